@@ -1,0 +1,1 @@
+"""headroom: room in a ResourceQuota for live migration."""

@@ -1,0 +1,327 @@
+"""kubevirt.io/v1: the fields that decide what a launcher pod costs and where a migration stands."""
+
+from __future__ import annotations
+
+from pkg.api.core import ResourceRequirements
+from pkg.api.meta import Condition, Object, RawQuantity, Struct
+
+
+class Present(Struct):
+    """A field of which only the presence matters."""
+
+
+class Feature(Struct):
+    """A device that is there unless `enabled` is false."""
+
+    enabled: bool | None = None
+
+
+class CPU(Struct):
+    """kubevirt.io/v1 CPU."""
+
+    cores: int = 0
+    sockets: int = 0
+    threads: int = 0
+    max_sockets: int = 0
+    dedicated_cpu_placement: bool = False
+    isolate_emulator_thread: bool = False
+
+
+class Hugepages(Struct):
+    """kubevirt.io/v1 Hugepages."""
+
+    page_size: str = ""
+
+
+class ReservedOverhead(Struct):
+    """kubevirt.io/v1 ReservedOverhead."""
+
+    added_overhead: RawQuantity | None = None
+
+
+class Memory(Struct):
+    """kubevirt.io/v1 Memory."""
+
+    guest: RawQuantity | None = None
+    max_guest: RawQuantity | None = None
+    hugepages: Hugepages | None = None
+    reserved_overhead: ReservedOverhead | None = None
+
+
+class Interface(Struct):
+    """kubevirt.io/v1 Interface."""
+
+    name: str = ""
+    sriov: Present | None = None
+
+
+class Disk(Struct):
+    """kubevirt.io/v1 Disk."""
+
+    name: str = ""
+
+
+class HostDevice(Struct):
+    """kubevirt.io/v1 HostDevice and GPU: the extended resource a device counts as."""
+
+    name: str = ""
+    device_name: str = ""
+
+
+class Devices(Struct):
+    """kubevirt.io/v1 Devices."""
+
+    autoattach_graphics_device: bool | None = None
+    autoattach_serial_console: bool | None = None
+    log_serial_console: bool | None = None
+    autoattach_mem_balloon: bool | None = None
+    disks: list[Disk] | None = None
+    filesystems: list[Disk] | None = None
+    gpus: list[HostDevice] | None = None
+    host_devices: list[HostDevice] | None = None
+    interfaces: list[Interface] | None = None
+    tpm: Feature | None = None
+    downward_metrics: Present | None = None
+    network_interface_multiqueue: bool | None = None
+
+
+class LaunchSecurity(Struct):
+    """kubevirt.io/v1 LaunchSecurity."""
+
+    sev: Present | None = None
+    snp: Present | None = None
+    tdx: Present | None = None
+
+
+class DomainResources(ResourceRequirements):
+    """kubevirt.io/v1 ResourceRequirements of a domain."""
+
+    overcommit_guest_overhead: bool = False
+
+
+class DomainSpec(Struct):
+    """kubevirt.io/v1 DomainSpec."""
+
+    cpu: CPU | None = None
+    memory: Memory | None = None
+    resources: DomainResources = DomainResources()
+    devices: Devices = Devices()
+    launch_security: LaunchSecurity | None = None
+    io_threads_policy: str | None = None
+
+
+class Probe(Struct):
+    """kubevirt.io/v1 Probe: only the exec form costs memory."""
+
+    exec: Present | None = None
+
+
+class HotplugSource(Struct):
+    """The source of a volume that can be plugged into a running VM."""
+
+    claim_name: str = ""
+    name: str = ""
+    hotpluggable: bool = False
+
+
+class ContainerDiskSource(Struct):
+    """kubevirt.io/v1 ContainerDiskSource."""
+
+    image: str = ""
+
+
+class Volume(Struct):
+    """kubevirt.io/v1 Volume."""
+
+    name: str = ""
+    downward_metrics: Present | None = None
+    container_disk: ContainerDiskSource | None = None
+    persistent_volume_claim: HotplugSource | None = None
+    data_volume: HotplugSource | None = None
+
+
+class VirtualMachineInstanceSpec(Struct):
+    """kubevirt.io/v1 VirtualMachineInstanceSpec."""
+
+    domain: DomainSpec = DomainSpec()
+    architecture: str | None = None
+    liveness_probe: Probe | None = None
+    readiness_probe: Probe | None = None
+    volumes: list[Volume] | None = None
+    priority_class_name: str | None = None
+
+
+class MigrationState(Struct):
+    """kubevirt.io/v1 VirtualMachineInstanceMigrationState."""
+
+    migration_uid: str | None = None
+    completed: bool = False
+    failed: bool = False
+    abort_requested: bool = False
+    abort_status: str | None = None
+    source_pod: str | None = None
+    target_pod: str | None = None
+    source_node: str | None = None
+    target_node: str | None = None
+    start_timestamp: str | None = None
+    end_timestamp: str | None = None
+
+
+class MemoryStatus(Struct):
+    """kubevirt.io/v1 MemoryStatus: newer releases report the overhead that they rendered."""
+
+    memory_overhead: RawQuantity | None = None
+
+
+class AttachmentPod(Struct):
+    """kubevirt.io/v1 HotplugVolumeStatus."""
+
+    attach_pod_name: str | None = None
+    attach_pod_uid: str | None = None
+
+
+class VolumeStatus(Struct):
+    """kubevirt.io/v1 VolumeStatus."""
+
+    name: str = ""
+    phase: str | None = None
+    hotplug_volume: AttachmentPod | None = None
+
+
+class VirtualMachineInstanceStatus(Struct):
+    """kubevirt.io/v1 VirtualMachineInstanceStatus."""
+
+    phase: str | None = None
+    node_name: str | None = None
+    active_pods: dict[str, str] | None = None
+    conditions: list[Condition] | None = None
+    migration_state: MigrationState | None = None
+    memory: MemoryStatus | None = None
+    volume_status: list[VolumeStatus] | None = None
+
+
+class VirtualMachineInstance(Object):
+    """kubevirt.io/v1 VirtualMachineInstance. Its CRD has no status subresource."""
+
+    spec: VirtualMachineInstanceSpec = VirtualMachineInstanceSpec()
+    status: VirtualMachineInstanceStatus = VirtualMachineInstanceStatus()
+
+
+class VirtualMachineInstanceMigrationSpec(Struct):
+    """kubevirt.io/v1 VirtualMachineInstanceMigrationSpec."""
+
+    vmi_name: str = ""
+
+
+class VirtualMachineInstanceMigrationStatus(Struct):
+    """kubevirt.io/v1 VirtualMachineInstanceMigrationStatus."""
+
+    phase: str | None = None
+    conditions: list[Condition] | None = None
+    migration_state: MigrationState | None = None
+
+
+class VirtualMachineInstanceMigration(Object):
+    """kubevirt.io/v1 VirtualMachineInstanceMigration."""
+
+    spec: VirtualMachineInstanceMigrationSpec = VirtualMachineInstanceMigrationSpec()
+    status: VirtualMachineInstanceMigrationStatus = VirtualMachineInstanceMigrationStatus()
+
+    @property
+    def phase(self) -> str:
+        """`""` while KubeVirt has not looked at the migration yet."""
+        return self.status.phase or ""
+
+
+class TemplateMeta(Struct):
+    """The metadata of a VM's template."""
+
+    labels: dict[str, str] | None = None
+    annotations: dict[str, str] | None = None
+
+
+class VirtualMachineInstanceTemplate(Struct):
+    """kubevirt.io/v1 VirtualMachineInstanceTemplateSpec."""
+
+    metadata: TemplateMeta = TemplateMeta()
+    spec: VirtualMachineInstanceSpec = VirtualMachineInstanceSpec()
+
+
+class VirtualMachineSpec(Struct):
+    """kubevirt.io/v1 VirtualMachineSpec."""
+
+    run_strategy: str | None = None
+    running: bool | None = None
+    template: VirtualMachineInstanceTemplate = VirtualMachineInstanceTemplate()
+
+
+class VirtualMachineStatus(Struct):
+    """kubevirt.io/v1 VirtualMachineStatus."""
+
+    printable_status: str | None = None
+    created: bool = False
+    ready: bool = False
+
+
+class VirtualMachine(Object):
+    """kubevirt.io/v1 VirtualMachine."""
+
+    spec: VirtualMachineSpec = VirtualMachineSpec()
+    status: VirtualMachineStatus = VirtualMachineStatus()
+
+
+class MigrationConfiguration(Struct):
+    """kubevirt.io/v1 MigrationConfiguration: the parallel limits."""
+
+    parallel_migrations_per_cluster: int | None = None
+    parallel_outbound_migrations_per_node: int | None = None
+
+
+class SupportContainerResources(Struct):
+    """kubevirt.io/v1 SupportContainerResources: what a kind of support container asks for."""
+
+    type: str = ""
+    resources: ResourceRequirements = ResourceRequirements()
+
+
+class VirtualMachineOptions(Struct):
+    """kubevirt.io/v1 VirtualMachineOptions."""
+
+    disable_serial_console_log: Present | None = None
+
+
+class DeveloperConfiguration(Struct):
+    """kubevirt.io/v1 DeveloperConfiguration."""
+
+    feature_gates: list[str] | None = None
+    cpu_allocation_ratio: int | None = None
+
+
+class KubeVirtConfiguration(Struct):
+    """kubevirt.io/v1 KubeVirtConfiguration."""
+
+    additional_guest_memory_overhead_ratio: str | None = None
+    migrations: MigrationConfiguration | None = None
+    support_container_resources: list[SupportContainerResources] | None = None
+    virtual_machine_options: VirtualMachineOptions | None = None
+    developer_configuration: DeveloperConfiguration | None = None
+
+
+class KubeVirtSpec(Struct):
+    """kubevirt.io/v1 KubeVirtSpec."""
+
+    configuration: KubeVirtConfiguration = KubeVirtConfiguration()
+
+
+class KubeVirtStatus(Struct):
+    """kubevirt.io/v1 KubeVirtStatus."""
+
+    phase: str | None = None
+    observed_kube_virt_version: str | None = None
+
+
+class KubeVirt(Object):
+    """kubevirt.io/v1 KubeVirt: the installation's configuration."""
+
+    spec: KubeVirtSpec = KubeVirtSpec()
+    status: KubeVirtStatus = KubeVirtStatus()

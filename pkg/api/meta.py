@@ -1,0 +1,146 @@
+"""metav1: what every object has, and the envelopes of lists and watches."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+RawQuantity = str | int | float
+"""A quantity as it stands on the wire: a CRD without a schema lets plain numbers through beside strings."""
+
+RawResourceList = dict[str, RawQuantity]
+"""A ResourceList as it stands on the wire: resource name to quantity."""
+
+
+_OPTIONS: dict[str, Any] = {"kw_only": True, "frozen": True}
+# Passed as a dict: type checkers want `frozen` repeated on every subclass, msgspec inherits it.
+
+
+class Struct(msgspec.Struct, rename="camel", omit_defaults=True, gc=False, **_OPTIONS):
+    """Base of every API type. Frozen: cached objects are shared by all readers.
+
+    `gc=False` because API objects are trees: without cycles the collector has nothing to find in them, and a
+    cache of thousands of objects stays out of its way.
+    """
+
+
+class OwnerReference(Struct):
+    """metav1.OwnerReference, the fields in use."""
+
+    api_version: str = ""
+    kind: str = ""
+    name: str = ""
+    uid: str = ""
+    controller: bool | None = None
+    block_owner_deletion: bool | None = None
+
+
+class ObjectMeta(Struct):
+    """metav1.ObjectMeta, the fields in use. Timestamps stay RFC 3339 strings."""
+
+    name: str = ""
+    generate_name: str | None = None
+    namespace: str = ""
+    uid: str = ""
+    resource_version: str = ""
+    generation: int | None = None
+    creation_timestamp: str | None = None
+    deletion_timestamp: str | None = None
+    labels: dict[str, str] | None = None
+    annotations: dict[str, str] | None = None
+    finalizers: list[str] | None = None
+    owner_references: list[OwnerReference] | None = None
+
+
+class LabelSelectorRequirement(Struct):
+    """metav1.LabelSelectorRequirement."""
+
+    key: str = ""
+    operator: str = ""
+    values: list[str] | None = None
+
+
+class LabelSelector(Struct):
+    """metav1.LabelSelector."""
+
+    match_labels: dict[str, str] | None = None
+    match_expressions: list[LabelSelectorRequirement] | None = None
+
+
+class Object(Struct):
+    """Base of every kind: a cache key is `namespace/name`, or `name` where there is no namespace."""
+
+    api_version: str = ""
+    kind: str = ""
+    metadata: ObjectMeta = ObjectMeta()
+
+    @property
+    def name(self) -> str:
+        return self.metadata.name
+
+    @property
+    def namespace(self) -> str:
+        return self.metadata.namespace
+
+    @property
+    def uid(self) -> str:
+        return self.metadata.uid
+
+    @property
+    def key(self) -> str:
+        """`namespace/name`, client-go's MetaNamespaceKeyFunc."""
+        meta = self.metadata
+        return f"{meta.namespace}/{meta.name}" if meta.namespace else meta.name
+
+    @property
+    def annotations(self) -> dict[str, str]:
+        return self.metadata.annotations or {}
+
+    @property
+    def labels(self) -> dict[str, str]:
+        return self.metadata.labels or {}
+
+    @property
+    def deleting(self) -> bool:
+        return self.metadata.deletion_timestamp is not None
+
+
+def split_key(key: str) -> tuple[str, str]:
+    """client-go's SplitMetaNamespaceKey: `ns/name` to (ns, name), `name` to ("", name)."""
+    namespace, _, name = key.rpartition("/")
+    return namespace, name
+
+
+class ListMeta(Struct):
+    """metav1.ListMeta."""
+
+    resource_version: str = ""
+    continue_: str = msgspec.field(name="continue", default="")
+    remaining_item_count: int | None = None
+
+
+class Condition(Struct):
+    """A status condition, as KubeVirt's objects carry them."""
+
+    type: str = ""
+    status: str = ""
+    reason: str | None = None
+    message: str | None = None
+    last_transition_time: str | None = None
+    last_probe_time: str | None = None
+
+
+def condition_is_true(conditions: list[Condition] | None, condition_type: str) -> bool:
+    """Whether a condition of that type stands at status "True"."""
+    return any(c.type == condition_type and c.status == "True" for c in conditions or ())
+
+
+class Status(Struct):
+    """metav1.Status: the body of a refused request and of a watch's ERROR event."""
+
+    status: str | None = None
+    message: str | None = None
+    reason: str | None = None
+    code: int | None = None
+    details: dict[str, Any] | None = None
