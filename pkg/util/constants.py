@@ -1,0 +1,94 @@
+"""The wire format: every key, label and literal that Harvester, Rancher, KubeVirt and this project share.
+
+Source: the formats of Harvester (pkg/util/constants.go), Rancher (resourcequota) and KubeVirt (api/core/v1).
+They must match byte for byte; nothing else in the tree may spell them out.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+# Harvester, prefix harvesterhci.io/
+HARVESTER_PREFIX: Final = "harvesterhci.io/"
+MIGRATING_NAME_PREFIX: Final = "migrating-"
+"""`harvesterhci.io/migrating-<vmName>` on an RQ: a migrating VM's delta (Harvester ≤ 1.4.1, and takeover)."""
+MIGRATING_UID_PREFIX: Final = "migratingUID-"
+"""`harvesterhci.io/migratingUID-<vmiUID>` on an RQ: the same, by the VMI's uid (Harvester ≥ 1.4.2)."""
+ANNOTATION_MIGRATING_NAME_PREFIX: Final = HARVESTER_PREFIX + MIGRATING_NAME_PREFIX
+ANNOTATION_MIGRATING_UID_PREFIX: Final = HARVESTER_PREFIX + MIGRATING_UID_PREFIX
+ANNOTATION_MIGRATING_COMPENSATION: Final = "harvesterhci.io/migratingCompensation"
+ANNOTATION_RESYNC_NEEDED: Final = "harvesterhci.io/migratingScalingResyncNeeded"
+ANNOTATION_SKIP_AUTO_SCALING: Final = "harvesterhci.io/skipResourceQuotaAutoScaling"
+ANNOTATION_MIGRATION_UID: Final = "harvesterhci.io/migrationUID"
+ANNOTATION_MIGRATION_STATE: Final = "harvesterhci.io/migrationState"
+ANNOTATION_MIGRATION_TARGET: Final = "harvesterhci.io/migrationTargetNodeName"
+VMI_STATE_ANNOTATIONS: Final = (
+    ANNOTATION_MIGRATION_UID,
+    ANNOTATION_MIGRATION_STATE,
+    ANNOTATION_MIGRATION_TARGET,
+)
+ANNOTATION_TIMESTAMP: Final = "harvesterhci.io/timestamp"
+ANNOTATION_INSUFFICIENT_RESOURCE_QUOTA: Final = "harvesterhci.io/insufficient-resource-quota"
+ANNOTATION_VOLUME_CLAIM_TEMPLATES: Final = "harvesterhci.io/volumeClaimTemplates"
+SETTING_OVERHEAD_RATIO: Final = "additional-guest-memory-overhead-ratio"
+DEFAULT_OVERHEAD_RATIO: Final = "1.5"
+EVENT_INSUFFICIENT_RESOURCE_QUOTA: Final = "InsufficientResourceQuota"
+
+STATE_PENDING: Final = "Pending migration"
+STATE_MIGRATING: Final = "Migrating"
+STATE_ABORTING: Final = "Aborting migration"
+
+# Rancher
+ANNOTATION_RANCHER_RESOURCE_QUOTA: Final = "field.cattle.io/resourceQuota"
+LABEL_DEFAULT_RESOURCE_QUOTA: Final = "resourcequota.management.cattle.io/default-resource-quota"
+DEFAULT_RESOURCE_QUOTA_GENERATE_NAME: Final = "default-"
+
+# KubeVirt
+LABEL_APP: Final = "kubevirt.io"
+APP_VIRT_LAUNCHER: Final = "virt-launcher"
+APP_HOTPLUG_DISK: Final = "hotplug-disk"
+LABEL_CREATED_BY: Final = "kubevirt.io/created-by"
+LABEL_MIGRATION_JOB_UID: Final = "kubevirt.io/migrationJobUID"
+LABEL_VM_NAME: Final = "vm.kubevirt.io/name"
+LABEL_VMI_ID: Final = "vmi.kubevirt.io/id"
+LABEL_NODE_NAME: Final = "kubevirt.io/nodeName"
+ANNOTATION_MEMORY_OVERHEAD: Final = "kubevirt.io/memory-overhead-bytes"
+CONDITION_REJECTED_BY_RESOURCE_QUOTA: Final = "migrationRejectedByResourceQuota"
+CONDITION_ABORT_REQUESTED: Final = "migrationAbortRequested"
+ABORT_SUCCEEDED: Final = "Succeeded"
+KUBEVIRT_PHASE_DEPLOYED: Final = "Deployed"
+DEFAULT_PARALLEL_MIGRATIONS_PER_CLUSTER: Final = 5
+DEFAULT_PARALLEL_OUTBOUND_MIGRATIONS_PER_NODE: Final = 2
+
+PHASE_UNSET: Final = ""
+PHASE_PENDING: Final = "Pending"
+PHASE_SCHEDULING: Final = "Scheduling"
+PHASE_SCHEDULED: Final = "Scheduled"
+PHASE_PREPARING_TARGET: Final = "PreparingTarget"
+PHASE_TARGET_READY: Final = "TargetReady"
+PHASE_RUNNING: Final = "Running"
+PHASE_SUCCEEDED: Final = "Succeeded"
+PHASE_FAILED: Final = "Failed"
+FINAL_PHASES: Final = frozenset({PHASE_SUCCEEDED, PHASE_FAILED})
+"""A phase that is none of the known ones counts as migrating: newer KubeVirt adds phases."""
+
+RUN_STRATEGY_HALTED: Final = "Halted"
+
+# Ours, prefix headroom.harvesterhci.io/
+ANNOTATION_OWNER: Final = "headroom.harvesterhci.io/owner"
+LABEL_MANAGED: Final = "headroom.harvesterhci.io/managed"
+ANNOTATION_BASE: Final = "headroom.harvesterhci.io/base"
+ANNOTATION_MAX_EXTRA: Final = "headroom.harvesterhci.io/max-extra"
+
+# core/v1 resource names
+LIMITS_CPU: Final = "limits.cpu"
+LIMITS_MEMORY: Final = "limits.memory"
+REQUESTS_CPU: Final = "requests.cpu"
+REQUESTS_MEMORY: Final = "requests.memory"
+REQUESTS_STORAGE: Final = "requests.storage"
+PODS: Final = "pods"
+CPU: Final = "cpu"
+MEMORY: Final = "memory"
+
+TRUE: Final = "true"
+FALSE: Final = "false"

@@ -1,0 +1,75 @@
+"""Keys of the migrating entries on a ResourceQuota, in all three forms.
+
+The name part of an annotation key (after the "/") holds 63 characters at most, so a long VM name is cut and
+its hash appended. The hash is in capitals, which no Kubernetes name may hold: a hashed key is never another VM's
+name. Every form stays under a prefix that Harvester's Go code sums up too. VMI uids need no hashing.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+from pkg.util.constants import (
+    ANNOTATION_MIGRATING_NAME_PREFIX,
+    ANNOTATION_MIGRATING_UID_PREFIX,
+    MIGRATING_NAME_PREFIX,
+)
+
+MAX_NAME_PART = 63
+_HASH_LENGTH = 16
+_ROOM = MAX_NAME_PART - len(MIGRATING_NAME_PREFIX)
+_PREFIX_LENGTH = _ROOM - _HASH_LENGTH - 1
+_HASHED = re.compile(rf".{{1,{_PREFIX_LENGTH}}}-H[A-Z2-7]{{{_HASH_LENGTH - 1}}}", re.DOTALL)
+_VALID = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
+
+
+@dataclass(frozen=True, slots=True)
+class EntryKey:
+    """What an entry's key says: a VM's name, a cut and hashed one, or a VMI's uid."""
+
+    kind: Literal["name", "hashed", "uid"]
+    value: str
+
+
+def migrating_key(vm_name: str) -> str:
+    """The full annotation key of a VM by name; hashed when the name leaves no room for itself."""
+    return ANNOTATION_MIGRATING_NAME_PREFIX + _fitting(vm_name)
+
+
+def migrating_uid_key(vmi_uid: str) -> str:
+    """The full annotation key by VMI uid, as Harvester ≥ 1.4.2 writes it."""
+    return ANNOTATION_MIGRATING_UID_PREFIX + vmi_uid
+
+
+def parse_entry_key(key: str) -> EntryKey | None:
+    """What an annotation key of an RQ stands for; None if it is no migrating entry.
+
+    Whether a given VM is meant is asked with `migrating_key(name) == key`, which is right for both forms.
+    """
+    if key.startswith(ANNOTATION_MIGRATING_UID_PREFIX):
+        return _entry("uid", key.removeprefix(ANNOTATION_MIGRATING_UID_PREFIX))
+    if not key.startswith(ANNOTATION_MIGRATING_NAME_PREFIX):
+        return None
+    value = key.removeprefix(ANNOTATION_MIGRATING_NAME_PREFIX)
+    return _entry("hashed" if _looks_hashed(value) else "name", value)
+
+
+def _entry(kind: Literal["name", "hashed", "uid"], value: str) -> EntryKey | None:
+    return EntryKey(kind, value) if value else None
+
+
+def _fitting(name: str) -> str:
+    if len(name) <= _ROOM and _VALID.fullmatch(name) and not _looks_hashed(name):
+        return name
+    digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).digest()
+    digits = "H" + base64.b32encode(digest).decode("ascii")[: _HASH_LENGTH - 1]
+    readable = re.sub(r"[^A-Za-z0-9._-]", "-", name)[:_PREFIX_LENGTH].rstrip(".-_")
+    return f"{readable or 'vm'}-{digits}"
+
+
+def _looks_hashed(value: str) -> bool:
+    return _HASHED.fullmatch(value) is not None

@@ -1,0 +1,206 @@
+"""Kubernetes' resource.Quantity: exact, immutable, hashable.
+
+Every amount is held as a whole number of nanos (10⁻⁹), the finest step that Kubernetes knows: parsing rounds
+anything finer away from zero, so no later operation ever rounds. Spelling follows
+k8s.io/apimachinery/pkg/api/resource, including that a text which already looks canonical is kept as it is
+("+39", "1.k", "3e0") until something is computed with it.
+"""
+
+from __future__ import annotations
+
+import re
+from enum import Enum
+from functools import lru_cache, total_ordering
+
+NANOS = 10**9
+_MILLI_IN_NANOS = 10**6
+_MAX_INT64 = 2**63 - 1
+_MAX_DIGITS = 1000
+"""Longest number taken, written out in full. Kubernetes has no bound and can be made to fill memory with
+"1e2000000000"; nothing real comes near it."""
+
+
+class QuantityError(ValueError):
+    """A text that is not a quantity."""
+
+
+class Format(Enum):
+    """How a quantity is spelled; arithmetic keeps the left side's."""
+
+    DECIMAL_SI = "DecimalSI"
+    BINARY_SI = "BinarySI"
+    DECIMAL_EXPONENT = "DecimalExponent"
+
+
+_DECIMAL_SUFFIXES = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
+_BINARY_SUFFIXES = {"Ki": 1, "Mi": 2, "Gi": 3, "Ti": 4, "Pi": 5, "Ei": 6}
+_DECIMAL_NAMES = {exponent: suffix for suffix, exponent in _DECIMAL_SUFFIXES.items()}
+_BINARY_NAMES = {power: suffix for suffix, power in _BINARY_SUFFIXES.items()}
+_SHAPE = re.compile(r"([+-]?)0*+([0-9]*)(?:\.([0-9]*))?([a-zA-Z]{0,2}|[eE][+-]?[0-9]+)")
+
+
+@total_ordering
+class Quantity:
+    """An amount and how it is spelled. Equality, order and hash go by the amount alone."""
+
+    __slots__ = ("_text", "format", "nanos")
+
+    nanos: int
+    format: Format
+    _text: str | None
+
+    def __init__(self, nanos: int, format: Format = Format.DECIMAL_SI, text: str | None = None) -> None:
+        self.nanos = nanos
+        self.format = format
+        self._text = text
+
+    @staticmethod
+    def parse(raw: str | int | float) -> Quantity:
+        """The quantity that `raw`, text or a plain JSON number, stands for; QuantityError if it is none."""
+        if isinstance(raw, str):
+            return _parse(raw)
+        if isinstance(raw, bool) or not isinstance(raw, (int, float)):
+            raise QuantityError(f"{raw!r} is not a quantity")
+        if isinstance(raw, int) and raw.bit_length() > 3 * _MAX_DIGITS:
+            raise QuantityError("a number of that size is out of range")
+        return _parse(repr(raw))
+
+    @staticmethod
+    def of(n: int, format: Format = Format.DECIMAL_SI) -> Quantity:
+        """The whole number `n`."""
+        return Quantity(n * NANOS, format)
+
+    def is_zero(self) -> bool:
+        return self.nanos == 0
+
+    def value(self) -> int:
+        """The amount as an integer, rounded up (away from zero, as Go's Value documents)."""
+        return _divide_up(self.nanos, NANOS)
+
+    def milli_value(self) -> int:
+        """The amount in thousandths, rounded up (away from zero)."""
+        return _divide_up(self.nanos, _MILLI_IN_NANOS)
+
+    def __add__(self, other: Quantity) -> Quantity:
+        return Quantity(self.nanos + other.nanos, self.format if self.nanos else other.format)
+
+    def __sub__(self, other: Quantity) -> Quantity:
+        return Quantity(self.nanos - other.nanos, self.format if self.nanos else other.format)
+
+    def __neg__(self) -> Quantity:
+        return Quantity(-self.nanos, self.format)
+
+    def __eq__(self, other: object) -> bool:
+        return self.nanos == other.nanos if isinstance(other, Quantity) else NotImplemented
+
+    def __lt__(self, other: Quantity) -> bool:
+        return self.nanos < other.nanos
+
+    def __hash__(self) -> int:
+        return hash(self.nanos)
+
+    def __bool__(self) -> bool:
+        return self.nanos != 0
+
+    def __str__(self) -> str:
+        """The canonical form, as apimachinery prints it."""
+        if self._text is None:
+            self._text = _canonical(self.nanos, self.format)
+        return self._text
+
+    def __repr__(self) -> str:
+        return f"Quantity({str(self)!r})"
+
+
+@lru_cache(maxsize=16384)
+def _parse(text: str) -> Quantity:
+    match = _SHAPE.fullmatch(text) if text and len(text) <= _MAX_DIGITS else None
+    if match is None:
+        raise QuantityError(f"{_shorten(text)} is not a quantity")
+    sign, whole, fraction, suffix = match.groups(default="")
+    power = _BINARY_SUFFIXES.get(suffix)
+    if power is not None:
+        return _parse_binary(text, sign, whole, fraction, power)
+    exponent = _DECIMAL_SUFFIXES.get(suffix)
+    format = Format.DECIMAL_SI
+    if exponent is None:
+        exponent, format = _exponent_of(text, suffix), Format.DECIMAL_EXPONENT
+    return _parse_decimal(text, sign, whole, fraction, exponent, format)
+
+
+def _exponent_of(text: str, suffix: str) -> int:
+    if suffix[0] not in "eE" or not suffix[-1].isdigit():
+        raise QuantityError(f"{_shorten(text)} is not a quantity: unknown suffix {suffix!r}")
+    exponent = int(suffix[1:])
+    if exponent > _MAX_DIGITS:
+        raise QuantityError(f"{_shorten(text)} is out of range")
+    return exponent
+
+
+def _parse_decimal(
+    text: str, sign: str, whole: str, fraction: str, exponent: int, format: Format
+) -> Quantity:
+    digits = (whole or "0") + fraction
+    scale = exponent - len(fraction)
+    nanos = _shift_up(int(digits), scale + 9)
+    # Go's fast path: at most 18 digits and no finer than nano. Only there a text may be kept as it stands.
+    fast = len(digits) <= 18 and scale >= -9
+    kept = fast and scale % 3 == 0 and digits[0] != "0" and not digits.endswith("000")
+    return Quantity(-nanos if sign == "-" else nanos, format, text if kept else None)
+
+
+def _parse_binary(text: str, sign: str, whole: str, fraction: str, power: int) -> Quantity:
+    # Go's fast path: 1Mi counts as 6 digits, 1Gi as 9, …; 14 may stand before the suffix's own.
+    fast = not fraction and len(whole or "0") + 3 * power <= 14
+    if not fast and not whole and not fraction and "0" not in text:
+        raise QuantityError(f"{_shorten(text)} is not a quantity: no digits")
+    number = int((whole or "0") + fraction)
+    nanos = _shift_up(number * 1024**power, 9 - len(fraction))
+    nanos = min(nanos, _MAX_INT64 * NANOS)
+    format = Format.DECIMAL_SI if not fast and 0 < nanos < NANOS else Format.BINARY_SI
+    kept = fast and number & 7
+    return Quantity(-nanos if sign == "-" else nanos, format, text if kept else None)
+
+
+def _shift_up(number: int, exponent: int) -> int:
+    """number × 10^exponent, rounded up: whoever asks for some resource gets some, however little."""
+    if exponent >= 0:
+        return int(number * 10**exponent)
+    if -exponent > 2 * _MAX_DIGITS:
+        return 1 if number else 0
+    return int(-(-number // 10**-exponent))
+
+
+def _divide_up(number: int, divisor: int) -> int:
+    return -(-number // divisor) if number >= 0 else number // divisor
+
+
+def _canonical(nanos: int, format: Format) -> str:
+    if nanos == 0:
+        return "0"
+    if format is Format.BINARY_SI and nanos % NANOS == 0 and abs(nanos) >= 1024 * NANOS:
+        number, times = _strip(nanos // NANOS, 1024)
+        return f"{number}{_BINARY_NAMES.get(times, '')}"
+    number, exponent = _strip(nanos, 10)
+    number, exponent = number * 10 ** (exponent % 3), exponent - exponent % 3 - 9
+    if format is Format.DECIMAL_EXPONENT:
+        return f"{number}e{exponent}" if exponent else str(number)
+    # No suffix stands for more than E, and apimachinery then prints none: from 10²¹ on, round numbers lose
+    # their zeros ("4837000000E" prints as "4837"). What the API server would store is what is said here.
+    return f"{number}{_DECIMAL_NAMES.get(exponent, '')}"
+
+
+def _strip(number: int, factor: int) -> tuple[int, int]:
+    """The number without its factors of `factor`, and how often it had them."""
+    times = 0
+    while number % factor == 0:
+        number //= factor
+        times += 1
+    return number, times
+
+
+def _shorten(text: str) -> str:
+    return repr(text) if len(text) <= 60 else f"{text[:40]!r}… ({len(text)} characters)"
+
+
+ZERO = Quantity(0)

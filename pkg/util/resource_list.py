@@ -1,0 +1,91 @@
+"""ResourceLists: resource name to quantity, key-wise arithmetic and the JSON of annotations.
+
+A name that is missing is absent, not zero: adding keeps both sides' names, and nothing here invents one.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+
+import msgspec
+
+from pkg.api.meta import RawQuantity
+from pkg.util.quantity import Quantity, QuantityError
+
+ResourceList = dict[str, Quantity]
+
+
+def parse_resource_list(raw: Mapping[str, RawQuantity] | None) -> ResourceList:
+    """The list with its quantities parsed. QuantityError names the resource whose quantity is none.
+
+    White space around a quantity is dropped, as Go's JSON decoding of a Quantity does.
+    """
+    parsed: ResourceList = {}
+    for name, value in (raw or {}).items():
+        try:
+            parsed[name] = Quantity.parse(value.strip() if isinstance(value, str) else value)
+        except QuantityError as error:
+            raise QuantityError(f"{name}: {error}") from error
+    return parsed
+
+
+def format_resource_list(resources: Mapping[str, Quantity]) -> dict[str, str]:
+    """The list as it goes into an object: canonical spelling, names sorted."""
+    return {name: str(resources[name]) for name in sorted(resources)}
+
+
+def marshal(resources: Mapping[str, Quantity]) -> str:
+    """Compact JSON with sorted keys, as Go marshals a ResourceList."""
+    return json.dumps(format_resource_list(resources), separators=(",", ":"))
+
+
+def unmarshal(text: str) -> ResourceList:
+    """The list that an annotation holds. ValueError for text that is no JSON object, QuantityError for a bad
+    quantity. A null value is zero, as for Go."""
+    try:
+        decoded = msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeEncodeError) as error:
+        raise ValueError(f"not JSON: {error}") from error
+    if decoded is None:
+        return {}
+    if not isinstance(decoded, dict):
+        raise ValueError("not a JSON object")
+    return parse_resource_list({name: "0" if value is None else value for name, value in decoded.items()})
+
+
+def add(a: Mapping[str, Quantity], b: Mapping[str, Quantity]) -> ResourceList:
+    """a + b; a name of one side only keeps that side's quantity."""
+    return _merge(a, b, Quantity.__add__)
+
+
+def subtract(a: Mapping[str, Quantity], b: Mapping[str, Quantity]) -> ResourceList:
+    """a − b; a name of `b` only comes out negative (Kubernetes' quota.Subtract)."""
+    result = dict(a)
+    for name, quantity in b.items():
+        result[name] = result[name] - quantity if name in result else -quantity
+    return result
+
+
+def maximum(a: Mapping[str, Quantity], b: Mapping[str, Quantity]) -> ResourceList:
+    """The larger quantity of each name."""
+    return _merge(a, b, max)
+
+
+def total(lists: Iterable[Mapping[str, Quantity]]) -> ResourceList:
+    """The sum of any number of lists."""
+    result: ResourceList = {}
+    for resources in lists:
+        result = add(result, resources)
+    return result
+
+
+def _merge(
+    a: Mapping[str, Quantity],
+    b: Mapping[str, Quantity],
+    combine: Callable[[Quantity, Quantity], Quantity],
+) -> ResourceList:
+    result = dict(a)
+    for name, quantity in b.items():
+        result[name] = combine(result[name], quantity) if name in result else quantity
+    return result
