@@ -1,0 +1,129 @@
+"""Queue metrics under client-go's names, so that dashboards that know `workqueue_*` work as they are."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Hashable, Iterator
+from typing import Protocol
+
+from prometheus_client import REGISTRY, Counter, Histogram
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+# controller-runtime's buckets: 10 ns to 1000 s, a factor of 10 each.
+_BUCKETS = tuple(10.0**exponent for exponent in range(-8, 4))
+
+ADDS = Counter("workqueue_adds_total", "Total number of adds handled by workqueue", ["name"])
+RETRIES = Counter("workqueue_retries_total", "Total number of retries handled by workqueue", ["name"])
+QUEUE_DURATION = Histogram(
+    "workqueue_queue_duration_seconds",
+    "How long in seconds an item stays in workqueue before being requested",
+    ["name"],
+    buckets=_BUCKETS,
+)
+WORK_DURATION = Histogram(
+    "workqueue_work_duration_seconds",
+    "How long in seconds processing an item from workqueue takes",
+    ["name"],
+    buckets=_BUCKETS,
+)
+
+
+class QueueMetrics(Protocol):
+    """What a queue tells about its items (client-go's queueMetrics)."""
+
+    def add(self, item: Hashable) -> None: ...
+    def get(self, item: Hashable) -> None: ...
+    def done(self, item: Hashable) -> None: ...
+    def retry(self) -> None: ...
+
+
+class _NoMetrics:
+    """Of a queue without a name."""
+
+    def add(self, item: Hashable) -> None: ...
+    def get(self, item: Hashable) -> None: ...
+    def done(self, item: Hashable) -> None: ...
+    def retry(self) -> None: ...
+
+
+class _NamedQueueMetrics:
+    """Counts and durations of one queue; `depth` is asked at every scrape."""
+
+    def __init__(self, name: str, clock: Callable[[], float], depth: Callable[[], int]) -> None:
+        self.name = name
+        self.clock = clock
+        self.depth = weakref.WeakMethod(depth)
+        self._added: dict[Hashable, float] = {}
+        self._started: dict[Hashable, float] = {}
+        self._adds = ADDS.labels(name)
+        self._retries = RETRIES.labels(name)
+        self._queue_duration = QUEUE_DURATION.labels(name)
+        self._work_duration = WORK_DURATION.labels(name)
+
+    def add(self, item: Hashable) -> None:
+        self._adds.inc()
+        self._added.setdefault(item, self.clock())
+
+    def get(self, item: Hashable) -> None:
+        now = self.clock()
+        self._started[item] = now
+        self._queue_duration.observe(now - self._added.pop(item, now))
+
+    def done(self, item: Hashable) -> None:
+        now = self.clock()
+        self._work_duration.observe(now - self._started.pop(item, now))
+
+    def retry(self) -> None:
+        self._retries.inc()
+
+    def running(self) -> list[float]:
+        """Seconds since each item that is being processed was taken."""
+        now = self.clock()
+        return [now - started for started in self._started.values()]
+
+
+_named: weakref.WeakSet[_NamedQueueMetrics] = weakref.WeakSet()
+
+
+def new_queue_metrics(name: str, clock: Callable[[], float], depth: Callable[[], int]) -> QueueMetrics:
+    """Metrics of a queue; `depth` must be a bound method of it and keeps it alive no longer."""
+    if not name:
+        return _NoMetrics()
+    metrics = _NamedQueueMetrics(name, clock, depth)
+    _named.add(metrics)
+    return metrics
+
+
+class _Gauges(Collector):
+    """What is only worth computing when somebody looks: client-go updates these twice a second instead."""
+
+    def collect(self) -> Iterator[Metric]:
+        depth = GaugeMetricFamily("workqueue_depth", "Current depth of workqueue", labels=["name"])
+        unfinished = GaugeMetricFamily(
+            "workqueue_unfinished_work_seconds",
+            "Seconds of work that is in progress and hasn't been observed by work_duration",
+            labels=["name"],
+        )
+        longest = GaugeMetricFamily(
+            "workqueue_longest_running_processor_seconds",
+            "How many seconds has the longest running processor for workqueue been running",
+            labels=["name"],
+        )
+        for name, (waiting, running) in sorted(_by_name().items()):
+            depth.add_metric([name], waiting)
+            unfinished.add_metric([name], sum(running))
+            longest.add_metric([name], max(running, default=0.0))
+        yield from (depth, unfinished, longest)
+
+
+def _by_name() -> dict[str, tuple[int, list[float]]]:
+    found: dict[str, tuple[int, list[float]]] = {}
+    for metrics in list(_named):
+        depth = metrics.depth()
+        waiting, running = found.get(metrics.name, (0, []))
+        found[metrics.name] = (waiting + (depth() if depth else 0), running + metrics.running())
+    return found
+
+
+REGISTRY.register(_Gauges())

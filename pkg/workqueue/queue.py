@@ -1,0 +1,168 @@
+"""The basic queue: client-go's `util/workqueue/queue.go` plus priorities."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+import time
+from collections import deque
+from collections.abc import Callable, Hashable
+from typing import Generic, TypeVar
+
+from pkg.workqueue.metrics import QueueMetrics, new_queue_metrics
+
+K = TypeVar("K", bound=Hashable)
+
+DEFAULT_PRIORITY = 0
+LOW_PRIORITY = -100
+"""Of the first listing and of resyncs: live events overtake them (controller-runtime's LowPriority)."""
+
+
+class ShutDown(Exception):
+    """The queue is shut down and nothing is left in it."""
+
+
+def loop_time() -> float:
+    """Seconds of the running loop's clock; outside a loop the monotonic clock that loops use by default."""
+    try:
+        return asyncio.get_running_loop().time()
+    except RuntimeError:
+        return time.monotonic()
+
+
+class Queue(Generic[K]):
+    """Items that wait for a worker.
+
+    `name` labels the metrics; a queue without a name has none. `clock` gives seconds, for the metrics.
+    """
+
+    def __init__(self, name: str = "", *, clock: Callable[[], float] = loop_time) -> None:
+        self._dirty: dict[K, int] = {}
+        # Invariant: the items that need processing, each with its priority. An item of `_dirty` that is not
+        # in `_processing` stands in `_waiting`, exactly once; one that is in both gets there by `done`.
+        self._processing: dict[K, int] = {}
+        # Invariant: the items that a worker has, with the priority they were handed out with.
+        self._waiting: dict[K, int] = {}
+        # Invariant: item -> sequence number of its one valid heap entry. Entries with another number are
+        # leftovers of a lower priority and skipped: moving an item inside a heap would cost O(n).
+        self._heap: list[tuple[int, int, K]] = []
+        self._sequence = itertools.count()
+        self._getters: deque[asyncio.Future[None]] = deque()
+        self._drainers: deque[asyncio.Future[None]] = deque()
+        self._shutting_down = False
+        self._metrics: QueueMetrics = new_queue_metrics(name, clock, depth=self.__len__)
+        self.name = name
+
+    def __len__(self) -> int:
+        """How many items wait; those being processed are not counted."""
+        return len(self._waiting)
+
+    @property
+    def shutting_down(self) -> bool:
+        """Whether additions are ignored by now."""
+        return self._shutting_down
+
+    @property
+    def processing(self) -> int:
+        """How many items workers have right now."""
+        return len(self._processing)
+
+    def add(self, item: K, priority: int = DEFAULT_PRIORITY) -> None:
+        """Mark an item as in need of processing. Ignored once the queue is shutting down.
+
+        An item that waits already keeps its place, unless `priority` is higher than what it waits with:
+        then it moves to the end of that priority.
+        """
+        if self._shutting_down:
+            return
+        known = self._dirty.get(item)
+        if known is not None and known >= priority:
+            return
+        if known is None:
+            self._metrics.add(item)
+        self._dirty[item] = priority
+        if item not in self._processing:
+            self._push(item, priority)
+
+    async def get(self) -> K:
+        """Wait for an item and take it; the caller must call `done` with it.
+
+        A cancelled call takes nothing. Raises ShutDown once the queue is shut down and empty.
+        """
+        while not self._waiting:
+            if self._shutting_down:
+                raise ShutDown
+            await self._wait_for_item()
+        item = self._pop()
+        self._processing[item] = self._dirty.pop(item)
+        self._metrics.get(item)
+        return item
+
+    def done(self, item: K) -> None:
+        """Give an item back; it waits again if it was added meanwhile. Items nobody has are ignored."""
+        if self._processing.pop(item, None) is None:
+            return
+        self._metrics.done(item)
+        priority = self._dirty.get(item)
+        if priority is not None:
+            self._push(item, priority)
+        if not self._processing:
+            _wake_all(self._drainers)
+
+    def shut_down(self) -> None:
+        """Ignore new items from now on. Workers still get what waits, then ShutDown."""
+        self._shutting_down = True
+        _wake_all(self._getters)
+
+    async def shut_down_with_drain(self, timeout: float | None = None) -> bool:
+        """Shut down and wait until no item is being processed; False if that takes more than `timeout` s."""
+        self.shut_down()
+        try:
+            async with asyncio.timeout(timeout):
+                while self._processing:
+                    drained = asyncio.get_running_loop().create_future()
+                    self._drainers.append(drained)
+                    await drained
+        except TimeoutError:
+            return False
+        return True
+
+    def _push(self, item: K, priority: int) -> None:
+        number = next(self._sequence)
+        self._waiting[item] = number
+        heapq.heappush(self._heap, (-priority, number, item))
+        _wake_one(self._getters)
+
+    def _pop(self) -> K:
+        while True:
+            _, number, item = heapq.heappop(self._heap)
+            if self._waiting.get(item) == number:
+                del self._waiting[item]
+                return item
+
+    async def _wait_for_item(self) -> None:
+        getter = asyncio.get_running_loop().create_future()
+        self._getters.append(getter)
+        try:
+            await getter
+        except asyncio.CancelledError:
+            if getter.cancelled():
+                self._getters.remove(getter)
+            else:
+                # Woken and cancelled in the same turn: pass the call on, or an item sleeps beside a worker.
+                _wake_one(self._getters)
+            raise
+
+
+def _wake_one(sleepers: deque[asyncio.Future[None]]) -> None:
+    while sleepers:
+        sleeper = sleepers.popleft()
+        if not sleeper.done():
+            sleeper.set_result(None)
+            return
+
+
+def _wake_all(sleepers: deque[asyncio.Future[None]]) -> None:
+    while sleepers:
+        _wake_one(sleepers)
