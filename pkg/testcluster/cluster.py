@@ -1,0 +1,248 @@
+"""up, down, status: a whole cluster in one directory, and EmbeddedCluster for programs that want one while they run."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+from . import processes, readiness
+from .binaries import ensure_binaries
+from .control_plane import Command, ControlPlane, prepare
+from .errors import AlreadyRunning, ClusterError
+from .guard import Guard
+from .locks import locked
+from .nodes import node_names
+from .paths import Paths
+from .processes import Process
+from .progress import Progress, Silent
+from .rest import Rest
+from .versions import ETCD, KUBERNETES, KWOK
+
+#: Name of a stand-in's process, and the module that is run with --kubeconfig.
+STAND_INS = {"kubevirt": "pkg.testcluster.kubevirt", "rancher": "pkg.testcluster.rancher"}
+
+# Seconds: `down` waits for an `up` that is under way, and stand-ins may finish what they are writing.
+_LOCK_TIMEOUT = 30.0
+_STAND_IN_GRACE = 3.0
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a cluster consists of beside etcd, API server and controller manager. `nodes` counts only with kwok."""
+
+    kwok: bool = True
+    kubevirt: bool = True
+    rancher: bool = True
+    nodes: int = 3
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A cluster that is up."""
+
+    directory: Path
+    kubeconfig: Path
+    url: str
+    options: Options
+
+    def restart(self, name: str) -> Process:
+        """Kill one of its processes ("rancher", "kubevirt", "kwok", …) and start it again."""
+        return restart(self.directory, name)
+
+
+@dataclass(frozen=True)
+class Status:
+    """What is known of the cluster in a directory; `processes` maps a name to its pid, 0 when it does not run."""
+
+    directory: str
+    ready: bool
+    url: str = ""
+    kubeconfig: str = ""
+    processes: dict[str, int] = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=dict)
+
+    def as_json(self) -> str:
+        return json.dumps(asdict(self), sort_keys=True)
+
+
+def up(
+    directory: Path,
+    *,
+    kwok: bool = True,
+    kubevirt: bool = True,
+    rancher: bool = True,
+    nodes: int = 3,
+    progress: Progress | None = None,
+) -> Cluster:
+    """Start a cluster in `directory` (created if missing) and leave it running; `down` ends it.
+
+    Returns when the API server is ready, the CRDs are served and the nodes are Ready. What an earlier cluster left in
+    the directory is removed first; AlreadyRunning if that one still runs. When the start fails or is interrupted, even
+    by SIGKILL, nothing keeps running.
+    """
+    options = Options(kwok, kubevirt, rancher, nodes)
+    with Guard(directory):
+        return _up(directory, options, progress or Silent())
+
+
+def down(directory: Path) -> list[str]:
+    """End exactly the processes of the cluster in `directory`; the names of those that ran.
+
+    Works after a crash at any point, any number of times, and on a directory that is not there. Logs stay.
+    """
+    if not directory.is_dir():
+        return []
+    with _locked(directory):
+        return _down(Paths(directory.absolute()))
+
+
+def status(directory: Path) -> Status:
+    """What runs in `directory`, and is it ready for use. Never waits for an `up`."""
+    paths = Paths(directory.absolute())
+    pids = {}
+    for name in processes.names(paths.directory):
+        process = processes.find(paths.directory, name)
+        pids[name] = process.pid if process.alive() else 0
+    try:
+        known: dict[str, Any] = json.loads(paths.description.read_text("utf-8"))
+    except (OSError, ValueError):
+        return Status(str(paths.directory), False, processes=pids)
+    ready = bool(pids) and all(pids.values())
+    if ready:
+        with Rest(paths.kubeconfig) as rest:
+            ready = rest.ready()
+    return Status(
+        str(paths.directory), ready, known["url"], str(paths.kubeconfig), pids, known["versions"]
+    )
+
+
+def restart(directory: Path, name: str) -> Process:
+    """Kill process `name` of the cluster in `directory` with SIGKILL and start it again as it was started."""
+    return processes.restart(directory.absolute(), name)
+
+
+class EmbeddedCluster:
+    """A cluster for as long as it is entered. It also ends when this program ends, however it ends.
+
+    `directory` is kept (with its logs) when it is given; otherwise it is a temporary one that goes with the cluster.
+    """
+
+    def __init__(
+        self, directory: Path | None = None, *, options: Options | None = None, progress: Progress | None = None
+    ) -> None:
+        self._given = directory
+        self._options = options or Options()
+        self._progress = progress or Silent()
+        self._stack = contextlib.ExitStack()
+
+    def __enter__(self) -> Cluster:
+        with contextlib.ExitStack() as stack:
+            directory = self._given or Path(stack.enter_context(_temporary_directory()))
+            stack.enter_context(Guard(directory, remove=self._given is None))
+            stack.callback(down, directory)
+            cluster = _up(directory, self._options, self._progress)
+            self._stack = stack.pop_all()
+        return cluster
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def __call__(self) -> Self:
+        return self
+
+
+def _up(directory: Path, options: Options, progress: Progress) -> Cluster:
+    binaries = ensure_binaries(progress)
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ClusterError(f"{directory} cannot be used as the cluster's directory: {error.strerror}") from error
+    paths = Paths(directory.absolute())
+    with _locked(paths.directory):
+        running = [n for n in processes.names(paths.directory) if processes.find(paths.directory, n).alive()]
+        if "kube-apiserver" in running:
+            raise AlreadyRunning(f"a cluster runs in {directory}: `down` it first, or choose another directory")
+        _down(paths)
+        try:
+            began = time.monotonic()
+            plane = prepare(paths, binaries)
+            _start(plane, options, progress)
+            progress.step(f"cluster: ready at {plane.url} after {time.monotonic() - began:.1f} s")
+        except BaseException:
+            _down(paths)
+            raise
+    return Cluster(paths.directory, paths.kubeconfig, plane.url, options)
+
+
+def _start(plane: ControlPlane, options: Options, progress: Progress) -> None:
+    """Start everything in the order in which one needs the other, and wait until it is usable."""
+    patience = readiness.Patience()
+    progress.step(f"cluster: starting Kubernetes {KUBERNETES} in {plane.paths.directory}")
+    _spawn(plane.etcd(), plane, patience)
+    patience.until("etcd does not listen", lambda: readiness.listens(plane.etcd_address))
+    _spawn(plane.kube_apiserver(), plane, patience)
+    with Rest(plane.paths.kubeconfig) as rest:
+        patience.until("the API server is not ready", rest.ready)
+        _spawn(plane.kube_controller_manager(), plane, patience)
+        if options.kwok:
+            readiness.create_nodes(rest, node_names(options.nodes))
+            _spawn(plane.kwok(), plane, patience)
+        definitions = readiness.create_crds(rest)
+        patience.until("the CRDs are not served", lambda: readiness.crds_served(rest, definitions))
+        for name in _stand_ins(options):
+            _spawn(_stand_in(name, plane), plane, patience)
+        if options.kwok:
+            names = node_names(options.nodes)
+            patience.until("the nodes are not ready", lambda: readiness.nodes_ready(rest, names))
+    patience.check()
+    _describe(plane)
+
+
+def _spawn(command: Command, plane: ControlPlane, patience: readiness.Patience) -> None:
+    patience.watch(processes.spawn(command.name, command.argv, plane.paths.directory, command.env))
+
+
+def _stand_ins(options: Options) -> list[str]:
+    wanted = {"kubevirt": options.kubevirt, "rancher": options.rancher}
+    return [name for name in STAND_INS if wanted[name]]
+
+
+def _stand_in(name: str, plane: ControlPlane) -> Command:
+    argv = [sys.executable, "-m", STAND_INS[name], "--kubeconfig", str(plane.paths.kubeconfig)]
+    # Found wherever the cluster's directory is, also when this package runs from a checkout.
+    return Command(name, argv, {"PYTHONPATH": str(Path(__file__).parents[2]), "PYTHONUNBUFFERED": "1"})
+
+
+def _describe(plane: ControlPlane) -> None:
+    versions = {"kubernetes": KUBERNETES, "etcd": ETCD, "kwok": KWOK}
+    plane.paths.description.write_text(json.dumps({"url": plane.url, "versions": versions}), "utf-8")
+
+
+def _down(paths: Paths) -> list[str]:
+    # Stand-ins first, while there is a server to write to. The servers' data goes with them: nothing to save.
+    ended = processes.stop(paths.directory, STAND_INS, grace=_STAND_IN_GRACE)
+    ended += processes.stop(paths.directory)
+    for path in paths.scratch:
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+    return ended
+
+
+@contextlib.contextmanager
+def _locked(directory: Path) -> Iterator[None]:
+    with locked(Paths(directory).lock, timeout=_LOCK_TIMEOUT):
+        yield
+
+
+def _temporary_directory() -> contextlib.AbstractContextManager[str]:
+    return tempfile.TemporaryDirectory(prefix="headroom-cluster-", ignore_cleanup_errors=True)

@@ -1,0 +1,76 @@
+"""Nothing is left behind: a small process that ends a cluster when whoever wanted it has gone, however it went.
+
+It waits on a pipe whose other end its parent holds and the kernel closes. (The kernel's own "signal when the parent dies",
+PR_SET_PDEATHSIG, looks at the *thread* that started the process: a cluster started from a worker thread would die
+with the thread.)
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from pathlib import Path
+from typing import Self
+
+_CALLED_OFF = b"."
+
+
+class Guard:
+    """Guards the cluster in `directory` while it is entered; leaving it, or call_off(), ends the guard and nothing else.
+
+    With `remove` the directory itself goes too, when the guard has to act.
+    """
+
+    def __init__(self, directory: Path, *, remove: bool = False) -> None:
+        self._directory = directory
+        self._remove = remove
+        self._pipe = -1
+        self._pid = 0
+
+    def __enter__(self) -> Self:
+        reading, self._pipe = os.pipe()
+        root = str(Path(__file__).parents[2])
+        argv = [sys.executable, "-m", __name__, str(self._directory.absolute()), "remove" if self._remove else "keep"]
+        null = os.open(os.devnull, os.O_RDWR)
+        actions = [(os.POSIX_SPAWN_DUP2, reading, 0), (os.POSIX_SPAWN_DUP2, null, 1), (os.POSIX_SPAWN_DUP2, null, 2)]
+        try:
+            self._pid = os.posix_spawn(
+                sys.executable, argv, {**os.environ, "PYTHONPATH": root}, file_actions=actions, setsid=True
+            )
+        finally:
+            os.close(reading)
+            os.close(null)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.call_off()
+
+    def call_off(self) -> None:
+        """End the guard; the cluster runs on. Calling it twice is fine."""
+        if self._pipe < 0:
+            return
+        try:
+            os.write(self._pipe, _CALLED_OFF)
+        except BrokenPipeError:
+            pass
+        os.close(self._pipe)
+        self._pipe = -1
+        try:
+            os.waitpid(self._pid, 0)
+        except ChildProcessError:
+            pass
+
+
+def main(directory: str, remove: str) -> None:
+    if os.read(0, 1) == _CALLED_OFF:
+        return
+    from .cluster import down
+
+    down(Path(directory))
+    if remove == "remove":
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2])

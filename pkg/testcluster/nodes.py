@@ -1,0 +1,66 @@
+"""The fake nodes, which kwok keeps Ready and on which it runs pods.
+
+There is no scheduler: whoever creates a pod names its node. The labels are those that a launcher pod's nodeSelector asks
+for, the capacity is beyond what any test fills.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+_CAPACITY = {
+    "cpu": "1000",
+    "memory": "16Ti",
+    "ephemeral-storage": "16Ti",
+    "pods": "1000",
+    "hugepages-2Mi": "1Ti",
+    "hugepages-1Gi": "1Ti",
+    "devices.kubevirt.io/kvm": "1k",
+    "devices.kubevirt.io/tun": "1k",
+    "devices.kubevirt.io/vhost-net": "1k",
+}
+
+
+def node_names(count: int) -> list[str]:
+    """node-1, node-2, …"""
+    return [f"node-{number}" for number in range(1, count + 1)]
+
+
+def fake_node(name: str) -> dict[str, Any]:
+    """A Node for kwok to manage."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {
+            "name": name,
+            "annotations": {"kwok.x-k8s.io/node": "fake", "kubevirt.io/heartbeat": "2026-01-01T00:00:00Z"},
+            "labels": {
+                "type": "kwok",
+                "kubernetes.io/arch": "amd64",
+                "kubernetes.io/os": "linux",
+                "kubernetes.io/hostname": name,
+                "kubevirt.io/schedulable": "true",
+                "cpumanager": "true",
+                "machine-type.node.kubevirt.io/q35": "true",
+                "node-role.kubernetes.io/worker": "",
+            },
+        },
+        "status": {
+            "capacity": _CAPACITY,
+            "allocatable": _CAPACITY,
+            "nodeInfo": {
+                "architecture": "amd64",
+                "operatingSystem": "linux",
+                "kubeletVersion": "fake",
+                **dict.fromkeys(
+                    ("bootID", "containerRuntimeVersion", "kernelVersion", "kubeProxyVersion"), ""
+                ),
+                **dict.fromkeys(("machineID", "osImage", "systemUUID"), ""),
+            },
+        },
+    }
+
+
+def is_ready(node: dict[str, Any]) -> bool:
+    conditions = node.get("status", {}).get("conditions") or []
+    return any(c.get("type") == "Ready" and c.get("status") == "True" for c in conditions)

@@ -1,0 +1,71 @@
+"""Progress for people: one line that is rewritten on a terminal, plain lines elsewhere.
+
+Everything that takes long reports through a Progress: `step` for a fact that stays on the screen, `tick` for "still
+at it". On a terminal a tick rewrites the last line; elsewhere it is printed at most once in `interval` seconds, so that
+a log of a ten minute build stays short.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable
+from typing import Protocol, TextIO
+
+
+class Progress(Protocol):
+    """Where to report to."""
+
+    def step(self, text: str) -> None: ...
+
+    def tick(self, text: str) -> None: ...
+
+
+class Silent:
+    """Reports to nobody."""
+
+    def step(self, text: str) -> None:
+        pass
+
+    def tick(self, text: str) -> None:
+        pass
+
+
+class Lines:
+    """Prints to `stream` (standard error unless told). `interval` is in seconds."""
+
+    def __init__(
+        self,
+        stream: TextIO | None = None,
+        *,
+        interval: float = 15.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._stream = stream if stream is not None else sys.stderr
+        self._interval = interval
+        self._clock = clock
+        self._rewrite = self._stream.isatty() and not os.environ.get("CI")
+        self._unfinished = False
+        self._last_tick = clock()
+
+    def step(self, text: str) -> None:
+        """Print a line that stays."""
+        self._end_line()
+        self._stream.write(text + "\n")
+        self._stream.flush()
+        self._last_tick = self._clock()
+
+    def tick(self, text: str) -> None:
+        """Show that work goes on: rewrites its own line on a terminal, is thinned out elsewhere."""
+        if self._rewrite:
+            self._stream.write("\r\x1b[2K" + text)
+            self._stream.flush()
+            self._unfinished = True
+        elif self._clock() - self._last_tick >= self._interval:
+            self.step(text)
+
+    def _end_line(self) -> None:
+        if self._unfinished:
+            self._stream.write("\r\x1b[2K")
+            self._unfinished = False
