@@ -1,0 +1,215 @@
+"""kubeconfig files, read and merged by the `kubernetes` package; credential plugins are run by its
+ExecProvider.
+
+The package's loader is used for all it does well. Exec plugins and token files are taken out of its hands:
+it logs a failing plugin and goes on without credentials, and it reads a token file only once.
+"""
+
+# mypy: disable-error-code="no-untyped-call"
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import yaml
+from kubernetes.client import Configuration
+from kubernetes.config import ConfigException
+from kubernetes.config.exec_provider import ExecProvider
+from kubernetes.config.kube_config import ConfigNode, KubeConfigLoader, KubeConfigMerger
+
+from pkg.client.config import ClientConfig, Impersonation, environment_proxy
+from pkg.client.credentials import Certificate, CredentialSource, ExecPlugin, Reread, Static
+from pkg.client.errors import ConfigError
+from pkg.client.tls import TLSSettings
+
+
+def load(paths: list[str], context: str | None = None) -> ClientConfig:
+    """The configuration of `context` (None: the current one) in these files, merged as kubectl merges them.
+
+    Files that don't exist are left out as long as one does. Raises ConfigError with one line that names the
+    file.
+    """
+    found = [path for path in (os.path.expanduser(path) for path in paths) if os.path.exists(path)]
+    shown = os.pathsep.join(paths)
+    if not found:
+        raise ConfigError(f"kubeconfig {shown}: no such file")
+    try:
+        return _Kubeconfig(found, context).client_config()
+    except ConfigError as err:
+        raise ConfigError(f"kubeconfig {shown}: {err}") from err
+    except yaml.YAMLError as err:
+        raise ConfigError(f"kubeconfig {shown}: not valid YAML: {_one_line(err)}") from err
+    except OSError as err:
+        raise ConfigError(f"kubeconfig {shown}: {err.strerror or err}") from err
+    except ConfigException as err:
+        raise ConfigError(f"kubeconfig {shown}: {_one_line(err)}") from err
+    except (TypeError, ValueError, KeyError, AttributeError) as err:
+        # What the package raises for a file of another shape: a list, a string, a cluster that is null, bad
+        # base64.
+        raise ConfigError(f"kubeconfig {shown}: not a kubeconfig: {_one_line(err)}") from err
+
+
+class _Kubeconfig:
+    """One merged kubeconfig and the context chosen in it."""
+
+    def __init__(self, paths: list[str], context: str | None) -> None:
+        self._merged = _merge(paths)
+        root = self._merged.config
+        name = context or _current_context(self._merged)
+        chosen = _entry(root, "contexts", "context", name)
+        self._context = chosen.value
+        self._cluster_name = str(self._context.get("cluster") or "")
+        self._cluster = _entry(root, "clusters", "cluster", self._cluster_name)
+        user = self._context.get("user")
+        self._user = _entry(root, "users", "user", str(user)) if user else None
+        # The loader must not run the plugin (it swallows its errors): ours does, with the first request.
+        self._exec = self._user["exec"] if self._user is not None and self._user.value.get("exec") else None
+        if self._user is not None:
+            self._user.value.pop("exec", None)
+        self._loader_context = name
+
+    def client_config(self) -> ClientConfig:
+        if not self._cluster.value.get("server"):
+            raise ConfigError(f"cluster {self._cluster_name!r} has no server")
+        folder = tempfile.mkdtemp(prefix="headroom-")
+        try:
+            loaded = self._load(folder)
+            tls = TLSSettings(_read(loaded.ssl_ca_cert), _certificate(loaded), loaded.verify_ssl)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+        host = str(self._cluster.value["server"]).rstrip("/")
+        return ClientConfig(
+            host=host,
+            tls=tls,
+            credentials=self._credentials(loaded),
+            server_name=self._cluster.value.get("tls-server-name"),
+            proxy=self._cluster.value.get("proxy-url") or environment_proxy(host),
+            namespace=self._context.get("namespace") or "default",
+            impersonation=_impersonation(self._user.value if self._user is not None else {}),
+        )
+
+    def _load(self, folder: str) -> Configuration:
+        """The package's own reading of the chosen context; data fields become files in `folder`."""
+        loader = KubeConfigLoader(
+            config_dict=self._merged.config,
+            active_context=self._loader_context,
+            config_base_path=None,  # relative paths are relative to the file that holds them
+            temp_file_path=folder,
+        )
+        configuration = Configuration()
+        configuration.ssl_ca_cert = configuration.cert_file = configuration.key_file = None
+        loader.load_and_set(configuration)
+        return configuration
+
+    def _credentials(self, loaded: Configuration) -> CredentialSource:
+        user = self._user.value if self._user is not None else {}
+        if user.get("tokenFile") and not user.get("token"):
+            path = Path(os.path.dirname(self._user.path or ""), user["tokenFile"])  # type: ignore[union-attr]
+            return Reread(lambda: read_token(path))
+        if "auth-provider" in user:
+            return Reread(self._provider_token)
+        token = bearer_token(loaded)
+        if token is None and self._exec is not None:
+            return ExecPlugin(_plugin(self._exec, self._cluster))
+        return Static(token)
+
+    def _provider_token(self) -> str | None:
+        folder = tempfile.mkdtemp(prefix="headroom-")
+        try:
+            return bearer_token(self._load(folder))
+        except Exception as err:  # the providers' own libraries raise what they like
+            raise ConfigError(f"auth-provider: {_one_line(err)}") from err
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def bearer_token(configuration: Configuration) -> str | None:
+    """The Authorization value that the package loaded; older releases keep it under another name."""
+    keys = configuration.api_key
+    return keys.get("BearerToken") or keys.get("authorization")
+
+
+def read_token(path: Path) -> str:
+    """An Authorization value from a token file. Raises ConfigError."""
+    try:
+        token = path.read_text().strip()
+    except (OSError, UnicodeDecodeError) as err:
+        raise ConfigError(f"token file {path}: {_one_line(err)}") from err
+    if not token:
+        raise ConfigError(f"token file {path} is empty")
+    return f"Bearer {token}"
+
+
+def _merge(paths: list[str]) -> KubeConfigMerger:
+    merged = KubeConfigMerger(os.pathsep.join(paths))
+    if not isinstance(merged.config.value, dict):
+        raise ConfigError("not a kubeconfig: not a mapping")
+    return merged
+
+
+def _current_context(merged: KubeConfigMerger) -> str:
+    # kubectl: the first file that sets it wins; the package's own merge takes the last.
+    for content in merged.config_files.values():
+        if name := content.get("current-context"):
+            return str(name)
+    raise ConfigError("no current-context is set")
+
+
+def _entry(root: ConfigNode, section: str, key: str, name: str) -> ConfigNode:
+    """The `key` part of the entry called `name` in one of the three lists."""
+    entry = root[section].get_with_name(name, safe=True) if root.value.get(section) else None
+    if entry is None:
+        raise ConfigError(f"{key} {name!r} does not exist")
+    if not isinstance(entry.value.get(key), dict):
+        if key == "user" and entry.value.get(key) is None:
+            return ConfigNode(f"user {name}", {}, entry.path)
+        raise ConfigError(f"{key} {name!r} is not a mapping")
+    found: ConfigNode = entry[key]
+    return found
+
+
+def _impersonation(user: dict[str, Any]) -> Impersonation | None:
+    if not user.get("as"):
+        return None
+    return Impersonation(user["as"], tuple(user.get("as-groups") or ()), user.get("as-uid") or "")
+
+
+def _certificate(loaded: Configuration) -> Certificate | None:
+    if bool(loaded.cert_file) != bool(loaded.key_file):
+        raise ConfigError("only one of client-certificate and client-key is set")
+    if not loaded.cert_file:
+        return None
+    return Certificate(_read(loaded.cert_file) or "", _read(loaded.key_file) or "")
+
+
+def _read(path: str | None) -> str | None:
+    return Path(path).read_text() if path else None
+
+
+def _plugin(node: ConfigNode, cluster: ConfigNode) -> Callable[[], dict[str, Any]]:
+    """What runs the plugin once: blocking, raises ConfigError."""
+    command = node.value.get("command")
+    provider = ExecProvider(node, os.path.dirname(node.path or "") or None, cluster)
+
+    def run() -> dict[str, Any]:
+        try:
+            status: dict[str, Any] = provider.run()
+        except FileNotFoundError as err:
+            hint = node.value.get("installHint")
+            raise ConfigError(
+                f"the credential plugin {command!r} is not installed"
+                + (f": {_one_line(hint)}" if hint else "")
+            ) from err
+        except (ConfigException, OSError) as err:
+            raise ConfigError(f"the credential plugin {command!r} failed: {_one_line(err)}") from err
+        return status
+
+    return run
+
+
+def _one_line(error: object) -> str:
+    return " ".join(str(error).split())
