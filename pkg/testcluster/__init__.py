@@ -1,4 +1,4 @@
-"""The embedded cluster: a real etcd, kube-apiserver and kube-controller-manager with kwok's fake nodes, for tests and demo.
+"""The embedded cluster for tests and demo: a real etcd, kube-apiserver and kube-controller-manager, nodes by kwok.
 
 Promises: found or built without anything but Python (and what it can fetch); on free loopback ports, TLS everywhere,
 RBAC on, quota admission as in any cluster; `down` ends exactly what `up` started, after any crash; a test run or

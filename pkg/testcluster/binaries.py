@@ -54,9 +54,7 @@ def ensure_binaries(
     sources = release_sources(unfinished, environ, progress) if unfinished else {}
     for component in unfinished:
         found |= _complete(component, found, sources.get(component.name), environ, progress)
-    return Binaries(
-        found["etcd"], found["kube-apiserver"], found["kube-controller-manager"], found["kwok"]
-    )
+    return Binaries(found["etcd"], found["kube-apiserver"], found["kube-controller-manager"], found["kwok"])
 
 
 def find_binaries(
@@ -84,7 +82,9 @@ def cache_directory(environ: Mapping[str, str] = os.environ) -> Path:
         return base / "headroom"
     home = environ.get("HOME")
     if not home:
-        raise ClusterError("neither HOME nor XDG_CACHE_HOME is set: set XDG_CACHE_HOME to a folder for the binaries")
+        raise ClusterError(
+            "neither HOME nor XDG_CACHE_HOME is set: set XDG_CACHE_HOME to a folder for the binaries"
+        )
     return Path(home) / ".cache" / "headroom"
 
 
@@ -109,7 +109,9 @@ def _complete(
     _make_folder(folder)
 
     def waiting(seconds: float) -> None:
-        progress.tick(f"{component.name} {component.version}: another process makes it, waiting {seconds:.0f} s")
+        progress.tick(
+            f"{component.name} {component.version}: another process makes it, waiting {seconds:.0f} s"
+        )
 
     with locked(folder / ".lock", waiting=waiting):
         # Asked again under the lock: the process that held it may have made them.
@@ -135,7 +137,9 @@ def _make(
             return fetch(component, name, sources, scratch, progress)
         except DownloadError as error:
             progress.step(f"{name}: {error}; building it instead")
-    return build(component, name, scratch, environ=environ, log_folder=cache_directory(environ), progress=progress)
+    return build(
+        component, name, scratch, environ=environ, log_folder=cache_directory(environ), progress=progress
+    )
 
 
 def _make_folder(folder: Path) -> None:

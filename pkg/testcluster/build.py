@@ -63,7 +63,12 @@ def go_environment(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def _run(
-    command: list[str], directory: Path, env: Mapping[str, str], output: IO[str], name: str, progress: Progress
+    command: list[str],
+    directory: Path,
+    env: Mapping[str, str],
+    output: IO[str],
+    name: str,
+    progress: Progress,
 ) -> int:
     """Run `command`, copy what it says to `output`, report how far it is. Its exit status."""
     began = time.monotonic()
@@ -79,7 +84,9 @@ def _run(
         try:
             while counter.running(_TICK):
                 elapsed = time.monotonic() - began
-                progress.tick(f"{name}: {elapsed:.0f} s, {counter.packages} packages compiled, {counter.last}")
+                progress.tick(
+                    f"{name}: {elapsed:.0f} s, {counter.packages} packages compiled, {counter.last}"
+                )
         except BaseException:
             process.kill()
             raise

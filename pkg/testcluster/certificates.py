@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 _VALIDITY = datetime.timedelta(days=3650)
-# A clock that is set back a little between `up` and the first connection must not make the certificates "not yet valid".
+# A clock that is set back a little after `up` must not make the certificates "not yet valid".
 _BACKDATED = datetime.timedelta(hours=1)
 
 
@@ -63,7 +63,9 @@ class Authority:
         hosts: list[x509.GeneralName],
     ) -> KeyPair:
         key = ec.generate_private_key(ec.SECP256R1())
-        builder = _builder(subject, self._name, key).add_extension(x509.ExtendedKeyUsage(usages), critical=False)
+        builder = _builder(subject, self._name, key).add_extension(
+            x509.ExtendedKeyUsage(usages), critical=False
+        )
         if hosts:
             builder = builder.add_extension(x509.SubjectAlternativeName(hosts), critical=False)
         certificate = builder.sign(self._key, hashes.SHA256())
@@ -85,7 +87,9 @@ def write_signing_key(folder: Path) -> KeyPair:
     return pair
 
 
-def _builder(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey) -> x509.CertificateBuilder:
+def _builder(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey
+) -> x509.CertificateBuilder:
     now = datetime.datetime.now(datetime.UTC)
     return (
         x509.CertificateBuilder()

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from . import processes, readiness
 from .binaries import ensure_binaries
@@ -119,9 +119,7 @@ def status(directory: Path) -> Status:
     if ready:
         with Rest(paths.kubeconfig) as rest:
             ready = rest.ready()
-    return Status(
-        str(paths.directory), ready, known["url"], str(paths.kubeconfig), pids, known["versions"]
-    )
+    return Status(str(paths.directory), ready, known["url"], str(paths.kubeconfig), pids, known["versions"])
 
 
 def restart(directory: Path, name: str) -> Process:
@@ -136,7 +134,11 @@ class EmbeddedCluster:
     """
 
     def __init__(
-        self, directory: Path | None = None, *, options: Options | None = None, progress: Progress | None = None
+        self,
+        directory: Path | None = None,
+        *,
+        options: Options | None = None,
+        progress: Progress | None = None,
     ) -> None:
         self._given = directory
         self._options = options or Options()
@@ -155,21 +157,22 @@ class EmbeddedCluster:
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
-    def __call__(self) -> Self:
-        return self
-
 
 def _up(directory: Path, options: Options, progress: Progress) -> Cluster:
     binaries = ensure_binaries(progress)
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ClusterError(f"{directory} cannot be used as the cluster's directory: {error.strerror}") from error
+        raise ClusterError(
+            f"{directory} cannot be used as the cluster's directory: {error.strerror}"
+        ) from error
     paths = Paths(directory.absolute())
     with _locked(paths.directory):
         running = [n for n in processes.names(paths.directory) if processes.find(paths.directory, n).alive()]
         if "kube-apiserver" in running:
-            raise AlreadyRunning(f"a cluster runs in {directory}: `down` it first, or choose another directory")
+            raise AlreadyRunning(
+                f"a cluster runs in {directory}: `down` it first, or choose another directory"
+            )
         _down(paths)
         try:
             began = time.monotonic()
@@ -202,6 +205,7 @@ def _start(plane: ControlPlane, options: Options, progress: Progress) -> None:
         if options.kwok:
             names = node_names(options.nodes)
             patience.until("the nodes are not ready", lambda: readiness.nodes_ready(rest, names))
+        patience.until("the controller manager is not at work", lambda: readiness.controllers_work(rest))
     patience.check()
     _describe(plane)
 

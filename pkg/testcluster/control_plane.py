@@ -1,8 +1,8 @@
-"""How etcd, kube-apiserver, kube-controller-manager and kwok are run: certificates, flags, environment. Starts nothing.
+"""How etcd, kube-apiserver, kube-controller-manager and kwok are run: certificates, flags, environment.
 
-Tuned for a cluster that lives for minutes on a machine with two cores: nothing is synced to disk, the controller manager
-runs only the controllers that quota, namespaces, service accounts and garbage collection need, and nobody throttles itself.
-Admission, quota, RBAC, priority and fairness are as in any cluster.
+Tuned for a cluster that lives for minutes on two cores: nothing is synced to disk, the controller manager runs only the
+controllers that quota, namespaces, service accounts and garbage collection need, and nobody throttles itself. Admission,
+quota, RBAC, priority and fairness are as in any cluster.
 """
 
 from __future__ import annotations
@@ -157,6 +157,7 @@ class ControlPlane:
             "--node-lease-duration-seconds=0",
             "--cidr=10.128.0.1/16",
             "--node-ip=10.127.0.1",
+            "--v=WARN",
         ]
         # Its home holds nothing: a kwok.yaml of the person who runs this must not get in.
         return Command("kwok", argv, {**_GO_TUNING, "KWOK_WORKDIR": str(self.paths.pki / "kwok")})

@@ -1,7 +1,7 @@
 """Official releases: where they are, whether they can be reached, and what their checksums say.
 
-A binary is used only when it is what a checksum file *next to it* names: `<file>.sha256` for Kubernetes, `SHA256SUMS` for etcd.
-kwok's releases carry none today, so kwok comes from a mirror that adds `<file>.sha256`, or is built.
+A binary is used only when it is what a checksum file *next to it* names: `<file>.sha256` for Kubernetes, `SHA256SUMS`
+for etcd. kwok's releases carry none today: kwok comes from a mirror that adds `<file>.sha256`, or is built.
 
 | variable | |
 |---|---|

@@ -1,8 +1,8 @@
 """Nothing is left behind: a small process that ends a cluster when whoever wanted it has gone, however it went.
 
-It waits on a pipe whose other end its parent holds and the kernel closes. (The kernel's own "signal when the parent dies",
-PR_SET_PDEATHSIG, looks at the *thread* that started the process: a cluster started from a worker thread would die
-with the thread.)
+It waits on a pipe whose other end its parent holds and the kernel closes. (The kernel's own "signal when the parent
+dies", PR_SET_PDEATHSIG, looks at the *thread* that started the process: a cluster started from a worker thread would
+die with the thread.)
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _CALLED_OFF = b"."
 
 
 class Guard:
-    """Guards the cluster in `directory` while it is entered; leaving it, or call_off(), ends the guard and nothing else.
+    """Guards the cluster in `directory` while it is entered; leaving it ends the guard and nothing else.
 
     With `remove` the directory itself goes too, when the guard has to act.
     """
@@ -31,9 +31,19 @@ class Guard:
     def __enter__(self) -> Self:
         reading, self._pipe = os.pipe()
         root = str(Path(__file__).parents[2])
-        argv = [sys.executable, "-m", __name__, str(self._directory.absolute()), "remove" if self._remove else "keep"]
+        argv = [
+            sys.executable,
+            "-m",
+            __name__,
+            str(self._directory.absolute()),
+            "remove" if self._remove else "keep",
+        ]
         null = os.open(os.devnull, os.O_RDWR)
-        actions = [(os.POSIX_SPAWN_DUP2, reading, 0), (os.POSIX_SPAWN_DUP2, null, 1), (os.POSIX_SPAWN_DUP2, null, 2)]
+        actions = [
+            (os.POSIX_SPAWN_DUP2, reading, 0),
+            (os.POSIX_SPAWN_DUP2, null, 1),
+            (os.POSIX_SPAWN_DUP2, null, 2),
+        ]
         try:
             self._pid = os.posix_spawn(
                 sys.executable, argv, {**os.environ, "PYTHONPATH": root}, file_actions=actions, setsid=True

@@ -1,7 +1,7 @@
 """The fake nodes, which kwok keeps Ready and on which it runs pods.
 
-There is no scheduler: whoever creates a pod names its node. The labels are those that a launcher pod's nodeSelector asks
-for, the capacity is beyond what any test fills.
+There is no scheduler: whoever creates a pod names its node. The labels are those that a launcher pod's nodeSelector
+asks for, the capacity is beyond what any test fills.
 """
 
 from __future__ import annotations

@@ -27,6 +27,7 @@ _LAUNCHER = Path(__file__).parent / "launcher.py"
 _POLL = 0.01
 _LAUNCH_TIMEOUT = 20.0
 _KILL_TIMEOUT = 10.0
+_REAP_TIMEOUT = 1.0
 
 
 @dataclass(frozen=True)
@@ -134,6 +135,7 @@ def stop(directory: Path, only: Iterable[str] | None = None, *, grace: float = 0
         raise ClusterError(f"these processes do not end: {listing}")
     for name in wanted:
         (folder / f"{name}.pid").unlink(missing_ok=True)
+    _wait_reaped(running)
     return [process.name for process in running]
 
 
@@ -183,6 +185,13 @@ def _end(processes: Sequence[Process], number: signal.Signals, timeout: float) -
         time.sleep(_POLL)
         remaining = [process for process in remaining if process.alive()]
     return remaining
+
+
+def _wait_reaped(processes: Sequence[Process]) -> None:
+    """Give whoever adopted ended processes (pid 1) a moment to take their entries away: `ps` then shows none."""
+    deadline = time.monotonic() + _REAP_TIMEOUT
+    while time.monotonic() < deadline and any(Path(f"/proc/{process.pid}").exists() for process in processes):
+        time.sleep(_POLL)
 
 
 def _write_private(path: Path, text: str) -> None:

@@ -80,19 +80,17 @@ def create_nodes(rest: Rest, names: Iterable[str]) -> None:
 
 
 def crds_served(rest: Rest, names: Iterable[str]) -> bool:
-    """Is every CRD Established, and does its first list work (which it may not, for a moment after Established)?"""
+    """Is every CRD Established, and does its list work (which it may not, for a moment after Established)?"""
     for name in names:
         definition = rest.get(f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{name}")
-        if not any(path_of_list for path_of_list in _established(definition)):
+        if not (_is_established(definition) and all(_exists(rest, path) for path in _list_paths(definition))):
             return False
-        for path in _established(definition):
-            try:
-                rest.get(path)
-            except RestError as error:
-                if error.status != 404:
-                    raise
-                return False
     return True
+
+
+def controllers_work(rest: Rest) -> bool:
+    """Has the service-account controller been round? It and the quota controller start together."""
+    return _exists(rest, "/api/v1/namespaces/default/serviceaccounts/default")
 
 
 def nodes_ready(rest: Rest, names: Iterable[str]) -> bool:
@@ -100,14 +98,25 @@ def nodes_ready(rest: Rest, names: Iterable[str]) -> bool:
     return ready.issuperset(names)
 
 
-def _established(definition: dict[str, Any]) -> Iterator[str]:
-    """The list path of each served version of an Established CRD."""
+def _is_established(definition: dict[str, Any]) -> bool:
     conditions = definition.get("status", {}).get("conditions") or []
-    if not any(c["type"] == "Established" and c["status"] == "True" for c in conditions):
-        return
+    return any(c["type"] == "Established" and c["status"] == "True" for c in conditions)
+
+
+def _list_paths(definition: dict[str, Any]) -> Iterator[str]:
     spec = definition["spec"]
     for version in spec["versions"]:
         yield f"/apis/{spec['group']}/{version['name']}/{spec['names']['plural']}?limit=1"
+
+
+def _exists(rest: Rest, path: str) -> bool:
+    try:
+        rest.get(path)
+    except RestError as error:
+        if error.status != 404:
+            raise
+        return False
+    return True
 
 
 def _create(rest: Rest, path: str, body: dict[str, Any]) -> None:

@@ -91,7 +91,9 @@ class Rest:
 
 
 def _tls(cluster: Mapping[str, str], user: Mapping[str, str]) -> ssl.SSLContext:
-    context = ssl.create_default_context(cadata=_decode(cluster["certificate-authority-data"]).decode("ascii"))
+    context = ssl.create_default_context(
+        cadata=_decode(cluster["certificate-authority-data"]).decode("ascii")
+    )
     # The ssl module reads a client certificate from files only.
     with tempfile.TemporaryDirectory(prefix="headroom-") as folder:
         certificate, key = os.path.join(folder, "crt"), os.path.join(folder, "key")
