@@ -145,6 +145,7 @@ def _parse_decimal(
     nanos = _shift_up(int(digits), scale + 9)
     # Go's fast path: at most 18 digits and no finer than nano. Only there a text may be kept as it stands.
     fast = len(digits) <= 18 and scale >= -9
+    _need_digits(text, fast)
     kept = fast and scale % 3 == 0 and digits[0] != "0" and not digits.endswith("000")
     return Quantity(-nanos if sign == "-" else nanos, format, text if kept else None)
 
@@ -152,14 +153,19 @@ def _parse_decimal(
 def _parse_binary(text: str, sign: str, whole: str, fraction: str, power: int) -> Quantity:
     # Go's fast path: 1Mi counts as 6 digits, 1Gi as 9, …; 14 may stand before the suffix's own.
     fast = not fraction and len(whole or "0") + 3 * power <= 14
-    if not fast and not whole and not fraction and "0" not in text:
-        raise QuantityError(f"{_shorten(text)} is not a quantity: no digits")
+    _need_digits(text, fast)
     number = int((whole or "0") + fraction)
     nanos = _shift_up(number * 1024**power, 9 - len(fraction))
     nanos = min(nanos, _MAX_INT64 * NANOS)
     format = Format.DECIMAL_SI if not fast and 0 < nanos < NANOS else Format.BINARY_SI
     kept = fast and number & 7
     return Quantity(-nanos if sign == "-" else nanos, format, text if kept else None)
+
+
+def _need_digits(text: str, fast: bool) -> None:
+    """Go's fast path takes "Ki" and "." for zero, its slow path wants a digit."""
+    if not fast and not any(c.isdigit() for c in text.partition("e")[0].partition("E")[0]):
+        raise QuantityError(f"{_shorten(text)} is not a quantity: no digits")
 
 
 def _shift_up(number: int, exponent: int) -> int:
