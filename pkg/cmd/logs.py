@@ -1,0 +1,39 @@
+"""Log lines on stderr, for people or for programs."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from datetime import UTC, datetime
+
+from pkg.cmd.options import LogFormat
+
+_NOISY = ("asyncio", "aiohttp")
+
+
+class _JSONFormatter(logging.Formatter):
+    """One JSON object a line; no traceback in it, only the error's class and text."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if record.exc_info and record.exc_info[1] is not None:
+            line["error"] = repr(record.exc_info[1])
+        return json.dumps(line)
+
+
+def set_up(log_format: LogFormat, verbose: bool) -> None:
+    """Install the one handler of this process; called once, by the command that runs."""
+    handler = logging.StreamHandler(sys.stderr)
+    if log_format is LogFormat.JSON:
+        handler.setFormatter(_JSONFormatter())
+    else:
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)-7s %(message)s", "%H:%M:%S"))
+    logging.basicConfig(level=logging.DEBUG if verbose else logging.INFO, handlers=[handler], force=True)
+    for name in _NOISY:
+        logging.getLogger(name).setLevel(logging.WARNING)

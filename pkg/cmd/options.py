@@ -1,0 +1,58 @@
+"""Flags that several commands share. Every flag is an environment variable HEADROOM_<FLAG> too."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+
+class LogFormat(StrEnum):
+    """How log lines look."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+class Estimate(StrEnum):
+    """How much a migration needs."""
+
+    HARVESTER = "harvester"
+
+
+class ModeChoice(StrEnum):
+    """See pkg.util.resourcequota.planner.Mode; here so that a command line costs no import of the planner."""
+
+    TAKEOVER = "takeover"
+    ASSIST = "assist"
+
+
+Kubeconfig = Annotated[
+    str | None,
+    typer.Option(
+        "--kubeconfig",
+        envvar="HEADROOM_KUBECONFIG",
+        help="Kubeconfig file; else $KUBECONFIG, in-cluster, ~/.kube/config.",
+        show_default=False,
+    ),
+]
+LogFormatOption = Annotated[LogFormat, typer.Option("--log-format", envvar="HEADROOM_LOG_FORMAT")]
+Verbose = Annotated[
+    bool, typer.Option("--verbose", "-v", envvar="HEADROOM_VERBOSE", help="Log at debug level.")
+]
+HealthBindAddress = Annotated[
+    str,
+    typer.Option(
+        "--health-bind-address", envvar="HEADROOM_HEALTH_BIND_ADDRESS", help="/healthz and /readyz; 0 is off."
+    ),
+]
+MetricsBindAddress = Annotated[
+    str | None,
+    typer.Option(
+        "--metrics-bind-address",
+        envvar="HEADROOM_METRICS_BIND_ADDRESS",
+        help="/metrics; beside the health checks if not given, 0 is off.",
+        show_default=False,
+    ),
+]

@@ -1,0 +1,6 @@
+"""The controllers, laid out as Harvester's `pkg/controller/master`.
+
+Promises: each package's `register.py` shows every dependency of its controllers on one screen; a ResourceQuota
+has one writer, `resourcequota/resourcequota_controller.py`, and everybody else only enqueues it.
+Forbids: decisions in handlers. They observe, ask a pure function, and write what it says.
+"""

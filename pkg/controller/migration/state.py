@@ -1,0 +1,74 @@
+"""Which migration state a VMI shall show. Pure; source: Harvester vmim_controller.go."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
+from pkg.util import constants
+from pkg.util.resourcequota.demand import abort_requested, is_finished
+
+_STATES = {
+    constants.PHASE_UNSET: constants.STATE_PENDING,
+    constants.PHASE_PENDING: constants.STATE_PENDING,
+}
+"""Phase to state; every other phase that is not final is "Migrating"."""
+
+
+def state_of(migration: VirtualMachineInstanceMigration) -> str:
+    """The state of a migration that is not over."""
+    if abort_requested(migration):
+        return constants.STATE_ABORTING
+    return _STATES.get(migration.phase, constants.STATE_MIGRATING)
+
+
+def annotations_for(
+    vmi: VirtualMachineInstance, migrations: Iterable[VirtualMachineInstanceMigration]
+) -> Mapping[str, str | None]:
+    """The change of the VMI's annotations; empty when it shows the right state already.
+
+    A migration under way wins over finished ones, whichever event came last: upstream lets the event of an old,
+    finished migration clear the state of the one that runs. A migration is over when its phase says so or when
+    the VMI does, whichever is seen first. The state of an unknown migration is left alone (`unknown_migration`).
+    """
+    known = list(migrations)
+    over = {m.uid for m in known if is_finished(m)} | _completed(vmi)
+    active = [m for m in known if m.uid not in over]
+    if active:
+        current = max(active, key=lambda m: (m.metadata.creation_timestamp or "", m.name))
+        wanted = {
+            constants.ANNOTATION_MIGRATION_UID: current.uid,
+            constants.ANNOTATION_MIGRATION_STATE: state_of(current),
+        }
+        return {key: value for key, value in wanted.items() if vmi.annotations.get(key) != value}
+    shown = vmi.annotations.get(constants.ANNOTATION_MIGRATION_UID)
+    return cleared(vmi) if over and (shown is None or shown in over) else {}
+
+
+def _completed(vmi: VirtualMachineInstance) -> set[str]:
+    """The migration that the VMI itself reports as completed (upstream OnVmiChanged)."""
+    state = vmi.status.migration_state
+    return {state.migration_uid} if state is not None and state.completed and state.migration_uid else set()
+
+
+def unknown_migration(
+    vmi: VirtualMachineInstance, migrations: Iterable[VirtualMachineInstanceMigration]
+) -> str | None:
+    """The UID of the migration that the VMI shows, when nothing is known of it."""
+    shown = vmi.annotations.get(constants.ANNOTATION_MIGRATION_UID)
+    if not shown or shown in _completed(vmi) or any(m.uid == shown for m in migrations):
+        return None
+    return shown
+
+
+def cleared(vmi: VirtualMachineInstance) -> Mapping[str, str | None]:
+    """The change that removes the state annotations."""
+    return {key: None for key in constants.VMI_STATE_ANNOTATIONS if key in vmi.annotations}
+
+
+def leftover_migration(vmi: VirtualMachineInstance) -> str | None:
+    """The UID of an aborted migration whose pods KubeVirt may leave behind (kubevirt issue 5373)."""
+    state = vmi.status.migration_state
+    if state is None or not state.completed or state.abort_status != constants.ABORT_SUCCEEDED:
+        return None
+    return state.migration_uid or None

@@ -1,0 +1,75 @@
+"""Writes what the UI reads: a VMI's migration state, and its VM's timestamp.
+
+The UI watches VMs only, so every change on a VMI bumps an annotation of the VM (harvester issue 6193).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+
+from pkg.api.kubevirt import VirtualMachine, VirtualMachineInstance, VirtualMachineInstanceMigration
+from pkg.client.errors import NotFound
+from pkg.client.resource_client import ResourceClient
+from pkg.controller.indexes import MIGRATIONS_BY_VMI
+from pkg.controller.migration.state import annotations_for, cleared, unknown_migration
+from pkg.generic.cache_reader import CacheReader
+from pkg.util import constants
+
+
+class UIStateWriter:
+    """The one writer of a VMI's three state annotations and of a VM's timestamp."""
+
+    def __init__(
+        self,
+        migrations: ResourceClient[VirtualMachineInstanceMigration],
+        migration_cache: CacheReader[VirtualMachineInstanceMigration],
+        instances: ResourceClient[VirtualMachineInstance],
+        machines: ResourceClient[VirtualMachine],
+        machine_cache: CacheReader[VirtualMachine],
+    ) -> None:
+        self._migrations = migrations
+        self._migration_cache = migration_cache
+        self._instances = instances
+        self._machines = machines
+        self._machine_cache = machine_cache
+
+    async def sync(self, vmi: VirtualMachineInstance) -> None:
+        """Let the VMI show where its migration stands; a migration that was deleted is not shown any longer."""
+        migrations = self._migration_cache.by_index(MIGRATIONS_BY_VMI, vmi.key)
+        changes = annotations_for(vmi, migrations)
+        unknown = unknown_migration(vmi, migrations)
+        if not changes and unknown is not None and not await self._exists(vmi.namespace, unknown):
+            changes = cleared(vmi)
+        await self._write(vmi, changes)
+
+    async def _exists(self, namespace: str, migration_uid: str) -> bool:
+        """Asked of the server: a migration that is new may not have reached the cache yet."""
+        try:
+            migrations, _version = await self._migrations.list(namespace)
+        except NotFound:  # the kind itself is gone; that says nothing
+            return True
+        return any(migration.uid == migration_uid for migration in migrations)
+
+    async def _write(self, vmi: VirtualMachineInstance, annotations: Mapping[str, str | None]) -> None:
+        """Nothing is written when nothing changes; a VMI that went away needs no state."""
+        if not annotations:
+            return
+        # The uid makes the API server refuse the patch for a VMI that was re-created under the same name.
+        patch = {"metadata": {"uid": vmi.uid, "annotations": dict(annotations)}}
+        try:
+            await self._instances.merge_patch(vmi.name, patch, vmi.namespace)
+        except NotFound:
+            return
+        await self._bump(vmi)
+
+    async def _bump(self, vmi: VirtualMachineInstance) -> None:
+        """A VMI without VM is fine."""
+        if self._machine_cache.get(vmi.namespace, vmi.name) is None:
+            return
+        timestamp = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        patch = {"metadata": {"annotations": {constants.ANNOTATION_TIMESTAMP: timestamp}}}
+        try:
+            await self._machines.merge_patch(vmi.name, patch, vmi.namespace)
+        except NotFound:
+            return

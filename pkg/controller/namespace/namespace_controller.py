@@ -1,0 +1,65 @@
+"""Creates a namespace's default ResourceQuota from its annotation, as Rancher would.
+
+Updating it is the ResourceQuota controller's affair: with `render_default_quota` its base covers every limit
+that the annotation names.
+"""
+
+from __future__ import annotations
+
+from pkg.api.core import Namespace, ResourceQuota
+from pkg.client.resource_client import ResourceClient
+from pkg.generic.cache_reader import CacheReader
+from pkg.generic.events import EventRecorder
+from pkg.util import constants
+from pkg.util.resource_list import format_resource_list
+from pkg.util.resourcequota.base import parse_base
+from pkg.util.resourcequota.errors import ResourceQuotaError
+from pkg.util.resourcequota.planner import takes_part
+
+
+class Handler:
+    """Handles Namespaces; creates ResourceQuotas, never changes one."""
+
+    def __init__(
+        self,
+        quotas: ResourceClient[ResourceQuota],
+        quota_cache: CacheReader[ResourceQuota],
+        events: EventRecorder,
+    ) -> None:
+        self._quotas = quotas
+        self._quota_cache = quota_cache
+        self._events = events
+
+    async def on_namespace_changed(self, _key: str, namespace: Namespace | None) -> None:
+        """Nothing without an annotation, nothing where a default quota stands."""
+        if namespace is None or namespace.deleting:
+            return
+        annotation = namespace.annotations.get(constants.ANNOTATION_RANCHER_RESOURCE_QUOTA, "")
+        if not annotation or any(map(takes_part, self._quota_cache.list(namespace.name))):
+            return
+        try:
+            hard = format_resource_list(parse_base(annotation))
+        except ResourceQuotaError as exc:
+            self._events.event(namespace, "Warning", exc.reason, str(exc))
+            return
+        if hard and not await self._exists(namespace.name):
+            await self._quotas.create(_default_quota(annotation, hard), namespace.name)
+
+    async def _exists(self, namespace: str) -> bool:
+        """Asked of the server: the name is generated, so a second one would not collide with the first."""
+        selector = f"{constants.LABEL_DEFAULT_RESOURCE_QUOTA}=true"
+        quotas, _version = await self._quotas.list(namespace, label_selector=selector)
+        return bool(quotas)
+
+
+def _default_quota(annotation: str, hard: dict[str, str]) -> dict[str, object]:
+    return {
+        "apiVersion": "v1",
+        "kind": "ResourceQuota",
+        "metadata": {
+            "generateName": constants.DEFAULT_RESOURCE_QUOTA_GENERATE_NAME,
+            "labels": {constants.LABEL_DEFAULT_RESOURCE_QUOTA: "true"},
+            "annotations": {constants.ANNOTATION_RANCHER_RESOURCE_QUOTA: annotation},
+        },
+        "spec": {"hard": hard},
+    }

@@ -1,0 +1,11 @@
+"""The single writer of ResourceQuotas (Harvester pkg/controller/master/resourcequota and the scaling half of
+vmim_controller.go).
+
+Promises: annotations and spec.hard change in one patch bound to the version that was looked at; whatever
+happened meanwhile, the next look repairs it.
+Forbids: anybody else writing a ResourceQuota; enqueue its key instead.
+"""
+
+from pkg.controller.resourcequota.register import register
+
+__all__ = ["register"]

@@ -1,0 +1,125 @@
+"""Looks at one ResourceQuota and applies the plan for it.
+
+Any number of migrations that turn Pending together cost a handful of patches: events only enqueue the quota's
+key, and the more migrations are under way the longer the next patch waits for company (`batching`).
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from pkg.api.core import ResourceQuota
+from pkg.client.errors import Conflict, NotFound
+from pkg.client.resource_client import ResourceClient
+from pkg.controller.resourcequota.batching import next_write_after
+from pkg.controller.resourcequota.observation import Observer
+from pkg.generic.errors import RetryAfter
+from pkg.generic.events import EventRecorder
+from pkg.util.resourcequota.errors import ResourceQuotaError
+from pkg.util.resourcequota.planner import Memory, Plan, Policy, plan
+
+log = logging.getLogger(__name__)
+
+CONFLICT_RETRIES = 5
+"""Foreign writers that may get in between in one go; after that the queue's backoff takes over."""
+
+
+@dataclass(slots=True)
+class _Remembered:
+    """What is kept of a quota between two looks. Losing it costs a conflict or a wait, never correctness."""
+
+    memory: Memory = field(default_factory=Memory)
+    written: ResourceQuota | None = None
+    """What our last patch returned: newer than the cache until the watch has caught up."""
+    written_at: float = float("-inf")
+    said: Sequence[tuple[str, str]] = ()
+
+
+class Handler:
+    """Handles ResourceQuotas; the only code that writes them."""
+
+    def __init__(
+        self,
+        quotas: ResourceClient[ResourceQuota],
+        observer: Observer,
+        events: EventRecorder,
+        policy: Policy,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._quotas = quotas
+        self._observer = observer
+        self._events = events
+        self._policy = policy
+        self._clock = clock
+        self._remembered: dict[str, _Remembered] = {}
+
+    async def on_resource_quota_changed(self, key: str, quota: ResourceQuota | None) -> None:
+        """Bring the quota to where its namespace's migrations want it.
+
+        Raises RetryAfter when there is something to look at again later.
+        """
+        if quota is None:
+            self._remembered.pop(key, None)
+            return
+        kept = self._remembered.setdefault(key, _Remembered())
+        decided = await self._settle(_newer(quota, kept.written), kept)
+        if decided.look_again is not None:
+            raise RetryAfter(decided.look_again)
+
+    async def _settle(self, quota: ResourceQuota, kept: _Remembered) -> Plan:
+        """Plan and write. A conflict is a foreign writer's: read what it wrote and go again at once."""
+        for attempt in range(CONFLICT_RETRIES + 1):
+            decided = plan(self._observer.observe(quota, self._clock(), kept.memory), self._policy)
+            kept.memory = decided.memory
+            self._say(quota, kept, decided.problems)
+            if not decided:
+                return decided
+            self._wait_for_company(quota, kept)
+            try:
+                await self._write(quota, kept, decided)
+                return decided
+            except NotFound:
+                return Plan()
+            except Conflict:
+                if attempt == CONFLICT_RETRIES:
+                    raise
+                quota = await self._quotas.get(quota.name, quota.namespace)
+        raise AssertionError("unreachable")
+
+    def _wait_for_company(self, quota: ResourceQuota, kept: _Remembered) -> None:
+        left = next_write_after(quota.annotations, kept.written_at) - self._clock()
+        if left > 0:
+            raise RetryAfter(left)
+
+    async def _write(self, quota: ResourceQuota, kept: _Remembered, decided: Plan) -> None:
+        kept.written_at = self._clock()
+        kept.written = await self._quotas.merge_patch(quota.name, decided.patch(quota), quota.namespace)
+        log.info(
+            "%s: %s",
+            quota.key,
+            ", ".join(f"{name} {quota.hard.get(name, 'unset')} -> {to}" for name, to in decided.hard.items())
+            or "annotations only",
+        )
+
+    def _say(self, quota: ResourceQuota, kept: _Remembered, problems: Sequence[ResourceQuotaError]) -> None:
+        """A Warning event for what a person has to mend, once until it changes."""
+        said = [(problem.reason, str(problem)) for problem in problems]
+        for reason, message in said:
+            if (reason, message) not in kept.said:
+                log.warning("%s: %s", quota.key, message)
+                self._events.event(quota, "Warning", reason, message)
+        kept.said = said
+
+
+def _newer(cached: ResourceQuota, written: ResourceQuota | None) -> ResourceQuota:
+    """The newer version of a quota. Versions of one object are numbers in etcd's order (KEP-5504)."""
+    if written is None or written.uid != cached.uid:
+        return cached
+    try:
+        ahead = int(written.metadata.resource_version) > int(cached.metadata.resource_version)
+    except ValueError:
+        ahead = False
+    return written if ahead else cached

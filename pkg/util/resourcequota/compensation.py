@@ -1,0 +1,42 @@
+"""Compensation: room for a target pod that quota refused although its entry is applied.
+
+It happens when the namespace already uses more than its base, for example after the overhead ratio was raised
+(Harvester issue 9435). `limits.memory` only, as upstream; the value is what is missing plus 128Mi.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pkg.util.quantity import Quantity
+from pkg.util.resourcequota.calculator import COMPENSATION_MARGIN, shortage
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryState:
+    """limits.memory of a quota: `used` by the pods, `without` compensation the limit it shall have, and the
+    compensation that `stands`. `fixed`: the limit cannot be computed and stays whatever is compensated."""
+
+    used: Quantity
+    without: Quantity
+    stands: Quantity
+    fixed: bool = False
+
+    def limit(self, compensation: Quantity) -> Quantity:
+        return self.without if self.fixed else self.without + compensation
+
+
+def compensation_for(state: MemoryState, need: Quantity) -> Quantity:
+    """The compensation under which a pod of `need` bytes fits; the one that stands when it is enough.
+
+    Upstream measures what is missing against a limit that already holds the old compensation and then
+    replaces it, which can swing between two values for ever. Its value is kept where it settles (the old one
+    is at most 128Mi); elsewhere the whole shortage is compensated, which settles at once.
+    """
+    missing = shortage(state.used, need, state.limit(state.stands))
+    if missing.is_zero():
+        return state.stands
+    replaced = missing + COMPENSATION_MARGIN
+    if state.fixed or shortage(state.used, need, state.limit(replaced)).is_zero():
+        return replaced
+    return shortage(state.used, need, state.without) + COMPENSATION_MARGIN
