@@ -1,0 +1,159 @@
+"""A kind's controller: one queue, N workers, any number of handlers (lasso's sharedHandler, wrangler's OnChange)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Generic, TypeVar
+
+from pkg.api.meta import Object
+from pkg.cache import SharedIndexInformer
+from pkg.client.resource_client import ResourceClient
+from pkg.generic.cache_reader import CacheReader
+from pkg.generic.event_handlers import EnqueueHandler, Resolver
+from pkg.generic.metrics import ReconcileMetrics
+from pkg.generic.reconcile import Handler, NamedHandler, Verdict, combine, settle
+from pkg.generic.removal import RemovalHandler
+from pkg.workqueue.queue import DEFAULT_PRIORITY, ShutDown
+from pkg.workqueue.rate_limiters import RateLimiter
+from pkg.workqueue.rate_limiting_queue import RateLimitingQueue
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T", bound=Object)
+R = TypeVar("R", bound=Object)
+
+_CANCEL_GRACE = 1.0
+"""Seconds that a cancelled worker has to end."""
+
+
+class Controller(Generic[T]):
+    """Calls handlers with the keys of one kind: of objects that changed, and of those that somebody enqueued.
+
+    Handlers are called one after the other with `(key, obj)`, obj fresh from the cache, None when it is not there
+    (any more). `client` is needed for `on_remove` only.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        informer: SharedIndexInformer[T],
+        *,
+        workers: int = 10,
+        rate_limiter: RateLimiter[str] | None = None,
+        client: ResourceClient[T] | None = None,
+    ) -> None:
+        self.name = name
+        self.informer = informer
+        self.queue: RateLimitingQueue[str] = RateLimitingQueue(name, rate_limiter=rate_limiter)
+        self._client = client
+        self._cache = CacheReader(informer.indexer)
+        self._worker_count = workers
+        self._handlers: dict[str, NamedHandler[T]] = {}
+        self._conflicted: set[str] = set()
+        # Invariant: the keys that had their one retry without backoff since they last succeeded.
+        self._workers: list[asyncio.Task[None]] = []
+        self._stopping = False
+
+    @property
+    def client(self) -> ResourceClient[T]:
+        """For writing. ValueError in a controller that was made without."""
+        if self._client is None:
+            raise ValueError(f"controller {self.name} was made without a client")
+        return self._client
+
+    @property
+    def has_handlers(self) -> bool:
+        """Whether somebody wants to be called, or only the cache is in use."""
+        return bool(self._handlers)
+
+    def cache(self) -> CacheReader[T]:
+        """A read-only view of the kind's cache."""
+        return self._cache
+
+    def on_change(self, name: str, handler: Handler[T]) -> None:
+        """Call `handler` for every object that comes, changes or goes. ValueError when the name is taken."""
+        if name in self._handlers:
+            raise ValueError(f"controller {self.name} has a handler {name} already")
+        if not self._handlers:
+            self.informer.add_event_handler(EnqueueHandler(_own_key, self.enqueue_key))
+        self._handlers[name] = NamedHandler(name, handler, ReconcileMetrics(name, self._worker_count))
+
+    def on_remove(self, name: str, handler: Callable[[str, T], Awaitable[object]]) -> None:
+        """Call `handler` once an object is being deleted; it stays, by a finalizer, until that succeeded."""
+        self.on_change(name, RemovalHandler(name, handler, self.client))
+
+    def watch_related(self, other: Controller[R], resolver: Resolver[R]) -> None:
+        """Enqueue here the keys that `resolver` names whenever an object of another kind comes, changes or goes.
+
+        On an update it is asked about the old and the new object (wrangler's relatedresource.Watch).
+        """
+        other.informer.add_event_handler(EnqueueHandler(resolver, self.enqueue_key))
+
+    def enqueue(self, namespace: str, name: str) -> None:
+        """Have the handlers called for this object soon; namespace "" for cluster-scoped kinds."""
+        self.enqueue_key(f"{namespace}/{name}" if namespace else name)
+
+    def enqueue_key(self, key: str, priority: int = DEFAULT_PRIORITY) -> None:
+        """Have the handlers called for this key soon."""
+        self.queue.add(key, priority)
+
+    def enqueue_after(self, key: str, seconds: float, priority: int = DEFAULT_PRIORITY) -> None:
+        """Have the handlers called for this key in `seconds`."""
+        self.queue.add_after(key, seconds, priority)
+
+    def start_workers(self) -> None:
+        """Begin to call handlers; wants the running loop. Not before the caches have synced."""
+        if self._workers or not self._handlers or self._stopping:
+            return
+        self._workers = [
+            asyncio.create_task(self._work(), name=f"{self.name} worker {number}")
+            for number in range(self._worker_count)
+        ]
+
+    async def stop(self, timeout: float = 10.0) -> None:
+        """Take nothing new, finish what is queued, at most `timeout` seconds; then workers are cancelled."""
+        self._stopping = True
+        self.queue.shut_down()
+        if not self._workers:
+            return
+        _, late = await asyncio.wait(self._workers, timeout=timeout)
+        for worker in late:
+            worker.cancel()
+        if late:
+            log.warning("%s: gave up %d running and %d waiting keys", self.name, len(late), len(self.queue))
+            await asyncio.wait(late, timeout=_CANCEL_GRACE)
+
+    def healthy(self) -> list[str]:
+        """What is wrong with the workers, a line each; empty when nothing is."""
+        if self._stopping:
+            return []
+        return [f"{worker.get_name()} is dead: {_cause(worker)}" for worker in self._workers if worker.done()]
+
+    async def _work(self) -> None:
+        while True:
+            try:
+                key = await self.queue.get()
+            except ShutDown:
+                return
+            try:
+                settle(self.queue, key, await self._reconcile(key), self._conflicted)
+            finally:
+                self.queue.done(key)
+
+    async def _reconcile(self, key: str) -> Verdict:
+        # The object is read anew for every handler: the one before may have waited long enough for it to change.
+        get = self.informer.indexer.get_by_key
+        return combine([await handler.call(key, get(key)) for handler in tuple(self._handlers.values())])
+
+
+def _own_key(obj: Object) -> tuple[str]:
+    return (obj.key,)
+
+
+def _cause(worker: asyncio.Task[None]) -> str:
+    if worker.cancelled():
+        return "cancelled"
+    error = worker.exception()
+    return f"{type(error).__name__}: {error}" if error else "ended"

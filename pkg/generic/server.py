@@ -1,0 +1,130 @@
+"""/healthz, /readyz and /metrics over HTTP, for kubelets, Prometheus and people."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+from aiohttp import web
+from prometheus_client import REGISTRY
+from prometheus_client.exposition import choose_encoder
+
+from pkg.generic.errors import BindError
+
+log = logging.getLogger(__name__)
+
+OFF = "0"
+"""The bind address that means: do not listen (controller-runtime's)."""
+
+
+class Checks(Protocol):
+    """What is asked; Management is one."""
+
+    def healthy(self) -> list[str]:
+        """What is wrong, a line each."""
+
+    def unsynced(self) -> list[str]:
+        """The caches that have not synced."""
+
+
+class HealthServer:
+    """What `serve_health` started. `addresses` are the bound (host, port) pairs, in the order asked for."""
+
+    def __init__(self) -> None:
+        self.addresses: list[tuple[str, int]] = []
+        self._runners: list[web.AppRunner] = []
+
+    async def listen(self, application: web.Application, bind_address: str) -> None:
+        """Serve an application. Raises BindError."""
+        host, port = parse_bind_address(bind_address)
+        runner = web.AppRunner(application, access_log=None, shutdown_timeout=1.0)
+        await runner.setup()
+        self._runners.append(runner)
+        try:
+            await web.TCPSite(runner, host or None, port).start()
+        except OSError as error:
+            raise BindError(f"cannot listen on {bind_address}: {_reason(error)}") from error
+        bound = runner.addresses[0]
+        self.addresses.append((bound[0], bound[1]))
+        log.info("serving on %s:%d", bound[0], bound[1])
+
+    async def close(self) -> None:
+        """Stop listening; requests that are being answered get a second."""
+        await asyncio.gather(*(runner.cleanup() for runner in self._runners))
+        self._runners.clear()
+
+
+async def serve_health(
+    management: Checks, bind_address: str, metrics_bind_address: str | None = None
+) -> HealthServer:
+    """Serve /healthz and /readyz on `bind_address`, /metrics on `metrics_bind_address` or beside them if None.
+
+    Addresses are "host:port", ":port" (every interface) or "0" (off); port 0 takes a free one. Raises BindError.
+    """
+    server = HealthServer()
+    together = metrics_bind_address is None or metrics_bind_address == bind_address
+    try:
+        if bind_address != OFF:
+            await server.listen(_application(_health(management), _METRICS if together else {}), bind_address)
+        if metrics_bind_address is not None and not together and metrics_bind_address != OFF:
+            await server.listen(_application(_METRICS), metrics_bind_address)
+    except BindError:
+        await server.close()
+        raise
+    return server
+
+
+def parse_bind_address(text: str) -> tuple[str, int]:
+    """ "host:port", ":port" or "[v6]:port" to (host, port), host "" for every interface. Raises BindError."""
+    host, colon, port = text.rpartition(":")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    elif ":" in host:
+        colon = ""
+    if not colon or not (port.isascii() and port.isdigit()) or int(port) > 65535:
+        raise BindError(f"{text!r} is no address to listen on: want host:port, :port, or 0 for off")
+    return host, int(port)
+
+
+_Handler = Callable[[web.Request], Awaitable[web.Response]]
+
+
+def _application(*routes: dict[str, _Handler]) -> web.Application:
+    application = web.Application()
+    for table in routes:
+        application.add_routes([web.get(path, handler) for path, handler in table.items()])
+    return application
+
+
+def _health(checks: Checks) -> dict[str, _Handler]:
+    return {
+        "/healthz": lambda request: _answer(checks.healthy),
+        "/readyz": lambda request: _answer(lambda: [f"not synced: {name}" for name in checks.unsynced()]),
+    }
+
+
+async def _answer(check: Callable[[], list[str]]) -> web.Response:
+    try:
+        problems = check()
+    except Exception as error:
+        log.exception("a health check failed")
+        problems = [f"check failed: {type(error).__name__}: {error}"]
+    if problems:
+        return web.Response(status=500, text="\n".join(problems) + "\n")
+    return web.Response(text="ok")
+
+
+async def _metrics(request: web.Request) -> web.Response:
+    encode, content_type = choose_encoder(request.headers.get("Accept", ""))
+    return web.Response(body=encode(REGISTRY), headers={"Content-Type": content_type})
+
+
+_METRICS: dict[str, _Handler] = {"/metrics": _metrics}
+
+
+def _reason(error: OSError) -> str:
+    # asyncio puts its own sentence around the system's; the number is what tells.
+    return os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
