@@ -1,0 +1,27 @@
+"""What the API server has, kept in memory: reflector, indexed store, shared informer (client-go's tools/cache).
+
+Promises: one list and one watch a kind, however many handlers; after `has_synced()` the indexer holds what the
+server had, and every later change reaches it and then every handler, in order, with no `await` between the two.
+A deletion that a broken watch missed still arrives, as `on_delete(obj, final_state_unknown=True)`. An unchanged
+resourceVersion is never an update, except on a resync. A kind whose CRD is missing holds nobody up.
+Forbids: handlers that wait or do the work (they enqueue), and changing an object that came from the cache.
+"""
+
+from pkg.cache.handlers import HandlerRegistration, ResourceEventHandler, ResourceEventHandlerFuncs
+from pkg.cache.informer import SharedIndexInformer, wait_for_cache_sync
+from pkg.cache.options import ReflectorOptions
+from pkg.cache.reflector import Reflector
+from pkg.cache.store import NAMESPACE_INDEX, Indexer, object_key
+
+__all__ = [
+    "NAMESPACE_INDEX",
+    "HandlerRegistration",
+    "Indexer",
+    "Reflector",
+    "ReflectorOptions",
+    "ResourceEventHandler",
+    "ResourceEventHandlerFuncs",
+    "SharedIndexInformer",
+    "object_key",
+    "wait_for_cache_sync",
+]
