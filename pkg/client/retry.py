@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, stop_after_attempt
-from tenacity.wait import wait_exponential_jitter
+from tenacity.wait import wait_exponential, wait_random
 
 from pkg.client.errors import ApiError, ServerError, ServiceUnavailable, TooManyRequests, Unreachable
 
@@ -37,7 +37,7 @@ class RetryPolicy:
 
     def retrying(self, *, repeatable: bool) -> AsyncRetrying:
         """tenacity's loop for one request; `repeatable`: sending it twice does no harm."""
-        backoff = wait_exponential_jitter(initial=self.base, max=self.maximum, jitter=self.base)
+        backoff = wait_exponential(multiplier=self.base, max=self.maximum) + wait_random(0, self.base)
 
         def wait(state: RetryCallState) -> float:
             return backoff(state) + (_retry_after(state) or 0.0)

@@ -1,0 +1,529 @@
+"""The transport against a scripted server: what is sent, what is retried, what each failure becomes."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from aiohttp import web
+from prometheus_client import CollectorRegistry
+
+from pkg.client import errors
+from pkg.client.config import ClientConfig
+from pkg.client.credentials import Credential
+from pkg.client.metrics import RestClientMetrics
+from pkg.client.retry import NotSent, RetryPolicy, Untrusted
+from pkg.client.tls import TLSSettings
+from pkg.client.transport import JSON_PATCH, MERGE_PATCH, Transport
+from tests.pkg.client.pki import Authority
+from tests.scripted_server import (
+    DELETE,
+    GET,
+    PATCH,
+    POST,
+    PUT,
+    LiveWatch,
+    Reply,
+    ScriptedServer,
+    body,
+    cut,
+    drop,
+    hang,
+    line,
+    piece,
+    raw,
+    refuse,
+    silent,
+    slow,
+    status,
+    watch,
+)
+
+PATH = "/api/v1/pods"
+
+
+class Sleeps(list[float]):
+    """Stands in for asyncio.sleep: notes the waits, takes no time."""
+
+    async def __call__(self, seconds: float) -> None:
+        self.append(seconds)
+        await asyncio.sleep(0)
+
+
+@dataclass
+class Rig:
+    server: ScriptedServer
+    transport: Transport
+    sleeps: Sleeps
+    registry: CollectorRegistry
+    others: list[Transport] = field(default_factory=list)
+
+    def another(self, config: ClientConfig, **options: Any) -> Transport:
+        """One more transport, closed with the rig; it retries without waiting."""
+        options.setdefault("retry", RetryPolicy(sleep=self.sleeps))
+        self.others.append(Transport(config, metrics=RestClientMetrics(CollectorRegistry()), **options))
+        return self.others[-1]
+
+
+@pytest.fixture
+async def rig() -> AsyncIterator[Rig]:
+    registry = CollectorRegistry()
+    sleeps = Sleeps()
+    async with ScriptedServer() as server:
+        transport = Transport(
+            server.config(), retry=RetryPolicy(sleep=sleeps), metrics=RestClientMetrics(registry)
+        )
+        rig = Rig(server, transport, sleeps, registry)
+        yield rig
+        for each in (transport, *rig.others):
+            await each.close()
+
+
+OK = body({"ok": True})
+BUSY = status(429, "TooManyRequests")
+AWAY = status(503, "ServiceUnavailable")
+LATER = status(500, "ServerTimeout", retry_after=1)
+
+
+@dataclass(frozen=True)
+class Retried:
+    name: str
+    verb: str
+    replies: list[Reply]
+    requests: int
+    error: type[Exception] | None = None
+    waits: int | None = None
+    content_type: str = "application/json"
+
+
+RETRIED = [
+    Retried("a get that is throttled is sent again", GET, [BUSY, OK], 2),
+    Retried("a get that finds the server unavailable is sent again", GET, [AWAY, AWAY, OK], 3),
+    Retried("a get whose connection is reset goes out again at once", GET, [refuse(), OK], 2, waits=0),
+    Retried(
+        "a get whose connection is reset twice is sent again later", GET, [refuse(), refuse(), OK], 3, waits=1
+    ),
+    Retried("a get whose answer breaks off is sent again", GET, [cut(b'{"a"', 100), OK], 2),
+    Retried("a get that the server asks to repeat is sent again", GET, [LATER, OK], 2),
+    Retried("a 500 without Retry-After is not", GET, [status(500, "InternalError")], 1, errors.ServerError),
+    Retried("a 404 is final", GET, [status(404, "NotFound")], 1, errors.NotFound),
+    Retried("a 400 is final", GET, [status(400, "BadRequest")], 1, errors.BadRequest),
+    Retried(
+        "a 403 is final", PATCH, [status(403, "Forbidden")], 1, errors.Forbidden, content_type=MERGE_PATCH
+    ),
+    Retried("a 409 is final", PATCH, [status(409, "Conflict")], 1, errors.Conflict, content_type=MERGE_PATCH),
+    Retried("a 410 is final", GET, [status(410, "Expired")], 1, errors.Gone),
+    Retried("a 422 is final", PATCH, [status(422, "Invalid")], 1, errors.Invalid, content_type=JSON_PATCH),
+    Retried("a 401 with a fixed token is final", GET, [status(401, "Unauthorized")], 1, errors.Unauthorized),
+    Retried("a redirect is not followed", GET, [raw(b"", 302, {"Location": "/login"})], 1, errors.ApiError),
+    Retried("after five attempts the last error is raised", GET, [AWAY] * 5, 5, errors.ServiceUnavailable),
+    Retried("a create that is throttled is sent again", POST, [BUSY, OK], 2),
+    Retried("a create that finds the server unavailable is sent again", POST, [AWAY, OK], 2),
+    Retried("a create whose answer was lost is not", POST, [refuse()], 1, errors.Unreachable),
+    Retried("a create whose answer broke off is not", POST, [cut(b"{", 9)], 1, errors.Unreachable),
+    Retried("a create that timed out in the server is not", POST, [LATER], 1, errors.ServerError),
+    Retried(
+        "a merge patch whose answer was lost is sent again",
+        PATCH,
+        [refuse(), OK],
+        2,
+        content_type=MERGE_PATCH,
+    ),
+    Retried(
+        "a JSON patch whose answer was lost is not",
+        PATCH,
+        [refuse()],
+        1,
+        errors.Unreachable,
+        content_type=JSON_PATCH,
+    ),
+    Retried("a JSON patch that is throttled is sent again", PATCH, [BUSY, OK], 2, content_type=JSON_PATCH),
+    Retried("a delete whose answer was lost is sent again", DELETE, [refuse(), refuse(), OK], 3, waits=1),
+    Retried("a put whose answer was lost is sent again", PUT, [refuse(), refuse(), OK], 3, waits=1),
+]
+
+
+@pytest.mark.parametrize("case", RETRIED, ids=lambda c: c.name)
+async def test_what_is_sent_again(rig: Rig, case: Retried) -> None:
+    rig.server.script(case.verb, PATH, *case.replies)
+    sent = b"{}" if case.verb not in (GET, DELETE) else None
+    request = rig.transport.request(case.verb, PATH, body=sent, content_type=case.content_type)
+    if case.error:
+        with pytest.raises(case.error) as caught:
+            await request
+        assert type(caught.value) is case.error
+    else:
+        assert await request == b'{"ok": true}'
+    assert len(rig.server.seen(case.verb, PATH)) == case.requests
+    assert len(rig.sleeps) == (case.requests - 1 if case.waits is None else case.waits)
+
+
+async def test_without_retry_one_request_is_all(rig: Rig) -> None:
+    rig.server.always(GET, PATH, AWAY)
+    with pytest.raises(errors.ServiceUnavailable):
+        await rig.transport.request("GET", PATH, retry=False)
+    assert len(rig.server.requests) == 1
+
+
+async def test_waits_double_and_carry_jitter(rig: Rig) -> None:
+    rig.server.always(GET, PATH, AWAY)
+    with pytest.raises(errors.ServiceUnavailable):
+        await rig.transport.request("GET", PATH)
+    for wait, least in zip(rig.sleeps, [0.1, 0.2, 0.4, 0.8], strict=True):
+        assert least <= wait <= least + 0.1
+    assert len({wait % 0.1 for wait in rig.sleeps}) > 1
+
+
+async def test_retry_after_is_honoured(rig: Rig) -> None:
+    rig.server.script(GET, PATH, status(429, "TooManyRequests", retry_after=7), OK)
+    await rig.transport.request("GET", PATH)
+    assert 7.0 <= rig.sleeps[0] <= 7.3
+
+
+async def test_a_retry_after_that_is_too_long_goes_to_the_caller(rig: Rig) -> None:
+    rig.server.script(GET, PATH, status(429, "TooManyRequests", retry_after=120))
+    with pytest.raises(errors.TooManyRequests) as caught:
+        await rig.transport.request("GET", PATH)
+    assert caught.value.retry_after == 120.0
+    assert rig.sleeps == []
+
+
+async def test_nobody_listening_is_unreachable_and_names_the_host(rig: Rig) -> None:
+    await rig.server.stop()
+    with pytest.raises(errors.Unreachable) as caught:
+        await rig.transport.request("POST", PATH, body=b"{}")
+    assert str(caught.value) == f"{rig.server.url} can't be reached: connection refused"
+    assert caught.value.status == 0
+    assert len(rig.sleeps) == 4, "even a create is tried again: it was never sent"
+
+
+async def test_an_unknown_host_is_unreachable(rig: Rig) -> None:
+    transport = rig.another(ClientConfig("http://no-such-host.invalid"))
+    with pytest.raises(NotSent, match=r"^http://no-such-host\.invalid can't be reached: \w"):
+        await transport.request("GET", PATH)
+
+
+async def test_a_server_that_restarts_is_reached_again(rig: Rig) -> None:
+    rig.server.always(GET, PATH, OK)
+    await rig.transport.request("GET", PATH)
+    await rig.server.stop()
+    await rig.server.start()
+    assert await rig.transport.request("GET", PATH) == b'{"ok": true}'
+
+
+async def test_no_answer_in_time_is_unreachable(rig: Rig) -> None:
+    rig.server.always(GET, PATH, silent())
+    with pytest.raises(errors.Unreachable, match="broke off: timed out"):
+        await rig.transport.request("GET", PATH, timeout=0.05, retry=False)
+
+
+async def test_the_timeout_is_that_of_one_attempt(rig: Rig) -> None:
+    rig.server.script(GET, PATH, silent(), OK)
+    assert await rig.transport.request("GET", PATH, timeout=0.2) == b'{"ok": true}'
+
+
+async def test_a_cancelled_request_stays_cancelled(rig: Rig) -> None:
+    rig.server.always(GET, PATH, silent())
+    task = asyncio.create_task(rig.transport.request("GET", PATH))
+    await rig.server.wait_seen(GET, PATH)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert len(rig.server.requests) == 1
+
+
+async def test_what_goes_over_the_wire(rig: Rig) -> None:
+    rig.server.always(PATCH, PATH, OK)
+    params = {"labelSelector": "a=b,c in (d,e)", "continue": "x+/=&"}
+    await rig.transport.request("PATCH", PATH, params=params, body=b'{"a":1}', content_type=MERGE_PATCH)
+    seen = rig.server.requests[0]
+    assert seen.query == params
+    assert seen.body == b'{"a":1}'
+    assert seen.headers["Content-Type"] == MERGE_PATCH
+    assert seen.headers["Accept"] == "application/json"
+    assert seen.headers["User-Agent"] == "headroom"
+    assert seen.headers["Accept-Encoding"] == "identity", "no compression over loopback"
+    assert "Authorization" not in seen.headers
+
+
+async def test_a_path_prefix_is_kept(rig: Rig) -> None:
+    rig.server.always(GET, f"/k8s/clusters/c-1{PATH}", OK)
+    transport = rig.another(ClientConfig(f"{rig.server.url}/k8s/clusters/c-1"))
+    assert await transport.request("GET", PATH) == b'{"ok": true}'
+
+
+async def test_a_compressed_answer_is_unpacked(rig: Rig) -> None:
+    rig.server.always(GET, PATH, raw(gzip.compress(b'{"a":1}'), 200, {"Content-Encoding": "gzip"}))
+    assert await rig.transport.request("GET", PATH) == b'{"a":1}'
+
+
+async def test_one_connection_serves_many_requests(rig: Rig) -> None:
+    peers: set[Any] = set()
+
+    async def note_peer(request: web.Request) -> web.StreamResponse:
+        peers.add(request.transport.get_extra_info("peername") if request.transport else None)
+        return web.json_response({})
+
+    rig.server.always(GET, PATH, note_peer)
+    for _ in range(5):
+        await rig.transport.request("GET", PATH)
+    assert len(peers) == 1
+
+
+async def test_impersonation_sends_user_and_every_group(rig: Rig) -> None:
+    rig.server.always(GET, PATH, OK)
+    transport = rig.another(rig.server.config().impersonate("jane", ["dev", "ops"]))
+    await transport.request("GET", PATH)
+    headers = rig.server.requests[0].headers
+    assert headers["Impersonate-User"] == "jane"
+    assert headers.getall("Impersonate-Group") == ["dev", "ops"]
+
+
+class Tokens:
+    """Credentials whose token changes with each refresh."""
+
+    refreshable = True
+
+    def __init__(self) -> None:
+        self.generation = 1
+
+    async def get(self, *, refresh: bool = False) -> Credential:
+        self.generation += refresh
+        return Credential(f"Bearer t{self.generation}")
+
+
+class Failing:
+    refreshable = True
+
+    async def get(self, *, refresh: bool = False) -> Credential:
+        raise errors.ConfigError("the credential plugin 'x' failed: no login")
+
+
+async def test_a_refused_token_is_renewed_once(rig: Rig) -> None:
+    rig.server.script(GET, PATH, status(401, "Unauthorized"), OK)
+    transport = rig.another(rig.server.config(credentials=Tokens()))
+    assert await transport.request("GET", PATH) == b'{"ok": true}'
+    assert [r.headers["Authorization"] for r in rig.server.requests] == ["Bearer t1", "Bearer t2"]
+    assert rig.sleeps == []
+
+
+async def test_a_token_that_stays_refused_is_unauthorized(rig: Rig) -> None:
+    rig.server.always(GET, PATH, status(401, "Unauthorized"))
+    transport = rig.another(rig.server.config(credentials=Tokens()))
+    with pytest.raises(errors.Unauthorized):
+        await transport.request("GET", PATH)
+    assert len(rig.server.requests) == 2
+
+
+async def test_credentials_that_cannot_be_had_are_an_api_error(rig: Rig) -> None:
+    transport = rig.another(rig.server.config(credentials=Failing()))
+    with pytest.raises(errors.Unauthorized, match="no login"):
+        await transport.request("GET", PATH)
+    assert rig.server.requests == []
+
+
+async def test_a_rate_limit_holds_requests_back(rig: Rig) -> None:
+    rig.server.always(GET, PATH, OK)
+    transport = rig.another(rig.server.config(), qps=50.0, burst=2)
+    started = time.monotonic()
+    await asyncio.gather(*(transport.request("GET", PATH) for _ in range(7)))
+    assert time.monotonic() - started >= 0.09
+
+
+async def test_requests_are_counted_by_code_and_timed(rig: Rig) -> None:
+    rig.server.script(GET, PATH, AWAY, refuse(), refuse(), OK)
+    await rig.transport.request("GET", PATH)
+    host = f"127.0.0.1:{rig.server.port}"
+    for code in ("503", "<error>", "200"):
+        labels = {"code": code, "method": "GET", "host": host}
+        assert rig.registry.get_sample_value("rest_client_requests_total", labels) == 1.0
+    timed = rig.registry.get_sample_value(
+        "rest_client_request_duration_seconds_count", {"verb": "GET", "host": host}
+    )
+    assert timed == 3.0
+
+
+# Streams
+
+WATCHED = {"watch": "true"}
+
+
+async def read_stream(
+    transport: Transport, read_timeout: float = 5.0, got: list[bytes] | None = None
+) -> list[bytes]:
+    """The stream's lines; those before a break stand in `got`."""
+    got = [] if got is None else got
+    async with transport.stream(PATH, WATCHED, read_timeout) as lines:
+        async for each in lines:
+            got.append(each)
+    return got
+
+
+async def test_a_stream_that_ends_properly_gives_its_lines(rig: Rig) -> None:
+    rig.server.script(
+        "WATCH", PATH, watch(line(b"one"), piece(b"tw"), 0.01, line(b"o"), line(b""), line(b"3"))
+    )
+    assert await read_stream(rig.transport) == [b"one", b"two", b"3"]
+
+
+async def test_a_line_of_megabytes_comes_whole(rig: Rig) -> None:
+    big = b"x" * (3 * 1024 * 1024)
+    rig.server.script("WATCH", PATH, watch(line(big), line(b"small")))
+    assert await read_stream(rig.transport) == [big, b"small"]
+
+
+@dataclass(frozen=True)
+class Broken:
+    name: str
+    reply: Reply
+    lines: list[bytes]
+    message: str
+
+
+BROKEN = [
+    Broken("a reset between lines", watch(line(b"a"), drop()), [b"a"], "broke off"),
+    Broken("a reset within a line", watch(line(b"a"), piece(b"b"), drop()), [b"a"], "broke off"),
+    Broken("an end within a line", watch(line(b"a"), piece(b"b")), [b"a"], "in the middle of a line"),
+    Broken("silence after a line", watch(line(b"a"), hang()), [b"a"], "broke off: timed out"),
+    Broken("silence from the start", watch(hang()), [], "broke off: timed out"),
+    Broken("silence within a line", watch(piece(b"a"), hang()), [], "broke off: timed out"),
+]
+
+
+@pytest.mark.parametrize("case", BROKEN, ids=lambda c: c.name)
+async def test_a_stream_that_breaks_is_unreachable_after_its_whole_lines(rig: Rig, case: Broken) -> None:
+    rig.server.script("WATCH", PATH, case.reply)
+    got: list[bytes] = []
+    with pytest.raises(errors.Unreachable, match=case.message) as caught:
+        await read_stream(rig.transport, 0.15, got)
+    assert got == case.lines
+    assert rig.server.url in str(caught.value)
+
+
+async def test_a_stream_that_speaks_now_and_then_stays_open(rig: Rig) -> None:
+    rig.server.script(
+        "WATCH", PATH, watch(0.1, line(b"a"), 0.1, line(b"a"), 0.1, line(b"a"), 0.1, line(b"a"))
+    )
+    assert await read_stream(rig.transport, read_timeout=0.3) == [b"a"] * 4
+
+
+@pytest.mark.parametrize(
+    ("reply", "error"),
+    [
+        (status(410, "Expired"), errors.Gone),
+        (status(404, "NotFound"), errors.NotFound),
+        (status(429, "TooManyRequests", retry_after=3), errors.TooManyRequests),
+        (AWAY, errors.ServiceUnavailable),
+    ],
+    ids=["410", "404", "429", "503"],
+)
+async def test_a_refused_stream_raises_on_entry_and_is_not_retried(
+    rig: Rig, reply: Reply, error: type[errors.ApiError]
+) -> None:
+    rig.server.script("WATCH", PATH, reply)
+    with pytest.raises(error):
+        await read_stream(rig.transport)
+    assert len(rig.server.requests) == 1
+    assert rig.sleeps == []
+
+
+async def test_a_stream_that_nobody_answers_is_unreachable(rig: Rig) -> None:
+    rig.server.always("WATCH", PATH, refuse())
+    with pytest.raises(errors.Unreachable, match="broke off"):
+        await read_stream(rig.transport)
+
+
+async def test_leaving_a_stream_closes_its_connection(rig: Rig) -> None:
+    live = LiveWatch()
+    rig.server.script("WATCH", PATH, live.reply)
+    async with rig.transport.stream(PATH, WATCHED) as lines:
+        live.send(line(b"a"))
+        assert await anext(lines) == b"a"
+    await asyncio.wait_for(live.closed.wait(), 2.0)
+
+
+async def test_an_error_of_the_reader_is_left_alone(rig: Rig) -> None:
+    rig.server.script("WATCH", PATH, watch(line(b"a"), hang()))
+
+    async def read_for_a_moment() -> None:
+        async with rig.transport.stream(PATH, WATCHED) as lines, asyncio.timeout(0.05):
+            async for _ in lines:
+                pass
+
+    with pytest.raises(TimeoutError) as caught:
+        await read_for_a_moment()
+    assert not isinstance(caught.value, errors.ApiError)
+
+
+async def test_many_streams_leave_room_for_requests(rig: Rig) -> None:
+    rig.server.always("WATCH", PATH, watch(line(b"a"), hang()))
+    rig.server.always(GET, PATH, OK)
+
+    async def follow() -> None:
+        async with rig.transport.stream(PATH, WATCHED) as lines:
+            async for _ in lines:
+                pass
+
+    tasks = [asyncio.create_task(follow()) for _ in range(30)]
+    await rig.server.wait_seen("WATCH", PATH, 30)
+    assert await rig.transport.request("GET", PATH, timeout=2.0, retry=False) == b'{"ok": true}'
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+# TLS
+
+
+async def test_a_server_of_the_configured_authority_is_trusted(rig: Rig) -> None:
+    authority = Authority()
+    async with ScriptedServer(authority.server_context()) as server:
+        server.always(GET, PATH, OK)
+        transport = rig.another(server.config(tls=TLSSettings(authority.pem)))
+        assert json.loads(await transport.request("GET", PATH)) == {"ok": True}
+
+
+async def test_a_server_of_another_authority_is_not_and_is_not_tried_again(rig: Rig) -> None:
+    async with ScriptedServer(Authority().server_context()) as server:
+        transport = rig.another(server.config(tls=TLSSettings(Authority().pem)))
+        with pytest.raises(Untrusted, match=r"no trusted TLS connection: .*verify failed") as caught:
+            await transport.request("GET", PATH)
+    assert "\n" not in str(caught.value)
+    assert rig.sleeps == []
+
+
+async def test_another_name_in_the_certificate_needs_tls_server_name(rig: Rig) -> None:
+    authority = Authority()
+    context = authority.server_context(common_name="api.example", loopback=False)
+    async with ScriptedServer(context) as server:
+        server.always(GET, PATH, OK)
+        tls = TLSSettings(authority.pem)
+        with pytest.raises(Untrusted):
+            await rig.another(server.config(tls=tls)).request("GET", PATH)
+        named = rig.another(server.config(tls=tls, server_name="api.example"))
+        assert await named.request("GET", PATH) == b'{"ok": true}'
+
+
+async def test_without_verification_any_server_will_do(rig: Rig) -> None:
+    async with ScriptedServer(Authority().server_context()) as server:
+        server.always(GET, PATH, OK)
+        transport = rig.another(server.config(tls=TLSSettings(verify=False)))
+        assert await transport.request("GET", PATH) == b'{"ok": true}'
+
+
+async def test_https_to_a_server_that_speaks_http_is_one_clear_line(rig: Rig) -> None:
+    config = ClientConfig(rig.server.url.replace("http:", "https:"), tls=TLSSettings(verify=False))
+    with pytest.raises(errors.Unreachable, match="can't be reached") as caught:
+        await rig.another(config).request("GET", PATH)
+    assert "\n" not in str(caught.value)
+
+
+async def test_slow_answers_within_the_timeout_are_fine(rig: Rig) -> None:
+    rig.server.script(GET, PATH, slow(0.1, OK))
+    assert await rig.transport.request("GET", PATH, timeout=2.0) == b'{"ok": true}'
