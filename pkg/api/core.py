@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from pkg.api.meta import Condition, Object, RawResourceList, Struct
+from pkg.api.meta import Condition, LabelSelector, Object, RawResourceList, Struct
 
 
 class Namespace(Object):
@@ -71,6 +71,33 @@ class Container(Struct):
     restart_policy: str | None = None
 
 
+class PodAffinityTerm(Struct):
+    """core/v1 PodAffinityTerm: whether it looks into other namespaces."""
+
+    namespaces: list[str] | None = None
+    namespace_selector: LabelSelector | None = None
+
+
+class WeightedPodAffinityTerm(Struct):
+    """core/v1 WeightedPodAffinityTerm."""
+
+    pod_affinity_term: PodAffinityTerm = PodAffinityTerm()
+
+
+class PodAffinity(Struct):
+    """core/v1 PodAffinity and PodAntiAffinity."""
+
+    required_during_scheduling_ignored_during_execution: list[PodAffinityTerm] | None = None
+    preferred_during_scheduling_ignored_during_execution: list[WeightedPodAffinityTerm] | None = None
+
+
+class Affinity(Struct):
+    """core/v1 Affinity, without the nodes' part."""
+
+    pod_affinity: PodAffinity | None = None
+    pod_anti_affinity: PodAffinity | None = None
+
+
 class PodSpec(Struct):
     """core/v1 PodSpec: what quota counts and its scopes look at."""
 
@@ -81,7 +108,16 @@ class PodSpec(Struct):
     resources: ResourceRequirements | None = None
     priority_class_name: str | None = None
     active_deadline_seconds: int | None = None
+    affinity: Affinity | None = None
     restart_policy: str | None = None
+
+
+class ContainerStatus(Struct):
+    """core/v1 ContainerStatus: the resources in force while a resize is under way."""
+
+    name: str = ""
+    resources: ResourceRequirements | None = None
+    allocated_resources: RawResourceList | None = None
 
 
 class PodStatus(Struct):
@@ -91,6 +127,8 @@ class PodStatus(Struct):
     reason: str | None = None
     qos_class: str | None = None
     conditions: list[Condition] | None = None
+    container_statuses: list[ContainerStatus] | None = None
+    init_container_statuses: list[ContainerStatus] | None = None
 
 
 class Pod(Object):

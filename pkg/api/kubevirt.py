@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from pkg.api.core import ResourceRequirements
 from pkg.api.meta import Condition, Object, RawQuantity, Struct
 
@@ -52,31 +54,51 @@ class Interface(Struct):
     """kubevirt.io/v1 Interface."""
 
     name: str = ""
+    model: str = ""
     sriov: Present | None = None
+
+
+class LunTarget(Struct):
+    """kubevirt.io/v1 LunTarget."""
+
+    reservation: bool = False
 
 
 class Disk(Struct):
     """kubevirt.io/v1 Disk."""
 
     name: str = ""
+    lun: LunTarget | None = None
+
+
+class Filesystem(Struct):
+    """kubevirt.io/v1 Filesystem: each is served by a container of its own."""
+
+    name: str = ""
 
 
 class HostDevice(Struct):
-    """kubevirt.io/v1 HostDevice and GPU: the extended resource a device counts as."""
+    """kubevirt.io/v1 HostDevice and GPU: the extended resource a device counts as.
+
+    With a claim it comes from dynamic resource allocation and counts as none.
+    """
 
     name: str = ""
     device_name: str = ""
+    claim_name: str | None = None
 
 
 class Devices(Struct):
     """kubevirt.io/v1 Devices."""
 
     autoattach_graphics_device: bool | None = None
+    autoattach_pod_interface: bool | None = None
     autoattach_serial_console: bool | None = None
+    autoattach_vsock: bool | None = msgspec.field(name="autoattachVSOCK", default=None)
     log_serial_console: bool | None = None
     autoattach_mem_balloon: bool | None = None
     disks: list[Disk] | None = None
-    filesystems: list[Disk] | None = None
+    filesystems: list[Filesystem] | None = None
     gpus: list[HostDevice] | None = None
     host_devices: list[HostDevice] | None = None
     interfaces: list[Interface] | None = None
@@ -99,6 +121,24 @@ class DomainResources(ResourceRequirements):
     overcommit_guest_overhead: bool = False
 
 
+class DiskIOThreads(Struct):
+    """kubevirt.io/v1 DiskIOThreads."""
+
+    supplemental_pool_thread_count: int | None = None
+
+
+class KernelBoot(Struct):
+    """kubevirt.io/v1 KernelBoot: an image to boot from costs containers, as a container disk does."""
+
+    container: Present | None = None
+
+
+class Firmware(Struct):
+    """kubevirt.io/v1 Firmware."""
+
+    kernel_boot: KernelBoot | None = None
+
+
 class DomainSpec(Struct):
     """kubevirt.io/v1 DomainSpec."""
 
@@ -108,6 +148,8 @@ class DomainSpec(Struct):
     devices: Devices = Devices()
     launch_security: LaunchSecurity | None = None
     io_threads_policy: str | None = None
+    io_threads: DiskIOThreads | None = None
+    firmware: Firmware | None = None
 
 
 class Probe(Struct):
@@ -136,6 +178,7 @@ class Volume(Struct):
     name: str = ""
     downward_metrics: Present | None = None
     container_disk: ContainerDiskSource | None = None
+    container_path: Present | None = None
     persistent_volume_claim: HotplugSource | None = None
     data_volume: HotplugSource | None = None
 
@@ -295,6 +338,8 @@ class DeveloperConfiguration(Struct):
 
     feature_gates: list[str] | None = None
     cpu_allocation_ratio: int | None = None
+    memory_overcommit: int | None = None
+    use_emulation: bool = False
 
 
 class KubeVirtConfiguration(Struct):
