@@ -154,7 +154,7 @@ def overhead_quantity(
         + _devices(spec, profile)
         + _probes(spec.liveness_probe, spec.readiness_probe)
     )
-    qos = profile.qos if _is_dedicated(domain) or wants_guaranteed(domain) else 0
+    qos = profile.qos if is_dedicated(domain) or wants_guaranteed(domain) else 0
     overhead = Quantity.of(plain + (qos if profile.ratio_covers_qos else 0)) + _reserved(domain, profile)
     if profile.has_ratio:
         overhead += _addition(overhead, parse_ratio(ratio) or MIN_RATIO)
@@ -243,7 +243,8 @@ def _probes(liveness: Probe | None, readiness: Probe | None) -> int:
     return execs * _PROBE + (_PROBE_ONCE if execs else 0)
 
 
-def _is_dedicated(domain: DomainSpec) -> bool:
+def is_dedicated(domain: DomainSpec) -> bool:
+    """Whether the VM has CPUs of its own."""
     return domain.cpu is not None and domain.cpu.dedicated_cpu_placement
 
 
