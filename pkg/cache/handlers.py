@@ -33,7 +33,7 @@ def _ignore(*_: Any) -> None:
     """The default of a handler that was not given."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass
 class ResourceEventHandlerFuncs(Generic[T]):
     """A ResourceEventHandler from functions, each of which can be left out."""
 

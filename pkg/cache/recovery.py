@@ -65,16 +65,9 @@ class Recovery:
         """A list came through."""
         self._not_found_before = False
 
-    def was_healthy(self, attempt: Attempt) -> bool:
-        """Whether the watch lasted long enough for the troubles before it to be forgotten."""
-        if attempt.lasted < self._options.healthy_after:
-            return False
-        self._backoff.reset()
-        return True
-
     def after_end(self, attempt: Attempt) -> Next:
         """The server closed the watch properly."""
-        self.was_healthy(attempt)
+        self._forget_troubles_before(attempt)
         if attempt.lasted >= _SHORT or attempt.events:
             self._short_watches = 0
             return Next(0.0 if attempt.lasted >= _SHORT else self._soon())
@@ -83,7 +76,7 @@ class Recovery:
 
     def after_failure(self, attempt: Attempt, err: Exception, *, filled: bool) -> Next:
         """A list or watch failed. `filled`: the store has (or had) objects of a kind that was installed."""
-        self.was_healthy(attempt)
+        self._forget_troubles_before(attempt)
         if isinstance(err, NotFound):
             return self._not_found(filled)
         if not isinstance(err, ApiError):
@@ -93,6 +86,10 @@ class Recovery:
         # A connection that worked and broke, or a version that expired, is no sign of a server in trouble.
         delay = self._soon() if attempt.opened or lost else self._backoff.next()
         return Next(max(delay, err.retry_after or 0.0), resume=isinstance(err, KEEPS_POSITION))
+
+    def _forget_troubles_before(self, attempt: Attempt) -> None:
+        if attempt.lasted >= self._options.healthy_after:
+            self._backoff.reset()
 
     def _soon(self) -> float:
         """At once after a healthy while, else as the backoff says."""

@@ -67,7 +67,9 @@ class Reflector(Generic[T]):
         self._rand = rand or random.Random()
         self._on_missing = on_missing
         self._recovery = Recovery(self._options, self._rand)
-        self._health = Health(self.kind, self._options.stale_after)
+        # A watch that is still allowed to be silent is not stale, nor is the one that follows it.
+        stale_after = max(self._options.stale_after, 2 * self._options.silence_limit)
+        self._health = Health(self.kind, stale_after)
         self._wake = asyncio.Event()
         # The store is like the server was at last_sync_resource_version: a watch can start there.
         self._resumable = False
@@ -83,11 +85,9 @@ class Reflector(Generic[T]):
             self._opened, self._events = None, 0
             try:
                 await self.list_and_watch()
-                following = self._recovery.after_end(self._attempt())
+                following = self._recovery.after_end(self._finished())
             except Exception as err:
                 following = self._failed(err)
-            if self._recovery.was_healthy(self._attempt()):
-                self._health.recovered()
             self._resumable = self._resumable and following.resume
             await self._pause(following.delay)
 
@@ -222,7 +222,7 @@ class Reflector(Generic[T]):
     # -- what follows -------------------------------------------------------------------------------------------------
 
     def _failed(self, err: Exception) -> Next:
-        following = self._recovery.after_failure(self._attempt(), err, filled=self._filled)
+        following = self._recovery.after_failure(self._finished(), err, filled=self._filled)
         if isinstance(err, NotFound):
             self._health.heard(self._now())
         elif isinstance(err, ApiError):
@@ -245,8 +245,11 @@ class Reflector(Generic[T]):
         if self._on_missing is not None:
             self._on_missing()
 
-    def _attempt(self) -> Attempt:
+    def _finished(self) -> Attempt:
+        """What came of the attempt that just ended."""
         lasted = 0.0 if self._opened is None else self._now() - self._opened
+        if lasted >= self._options.healthy_after:
+            self._health.recovered()
         return Attempt(self._opened is not None, lasted, self._events)
 
     async def _pause(self, seconds: float) -> None:
