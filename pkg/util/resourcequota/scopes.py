@@ -1,0 +1,103 @@
+"""Which pods a quota's scopes match. Source: kubernetes pkg/quota/v1/evaluator/core/pods.go, 1.34."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+from pkg.api.core import (
+    Container,
+    Pod,
+    PodAffinity,
+    PodAffinityTerm,
+    ResourceQuotaSpec,
+    ResourceRequirements,
+    ScopedResourceSelectorRequirement,
+)
+from pkg.util.constants import CPU, MEMORY
+from pkg.util.quantity import ZERO
+from pkg.util.resource_list import parse_resource_list
+
+_EXISTS = "Exists"
+
+
+def matches_scopes(pod: Pod, spec: ResourceQuotaSpec) -> bool:
+    """Whether the pod matches all of the quota's scopes; a quota without any matches every pod. A scope that is
+    unknown, or for other objects, matches no pod."""
+    requirements = [
+        ScopedResourceSelectorRequirement(scope_name=scope, operator=_EXISTS) for scope in spec.scopes or ()
+    ]
+    if spec.scope_selector is not None:
+        requirements += spec.scope_selector.match_expressions or ()
+    return all(_matches(pod, requirement) for requirement in requirements)
+
+
+def is_terminating(pod: Pod) -> bool:
+    """Whether the pod ends by itself at a deadline; nothing to do with its deletion."""
+    deadline = pod.spec.active_deadline_seconds
+    return deadline is not None and deadline >= 0
+
+
+def is_best_effort(pod: Pod) -> bool:
+    """Whether the pod's QoS class is BestEffort, reported or worked out: no cpu or memory asked for at all."""
+    if pod.status.qos_class:
+        return pod.status.qos_class == "BestEffort"
+    containers: Iterable[Container] = [*pod.spec.containers, *(pod.spec.init_containers or ())]
+    resources = [pod.spec.resources] if pod.spec.resources else [c.resources for c in containers]
+    return not any(_asks_for_compute(entry) for entry in resources)
+
+
+def uses_cross_namespace_affinity(pod: Pod) -> bool:
+    """Whether a pod (anti-)affinity looks into other namespaces."""
+    affinity = pod.spec.affinity
+    if affinity is None:
+        return False
+    sides = (affinity.pod_affinity, affinity.pod_anti_affinity)
+    return any(_crosses(term) for side in sides if side is not None for term in _terms(side))
+
+
+_SCOPES: Mapping[str, Callable[[Pod], bool]] = {
+    "Terminating": is_terminating,
+    "NotTerminating": lambda pod: not is_terminating(pod),
+    "BestEffort": is_best_effort,
+    "NotBestEffort": lambda pod: not is_best_effort(pod),
+    "CrossNamespacePodAffinity": uses_cross_namespace_affinity,
+}
+
+
+def _matches(pod: Pod, requirement: ScopedResourceSelectorRequirement) -> bool:
+    if requirement.scope_name == "PriorityClass":
+        return _matches_priority_class(pod.spec.priority_class_name or "", requirement)
+    matches = _SCOPES.get(requirement.scope_name)
+    return matches is not None and matches(pod)
+
+
+def _matches_priority_class(name: str, requirement: ScopedResourceSelectorRequirement) -> bool:
+    values = requirement.values or ()
+    match requirement.operator:
+        case "Exists":
+            return name != ""
+        case "DoesNotExist":
+            return name == ""
+        case "In":
+            return name in values and name != ""
+        case "NotIn":
+            return bool(values) and name not in values
+    return False
+
+
+def _asks_for_compute(resources: ResourceRequirements) -> bool:
+    for raw in (resources.requests, resources.limits):
+        quantities = parse_resource_list({name: raw[name] for name in (CPU, MEMORY) if raw and name in raw})
+        if any(quantity > ZERO for quantity in quantities.values()):
+            return True
+    return False
+
+
+def _terms(side: PodAffinity) -> list[PodAffinityTerm]:
+    preferred = side.preferred_during_scheduling_ignored_during_execution or ()
+    required = side.required_during_scheduling_ignored_during_execution or ()
+    return [*required, *(weighted.pod_affinity_term for weighted in preferred)]
+
+
+def _crosses(term: PodAffinityTerm) -> bool:
+    return bool(term.namespaces) or term.namespace_selector is not None
