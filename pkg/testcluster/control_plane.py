@@ -1,8 +1,8 @@
 """How etcd, kube-apiserver, kube-controller-manager and kwok are run: certificates, flags, environment.
 
 Tuned for a cluster that lives for minutes on two cores: nothing is synced to disk, the controller manager runs only the
-controllers that quota, namespaces, service accounts and garbage collection need, and nobody throttles itself. Admission,
-quota, RBAC, priority and fairness are as in any cluster.
+controllers that quota, namespaces, service accounts and garbage collection need, and nobody throttles itself.
+Admission, quota, RBAC, priority and fairness are as in any cluster.
 """
 
 from __future__ import annotations

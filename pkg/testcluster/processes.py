@@ -28,6 +28,8 @@ _POLL = 0.01
 _LAUNCH_TIMEOUT = 20.0
 _KILL_TIMEOUT = 10.0
 _REAP_TIMEOUT = 1.0
+# Zombie, dead.
+_ENDED = "ZX"
 
 
 @dataclass(frozen=True)
@@ -45,15 +47,19 @@ class Process:
 
     def alive(self) -> bool:
         """Does exactly this process still run? A zombie has ended, a stranger with its pid is not it."""
-        if not self.pid:
+        state, found = _look_at(self.pid)
+        if not found or found != self.identity:
             return False
+        if state not in _ENDED:
+            return True
+        # Our own child, perhaps: nobody else takes its entry away then.
         with contextlib.suppress(ChildProcessError):
             os.waitpid(self.pid, os.WNOHANG)
-        return self.identity == _running_identity(self.pid)
+        return False
 
     def signal(self, number: signal.Signals) -> None:
         """Send it a signal, if it still runs."""
-        if not self.pid:
+        if not self.alive():
             return
         try:
             # Held open, the pid cannot pass to a stranger between the look at it and the signal.
@@ -166,13 +172,13 @@ def _recorded(name: str, directory: Path, pid: int) -> Process:
     raise StartError(f"{name} did not start: {last_log_line(directory, name) or 'no message'}")
 
 
-def _running_identity(pid: int) -> str:
+def _look_at(pid: int) -> tuple[str, str]:
+    """(state letter, identity) of process `pid`; ("", "") when there is none."""
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
-            state = file.read().rpartition(")")[2].split()[0]
-        return "" if state in "ZX" else identity(pid)
+            return file.read().rpartition(")")[2].split()[0], identity(pid)
     except (OSError, IndexError):
-        return ""
+        return "", ""
 
 
 def _end(processes: Sequence[Process], number: signal.Signals, timeout: float) -> list[Process]:
