@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import os
 import ssl
@@ -40,19 +41,21 @@ class ClientConfig:
 
     host: str
     tls: TLSSettings = field(default_factory=TLSSettings)
-    credentials: CredentialSource = field(default_factory=Static)
+    credentials: CredentialSource = field(default_factory=Static, repr=False)
     server_name: str | None = None
     proxy: str | None = None
     namespace: str = "default"
     impersonation: Impersonation | None = None
     _contexts: dict[Certificate | None, ssl.SSLContext] = field(
-        default_factory=dict, repr=False, compare=False
+        default_factory=dict, init=False, repr=False, compare=False
     )
 
     def __post_init__(self) -> None:
         parts = urlsplit(self.host)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ConfigError(f"the server address {self.host!r} is not an http:// or https:// URL")
+        if self.proxy and urlsplit(self.proxy).scheme not in ("http", "https"):
+            raise ConfigError(f"the proxy {self.proxy!r} is not an http:// or https:// URL")
         self.ssl_context()  # a bad certificate shows here, not at the first request
 
     @property
@@ -135,11 +138,25 @@ def is_loopback(hostname: str) -> bool:
 
 
 def environment_proxy(host: str) -> str | None:
-    """The proxy that the environment (HTTPS_PROXY, NO_PROXY, …) names for that address; never one for
-    loopback.
-    """
+    """The proxy that the environment (HTTPS_PROXY, NO_PROXY, …) names for an address; never for loopback."""
     parts = urlsplit(host)
     hostname = parts.hostname or ""
-    if is_loopback(hostname) or proxy_bypass(f"{hostname}:{parts.port}" if parts.port else hostname):
+    proxies = getproxies()
+    if is_loopback(hostname) or _in_networks(hostname, proxies.get("no", "")):
         return None
-    return getproxies().get(parts.scheme)
+    if proxy_bypass(f"{hostname}:{parts.port}" if parts.port else hostname):
+        return None
+    return proxies.get(parts.scheme)
+
+
+def _in_networks(hostname: str, no_proxy: str) -> bool:
+    """Whether NO_PROXY has a network that holds this address: Go reads those, the standard library does not."""
+    try:
+        address = ipaddress.ip_address(hostname)
+    except ValueError:
+        return False
+    for entry in no_proxy.split(","):
+        with contextlib.suppress(ValueError):
+            if "/" in entry and address in ipaddress.ip_network(entry.strip(), strict=False):
+                return True
+    return False

@@ -33,8 +33,8 @@ def load(paths: list[str], context: str | None = None) -> ClientConfig:
     Files that don't exist are left out as long as one does. Raises ConfigError with one line that names the
     file.
     """
-    found = [path for path in (os.path.expanduser(path) for path in paths) if os.path.exists(path)]
     shown = os.pathsep.join(paths)
+    found = [path for path in map(os.path.expanduser, paths) if os.path.exists(path)]
     if not found:
         raise ConfigError(f"kubeconfig {shown}: no such file")
     try:
@@ -42,15 +42,16 @@ def load(paths: list[str], context: str | None = None) -> ClientConfig:
     except ConfigError as err:
         raise ConfigError(f"kubeconfig {shown}: {err}") from err
     except yaml.YAMLError as err:
-        raise ConfigError(f"kubeconfig {shown}: not valid YAML: {_one_line(err)}") from err
+        raise ConfigError(f"kubeconfig {shown}: not valid YAML: {one_line(err)}") from err
     except OSError as err:
-        raise ConfigError(f"kubeconfig {shown}: {err.strerror or err}") from err
+        where = f"{err.filename}: " if err.filename and err.filename not in found else ""
+        raise ConfigError(f"kubeconfig {shown}: {where}{err.strerror or err}") from err
     except ConfigException as err:
-        raise ConfigError(f"kubeconfig {shown}: {_one_line(err)}") from err
+        raise ConfigError(f"kubeconfig {shown}: {one_line(err)}") from err
     except (TypeError, ValueError, KeyError, AttributeError) as err:
-        # What the package raises for a file of another shape: a list, a string, a cluster that is null, bad
-        # base64.
-        raise ConfigError(f"kubeconfig {shown}: not a kubeconfig: {_one_line(err)}") from err
+        # What the package raises for a file of another shape: a list, a string, bad base64.
+        expected = "a mapping with clusters, contexts and users is expected"
+        raise ConfigError(f"kubeconfig {shown}: not a kubeconfig: {expected} ({one_line(err)})") from err
 
 
 class _Kubeconfig:
@@ -65,12 +66,15 @@ class _Kubeconfig:
         self._cluster_name = str(self._context.get("cluster") or "")
         self._cluster = _entry(root, "clusters", "cluster", self._cluster_name)
         user = self._context.get("user")
-        self._user = _entry(root, "users", "user", str(user)) if user else None
-        # The loader must not run the plugin (it swallows its errors): ours does, with the first request.
-        self._exec = self._user["exec"] if self._user is not None and self._user.value.get("exec") else None
-        if self._user is not None:
-            self._user.value.pop("exec", None)
-        self._loader_context = name
+        self._user = (
+            _entry(root, "users", "user", str(user)) if user else ConfigNode("user", {}, self._cluster.path)
+        )
+        # Not for the loader: it swallows a plugin's errors, and runs it here and now.
+        self._exec: ConfigNode | None = self._user["exec"] if self._user.value.get("exec") else None
+        self._user.value.pop("exec", None)
+        self._token_file = self._user.value.pop("tokenFile", None)
+        self._auth_provider = self._user.value.pop("auth-provider", None)
+        self._name = name
 
     def client_config(self) -> ClientConfig:
         if not self._cluster.value.get("server"):
@@ -89,14 +93,14 @@ class _Kubeconfig:
             server_name=self._cluster.value.get("tls-server-name"),
             proxy=self._cluster.value.get("proxy-url") or environment_proxy(host),
             namespace=self._context.get("namespace") or "default",
-            impersonation=_impersonation(self._user.value if self._user is not None else {}),
+            impersonation=_impersonation(self._user.value),
         )
 
     def _load(self, folder: str) -> Configuration:
         """The package's own reading of the chosen context; data fields become files in `folder`."""
         loader = KubeConfigLoader(
             config_dict=self._merged.config,
-            active_context=self._loader_context,
+            active_context=self._name,
             config_base_path=None,  # relative paths are relative to the file that holds them
             temp_file_path=folder,
         )
@@ -106,25 +110,40 @@ class _Kubeconfig:
         return configuration
 
     def _credentials(self, loaded: Configuration) -> CredentialSource:
-        user = self._user.value if self._user is not None else {}
-        if user.get("tokenFile") and not user.get("token"):
-            path = Path(os.path.dirname(self._user.path or ""), user["tokenFile"])  # type: ignore[union-attr]
+        """The first of what the user has: a token file, a token or password, an auth-provider, a plugin."""
+        if self._token_file:
+            path = Path(os.path.dirname(self._user.path or ""), self._token_file)
+            read_token(path)  # a file that is not there shows here, not at the first request
             return Reread(lambda: read_token(path))
-        if "auth-provider" in user:
-            return Reread(self._provider_token)
-        token = bearer_token(loaded)
-        if token is None and self._exec is not None:
+        if token := bearer_token(loaded):
+            return Static(token)
+        if self._auth_provider:
+            return self._provider()
+        if self._exec is not None:
             return ExecPlugin(_plugin(self._exec, self._cluster))
-        return Static(token)
+        return Static()
+
+    def _provider(self) -> CredentialSource:
+        name = self._auth_provider.get("name")
+        if name not in ("oidc", "gcp"):
+            raise ConfigError(
+                f"auth-provider {name!r} is no longer supported; use a credential plugin (exec)"
+            )
+        self._user.value["auth-provider"] = self._auth_provider
+        return Reread(self._provider_token)
 
     def _provider_token(self) -> str | None:
+        """The auth-provider's token, renewed by the package when it is about to expire. Blocks."""
         folder = tempfile.mkdtemp(prefix="headroom-")
         try:
-            return bearer_token(self._load(folder))
+            token = bearer_token(self._load(folder))
         except Exception as err:  # the providers' own libraries raise what they like
-            raise ConfigError(f"auth-provider: {_one_line(err)}") from err
+            raise ConfigError(f"auth-provider: {one_line(err)}") from err
         finally:
             shutil.rmtree(folder, ignore_errors=True)
+        if not token:
+            raise ConfigError("auth-provider: it has no valid token and could not get one")
+        return token
 
 
 def bearer_token(configuration: Configuration) -> str | None:
@@ -137,17 +156,19 @@ def read_token(path: Path) -> str:
     """An Authorization value from a token file. Raises ConfigError."""
     try:
         token = path.read_text().strip()
-    except (OSError, UnicodeDecodeError) as err:
-        raise ConfigError(f"token file {path}: {_one_line(err)}") from err
+    except OSError as err:
+        raise ConfigError(f"token file {path}: {err.strerror or err}") from err
+    except UnicodeDecodeError as err:
+        raise ConfigError(f"token file {path} is not a text") from err
     if not token:
         raise ConfigError(f"token file {path} is empty")
     return f"Bearer {token}"
 
 
 def _merge(paths: list[str]) -> KubeConfigMerger:
-    merged = KubeConfigMerger(os.pathsep.join(paths))
-    if not isinstance(merged.config.value, dict):
-        raise ConfigError("not a kubeconfig: not a mapping")
+    merged = KubeConfigMerger("")
+    for path in paths:
+        merged.load_config(path)  # one by one: given together, a path with a colon would be taken apart
     return merged
 
 
@@ -164,9 +185,9 @@ def _entry(root: ConfigNode, section: str, key: str, name: str) -> ConfigNode:
     entry = root[section].get_with_name(name, safe=True) if root.value.get(section) else None
     if entry is None:
         raise ConfigError(f"{key} {name!r} does not exist")
+    if key == "user" and entry.value.get(key) is None:
+        entry.value[key] = {}  # a user without credentials is one
     if not isinstance(entry.value.get(key), dict):
-        if key == "user" and entry.value.get(key) is None:
-            return ConfigNode(f"user {name}", {}, entry.path)
         raise ConfigError(f"{key} {name!r} is not a mapping")
     found: ConfigNode = entry[key]
     return found
@@ -202,14 +223,14 @@ def _plugin(node: ConfigNode, cluster: ConfigNode) -> Callable[[], dict[str, Any
             hint = node.value.get("installHint")
             raise ConfigError(
                 f"the credential plugin {command!r} is not installed"
-                + (f": {_one_line(hint)}" if hint else "")
+                + (f": {one_line(hint)}" if hint else "")
             ) from err
         except (ConfigException, OSError) as err:
-            raise ConfigError(f"the credential plugin {command!r} failed: {_one_line(err)}") from err
+            raise ConfigError(f"the credential plugin {command!r} failed: {one_line(err)}") from err
         return status
 
     return run
 
 
-def _one_line(error: object) -> str:
+def one_line(error: object) -> str:
     return " ".join(str(error).split())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ssl
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from pkg.client.credentials import Certificate
@@ -16,7 +16,7 @@ class TLSSettings:
     """What a connection verifies and presents. `ca_pem` None: the system's certificate authorities."""
 
     ca_pem: str | None = None
-    certificate: Certificate | None = None
+    certificate: Certificate | None = field(default=None, repr=False)
     verify: bool = True
 
     def context(self, certificate: Certificate | None = None) -> ssl.SSLContext:
@@ -32,6 +32,9 @@ class TLSSettings:
         return context
 
     def _verifying_context(self) -> ssl.SSLContext:
+        if self.ca_pem is not None and not self.ca_pem.strip():
+            # The ssl module would take an empty text for none, and trust every public authority.
+            raise ConfigError("the cluster's certificate authority is empty")
         try:
             context = ssl.create_default_context(cadata=self.ca_pem)
         except (ssl.SSLError, ValueError) as err:
