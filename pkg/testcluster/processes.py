@@ -27,7 +27,7 @@ _LAUNCHER = Path(__file__).parent / "launcher.py"
 _POLL = 0.01
 _LAUNCH_TIMEOUT = 20.0
 _KILL_TIMEOUT = 10.0
-_REAP_TIMEOUT = 1.0
+_REAP_TIMEOUT = 5.0
 # Zombie, dead.
 _ENDED = "ZX"
 
