@@ -1,0 +1,74 @@
+"""Pieces of merge patches. A list in a merge patch replaces the whole list, so each is built from all that stands."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from pkg.api.meta import Condition, Object
+from pkg.testcluster.kubevirt.objects import PhaseTransition
+
+Patch = dict[str, Any]
+
+
+def timestamp(seconds: float) -> str:
+    """metav1.Time: RFC 3339, whole seconds, UTC."""
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def parse_timestamp(text: str | None) -> float | None:
+    """Seconds since the epoch, or None for a text that is no time."""
+    try:
+        return datetime.fromisoformat(text).timestamp() if text else None
+    except ValueError:
+        return None
+
+
+def guarded(obj: Object, patch: Mapping[str, Any]) -> Patch:
+    """The patch, to be refused with a conflict if the object has changed since it was read."""
+    metadata = {**patch.get("metadata", {}), "resourceVersion": obj.metadata.resource_version}
+    return {**patch, "metadata": metadata}
+
+
+def conditions_with(conditions: Sequence[Condition] | None, *changes: Condition) -> list[Any] | None:
+    """The list with each change in the place of the condition of its type; None when nothing changes.
+
+    A condition whose status stays keeps its times.
+    """
+    before = list(conditions or ())
+    after = list(before)
+    for change in changes:
+        index = next((i for i, c in enumerate(after) if c.type == change.type), None)
+        if index is None:
+            after.append(change)
+        elif _differs(after[index], change):
+            after[index] = change
+    return None if after == before else msgspec.to_builtins(after)
+
+
+def conditions_without(conditions: Sequence[Condition] | None, *types: str) -> list[Any] | None:
+    """The list without conditions of these types; None when there are none."""
+    before = conditions or ()
+    after = [condition for condition in before if condition.type not in types]
+    return None if len(after) == len(before) else msgspec.to_builtins(after)
+
+
+def transitions(before: Iterable[PhaseTransition] | None, phases: Iterable[str], now: str) -> list[Any]:
+    """phaseTransitionTimestamps with these phases reached `now`; a phase that is in it keeps its time."""
+    entries = list(before or ())
+    seen = {entry.phase for entry in entries}
+    entries += [PhaseTransition(phase=p, phase_transition_timestamp=now) for p in phases if p not in seen]
+    built: list[Any] = msgspec.to_builtins(entries)
+    return built
+
+
+def replacing(before: Mapping[str, Any], after: Mapping[str, Any]) -> Patch:
+    """The merge patch that turns one object into the other: what is gone becomes null."""
+    return {**dict.fromkeys(before.keys() - after.keys()), **after}
+
+
+def _differs(one: Condition, other: Condition) -> bool:
+    return (one.status, one.reason, one.message) != (other.status, other.reason, other.message)

@@ -1,0 +1,89 @@
+"""What KubeVirt's configuration means for pods and migrations: overhead, ratio, parallel limits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from pkg.api.harvesterhci import Setting
+from pkg.api.kubevirt import KubeVirt, KubeVirtConfiguration, VirtualMachineInstance
+from pkg.testcluster.kubevirt import objects
+from pkg.testcluster.kubevirt.options import Options
+from pkg.util import constants
+from pkg.util.launcher_pod import LauncherContainers, render_containers
+from pkg.util.memory_overhead import PROFILES, memory_overhead, normalize_ratio, parse_ratio
+
+NO_RATIO = ""
+REPORTING_PROFILE = "main"
+"""The release whose VMIs report the overhead (status.memory.memoryOverhead), as the recorded objects do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How many migrations may run: in the cluster, and away from one node."""
+
+    per_cluster: int
+    per_node: int
+
+
+@dataclass(frozen=True, slots=True)
+class Rendering:
+    """KubeVirt's configuration at one moment."""
+
+    configuration: KubeVirtConfiguration
+    ratio: str
+    profile: str
+
+    def overhead(self, vmi: objects.VirtualMachineInstance) -> int:
+        """Bytes of memory that the launcher needs beside the guest."""
+        arch = vmi.spec.architecture or "amd64"
+        return memory_overhead(vmi.spec, ratio=self.ratio, arch=arch, profile=PROFILES[self.profile])
+
+    def containers(self, vmi: objects.VirtualMachineInstance) -> LauncherContainers:
+        """The launcher's containers with their resources."""
+        plain = VirtualMachineInstance(metadata=vmi.metadata, spec=vmi.spec)
+        return render_containers(plain, overhead=self.overhead(vmi), kubevirt=self.configuration)
+
+    @property
+    def reports_overhead(self) -> bool:
+        return self.profile == REPORTING_PROFILE
+
+
+def rendering(kubevirts: Iterable[KubeVirt], setting: Setting | None, options: Options) -> Rendering:
+    """The configuration that counts: KubeVirt's CR once it is Deployed, Harvester's setting for what it leaves open."""
+    configuration = deployed_configuration(kubevirts)
+    ratio = overhead_ratio(configuration, setting)
+    return Rendering(configuration, ratio, options.overhead_profile)
+
+
+def deployed_configuration(kubevirts: Iterable[KubeVirt]) -> KubeVirtConfiguration:
+    """The configuration of the first KubeVirt that is Deployed, else an empty one."""
+    deployed = (kv for kv in kubevirts if kv.status.phase == constants.KUBEVIRT_PHASE_DEPLOYED)
+    first = min(deployed, key=lambda kv: kv.key, default=None)
+    return first.spec.configuration if first else KubeVirtConfiguration()
+
+
+def overhead_ratio(configuration: KubeVirtConfiguration, setting: Setting | None) -> str:
+    """The CR's ratio if it has one, else the setting's (Harvester copies it into the CR), else none at all."""
+    configured = configuration.additional_guest_memory_overhead_ratio
+    if configured:
+        return configured if parse_ratio(configured) is not None else NO_RATIO
+    if setting is None:
+        return NO_RATIO
+    return normalize_ratio(setting.value, setting.default)
+
+
+def limits(configuration: KubeVirtConfiguration, options: Options) -> Limits:
+    """The parallel limits: the CR's, else the command line's."""
+    migrations = configuration.migrations
+    per_cluster = migrations.parallel_migrations_per_cluster if migrations else None
+    per_node = migrations.parallel_outbound_migrations_per_node if migrations else None
+    return Limits(
+        per_cluster=options.parallel_migrations if per_cluster is None else per_cluster,
+        per_node=options.parallel_outbound if per_node is None else per_node,
+    )
+
+
+def observed_version(profile: str) -> str:
+    """The version that a KubeVirt of that profile reports."""
+    return "v1.10.0" if profile == REPORTING_PROFILE else f"v{profile}.0"
