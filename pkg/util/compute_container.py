@@ -12,7 +12,7 @@ from pkg.api.kubevirt import DeveloperConfiguration, DomainSpec, KubeVirtConfigu
 from pkg.util.constants import CPU, MEMORY
 from pkg.util.memory_overhead import is_dedicated, number_of_vcpus
 from pkg.util.quantity import ZERO, Format, Quantity
-from pkg.util.resource_list import ResourceList, parse_resource_list
+from pkg.util.resource_list import ResourceList, parse_resource_list, parse_wire
 
 ANNOTATION_EVEN_PARITY = "alpha.kubevirt.io/EmulatorThreadCompleteToEvenParity"
 _DEVICES = "devices.kubevirt.io/"
@@ -114,7 +114,7 @@ def _memory_request(renderer: _Renderer, domain: DomainSpec, overcommit: int) ->
     if MEMORY in renderer.requests or memory is None:
         return
     if memory.guest is not None:
-        guest = Quantity.parse(memory.guest)
+        guest = parse_wire(memory.guest)
     elif memory.hugepages is not None:
         guest = Quantity.parse(memory.hugepages.page_size)
     else:
@@ -179,7 +179,7 @@ def _huge_pages(renderer: _Renderer, domain: DomainSpec, overhead: Quantity) -> 
     request, limit = renderer.requests.get(MEMORY, ZERO), renderer.limits.get(MEMORY, ZERO)
     pages, request_beyond, limit_beyond = request, ZERO, ZERO
     if memory.guest is not None:
-        guest = Quantity.parse(memory.guest)
+        guest = parse_wire(memory.guest)
         if request.value() > guest.value():
             pages, request_beyond = guest, request - guest
         if limit.value() > guest.value():

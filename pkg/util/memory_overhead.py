@@ -13,10 +13,9 @@ from dataclasses import dataclass, replace
 
 from pkg.api.kubevirt import CPU as DomainCPU
 from pkg.api.kubevirt import DomainSpec, LaunchSecurity, Probe, VirtualMachineInstanceSpec
-from pkg.api.meta import RawQuantity
 from pkg.util.constants import CPU, DEFAULT_OVERHEAD_RATIO, LIMITS_CPU, LIMITS_MEMORY, MEMORY
 from pkg.util.quantity import NANOS, ZERO, Format, Quantity
-from pkg.util.resource_list import ResourceList, parse_resource_list
+from pkg.util.resource_list import ResourceList, parse_resource_list, parse_wire
 
 MI = 1024**2
 _KILO = 1000 * NANOS
@@ -84,13 +83,14 @@ PROFILES: dict[str, OverheadProfile] = {
 """By the first release that has these constants; "main" is what comes after 1.9."""
 
 DEFAULT_PROFILE = PROFILES["1.8"]
+_VERSION = re.compile(r"v?([0-9]{1,4})\.([0-9]{1,4})(?![0-9])")
 _AFTER_LAST_RELEASE = (1, 10)
 
 
 def profile_for_version(observed: str | None) -> OverheadProfile:
     """The profile of a version as the KubeVirt CR's status gives it ("v1.8.3", "1.6.2-150700.1.1");
     the newest released one if it says nothing readable."""
-    match = re.match(r"v?(\d{1,4})\.(\d{1,4})", observed or "")
+    match = _VERSION.match(observed or "")
     if match is None:
         return DEFAULT_PROFILE
     version = (int(match[1]), int(match[2]))
@@ -98,6 +98,11 @@ def profile_for_version(observed: str | None) -> OverheadProfile:
         return PROFILES["main"]
     fitting = [name for name in PROFILES if name != "main" and _version(name) <= version]
     return PROFILES[max(fitting, key=_version)] if fitting else _V0_54
+
+
+def is_version(text: str) -> bool:
+    """Whether a text starts as a version does, so that `profile_for_version` reads it."""
+    return _VERSION.match(text) is not None
 
 
 def _version(name: str) -> tuple[int, ...]:
@@ -142,10 +147,10 @@ def overhead_quantity(
 ) -> Quantity:
     """`memory_overhead` before it is rounded up to whole bytes."""
     domain = spec.domain
-    requests, limits = domain.resources.requests or {}, domain.resources.limits or {}
-    memory_request = Quantity.parse(requests.get(MEMORY, 0))
+    requests = parse_resource_list(domain.resources.requests)
+    limits = parse_resource_list(domain.resources.limits)
     plain = (
-        _page_tables(memory_request)
+        _page_tables(requests.get(MEMORY, ZERO))
         + profile.processes
         + _vcpus(domain.cpu, requests, limits) * _PER_VCPU
         + _IO_THREAD
@@ -209,13 +214,10 @@ def _page_tables(memory_request: Quantity) -> int:
     return kilobytes * 1000 // 512
 
 
-def _vcpus(
-    cpu: DomainCPU | None, requests: Mapping[str, RawQuantity], limits: Mapping[str, RawQuantity]
-) -> int:
+def _vcpus(cpu: DomainCPU | None, requests: ResourceList, limits: ResourceList) -> int:
     if cpu is not None:
         return max(number_of_vcpus(cpu), 1)
-    raw = limits.get(CPU, requests.get(CPU, 0))
-    return max(Quantity.parse(raw).value(), 1)
+    return max(limits.get(CPU, requests.get(CPU, ZERO)).value(), 1)
 
 
 def _devices(spec: VirtualMachineInstanceSpec, profile: OverheadProfile) -> int:
@@ -252,7 +254,7 @@ def _reserved(domain: DomainSpec, profile: OverheadProfile) -> Quantity:
     reserved = domain.memory.reserved_overhead if domain.memory else None
     if not profile.has_reserved_overhead or reserved is None or reserved.added_overhead is None:
         return ZERO
-    return Quantity.parse(reserved.added_overhead)
+    return parse_wire(reserved.added_overhead)
 
 
 def _addition(overhead: Quantity, ratio: float) -> Quantity:

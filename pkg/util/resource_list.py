@@ -17,17 +17,19 @@ ResourceList = dict[str, Quantity]
 
 
 def parse_resource_list(raw: Mapping[str, RawQuantity] | None) -> ResourceList:
-    """The list with its quantities parsed. QuantityError names the resource whose quantity is none.
-
-    White space around a quantity is dropped, as Go's JSON decoding of a Quantity does.
-    """
+    """The list with its quantities parsed. QuantityError names the resource whose quantity is none."""
     parsed: ResourceList = {}
     for name, value in (raw or {}).items():
         try:
-            parsed[name] = Quantity.parse(value.strip() if isinstance(value, str) else value)
+            parsed[name] = parse_wire(value)
         except QuantityError as error:
             raise QuantityError(f"{name}: {error}") from error
     return parsed
+
+
+def parse_wire(raw: RawQuantity) -> Quantity:
+    """A quantity of an object. White space around it is dropped, as Go's JSON decoding of a Quantity does."""
+    return Quantity.parse(raw.strip() if isinstance(raw, str) else raw)
 
 
 def format_resource_list(resources: Mapping[str, Quantity]) -> dict[str, str]:

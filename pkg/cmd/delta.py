@@ -1,0 +1,186 @@
+"""`headroom delta`: what a migration adds to the quota, for VMIs from a file or a pipe."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
+
+import typer
+
+if TYPE_CHECKING:
+    from pkg.api.kubevirt import VirtualMachineInstance
+    from pkg.util.memory_overhead import OverheadProfile
+    from pkg.util.resource_list import ResourceList
+
+_KIND = "VirtualMachineInstance"
+_QUOTA = ("limits.cpu", "limits.memory")
+"""The quota is taken to limit both."""
+_ALIASES = ("cpu", "memory", "ephemeral-storage")
+"""Names under which a quota may limit requests; they are printed as requests.… only."""
+
+
+class Arch(StrEnum):
+    """The node's architecture."""
+
+    AMD64 = "amd64"
+    ARM64 = "arm64"
+
+
+class DeltaEstimate(StrEnum):
+    """How much a migration needs: Harvester's formula, or all that quota counts of the target pod."""
+
+    HARVESTER = "harvester"
+    EXACT = "exact"
+
+
+class WrongCall(Exception):
+    """A flag that cannot be."""
+
+
+def delta(
+    file: Annotated[
+        str, typer.Option("--file", "-f", envvar="HEADROOM_FILE", help="YAML or JSON file; - is stdin.")
+    ],
+    overhead_ratio: Annotated[
+        str, typer.Option(envvar="HEADROOM_OVERHEAD_RATIO", help="additional-guest-memory-overhead-ratio.")
+    ] = "1.5",
+    arch: Annotated[
+        Arch | None,
+        typer.Option(envvar="HEADROOM_ARCH", help="Else the VMI's own, else amd64.", show_default=False),
+    ] = None,
+    estimate: Annotated[
+        DeltaEstimate, typer.Option(envvar="HEADROOM_ESTIMATE", help="How much a migration needs.")
+    ] = DeltaEstimate.HARVESTER,
+    kubevirt_profile: Annotated[
+        str, typer.Option(envvar="HEADROOM_KUBEVIRT_PROFILE", help='A KubeVirt release, or "main".')
+    ] = "1.8",
+) -> int:
+    """Print what a live migration of each VirtualMachineInstance adds to its namespace's quota, a JSON line each.
+
+    Offline: nothing but the input is looked at; the quota is taken to limit both cpu and memory.
+    """
+    from pkg.cmd.manifests import ManifestError
+
+    try:
+        calculator = _Calculator(overhead_ratio, arch, estimate, kubevirt_profile)
+        with _open(file) as stream:
+            for line in calculator.lines(stream):
+                sys.stdout.write(line + "\n")
+    except WrongCall as error:
+        return _fail(str(error), 2)
+    except ManifestError as error:
+        return _fail(f"{file}: {error}" if file != "-" else str(error), 1)
+    return 0
+
+
+def _fail(message: str, code: int) -> int:
+    sys.stdout.flush()
+    print(f"headroom: {message}", file=sys.stderr)
+    return code
+
+
+@contextlib.contextmanager
+def _open(file: str) -> Iterator[BinaryIO]:
+    from pkg.cmd.manifests import ManifestError
+
+    if file == "-":
+        yield sys.stdin.buffer
+        return
+    try:
+        with open(file, "rb") as stream:
+            yield stream
+    except (OSError, ValueError) as error:
+        raise ManifestError(getattr(error, "strerror", None) or str(error)) from error
+
+
+class _Calculator:
+    """The flags of one call, checked."""
+
+    def __init__(self, ratio: str, arch: Arch | None, estimate: DeltaEstimate, profile: str) -> None:
+        from pkg.util.memory_overhead import parse_ratio
+
+        if parse_ratio(ratio) is None:
+            raise WrongCall(f"--overhead-ratio must be a number from 1.0 to 10.0, not {ratio!r}")
+        self.ratio = ratio
+        self.arch = arch
+        self.estimate = estimate
+        self.profile = _profile(profile)
+
+    def lines(self, stream: BinaryIO) -> Iterator[str]:
+        """A JSON line for each VMI. ManifestError names the object that is wrong."""
+        from pkg.cmd.manifests import ManifestError, name_of, read_objects
+        from pkg.util.quantity import QuantityError
+
+        for place, document in read_objects(stream):
+            try:
+                yield json.dumps(self.describe(_decode(document)))
+            except (QuantityError, ManifestError) as error:
+                raise ManifestError(f"{name_of(place, document)}: {error}") from error
+
+    def describe(self, vmi: VirtualMachineInstance) -> dict[str, Any]:
+        """What is printed for one VMI. QuantityError if one of its quantities is none."""
+        from pkg.util.memory_overhead import harvester_delta, memory_overhead
+        from pkg.util.resource_list import format_resource_list
+
+        arch = self.arch or vmi.spec.architecture or Arch.AMD64
+        overhead = memory_overhead(vmi.spec, ratio=self.ratio, arch=arch, profile=self.profile)
+        if self.estimate is DeltaEstimate.EXACT:
+            resources = _exact(vmi, overhead)
+        else:
+            hard = dict.fromkeys(_QUOTA)
+            resources = harvester_delta(vmi.spec, hard, self.ratio, arch, self.profile) or {}
+        return {
+            "namespace": vmi.namespace,
+            "name": vmi.name,
+            "overhead": overhead,
+            "delta": format_resource_list(resources),
+        }
+
+
+def _profile(name: str) -> OverheadProfile:
+    """The constants of a profile's name or of any KubeVirt version."""
+    from pkg.util.memory_overhead import PROFILES, is_version, profile_for_version
+
+    if name in PROFILES:
+        return PROFILES[name]
+    if not is_version(name):
+        raise WrongCall(f"--kubevirt-profile must be a KubeVirt version or main, not {name!r}")
+    return profile_for_version(name)
+
+
+def _exact(vmi: VirtualMachineInstance, overhead: int) -> ResourceList:
+    """All that quota counts of the launcher pod, with KubeVirt's configuration as it comes."""
+    from pkg.api.core import Pod, PodSpec
+    from pkg.api.kubevirt import KubeVirtConfiguration
+    from pkg.util.launcher_pod import render_containers
+    from pkg.util.resourcequota.usage import pod_usage
+
+    rendered = render_containers(
+        vmi, overhead=overhead, kubevirt=KubeVirtConfiguration(), quota_limits=("cpu", "memory")
+    )
+    spec = PodSpec(containers=rendered.containers, init_containers=rendered.init_containers)
+    usage = pod_usage(Pod(spec=spec))
+    return {name: quantity for name, quantity in usage.items() if name not in _ALIASES}
+
+
+def _decode(document: Mapping[str, Any]) -> VirtualMachineInstance:
+    """The VMI that a document holds; one without a kind is taken for a VMI if it looks like one."""
+    import msgspec
+
+    from pkg.api.kubevirt import VirtualMachineInstance
+    from pkg.cmd.manifests import ManifestError
+
+    kind = document.get("kind", _KIND)
+    if kind != _KIND:
+        raise ManifestError(f"kind {kind!r} is not {_KIND}")
+    spec = document.get("spec")
+    if not isinstance(spec, dict) or not isinstance(spec.get("domain"), dict):
+        raise ManifestError("no spec.domain")
+    try:
+        return msgspec.convert(document, VirtualMachineInstance)
+    except (msgspec.ValidationError, RecursionError) as error:
+        raise ManifestError(" ".join(str(error).split())) from error

@@ -1,0 +1,65 @@
+"""YAML as Kubernetes' tools read it, one document at a time, and safe against hostile nesting.
+
+Imported only when YAML is read: PyYAML is the dearest import of the offline commands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import yaml
+
+_TIMESTAMP = "tag:yaml.org,2002:timestamp"
+_MAX_C_DEPTH = 5_000
+"""libyaml's binding recurses on the C stack and would crash the process somewhere beyond 20,000 levels."""
+
+
+def _without_timestamps(base: Any) -> dict[str, list[tuple[str, Any]]]:
+    """The resolvers of a loader, but times stay strings, as they are in JSON."""
+    return {
+        first: [(tag, pattern) for tag, pattern in resolvers if tag != _TIMESTAMP]
+        for first, resolvers in base.yaml_implicit_resolvers.items()
+    }
+
+
+class _PythonLoader(yaml.SafeLoader):
+    yaml_implicit_resolvers = _without_timestamps(yaml.SafeLoader)
+
+
+class _CLoader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+    yaml_implicit_resolvers = _without_timestamps(yaml.SafeLoader)
+
+
+def load_documents(lines: Iterable[bytes]) -> Iterator[Any]:
+    """The documents of a YAML stream as they come. yaml.YAMLError, ValueError or RecursionError if it is none."""
+    for chunk in _chunks(lines):
+        text = b"".join(chunk).decode()
+        loader = _CLoader if _depth_bound(chunk) < _MAX_C_DEPTH else _PythonLoader
+        yield from yaml.load_all(text, loader)
+
+
+def _chunks(lines: Iterable[bytes]) -> Iterator[list[bytes]]:
+    """The stream cut before each document marker. Directives stay with the document that they are for."""
+    chunk: list[bytes] = []
+    has_content = False
+    for line in lines:
+        marker = line.split(None, 1)[:1] == [b"---"] and line.startswith(b"---")
+        if marker and has_content:
+            yield chunk
+            chunk = []
+        chunk.append(line)
+        has_content = marker or has_content or bool(line.strip() and not line.startswith((b"%", b"#")))
+    if has_content:
+        yield chunk
+
+
+def _depth_bound(chunk: list[bytes]) -> int:
+    """No document nests deeper than this: every flow level has its bracket, and every block level stands
+    further to the right or behind one more indicator on its line."""
+    brackets = sum(line.count(b"[") + line.count(b"{") for line in chunk)
+    return brackets + max(map(_block_depth_bound, chunk), default=0)
+
+
+def _block_depth_bound(line: bytes) -> int:
+    return len(line) - len(line.lstrip()) + line.count(b"-") + line.count(b"?") + 1

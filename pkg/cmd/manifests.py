@@ -1,0 +1,135 @@
+"""Objects from a file or a pipe: YAML documents, JSON (also several in a row), JSON lines, lists of objects.
+
+Promises: reads as it goes where the form allows it (JSON lines, YAML documents); whatever is wrong is a
+ManifestError of one line that names the document. Forbids: trusting what it reads.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, BinaryIO
+
+import msgspec
+
+_BOM = b"\xef\xbb\xbf"
+
+
+class ManifestError(Exception):
+    """Input that cannot be read as objects."""
+
+
+def read_objects(stream: BinaryIO) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """(where it stands, object) of every object in the stream; the items of a List one by one."""
+    for number, document in enumerate(_documents(stream), start=1):
+        if document is None:
+            continue
+        items = _items(document)
+        if items is None:
+            yield _checked(f"document {number}", document)
+            continue
+        for index, item in enumerate(items, start=1):
+            yield _checked(f"document {number}, item {index}", item)
+
+
+def _items(document: Any) -> list[Any] | None:
+    if isinstance(document, list):
+        return document
+    if not isinstance(document, dict) or not isinstance(document.get("kind"), str):
+        return None
+    items = document.get("items")
+    return items if document["kind"].endswith("List") and isinstance(items, list) else None
+
+
+def _checked(place: str, value: Any) -> tuple[str, Mapping[str, Any]]:
+    if not isinstance(value, dict):
+        raise ManifestError(f"{place}: not an object")
+    return place, value
+
+
+def _documents(stream: BinaryIO) -> Iterator[Any]:
+    lines = iter(stream)
+    first = next((line for line in lines if line.removeprefix(_BOM).strip()), b"").removeprefix(_BOM)
+    if first.lstrip()[:1] in (b"{", b"["):
+        yield from _json_documents(first, lines)
+    elif first:
+        yield from _yaml_documents(_chain(first, lines))
+
+
+def _json_documents(first: bytes, lines: Iterator[bytes]) -> Iterator[Any]:
+    """JSON lines as they come; from the first line that is no document of its own, the rest as a whole."""
+    for line in _chain(first, lines):
+        if not line.strip():
+            continue
+        try:
+            document = msgspec.json.decode(line)
+        except msgspec.DecodeError:
+            yield from _concatenated(b"".join([line, *lines]))
+            return
+        except RecursionError:
+            raise ManifestError("nested too deeply") from None
+        yield document
+
+
+def _chain(first: bytes, lines: Iterator[bytes]) -> Iterator[bytes]:
+    yield first
+    yield from lines
+
+
+def _concatenated(data: bytes) -> Iterator[Any]:
+    """JSON documents in a row, or what only YAML takes for documents."""
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        raise ManifestError("not UTF-8 text") from None
+    decoder, position = json.JSONDecoder(), 0
+    try:
+        while position < len(text):
+            document, end = decoder.raw_decode(text, position)
+            yield document
+            position = end + len(text[end:]) - len(text[end:].lstrip())
+    except RecursionError:
+        raise ManifestError("nested too deeply") from None
+    except ValueError as error:
+        yield from _yaml_instead(text[position:], error)
+
+
+def _yaml_instead(text: str, json_error: ValueError) -> Iterator[Any]:
+    documents = _yaml_documents(text.encode().splitlines(keepends=True))
+    try:
+        first = next(documents, None)
+    except ManifestError:
+        raise ManifestError(f"neither JSON nor YAML: {json_error}") from None
+    yield first
+    yield from documents
+
+
+def _yaml_documents(lines: Iterable[bytes]) -> Iterator[Any]:
+    from yaml import YAMLError  # JSON needs none of it, and it is the dearest import here
+
+    from pkg.cmd.manifest_loader import load_documents
+
+    try:
+        yield from load_documents(lines)
+    except RecursionError:
+        raise ManifestError("nested too deeply") from None
+    except UnicodeDecodeError:
+        raise ManifestError("not UTF-8 text") from None
+    except (YAMLError, ValueError, OverflowError) as error:
+        raise ManifestError(f"neither JSON nor YAML: {one_line(error)}") from None
+
+
+def one_line(error: object) -> str:
+    """An error's text without its line breaks."""
+    return " ".join(str(error).split())
+
+
+def name_of(place: str, document: Mapping[str, Any]) -> str:
+    """How an object is called in an error: kind and key, or where it stands if it has no name."""
+    metadata = document.get("metadata")
+    parts: Iterable[object] = ()
+    if isinstance(metadata, dict):
+        parts = (metadata.get("namespace"), metadata.get("name"))
+    key = "/".join(part for part in parts if isinstance(part, str) and part)
+    kind = document.get("kind")
+    return one_line(f"{kind} {key}" if isinstance(kind, str) and key else key or place)
