@@ -31,7 +31,7 @@ class Stuck(Exception):
     """Every task waits for something that no timer will bring: in real time the test would hang."""
 
 
-class _JumpingSelector(selectors.DefaultSelector):  # type: ignore[misc, valid-type]
+class _JumpingSelector(selectors.DefaultSelector):
     """Where the loop would sleep until its next timer, the clock is moved instead."""
 
     def __init__(self) -> None:

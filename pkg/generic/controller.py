@@ -11,6 +11,7 @@ from pkg.api.meta import Object
 from pkg.cache import SharedIndexInformer
 from pkg.client.resource_client import ResourceClient
 from pkg.generic.cache_reader import CacheReader
+from pkg.generic.errors import one_line
 from pkg.generic.event_handlers import EnqueueHandler, Resolver
 from pkg.generic.metrics import ReconcileMetrics
 from pkg.generic.reconcile import Handler, NamedHandler, Verdict, combine, settle
@@ -156,4 +157,4 @@ def _cause(worker: asyncio.Task[None]) -> str:
     if worker.cancelled():
         return "cancelled"
     error = worker.exception()
-    return f"{type(error).__name__}: {error}" if error else "ended"
+    return one_line(error) if error else "ended"

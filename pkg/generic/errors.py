@@ -17,3 +17,12 @@ class RetryAfter(Exception):
 
 class BindError(Exception):
     """An address that cannot be listened on; the text is one line for the person who chose it."""
+
+
+def one_line(error: BaseException) -> str:
+    """`Class: message` for a log line, whatever the message holds or its `__str__` does."""
+    try:
+        text = " ".join(str(error).split())
+    except Exception:
+        text = "(its text cannot be had)"
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

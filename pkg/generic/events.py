@@ -18,6 +18,7 @@ from pkg.api.meta import Object
 from pkg.api.registry import Resource
 from pkg.client.client import Client
 from pkg.client.errors import ApiError, NotFound
+from pkg.generic.errors import one_line
 from pkg.workqueue.queue import loop_time
 
 log = logging.getLogger(__name__)
@@ -136,8 +137,11 @@ class EventRecorder:
             try:
                 await self._write(identity, occurrence)
             except ApiError as error:
-                log.warning("event %s on %s not written: %s", identity.reason, identity.key, error)
+                log.warning("event %s on %s not written: %s", identity.reason, identity.key, one_line(error))
                 self._drop("refused")
+            except asyncio.CancelledError:
+                self._drop("stopped")
+                raise
             except Exception:
                 log.exception("event %s on %s not written", identity.reason, identity.key)
                 self._drop("failed")

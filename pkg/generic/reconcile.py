@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 
 from pkg.api.meta import Object
 from pkg.client.errors import Conflict
-from pkg.generic.errors import RetryAfter, Skip
+from pkg.generic.errors import RetryAfter, Skip, one_line
 from pkg.generic.metrics import ReconcileMetrics, Result
 from pkg.workqueue.queue import loop_time
 from pkg.workqueue.rate_limiting_queue import RateLimitingQueue
@@ -90,7 +90,7 @@ class NamedHandler(Generic[T]):
             log.debug("%s: %s again in %g s: %s", self.name, key, later.seconds, later)
             return Verdict(Outcome.LATER, later.seconds)
         except Conflict as conflict:
-            log.debug("%s: %s changed under our hands: %s", self.name, key, conflict)
+            log.debug("%s: %s changed under our hands: %s", self.name, key, one_line(conflict))
             return Verdict(Outcome.CONFLICT)
         except asyncio.CancelledError as error:
             if _worker_is_cancelled():
@@ -102,7 +102,7 @@ class NamedHandler(Generic[T]):
         return Verdict(Outcome.DONE)
 
     def _failed(self, key: str, error: BaseException) -> Verdict:
-        log.error("%s: %s failed, will be retried: %s: %s", self.name, key, type(error).__name__, error)
+        log.error("%s: %s failed, will be retried: %s", self.name, key, one_line(error))
         log.debug("%s: %s: traceback", self.name, key, exc_info=error)
         return Verdict(Outcome.FAILED)
 

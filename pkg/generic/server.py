@@ -12,7 +12,7 @@ from aiohttp import web
 from prometheus_client import REGISTRY
 from prometheus_client.exposition import choose_encoder
 
-from pkg.generic.errors import BindError
+from pkg.generic.errors import BindError, one_line
 
 log = logging.getLogger(__name__)
 
@@ -100,18 +100,21 @@ def _application(*routes: dict[str, _Handler]) -> web.Application:
 
 
 def _health(checks: Checks) -> dict[str, _Handler]:
-    return {
-        "/healthz": lambda request: _answer(checks.healthy),
-        "/readyz": lambda request: _answer(lambda: [f"not synced: {name}" for name in checks.unsynced()]),
-    }
+    async def healthz(request: web.Request) -> web.Response:
+        return _answer(checks.healthy)
+
+    async def readyz(request: web.Request) -> web.Response:
+        return _answer(lambda: [f"not synced: {name}" for name in checks.unsynced()])
+
+    return {"/healthz": healthz, "/readyz": readyz}
 
 
-async def _answer(check: Callable[[], list[str]]) -> web.Response:
+def _answer(check: Callable[[], list[str]]) -> web.Response:
     try:
         problems = check()
     except Exception as error:
         log.exception("a health check failed")
-        problems = [f"check failed: {type(error).__name__}: {error}"]
+        problems = [f"check failed: {one_line(error)}"]
     if problems:
         return web.Response(status=500, text="\n".join(problems) + "\n")
     return web.Response(text="ok")

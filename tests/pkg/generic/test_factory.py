@@ -1,0 +1,255 @@
+"""Management: kinds shared, workers held back until the caches are full, an orderly end."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, cast
+
+import pytest
+
+from pkg.api import registry
+from pkg.api.core import ResourceQuota
+from pkg.client.client import Client
+from pkg.client.errors import ServerError
+from pkg.generic.factory import Management
+from tests.pkg.generic.fakes import FakeClient
+from tests.pkg.generic.test_controller import Calls
+from tests.virtual_time import now, settle, virtual_time
+
+
+class Cluster:
+    """A Management on a fake client."""
+
+    def __init__(self, workers: int = 2) -> None:
+        self.client = FakeClient()
+        self.management = Management(cast(Client, self.client), workers=workers)
+        self.quotas = self.client.resource(registry.RESOURCE_QUOTAS)
+        self.pods = self.client.resource(registry.PODS)
+        self.settings = self.client.resource(registry.SETTINGS)
+        self.events = self.client.resource(registry.EVENTS)
+
+
+KINDS = {
+    "resource_quotas": registry.RESOURCE_QUOTAS,
+    "limit_ranges": registry.LIMIT_RANGES,
+    "namespaces": registry.NAMESPACES,
+    "pods": registry.PODS,
+    "virtual_machines": registry.VIRTUAL_MACHINES,
+    "virtual_machine_instances": registry.VIRTUAL_MACHINE_INSTANCES,
+    "virtual_machine_instance_migrations": registry.VIRTUAL_MACHINE_INSTANCE_MIGRATIONS,
+    "kubevirts": registry.KUBEVIRTS,
+    "settings": registry.SETTINGS,
+}
+
+
+@pytest.mark.parametrize("name", KINDS)
+@virtual_time
+async def test_a_kind_has_one_controller_under_its_name(name: str) -> None:
+    management = Cluster().management
+    controller = getattr(management, name)
+    resource: Any = KINDS[name]
+    assert controller is management.controller(resource)
+    assert controller is getattr(management, name)
+    assert controller.client.resource is resource
+    assert controller.name == resource.plural
+
+
+@virtual_time
+async def test_one_watch_serves_every_handler_of_a_kind() -> None:
+    cluster = Cluster()
+    for name in ("one", "two", "three"):
+        cluster.management.resource_quotas.on_change(name, Calls())
+    await cluster.management.start()
+    await settle()
+    assert [verb for verb, _, _ in cluster.quotas.calls] == ["watch"]
+    await cluster.management.stop()
+
+
+@virtual_time
+async def test_no_handler_is_called_before_every_cache_has_synced() -> None:
+    cluster, calls = Cluster(), Calls()
+    cluster.management.resource_quotas.on_change("handler", calls)
+    pods = cluster.management.pods.cache()
+    cluster.quotas.put("a", "ns")
+    cluster.pods.put("p", "ns")
+    cluster.pods.answering.clear()
+    await cluster.management.start()
+    await asyncio.sleep(100)
+    assert calls.keys == []
+    assert not cluster.management.synced()
+    assert cluster.management.unsynced() == ["pods"]
+    assert await cluster.management.wait_for_sync(timeout=1) is False
+    cluster.pods.answering.set()
+    assert await cluster.management.wait_for_sync() is True
+    await settle()
+    assert cluster.management.synced()
+    assert calls.keys == ["ns/a"]
+    assert [pod.name for pod in pods.list()] == ["p"]
+    await cluster.management.stop()
+
+
+@virtual_time
+async def test_a_kind_that_is_not_installed_holds_nobody_up_and_joins_later() -> None:
+    cluster, quotas, settings = Cluster(), Calls(), Calls()
+    cluster.settings.installed = False
+    cluster.management.resource_quotas.on_change("quotas", quotas)
+    cluster.management.settings.on_change("settings", settings)
+    cluster.quotas.put("a", "ns")
+    await cluster.management.start()
+    await asyncio.sleep(60)
+    assert quotas.keys == ["ns/a"]
+    assert cluster.management.synced()
+    assert cluster.management.healthy() == []
+    cluster.settings.installed = True
+    cluster.settings.put("ratio", value="1.5")
+    await asyncio.sleep(60)
+    assert settings.keys == ["ratio"]
+    assert cluster.management.synced()
+    await cluster.management.stop()
+
+
+@virtual_time
+async def test_a_server_that_is_away_at_the_start_is_waited_for() -> None:
+    cluster, calls = Cluster(), Calls()
+    down = [ServerError("etcd is away", status=500) for _ in range(6)]
+    cluster.quotas.errors = {"watch": list(down), "list": list(down)}
+    cluster.management.resource_quotas.on_change("handler", calls)
+    cluster.quotas.put("a", "ns")
+    await cluster.management.start()
+    await asyncio.sleep(300)
+    assert calls.keys == ["ns/a"]
+    await cluster.management.stop()
+
+
+@virtual_time
+async def test_a_kind_asked_for_while_running_starts_by_itself() -> None:
+    cluster, calls = Cluster(), Calls()
+    cluster.management.pods.on_change("early", Calls())
+    await cluster.management.start()
+    await settle()
+    cluster.quotas.put("a", "ns")
+    cluster.management.resource_quotas.on_change("late", calls)
+    await settle()
+    assert calls.keys == ["ns/a"]
+    await cluster.management.stop()
+
+
+@virtual_time
+async def test_a_kind_whose_cache_alone_is_used_has_no_workers() -> None:
+    cluster = Cluster()
+    pods = cluster.management.pods
+    cluster.pods.put("p", "ns")
+    await cluster.management.start()
+    await settle()
+    assert len(pods.queue) == 0
+    assert not pods.has_handlers
+    assert pods.healthy() == []
+    await cluster.management.stop()
+
+
+@virtual_time
+async def test_a_stop_lets_handlers_finish_and_writes_their_events() -> None:
+    cluster = Cluster()
+    recorder = cluster.management.recorder("headroom")
+    assert cluster.management.recorder("headroom") is recorder
+
+    async def slow(key: str, obj: ResourceQuota | None) -> None:
+        await asyncio.sleep(3)
+        assert obj is not None
+        recorder.event(obj, "Normal", "Raised", "room was made")
+
+    cluster.management.resource_quotas.on_change("slow", slow)
+    cluster.quotas.put("a", "ns")
+    await cluster.management.start()
+    await settle()
+    started = now()
+    await cluster.management.stop()
+    assert now() - started == pytest.approx(3)
+    assert [event["reason"] for event in cluster.events.asked("create")] == ["Raised"]
+
+
+@virtual_time
+async def test_a_stop_keeps_its_time_whatever_hangs() -> None:
+    cluster = Cluster()
+    recorder = cluster.management.recorder("headroom")
+
+    async def hangs(key: str, obj: ResourceQuota | None) -> None:
+        assert obj is not None
+        recorder.event(obj, "Normal", "Raised", "room was made")
+        await asyncio.sleep(10_000)
+
+    cluster.events.answering.clear()
+    cluster.management.resource_quotas.on_change("hangs", hangs)
+    cluster.quotas.put("a", "ns")
+    await cluster.management.start()
+    await settle()
+    started = now()
+    await cluster.management.stop(timeout=4)
+    assert now() - started == pytest.approx(4)
+
+
+@virtual_time
+async def test_a_stop_before_the_caches_have_synced_is_quick() -> None:
+    cluster, calls = Cluster(), Calls()
+    cluster.quotas.answering.clear()
+    cluster.management.resource_quotas.on_change("handler", calls)
+    await cluster.management.start()
+    await settle()
+    started = now()
+    await cluster.management.stop()
+    assert now() == started
+    cluster.quotas.answering.set()
+    await asyncio.sleep(100)
+    assert calls.keys == []
+    assert cluster.management.healthy() == []
+
+
+@virtual_time
+async def test_after_a_stop_no_task_is_left() -> None:
+    cluster = Cluster()
+    cluster.management.resource_quotas.on_change("handler", Calls())
+    cluster.management.recorder("headroom")
+    await cluster.management.start()
+    await settle()
+    assert len(asyncio.all_tasks()) > 1
+    await cluster.management.stop()
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+@virtual_time
+async def test_a_stop_without_a_start_does_nothing() -> None:
+    await Cluster().management.stop()
+
+
+@virtual_time
+async def test_health_names_dead_workers() -> None:
+    cluster = Cluster(workers=1)
+
+    async def deadly(key: str, obj: ResourceQuota | None) -> None:
+        raise BaseExceptionGroup("beyond Exception", [GeneratorExit()])
+
+    cluster.management.resource_quotas.on_change("deadly", deadly)
+    await cluster.management.start()
+    await settle()
+    assert cluster.management.healthy() == []
+    cluster.quotas.put("a", "ns")
+    await settle()
+    (problem,) = cluster.management.healthy()
+    assert problem.startswith("resourcequotas worker 0 is dead")
+    await cluster.management.stop()
+
+
+@virtual_time
+async def test_health_names_a_kind_whose_watch_shows_no_life() -> None:
+    cluster = Cluster()
+    cluster.management.resource_quotas.on_change("handler", Calls())
+    cluster.management.pods.cache()
+    await cluster.management.start()
+    await settle()
+    assert cluster.management.healthy() == []
+    cluster.quotas.answering.clear()  # from now on requests hang
+    await asyncio.sleep(3600)
+    problems = cluster.management.healthy()
+    assert problems
+    assert all("resourcequotas" in problem for problem in problems)
+    await cluster.management.stop()

@@ -1,0 +1,157 @@
+"""on_remove: the finalizer, and what happens to it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from pkg.api.core import ResourceQuota
+from pkg.client.errors import Forbidden
+from tests.pkg.generic.test_controller import Calls, Kind
+from tests.virtual_time import settle, virtual_time
+
+FINALIZER = "wrangler.cattle.io/cleanup"
+
+
+async def started(calls: Calls) -> Kind:
+    kind = Kind()
+    kind.controller.on_remove("cleanup", calls)
+    await kind.start()
+    return kind
+
+
+def finalizers(kind: Kind, key: str = "ns/a") -> Any:
+    return kind.server.objects[key]["metadata"].get("finalizers")
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (None, [FINALIZER]),
+        ([], [FINALIZER]),
+        (["other"], ["other", FINALIZER]),
+        ([FINALIZER, "other"], [FINALIZER, "other"]),
+    ],
+)
+@virtual_time
+async def test_an_object_gets_the_finalizer_beside_those_of_others(before: Any, after: list[str]) -> None:
+    calls = Calls()
+    kind = await started(calls)
+    kind.server.put("a", "ns", metadata={"finalizers": before} if before is not None else {})
+    await settle()
+    assert finalizers(kind) == after
+    assert calls.keys == []
+    await kind.stop()
+
+
+@virtual_time
+async def test_the_handler_runs_once_at_the_deletion_and_lets_the_object_go() -> None:
+    calls = Calls()
+    kind = await started(calls)
+    kind.server.put("a", "ns")
+    await settle()
+    kind.server.mark_deleted("ns/a")
+    await asyncio.sleep(10)
+    assert calls.keys == ["ns/a"]
+    assert "ns/a" not in kind.server.objects
+    await kind.stop()
+
+
+@virtual_time
+async def test_finalizers_of_others_stay() -> None:
+    calls = Calls()
+    kind = await started(calls)
+    kind.server.put("a", "ns", metadata={"finalizers": ["first", FINALIZER, "last"]})
+    await settle()
+    kind.server.mark_deleted("ns/a")
+    await asyncio.sleep(10)
+    assert finalizers(kind) == ["first", "last"]
+    assert calls.keys == ["ns/a"]
+    await kind.stop()
+
+
+@virtual_time
+async def test_while_the_handler_fails_the_object_stays() -> None:
+    calls = Calls(ValueError("x"), ValueError("x"))
+    kind = await started(calls)
+    kind.server.put("a", "ns")
+    await settle()
+    kind.server.mark_deleted("ns/a")
+    await asyncio.sleep(2)
+    assert finalizers(kind) == [FINALIZER]
+    await asyncio.sleep(5)
+    assert "ns/a" not in kind.server.objects
+    assert calls.times == pytest.approx([0, 1, 3])
+    await kind.stop()
+
+
+@virtual_time
+async def test_an_object_that_is_being_deleted_gets_no_finalizer() -> None:
+    calls = Calls()
+    kind = await started(calls)
+    kind.server.put(
+        "a", "ns", metadata={"finalizers": ["other"], "deletionTimestamp": "2026-01-01T00:00:00Z"}
+    )
+    await settle()
+    assert finalizers(kind) == ["other"]
+    assert calls.keys == []
+    assert kind.server.asked("json_patch") == []
+    await kind.stop()
+
+
+@virtual_time
+async def test_a_foreign_write_in_between_is_not_overwritten() -> None:
+    """Two finalizers set at the same time: the second writer must not replace the first one's list."""
+    calls = Calls()
+    kind = await started(calls)
+    kind.server.answering.clear()
+    kind.server.put("a", "ns")
+    await settle()  # the patch is under way, for an object without finalizers
+    kind.server.put("a", "ns", metadata={"finalizers": ["theirs"]})
+    kind.server.answering.set()
+    await asyncio.sleep(5)
+    assert finalizers(kind) == ["theirs", FINALIZER]
+    await kind.stop()
+
+
+@virtual_time
+async def test_an_object_that_vanishes_before_the_patch_is_no_failure() -> None:
+    kind = await started(Calls())
+    kind.server.answering.clear()
+    kind.server.put("a", "ns")
+    await settle()
+    kind.server.remove("ns/a")
+    kind.server.answering.set()
+    await asyncio.sleep(5)
+    assert kind.controller.queue.num_requeues("ns/a") == 0
+    assert len(kind.server.asked("json_patch")) == 1
+    await kind.stop()
+
+
+@virtual_time
+async def test_a_refused_patch_is_retried() -> None:
+    kind = Kind()
+    kind.server.errors["json_patch"] = [Forbidden("no", status=403)]
+    kind.controller.on_remove("cleanup", Calls())
+    await kind.start()
+    kind.server.put("a", "ns")
+    await settle()
+    assert finalizers(kind) is None
+    await asyncio.sleep(2)
+    assert finalizers(kind) == [FINALIZER]
+    await kind.stop()
+
+
+@virtual_time
+async def test_a_change_handler_runs_beside_it() -> None:
+    kind, changes = Kind(), Calls()
+    kind.controller.on_remove("cleanup", Calls())
+    kind.controller.on_change("changes", changes)
+    await kind.start()
+    kind.server.put("a", "ns")
+    await settle()
+    last: ResourceQuota = changes.objects[-1]
+    assert last.metadata.finalizers == [FINALIZER]
+    await kind.stop()
