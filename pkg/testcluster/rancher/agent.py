@@ -1,0 +1,50 @@
+"""The agent that restarts: Rancher's cattle-cluster-agent, for whom every namespace is new each time."""
+
+from __future__ import annotations
+
+import logging
+
+from pkg.api.core import Namespace
+from pkg.generic.controller import Controller
+from pkg.generic.factory import Management
+from pkg.testcluster.rancher.namespace_controller import AGENT_NAMESPACE, ANNOTATION_RESTART, NamespaceHandler
+
+logger = logging.getLogger(__name__)
+
+
+class Agent:
+    """Restarts the handler, by hand or because the annotation on cattle-system says something new."""
+
+    def __init__(self, handler: NamespaceHandler, namespaces: Controller[Namespace]) -> None:
+        self._handler = handler
+        self._namespaces = namespaces
+        self._asked: str | None = None
+        self.restarts = 0
+
+    def restart(self) -> None:
+        """Every quota goes back to its base."""
+        self.restarts += 1
+        self._handler.restart()
+        namespaces = self._namespaces.cache().list()
+        for namespace in namespaces:
+            self._namespaces.enqueue_key(namespace.key)
+        logger.info("agent restarted: %d namespaces", len(namespaces))
+
+    async def on_namespace_changed(self, key: str, namespace: Namespace | None) -> None:
+        """Not when it is first seen: the process has just started anyway."""
+        if key != AGENT_NAMESPACE or namespace is None:
+            return
+        asked = namespace.annotations.get(ANNOTATION_RESTART, "")
+        before, self._asked = self._asked, asked
+        if before is not None and asked != before:
+            self.restart()
+
+
+def register(management: Management, *, every_event: bool = False) -> Agent:
+    """Give the management its handlers; start it afterwards."""
+    namespaces, quotas = management.namespaces, management.resource_quotas
+    handler = NamespaceHandler(quotas.client, quotas.cache(), every_event=every_event)
+    agent = Agent(handler, namespaces)
+    namespaces.on_change("agent", agent.on_namespace_changed)
+    namespaces.on_change("resourcequota-sync", handler.on_namespace_changed)
+    return agent

@@ -1,0 +1,129 @@
+"""Namespace annotation → default ResourceQuota, as Rancher's SyncController does it."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, Final
+
+from pkg.api.core import Namespace, ResourceQuota
+from pkg.client.errors import Conflict, Invalid, NotFound
+from pkg.client.resource_client import ResourceClient
+from pkg.generic.cache_reader import CacheReader
+from pkg.testcluster.rancher.limits import Unreadable, differs, render
+from pkg.util import constants
+
+logger = logging.getLogger(__name__)
+
+AGENT_NAMESPACE: Final = "cattle-system"
+ANNOTATION_RESTART: Final = "testcluster.headroom.harvesterhci.io/restart-agent"
+LABEL_CREATOR: Final = "cattle.io/creator"
+CREATOR: Final = "norman"
+DEFAULT_QUOTA_SELECTOR: Final = f"{constants.LABEL_DEFAULT_RESOURCE_QUOTA}={constants.TRUE}"
+
+
+class NamespaceHandler:
+    """Renders each namespace's annotation once, and again when it changes or the agent restarts.
+
+    `every_event`: on every change of the namespace, whatever it was.
+    """
+
+    def __init__(
+        self,
+        quotas: ResourceClient[ResourceQuota],
+        quota_cache: CacheReader[ResourceQuota],
+        *,
+        every_event: bool = False,
+    ) -> None:
+        self._quotas = quotas
+        self._quota_cache = quota_cache
+        self._every_event = every_event
+        # What each namespace said when it was last rendered. Emptied by a restart of the agent.
+        # A new dict, not an empty one: what is under way then reports to the old one.
+        self._rendered: dict[str, str] = {}
+
+    def restart(self) -> None:
+        """The agent starts anew: it knows nothing of what it has written before."""
+        self._rendered = {}
+
+    async def on_namespace_changed(self, key: str, namespace: Namespace | None) -> None:
+        """Raises ApiError."""
+        rendered = self._rendered
+        if namespace is None or namespace.deleting:
+            rendered.pop(key, None)
+            return
+        annotation = namespace.annotations.get(constants.ANNOTATION_RANCHER_RESOURCE_QUOTA, "")
+        version = namespace.metadata.resource_version if self._every_event else ""
+        said = f"{version} {annotation}"
+        if rendered.get(key) == said:
+            return
+        if annotation:
+            await self._render(key, annotation)
+        rendered[key] = said
+
+    async def _render(self, namespace: str, annotation: str) -> None:
+        try:
+            hard = render(annotation)
+        except Unreadable as error:
+            logger.warning("namespace %s: %s", namespace, error)
+            return
+        if not hard:
+            return
+        quota = self._default_quota(namespace) or await self._uncached_quota(namespace)
+        if quota is None:
+            await self._create(namespace, annotation, hard)
+        elif differs(quota.spec.hard, hard):
+            await self._replace(quota, hard)
+
+    def _default_quota(self, namespace: str) -> ResourceQuota | None:
+        return _first(self._quota_cache.list(namespace))
+
+    async def _uncached_quota(self, namespace: str) -> ResourceQuota | None:
+        """Asked before one is created: a second default quota would stay."""
+        quotas, _ = await self._quotas.list(namespace, label_selector=DEFAULT_QUOTA_SELECTOR)
+        return _first(quotas)
+
+    async def _create(self, namespace: str, annotation: str, hard: dict[str, str]) -> None:
+        try:
+            quota = await self._quotas.create(quota_body(namespace, annotation, hard), namespace)
+        except NotFound:
+            return  # The namespace is gone.
+        logger.info("namespace %s: created quota %s with %s", namespace, quota.name, hard)
+
+    async def _replace(self, quota: ResourceQuota, hard: dict[str, str]) -> None:
+        """Replace spec.hard whole. Without a resourceVersion: whoever wrote last, the base is what Rancher wants."""
+        try:
+            await self._quotas.json_patch(
+                quota.name, [{"op": "add", "path": "/spec/hard", "value": hard}], quota.namespace
+            )
+        except NotFound:
+            return  # Deleted meanwhile.
+        except (Conflict, Invalid) as error:
+            logger.warning("quota %s: %s", quota.key, error)
+            raise
+        logger.info(
+            "namespace %s: quota %s set to %s (was %s)", quota.namespace, quota.name, hard, quota.spec.hard
+        )
+
+
+def quota_body(namespace: str, annotation: str, hard: dict[str, str]) -> dict[str, Any]:
+    """The default quota as Rancher creates it."""
+    return {
+        "apiVersion": "v1",
+        "kind": "ResourceQuota",
+        "metadata": {
+            "generateName": constants.DEFAULT_RESOURCE_QUOTA_GENERATE_NAME,
+            "namespace": namespace,
+            "labels": {constants.LABEL_DEFAULT_RESOURCE_QUOTA: constants.TRUE, LABEL_CREATOR: CREATOR},
+            "annotations": {constants.ANNOTATION_RANCHER_RESOURCE_QUOTA: annotation},
+        },
+        "spec": {"hard": hard},
+    }
+
+
+def _first(quotas: list[ResourceQuota]) -> ResourceQuota | None:
+    fitting = [
+        quota
+        for quota in quotas
+        if quota.labels.get(constants.LABEL_DEFAULT_RESOURCE_QUOTA) == constants.TRUE
+    ]
+    return min(fitting, key=lambda quota: quota.name, default=None)
