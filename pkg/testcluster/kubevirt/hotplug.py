@@ -27,7 +27,7 @@ class Hotplug:
         pod_client: ResourceClient[Pod],
         pods: Pods,
         creator: Creator,
-        rendering: Callable[[], Rendering],
+        rendering: Callable[[str], Rendering],
         clock: Clock,
     ) -> None:
         self._client = pod_client
@@ -54,7 +54,7 @@ class Hotplug:
         wait = self._creator.refusals.wait(vmi.key, self._clock.loop())
         if wait > 0:
             raise RetryAfter(wait, "the attachment pod was refused")
-        body = attachment_pod(launcher, volumes, self._rendering().configuration)
+        body = attachment_pod(launcher, volumes, self._rendering(vmi.namespace).configuration)
         refusal = await self._creator.create(vmi.key, body, vmi, "attachment pod")
         if refusal is not None:
             raise RetryAfter(max(0.0, refusal.not_before - self._clock.loop()), refusal.message)

@@ -13,11 +13,11 @@ import msgspec
 
 from pkg.api.core import Pod
 from pkg.api.kubevirt import KubeVirtConfiguration, Volume
-from pkg.api.meta import Object, RawResourceList
+from pkg.api.meta import Object
 from pkg.testcluster.kubevirt import names
 from pkg.testcluster.kubevirt.objects import VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.util import constants
-from pkg.util.launcher_pod import LauncherContainers
+from pkg.util.launcher_pod import LauncherContainers, attachment_container
 
 Body = dict[str, Any]
 
@@ -28,9 +28,6 @@ _EXTRA_GRACE = 30
 _NOT_FOR_PODS = frozenset(
     {names.ANNOTATION_LAST_APPLIED, names.ANNOTATION_OBSERVED_API, names.ANNOTATION_OBSERVED_STORAGE}
 )
-_ATTACHMENT_TYPE = "hotplug-disk"
-_ATTACHMENT_LIMITS: RawResourceList = {"cpu": "100m", "memory": "80M"}
-_ATTACHMENT_REQUESTS: RawResourceList = {"cpu": "10m", "memory": "2M"}
 
 
 def launcher_name(
@@ -102,12 +99,7 @@ def attachment_pod(
         metadata["annotations"] = {names.ANNOTATION_MIGRATION_JOB_NAME: migration.name}
     spec = {
         "containers": [
-            {
-                "name": "hotplug-disk",
-                "image": _IMAGE,
-                "command": ["/usr/bin/container-disk"],
-                "resources": attachment_resources(configuration),
-            }
+            {**_container(attachment_container(configuration)), "command": ["/usr/bin/container-disk"]}
         ],
         "nodeName": launcher.spec.node_name,
         "restartPolicy": "Never",
@@ -117,16 +109,6 @@ def attachment_pod(
         "volumes": [_claim(volume) for volume in volumes],
     }
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
-
-
-def attachment_resources(configuration: KubeVirtConfiguration) -> dict[str, RawResourceList]:
-    """What an attachment pod asks for: KubeVirt's constants, unless its CR says otherwise."""
-    limits, requests = dict(_ATTACHMENT_LIMITS), dict(_ATTACHMENT_REQUESTS)
-    for entry in configuration.support_container_resources or ():
-        if entry.type == _ATTACHMENT_TYPE:
-            limits |= entry.resources.limits or {}
-            requests |= entry.resources.requests or {}
-    return {"limits": limits, "requests": requests}
 
 
 def hotplugged(vmi: VirtualMachineInstance) -> list[Volume]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pkg.api.harvesterhci import Setting
 from pkg.generic.factory import Management
 from pkg.testcluster.kubevirt import wakeups
 from pkg.testcluster.kubevirt.creation import Clock, Creator, Placement
@@ -37,16 +36,22 @@ class Configuration:
     def __init__(self, management: Management, options: Options) -> None:
         self._kubevirts = management.kubevirts.cache()
         self._settings = management.settings.cache()
+        self._quotas = management.resource_quotas.cache()
+        self._namespaces = management.namespaces.cache()
         self._options = options
 
-    def rendering(self) -> Rendering:
-        return rendering(self._kubevirts.list(), self._setting(), self._options)
+    def rendering(self, namespace: str) -> Rendering:
+        """What holds for pods of this namespace."""
+        return rendering(
+            self._kubevirts.list(),
+            self._settings.get_by_key(constants.SETTING_OVERHEAD_RATIO),
+            self._options,
+            quotas=self._quotas.list(namespace),
+            namespace=self._namespaces.get_by_key(namespace),
+        )
 
     def limits(self) -> Limits:
         return limits(deployed_configuration(self._kubevirts.list()), self._options)
-
-    def _setting(self) -> Setting | None:
-        return self._settings.get_by_key(constants.SETTING_OVERHEAD_RATIO)
 
 
 def register(management: Management, options: Options) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from pkg.api.core import Namespace, ResourceQuota
 from pkg.api.harvesterhci import Setting
 from pkg.api.kubevirt import KubeVirt, KubeVirtConfiguration, VirtualMachineInstance
 from pkg.testcluster.kubevirt import objects
@@ -14,6 +15,8 @@ from pkg.util.launcher_pod import LauncherContainers, render_containers
 from pkg.util.memory_overhead import PROFILES, memory_overhead, normalize_ratio, parse_ratio
 
 NO_RATIO = ""
+LABEL_MEMORY_LIMITS_RATIO = "alpha.kubevirt.io/auto-memory-limits-ratio"
+_MEMORY_LIMITS_RATIO = 2.0
 REPORTING_PROFILE = "main"
 """The release whose VMIs report the overhead (status.memory.memoryOverhead), as the recorded objects do."""
 
@@ -28,11 +31,17 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Rendering:
-    """KubeVirt's configuration at one moment."""
+    """KubeVirt's configuration at one moment, for one namespace.
+
+    `quota_limits`: what ("cpu", "memory") a quota of the namespace limits; KubeVirt then sets that limit on a launcher
+    whose VMI has none, memory at `memory_limits_ratio` times the request.
+    """
 
     configuration: KubeVirtConfiguration
     ratio: str
     profile: str
+    quota_limits: frozenset[str] = frozenset()
+    memory_limits_ratio: float = _MEMORY_LIMITS_RATIO
 
     def overhead(self, vmi: objects.VirtualMachineInstance) -> int:
         """Bytes of memory that the launcher needs beside the guest."""
@@ -42,18 +51,56 @@ class Rendering:
     def containers(self, vmi: objects.VirtualMachineInstance) -> LauncherContainers:
         """The launcher's containers with their resources."""
         plain = VirtualMachineInstance(metadata=vmi.metadata, spec=vmi.spec)
-        return render_containers(plain, overhead=self.overhead(vmi), kubevirt=self.configuration)
+        return render_containers(
+            plain,
+            overhead=self.overhead(vmi),
+            kubevirt=self.configuration,
+            quota_limits=self.quota_limits,
+            memory_limits_ratio=self.memory_limits_ratio,
+        )
 
     @property
     def reports_overhead(self) -> bool:
         return self.profile == REPORTING_PROFILE
 
 
-def rendering(kubevirts: Iterable[KubeVirt], setting: Setting | None, options: Options) -> Rendering:
-    """The configuration that counts: KubeVirt's CR once it is Deployed, Harvester's setting for what it leaves open."""
+def rendering(
+    kubevirts: Iterable[KubeVirt],
+    setting: Setting | None,
+    options: Options,
+    *,
+    quotas: Iterable[ResourceQuota] = (),
+    namespace: Namespace | None = None,
+) -> Rendering:
+    """The configuration that counts: KubeVirt's CR once it is Deployed, Harvester's setting for what it leaves open.
+
+    `quotas` and `namespace` are those of the pod that is to be rendered.
+    """
     configuration = deployed_configuration(kubevirts)
-    ratio = overhead_ratio(configuration, setting)
-    return Rendering(configuration, ratio, options.overhead_profile)
+    return Rendering(
+        configuration=configuration,
+        ratio=overhead_ratio(configuration, setting),
+        profile=options.overhead_profile,
+        quota_limits=limited_by(quotas),
+        memory_limits_ratio=memory_limits_ratio(namespace),
+    )
+
+
+def limited_by(quotas: Iterable[ResourceQuota]) -> frozenset[str]:
+    """Which of cpu and memory one of the quotas limits."""
+    names = {name for quota in quotas for name in quota.hard}
+    limits_of = {constants.CPU: constants.LIMITS_CPU, constants.MEMORY: constants.LIMITS_MEMORY}
+    return frozenset(resource for resource, limit in limits_of.items() if limit in names)
+
+
+def memory_limits_ratio(namespace: Namespace | None) -> float:
+    """The namespace's label, if it is a number of at least 1, else KubeVirt's 2."""
+    label = namespace.labels.get(LABEL_MEMORY_LIMITS_RATIO, "") if namespace else ""
+    try:
+        ratio = float(label)
+    except ValueError:
+        return _MEMORY_LIMITS_RATIO
+    return ratio if 1.0 <= ratio < float("inf") else _MEMORY_LIMITS_RATIO
 
 
 def deployed_configuration(kubevirts: Iterable[KubeVirt]) -> KubeVirtConfiguration:

@@ -36,7 +36,7 @@ class Targets:
         placement: Placement,
         gate: Gate,
         hotplug: Hotplug,
-        rendering: Callable[[], Rendering],
+        rendering: Callable[[str], Rendering],
         clock: Clock,
         transport: Transport,
     ) -> None:
@@ -115,7 +115,7 @@ class Targets:
         wait = self._creator.refusals.wait(key, self._clock.loop())
         if wait > 0:
             raise RetryAfter(wait, "the attachment pod was refused")
-        configuration = self._rendering().configuration
+        configuration = self._rendering(view.migration.namespace).configuration
         body = attachment_pod(view.target, hotplugged(view.vmi), configuration, view.migration)
         if await self._creator.create(key, body, view.migration, "attachment pod") is not None:
             raise RetryAfter(self.retry_after(key) or 0.0, "the attachment pod was refused")
@@ -143,7 +143,7 @@ class Targets:
     async def _post(self, view: View) -> Refusal | None:
         migration, vmi = view.migration, view.vmi
         assert vmi is not None
-        rendering = self._rendering()
+        rendering = self._rendering(view.migration.namespace)
         body = launcher_pod(
             vmi,
             rendering.containers(vmi),

@@ -39,7 +39,7 @@ class InstanceHandler:
         placement: Placement,
         ending: Ending,
         hotplug: Hotplug,
-        rendering: Callable[[], Rendering],
+        rendering: Callable[[str], Rendering],
         clock: Clock,
     ) -> None:
         self._instances = instances
@@ -71,7 +71,7 @@ class InstanceHandler:
             await self._advance(vmi, launchers)
 
     async def _advance(self, vmi: VirtualMachineInstance, launchers: list[Pod]) -> None:
-        report = self._rendering().reports_overhead
+        report = self._rendering(vmi.namespace).reports_overhead
         patch = status_patch(vmi, launchers, self._clock.stamp(), report_overhead=report)
         if patch is None:
             patch = self._hotplug.status_patch(vmi, launchers)
@@ -90,7 +90,7 @@ class InstanceHandler:
         wait = self._creator.refusals.wait(vmi.key, self._clock.loop())
         if wait > 0:
             raise RetryAfter(wait, "the launcher was refused")
-        rendering = self._rendering()
+        rendering = self._rendering(vmi.namespace)
         pod_key = f"{vmi.namespace}/{launcher_name(vmi)}"
         node = self._placement.choose(pod_key, selector=vmi.spec.node_selector)
         if node is None:

@@ -53,7 +53,7 @@ class MigrationHandler:
         machines: CacheReader[VirtualMachine],
         pods: Pods,
         targets: Targets,
-        rendering: Callable[[], Rendering],
+        rendering: Callable[[str], Rendering],
         recorder: EventRecorder,
         options: Options,
         clock: Clock,
@@ -110,7 +110,7 @@ class MigrationHandler:
             now=self._clock.stamp(),
             age=self._age(migration),
             rival=self._migrations.rival(migration),
-            report_overhead=self._rendering().reports_overhead,
+            report_overhead=self._rendering(migration.namespace).reports_overhead,
         )
 
     async def _instance(self, migration: VirtualMachineInstanceMigration) -> VirtualMachineInstance | None:
