@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import datetime
 import logging
 import time
@@ -12,12 +13,13 @@ from typing import Any, NamedTuple
 
 from cachetools import TTLCache
 from prometheus_client import Counter
+from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt, wait_exponential
 
 from pkg.api import registry
 from pkg.api.meta import Object
 from pkg.api.registry import Resource
 from pkg.client.client import Client
-from pkg.client.errors import ApiError, NotFound
+from pkg.client.errors import AlreadyExists, ApiError, NotFound, ServerError, TooManyRequests, Unreachable
 from pkg.generic.errors import one_line
 from pkg.workqueue.queue import loop_time
 
@@ -34,6 +36,9 @@ _REMEMBERED = 4096
 _DEFAULT_NAMESPACE = "default"
 """Where events about cluster-scoped objects live."""
 _NAME_LIMIT = 253
+
+_TRIES = 6
+"""How often one event is tried, 1, 2, 4, 8 and 10 s apart: a restart of the API server should cost none."""
 
 DROPPED = Counter("headroom_events_dropped_total", "Events that were not written", ["reason"])
 
@@ -56,6 +61,8 @@ class _Occurrence:
     first: str
     last: str
     count: int = 1
+    name: str = ""
+    """The event's name, once it was tried to be created."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +133,15 @@ class EventRecorder:
         if self._writer is None or self._writer.done():
             self._writer = asyncio.get_running_loop().create_task(self._write_all(), name="event recorder")
 
+    @staticmethod
+    def _retrying() -> AsyncRetrying:
+        return AsyncRetrying(
+            retry=retry_if_exception_type((Unreachable, ServerError, TooManyRequests)),
+            wait=wait_exponential(multiplier=1, max=10),
+            stop=stop_after_attempt(_TRIES),
+            reraise=True,
+        )
+
     def _drop(self, why: str) -> None:
         self.dropped += 1
         DROPPED.labels(why).inc()
@@ -135,7 +151,7 @@ class EventRecorder:
             identity = next(iter(self._pending))
             occurrence = self._pending.pop(identity)
             try:
-                await self._write(identity, occurrence)
+                await self._retrying()(self._write, identity, occurrence)
             except ApiError as error:
                 log.warning("event %s on %s not written: %s", identity.reason, identity.key, one_line(error))
                 self._drop("refused")
@@ -155,9 +171,11 @@ class EventRecorder:
                 del self._written[identity]  # the API server keeps events for an hour, people may delete them
             else:
                 return
-        body = self._body(identity, occurrence)
-        await self._events.create(body, body["metadata"]["namespace"])
-        self._written[identity] = _Written(body["metadata"]["name"], occurrence.count)
+        if not occurrence.name:
+            occurrence.name = self._name(occurrence.reference["name"])
+        with contextlib.suppress(AlreadyExists):  # the try before got through, only its answer was lost
+            await self._events.create(self._body(identity, occurrence), _namespace(occurrence.reference))
+        self._written[identity] = _Written(occurrence.name, occurrence.count)
 
     async def _repeat(self, identity: _Identity, occurrence: _Occurrence, known: _Written) -> None:
         count = known.count + occurrence.count
@@ -170,7 +188,7 @@ class EventRecorder:
             "apiVersion": registry.EVENTS.api_version,
             "kind": registry.EVENTS.kind,
             "metadata": {
-                "name": self._name(occurrence.reference["name"]),
+                "name": occurrence.name,
                 "namespace": _namespace(occurrence.reference),
             },
             "involvedObject": {key: value for key, value in occurrence.reference.items() if value},

@@ -12,7 +12,7 @@ from pkg.api.kubevirt import VirtualMachine
 from pkg.api.meta import Object, ObjectMeta
 from pkg.api.registry import EVENTS
 from pkg.client.client import Client
-from pkg.client.errors import Forbidden, Unreachable
+from pkg.client.errors import AlreadyExists, Forbidden, ServerError, TooManyRequests, Unreachable
 from pkg.generic.events import QUEUE_LIMIT, EventRecorder, reference_to
 from tests.pkg.generic.fakes import FakeClient
 from tests.virtual_time import now, settle, virtual_time
@@ -178,7 +178,7 @@ async def test_names_fit_and_are_never_the_same() -> None:
     assert all(".." not in name for name in names)
 
 
-@pytest.mark.parametrize("error", [Forbidden("no", status=403), Unreachable("gone"), RuntimeError("odd")])
+@pytest.mark.parametrize("error", [Forbidden("no", status=403), RuntimeError("odd")])
 @virtual_time
 async def test_a_refused_event_is_dropped_and_the_next_is_written(
     error: Any, caplog: pytest.LogCaptureFixture
@@ -191,6 +191,52 @@ async def test_a_refused_event_is_dropped_and_the_next_is_written(
     assert [event["reason"] for event in recording.written()] == ["Written"]
     assert recording.recorder.dropped == 1
     assert "Refused on ns/default-abcde not written" in caplog.text
+
+
+PASSING = [
+    Unreachable("connection refused"),
+    ServerError("etcd is away", status=500),
+    TooManyRequests("slow down", status=429),
+]
+
+
+@virtual_time
+async def test_an_event_outlives_a_restart_of_the_server() -> None:
+    recording = Recording()
+    recording.server.errors["create"] = list(PASSING)
+    recording.recorder.event(quota(), "Warning", "A", "m")
+    await asyncio.sleep(60)
+    assert recording.counts() == [1]
+    assert recording.recorder.dropped == 0
+    recording.server.errors["merge_patch"] = list(PASSING)
+    recording.recorder.event(quota(), "Warning", "A", "m")
+    await asyncio.sleep(60)
+    assert recording.counts() == [2]
+
+
+@virtual_time
+async def test_an_event_whose_answer_was_lost_is_not_written_twice() -> None:
+    recording = Recording()
+    recording.server.errors["create"] = [
+        Unreachable("connection reset"),
+        AlreadyExists("exists", status=409, reason="AlreadyExists"),
+    ]
+    recording.recorder.event(quota(), "Warning", "A", "m")
+    await asyncio.sleep(60)
+    first, second = recording.server.asked("create")
+    assert first == second
+    assert recording.recorder.dropped == 0
+
+
+@virtual_time
+async def test_a_server_that_stays_away_is_given_up() -> None:
+    recording = Recording()
+    recording.server.errors["create"] = [Unreachable("connection refused")] * 6
+    recording.recorder.event(quota(), "Warning", "Lost", "m")
+    recording.recorder.event(quota(), "Warning", "Next", "m")
+    await asyncio.sleep(60)
+    assert [event["reason"] for event in recording.written()] == ["Next"]
+    assert recording.recorder.dropped == 1
 
 
 @virtual_time
