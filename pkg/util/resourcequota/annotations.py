@@ -103,6 +103,10 @@ class Journal:
                     return
         self._after[key] = text
 
+    def with_entry(self, key: str, resources: Mapping[str, Quantity]) -> Mapping[str, str]:
+        """The annotations as they would be with this entry."""
+        return self._after | {key: marshal(dict(resources))}
+
     def move(self, key: str, to: str) -> None:
         """Put what stands under one key under another."""
         self._after[to] = self._after.pop(key)

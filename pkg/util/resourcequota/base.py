@@ -44,7 +44,7 @@ def parse_limits(annotation: str) -> Mapping[str, str]:
     """
     try:
         document = json.loads(annotation)
-    except ValueError as exc:
+    except (ValueError, RecursionError) as exc:
         raise InvalidNamespaceAnnotation(f"field.cattle.io/resourceQuota is not JSON: {exc}") from exc
     limit = _field(_object(document, "the document"), "limit")
     limits: dict[str, str] = {}

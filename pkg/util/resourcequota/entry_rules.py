@@ -5,10 +5,10 @@ Every function changes the Journal it is given and nothing else.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from functools import reduce
 
-from pkg.util.names import migrating_key, migrating_uid_key
+from pkg.util.names import migrating_key
 from pkg.util.quantity import Quantity
 from pkg.util.resource_list import maximum
 from pkg.util.resourcequota.annotations import Entry, Journal
@@ -16,27 +16,31 @@ from pkg.util.resourcequota.demand import Demand, Standing
 from pkg.util.resourcequota.errors import InvalidEntry
 
 
-def drop_finished(journal: Journal, claims: Iterable[Demand], *, without_vmi: bool) -> bool:
+def drop_finished(journal: Journal, claims: Iterable[Demand]) -> bool:
     """Remove every key form of the VMs whose migrations are all over; whether anything was there.
 
-    Upstream does nothing once the VMI is gone, and the entry stays for good; `without_vmi` goes by the name.
+    As upstream, nothing is done once the VMI is gone; its entry ends as one that nothing explains.
     """
     removed = False
     for claim in claims:
-        if claim.standing is Standing.FINISHED and (claim.vmi is not None or without_vmi):
+        if claim.standing is Standing.FINISHED and claim.vmi is not None:
             for key in journal.keys_of(claim.vm_name, claim.vmi_uid):
                 removed |= journal.remove(key)
     return removed
 
 
-def unexplained(journal: Journal, claims: Mapping[str, Demand]) -> list[Entry]:
+def explained_keys(journal: Journal, claims: Iterable[Demand]) -> set[str]:
+    """The keys of the VMs that have a migration under way."""
+    under_way = [claim for claim in claims if claim.standing is not Standing.FINISHED]
+    return {key for claim in under_way for key in journal.keys_of(claim.vm_name, claim.vmi_uid)}
+
+
+def unexplained(journal: Journal, explained: Container[str], *, uids_unknown: bool) -> list[Entry]:
     """The entries that no migration accounts for.
 
-    While some migration's VMI is unknown, so is its UID: then a UID key might be its entry and counts as explained.
+    While some migration's VMI is unknown, so is its UID (`uids_unknown`): a UID key might then be its entry and
+    counts as explained.
     """
-    under_way = [claim for claim in claims.values() if claim.standing is not Standing.FINISHED]
-    explained = {key for claim in under_way for key in journal.keys_of(claim.vm_name, claim.vmi_uid)}
-    uids_unknown = any(claim.vmi is None for claim in under_way)
     return [
         entry
         for entry in journal.entries()
@@ -70,13 +74,13 @@ def drop_unexplained(
     return removed, waiting
 
 
-def adopt(journal: Journal, claim: Demand) -> None:
+def adopt(journal: Journal, vm_name: str, vmi_uid: str) -> None:
     """One VM counts once: gather every form of its key under our own, the greatest value of each resource kept.
 
     Garbage is left out; where nothing readable is left, the key goes and the entry is made afresh.
     """
-    ours = migrating_key(claim.vm_name)
-    keys = journal.keys_of(claim.vm_name, claim.vmi_uid)
+    ours = migrating_key(vm_name)
+    keys = journal.keys_of(vm_name, vmi_uid)
     readable: list[Mapping[str, Quantity]] = []
     for key in keys:
         try:
@@ -88,8 +92,3 @@ def adopt(journal: Journal, claim: Demand) -> None:
             journal.remove(key)
     if readable:
         journal.put(ours, reduce(maximum, readable))
-
-
-def entry_key(claim: Demand, *, by_uid: bool) -> str:
-    """The key a new entry is written under: Harvester's own form beside Harvester, else by name."""
-    return migrating_uid_key(claim.vmi_uid) if by_uid else migrating_key(claim.vm_name)

@@ -33,6 +33,24 @@ class NoLimits(ResourceQuotaError):
     reason = "MigrationNotScaled"
 
 
+class CapReached(ResourceQuotaError):
+    """`max-extra` allows no more to be added: the migration waits."""
+
+    reason = "MaxExtraReached"
+
+
+class TooManyEntries(ResourceQuotaError):
+    """The annotations are nearly as large as the API server lets them be: the migration waits."""
+
+    reason = "TooManyMigrations"
+
+
+class HoldLimitReached(ResourceQuotaError):
+    """A pod of the old side still counts long after its migration; its room is taken back all the same."""
+
+    reason = "HoldLimitReached"
+
+
 class InsufficientResources(ResourceQuotaError):
     """A VM cannot start within the quota; the text is Harvester's, `resource` is cpu, memory or storage."""
 

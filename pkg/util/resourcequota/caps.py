@@ -1,0 +1,49 @@
+"""How much may be added to a ResourceQuota: `max-extra` on it and on its namespace, and the room for annotations.
+
+A migration that a cap leaves out waits; the first in line is served first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pkg.util import constants
+from pkg.util.quantity import ZERO, Quantity
+from pkg.util.resourcequota.annotations import parse_resources
+from pkg.util.resourcequota.errors import CapReached, InvalidEntry, ResourceQuotaError, TooManyEntries
+
+MAX_ANNOTATION_BYTES = 200 * 1024
+"""An object's annotations may take 256 KiB; what is left is for others."""
+
+
+class Caps:
+    """The caps of one quota. A cap that is garbage allows nothing: better to wait than to overrun it."""
+
+    def __init__(self, *texts: str) -> None:
+        self._caps: list[Mapping[str, Quantity]] = []
+        self.problem: ResourceQuotaError | None = None
+        for text in filter(None, texts):
+            try:
+                self._caps.append(parse_resources(constants.ANNOTATION_MAX_EXTRA, text))
+            except InvalidEntry as exc:
+                self.problem = CapReached(f"{exc}: nothing is added")
+
+    def refuse(self, what: str, added: Mapping[str, Quantity]) -> ResourceQuotaError | None:
+        """Why `added` altogether is too much with `what` in it; None when it is not."""
+        if self.problem is not None:
+            return self.problem
+        for cap in self._caps:
+            for name, limit in sorted(cap.items()):
+                if added.get(name, ZERO) > limit:
+                    return CapReached(
+                        f"{what} waits: {name} would be raised by {added[name]}, max-extra is {limit}"
+                    )
+        return None
+
+
+def refuse_size(what: str, annotations: Mapping[str, str]) -> ResourceQuotaError | None:
+    """Why the annotations have grown too large with `what` in them; None when they have not."""
+    size = sum(len(key.encode()) + len(text.encode()) for key, text in annotations.items())
+    if size <= MAX_ANNOTATION_BYTES:
+        return None
+    return TooManyEntries(f"{what} waits: the annotations would take {size} of {MAX_ANNOTATION_BYTES} bytes")

@@ -1,0 +1,173 @@
+"""What each VM of a namespace claims of one ResourceQuota, in takeover mode. Pure.
+
+The base is for one side of a VM: a launcher pod and its attachment pods. Everything beyond is the claim:
+
+    entry = pods left over + the target's pods + the target's pods that are still to be created
+
+so the same sum holds the room before the target exists, while both run, and until the source is gone.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
+
+from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
+from pkg.util.constants import LABEL_MIGRATION_JOB_UID, PHASE_PENDING, PHASE_SCHEDULED, PHASE_SCHEDULING
+from pkg.util.quantity import QuantityError
+from pkg.util.resource_list import ResourceList, total
+from pkg.util.resourcequota.demand import Demand, Standing, demands, is_finished
+from pkg.util.resourcequota.errors import NoLimits, ResourceQuotaError
+from pkg.util.resourcequota.exact import attachments_usage, has_hotplugged_volumes, target_usage, usage_of
+from pkg.util.resourcequota.model import EstimateKind, Observed, Policy
+from pkg.util.resourcequota.sides import Side, Sides, assign, sides_by_vm
+
+_ATTACHING = (PHASE_PENDING, PHASE_SCHEDULING, PHASE_SCHEDULED)
+"""Phases in which KubeVirt may still create the target's attachment pods."""
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """One VM's claim. Resources are by every name that quota counts them under.
+
+    `since` is the creation time (RFC 3339) of its oldest migration under way: who came first is served first.
+    """
+
+    vm_name: str
+    vmi_uid: str
+    left_over: ResourceList
+    """Pods of an old side; a fact."""
+    target: ResourceList
+    """The pods of a target that exists beside the side that the VM lives in; a fact."""
+    future: ResourceList
+    """What is still to be created for a migration under way."""
+    formula: ResourceList | None
+    """Harvester's number for the same migration, under `--estimate harvester`."""
+    migrates: bool
+    """The VM has migrations, finished or not."""
+    under_way: bool
+    wanted: bool
+    refused: bool
+    since: str = ""
+    ended: float | None = None
+    """When its last migration ended, in seconds since the epoch."""
+
+    @property
+    def held(self) -> bool:
+        """The migration is over and a pod of the old side still counts."""
+        return not self.under_way and bool(self.left_over)
+
+    @property
+    def exact(self) -> ResourceList:
+        """What quota counts, and will count, of the VM beyond one side."""
+        return total([self.left_over, self.target, self.future])
+
+
+@dataclass(frozen=True, slots=True)
+class Claims:
+    """All claims by VM name, and what could not be worked out."""
+
+    by_vm: Mapping[str, Claim]
+    problems: tuple[ResourceQuotaError, ...]
+
+
+def claims(observed: Observed, policy: Policy) -> Claims:
+    """The claims of every VM that migrates or has pods of an old side left, by VM name."""
+    of_vm: dict[str, list[VirtualMachineInstanceMigration]] = defaultdict(list)
+    for migration in observed.migrations:
+        of_vm[migration.spec.vmi_name].append(migration)
+    asked = demands(observed.migrations, observed.instances)
+    sides = sides_by_vm(observed.pods)
+    found: dict[str, Claim] = {}
+    problems: list[ResourceQuotaError] = []
+    for name in sorted(asked.keys() | sides.keys()):
+        demand = asked.get(name) or Demand(name, Standing.FINISHED, False, observed.instances.get(name))
+        active = [m for m in of_vm[name] if not is_finished(m)]
+        ended = [m for m in of_vm[name] if is_finished(m)]
+        placed = assign(sides.get(name, ()), demand.vmi, {m.uid for m in active})
+        try:
+            claim = _claim(observed, policy, demand, active, ended, placed)
+        except QuantityError as exc:
+            problems.append(NoLimits(f"VM {name}: {exc}"))
+            continue
+        if (
+            claim.wanted
+            and policy.estimate is EstimateKind.HARVESTER
+            and claim.formula is None
+            and demand.vmi
+        ):
+            problems.append(NoLimits(f"VM {name} has neither a cpu nor a memory limit"))
+        found[name] = claim
+    return Claims(found, tuple(problems))
+
+
+def _claim(
+    observed: Observed,
+    policy: Policy,
+    demand: Demand,
+    active: list[VirtualMachineInstanceMigration],
+    ended: list[VirtualMachineInstanceMigration],
+    placed: Sides,
+) -> Claim:
+    spec = observed.quota.spec
+    wanted = demand.standing is Standing.WANTED and demand.vmi is not None
+    formula = None
+    if wanted and demand.vmi is not None and policy.estimate is EstimateKind.HARVESTER:
+        formula = observed.estimate(demand.vmi, observed.quota.hard)
+    return Claim(
+        vm_name=demand.vm_name,
+        vmi_uid=demand.vmi_uid,
+        left_over=usage_of((pod for side in placed.old for pod in side.pods), spec),
+        target=usage_of(placed.target.pods, spec) if placed.target else {},
+        future=_future(observed, demand.vmi, active, placed) if wanted and demand.vmi else {},
+        formula=dict(formula) if formula is not None else None,
+        migrates=bool(active or ended),
+        under_way=bool(active),
+        wanted=wanted,
+        refused=demand.refused,
+        since=min((m.metadata.creation_timestamp or "" for m in active), default=""),
+        ended=_ended(ended),
+    )
+
+
+def _future(
+    observed: Observed,
+    vmi: VirtualMachineInstance,
+    active: list[VirtualMachineInstanceMigration],
+    placed: Sides,
+) -> ResourceList:
+    """The target's pods that do not exist yet."""
+    spec, rendering = observed.quota.spec, observed.rendering
+    target = placed.target or (placed.main if _is_target(placed.main, active) else None)
+    if target is None:
+        return target_usage(vmi, placed.main, rendering, spec)
+    attaching = any(m.phase in _ATTACHING for m in active)
+    if attaching and has_hotplugged_volumes(vmi) and not target.attachments:
+        return attachments_usage(vmi, placed.main, rendering, spec)
+    return {}
+
+
+def _is_target(side: Side | None, active: list[VirtualMachineInstanceMigration]) -> bool:
+    """The VM has moved into its target before its migration says so: there is nothing left to create."""
+    return side is not None and side.launcher.labels.get(LABEL_MIGRATION_JOB_UID) in {m.uid for m in active}
+
+
+def _ended(migrations: list[VirtualMachineInstanceMigration]) -> float | None:
+    """When the last of them ended, as far as KubeVirt says so."""
+    times = []
+    for migration in migrations:
+        state = migration.status.migration_state
+        with suppress(ValueError):
+            if state is not None and state.end_timestamp:
+                times.append(datetime.fromisoformat(state.end_timestamp).timestamp())
+    return max(times, default=None)
+
+
+def entry_of(claim: Claim, policy: Policy) -> ResourceList:
+    """The value of the claim's entry: exactly what quota counts, or Harvester's number while it migrates."""
+    if policy.estimate is EstimateKind.HARVESTER and claim.wanted:
+        return total([claim.left_over, claim.formula or {}])
+    return claim.exact

@@ -1,0 +1,30 @@
+"""Which ResourceQuotas take part, and which are switched off. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pkg.api.core import ResourceQuota
+from pkg.util import constants
+from pkg.util.resourcequota.model import Mode
+
+
+def is_default(quota: ResourceQuota) -> bool:
+    """Rancher's default ResourceQuota, whose base is the namespace's annotation."""
+    return quota.labels.get(constants.LABEL_DEFAULT_RESOURCE_QUOTA) == "true"
+
+
+def is_managed(quota: ResourceQuota) -> bool:
+    """A ResourceQuota without Rancher that takes part by label, with a recorded base of its own."""
+    return quota.labels.get(constants.LABEL_MANAGED) == "true" and not is_default(quota)
+
+
+def takes_part(quota: ResourceQuota) -> bool:
+    """Whether a ResourceQuota is ours to scale at all: one of both kinds, and not on its way out."""
+    return not quota.deleting and (is_default(quota) or is_managed(quota))
+
+
+def is_off(annotations: Mapping[str, str], mode: Mode) -> bool:
+    """Whether auto-scaling is switched off there. In takeover mode our own mark says that the skip is ours."""
+    skipped = annotations.get(constants.ANNOTATION_SKIP_AUTO_SCALING) == "true"
+    return skipped and (mode is Mode.ASSIST or constants.ANNOTATION_OWNER not in annotations)
