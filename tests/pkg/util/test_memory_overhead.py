@@ -1,0 +1,361 @@
+"""The overhead against recorded results, the seeds' numbers, and each part of the formula by itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceSpec
+from pkg.util.memory_overhead import (
+    MI,
+    PROFILES,
+    harvester_delta,
+    memory_overhead,
+    normalize_ratio,
+    parse_ratio,
+    profile_for_version,
+)
+from pkg.util.quantity import Quantity, QuantityError
+from pkg.util.resource_list import format_resource_list, unmarshal
+from tests.pkg.util import vectors
+
+BOTH = {"limits.cpu": "3", "limits.memory": "5000Mi"}
+GI = 1024 * MI
+
+
+def spec(**domain: Any) -> VirtualMachineInstanceSpec:
+    return msgspec.convert({"domain": domain}, VirtualMachineInstanceSpec)
+
+
+def seed_spec() -> VirtualMachineInstanceSpec:
+    resources = {"limits": {"cpu": "2", "memory": "4Gi"}, "requests": {"cpu": "125m", "memory": "2730Mi"}}
+    return spec(cpu={"cores": 2, "sockets": 1, "threads": 1}, resources=resources)
+
+
+def overhead(
+    vmi_spec: VirtualMachineInstanceSpec, profile: str = "1.8", ratio: str = "", arch: str = "amd64"
+) -> int:
+    return memory_overhead(vmi_spec, ratio=ratio, arch=arch, profile=PROFILES[profile])
+
+
+def test_there_are_as_many_vectors_as_the_readme_says() -> None:
+    assert sum(1 for _ in vectors.lines("vmi-overhead")) == 400
+
+
+def as_it_was(vector: dict[str, Any]) -> VirtualMachineInstance:
+    """The VMI that Harvester was given.
+
+    Harvester adds the overhead to a copy of the memory limit. Of a limit such as "1.5Gi", which Go holds as a big
+    decimal, the copy shares its digits with the original: 42 VMIs were written down after the addition, and their
+    limit is the entry's. There the overhead is taken off again.
+    """
+    domain = vector["vmi"]["spec"]["domain"]
+    if was_changed(vector):
+        limits = domain["resources"]["limits"]
+        limits["memory"] = str(Quantity.parse(limits["memory"]) - Quantity.of(vector["overhead"]))
+        assert limits["memory"] in ("512Mi", "1536Mi")
+    return msgspec.convert(vector["vmi"], VirtualMachineInstance)
+
+
+def was_changed(vector: dict[str, Any]) -> bool:
+    limit = vector["vmi"]["spec"]["domain"]["resources"].get("limits", {}).get("memory")
+    entry = unmarshal(vector["entry"]) if vector["scale"] else {}
+    return "limits.memory" in entry and Quantity.parse(limit) == entry["limits.memory"]
+
+
+def test_few_vectors_were_recorded_after_the_fact() -> None:
+    assert sum(was_changed(vector) for vector in vectors.lines("vmi-overhead")) == 42
+
+
+def test_the_overhead_is_kubevirts_on_both_architectures() -> None:
+    for vector in vectors.lines("vmi-overhead"):
+        vmi = as_it_was(vector)
+        ours = [memory_overhead(vmi.spec, ratio=vector["ratio"], arch=arch) for arch in ("amd64", "arm64")]
+        assert ours == [vector["overhead"], vector["overhead_arm64"]], vector
+
+
+def test_the_delta_is_harvesters() -> None:
+    for vector in vectors.lines("vmi-overhead"):
+        delta = harvester_delta(as_it_was(vector).spec, vector["hard"], vector["ratio"])
+        assert (delta is not None) == vector["scale"], vector
+        assert delta is None or delta == unmarshal(vector["entry"]), vector
+
+
+@pytest.mark.parametrize(
+    ("profile", "ratio", "delta"),
+    [
+        pytest.param("1.8", "1.5", "4737464313", id="Harvester 1.7.0 with ratio 1.5"),
+        pytest.param("1.8", "4.5", "5622461313", id="Harvester 1.7.0 with ratio 4.5"),
+        pytest.param("0.54", "1.5", "4531245057", id="Harvester 1.2.1, which knows no ratio"),
+    ],
+)
+def test_the_seeds_numbers(profile: str, ratio: str, delta: str) -> None:
+    computed = harvester_delta(seed_spec(), BOTH, ratio, profile=PROFILES[profile])
+    assert computed is not None
+    assert format_resource_list(computed) == {"limits.cpu": "2", "limits.memory": delta}
+
+
+@pytest.mark.parametrize(
+    ("base", "ratio", "profile", "hard"),
+    [
+        ("5000Mi", "1.5", "1.8", "9980344313"),
+        ("5000Mi", "4.5", "1.8", "10865341313"),
+        ("6000Mi", "4.5", "1.8", "11913917313"),
+        ("60Gi", "1.5", "0.54", "68955754497"),
+    ],
+)
+def test_the_seeds_quotas(base: str, ratio: str, profile: str, hard: str) -> None:
+    delta = harvester_delta(seed_spec(), BOTH, ratio, profile=PROFILES[profile])
+    assert delta is not None
+    assert str(Quantity.parse(base) + delta["limits.memory"]) == hard
+
+
+@pytest.mark.parametrize(
+    ("ratio", "expected"),
+    [("", 315969537), ("1.0", 315969537), ("1.5", 473954537)],
+)
+def test_the_recorded_pods_overhead_is_what_the_main_profile_says(ratio: str, expected: int) -> None:
+    assert overhead(seed_spec(), "main", ratio) == expected
+
+
+@pytest.mark.parametrize(
+    ("hard", "limits", "delta"),
+    [
+        pytest.param(BOTH, {"cpu": "2"}, {"limits.cpu": "2"}, id="a VMI with a cpu limit only"),
+        pytest.param(BOTH, {"cpu": "0", "memory": "0"}, None, id="limits of zero are none"),
+        pytest.param(BOTH, {}, None, id="a VMI without limits is not scaled"),
+        pytest.param(
+            {"limits.cpu": "1"}, {"memory": "1Gi"}, {}, id="a quota without that limit gets nothing"
+        ),
+        pytest.param({}, {"cpu": "2"}, None, id="a quota without either limit is not scaled"),
+        pytest.param({"pods": "1"}, {"cpu": "2"}, None, id="a quota on other things is not scaled"),
+        pytest.param({"limits.cpu": "1"}, {"cpu": "3e0"}, {"limits.cpu": "3e0"}, id="a spelling is kept"),
+    ],
+)
+def test_only_what_both_limit_is_in_the_delta(
+    hard: dict[str, str], limits: dict[str, str], delta: dict[str, str] | None
+) -> None:
+    computed = harvester_delta(spec(resources={"limits": limits}), hard, "1.5")
+    assert (computed if computed is None else format_resource_list(computed)) == delta
+
+
+BASE = 25 * MI + 100 * MI + 25 * MI + 40 * MI + 30 * MI + 8 * MI + 8 * MI + 32 * MI
+
+
+@pytest.mark.parametrize(
+    ("domain", "more"),
+    [
+        pytest.param({}, 0, id="nothing asked for"),
+        pytest.param({"cpu": {"cores": 4}}, 3 * 8 * MI, id="8Mi a vCPU"),
+        pytest.param(
+            {"cpu": {"cores": 2, "sockets": 3, "threads": 2}}, 11 * 8 * MI, id="the topology's product"
+        ),
+        pytest.param({"cpu": {"sockets": 3}}, 2 * 8 * MI, id="a zero factor is left out"),
+        pytest.param({"cpu": {}}, 0, id="an empty topology is one vCPU"),
+        pytest.param(
+            {"resources": {"limits": {"cpu": "2500m"}}}, 2 * 8 * MI, id="without topology the cpu limit"
+        ),
+        pytest.param(
+            {"resources": {"requests": {"cpu": "1500m"}}}, 8 * MI, id="else the cpu request, rounded up"
+        ),
+        pytest.param(
+            {"resources": {"limits": {"cpu": "0"}, "requests": {"cpu": "9"}}},
+            0,
+            id="a limit of zero counts as given",
+        ),
+        pytest.param({"resources": {"requests": {"memory": "512k"}}}, 1000, id="one bit for 512 of memory"),
+        pytest.param(
+            {"resources": {"requests": {"memory": "1"}}}, 1, id="memory is rounded up to whole kilobytes"
+        ),
+        pytest.param({"devices": {"autoattachGraphicsDevice": False}}, -32 * MI, id="no video"),
+        pytest.param({"devices": {"autoattachGraphicsDevice": True}}, 0, id="video asked for"),
+        pytest.param({"devices": {"gpus": [{"name": "g"}, {"name": "h"}]}}, GI, id="GPUs, 1Gi for all"),
+        pytest.param({"devices": {"hostDevices": [{"name": "h"}]}}, GI, id="a host device"),
+        pytest.param({"devices": {"interfaces": [{"name": "s", "sriov": {}}]}}, GI, id="an SR-IOV interface"),
+        pytest.param(
+            {"devices": {"interfaces": [{"name": "m", "masquerade": {}}]}}, 0, id="a plain interface"
+        ),
+        pytest.param({"devices": {"tpm": {}}}, 53 * MI, id="a TPM"),
+        pytest.param({"devices": {"tpm": {"enabled": False}}}, 0, id="a TPM that is switched off"),
+        pytest.param({"launchSecurity": {"sev": {}}}, 256 * MI, id="SEV"),
+        pytest.param({"launchSecurity": {"snp": {}}}, 256 * MI, id="SEV-SNP"),
+        pytest.param({"launchSecurity": {"tdx": {}}}, 0, id="TDX costs nothing"),
+        pytest.param({"cpu": {"cores": 1, "dedicatedCpuPlacement": True}}, 100 * MI, id="dedicated CPUs"),
+        pytest.param(
+            {"memory": {"reservedOverhead": {"addedOverhead": "7Mi"}}}, 7 * MI, id="a reserve asked for"
+        ),
+        pytest.param({"memory": {"reservedOverhead": {}}}, 0, id="a reserve of nothing"),
+        pytest.param(
+            {"resources": {"requests": {"cpu": "1"}, "limits": {"cpu": "1", "memory": "1Gi"}}},
+            100 * MI,
+            id="Guaranteed: memory limit without request",
+        ),
+        pytest.param(
+            {
+                "resources": {
+                    "requests": {"cpu": "1", "memory": "512k"},
+                    "limits": {"cpu": "1", "memory": "512k"},
+                }
+            },
+            100 * MI + 1000,
+            id="Guaranteed: requests are the limits",
+        ),
+        pytest.param(
+            {"resources": {"requests": {"cpu": "500m"}, "limits": {"cpu": "1", "memory": "1Gi"}}},
+            0,
+            id="not Guaranteed: the cpu request is less",
+        ),
+        pytest.param(
+            {"resources": {"limits": {"cpu": "1", "memory": "1Gi"}}}, 0, id="not Guaranteed: no cpu request"
+        ),
+    ],
+)
+def test_each_part_of_the_formula(domain: dict[str, Any], more: int) -> None:
+    assert overhead(spec(**domain)) == BASE + more
+
+
+@pytest.mark.parametrize(
+    ("extra", "more"),
+    [
+        ({"livenessProbe": {"exec": {}}}, 110 * MI),
+        ({"readinessProbe": {"exec": {}}}, 110 * MI),
+        ({"livenessProbe": {"exec": {}}, "readinessProbe": {"exec": {}}}, 120 * MI),
+        ({"livenessProbe": {"httpGet": {}}}, 0),
+        ({"volumes": [{"name": "d", "downwardMetrics": {}}, {"name": "e", "downwardMetrics": {}}]}, 1 * MI),
+    ],
+)
+def test_parts_that_stand_outside_the_domain(extra: dict[str, Any], more: int) -> None:
+    assert overhead(msgspec.convert({"domain": {}, **extra}, VirtualMachineInstanceSpec)) == BASE + more
+
+
+def test_arm64_has_its_firmware_flash() -> None:
+    assert overhead(spec(), arch="arm64") == BASE + 128 * MI
+    assert overhead(spec(), arch="s390x") == BASE
+
+
+def test_the_ratio_adds_whole_kilobytes_cut_off() -> None:
+    # 1.5: half of the overhead in kilobytes, rounded up before and cut after.
+    assert overhead(spec(), ratio="1.5") == BASE + int(-(-BASE // 1000) * 0.5) * 1000
+
+
+@pytest.mark.parametrize(
+    ("value", "default", "expected"),
+    [
+        pytest.param("2.0", "1.5", "2.0", id="the value"),
+        pytest.param("", "2.5", "2.5", id="an empty value: the default"),
+        pytest.param("", "", "1.5", id="both empty"),
+        pytest.param("0", "3.0", "1.5", id="zero does not fall back on the default"),
+        pytest.param("0.0", "", "1.5", id="zero otherwise spelled"),
+        pytest.param("0.9", "", "1.5", id="too small"),
+        pytest.param("10.1", "", "1.5", id="too large"),
+        pytest.param("10", "", "10", id="the largest"),
+        pytest.param("1", "", "1", id="the smallest"),
+        pytest.param("1e0", "", "1e0", id="an exponent"),
+        pytest.param("abc", "2.0", "1.5", id="no number"),
+        pytest.param("nan", "", "1.5", id="not a number"),
+        pytest.param("1_5", "", "1.5", id="Python's own spellings are no numbers"),
+        pytest.param(" 2", "", "1.5", id="white space"),
+    ],
+)
+def test_the_setting_is_read_as_harvester_reads_it(value: str, default: str, expected: str) -> None:
+    assert normalize_ratio(value, default) == expected
+    assert parse_ratio(expected) is not None
+
+
+@pytest.mark.parametrize(
+    ("observed", "profile"),
+    [
+        ("v1.8.3", "1.8"),
+        ("1.8.0-150600.1.1", "1.8"),
+        ("v1.9.0", "1.8"),
+        ("v1.10.0", "main"),
+        ("v2.0.0", "main"),
+        ("v1.7.0", "1.7"),
+        ("v1.6.2", "1.6"),
+        ("v1.5.0", "1.5"),
+        ("v1.4.1", "1.1"),
+        ("v1.3.1", "1.1"),
+        ("v1.0.1", "1.0"),
+        ("v0.59.2", "0.59"),
+        ("v0.58.0", "0.57"),
+        ("v0.54.0", "0.54"),
+        ("v0.30.0", "0.54"),
+        ("", "1.8"),
+        (None, "1.8"),
+        ("devel", "1.8"),
+    ],
+)
+def test_a_kubevirt_version_has_the_constants_of_its_release(observed: str | None, profile: str) -> None:
+    assert profile_for_version(observed) is PROFILES[profile]
+
+
+QOS = {"cpu": {"cores": 1, "dedicatedCpuPlacement": True}}
+
+
+@pytest.mark.parametrize(
+    ("profile", "domain", "ratio", "expected"),
+    [
+        pytest.param("0.54", {}, "", (25 + 75 + 17 + 33 + 30 + 16 + 16) * MI, id="0.54 as in the seed"),
+        pytest.param("1.0", {}, "", (25 + 100 + 20 + 35 + 30 + 16 + 16) * MI, id="1.0"),
+        pytest.param("1.5", {}, "", (25 + 100 + 25 + 40 + 30 + 16 + 16) * MI, id="1.5: larger daemons"),
+        pytest.param("1.6", {}, "", BASE, id="1.6: larger video"),
+        pytest.param("main", {}, "", BASE + 20 * MI, id="main: larger qemu"),
+        pytest.param("0.59", {}, "2.0", (25 + 100 + 20 + 35 + 30 + 16 + 16) * MI, id="0.59 knows no ratio"),
+        pytest.param("1.0", QOS, "", (25 + 100 + 20 + 35 + 30 + 16 + 16) * MI, id="1.0 adds nothing for QoS"),
+        pytest.param("1.7", {"launchSecurity": {"snp": {}}}, "", BASE + 256 * MI, id="1.7 knows SEV-SNP"),
+        pytest.param("1.6", {"launchSecurity": {"snp": {}}}, "", BASE, id="1.6 does not"),
+        pytest.param(
+            "1.5",
+            {"devices": {"tpm": {"enabled": False}}},
+            "",
+            (25 + 100 + 25 + 40 + 30 + 16 + 16 + 53) * MI,
+            id="1.5 counts a TPM even when it is off",
+        ),
+        pytest.param(
+            "1.7",
+            {"memory": {"reservedOverhead": {"addedOverhead": "7Mi"}}},
+            "",
+            BASE,
+            id="1.7 knows no reserve",
+        ),
+    ],
+)
+def test_each_release_has_its_own_formula(
+    profile: str, domain: dict[str, Any], ratio: str, expected: int
+) -> None:
+    assert overhead(spec(**domain), profile, ratio) == expected
+
+
+def test_the_ratio_covers_the_qos_part_since_1_6() -> None:
+    part = 100 * MI
+    before, since = (
+        overhead(spec(**QOS), p, "2.0") - overhead(spec(cpu={"cores": 1}), p, "2.0") for p in ("1.5", "1.6")
+    )
+    assert before == part
+    assert abs(since - 2 * part) < 2000
+
+
+@pytest.mark.parametrize(
+    ("domain", "names"),
+    [
+        ({"resources": {"requests": {"memory": "lots"}}}, "memory"),
+        ({"resources": {"limits": {"cpu": "2 cores"}}}, "cpu"),
+        ({"memory": {"reservedOverhead": {"addedOverhead": "some"}}}, "some"),
+    ],
+)
+def test_a_quantity_that_is_none_is_an_error_that_says_which(domain: dict[str, Any], names: str) -> None:
+    with pytest.raises(QuantityError, match=names):
+        overhead(spec(**domain))
+
+
+def test_a_fraction_of_a_byte_rounds_the_overhead_up_and_stays_exact_in_the_delta() -> None:
+    domain = {
+        "memory": {"reservedOverhead": {"addedOverhead": "1500m"}},
+        "resources": {"limits": {"memory": "1Gi"}},
+    }
+    delta = harvester_delta(spec(**domain), BOTH, "1.0")
+    assert delta is not None
+    assert overhead(spec(**domain)) == BASE + 2
+    assert delta["limits.memory"] == Quantity.of(GI + BASE) + Quantity.parse("1500m")

@@ -1,0 +1,99 @@
+"""Entry keys: valid whatever the VM's name, told apart, and read back in all three forms."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pkg.util.names import EntryKey, migrating_key, migrating_uid_key, parse_entry_key
+
+PREFIX = "harvesterhci.io/migrating-"
+VALID_NAME_PART = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
+UID = "5700f8be-87ba-4bdf-a332-a8b30c68e717"
+LABEL = st.from_regex(r"[a-z0-9]([-a-z0-9]{0,80}[a-z0-9])?", fullmatch=True)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param("vm1", id="a short name"),
+        pytest.param("a" * 53, id="the longest name that fits"),
+        pytest.param("web.prod-1", id="a name with a dot"),
+        pytest.param("x-aaaaaaaaaaaaaaaa", id="a name that ends like a hash in small letters"),
+    ],
+)
+def test_a_name_that_fits_stands_in_the_key_as_harvester_writes_it(name: str) -> None:
+    assert migrating_key(name) == PREFIX + name
+    assert parse_entry_key(PREFIX + name) == EntryKey("name", name)
+
+
+@pytest.mark.parametrize(
+    ("name", "readable"),
+    [
+        pytest.param("a" * 54, "a" * 36, id="one letter too long"),
+        pytest.param("b" * 63, "b" * 36, id="as long as a name can be"),
+        pytest.param("c" * 35 + "." * 10 + "d" * 18, "c" * 35, id="a cut behind a dot"),
+        pytest.param("e" * 30 + "-" * 20 + "f" * 13, "e" * 30, id="a cut within dashes"),
+        pytest.param("g" * 253, "g" * 36, id="as long as a subdomain can be"),
+        pytest.param("-", "vm", id="a name that is no name"),
+        pytest.param("", "vm", id="no name at all"),
+        pytest.param("ü" * 10, "vm", id="letters that no key may hold"),
+    ],
+)
+def test_a_name_that_does_not_fit_is_cut_and_hashed(name: str, readable: str) -> None:
+    key = migrating_key(name)
+    assert key.startswith(f"{PREFIX}{readable}-H")
+    assert VALID_NAME_PART.fullmatch(key.removeprefix("harvesterhci.io/"))
+    assert parse_entry_key(key) == EntryKey("hashed", key.removeprefix(PREFIX))
+
+
+def test_long_names_with_the_same_beginning_have_different_keys() -> None:
+    names = ["a" * 60 + f"-{number:03d}" for number in range(1000)]
+    assert len({migrating_key(name) for name in names}) == 1000
+
+
+def test_a_key_does_not_change_from_one_release_to_the_next() -> None:
+    assert migrating_key("a" * 54) == PREFIX + "a" * 36 + "-HUPYBW2JZEVQSOWB"
+
+
+@given(st.text(max_size=300))
+def test_the_key_is_valid_whatever_the_name(name: str) -> None:
+    key = migrating_key(name)
+    assert VALID_NAME_PART.fullmatch(key.removeprefix("harvesterhci.io/"))
+    assert migrating_key(name) == key
+
+
+@given(LABEL, LABEL)
+def test_two_vms_never_share_a_key(one: str, other: str) -> None:
+    assert (migrating_key(one) == migrating_key(other)) == (one == other)
+
+
+@given(LABEL)
+def test_no_vm_can_be_named_like_another_ones_hash(name: str) -> None:
+    hashed = migrating_key(name + "x" * 60).removeprefix(PREFIX)
+    assert hashed != hashed.lower()
+
+
+def test_the_uid_form_is_harvesters() -> None:
+    assert migrating_uid_key(UID) == f"harvesterhci.io/migratingUID-{UID}"
+    assert parse_entry_key(migrating_uid_key(UID)) == EntryKey("uid", UID)
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        pytest.param("harvesterhci.io/migratingCompensation", id="the compensation"),
+        pytest.param("harvesterhci.io/migratingScalingResyncNeeded", id="the resync flag"),
+        pytest.param("harvesterhci.io/skipResourceQuotaAutoScaling", id="the off switch"),
+        pytest.param("harvesterhci.io/migrating-", id="a name key without a name"),
+        pytest.param("harvesterhci.io/migratingUID-", id="a uid key without a uid"),
+        pytest.param("example.com/migrating-vm1", id="another prefix"),
+        pytest.param("migrating-vm1", id="no prefix"),
+        pytest.param("", id="nothing"),
+    ],
+)
+def test_other_annotations_are_no_entries(key: str) -> None:
+    assert parse_entry_key(key) is None

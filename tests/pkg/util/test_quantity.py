@@ -1,0 +1,250 @@
+"""Quantities against apimachinery's own results, and what must hold for any."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pkg.util.quantity import NANOS, ZERO, Format, Quantity, QuantityError
+from tests.pkg.util import vectors
+
+VECTORS = list(vectors.lines("quantity"))
+GOOD = [vector for vector in VECTORS if "error" not in vector]
+INT64 = 2**63
+
+
+def parse(text: str | int | float) -> Quantity:
+    return Quantity.parse(text)
+
+
+def test_there_are_as_many_vectors_as_the_readme_says() -> None:
+    assert len(VECTORS) == 617
+    assert len(GOOD) == 518
+
+
+def outcome(text: str) -> dict[str, Any]:
+    """What a vector says of its text, apart from the numbers."""
+    try:
+        quantity = parse(text)
+    except QuantityError:
+        return {"in": text, "error": True}
+    return {"in": text, "canonical": str(quantity), "zero": quantity.is_zero()}
+
+
+def test_a_text_is_a_quantity_exactly_when_apimachinery_says_so_and_printed_alike() -> None:
+    keys = ("in", "error", "canonical", "zero")
+    expected = [{key: vector[key] for key in keys if key in vector} for vector in VECTORS]
+    assert [outcome(vector["in"]) for vector in VECTORS] == expected
+
+
+def test_sums_differences_and_comparisons_are_apimachinerys() -> None:
+    compared = 0
+    for vector in GOOD:
+        if "prev" not in vector:
+            continue
+        a, b = parse(vector["prev"]), parse(vector["in"])
+        ours = ((a > b) - (a < b), str(a + b), str(a - b))
+        assert ours == (vector["cmp_prev"], vector["prev_plus"], vector["prev_minus"]), vector
+        compared += 1
+    assert compared > 400
+
+
+def test_the_integer_value_is_gos_where_go_does_not_overflow() -> None:
+    compared = 0
+    for vector in GOOD:
+        quantity = parse(vector["in"])
+        # Go's slow path cuts negative numbers to 64 bits before it divides: its results for those are noise.
+        if quantity.nanos >= 0 and quantity.value() < INT64:
+            assert quantity.value() == int(vector["value"]), vector
+            compared += 1
+        if 0 <= quantity.milli_value() < INT64:
+            assert quantity.milli_value() == int(vector["milli"]), vector
+    assert compared > 300
+
+
+@pytest.mark.parametrize(
+    ("text", "value", "milli"),
+    [
+        pytest.param("1", 1, 1000, id="a whole number is itself"),
+        pytest.param("1m", 1, 1, id="a part of one rounds up to one"),
+        pytest.param("1500m", 2, 1500, id="one and a half rounds up"),
+        pytest.param("1n", 1, 1, id="the finest step still counts as something"),
+        pytest.param("-1500m", -2, -1500, id="a negative number rounds away from zero"),
+        pytest.param("3E", 3 * 10**18, 3 * 10**21, id="beyond 64 bits there is no overflow"),
+        pytest.param("", None, None, id="nothing is no quantity"),
+    ],
+)
+def test_values_round_up(text: str, value: int | None, milli: int | None) -> None:
+    if value is None:
+        with pytest.raises(QuantityError):
+            parse(text)
+        return
+    assert (parse(text).value(), parse(text).milli_value()) == (value, milli)
+
+
+@pytest.mark.parametrize(
+    ("text", "printed"),
+    [
+        pytest.param("+39", "+39", id="what looks canonical to Go is kept as written"),
+        pytest.param("0Gi", "0", id="zero has no suffix"),
+        pytest.param("-0", "0", id="zero has no sign"),
+        pytest.param("1000", "1k", id="thousands become k"),
+        pytest.param("1024Mi", "1Gi", id="binary units are reduced"),
+        pytest.param("1000Ki", "1000Ki", id="a binary number that does not reduce stays"),
+        pytest.param("512", "512", id="a plain number stays"),
+        pytest.param("0.5Gi", "512Mi", id="half a unit is the smaller unit"),
+        pytest.param("0.5Ki", "512", id="below 1024 a binary number is printed plainly"),
+        pytest.param("1e3", "1e3", id="an exponent stays an exponent"),
+        pytest.param("10e2", "1e3", id="an exponent becomes a multiple of three"),
+        pytest.param("0.1n", "1n", id="less than a nano is rounded up to one"),
+        pytest.param("4837000000E", "4837", id="beyond E apimachinery prints no suffix at all"),
+        pytest.param("100Ei", "9223372036854775807", id="binary numbers are capped"),
+    ],
+)
+def test_the_spelling_is_apimachinerys(text: str, printed: str) -> None:
+    assert str(parse(text)) == printed
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param("1e2000000000", id="an exponent that would fill memory"),
+        pytest.param("1e99999999999999999999", id="an exponent beyond 64 bits"),
+        pytest.param("9" * 1_000_000, id="a million digits"),
+        pytest.param("0" * 1_000_000 + "x", id="a million zeros and garbage"),
+        pytest.param("1" + "." * 900, id="dots without end"),
+    ],
+)
+def test_hostile_text_is_refused_at_once(text: str) -> None:
+    started = time.monotonic()
+    with pytest.raises(QuantityError) as caught:
+        parse(text)
+    assert time.monotonic() - started < 1
+    assert len(str(caught.value)) < 200
+
+
+@pytest.mark.parametrize(
+    "text", ["Ei", "Pi", "-Ei", ".Ei", "e-12", "1_000", " 1", "1\n", "١", "1e", "0x10", "∞"]
+)
+def test_text_that_only_looks_like_a_quantity_is_none(text: str) -> None:
+    with pytest.raises(QuantityError):
+        parse(text)
+
+
+@pytest.mark.parametrize("text", ["Ki", "m", ".", "+", "-", "e5"])
+def test_text_without_digits_is_zero_where_apimachinery_takes_it(text: str) -> None:
+    assert parse(text) == ZERO
+
+
+@pytest.mark.parametrize(
+    ("number", "printed"),
+    [
+        (2, "2"),
+        (2.5, "2500m"),
+        (1e22, "10e21"),
+        (0.1, "100m"),
+        (-3, "-3"),
+        (10**30, "1"),
+        (4294967296, "4294967296"),
+    ],
+)
+def test_plain_json_numbers_are_quantities(number: float, printed: str) -> None:
+    assert str(parse(number)) == printed
+
+
+@pytest.mark.parametrize(
+    "raw", [True, None, [], {}, float("nan"), float("inf"), b"1", pytest.param(10**5000, id="too large")]
+)
+def test_other_json_values_are_none(raw: Any) -> None:
+    with pytest.raises(QuantityError):
+        parse(raw)
+
+
+def test_a_sum_takes_the_format_of_the_left_side() -> None:
+    assert str(parse("1Gi") + parse("1G")) == str(Quantity.of(2**30 + 10**9, Format.BINARY_SI))
+    assert (parse("1Gi") + parse("1G")).format is Format.BINARY_SI
+
+
+def test_a_sum_with_zero_on_the_left_takes_the_format_of_the_right_side() -> None:
+    assert str(ZERO + parse("2048Ki")) == "2Mi"
+    assert str(parse("0e3") - parse("2048Ki")) == "-2Mi"
+
+
+def test_equal_amounts_are_equal_and_hash_alike_however_they_are_spelled() -> None:
+    assert parse("1024Mi") == parse("1Gi") == parse("1073741824")
+    assert len({parse("1"), parse("1000m"), parse("1e0")}) == 1
+    assert parse("1") != 1
+
+
+def test_a_quantity_is_true_when_it_is_not_zero() -> None:
+    assert parse("1n")
+    assert not parse("0.0")
+
+
+def test_a_text_is_parsed_once() -> None:
+    assert parse("4737464313") is parse("4737464313")
+
+
+NANO = st.integers(min_value=-(10**30), max_value=10**30)
+QUANTITIES = st.builds(Quantity, NANO, st.sampled_from(Format))
+SUFFIXES = st.sampled_from(
+    ["", "n", "u", "m", "k", "M", "G", "T", "P", "E", "Ki", "Mi", "Gi", "e3", "e-3", "E2"]
+)
+TEXTS = st.builds(
+    lambda sign, whole, fraction, suffix: f"{sign}{whole}{fraction}{suffix}",
+    st.sampled_from(["", "+", "-"]),
+    st.integers(min_value=0, max_value=10**12),
+    st.one_of(st.just(""), st.integers(min_value=0, max_value=10**6).map(lambda n: f".{n}")),
+    SUFFIXES,
+)
+
+
+@given(QUANTITIES)
+def test_what_is_printed_reads_back_as_the_same_amount(quantity: Quantity) -> None:
+    # Beyond 10^21 round numbers lose their zeros in print, and binary numbers are capped.
+    if abs(quantity.nanos) < 10**21 * NANOS and (
+        quantity.format is not Format.BINARY_SI or abs(quantity.nanos) < INT64 * NANOS
+    ):
+        assert parse(str(quantity)) == quantity
+
+
+@given(TEXTS)
+def test_printing_is_stable(text: str) -> None:
+    printed = str(parse(text))
+    assert str(parse(printed)) == printed
+    assert parse(printed) == parse(text)
+
+
+@given(QUANTITIES, QUANTITIES)
+def test_adding_and_subtracting_are_inverse(a: Quantity, b: Quantity) -> None:
+    assert (a + b) - b == a
+    assert (a - b) + b == a
+    assert -(a - b) == b - a
+    assert a + b == b + a
+
+
+@given(QUANTITIES, QUANTITIES)
+def test_the_order_is_the_order_of_amounts(a: Quantity, b: Quantity) -> None:
+    assert (a < b) == (a.nanos < b.nanos)
+    assert (a <= b) == (a - b <= ZERO)
+
+
+@given(QUANTITIES)
+def test_the_integer_value_is_the_least_that_covers_the_amount(quantity: Quantity) -> None:
+    value = quantity.value()
+    assert abs(value) * NANOS >= abs(quantity.nanos)
+    assert abs(quantity.nanos) > (abs(value) - 1) * NANOS
+
+
+@given(st.text(max_size=12))
+def test_any_text_is_a_quantity_or_an_error_of_its_own(text: str) -> None:
+    try:
+        said = str(parse(text))
+    except QuantityError as error:
+        said = str(error)
+    assert said
+    assert "\n" not in said
