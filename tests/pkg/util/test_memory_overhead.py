@@ -55,7 +55,7 @@ def as_it_was(vector: dict[str, Any]) -> VirtualMachineInstance:
     if was_changed(vector):
         limits = domain["resources"]["limits"]
         limits["memory"] = str(Quantity.parse(limits["memory"]) - Quantity.of(vector["overhead"]))
-        assert limits["memory"] in ("512Mi", "1536Mi")
+        assert Quantity.parse(limits["memory"]).value() in (512 * MI, 1536 * MI)
     return msgspec.convert(vector["vmi"], VirtualMachineInstance)
 
 
