@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
     from pkg.client.config import ClientConfig
     from pkg.controller.options import Options
+    from pkg.util.memory_overhead import OverheadProfile
 
 
 def controller(
@@ -32,8 +34,33 @@ def controller(
         typer.Option(envvar="HEADROOM_MODE", help="Replace Harvester's controllers, or run beside them."),
     ] = ModeChoice.TAKEOVER,
     estimate: Annotated[
-        Estimate, typer.Option(envvar="HEADROOM_ESTIMATE", help="How much a migration needs.")
-    ] = Estimate.HARVESTER,
+        Estimate | None,
+        typer.Option(
+            envvar="HEADROOM_ESTIMATE",
+            help="How much a migration needs. Default: exact in takeover mode, else harvester.",
+            show_default=False,
+        ),
+    ] = None,
+    kubevirt_profile: Annotated[
+        str | None,
+        typer.Option(
+            envvar="HEADROOM_KUBEVIRT_PROFILE",
+            help="KubeVirt release whose overhead constants count. Default: the KubeVirt CR's observed version.",
+            show_default=False,
+        ),
+    ] = None,
+    hold_limit: Annotated[
+        float,
+        typer.Option(
+            envvar="HEADROOM_HOLD_LIMIT", min=0.0, help="Seconds that a lingering source pod keeps its room."
+        ),
+    ] = 600.0,
+    dry_run: Annotated[
+        bool,
+        typer.Option(
+            "--dry-run/--no-dry-run", envvar="HEADROOM_DRY_RUN", help="Decide, log and count; write nothing."
+        ),
+    ] = False,
     workers: Annotated[
         int, typer.Option(envvar="HEADROOM_WORKERS", min=1, max=1000, help="Workers of each kind's queue.")
     ] = 10,
@@ -54,16 +81,32 @@ def controller(
     from pkg.client.config import load_config
     from pkg.controller.options import Options
     from pkg.generic.run import run_until_signal
-    from pkg.util.resourcequota.planner import Mode
+    from pkg.util.resourcequota.model import EstimateKind, Mode, Policy
 
     logs.set_up(log_format, verbose)
+    if estimate is None:
+        estimate = Estimate.EXACT if mode is ModeChoice.TAKEOVER else Estimate.HARVESTER
+    policy = Policy(
+        Mode(mode.value), EstimateKind(estimate.value), hold_limit=hold_limit, render=render_default_quota
+    )
+    options = Options(policy, profile=overhead_profile(kubevirt_profile), dry_run=dry_run)
     config = load_config(kubeconfig)
-    options = Options(mode=Mode(mode.value), render_default_quota=render_default_quota)
 
     async def serve(stop: asyncio.Event) -> None:
         await _serve(stop, config, options, workers, health_bind_address, metrics_bind_address)
 
     return run_until_signal(serve)
+
+
+def overhead_profile(name: str | None) -> OverheadProfile | None:
+    """The profile of that name, or of a KubeVirt version like v1.6.2. Raises typer.BadParameter."""
+    from pkg.util.memory_overhead import PROFILES, profile_for_version
+
+    if name is None or name in PROFILES:
+        return PROFILES[name] if name else None
+    if not re.match(r"v?\d+\.\d+", name):
+        raise typer.BadParameter(f"{name!r} is none of {', '.join(PROFILES)} and no KubeVirt version")
+    return profile_for_version(name)
 
 
 async def _serve(

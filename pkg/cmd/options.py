@@ -19,6 +19,7 @@ class Estimate(StrEnum):
     """How much a migration needs."""
 
     HARVESTER = "harvester"
+    EXACT = "exact"
 
 
 class ModeChoice(StrEnum):

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from pkg.util.resourcequota.planner import Mode
+from pkg.util.memory_overhead import OverheadProfile
+from pkg.util.resourcequota.model import EstimateKind, Mode, Policy
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The choices behind `headroom controller`'s flags; durations in seconds."""
+    """The choices behind `headroom controller`'s flags."""
 
-    mode: Mode = Mode.TAKEOVER
-    render_default_quota: bool = False
-    """Create and update the default ResourceQuota where no Rancher does."""
+    policy: Policy = field(default_factory=lambda: Policy(Mode.TAKEOVER, EstimateKind.EXACT))
+    profile: OverheadProfile | None = None
+    """The KubeVirt release whose overhead constants count; None: as the KubeVirt CR says."""
+    dry_run: bool = False
+    """Decide, log and count, write no ResourceQuota and nothing else."""

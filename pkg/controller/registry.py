@@ -8,15 +8,16 @@ from pkg.controller.options import Options
 from pkg.generic.events import EventRecorder
 from pkg.generic.factory import Management
 
-_REGISTRATIONS = (
-    migration.register,
-    resourcequota.register,
-    namespace.register,
-)
+_WRITERS_OF_OTHER_KINDS = (migration.register, namespace.register)
 
 
 def register_all(management: Management, events: EventRecorder, options: Options) -> None:
-    """Attach every controller to its informers; call before `management.start()`."""
+    """Attach every controller to its informers; call before `management.start()`.
+
+    A dry run is about quotas: what else would be written is not decided at all.
+    """
     index(management)
-    for register in _REGISTRATIONS:
-        register(management, events, options)
+    resourcequota.register(management, events, options)
+    if not options.dry_run:
+        for register in _WRITERS_OF_OTHER_KINDS:
+            register(management, events, options)

@@ -18,14 +18,19 @@ from pkg.api.kubevirt import (
 from pkg.api.meta import Object
 from pkg.api.registry import Resource
 from pkg.cache import SharedIndexInformer, wait_for_cache_sync
+from pkg.cache.selected import Selected
 from pkg.client.client import Client
 from pkg.generic.controller import Controller
 from pkg.generic.events import EventRecorder
+from pkg.util.constants import LABEL_APP
 from pkg.workqueue.queue import loop_time
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T", bound=Object)
+
+KUBEVIRT_PODS = LABEL_APP
+"""A selector: every pod with this label, whatever its value."""
 
 
 class Management:
@@ -42,13 +47,17 @@ class Management:
         self._starter: asyncio.Task[None] | None = None
         self._stopping = False
 
-    def controller(self, resource: Resource[T], *, workers: int | None = None) -> Controller[T]:
-        """The kind's controller. `workers` counts only the first time."""
+    def controller(
+        self, resource: Resource[T], *, workers: int | None = None, label_selector: str = ""
+    ) -> Controller[T]:
+        """The kind's controller. `workers` and `label_selector`, which objects its cache holds, count only the
+        first time."""
         found: Controller[T] | None = self._controllers.get(resource)
         if found is None:
             client = self.client.resource(resource)
+            source = Selected(client, label_selector) if label_selector else client
             found = Controller(
-                resource.plural, SharedIndexInformer(client), workers=workers or self._workers, client=client
+                resource.plural, SharedIndexInformer(source), workers=workers or self._workers, client=client
             )
             self._controllers[resource] = found
             if self._starter is not None:
@@ -75,7 +84,8 @@ class Management:
 
     @property
     def pods(self) -> Controller[Pod]:
-        return self.controller(registry.PODS)
+        """KubeVirt's pods only, launchers and attachments: a cluster has many others."""
+        return self.controller(registry.PODS, label_selector=KUBEVIRT_PODS)
 
     @property
     def virtual_machines(self) -> Controller[VirtualMachine]:

@@ -13,7 +13,7 @@ NAMESPACE_CONTROLLER = "namespaceController"
 
 def register(management: Management, events: EventRecorder, options: Options) -> None:
     """Only with `--render-default-quota`."""
-    if not options.render_default_quota:
+    if not options.policy.render:
         return
     namespaces = management.namespaces
     quotas = management.resource_quotas

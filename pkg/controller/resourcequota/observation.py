@@ -3,59 +3,80 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
-from pkg.api.core import Namespace, ResourceQuota
+from pkg.api.core import LimitRange, Namespace, Pod, ResourceQuota
 from pkg.api.harvesterhci import Setting
-from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
+from pkg.api.kubevirt import KubeVirt, VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.api.meta import RawResourceList
 from pkg.generic.cache_reader import CacheReader
+from pkg.generic.factory import Management
 from pkg.util import constants
-from pkg.util.memory_overhead import harvester_delta, normalize_ratio
+from pkg.util.memory_overhead import OverheadProfile, harvester_delta
 from pkg.util.quantity import Quantity
-from pkg.util.resourcequota.planner import Estimate, Memory, Observed
+from pkg.util.resourcequota.installation import harvester_ratio, rendering
+from pkg.util.resourcequota.model import Estimate, Memory, Observed
+
+
+@dataclass(frozen=True, slots=True)
+class Caches:
+    """What is read; every controller that decides reads the same."""
+
+    namespaces: CacheReader[Namespace]
+    migrations: CacheReader[VirtualMachineInstanceMigration]
+    instances: CacheReader[VirtualMachineInstance]
+    pods: CacheReader[Pod]
+    limit_ranges: CacheReader[LimitRange]
+    kubevirts: CacheReader[KubeVirt]
+    settings: CacheReader[Setting]
+
+    @classmethod
+    def of(cls, management: Management) -> Caches:
+        """The caches of a process."""
+        return cls(
+            namespaces=management.namespaces.cache(),
+            migrations=management.virtual_machine_instance_migrations.cache(),
+            instances=management.virtual_machine_instances.cache(),
+            pods=management.pods.cache(),
+            limit_ranges=management.limit_ranges.cache(),
+            kubevirts=management.kubevirts.cache(),
+            settings=management.settings.cache(),
+        )
 
 
 class Observer:
-    """Reads caches only: a decision costs no request."""
+    """Reads caches only: a decision costs no request. `profile` overrides the KubeVirt CR's version."""
 
-    def __init__(
-        self,
-        namespaces: CacheReader[Namespace],
-        migrations: CacheReader[VirtualMachineInstanceMigration],
-        instances: CacheReader[VirtualMachineInstance],
-        settings: CacheReader[Setting],
-    ) -> None:
-        self._namespaces = namespaces
-        self._migrations = migrations
-        self._instances = instances
-        self._settings = settings
+    def __init__(self, caches: Caches, profile: OverheadProfile | None = None) -> None:
+        self._caches = caches
+        self._profile = profile
 
     def observe(self, quota: ResourceQuota, now: float, memory: Memory) -> Observed:
-        """The state of the quota's namespace; `now` in seconds on the clock that `memory` was made with."""
-        namespace = self._namespaces.get("", quota.namespace)
-        migrations = self._migrations.list(quota.namespace)
-        names = {migration.spec.vmi_name for migration in migrations}
-        found = {name: self._instances.get(quota.namespace, name) for name in names}
+        """The state of the quota's namespace; `now` in seconds since the epoch."""
+        caches = self._caches
+        namespace = caches.namespaces.get("", quota.namespace)
+        annotations = namespace.annotations if namespace else {}
+        setting = caches.settings.get("", constants.SETTING_OVERHEAD_RATIO)
         return Observed(
             quota=quota,
-            limits=namespace.annotations.get(constants.ANNOTATION_RANCHER_RESOURCE_QUOTA, "")
-            if namespace
-            else "",
-            migrations=migrations,
-            instances={name: vmi for name, vmi in found.items() if vmi is not None},
-            estimate=self._estimate(),
+            limits=annotations.get(constants.ANNOTATION_RANCHER_RESOURCE_QUOTA, ""),
+            migrations=caches.migrations.list(quota.namespace),
+            instances={vmi.name: vmi for vmi in caches.instances.list(quota.namespace)},
+            estimate=harvester_estimate(harvester_ratio(setting)),
             now=now,
             memory=memory,
+            pods=caches.pods.list(quota.namespace),
+            rendering=rendering(
+                caches.kubevirts.list(), setting, caches.limit_ranges.list(quota.namespace), self._profile
+            ),
+            max_extra=annotations.get(constants.ANNOTATION_MAX_EXTRA, ""),
         )
 
-    def _estimate(self) -> Estimate:
-        """Harvester's own formula at today's overhead ratio."""
-        setting = self._settings.get("", constants.SETTING_OVERHEAD_RATIO)
-        ratio = (
-            normalize_ratio(setting.value, setting.default) if setting else constants.DEFAULT_OVERHEAD_RATIO
-        )
 
-        def estimate(vmi: VirtualMachineInstance, hard: RawResourceList) -> Mapping[str, Quantity] | None:
-            return harvester_delta(vmi.spec, hard, ratio=ratio, arch=vmi.spec.architecture or "amd64")
+def harvester_estimate(ratio: str) -> Estimate:
+    """Harvester's own formula at an overhead ratio."""
 
-        return estimate
+    def estimate(vmi: VirtualMachineInstance, hard: RawResourceList) -> Mapping[str, Quantity] | None:
+        return harvester_delta(vmi.spec, hard, ratio=ratio, arch=vmi.spec.architecture or "amd64")
+
+    return estimate

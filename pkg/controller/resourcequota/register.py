@@ -6,37 +6,32 @@ from collections.abc import Iterable
 
 from pkg.api.core import Namespace
 from pkg.api.harvesterhci import Setting
-from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
+from pkg.api.kubevirt import KubeVirt, VirtualMachineInstance
+from pkg.api.meta import Object
 from pkg.controller.indexes import MIGRATIONS_BY_VMI
 from pkg.controller.options import Options
-from pkg.controller.resourcequota.observation import Observer
+from pkg.controller.resourcequota.observation import Caches, Observer
 from pkg.controller.resourcequota.resourcequota_controller import Handler
 from pkg.generic.events import EventRecorder
 from pkg.generic.factory import Management
 from pkg.util import constants
-from pkg.util.resourcequota.planner import Policy
 
 RESOURCE_QUOTA_CONTROLLER = "resourceQuotaController"
 
 
 def register(management: Management, events: EventRecorder, options: Options) -> None:
-    """The handler reads five caches and writes one kind."""
+    """The handler reads the caches and writes one kind."""
     quotas = management.resource_quotas
     migrations = management.virtual_machine_instance_migrations
-    observer = Observer(
-        namespaces=management.namespaces.cache(),
-        migrations=migrations.cache(),
-        instances=management.virtual_machine_instances.cache(),
-        settings=management.settings.cache(),
-    )
-    handler = Handler(quotas.client, observer, events, Policy(options.mode))
+    observer = Observer(Caches.of(management), options.profile)
+    handler = Handler(quotas.client, observer, events, options.policy, dry_run=options.dry_run)
     quotas.on_change(RESOURCE_QUOTA_CONTROLLER, handler.on_resource_quota_changed)
 
     def in_namespace(name: str) -> list[str]:
         return [quota.key for quota in quotas.cache().list(name)]
 
-    def of_migration(migration: VirtualMachineInstanceMigration) -> list[str]:
-        return in_namespace(migration.namespace)
+    def beside(obj: Object) -> list[str]:
+        return in_namespace(obj.namespace)
 
     def of_instance(instance: VirtualMachineInstance) -> list[str]:
         migrating = migrations.cache().by_index(MIGRATIONS_BY_VMI, instance.key)
@@ -45,12 +40,19 @@ def register(management: Management, events: EventRecorder, options: Options) ->
     def of_namespace(namespace: Namespace) -> list[str]:
         return in_namespace(namespace.name)
 
-    def of_setting(setting: Setting) -> Iterable[str]:
-        if setting.name != constants.SETTING_OVERHEAD_RATIO:
-            return []
-        return {key for migration in migrations.cache().list() for key in of_migration(migration)}
+    def where_vms_migrate(_: object) -> Iterable[str]:
+        return {key for migration in migrations.cache().list() for key in beside(migration)}
 
-    quotas.watch_related(migrations, of_migration)
+    def of_setting(setting: Setting) -> Iterable[str]:
+        return where_vms_migrate(setting) if setting.name == constants.SETTING_OVERHEAD_RATIO else ()
+
+    def of_kubevirt(kubevirt: KubeVirt) -> Iterable[str]:
+        return where_vms_migrate(kubevirt)
+
+    quotas.watch_related(migrations, beside)
+    quotas.watch_related(management.pods, beside)
+    quotas.watch_related(management.limit_ranges, beside)
     quotas.watch_related(management.virtual_machine_instances, of_instance)
     quotas.watch_related(management.namespaces, of_namespace)
     quotas.watch_related(management.settings, of_setting)
+    quotas.watch_related(management.kubevirts, of_kubevirt)

@@ -11,6 +11,8 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from prometheus_client import Counter
+
 from pkg.api.core import ResourceQuota
 from pkg.client.errors import Conflict, NotFound
 from pkg.client.resource_client import ResourceClient
@@ -19,10 +21,12 @@ from pkg.controller.resourcequota.observation import Observer
 from pkg.generic.errors import RetryAfter
 from pkg.generic.events import EventRecorder
 from pkg.util.resourcequota.errors import ResourceQuotaError
-from pkg.util.resourcequota.planner import Memory, Plan, Policy, plan
+from pkg.util.resourcequota.model import Memory, Plan, Policy
+from pkg.util.resourcequota.planner import plan
 
 log = logging.getLogger(__name__)
 
+_WRITES = Counter("headroom_resourcequota_patches_total", "Patches of ResourceQuotas.", ["result"])
 CONFLICT_RETRIES = 5
 """Foreign writers that may get in between in one go; after that the queue's backoff takes over."""
 
@@ -36,6 +40,7 @@ class _Remembered:
     """What our last patch returned: newer than the cache until the watch has caught up."""
     written_at: float = float("-inf")
     said: Sequence[tuple[str, str]] = ()
+    would_write: object = None
 
 
 class Handler:
@@ -47,12 +52,15 @@ class Handler:
         observer: Observer,
         events: EventRecorder,
         policy: Policy,
-        clock: Callable[[], float] = time.monotonic,
+        *,
+        dry_run: bool = False,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         self._quotas = quotas
         self._observer = observer
         self._events = events
         self._policy = policy
+        self._dry_run = dry_run
         self._clock = clock
         self._remembered: dict[str, _Remembered] = {}
 
@@ -75,7 +83,7 @@ class Handler:
             decided = plan(self._observer.observe(quota, self._clock(), kept.memory), self._policy)
             kept.memory = decided.memory
             self._say(quota, kept, decided.problems)
-            if not decided:
+            if not decided or self._only_say(quota, kept, decided):
                 return decided
             self._wait_for_company(quota, kept)
             try:
@@ -97,12 +105,16 @@ class Handler:
     async def _write(self, quota: ResourceQuota, kept: _Remembered, decided: Plan) -> None:
         kept.written_at = self._clock()
         kept.written = await self._quotas.merge_patch(quota.name, decided.patch(quota), quota.namespace)
-        log.info(
-            "%s: %s",
-            quota.key,
-            ", ".join(f"{name} {quota.hard.get(name, 'unset')} -> {to}" for name, to in decided.hard.items())
-            or "annotations only",
-        )
+        _WRITES.labels("written").inc()
+        log.info("%s: %s", quota.key, _summary(quota, decided))
+
+    def _only_say(self, quota: ResourceQuota, kept: _Remembered, decided: Plan) -> bool:
+        """With --dry-run: what would be written, once until it changes."""
+        if self._dry_run and kept.would_write != decided.patch(quota):
+            kept.would_write = decided.patch(quota)
+            _WRITES.labels("dry-run").inc()
+            log.info("%s: would write: %s", quota.key, _summary(quota, decided))
+        return self._dry_run
 
     def _say(self, quota: ResourceQuota, kept: _Remembered, problems: Sequence[ResourceQuotaError]) -> None:
         """A Warning event for what a person has to mend, once until it changes."""
@@ -112,6 +124,11 @@ class Handler:
                 log.warning("%s: %s", quota.key, message)
                 self._events.event(quota, "Warning", reason, message)
         kept.said = said
+
+
+def _summary(quota: ResourceQuota, decided: Plan) -> str:
+    changes = [f"{name} {quota.hard.get(name, 'unset')} -> {to}" for name, to in decided.hard.items()]
+    return ", ".join(changes) or "annotations only"
 
 
 def _newer(cached: ResourceQuota, written: ResourceQuota | None) -> ResourceQuota:

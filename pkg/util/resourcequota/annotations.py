@@ -43,7 +43,7 @@ def parse_resources(key: str, text: str) -> Mapping[str, Quantity]:
     """
     try:
         return MappingProxyType(unmarshal(text))
-    except ValueError as exc:
+    except (ValueError, RecursionError) as exc:
         raise InvalidEntry(f"annotation {key} is no resource list ({exc}): {text[:80]!r}") from exc
 
 

@@ -55,6 +55,8 @@ def _rename_entries(journal: Journal, observed: Observed) -> None:
     for entry in journal.entries():
         if entry.key not in needed:
             journal.remove(entry.key)
+    if not needed:  # Harvester removes it with the last entry only
+        journal.remove(constants.ANNOTATION_MIGRATING_COMPENSATION)
 
 
 def _hard(journal: Journal, observed: Observed) -> dict[str, str]:
