@@ -168,8 +168,8 @@ def listing(items: Sequence[Mapping[str, Any]], resource_version: str, continue_
     return body({"apiVersion": "v1", "kind": "List", "metadata": meta, "items": list(items)})
 
 
-def status(code: int, reason: str, message: str = "", retry_after: float | None = None) -> Reply:
-    """A refusal with a metav1.Status; `retry_after` becomes the header Retry-After (seconds)."""
+def status(code: int, reason: str, message: str = "", retry_after: int | None = None) -> Reply:
+    """A refusal with a metav1.Status; `retry_after` becomes the header Retry-After (whole seconds)."""
     headers = {} if retry_after is None else {"Retry-After": str(retry_after)}
     return raw(json.dumps(status_object(code, reason, message)).encode(), code, headers)
 

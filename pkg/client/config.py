@@ -40,7 +40,7 @@ class ClientConfig:
     """
 
     host: str
-    tls: TLSSettings = field(default_factory=TLSSettings)
+    tls: TLSSettings = field(default_factory=TLSSettings, repr=False)
     credentials: CredentialSource = field(default_factory=Static, repr=False)
     server_name: str | None = None
     proxy: str | None = None

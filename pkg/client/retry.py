@@ -20,6 +20,10 @@ class Untrusted(NotSent):
     """The server's certificate is not what the configuration expects: trying again won't help."""
 
 
+class Closed(NotSent):
+    """The transport was closed: a request that somebody still makes while everything stops."""
+
+
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
     """How often and how fast. Seconds.
@@ -51,7 +55,7 @@ class RetryPolicy:
         )
 
     def _again(self, err: BaseException, repeatable: bool) -> bool:
-        if not isinstance(err, ApiError) or isinstance(err, Untrusted):
+        if not isinstance(err, ApiError) or isinstance(err, Untrusted | Closed):
             return False
         if (err.retry_after or 0.0) > self.longest_retry_after:
             return False

@@ -21,7 +21,7 @@ from pkg.client.errors import ConfigError, Unauthorized, Unreachable, error_from
 from pkg.client.limiter import TokenBucket
 from pkg.client.lines import split_lines
 from pkg.client.metrics import RestClientMetrics, default_metrics
-from pkg.client.retry import NotSent, RetryPolicy, Untrusted
+from pkg.client.retry import Closed, NotSent, RetryPolicy, Untrusted
 
 CONNECT_TIMEOUT = 5.0
 REQUEST_TIMEOUT = 30.0
@@ -65,6 +65,7 @@ class Transport:
         self._metrics = metrics or default_metrics()
         self._metrics_host = URL(config.host).authority
         self._session: aiohttp.ClientSession | None = None
+        self._closed = False
 
     async def request(
         self,
@@ -121,7 +122,8 @@ class Transport:
             response.close()  # not `release`: there is more to come that nobody will read
 
     async def close(self) -> None:
-        """Closes every connection; running requests and streams fail."""
+        """Closes every connection; running requests and streams fail, later ones too."""
+        self._closed = True
         if self._session is not None:
             await self._session.close()
             self._session = None
@@ -190,6 +192,8 @@ class Transport:
         return response
 
     def _opened(self) -> aiohttp.ClientSession:
+        if self._closed:
+            raise Closed(f"{self.config.host} is no longer asked: the client is closed")
         if self._session is None:
             self._session = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(limit=_CONNECTIONS, keepalive_timeout=_KEEP_ALIVE),

@@ -8,11 +8,12 @@ import contextlib
 import pytest
 
 from pkg.client import errors
-from pkg.client.retry import NotSent, RetryPolicy, Untrusted
+from pkg.client.retry import Closed, NotSent, RetryPolicy, Untrusted
 
 TABLE = [
     ("never sent", NotSent("x"), True, True),
     ("not trusted", Untrusted("x"), False, False),
+    ("closed", Closed("x"), False, False),
     ("no whole answer", errors.Unreachable("x"), True, False),
     ("throttled", errors.TooManyRequests("x"), True, True),
     ("throttled for long", errors.TooManyRequests("x", retry_after=31.0), False, False),

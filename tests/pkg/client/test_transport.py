@@ -15,6 +15,7 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry
 
 from pkg.client import errors
+from pkg.client import transport as transport_module
 from pkg.client.config import ClientConfig
 from pkg.client.credentials import Credential
 from pkg.client.metrics import RestClientMetrics
@@ -226,6 +227,36 @@ async def test_no_answer_in_time_is_unreachable(rig: Rig) -> None:
 async def test_the_timeout_is_that_of_one_attempt(rig: Rig) -> None:
     rig.server.script(GET, PATH, silent(), OK)
     assert await rig.transport.request("GET", PATH, timeout=0.2) == b'{"ok": true}'
+
+
+async def test_a_server_that_accepts_but_never_shakes_hands_is_given_up(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transport_module, "CONNECT_TIMEOUT", 0.1)
+
+    async def say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        writer.close()
+
+    silent_server = await asyncio.start_server(say_nothing, "127.0.0.1", 0)
+    async with silent_server:
+        port = silent_server.sockets[0].getsockname()[1]
+        transport = rig.another(ClientConfig(f"https://127.0.0.1:{port}", tls=TLSSettings(verify=False)))
+        with pytest.raises(NotSent, match=f"^https://127.0.0.1:{port} can't be reached: timed out$"):
+            await transport.request("GET", PATH, retry=False)
+
+
+async def test_a_request_after_the_end_is_an_api_error_and_opens_nothing(rig: Rig) -> None:
+    rig.server.always(GET, PATH, silent())
+    running = asyncio.create_task(rig.transport.request("GET", PATH))
+    await rig.server.wait_seen(GET, PATH)
+    await rig.transport.close()
+    for request in (running, rig.transport.request("GET", PATH)):
+        with pytest.raises(errors.Unreachable):
+            await request
+    with pytest.raises(errors.Unreachable, match="the client is closed"):
+        await read_stream(rig.transport)
+    assert len(rig.server.requests) == 1
 
 
 async def test_a_cancelled_request_stays_cancelled(rig: Rig) -> None:
