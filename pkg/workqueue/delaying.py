@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import heapq
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from pkg.workqueue.queue import DEFAULT_PRIORITY, K, Queue, loop_time
 
 
-@dataclass(frozen=True, slots=True)
-class _Timer:
-    """What an item waits for outside the queue."""
+class _Due(NamedTuple):
+    """When an item is due, on the loop's clock. Of those due at the same moment the first asked for goes first."""
 
-    handle: asyncio.TimerHandle
+    when: float
+    number: int
     priority: int
 
 
@@ -22,14 +23,18 @@ class DelayingQueue(Queue[K]):
 
     def __init__(self, name: str = "", *, clock: Callable[[], float] = loop_time) -> None:
         super().__init__(name, clock=clock)
-        self._timers: dict[K, _Timer] = {}
-        # Invariant: an item has one timer at most, the earliest that was asked for. It is in here until the
-        # timer fires or the queue shuts down.
+        self._due: dict[K, _Due] = {}
+        # Invariant: the delayed items, each with the earliest moment that was asked for.
+        self._due_heap: list[tuple[_Due, K]] = []
+        # Invariant: holds every entry of `_due`. Others are leftovers of later moments and skipped.
+        self._timer: asyncio.TimerHandle | None = None
+        # Invariant: set for the first entry of `_due_heap`; None while that is empty. One timer for all, because
+        # the loop's own heap does not keep the order of timers of the same moment.
 
     @property
     def delayed(self) -> int:
         """How many items wait for their time."""
-        return len(self._timers)
+        return len(self._due)
 
     def add_after(self, item: K, seconds: float, priority: int = DEFAULT_PRIORITY) -> None:
         """Add an item in `seconds`, at once if that is not positive. Ignored once the queue is shutting down.
@@ -43,24 +48,41 @@ class DelayingQueue(Queue[K]):
         if not seconds > 0:
             self.add(item, priority)
             return
-        loop = asyncio.get_running_loop()
-        when = loop.time() + seconds
-        timer = self._timers.get(item)
-        if timer is not None:
-            priority = max(priority, timer.priority)
-            when = min(when, timer.handle.when())
-            if (when, priority) == (timer.handle.when(), timer.priority):
+        when = asyncio.get_running_loop().time() + seconds
+        known = self._due.get(item)
+        if known is not None:
+            when, priority = min(when, known.when), max(priority, known.priority)
+            if (when, priority) == (known.when, known.priority):
                 return
-            timer.handle.cancel()
-        self._timers[item] = _Timer(loop.call_at(when, self._fire, item), priority)
+        due = _Due(when, next(self._sequence), priority)
+        self._due[item] = due
+        heapq.heappush(self._due_heap, (due, item))
+        self._set_timer()
 
     def shut_down(self) -> None:
         """As Queue's; what is still delayed is dropped."""
         super().shut_down()
-        for timer in self._timers.values():
-            timer.handle.cancel()
-        self._timers.clear()
+        self._due.clear()
+        self._due_heap.clear()
+        self._set_timer()
 
-    def _fire(self, item: K) -> None:
-        timer = self._timers.pop(item)
-        self.add(item, timer.priority)
+    def _set_timer(self) -> None:
+        first = self._due_heap[0][0].when if self._due_heap else None
+        if self._timer is not None:
+            if self._timer.when() == first:
+                return
+            self._timer.cancel()
+            self._timer = None
+        if first is not None:
+            self._timer = asyncio.get_running_loop().call_at(first, self._fire, first)
+
+    def _fire(self, until: float) -> None:
+        """Add what is due. Loops fire within their clock's resolution, so `until` may lie ahead of the clock."""
+        self._timer = None
+        until = max(until, asyncio.get_running_loop().time())
+        while self._due_heap and self._due_heap[0][0].when <= until:
+            due, item = heapq.heappop(self._due_heap)
+            if self._due.get(item) == due:
+                del self._due[item]
+                self.add(item, due.priority)
+        self._set_timer()

@@ -26,6 +26,14 @@ ARRIVALS: dict[str, tuple[list[tuple[float, str, float]], list[tuple[float, str]
         [(0, "late", 3), (0, "early", 1), (0, "middle", 2)],
         [(1, "early"), (2, "middle"), (3, "late")],
     ),
+    "of items due at the same moment the first asked for goes first": (
+        [(0, item, 5) for item in "dbeacf"],
+        [(5, item) for item in "dbeacf"],
+    ),
+    "a timer that was replaced does not disturb the next one": (
+        [(0, "a", 10), (0, "a", 1), (0, "b", 12)],
+        [(1, "a"), (12, "b")],
+    ),
     "at once beats a timer, which still fires": ([(0, "a", 10), (1, "a", 0)], [(1, "a"), (10, "a")]),
     "days are no problem": ([(0, "a", 864000.0)], [(864000.0, "a")]),
 }
