@@ -55,6 +55,8 @@ class Recovery:
         self._backoff = Backoff(options.backoff_base, options.backoff_max, rand)
         self._poll = options.missing_poll
         self._short_watches = 0
+        self._unreachable_before = False
+        self._lost_before = False
         self._not_found_before = False
 
     def woken(self) -> None:
@@ -82,17 +84,24 @@ class Recovery:
         if not isinstance(err, ApiError):
             # Not the server's doing: a bug of ours. The store may have half an event, so it is listed again.
             return Next(self._backoff.next(), resume=False)
-        lost = position_lost(err)
-        # A connection that worked and broke, or a version that expired, is no sign of a server in trouble.
-        delay = self._soon() if attempt.opened or lost else self._backoff.next()
+        if self._unreachable_before and not isinstance(err, Unreachable):
+            self._backoff.reset()  # it answers again: what it says now has nothing to do with the long pauses before
+        self._unreachable_before = isinstance(err, Unreachable)
+        if position_lost(err):
+            # Every watch gets this from a server that was restarted: its watch cache begins anew.
+            delay = self._backoff.next() if self._lost_before else 0.0
+            self._lost_before = True
+        else:
+            delay = self._soon() if attempt.opened else self._backoff.next()
         return Next(max(delay, err.retry_after or 0.0), resume=isinstance(err, KEEPS_POSITION))
 
     def _forget_troubles_before(self, attempt: Attempt) -> None:
         if attempt.lasted >= self._options.healthy_after:
             self._backoff.reset()
+            self._lost_before = False
 
     def _soon(self) -> float:
-        """At once after a healthy while, else as the backoff says."""
+        """For a connection that worked: at once after a healthy while, else as the backoff says."""
         calm = self._backoff.calm
         delay = self._backoff.next()
         return 0.0 if calm else delay

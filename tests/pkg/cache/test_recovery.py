@@ -57,7 +57,15 @@ FAILURES: dict[str, tuple[list[tuple[Attempt, Exception]], Next]] = {
     "one that lasted makes up for those before": ([(BROKE_EARLY, DOWN)] * 5 + [(LASTED, DOWN)], Next(0.0)),
     "however often it happens": ([(LASTED, DOWN)] * 9, Next(0.0)),
     "an expired version is listed again at once": ([(NEVER_OPENED, GONE)], Next(0.0, resume=False)),
-    "but not in a loop": ([(NEVER_OPENED, GONE)] * 2, Next(1.6, resume=False)),
+    "but not in a loop": ([(NEVER_OPENED, GONE)] * 3, Next(1.6, resume=False)),
+    "also after a long outage, as of every server that was restarted": (
+        [(NEVER_OPENED, DOWN)] * 9 + [(NEVER_OPENED, GONE)],
+        Next(0.0, resume=False),
+    ),
+    "a server that is back but not ready is not waited for as long as one that is away": (
+        [(NEVER_OPENED, DOWN)] * 9 + [(NEVER_OPENED, ServiceUnavailable("starting", status=503))],
+        Next(0.8),
+    ),
     "an expired version as an ERROR event, likewise": (
         [(BROKE_EARLY, ApiError("x", status=200, reason="Expired"))],
         Next(0.0, resume=False),
