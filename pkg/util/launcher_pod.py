@@ -18,7 +18,7 @@ from pkg.api.kubevirt import KubeVirtConfiguration, VirtualMachineInstance
 from pkg.util.compute_container import ComputeOptions, compute_resources
 from pkg.util.constants import CPU, MEMORY
 from pkg.util.memory_overhead import is_dedicated, wants_guaranteed
-from pkg.util.quantity import Quantity
+from pkg.util.quantity import ZERO, Format, Quantity
 from pkg.util.resource_list import ResourceList, format_resource_list, parse_resource_list
 
 ANNOTATION_HOOK_SIDECARS = "hooks.kubevirt.io/hookSidecars"
@@ -72,7 +72,7 @@ def render_containers(
     resources of the VMI's networks, one entry a network. QuantityError if a quantity of the spec is none.
     """
     options = ComputeOptions(
-        overhead=Quantity.of(overhead),
+        overhead=_spelled_overhead(vmi, overhead),
         quota_limits=frozenset(quota_limits),
         memory_limits_ratio=memory_limits_ratio,
         network_resources=tuple(network_resources),
@@ -102,6 +102,12 @@ def default_requests(resources: ResourceRequirements) -> ResourceRequirements:
     for name, limit in (resources.limits or {}).items():
         requests.setdefault(name, limit)
     return msgspec.structs.replace(resources, requests=requests) if requests else resources
+
+
+def _spelled_overhead(vmi: VirtualMachineInstance, overhead: int) -> Quantity:
+    """The overhead in the format that KubeVirt's sum has: its first part, the page tables, is decimal if any."""
+    request = parse_resource_list(vmi.spec.domain.resources.requests).get(MEMORY, ZERO)
+    return Quantity.of(overhead, Format.DECIMAL_SI if request else Format.BINARY_SI)
 
 
 def _container(
