@@ -160,11 +160,12 @@ class SharedIndexInformer(Generic[T]):
 
     def delete(self, obj: T) -> None:
         """DELETED. Of an object that is not known, or of a predecessor of the same name: nothing to do."""
-        old = self.indexer.get_by_key(self.indexer.key_of(obj))
+        key = self.indexer.key_of(obj)
+        old = self.indexer.get_by_key(key)
         if old is None or _is_other(old, obj):
             return
         obj = self._transformed(obj)
-        self.indexer.delete(obj)
+        self.indexer.delete_key(key)
         for registration in self._handlers:
             registration.delete(obj, False)
 
@@ -177,8 +178,9 @@ class SharedIndexInformer(Generic[T]):
         changes: list[tuple[T | None, T]] = []
         listed: set[str] = set()
         for obj in items:
-            listed.add(self.indexer.key_of(obj))
-            if (change := self._store(obj)) is not None:
+            key = self.indexer.key_of(obj)
+            listed.add(key)
+            if (change := self._store(key, obj)) is not None:
                 changes.append(change)
         gone = [old for key in self.indexer.list_keys() if key not in listed for old in self._drop(key)]
         handlers = self._handlers
@@ -193,20 +195,20 @@ class SharedIndexInformer(Generic[T]):
         self._ready.set()
 
     def _upsert(self, obj: T) -> None:
-        change = self._store(obj)
+        change = self._store(self.indexer.key_of(obj), obj)
         if change is not None:
             self._tell(self._handlers, *change, False)
 
-    def _store(self, obj: T) -> tuple[T | None, T] | None:
+    def _store(self, key: str, obj: T) -> tuple[T | None, T] | None:
         """Puts an object into the indexer; returns (old, new), None when nothing is new about it.
 
         resourceVersions are compared for equality alone: one that is not what is stored is news, as for client-go.
         """
-        old = self.indexer.get_by_key(self.indexer.key_of(obj))
+        old = self.indexer.get_by_key(key)
         if old is not None and _same_version(old, obj):
             return None
         new = self._transformed(obj)
-        self.indexer.add(new)
+        self.indexer.put(key, new)
         return old, new
 
     def _drop(self, key: str) -> list[T]:

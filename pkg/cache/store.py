@@ -97,7 +97,10 @@ class Indexer(Generic[T]):
 
     def add(self, obj: T) -> T | None:
         """Stores an object; returns the one that stood under its key before."""
-        key = self._key_func(obj)
+        return self.put(self._key_func(obj), obj)
+
+    def put(self, key: str, obj: T) -> T | None:
+        """`add` for who has the object's key at hand."""
         old = self._items.get(key)
         self._items[key] = obj
         for name, func in self._index_funcs.items():
