@@ -13,10 +13,11 @@ from pkg.client.errors import (
     AlreadyExists,
     ApiError,
     BadRequest,
-    Conflict,
     Forbidden,
     Invalid,
     NotFound,
+    ServerError,
+    Unreachable,
 )
 from pkg.client.resource_client import ResourceClient
 from pkg.generic.cache_reader import CacheReader
@@ -29,6 +30,9 @@ from pkg.testcluster.kubevirt.refusals import Refusal, Refusals
 from pkg.workqueue.queue import loop_time
 
 logger = logging.getLogger(__name__)
+
+_UNSEEN = 5.0
+"""Seconds after which a pod that was created and that the cache never showed counts as gone again."""
 
 
 class Clock:
@@ -70,7 +74,11 @@ class Placement:
 
 
 class Creator:
-    """Creates pods; a refusal is remembered, logged, and told to people as an Event."""
+    """Creates pods; a refusal is remembered, logged, and told to people as an Event.
+
+    A pod is never asked for twice: quota is charged before the API server sees that the name is taken, and what was
+    charged for nothing stays until the quota is next counted.
+    """
 
     def __init__(
         self,
@@ -85,6 +93,8 @@ class Creator:
         self.refusals = refusals
         self._recorder = recorder
         self._clock = clock
+        self._created: dict[str, float] = {}
+        self._uncertain: set[str] = set()
 
     async def create(self, key: str, body: Mapping[str, Any], about: Object, what: str) -> Refusal | None:
         """None when the pod exists now; else why not, for the retries of `key`.
@@ -92,20 +102,41 @@ class Creator:
         Raises what says nothing about this pod: Conflict (quota was busy), ServerError, Unreachable.
         """
         name, namespace = body["metadata"]["name"], about.namespace
+        pod_key = f"{namespace}/{name}"
+        if self._is_awaited(pod_key) or await self._is_there(pod_key, name, namespace):
+            return None
         generation = self.refusals.generation(namespace)
         try:
             await self._pods.create(body, namespace)
         except AlreadyExists:
-            pass  # Created just before a restart, or the answer was lost: the name is the same every time.
+            pass
         except (BadRequest, Forbidden, Invalid, NotFound) as error:
-            self._placement.forget(f"{namespace}/{name}")
+            self._placement.forget(pod_key)
             return self._refused(key, error, generation, about, what)
-        except ApiError as error:
-            if not isinstance(error, Conflict):
-                logger.warning("%s of %s: %s", what, about.key, error)
+        except (ServerError, Unreachable):
+            self._uncertain.add(pod_key)
             raise
+        self._created[pod_key] = self._clock.loop()
         self.refusals.forget(key)
         return None
+
+    def _is_awaited(self, pod_key: str) -> bool:
+        """Whether the pod was created a moment ago: the cache will show it."""
+        now = self._clock.loop()
+        self._created = {key: since for key, since in self._created.items() if now - since < _UNSEEN}
+        return pod_key in self._created
+
+    async def _is_there(self, pod_key: str, name: str, namespace: str) -> bool:
+        """Whether an earlier request, whose answer was lost, created the pod after all. Raises ApiError."""
+        if pod_key not in self._uncertain:
+            return False
+        try:
+            await self._pods.get(name, namespace)
+        except NotFound:
+            self._uncertain.discard(pod_key)
+            return False
+        self._uncertain.discard(pod_key)
+        return True
 
     def _refused(self, key: str, error: ApiError, generation: int, about: Object, what: str) -> Refusal:
         delay = self.refusals.refused(key, error, generation=generation, now=self._clock.loop())

@@ -179,7 +179,7 @@ def _enter(view: View) -> WriteMigration:
         return WriteMigration({"status": status}, note=note)
     left = conditions_without(view.migration.status.conditions, c.CONDITION_REJECTED_BY_RESOURCE_QUOTA)
     if left is not None:
-        status["conditions"] = left
+        status["conditions"] = left or None
     return WriteMigration({"status": status})
 
 
