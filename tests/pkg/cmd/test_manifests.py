@@ -1,0 +1,148 @@
+"""Objects from YAML and JSON in all the shapes that people pipe."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from pkg.cmd.manifests import ManifestError, name_of, read_objects
+
+A: dict[str, Any] = {"kind": "A", "metadata": {"name": "a"}}
+B: dict[str, Any] = {"kind": "B", "metadata": {"name": "b"}}
+PRETTY_A, PRETTY_B = json.dumps(A, indent=1), json.dumps(B, indent=1)
+YAML_A, YAML_B = "kind: A\nmetadata:\n  name: a\n", "kind: B\nmetadata: {name: b}\n"
+
+
+def read(text: str | bytes) -> list[Mapping[str, Any]]:
+    data = text.encode() if isinstance(text, str) else text
+    return [document for _, document in read_objects(io.BytesIO(data))]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param(f"{json.dumps(A)}\n{json.dumps(B)}\n", id="JSON lines"),
+        pytest.param(
+            f"{json.dumps(A)}\r\n\r\n{json.dumps(B)}", id="JSON lines from Windows, with an empty one"
+        ),
+        pytest.param(f"{PRETTY_A}\n{PRETTY_B}\n", id="JSON objects over several lines"),
+        pytest.param(f"{PRETTY_A}{PRETTY_B}", id="JSON objects with nothing between them"),
+        pytest.param(f"{json.dumps(A)}\n{PRETTY_B}\n", id="one line, then several"),
+        pytest.param(json.dumps([A, B]), id="a JSON list"),
+        pytest.param(json.dumps({"kind": "List", "items": [A, B]}), id="a List object"),
+        pytest.param(json.dumps({"kind": "ThingList", "items": [A, B]}, indent=1), id="a typed List"),
+        pytest.param(f"{YAML_A}---\n{YAML_B}", id="YAML documents"),
+        pytest.param(f"---\n{YAML_A}---\n---\n# nothing\n---\n{YAML_B}...\n", id="YAML with empty documents"),
+        pytest.param(f"%YAML 1.1\n---\n{YAML_A}--- # second\n{YAML_B}", id="YAML with a directive"),
+        pytest.param(f"# first a comment\n\n{YAML_A}---\n{YAML_B}", id="YAML after a comment"),
+        pytest.param(f"\ufeff{YAML_A}---\n{YAML_B}", id="YAML after a byte order mark"),
+        pytest.param(f"\ufeff{json.dumps(A)}\n{json.dumps(B)}\n", id="JSON after a byte order mark"),
+        pytest.param(f"\n\n  {json.dumps(A)}\n{json.dumps(B)}", id="JSON after empty lines"),
+        pytest.param(
+            "{kind: A, metadata: {name: a}}\n---\n{kind: B, metadata: {name: b}}\n", id="YAML in braces"
+        ),
+        pytest.param(f"{json.dumps(A)}\n---\n{PRETTY_B}\n", id="JSON with YAML's separator"),
+        pytest.param(
+            "kind: List\nitems:\n- kind: A\n  metadata: {name: a}\n- " + json.dumps(B), id="a YAML List"
+        ),
+    ],
+)
+def test_two_objects_are_read_from(text: str) -> None:
+    assert read(text) == [A, B]
+
+
+@pytest.mark.parametrize(
+    "text", ["", "\n\n", "   ", "---\n", "# only a comment\n", "null\n", "[]", '{"kind":"List","items":[]}']
+)
+def test_nothing_is_read_from(text: str) -> None:
+    assert read(text) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        pytest.param(b"\xff\xfe\x00\x01", "not UTF-8", id="binary garbage"),
+        pytest.param(b"{\xff", "not UTF-8", id="binary garbage that begins like JSON"),
+        pytest.param("a: [1", "neither JSON nor YAML", id="half a YAML document"),
+        pytest.param('{"kind": "A"', "neither JSON nor YAML", id="half a JSON document"),
+        pytest.param(
+            "a: !!python/object:os.system {}", "neither JSON nor YAML", id="a Python object in YAML"
+        ),
+        pytest.param("a: \x00", "neither JSON nor YAML", id="a zero byte"),
+        pytest.param("just text", "document 1: not an object", id="a word"),
+        pytest.param(f"{json.dumps(A)}\n7\n", "document 2: not an object", id="a number after an object"),
+        pytest.param("[1]", "document 1, item 1: not an object", id="a list of numbers"),
+        pytest.param(
+            '{"kind":"List","items":["x"]}', "document 1, item 1: not an object", id="a List of words"
+        ),
+        pytest.param("a: " + "9" * 5000, "neither JSON nor YAML", id="an integer without end"),
+    ],
+)
+def test_garbage_is_one_clear_line(text: str | bytes, says: str) -> None:
+    with pytest.raises(ManifestError, match=says) as caught:
+        read(text)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("opening", ["[", "{", "- ", "? ", "{a: ", '[{"a":'])
+def test_endless_nesting_is_refused_and_does_not_crash(opening: str) -> None:
+    with pytest.raises(ManifestError):
+        read(opening * 100_000)
+
+
+def test_endless_indentation_is_refused_and_does_not_crash() -> None:
+    with pytest.raises(ManifestError):
+        read("".join(f"{' ' * depth}a:\n" for depth in range(6_000)))
+
+
+def test_aliases_are_read_without_being_multiplied() -> None:
+    levels = "".join(f"l{n}: &l{n} [{', '.join([f'*l{n - 1}'] * 9)}]\n" for n in range(1, 30))
+    (document,) = read(f"kind: A\nl0: &l0 [x]\n{levels}")
+    assert document["kind"] == "A"
+
+
+def test_times_stay_text() -> None:
+    (document,) = read("metadata: {creationTimestamp: 2026-11-21T16:30:14Z, day: 2026-11-21}\n")
+    assert document == {"metadata": {"creationTimestamp": "2026-11-21T16:30:14Z", "day": "2026-11-21"}}
+
+
+def test_what_stands_before_the_error_is_read_first() -> None:
+    found = read_objects(io.BytesIO(f"{YAML_A}---\n[\n".encode()))
+    assert next(found) == ("document 1", A)
+    with pytest.raises(ManifestError):
+        next(found)
+
+
+@pytest.mark.parametrize("separator", ["---\n", ""], ids=["YAML", "JSON lines"])
+def test_a_stream_is_read_as_it_comes(separator: str) -> None:
+    class Endless(io.RawIOBase):
+        lines = 0
+
+        def readline(self, size: int | None = -1) -> bytes:
+            self.lines += 1
+            return (separator if separator and self.lines % 2 else json.dumps(A) + "\n").encode()
+
+    stream = Endless()
+    found = read_objects(stream)  # type: ignore[arg-type]
+    assert [next(found)[1] for _ in range(100)] == [A] * 100
+    assert stream.lines < 300
+
+
+@pytest.mark.parametrize(
+    ("document", "name"),
+    [
+        ({"kind": "VM", "metadata": {"namespace": "ns", "name": "vm1"}}, "VM ns/vm1"),
+        ({"kind": "VM", "metadata": {"name": "vm1"}}, "VM vm1"),
+        ({"metadata": {"namespace": "ns", "name": "vm1"}}, "ns/vm1"),
+        ({"kind": "VM"}, "document 3"),
+        ({"metadata": {"name": 7}}, "document 3"),
+        ({"metadata": "x"}, "document 3"),
+        ({"kind": "VM", "metadata": {"name": "a\nb"}}, "VM a b"),
+    ],
+)
+def test_an_object_is_called_by_kind_and_key_or_by_its_place(document: dict[str, Any], name: str) -> None:
+    assert name_of("document 3", document) == name
