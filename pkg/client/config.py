@@ -62,10 +62,6 @@ class ClientConfig:
     def hostname(self) -> str:
         return urlsplit(self.host).hostname or ""
 
-    @property
-    def loopback(self) -> bool:
-        return is_loopback(self.hostname)
-
     def ssl_context(self, certificate: Certificate | None = None) -> ssl.SSLContext | None:
         """The context to connect with (None for http), kept until a credential plugin hands out another
         certificate.

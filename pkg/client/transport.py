@@ -57,8 +57,9 @@ class Transport:
         self._headers = {
             "User-Agent": user_agent,
             "Accept": "application/json",
-            # Over loopback compression only costs CPU on both sides.
-            "Accept-Encoding": "identity" if config.loopback else "gzip",
+            # Measured over loopback too: a third less CPU for a list here, the same in the server, which compresses
+            # only what is longer than 128 KiB and no watch.
+            "Accept-Encoding": "gzip",
         }
         self._limiter = TokenBucket(qps, burst or max(1, int(qps * 2))) if qps else None
         self._retry = retry or RetryPolicy()

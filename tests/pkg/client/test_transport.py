@@ -1,90 +1,39 @@
-"""The transport against a scripted server: what is sent, what is retried, what each failure becomes."""
+"""Requests against a scripted server: what is sent, what is retried, what each failure becomes."""
 
 from __future__ import annotations
 
 import asyncio
 import gzip
-import json
 import time
-from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 from aiohttp import web
-from prometheus_client import CollectorRegistry
 
 from pkg.client import errors
 from pkg.client import transport as transport_module
 from pkg.client.config import ClientConfig
 from pkg.client.credentials import Credential
-from pkg.client.metrics import RestClientMetrics
-from pkg.client.retry import NotSent, RetryPolicy, Untrusted
+from pkg.client.retry import NotSent
 from pkg.client.tls import TLSSettings
-from pkg.client.transport import JSON_PATCH, MERGE_PATCH, Transport
-from tests.pkg.client.pki import Authority
+from pkg.client.transport import JSON_PATCH, MERGE_PATCH
+from tests.pkg.client.rig import PATH, Rig, read_stream
 from tests.scripted_server import (
     DELETE,
     GET,
     PATCH,
     POST,
     PUT,
-    LiveWatch,
     Reply,
-    ScriptedServer,
     body,
     cut,
-    drop,
-    hang,
-    line,
-    piece,
     raw,
     refuse,
     silent,
     slow,
     status,
-    watch,
 )
-
-PATH = "/api/v1/pods"
-
-
-class Sleeps(list[float]):
-    """Stands in for asyncio.sleep: notes the waits, takes no time."""
-
-    async def __call__(self, seconds: float) -> None:
-        self.append(seconds)
-        await asyncio.sleep(0)
-
-
-@dataclass
-class Rig:
-    server: ScriptedServer
-    transport: Transport
-    sleeps: Sleeps
-    registry: CollectorRegistry
-    others: list[Transport] = field(default_factory=list)
-
-    def another(self, config: ClientConfig, **options: Any) -> Transport:
-        """One more transport, closed with the rig; it retries without waiting."""
-        options.setdefault("retry", RetryPolicy(sleep=self.sleeps))
-        self.others.append(Transport(config, metrics=RestClientMetrics(CollectorRegistry()), **options))
-        return self.others[-1]
-
-
-@pytest.fixture
-async def rig() -> AsyncIterator[Rig]:
-    registry = CollectorRegistry()
-    sleeps = Sleeps()
-    async with ScriptedServer() as server:
-        transport = Transport(
-            server.config(), retry=RetryPolicy(sleep=sleeps), metrics=RestClientMetrics(registry)
-        )
-        rig = Rig(server, transport, sleeps, registry)
-        yield rig
-        for each in (transport, *rig.others):
-            await each.close()
-
 
 OK = body({"ok": True})
 BUSY = status(429, "TooManyRequests")
@@ -279,7 +228,7 @@ async def test_what_goes_over_the_wire(rig: Rig) -> None:
     assert seen.headers["Content-Type"] == MERGE_PATCH
     assert seen.headers["Accept"] == "application/json"
     assert seen.headers["User-Agent"] == "headroom"
-    assert seen.headers["Accept-Encoding"] == "identity", "no compression over loopback"
+    assert seen.headers["Accept-Encoding"] == "gzip"
     assert "Authorization" not in seen.headers
 
 
@@ -292,6 +241,18 @@ async def test_a_path_prefix_is_kept(rig: Rig) -> None:
 async def test_a_compressed_answer_is_unpacked(rig: Rig) -> None:
     rig.server.always(GET, PATH, raw(gzip.compress(b'{"a":1}'), 200, {"Content-Encoding": "gzip"}))
     assert await rig.transport.request("GET", PATH) == b'{"a":1}'
+
+
+async def test_a_compressed_answer_may_be_large(rig: Rig) -> None:
+    content = b"[" + b"1," * (40 * 1024 * 1024) + b"1]"
+    rig.server.always(GET, PATH, raw(gzip.compress(content, 1), 200, {"Content-Encoding": "gzip"}))
+    assert await rig.transport.request("GET", PATH) == content
+
+
+async def test_a_compressed_answer_that_is_broken_is_unreachable(rig: Rig) -> None:
+    rig.server.always(GET, PATH, raw(b"no gzip at all", 200, {"Content-Encoding": "gzip"}))
+    with pytest.raises(errors.Unreachable, match="broke off"):
+        await rig.transport.request("GET", PATH)
 
 
 async def test_one_connection_serves_many_requests(rig: Rig) -> None:
@@ -378,181 +339,6 @@ async def test_requests_are_counted_by_code_and_timed(rig: Rig) -> None:
         "rest_client_request_duration_seconds_count", {"verb": "GET", "host": host}
     )
     assert timed == 3.0
-
-
-# Streams
-
-WATCHED = {"watch": "true"}
-
-
-async def read_stream(
-    transport: Transport, read_timeout: float = 5.0, got: list[bytes] | None = None
-) -> list[bytes]:
-    """The stream's lines; those before a break stand in `got`."""
-    got = [] if got is None else got
-    async with transport.stream(PATH, WATCHED, read_timeout) as lines:
-        async for each in lines:
-            got.append(each)
-    return got
-
-
-async def test_a_stream_that_ends_properly_gives_its_lines(rig: Rig) -> None:
-    rig.server.script(
-        "WATCH", PATH, watch(line(b"one"), piece(b"tw"), 0.01, line(b"o"), line(b""), line(b"3"))
-    )
-    assert await read_stream(rig.transport) == [b"one", b"two", b"3"]
-
-
-async def test_a_line_of_megabytes_comes_whole(rig: Rig) -> None:
-    big = b"x" * (3 * 1024 * 1024)
-    rig.server.script("WATCH", PATH, watch(line(big), line(b"small")))
-    assert await read_stream(rig.transport) == [big, b"small"]
-
-
-@dataclass(frozen=True)
-class Broken:
-    name: str
-    reply: Reply
-    lines: list[bytes]
-    message: str
-
-
-BROKEN = [
-    Broken("a reset between lines", watch(line(b"a"), drop()), [b"a"], "broke off"),
-    Broken("a reset within a line", watch(line(b"a"), piece(b"b"), drop()), [b"a"], "broke off"),
-    Broken("an end within a line", watch(line(b"a"), piece(b"b")), [b"a"], "in the middle of a line"),
-    Broken("silence after a line", watch(line(b"a"), hang()), [b"a"], "broke off: timed out"),
-    Broken("silence from the start", watch(hang()), [], "broke off: timed out"),
-    Broken("silence within a line", watch(piece(b"a"), hang()), [], "broke off: timed out"),
-]
-
-
-@pytest.mark.parametrize("case", BROKEN, ids=lambda c: c.name)
-async def test_a_stream_that_breaks_is_unreachable_after_its_whole_lines(rig: Rig, case: Broken) -> None:
-    rig.server.script("WATCH", PATH, case.reply)
-    got: list[bytes] = []
-    with pytest.raises(errors.Unreachable, match=case.message) as caught:
-        await read_stream(rig.transport, 0.15, got)
-    assert got == case.lines
-    assert rig.server.url in str(caught.value)
-
-
-async def test_a_stream_that_speaks_now_and_then_stays_open(rig: Rig) -> None:
-    rig.server.script(
-        "WATCH", PATH, watch(0.1, line(b"a"), 0.1, line(b"a"), 0.1, line(b"a"), 0.1, line(b"a"))
-    )
-    assert await read_stream(rig.transport, read_timeout=0.3) == [b"a"] * 4
-
-
-@pytest.mark.parametrize(
-    ("reply", "error"),
-    [
-        (status(410, "Expired"), errors.Gone),
-        (status(404, "NotFound"), errors.NotFound),
-        (status(429, "TooManyRequests", retry_after=3), errors.TooManyRequests),
-        (AWAY, errors.ServiceUnavailable),
-    ],
-    ids=["410", "404", "429", "503"],
-)
-async def test_a_refused_stream_raises_on_entry_and_is_not_retried(
-    rig: Rig, reply: Reply, error: type[errors.ApiError]
-) -> None:
-    rig.server.script("WATCH", PATH, reply)
-    with pytest.raises(error):
-        await read_stream(rig.transport)
-    assert len(rig.server.requests) == 1
-    assert rig.sleeps == []
-
-
-async def test_a_stream_that_nobody_answers_is_unreachable(rig: Rig) -> None:
-    rig.server.always("WATCH", PATH, refuse())
-    with pytest.raises(errors.Unreachable, match="broke off"):
-        await read_stream(rig.transport)
-
-
-async def test_leaving_a_stream_closes_its_connection(rig: Rig) -> None:
-    live = LiveWatch()
-    rig.server.script("WATCH", PATH, live.reply)
-    async with rig.transport.stream(PATH, WATCHED) as lines:
-        live.send(line(b"a"))
-        assert await anext(lines) == b"a"
-    await asyncio.wait_for(live.closed.wait(), 2.0)
-
-
-async def test_an_error_of_the_reader_is_left_alone(rig: Rig) -> None:
-    rig.server.script("WATCH", PATH, watch(line(b"a"), hang()))
-
-    async def read_for_a_moment() -> None:
-        async with rig.transport.stream(PATH, WATCHED) as lines, asyncio.timeout(0.05):
-            async for _ in lines:
-                pass
-
-    with pytest.raises(TimeoutError) as caught:
-        await read_for_a_moment()
-    assert not isinstance(caught.value, errors.ApiError)
-
-
-async def test_many_streams_leave_room_for_requests(rig: Rig) -> None:
-    rig.server.always("WATCH", PATH, watch(line(b"a"), hang()))
-    rig.server.always(GET, PATH, OK)
-
-    async def follow() -> None:
-        async with rig.transport.stream(PATH, WATCHED) as lines:
-            async for _ in lines:
-                pass
-
-    tasks = [asyncio.create_task(follow()) for _ in range(30)]
-    await rig.server.wait_seen("WATCH", PATH, 30)
-    assert await rig.transport.request("GET", PATH, timeout=2.0, retry=False) == b'{"ok": true}'
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
-
-
-# TLS
-
-
-async def test_a_server_of_the_configured_authority_is_trusted(rig: Rig) -> None:
-    authority = Authority()
-    async with ScriptedServer(authority.server_context()) as server:
-        server.always(GET, PATH, OK)
-        transport = rig.another(server.config(tls=TLSSettings(authority.pem)))
-        assert json.loads(await transport.request("GET", PATH)) == {"ok": True}
-
-
-async def test_a_server_of_another_authority_is_not_and_is_not_tried_again(rig: Rig) -> None:
-    async with ScriptedServer(Authority().server_context()) as server:
-        transport = rig.another(server.config(tls=TLSSettings(Authority().pem)))
-        with pytest.raises(Untrusted, match=r"no trusted TLS connection: .*verify failed") as caught:
-            await transport.request("GET", PATH)
-    assert "\n" not in str(caught.value)
-    assert rig.sleeps == []
-
-
-async def test_another_name_in_the_certificate_needs_tls_server_name(rig: Rig) -> None:
-    authority = Authority()
-    context = authority.server_context(common_name="api.example", loopback=False)
-    async with ScriptedServer(context) as server:
-        server.always(GET, PATH, OK)
-        tls = TLSSettings(authority.pem)
-        with pytest.raises(Untrusted):
-            await rig.another(server.config(tls=tls)).request("GET", PATH)
-        named = rig.another(server.config(tls=tls, server_name="api.example"))
-        assert await named.request("GET", PATH) == b'{"ok": true}'
-
-
-async def test_without_verification_any_server_will_do(rig: Rig) -> None:
-    async with ScriptedServer(Authority().server_context()) as server:
-        server.always(GET, PATH, OK)
-        transport = rig.another(server.config(tls=TLSSettings(verify=False)))
-        assert await transport.request("GET", PATH) == b'{"ok": true}'
-
-
-async def test_https_to_a_server_that_speaks_http_is_one_clear_line(rig: Rig) -> None:
-    config = ClientConfig(rig.server.url.replace("http:", "https:"), tls=TLSSettings(verify=False))
-    with pytest.raises(errors.Unreachable, match="can't be reached") as caught:
-        await rig.another(config).request("GET", PATH)
-    assert "\n" not in str(caught.value)
 
 
 async def test_slow_answers_within_the_timeout_are_fine(rig: Rig) -> None:

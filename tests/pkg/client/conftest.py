@@ -1,0 +1,52 @@
+"""Fixtures of the client's tests."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from pkg.client.metrics import RestClientMetrics
+from pkg.client.retry import RetryPolicy
+from pkg.client.transport import Transport
+from tests.pkg.client.rig import Rig, Sleeps
+from tests.scripted_server import (
+    ScriptedServer,
+)
+
+
+@pytest.fixture
+async def rig() -> AsyncIterator[Rig]:
+    registry = CollectorRegistry()
+    sleeps = Sleeps()
+    async with ScriptedServer() as server:
+        transport = Transport(
+            server.config(), retry=RetryPolicy(sleep=sleeps), metrics=RestClientMetrics(registry)
+        )
+        rig = Rig(server, transport, sleeps, registry)
+        yield rig
+        for each in (transport, *rig.others):
+            await each.close()
+
+
+PROXY_VARIABLES = ("http_proxy", "https_proxy", "no_proxy", "all_proxy")
+
+
+@pytest.fixture
+def bare_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    """No configuration and no proxy of the machine's own; ~ and temporary files in a folder of the test's.
+
+    Keys that were written for the ssl module are gone afterwards, whatever went wrong.
+    """
+    for name in PROXY_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    yield
+    assert os.listdir(tmp_path / "temporary") == []
