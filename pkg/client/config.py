@@ -63,9 +63,7 @@ class ClientConfig:
         return urlsplit(self.host).hostname or ""
 
     def ssl_context(self, certificate: Certificate | None = None) -> ssl.SSLContext | None:
-        """The context to connect with (None for http), kept until a credential plugin hands out another
-        certificate.
-        """
+        """The context to connect with (None for http), kept until a credential plugin hands out another certificate."""
         if not self.host.startswith("https:"):
             return None
         if certificate not in self._contexts:

@@ -50,9 +50,7 @@ class CredentialSource(Protocol):
 
 
 class Static:
-    """Never changes: a token in the kubeconfig, a user with a password, or nothing (client certificate
-    only).
-    """
+    """Never changes: a token in the kubeconfig, a user with a password, or nothing (client certificate only)."""
 
     refreshable = False
 
@@ -64,8 +62,7 @@ class Static:
 
 
 class Reread:
-    """Read again after a minute: a mounted service-account token, a tokenFile, an auth-provider of the
-    kubeconfig.
+    """Read again after a minute: a mounted service-account token, a tokenFile, an auth-provider of the kubeconfig.
 
     While reading fails the last credential stays in use, as in client-go: a mounted token is swapped while
     we look.
@@ -106,8 +103,7 @@ class Reread:
 
 
 class ExecPlugin:
-    """An exec credential plugin (client.authentication.k8s.io): run when first needed, at expiry and after a
-    401.
+    """An exec credential plugin (client.authentication.k8s.io): run when first needed, at expiry and after a 401.
 
     `run` blocks and returns the ExecCredential's status; it runs in a daemon thread, so that a plugin that
     waits for a login in a browser stops neither the event loop nor the end of the process.
@@ -183,9 +179,7 @@ def _parse_expiry(status: dict[str, Any]) -> datetime | None:
 
 
 def in_daemon_thread(run: Callable[[], R]) -> asyncio.Future[R]:
-    """The result of `run`, which blocks. Unlike the default executor's, the thread does not hold up the
-    exit.
-    """
+    """The result of `run`, which blocks. Unlike the default executor's, the thread does not hold up the exit."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[R] = loop.create_future()
 

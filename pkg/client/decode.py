@@ -31,8 +31,7 @@ class ListPage(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class WatchEvent(Generic[T]):
-    """One watch event: `type` is ADDED, MODIFIED or DELETED (with `object`), BOOKMARK or ERROR (with
-    `status`).
+    """One watch event: `type` is ADDED, MODIFIED or DELETED (with `object`), BOOKMARK or ERROR (with `status`).
 
     `resource_version` is the object's or the bookmark's; `initial_events_end` marks the bookmark that ends
     the first part of a WatchList.
@@ -74,9 +73,7 @@ _UNDECODABLE = (msgspec.DecodeError, UnicodeDecodeError)
 
 
 class Decoder(Generic[T]):
-    """Decodes objects, lists and watch events of one type. Make it through `decoder_for`, which keeps
-    them.
-    """
+    """Decodes objects, lists and watch events of one type. Make it through `decoder_for`, which keeps them."""
 
     def __init__(self, kind: type[T]) -> None:
         self._type = kind
@@ -91,9 +88,7 @@ class Decoder(Generic[T]):
             raise ServerError(f"the answer is not a {self._type.__name__}: {err}", status=500) from err
 
     def list_page(self, body: bytes) -> ListPage[T]:
-        """One page; objects that don't decode are logged and left out. Raises ServerError for no list at
-        all.
-        """
+        """One page; objects that don't decode are logged and left out. Raises ServerError for no list at all."""
         try:
             page = self._list.decode(body)
             return ListPage(page.items or [], page.metadata)
@@ -101,9 +96,7 @@ class Decoder(Generic[T]):
             return self._list_one_by_one(body)
 
     def watch_event(self, line: bytes) -> WatchEvent[T] | None:
-        """One event; None where its object does not decode (logged). Raises ServerError for a line that is
-        no event.
-        """
+        """One event; None where its object does not decode (logged). Raises ServerError for a line that is no event."""
         try:
             raw = _RAW_EVENT.decode(line)
             if raw.type == "BOOKMARK":

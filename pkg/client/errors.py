@@ -1,6 +1,4 @@
-"""Errors by status, as apimachinery's `api/errors` has them: callers choose by class, never by a message's
-text.
-"""
+"""Errors by status, as apimachinery's `api/errors` has them: callers choose by class, never by a message's text."""
 
 from __future__ import annotations
 
@@ -62,9 +60,7 @@ class Conflict(ApiError):
 
 
 class AlreadyExists(ApiError):
-    """409 with reason AlreadyExists: a create of something that is there. Not a Conflict: reading again
-    won't help.
-    """
+    """409 with reason AlreadyExists: a create of something that is there. Not a Conflict: reading again won't help."""
 
 
 class Gone(ApiError):
@@ -88,9 +84,7 @@ class ServiceUnavailable(ServerError):
 
 
 class Unreachable(ApiError):
-    """No (whole) answer: refused, reset, timed out, or a watch that broke off. Status 0; the message names
-    the host.
-    """
+    """No (whole) answer: refused, reset, timed out, or a watch that broke off. Status 0; the message names the host."""
 
 
 _BY_STATUS: dict[int, type[ApiError]] = {
@@ -107,8 +101,7 @@ _BY_STATUS: dict[int, type[ApiError]] = {
 
 
 def error_from_status(status: Status, *, code: int = 0, retry_after: float | None = None) -> ApiError:
-    """The error that a metav1.Status stands for: a refused request's body, or the object of a watch's ERROR
-    event.
+    """The error that a metav1.Status stands for: a refused request's body, or the object of a watch's ERROR event.
 
     `code` is the HTTP status where there is one (it beats `status.code`), `retry_after` the header's seconds
     (they beat `details.retryAfterSeconds`).
@@ -136,9 +129,7 @@ def error_from_response(code: int, body: bytes, headers: Mapping[str, str]) -> A
 
 
 def parse_retry_after(value: str | None) -> float | None:
-    """Seconds of a Retry-After header: a number or an HTTP date (RFC 9110 §10.2.3); None where it is
-    neither.
-    """
+    """Seconds of a Retry-After header: a number or an HTTP date (RFC 9110 §10.2.3); None where it is neither."""
     if not value:
         return None
     text = value.strip()

@@ -1,5 +1,4 @@
-"""kubeconfig files, read and merged by the `kubernetes` package; credential plugins are run by its
-ExecProvider.
+"""kubeconfig files, read and merged by the `kubernetes` package; credential plugins are run by its ExecProvider.
 
 The package's loader is used for all it does well. Exec plugins and token files are taken out of its hands:
 it logs a failing plugin and goes on without credentials, and it reads a token file only once.

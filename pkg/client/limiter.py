@@ -8,9 +8,7 @@ from collections.abc import Awaitable, Callable
 
 
 class TokenBucket:
-    """`qps` requests a second on average, `burst` at once; waiters are served in order, as client-go's
-    flowcontrol.
-    """
+    """`qps` requests a second on average, `burst` at once; waiters are served in order, as client-go's flowcontrol."""
 
     def __init__(
         self,

@@ -36,9 +36,7 @@ class ResourceClient(Generic[T]):
     async def list(
         self, namespace: str = "", *, label_selector: str = "", field_selector: str = ""
     ) -> tuple[list[T], str]:
-        """Every object, and the list's resourceVersion. Raises Gone when the pages' snapshot expires
-        midway.
-        """
+        """Every object, and the list's resourceVersion. Raises Gone when the pages' snapshot expires midway."""
         items: list[T] = []
         continue_ = ""
         while True:
@@ -66,9 +64,7 @@ class ResourceClient(Generic[T]):
         field_selector: str = "",
         retry: bool = True,
     ) -> ListPage[T]:
-        """One page of at most `limit` objects (0: all). An object that does not decode is logged and left
-        out.
-        """
+        """One page of at most `limit` objects (0: all). An object that does not decode is logged and left out."""
         params = _params(
             limit=str(limit or ""),
             **{"continue": continue_},
@@ -92,8 +88,7 @@ class ResourceClient(Generic[T]):
         field_selector: str = "",
         read_timeout: float = READ_TIMEOUT,
     ) -> AsyncIterator[AsyncIterator[WatchEvent[T]]]:
-        """`async with client.watch(...) as events`, then `async for event in events`; bookmarks are asked
-        for.
+        """`async with client.watch(...) as events`, then `async for event in events`; bookmarks are asked for.
 
         `timeout_seconds`: when the server ends the watch by itself; `read_timeout`: seconds of silence after
         which it counts as dead. An ERROR event is handed out like the others (`error_from_status` makes an
@@ -126,9 +121,7 @@ class ResourceClient(Generic[T]):
     async def merge_patch(
         self, name: str, patch: Mapping[str, Any] | bytes, namespace: str = "", *, subresource: str = ""
     ) -> T:
-        """JSON merge patch (RFC 7396): null removes a key. With metadata.resourceVersion in it: raises
-        Conflict.
-        """
+        """JSON merge patch (RFC 7396): null removes a key. With metadata.resourceVersion in it: raises Conflict."""
         return await self._patch(name, _encoded(patch), namespace, subresource, MERGE_PATCH)
 
     async def json_patch(

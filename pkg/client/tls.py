@@ -20,9 +20,7 @@ class TLSSettings:
     verify: bool = True
 
     def context(self, certificate: Certificate | None = None) -> ssl.SSLContext:
-        """A client context; `certificate` (a credential plugin's) beats the settings' own. Raises
-        ConfigError.
-        """
+        """A client context; `certificate` (a credential plugin's) beats the settings' own. Raises ConfigError."""
         context = self._verifying_context()
         if not self.verify:
             context.check_hostname = False

@@ -1,6 +1,4 @@
-"""HTTP to one API server: one aiohttp session, credentials, timeouts, retries, metrics. Bytes in, bytes
-out.
-"""
+"""HTTP to one API server: one aiohttp session, credentials, timeouts, retries, metrics. Bytes in, bytes out."""
 
 from __future__ import annotations
 
@@ -102,8 +100,7 @@ class Transport:
     async def stream(
         self, path: str, params: Mapping[str, str] | None = None, read_timeout: float = READ_TIMEOUT
     ) -> AsyncIterator[AsyncIterator[bytes]]:
-        """A watch: `async with transport.stream(...) as lines`, then `async for line in lines`; never
-        retried.
+        """A watch: `async with transport.stream(...) as lines`, then `async for line in lines`; never retried.
 
         The lines end when the server closes the stream properly. Raises ApiError on entry, Unreachable while
         reading when the connection breaks, ends in the middle of a line, or `read_timeout` seconds pass
@@ -143,9 +140,7 @@ class Transport:
         headers: Mapping[str, str],
         timeouts: aiohttp.ClientTimeout,
     ) -> aiohttp.ClientResponse:
-        """An answer of 2xx with its body unread; after a 401 the request is sent once more with fresh
-        credentials.
-        """
+        """An answer of 2xx with its body unread; after a 401 the request is sent once more with fresh credentials."""
         url = URL(self.config.host + path + (f"?{urlencode(params)}" if params else ""), encoded=True)
         refresh = False
         while True:
@@ -207,9 +202,7 @@ class Transport:
 
 @contextlib.contextmanager
 def unreachable_errors(host: str) -> Iterator[None]:
-    """Turns what aiohttp and the sockets raise into Unreachable, or its kinds where the server can't have
-    seen it.
-    """
+    """Turns what aiohttp and the sockets raise into Unreachable, or its kinds where the server can't have seen it."""
     try:
         yield
     except aiohttp.ClientSSLError as err:
