@@ -168,8 +168,8 @@ def test_five_thousand_objects_of_4_kb_decode_in_a_third_of_a_second() -> None:
     assert len(content) > 5000 * 3500
     decoder = decoder_for(VirtualMachineInstance)
     took = []
-    for _ in range(3):
-        started = time.perf_counter()
+    for _ in range(5):
+        started = time.process_time()
         assert len(decoder.list_page(content).items) == 5000
-        took.append(time.perf_counter() - started)
+        took.append(time.process_time() - started)
     assert min(took) <= 0.3
