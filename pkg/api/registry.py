@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from pkg.api import core, harvesterhci, kubevirt
+from pkg.api import admissionregistration, core, harvesterhci, kubevirt
 from pkg.api.meta import Object
 
 T = TypeVar("T", bound=Object)
@@ -56,6 +56,22 @@ CUSTOM_RESOURCE_DEFINITIONS = Resource(
     "customresourcedefinitions",
     "CustomResourceDefinition",
     core.CustomResourceDefinition,
+    namespaced=False,
+)
+VALIDATING_WEBHOOK_CONFIGURATIONS = Resource(
+    "admissionregistration.k8s.io",
+    "v1",
+    "validatingwebhookconfigurations",
+    "ValidatingWebhookConfiguration",
+    admissionregistration.ValidatingWebhookConfiguration,
+    namespaced=False,
+)
+MUTATING_WEBHOOK_CONFIGURATIONS = Resource(
+    "admissionregistration.k8s.io",
+    "v1",
+    "mutatingwebhookconfigurations",
+    "MutatingWebhookConfiguration",
+    admissionregistration.MutatingWebhookConfiguration,
     namespaced=False,
 )
 VIRTUAL_MACHINES = Resource("kubevirt.io", "v1", "virtualmachines", "VirtualMachine", kubevirt.VirtualMachine)

@@ -8,7 +8,7 @@ import sys
 import click
 import typer
 
-from pkg.cmd import controller, delta, quantity, release, testcluster
+from pkg.cmd import controller, delta, quantity, release, testcluster, webhook
 
 USAGE = 2
 FAILURE = 1
@@ -22,6 +22,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 app.command("controller")(controller.controller)
+app.command("webhook")(webhook.webhook)
 app.command("release")(release.release)
 app.command("delta")(delta.delta)
 app.command("quantity")(quantity.quantity)

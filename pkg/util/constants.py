@@ -79,6 +79,8 @@ RUN_STRATEGY_HALTED: Final = "Halted"
 ANNOTATION_OWNER: Final = "headroom.harvesterhci.io/owner"
 OWNER: Final = "headroom"
 LABEL_MANAGED: Final = "headroom.harvesterhci.io/managed"
+LABEL_HOLDING: Final = "headroom.harvesterhci.io/holding"
+"""On a namespace: it holds added room at this moment, so its new pods are looked at by the webhook."""
 ANNOTATION_BASE: Final = "headroom.harvesterhci.io/base"
 ANNOTATION_MAX_EXTRA: Final = "headroom.harvesterhci.io/max-extra"
 

@@ -1,0 +1,138 @@
+"""admission.k8s.io/v1: the review as it comes in, the answer as it goes out.
+
+The objects inside a review stay undecoded bytes until somebody looks at them: most requests are decided by a few
+fields, and an object of 1 MB costs nothing then.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from pkg.api.meta import Object, Struct
+from pkg.client.decode import decoder_for
+from pkg.client.errors import ServerError
+
+API_VERSION: Final = "admission.k8s.io/v1"
+KIND: Final = "AdmissionReview"
+
+T = TypeVar("T", bound=Object)
+
+_NULL: Final = msgspec.Raw(b"null")
+
+
+class BadReview(Exception):
+    """What came is no review that can be answered; the text is for the one who sent it."""
+
+
+class UserInfo(Struct):
+    """authentication.k8s.io/v1 UserInfo, the fields in use."""
+
+    username: str = ""
+    groups: list[str] | None = None
+
+
+class GroupVersionResource(Struct):
+    """metav1.GroupVersionResource."""
+
+    group: str = ""
+    version: str = ""
+    resource: str = ""
+
+
+class AdmissionRequest(Struct):
+    """admission.k8s.io/v1 AdmissionRequest. `operation` is CREATE, UPDATE, DELETE or CONNECT."""
+
+    uid: str = ""
+    resource: GroupVersionResource = GroupVersionResource()
+    sub_resource: str = ""
+    name: str = ""
+    namespace: str = ""
+    operation: str = ""
+    user_info: UserInfo = UserInfo()
+    object: msgspec.Raw = _NULL
+    old_object: msgspec.Raw = _NULL
+    dry_run: bool = False
+
+    def new(self, kind: type[T]) -> T:
+        """The object as it shall be. Raises BadReview when there is none, or it is no `kind`."""
+        return _decoded(self.object, kind, "object")
+
+    def old(self, kind: type[T]) -> T:
+        """The object as it is. Raises BadReview."""
+        return _decoded(self.old_object, kind, "oldObject")
+
+
+class _Review(Struct):
+    api_version: str = ""
+    kind: str = ""
+    request: AdmissionRequest | None = None
+
+
+_REVIEW: Final = msgspec.json.Decoder(_Review)
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What is answered. `patch` is a JSON patch (RFC 6902) and only looked at in a mutating webhook."""
+
+    allowed: bool = True
+    message: str = ""
+    patch: Sequence[Mapping[str, Any]] = ()
+    warnings: Sequence[str] = ()
+
+
+ALLOW: Final = Decision()
+
+
+def deny(message: str) -> Decision:
+    """A refusal; the person sees `admission webhook "…" denied the request: <message>`."""
+    return Decision(allowed=False, message=message)
+
+
+def decode_review(body: bytes) -> AdmissionRequest:
+    """The request of a review. Raises BadReview."""
+    try:
+        review = _REVIEW.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError) as exc:
+        raise BadReview(f"the body is no AdmissionReview: {exc}") from exc
+    if review.kind != KIND or review.api_version != API_VERSION:
+        raise BadReview(
+            f"want {KIND} of {API_VERSION}, got {review.kind or 'no kind'} of {review.api_version or 'nothing'}"
+        )
+    if review.request is None or not review.request.uid:
+        raise BadReview("the review has no request, or the request no uid")
+    return review.request
+
+
+def encode_answer(uid: str, decision: Decision) -> bytes:
+    """The AdmissionReview that answers request `uid`."""
+    response: dict[str, Any] = {"uid": uid, "allowed": decision.allowed}
+    if not decision.allowed:
+        response["status"] = {
+            "status": "Failure",
+            "message": decision.message,
+            "reason": "Forbidden",
+            "code": 403,
+        }
+    if decision.patch:
+        response["patchType"] = "JSONPatch"
+        response["patch"] = base64.b64encode(msgspec.json.encode(list(decision.patch))).decode("ascii")
+    if decision.warnings:
+        response["warnings"] = list(decision.warnings)
+    return msgspec.json.encode({"apiVersion": API_VERSION, "kind": KIND, "response": response})
+
+
+def _decoded(raw: msgspec.Raw, kind: type[T], field: str) -> T:
+    content = bytes(raw)
+    if content in (b"", b"null"):
+        raise BadReview(f"the request has no {field}")
+    try:
+        decoded: T = decoder_for(kind).object(content)
+    except ServerError as exc:
+        raise BadReview(f"{field}: {exc}") from exc
+    return decoded

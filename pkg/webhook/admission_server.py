@@ -1,0 +1,98 @@
+"""One replica: listener, certificate and registration, started and ended in the right order."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from ssl import SSLContext
+
+import msgspec
+
+from pkg.client.client import Client
+from pkg.client.errors import ApiError
+from pkg.webhook.registration import Registrar
+from pkg.webhook.server import Hook, WebhookServer
+from pkg.webhook.upkeep import POLL_SECONDS, Certificates, Upkeep
+
+log = logging.getLogger(__name__)
+
+
+class AdmissionServer:
+    """`start`, and `stop` at the end. `synced` returns when the caches have; only then the webhooks are registered,
+    for before that nobody could be answered."""
+
+    def __init__(
+        self,
+        hooks: Mapping[str, Hook],
+        certificates: Certificates,
+        context: SSLContext,
+        registrar: Registrar | None,
+        *,
+        synced: Callable[[], Awaitable[object]],
+        poll: float = POLL_SECONDS,
+    ) -> None:
+        self._server = WebhookServer(hooks, context)
+        self._certificates = certificates
+        self._upkeep = Upkeep(certificates, registrar, poll=poll)
+        self._synced = synced
+        self._task: asyncio.Task[None] | None = None
+        self._registered = False
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Where it listens."""
+        return self._server.address
+
+    async def start(self, bind_address: str) -> None:
+        """Load the certificate and listen. Raises ApiError, ConfigError, CertificateError, BindError."""
+        await self._upkeep.load()
+        await self._server.start(bind_address)
+        self._task = asyncio.create_task(self._run(), name="webhook upkeep")
+
+    async def stop(self) -> None:
+        """Stop listening. The registration stays: other replicas live by it."""
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.wait([task])
+        await self._server.close()
+
+    def unready(self) -> list[str]:
+        """What is missing until calls can be answered, a line each."""
+        missing = [] if self._certificates.loaded else ["webhook certificate"]
+        return missing if self._registered else [*missing, "webhook registration"]
+
+    def healthy(self) -> list[str]:
+        """What is wrong, a line each."""
+        if self._task is None or not self._task.done():
+            return []
+        return ["the webhook's upkeep ended"]
+
+    async def _run(self) -> None:
+        await self._synced()
+        await self._register()
+        await self._upkeep.run()
+
+    async def _register(self) -> None:
+        pause = 0.5
+        while not self._registered:
+            try:
+                await self._upkeep.register()
+                self._registered = True
+            except ApiError as exc:
+                log.warning("webhooks are not registered yet: %s", exc)
+                await asyncio.sleep(pause)
+                pause = min(pause * 2, 10.0)
+
+
+async def own_user(client: Client) -> str:
+    """Who the API server takes us for; "" when it does not say (before Kubernetes 1.28)."""
+    body = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
+    with contextlib.suppress(ApiError, msgspec.DecodeError, KeyError, TypeError):
+        answer = await client.transport.request(
+            "POST", "/apis/authentication.k8s.io/v1/selfsubjectreviews", body=msgspec.json.encode(body)
+        )
+        return str(msgspec.json.decode(answer)["status"]["userInfo"]["username"])
+    return ""

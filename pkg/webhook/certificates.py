@@ -1,0 +1,269 @@
+"""Self-issued certificates: what they are and when they are renewed. Pure: the clock is an argument.
+
+Times are seconds since 1970. A CA that is replaced stays in the bundle, and the new certificate is served only once
+every API server has had time to learn of the new CA: at no moment is a certificate served that is not yet, or no
+longer, trusted.
+"""
+
+from __future__ import annotations
+
+import datetime
+import ipaddress
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+DAY = 86400.0
+RENEWED_AT = 2 / 3
+"""Of a certificate's life."""
+
+
+class CertificateError(Exception):
+    """A certificate or key that cannot be used; the text is one line that says which and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """How long certificates live and how they are replaced; seconds.
+
+    `backdated`: how far a peer's clock may be behind. `overlap`: between the new CA's entry into the bundle and the
+    first certificate of its; everybody has read the Secret and every API server the bundle by then.
+    """
+
+    authority_life: float = 3650 * DAY
+    serving_life: float = 365 * DAY
+    backdated: float = 300.0
+    overlap: float = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class KeyPair:
+    """PEM."""
+
+    certificate: bytes
+    key: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Material:
+    """Everything that the replicas share. `bundle` holds every CA in use; `authority` is the one that signs.
+
+    `staged` is served from `activate_at` on.
+    """
+
+    authority: KeyPair
+    bundle: bytes
+    serving: KeyPair
+    staged: KeyPair | None = None
+    activate_at: float = 0.0
+
+    def served(self, now: float) -> KeyPair:
+        """What a listener shows at that moment; every replica comes to the same answer."""
+        return self.staged if self.staged is not None and now >= self.activate_at else self.serving
+
+
+def issue(hosts: Sequence[str], policy: Policy, now: float) -> Material:
+    """A new CA and a certificate of its for `hosts` (names and IP addresses)."""
+    authority = _authority(policy, now)
+    return Material(authority, authority.certificate, _serving(authority, hosts, policy, now))
+
+
+def step(material: Material, hosts: Sequence[str], policy: Policy, now: float) -> Material | None:
+    """What takes the place of `material` now; None when nothing is due. Raises CertificateError for garbage."""
+    if material.staged is not None:
+        if now < material.activate_at + policy.overlap:
+            return None
+        # Every replica has shown the new certificate for a while: the old CA is in no use any more.
+        return Material(material.authority, material.authority.certificate, material.staged)
+    if _due(material.authority, policy, now):
+        return _with_new_authority(material, hosts, policy, now)
+    if _due(material.serving, policy, now) or not _covers(material.serving, hosts):
+        wanted = sorted({*hosts, *_hosts(material.serving)})
+        return replace(material, serving=_serving(material.authority, wanted, policy, now))
+    return None
+
+
+def next_step(material: Material, policy: Policy) -> float:
+    """When `step` has something to do. Raises CertificateError."""
+    if material.staged is not None:
+        return material.activate_at + policy.overlap
+    return min(_renewal(material.authority, policy), _renewal(material.serving, policy))
+
+
+def check(material: Material) -> None:
+    """Raises CertificateError unless every part parses, keys belong to certificates, and the CAs signed them."""
+    pairs = [material.authority, material.serving, *([material.staged] if material.staged else [])]
+    for pair in pairs:
+        certificate, key = parse(pair.certificate), _private_key(pair.key)
+        if certificate.public_key() != key.public_key():
+            raise CertificateError("a key does not belong to its certificate")
+    authorities = parse_bundle(material.bundle)
+    if parse(material.authority.certificate) not in authorities:
+        raise CertificateError("the bundle lacks the CA that signs")
+    for pair in pairs[1:]:
+        if not any(_signed(parse(pair.certificate), authority) for authority in authorities):
+            raise CertificateError("a serving certificate is of no CA in the bundle")
+
+
+def parse(pem: bytes) -> x509.Certificate:
+    """The first certificate of a PEM file. Raises CertificateError."""
+    try:
+        return x509.load_pem_x509_certificate(pem)
+    except ValueError as exc:
+        raise CertificateError(f"not a certificate: {exc}") from exc
+
+
+def parse_bundle(pem: bytes) -> list[x509.Certificate]:
+    """Every certificate of a PEM file. Raises CertificateError."""
+    try:
+        return x509.load_pem_x509_certificates(pem)
+    except ValueError as exc:
+        raise CertificateError(f"not a certificate bundle: {exc}") from exc
+
+
+def expiry(pair: KeyPair) -> float:
+    """When the certificate ends. Raises CertificateError."""
+    return parse(pair.certificate).not_valid_after_utc.timestamp()
+
+
+def _with_new_authority(material: Material, hosts: Sequence[str], policy: Policy, now: float) -> Material:
+    authority = _authority(policy, now)
+    wanted = sorted({*hosts, *_hosts(material.serving)})
+    # A certificate that is over is trusted by nobody: then there is nothing to wait for.
+    activate_at = min(now + policy.overlap, max(now, expiry(material.serving)))
+    return Material(
+        authority=authority,
+        bundle=authority.certificate + material.authority.certificate,
+        serving=material.serving,
+        staged=_serving(authority, wanted, policy, now),
+        activate_at=activate_at,
+    )
+
+
+def _due(pair: KeyPair, policy: Policy, now: float) -> bool:
+    return now >= _renewal(pair, policy)
+
+
+def _renewal(pair: KeyPair, policy: Policy) -> float:
+    certificate = parse(pair.certificate)
+    begin = certificate.not_valid_before_utc.timestamp() + policy.backdated
+    end = certificate.not_valid_after_utc.timestamp()
+    return begin + (end - begin) * RENEWED_AT
+
+
+def _authority(policy: Policy, now: float) -> KeyPair:
+    key = ec.generate_private_key(ec.SECP256R1())
+    # The serial in the name keeps two CAs apart where a verifier looks an issuer up by its name.
+    serial = x509.random_serial_number()
+    name = _name(f"headroom-webhook-ca-{serial:x}"[:64])
+    certificate = (
+        _builder(name, name, key, serial, now - policy.backdated, now + policy.authority_life)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(_usage(signs=True), critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    return _pair(certificate, key)
+
+
+def _serving(authority: KeyPair, hosts: Sequence[str], policy: Policy, now: float) -> KeyPair:
+    """Never longer than its CA."""
+    issuer, issuer_key = parse(authority.certificate), _private_key(authority.key)
+    key = ec.generate_private_key(ec.SECP256R1())
+    end = min(now + policy.serving_life, issuer.not_valid_after_utc.timestamp())
+    names = x509.SubjectAlternativeName([_general_name(host) for host in hosts])
+    serial = x509.random_serial_number()
+    certificate = (
+        _builder(_name("headroom-webhook"), issuer.subject, key, serial, now - policy.backdated, end)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_usage(signs=False), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(names, critical=False)
+        .add_extension(
+            x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key.public_key()), critical=False
+        )
+        .sign(issuer_key, hashes.SHA256())
+    )
+    return _pair(certificate, key)
+
+
+def _builder(
+    subject: x509.Name,
+    issuer: x509.Name,
+    key: ec.EllipticCurvePrivateKey,
+    serial: int,
+    begin: float,
+    end: float,
+) -> x509.CertificateBuilder:
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key.public_key())
+        .serial_number(serial)
+        .not_valid_before(datetime.datetime.fromtimestamp(begin, datetime.UTC))
+        .not_valid_after(datetime.datetime.fromtimestamp(end, datetime.UTC))
+    )
+
+
+def _usage(*, signs: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=True, key_cert_sign=signs, crl_sign=signs, content_commitment=False,
+        key_encipherment=False, data_encipherment=False, key_agreement=False, encipher_only=False,
+        decipher_only=False,
+    )  # fmt: skip
+
+
+def _pair(certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> KeyPair:
+    return KeyPair(
+        certificate.public_bytes(serialization.Encoding.PEM),
+        key.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        ),
+    )
+
+
+def _private_key(pem: bytes) -> ec.EllipticCurvePrivateKey:
+    try:
+        key: PrivateKeyTypes = serialization.load_pem_private_key(pem, password=None)
+    except (ValueError, TypeError) as exc:
+        raise CertificateError(f"not a private key: {exc}") from exc
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise CertificateError("not an elliptic curve key")
+    return key
+
+
+def _signed(certificate: x509.Certificate, authority: x509.Certificate) -> bool:
+    try:
+        certificate.verify_directly_issued_by(authority)
+    except Exception:  # cryptography raises ValueError, TypeError or InvalidSignature: all mean no
+        return False
+    return True
+
+
+def _covers(pair: KeyPair, hosts: Sequence[str]) -> bool:
+    return set(hosts) <= set(_hosts(pair))
+
+
+def _hosts(pair: KeyPair) -> list[str]:
+    try:
+        names = parse(pair.certificate).extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        return []
+    return [str(name.value) for name in names]
+
+
+def _general_name(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        return x509.DNSName(host)
+
+
+def _name(common_name: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])

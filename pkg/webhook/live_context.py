@@ -1,0 +1,43 @@
+"""Loading a certificate into an SSLContext that is in use: new handshakes get it, standing connections keep theirs."""
+
+from __future__ import annotations
+
+import os
+import ssl
+import tempfile
+
+from pkg.webhook.certificates import CertificateError
+
+
+def server_context() -> ssl.SSLContext:
+    """TLS 1.2 and newer, without a certificate yet."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    return context
+
+
+def load(context: ssl.SSLContext, certificate: bytes, key: bytes) -> None:
+    """PEM. Tried on another context first: one that is refused halfway would leave the live one without a key.
+
+    Raises CertificateError; the context is untouched then.
+    """
+    # The ssl module reads files only; these are gone before anybody else can look for them.
+    with tempfile.TemporaryDirectory(prefix="headroom-") as folder:
+        files = os.path.join(folder, "crt"), os.path.join(folder, "key")
+        for path, content in zip(files, (certificate, key), strict=True):
+            with open(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as file:
+                file.write(content)
+        try:
+            for target in (server_context(), context):
+                target.load_cert_chain(files[0], files[1], password=_no_password)
+        except (ssl.SSLError, ValueError) as exc:
+            raise CertificateError(f"certificate and key cannot be used: {_reason(exc)}") from exc
+
+
+def _no_password() -> str:
+    """Without this a key with a password makes OpenSSL ask on the terminal."""
+    raise ValueError("the key is encrypted")
+
+
+def _reason(exc: Exception) -> str:
+    return (getattr(exc, "reason", None) or str(exc)).lower().replace("_", " ")

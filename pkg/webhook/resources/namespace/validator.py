@@ -1,0 +1,106 @@
+"""Namespace UPDATE, when Rancher's quota annotation changes.
+
+Source: Harvester pkg/webhook/resources/namespace/validator.go; its texts byte for byte, Go's errors within them too.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from pkg.api.core import Namespace, ResourceQuota
+from pkg.util import constants
+from pkg.util.constants import LIMITS_CPU, LIMITS_MEMORY
+from pkg.util.go_errors import json_error, quantity_error
+from pkg.util.quantity import Quantity, QuantityError
+from pkg.util.resourcequota.annotations import has_migrating_vm
+from pkg.util.resourcequota.base import parse_limits
+from pkg.util.resourcequota.calculator import quantity_of
+from pkg.util.resourcequota.errors import InvalidNamespaceAnnotation
+from pkg.webhook.admission import ALLOW, AdmissionRequest, Decision, deny
+from pkg.webhook.view import View
+
+_CHECKED: Final = ((LIMITS_CPU, "LimitsCPU", "CPU"), (LIMITS_MEMORY, "LimitsMemory", "Memory"))
+"""Resource, Rancher's name of the field, and what a person calls it."""
+
+
+def decide(old: Namespace, new: Namespace, quotas: Sequence[ResourceQuota]) -> Decision:
+    """`quotas` are the default quotas of the namespace; none: whatever the annotation says holds nobody up."""
+    annotation = new.annotations.get(constants.ANNOTATION_RANCHER_RESOURCE_QUOTA, "")
+    before = old.annotations.get(constants.ANNOTATION_RANCHER_RESOURCE_QUOTA, "")
+    if not annotation or annotation == before or not quotas:
+        return ALLOW
+    if any(has_migrating_vm(quota.annotations) for quota in quotas):
+        return deny(f"namespace {new.name} has migrating VMs, can't change resource quotas")
+    for quota in quotas:
+        problem = insufficient(annotation, quota.used)
+        if problem is not None:
+            return deny(f"can't update the resource quota of namespace {new.name}, error: {problem}")
+    return ALLOW
+
+
+def insufficient(annotation: str, used: Mapping[str, str | int | float]) -> str | None:
+    """Why an annotation cannot be the new quota of what is `used`; None when it can."""
+    try:
+        limits = parse_limits(annotation)
+    except InvalidNamespaceAnnotation:
+        return f"invalid NamespaceResourceQuota {annotation}, error: {_go_error(annotation)}"
+    for resource, field, word in _CHECKED:
+        if resource not in limits:
+            continue
+        text = limits[resource]
+        try:
+            limit = Quantity.parse(text)
+        except QuantityError:
+            return f"invalid {field} {text}, error: {quantity_error(text)}"
+        current = quantity_of(dict(used), resource)
+        if current > limit:
+            return f"new {word} limit {limit} is lower than the current used {word} limit {current}"
+    return None
+
+
+class Validator:
+    """The caches suggest, the API server decides: a live look precedes a denial."""
+
+    def __init__(self, view: View) -> None:
+        self._view = view
+
+    async def validate(self, request: AdmissionRequest) -> Decision:
+        """UPDATE."""
+        old, new = request.old(Namespace), request.new(Namespace)
+        suggested = decide(old, new, self._view.default_quotas(new.name))
+        if suggested.allowed:
+            return suggested
+        live = await self._view.default_quotas_live(new.name)
+        return suggested if live is None else decide(old, new, live)
+
+
+def _go_error(annotation: str) -> str:
+    return json_error(annotation) or _type_error(json.loads(annotation))
+
+
+def _type_error(document: object) -> str:
+    """encoding/json's text for a document of another shape than v3.NamespaceResourceQuota; Rancher's types."""
+    if not isinstance(document, dict):
+        return f"json: cannot unmarshal {_kind(document)} into Go value of type v3.NamespaceResourceQuota"
+    for key, limit in document.items():
+        if key.lower() != "limit" or limit is None:
+            continue
+        if not isinstance(limit, dict):
+            return (
+                f"json: cannot unmarshal {_kind(limit)} into Go struct field NamespaceResourceQuota.limit"
+                " of type v3.ResourceQuotaLimit"
+            )
+        for name, value in limit.items():
+            if not isinstance(value, str) and value is not None:
+                return (
+                    f"json: cannot unmarshal {_kind(value)} into Go struct field"
+                    f" ResourceQuotaLimit.limit.{name} of type string"
+                )
+    return "json: cannot unmarshal"
+
+
+def _kind(value: object) -> str:
+    kinds: Mapping[type, str] = {bool: "bool", int: "number", float: "number", str: "string", list: "array"}
+    return kinds.get(type(value), "object")

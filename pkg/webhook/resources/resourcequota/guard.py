@@ -1,0 +1,156 @@
+"""The lowest limits that a ResourceQuota may have now. Pure, and nothing of it is computed here: the request's object
+takes the cached one's place, the controller's own plan is made for it, and what that plan would raise is too low.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+
+import msgspec
+
+from pkg.api.core import ResourceQuota
+from pkg.api.meta import RawQuantity, RawResourceList
+from pkg.util import constants
+from pkg.util.names import migrating_key
+from pkg.util.quantity import ZERO, Quantity, QuantityError
+from pkg.util.resource_list import ResourceList, maximum
+from pkg.util.resourcequota.annotations import Entry, entries, parse_resources
+from pkg.util.resourcequota.errors import InvalidEntry
+from pkg.util.resourcequota.planner import Memory, Observed, Plan, Policy, is_off, plan, takes_part
+
+_LEAST = "1n"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a write lowers too far: resource name to the lowest allowed value, and the VMs that need it.
+
+    False when it is fine.
+    """
+
+    lowest: Mapping[str, Quantity] = field(default_factory=dict)
+    migrating: tuple[str, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.lowest)
+
+
+FINE = Verdict()
+
+
+def lowered(old: ResourceQuota, new: ResourceQuota) -> set[str]:
+    """The limits that fall; one that is new where there was none counts, one that goes does not."""
+    before = old.hard
+    return {name for name, value in new.hard.items() if name not in before or _less(value, before[name])}
+
+
+def judge(old: ResourceQuota, observed: Observed, policy: Policy) -> Verdict:
+    """Whether the write that makes `observed.quota` of `old` leaves the migrations under way what they need."""
+    names = lowered(old, observed.quota)
+    if not names:
+        return FINE
+    planned = _plan(_without_zeros(observed), policy)
+    after = _after(observed.quota.annotations, planned)
+    standing = list(entries(after))
+    if not standing and constants.ANNOTATION_MIGRATING_COMPENSATION not in after:
+        return FINE  # outside migrations everything is allowed, and repaired where need be
+    generous = _beyond_the_journal(standing, old.annotations)
+    lowest: dict[str, Quantity] = {}
+    for name in sorted(names):
+        wanted = planned.hard.get(name)
+        if wanted is not None:
+            least = Quantity.parse(wanted) - generous.get(name, ZERO)
+            if _less(observed.quota.hard[name], least):
+                lowest[name] = least
+    return Verdict(lowest, _names(standing, observed)) if lowest else FINE
+
+
+def suspect(old: ResourceQuota, observed: Observed, policy: Policy) -> Verdict:
+    """The same, but also with every entry that stands taken as needed: a cache that is behind may not know the
+    migration yet that an entry was just written for, or know an older, finished one."""
+    known = judge(old, observed, policy)
+    journal = judge(old, replace(observed, migrations=(), pods=(), instances={}), policy)
+    return Verdict(maximum(known.lowest, journal.lowest), known.migrating or journal.migrating)
+
+
+def migrating(observed: Observed, policy: Policy) -> tuple[str, ...]:
+    """The names of the VMs that stand on the quota, or should, in order; a VMI's uid where no name is known."""
+    quota = observed.quota
+    if not takes_part(quota) or is_off(quota.annotations, policy.mode):
+        return ()
+    return _names(entries(_after(quota.annotations, _plan(observed, policy))), observed)
+
+
+def _plan(observed: Observed, policy: Policy) -> Plan:
+    """An entry that no migration explains is as good as new here: whether it has stood for too long, only the
+    controller knows, and when it drops it, it lowers the limit in the same write."""
+    memory = Memory(unexplained={entry.key: observed.now for entry in entries(observed.quota.annotations)})
+    return plan(replace(observed, memory=memory), policy)
+
+
+def _after(annotations: Mapping[str, str], planned: Plan) -> dict[str, str]:
+    after = dict(annotations)
+    for key, value in planned.annotations.items():
+        if value is None:
+            after.pop(key, None)
+        else:
+            after[key] = value
+    return after
+
+
+def _beyond_the_journal(standing: Iterable[Entry], journal: Mapping[str, str]) -> ResourceList:
+    """By how much our entries are above those that the quota's writer had put down.
+
+    It is the writer that decides how much a migration needs: where it estimates less than we do, its own writes
+    must not run into us.
+    """
+    beyond: ResourceList = {}
+    for entry in standing:
+        if entry.key not in journal:
+            continue
+        with suppress(InvalidEntry):
+            theirs = parse_resources(entry.key, journal[entry.key])
+            for name, quantity in entry.resources.items():
+                more = quantity - theirs.get(name, ZERO)
+                if more > ZERO:
+                    beyond[name] = beyond.get(name, ZERO) + more
+    return beyond
+
+
+def _without_zeros(observed: Observed) -> Observed:
+    """A quota whose limits are all zero is one that nobody scales (upstream). That must not be a way out of here."""
+    quota = observed.quota
+    hard: RawResourceList = {name: _LEAST if _is_zero(value) else value for name, value in quota.hard.items()}
+    spec = msgspec.structs.replace(quota.spec, hard=hard)
+    return replace(observed, quota=msgspec.structs.replace(quota, spec=spec))
+
+
+def _names(standing: Iterable[Entry], observed: Observed) -> tuple[str, ...]:
+    return tuple(sorted({_name(entry, observed) for entry in standing}))
+
+
+def _name(entry: Entry, observed: Observed) -> str:
+    target = entry.target
+    if target.kind == "uid":
+        by_uid = {vmi.uid: name for name, vmi in observed.instances.items()}
+        return by_uid.get(target.value, target.value)
+    if target.kind == "hashed":
+        names = {migration.spec.vmi_name for migration in observed.migrations}
+        return next((name for name in sorted(names) if migrating_key(name) == entry.key), target.value)
+    return target.value
+
+
+def _is_zero(value: RawQuantity) -> bool:
+    try:
+        return Quantity.parse(value).is_zero()
+    except QuantityError:
+        return False
+
+
+def _less(value: RawQuantity, than: RawQuantity | Quantity) -> bool:
+    try:
+        return Quantity.parse(value) < (than if isinstance(than, Quantity) else Quantity.parse(than))
+    except QuantityError:  # the API server refuses it by itself
+        return False

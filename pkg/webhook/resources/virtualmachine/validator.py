@@ -1,0 +1,103 @@
+"""VirtualMachine CREATE and UPDATE: is there storage for its volumes?
+
+Source: Harvester pkg/util/resourcequota/calculator.go (CheckStorageResourceQuota); its text byte for byte.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from pkg.api.core import ResourceQuota, ResourceRequirements
+from pkg.api.kubevirt import VirtualMachine
+from pkg.api.meta import Struct
+from pkg.util import constants
+from pkg.util.constants import REQUESTS_STORAGE
+from pkg.util.quantity import ZERO, Quantity, QuantityError
+from pkg.util.resourcequota.available import available, held_by_entries
+from pkg.util.resourcequota.base import parse_limits
+from pkg.util.resourcequota.errors import InsufficientResources, ResourceQuotaError
+from pkg.webhook.admission import ALLOW, AdmissionRequest, Decision, deny
+from pkg.webhook.view import View
+
+_STORAGE: Final = "storage"
+
+
+class _ClaimSpec(Struct):
+    resources: ResourceRequirements = ResourceRequirements()
+
+
+class _ClaimTemplate(Struct):
+    spec: _ClaimSpec = _ClaimSpec()
+
+
+_TEMPLATES = msgspec.json.Decoder(list[_ClaimTemplate] | None)
+
+
+def storage_of(machine: VirtualMachine) -> Quantity:
+    """What the VM's volume claim templates ask for together. Raises ValueError for an annotation that is garbage."""
+    text = machine.annotations.get(constants.ANNOTATION_VOLUME_CLAIM_TEMPLATES, "")
+    if not text:
+        return ZERO
+    try:
+        templates = _TEMPLATES.decode(text) or []
+        requests = [(template.spec.resources.requests or {}).get(_STORAGE, 0) for template in templates]
+        return sum((Quantity.parse(request) for request in requests), ZERO)
+    except (msgspec.DecodeError, QuantityError) as exc:
+        raise ValueError(f"failed to unmarshal the volumeClaimTemplates annotation: {exc}") from exc
+
+
+def decide(
+    new: VirtualMachine, old: VirtualMachine | None, annotation: str, quotas: Sequence[ResourceQuota]
+) -> Decision:
+    """`annotation` is the namespace's; `quotas` are its default quotas. An update counts by its increase."""
+    try:
+        limit = Quantity.parse(parse_limits(annotation).get(REQUESTS_STORAGE, "0")) if annotation else ZERO
+    except (ResourceQuotaError, QuantityError) as exc:
+        # Whoever can mend it is not whoever creates a VM here.
+        return Decision(warnings=(f"the namespace's quota annotation says nothing about storage: {exc}",))
+    if limit.is_zero() or not quotas:
+        return ALLOW
+    try:
+        need = storage_of(new) - _storage_before(old)
+        if old is not None and need <= ZERO:
+            return ALLOW
+        lefts = [
+            available({REQUESTS_STORAGE: limit}, q, held_by_entries(q), REQUESTS_STORAGE) for q in quotas
+        ]
+    except ResourceQuotaError as exc:
+        return Decision(warnings=(str(exc),))
+    except ValueError as exc:
+        return deny(str(exc))
+    if any(left is not None and left < need for left in lefts):
+        return deny(str(InsufficientResources(_STORAGE)))
+    return ALLOW
+
+
+class Validator:
+    """The caches suggest, the API server decides: a live look precedes a denial."""
+
+    def __init__(self, view: View) -> None:
+        self._view = view
+
+    async def validate(self, request: AdmissionRequest) -> Decision:
+        """CREATE and UPDATE."""
+        new = request.new(VirtualMachine)
+        old = request.old(VirtualMachine) if request.operation == "UPDATE" else None
+        namespace = request.namespace
+        suggested = decide(new, old, self._view.annotation(namespace), self._view.default_quotas(namespace))
+        if suggested.allowed:
+            return suggested
+        quotas = await self._view.default_quotas_live(namespace)
+        annotation = await self._view.annotation_live(namespace)
+        return suggested if quotas is None or annotation is None else decide(new, old, annotation, quotas)
+
+
+def _storage_before(old: VirtualMachine | None) -> Quantity:
+    """Garbage that stands already asks for nothing."""
+    try:
+        return storage_of(old) if old is not None else ZERO
+    except ValueError:
+        return ZERO

@@ -1,0 +1,77 @@
+"""What a replica looks after while it serves: its certificate and the configurations, in the order that keeps calls
+working: an API server knows a CA before a certificate of it is shown."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Protocol
+
+from pkg.client.errors import ApiError, ConfigError
+from pkg.webhook.certificates import CertificateError
+from pkg.webhook.registration import Registrar
+
+log = logging.getLogger(__name__)
+
+POLL_SECONDS = 10.0
+"""How often the Secret, the files and the configurations are looked at."""
+
+
+class Certificates(Protocol):
+    """Where the serving certificate comes from."""
+
+    @property
+    def bundle(self) -> bytes | None:
+        """PEM of the CAs to trust; None when somebody else tells the API server."""
+
+    @property
+    def loaded(self) -> bool:
+        """Whether the listener has a certificate."""
+
+    async def refresh(self) -> None:
+        """Find out what is current, renew what is due."""
+
+    def activate(self) -> None:
+        """Serve what is to be served by now."""
+
+    def wait(self) -> float:
+        """Seconds until `refresh` or `activate` has something to do."""
+
+
+class Upkeep:
+    """`start` once, then `run` until cancelled. What fails in `run` is logged and tried again."""
+
+    def __init__(
+        self, certificates: Certificates, registrar: Registrar | None, *, poll: float = POLL_SECONDS
+    ) -> None:
+        """`registrar` None: somebody else registers the webhooks."""
+        self._certificates = certificates
+        self._registrar = registrar
+        self._poll = poll
+
+    async def load(self) -> None:
+        """Get a certificate. Raises ApiError, ConfigError, CertificateError: without it nothing can be served."""
+        await self._certificates.refresh()
+
+    async def register(self) -> None:
+        """Tell the API server; not before there is something that answers. Raises ApiError."""
+        if self._registrar is not None:
+            await self._registrar.ensure(self._certificates.bundle)
+
+    async def run(self) -> None:
+        while True:
+            # Never less than a little: a certificate that is due for ever must not keep a core busy.
+            await asyncio.sleep(max(0.05, min(self._poll, self._certificates.wait())))
+            await self._look()
+
+    async def _look(self) -> None:
+        # Before anything that may fail: what was prepared in time is served in time, API server or not.
+        self._certificates.activate()
+        try:
+            await self._certificates.refresh()
+            await self.register()
+        except (ApiError, ConfigError, CertificateError, OSError) as exc:
+            log.warning("webhook upkeep: %s", exc)
+        except Exception as exc:
+            log.error("webhook upkeep: %s: %s", type(exc).__name__, exc)
+            log.debug("webhook upkeep: traceback", exc_info=exc)
