@@ -1,9 +1,8 @@
 """The containers of a virt-launcher pod, with the resources that KubeVirt gives them.
 
 Source: KubeVirt's template service (pkg/virt-controller/services: template, renderresources, serialconsolelog,
-virtiofs; pkg/container-disk), releases 1.8 to master. Requests that are not given equal the limits, as the API
-server defaults them on a pod. Not here, because it needs objects that nobody watches: network bindings that are
-plugins (their sidecar and memory).
+virtiofs; pkg/container-disk), releases 1.8 to master, with the API server's defaulting on top. Not here, because it
+needs objects that nobody watches: network bindings that are plugins (their sidecar and memory).
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ from pkg.api.kubevirt import KubeVirtConfiguration, VirtualMachineInstance
 from pkg.util.compute_container import ComputeOptions, compute_resources
 from pkg.util.constants import CPU, MEMORY
 from pkg.util.memory_overhead import is_dedicated, wants_guaranteed
+from pkg.util.pod_defaults import default_requirements
 from pkg.util.quantity import ZERO, Format, Quantity
 from pkg.util.resource_list import ResourceList, format_resource_list, parse_resource_list
 
@@ -96,14 +96,6 @@ def attachment_container(kubevirt: KubeVirtConfiguration) -> Container:
     return _support_container("hotplug-disk", _HOTPLUG_ATTACHMENT, kubevirt)
 
 
-def default_requests(resources: ResourceRequirements) -> ResourceRequirements:
-    """The API server's defaulting on a pod: a request that is not given equals the limit."""
-    requests = dict(resources.requests or {})
-    for name, limit in (resources.limits or {}).items():
-        requests.setdefault(name, limit)
-    return msgspec.structs.replace(resources, requests=requests) if requests else resources
-
-
 def _spelled_overhead(vmi: VirtualMachineInstance, overhead: int) -> Quantity:
     """The overhead in the format that KubeVirt's sum has: its first part, the page tables, is decimal if any."""
     request = parse_resource_list(vmi.spec.domain.resources.requests).get(MEMORY, ZERO)
@@ -113,11 +105,10 @@ def _spelled_overhead(vmi: VirtualMachineInstance, overhead: int) -> Quantity:
 def _container(
     name: str, requests: ResourceList, limits: ResourceList, restart_policy: str | None = None
 ) -> Container:
-    resources = ResourceRequirements(
-        limits=dict(format_resource_list(limits)) or None,
-        requests=dict(format_resource_list(requests)) or None,
+    rendered = ResourceRequirements(
+        limits=dict(format_resource_list(limits)), requests=dict(format_resource_list(requests))
     )
-    return Container(name=name, resources=default_requests(resources), restart_policy=restart_policy)
+    return Container(name=name, resources=default_requirements(rendered), restart_policy=restart_policy)
 
 
 def _support_container(

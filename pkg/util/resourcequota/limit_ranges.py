@@ -1,6 +1,6 @@
 """A pod's resources after the API server's defaulting and the LimitRanger admission plugin.
 
-Source: kubernetes pkg/apis/core/v1/defaults.go (SetDefaults_Pod, SetDefaults_LimitRangeItem) and
+Source: kubernetes pkg/apis/core/v1/defaults.go (SetDefaults_LimitRangeItem) and
 plugin/pkg/admission/limitranger, 1.34.
 """
 
@@ -12,6 +12,7 @@ import msgspec
 
 from pkg.api.core import Container, LimitRange, LimitRangeItem, Pod, ResourceRequirements
 from pkg.api.meta import RawResourceList
+from pkg.util.pod_defaults import default_list, default_requirements
 
 _CONTAINER = "Container"
 
@@ -31,13 +32,14 @@ def apply_limit_ranges(pod: Pod, limit_ranges: Iterable[LimitRange]) -> Pod:
         init_containers=[_complete(container, defaults) for container in spec.init_containers]
         if spec.init_containers
         else spec.init_containers,
+        overhead=default_list(spec.overhead) if spec.overhead else spec.overhead,
     )
     return msgspec.structs.replace(pod, spec=changed)
 
 
 def _complete(container: Container, defaults: list[ResourceRequirements]) -> Container:
-    limits = dict(container.resources.limits or {})
-    requests = limits | (container.resources.requests or {})
+    given = default_requirements(container.resources)
+    limits, requests = given.limits or {}, given.requests or {}
     for default in defaults:
         limits = (default.limits or {}) | limits
         requests = (default.requests or {}) | requests
@@ -59,5 +61,5 @@ def _defaults(limit_range: LimitRange) -> ResourceRequirements:
 
 def _defaulted(item: LimitRangeItem) -> tuple[RawResourceList, RawResourceList]:
     """(default, defaultRequest) as the API server completes them when a LimitRange is written."""
-    default = (item.max or {}) | (item.default or {})
-    return default, (item.min or {}) | default | (item.default_request or {})
+    default = default_list(item.max) | default_list(item.default)
+    return default, default_list(item.min) | default | default_list(item.default_request)

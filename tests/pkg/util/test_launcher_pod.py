@@ -12,7 +12,6 @@ from pkg.api.kubevirt import KubeVirtConfiguration, VirtualMachineInstance
 from pkg.util.launcher_pod import (
     LauncherContainers,
     attachment_container,
-    default_requests,
     render_containers,
 )
 from pkg.util.memory_overhead import PROFILES, memory_overhead
@@ -65,9 +64,9 @@ CPU_CASES = [
     pytest.param(
         {"cpu": {"cores": 1}},
         {"cpuAllocationRatio": 3},
-        "333333334n",
+        "334m",
         None,
-        id="a third is rounded up to a nano",
+        id="a third is rounded up to a thousandth",
     ),
     pytest.param({"cpu": {"cores": 3}}, {"cpuAllocationRatio": 2}, "1500m", None, id="one and a half"),
     pytest.param(
@@ -469,12 +468,6 @@ def test_an_attachment_pod_has_one_small_container() -> None:
     assert attachment_container(KubeVirtConfiguration()).resources == ResourceRequirements(
         limits={"cpu": "100m", "memory": "80M"}, requests={"cpu": "10m", "memory": "2M"}
     )
-
-
-def test_requests_that_are_not_given_are_the_limits() -> None:
-    given = ResourceRequirements(limits={"cpu": "2", "memory": "1Gi"}, requests={"cpu": "1"})
-    assert default_requests(given).requests == {"cpu": "1", "memory": "1Gi"}
-    assert default_requests(ResourceRequirements()) == ResourceRequirements()
 
 
 def test_a_quantity_that_is_none_is_an_error() -> None:
