@@ -1,0 +1,150 @@
+"""Creating pods: placed, refused, and never asked for twice."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pkg.client.errors import (
+    AlreadyExists,
+    ApiError,
+    BadRequest,
+    Conflict,
+    Forbidden,
+    Invalid,
+    ServerError,
+    Unreachable,
+)
+from tests.pkg.testcluster.kubevirt.fakes import World
+from tests.pkg.testcluster.kubevirt.samples import NAMESPACE, launcher, node, vmi
+
+BODY: dict[str, Any] = {"metadata": {"name": "p"}, "spec": {"containers": []}}
+QUOTA = Forbidden('pods "p" is forbidden: exceeded quota: default', status=403)
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+async def test_a_pod_is_created(world: World) -> None:
+    assert await world.creator().create("t1/a", BODY, vmi(), "launcher pod") is None
+    assert world.pods.calls == [("create", "p")]
+
+
+REFUSALS: dict[str, tuple[ApiError, bool]] = {
+    "quota": (QUOTA, True),
+    "another plugin": (Forbidden("no service account", status=403), False),
+    "validation": (Invalid("spec.hostname: Invalid value", status=422), False),
+    "a body that makes no sense": (BadRequest("what?", status=400), False),
+}
+
+
+@pytest.mark.parametrize(("error", "by_quota"), REFUSALS.values(), ids=REFUSALS.keys())
+async def test_a_refusal_is_remembered_and_told(world: World, error: ApiError, by_quota: bool) -> None:
+    world.pods.errors = [error]
+    creator = world.creator()
+    refusal = await creator.create("t1/a", BODY, vmi(), "launcher pod")
+    assert refusal is not None
+    assert (refusal.message, refusal.by_quota) == (error.message, by_quota)
+    assert creator.refusals.last("t1/a") == refusal
+    assert world.recorder.events == [("vm1", "FailedCreate", f"Error creating pod: {error.message}")]
+
+
+RAISED: dict[str, ApiError] = {
+    "a busy quota": Conflict("try again", status=409),
+    "a failing server": ServerError("oh", status=500),
+    "no server": Unreachable("nobody"),
+}
+
+
+@pytest.mark.parametrize("error", RAISED.values(), ids=RAISED.keys())
+async def test_what_says_nothing_about_the_pod_is_raised(world: World, error: ApiError) -> None:
+    world.pods.errors = [error]
+    creator = world.creator()
+    with pytest.raises(type(error)):
+        await creator.create("t1/a", BODY, vmi(), "launcher pod")
+    assert creator.refusals.last("t1/a") is None
+    assert world.recorder.events == []
+
+
+async def test_success_ends_the_backoff(world: World) -> None:
+    world.pods.errors = [QUOTA, None]
+    creator = world.creator()
+    await creator.create("t1/a", BODY, vmi(), "launcher pod")
+    await creator.create("t1/a", BODY, vmi(), "launcher pod")
+    assert creator.refusals.last("t1/a") is None
+
+
+async def test_a_pod_that_the_cache_does_not_show_yet_is_not_asked_for_again(world: World) -> None:
+    """Quota would be charged once more, for a name that is taken."""
+    world.pods.lags = True
+    creator = world.creator()
+    await creator.create("t1/a", BODY, vmi(), "launcher pod")
+    assert await creator.create("t1/a", BODY, vmi(), "launcher pod") is None
+    assert world.pods.calls == [("create", "p")]
+
+
+async def test_a_pod_that_the_cache_never_shows_is_asked_for_again(world: World) -> None:
+    creator = world.creator()
+    await creator.create("t1/a", BODY, vmi(), "launcher pod")
+    await world.pods.delete("p", NAMESPACE)
+    world.clock.now += 6
+    await creator.create("t1/a", BODY, vmi(), "launcher pod")
+    assert world.pods.calls.count(("create", "p")) == 2
+
+
+async def test_after_a_lost_answer_the_server_is_asked_first(world: World) -> None:
+    world.pods.errors = [Unreachable("reset"), None]
+    creator = world.creator()
+    with pytest.raises(Unreachable):
+        await creator.create("t1/a", BODY, vmi(), "launcher pod")
+    await creator.create("t1/a", BODY, vmi(), "launcher pod")
+    assert world.pods.calls == [("create", "p"), ("get", "p"), ("create", "p")]
+
+
+async def test_after_a_lost_answer_a_pod_that_is_there_is_enough(world: World) -> None:
+    world.pods.errors = [Unreachable("reset")]
+    creator = world.creator()
+    with pytest.raises(Unreachable):
+        await creator.create("t1/a", BODY, vmi(), "launcher pod")
+    world.pods.seed(launcher("p"))
+    assert await creator.create("t1/a", BODY, vmi(), "launcher pod") is None
+    assert world.pods.calls == [("create", "p"), ("get", "p")]
+
+
+async def test_a_name_that_is_taken_is_our_pod(world: World) -> None:
+    world.pods.errors = [AlreadyExists("p", status=409)]
+    assert await world.creator().create("t1/a", BODY, vmi(), "launcher pod") is None
+
+
+def test_a_burst_of_pods_spreads_over_the_nodes_before_the_cache_shows_any(world: World) -> None:
+    chosen = [world.placement.choose(f"t1/p{number}") for number in range(6)]
+    assert chosen == ["node-1", "node-2", "node-3"] * 2
+
+
+def test_what_the_cache_shows_counts_once(world: World) -> None:
+    assert world.placement.choose("t1/source") == "node-1"
+    world.pods.seed(launcher("source", node="node-1"))
+    assert [world.placement.choose("t1/b"), world.placement.choose("t1/c")] == ["node-2", "node-3"]
+    assert world.placement.choose("t1/d") == "node-1"
+
+
+def test_launchers_that_have_ended_are_no_load(world: World) -> None:
+    world.pods.seed(launcher("a", node="node-1", phase="Succeeded"))
+    assert world.placement.choose("t1/b") == "node-1"
+
+
+async def test_a_refused_pod_takes_no_place(world: World) -> None:
+    world.pods.errors = [QUOTA]
+    assert world.placement.choose("t1/p") == "node-1"
+    await world.creator().create("t1/a", BODY, vmi(), "launcher pod")
+    assert world.placement.choose("t1/q") == "node-1"
+
+
+def test_no_node_no_place(world: World) -> None:
+    world.nodes.indexer.replace([])
+    assert world.placement.choose("t1/p") is None
+    world.nodes.indexer.replace([node("late")])
+    assert world.placement.choose("t1/p") == "late"

@@ -1,0 +1,154 @@
+"""The parallel limits, over caches and over what is about to be created."""
+
+from __future__ import annotations
+
+import pytest
+
+from pkg.testcluster.kubevirt.gate import Gate
+from pkg.testcluster.kubevirt.parallel import hindrance
+from pkg.testcluster.kubevirt.rendering import Limits
+from tests.pkg.testcluster.kubevirt.fakes import World
+from tests.pkg.testcluster.kubevirt.samples import NAMESPACE, launcher, running, vmim
+
+HINDRANCES = {
+    "nothing runs": ([], Limits(5, 2), ""),
+    "one leaves the node": ([{"n1"}], Limits(5, 2), ""),
+    "two leave the node": ([{"n1"}, {"n1"}], Limits(5, 2), "2 migrations leave n1, 2 may"),
+    "two leave another node": ([{"n2"}, {"n2"}], Limits(5, 2), ""),
+    "a VMI that has moved on counts where it came from": (
+        [{"n1", "n3"}, {"n1"}],
+        Limits(5, 2),
+        "2 migrations leave n1, 2 may",
+    ),
+    "five run": ([{"n2"}] * 5, Limits(5, 9), "5 migrations run, 5 may"),
+    "the cluster's limit comes first": ([{"n1"}] * 5, Limits(5, 2), "5 migrations run, 5 may"),
+    "none may": ([], Limits(0, 2), "0 migrations run, 0 may"),
+}
+
+
+@pytest.mark.parametrize(("running_", "limits", "reason"), HINDRANCES.values(), ids=HINDRANCES.keys())
+def test_hindrance(running_: list[set[str]], limits: Limits, reason: str) -> None:
+    assert hindrance([frozenset(nodes) for nodes in running_], "n1", limits) == reason
+
+
+class Scene:
+    """VMIs vm0… on alternating nodes with a Pending migration each, and a gate that notes whom it wakes."""
+
+    def __init__(self, count: int = 8, limits: Limits | None = None, nodes: int = 4) -> None:
+        self.world = World()
+        self.limits = limits or Limits(5, 2)
+        self.woken: list[str] = []
+        for number in range(count):
+            status = {"nodeName": f"node-{number % nodes}"}
+            self.world.instances.seed(running(f"vm{number}", status=status))
+            self.world.migrations.seed(vmim(f"m{number}", phase="Pending", vmi_name=f"vm{number}"))
+        self.gate = Gate(
+            self.world.found_migrations,
+            self.world.instances.cache,
+            self.world.found_pods,
+            lambda: self.limits,
+            self.woken.append,
+            self.world.clock,
+        )
+
+    def enter(self, number: int, nodes: int = 4) -> str:
+        return self.gate.enter(f"{NAMESPACE}/m{number}", f"node-{number % nodes}")
+
+
+def test_no_more_come_in_than_may_run() -> None:
+    scene = Scene()
+    assert [bool(scene.enter(number)) for number in range(8)] == [False] * 5 + [True] * 3
+
+
+def test_no_more_come_in_than_may_leave_a_node() -> None:
+    scene = Scene(nodes=1)
+    assert [bool(scene.enter(number, nodes=1)) for number in range(4)] == [False, False, True, True]
+
+
+def test_who_leaves_lets_the_next_in_order_in() -> None:
+    scene = Scene()
+    for number in range(8):
+        scene.enter(number)
+    scene.gate.leave("t1/m0")
+    assert scene.woken == ["t1/m5"]
+    assert scene.enter(5) == ""
+
+
+def test_one_that_may_not_leave_its_node_does_not_hold_up_the_others() -> None:
+    scene = Scene(limits=Limits(3, 1), nodes=2)
+    assert [scene.enter(number, nodes=2) for number in (0, 1)] == ["", ""]
+    assert scene.enter(2, nodes=2)
+    assert scene.enter(3, nodes=2)
+    scene.gate.leave("t1/m1")
+    assert scene.woken == ["t1/m3"]
+
+
+def test_a_migration_that_runs_counts() -> None:
+    scene = Scene(limits=Limits(1, 2))
+    scene.world.migrations.seed(vmim("m1", phase="Running", vmi_name="vm1"))
+    assert scene.enter(0) == "1 migrations run, 1 may"
+
+
+ENDED = ("Succeeded", "Failed")
+
+
+@pytest.mark.parametrize("phase", ENDED)
+def test_a_migration_that_has_ended_does_not_count_although_its_pod_still_runs(phase: str) -> None:
+    scene = Scene(limits=Limits(1, 2))
+    scene.world.migrations.seed(vmim("m1", phase=phase, vmi_name="vm1"))
+    scene.world.pods.seed(launcher("target", job="m1", vmi_name="vm1"))
+    assert scene.enter(0) == ""
+
+
+def test_a_pending_migration_with_a_target_pod_counts() -> None:
+    scene = Scene(limits=Limits(1, 2))
+    scene.world.pods.seed(launcher("target", job="m1", vmi_name="vm1"))
+    assert scene.enter(0) == "1 migrations run, 1 may"
+
+
+def test_what_the_cache_shows_and_what_was_reserved_count_once() -> None:
+    scene = Scene(limits=Limits(2, 2))
+    scene.enter(1)
+    scene.world.pods.seed(launcher("target", job="m1", vmi_name="vm1"))
+    assert scene.enter(0) == ""
+
+
+def test_a_migration_does_not_stand_in_its_own_way() -> None:
+    scene = Scene(limits=Limits(1, 1))
+    assert scene.enter(0) == ""
+    assert scene.enter(0) == ""
+
+
+def test_a_pod_that_was_just_created_is_awaited_for_a_while() -> None:
+    scene = Scene()
+    scene.enter(0)
+    assert scene.gate.awaits_pod("t1/m0")
+    scene.world.clock.now += 6
+    assert not scene.gate.awaits_pod("t1/m0")
+
+
+def test_other_limits_let_others_in() -> None:
+    scene = Scene(limits=Limits(1, 2))
+    for number in range(4):
+        scene.enter(number)
+    scene.limits = Limits(3, 2)
+    scene.gate.wake()
+    assert scene.woken == ["t1/m1", "t1/m2"]
+
+
+def test_nobody_is_woken_twice() -> None:
+    scene = Scene(limits=Limits(1, 2))
+    for number in range(3):
+        scene.enter(number)
+    scene.gate.leave("t1/m0")
+    scene.gate.wake()
+    assert scene.woken == ["t1/m1", "t1/m2"]
+
+
+def test_whoever_is_gone_does_not_wait() -> None:
+    scene = Scene(limits=Limits(1, 2))
+    for number in range(3):
+        scene.enter(number)
+    scene.gate.leave("t1/m1")
+    scene.gate.leave("t1/m0")
+    assert scene.woken == ["t1/m2"]

@@ -1,0 +1,342 @@
+"""A VMI's handler: from nothing to a running launcher, through refusals, to its end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pkg.client.errors import Forbidden
+from pkg.generic.errors import RetryAfter
+from pkg.testcluster.kubevirt.ending import Ending
+from pkg.testcluster.kubevirt.hotplug import Hotplug
+from pkg.testcluster.kubevirt.options import Options
+from pkg.testcluster.kubevirt.rendering import rendering
+from pkg.testcluster.kubevirt.vmi_controller import InstanceHandler
+from tests.pkg.testcluster.kubevirt.fakes import World
+from tests.pkg.testcluster.kubevirt.samples import (
+    HOTPLUG_VOLUME,
+    NOW,
+    attachment,
+    launcher,
+    running,
+    vm,
+    vmi,
+    vmim,
+)
+
+KEY = "t1/vm1"
+QUOTA = Forbidden('pods "p" is forbidden: exceeded quota: default', status=403)
+OWNED: dict[str, Any] = {"ownerReferences": [{"kind": "VirtualMachine", "name": "vm1", "controller": True}]}
+DONE = {
+    "migrationUid": "uid-m1",
+    "sourcePod": "source",
+    "targetPod": "target",
+    "completed": True,
+    "endTimestamp": "1970-01-01T00:16:40Z",
+}
+"""A migration that ended at 1000 s, when the fake clock starts."""
+
+
+class Scene:
+    """A world with the handler in it."""
+
+    def __init__(self, **options: Any) -> None:
+        self.world = World()
+        self.options = Options(**options)
+        pods: Any = self.world.pods
+        clients: Any = {
+            "instances": self.world.instances,
+            "machines": self.world.machines,
+            "pod_client": pods,
+        }
+        creator = self.world.creator()
+        self.refusals = creator.refusals
+
+        def how(namespace: str) -> Any:
+            return rendering([], None, self.options)
+
+        self.handler = InstanceHandler(
+            **clients,
+            machine_cache=self.world.machines.cache,
+            pods=self.world.found_pods,
+            creator=creator,
+            placement=self.world.placement,
+            ending=Ending(
+                pod_client=pods,
+                pods=self.world.found_pods,
+                migrations=self.world.found_migrations,
+                machines=self.world.machines.cache,
+                options=self.options,
+                clock=self.world.clock,
+            ),
+            hotplug=Hotplug(pods, self.world.found_pods, creator, how, self.world.clock),
+            rendering=how,
+            clock=self.world.clock,
+        )
+
+    async def step(self) -> float | None:
+        """One call; the seconds that it asks to be called again after."""
+        try:
+            await self.handler.on_instance_changed(KEY, self.world.instances.indexer.get_by_key(KEY))
+        except RetryAfter as later:
+            return later.seconds
+        return None
+
+    def status(self) -> dict[str, Any]:
+        found: dict[str, Any] = self.world.instances.objects[KEY]["status"]
+        return found
+
+    async def pods_run(self) -> None:
+        for key in list(self.world.pods.objects):
+            name = key.partition("/")[2]
+            await self.world.pods.merge_patch(name, {"status": {"phase": "Running"}}, "t1")
+
+
+async def test_a_vmi_without_vm_gets_a_launcher_and_runs() -> None:
+    scene = Scene()
+    scene.world.instances.seed(vmi())
+    await scene.step()
+    assert scene.status()["phase"] == "Pending"
+    await scene.step()
+    (pod,) = scene.world.pods.objects.values()
+    assert pod["spec"]["nodeName"] == "node-1"
+    await scene.step()
+    assert scene.status()["phase"] == "Scheduling"
+    await scene.pods_run()
+    await scene.step()
+    assert scene.status()["phase"] == "Running"
+    assert scene.status()["activePods"] == {pod["metadata"]["uid"]: "node-1"}
+    before = len(scene.world.instances.patches)
+    assert await scene.step() is None
+    assert len(scene.world.instances.patches) == before
+
+
+async def test_a_refused_launcher_leaves_the_vmi_pending_with_a_condition() -> None:
+    scene = Scene()
+    scene.world.instances.seed(vmi())
+    await scene.step()
+    scene.world.pods.errors = [QUOTA]
+    assert await scene.step() == 5
+    assert scene.status()["phase"] == "Pending"
+    conditions = {c["type"]: c for c in scene.status()["conditions"]}
+    assert QUOTA.message in conditions["Synchronized"]["message"]
+
+
+async def test_a_refused_launcher_is_tried_again_when_its_time_comes_or_quota_changes() -> None:
+    scene = Scene()
+    scene.world.instances.seed(vmi())
+    await scene.step()
+    scene.world.pods.errors = [QUOTA, QUOTA, None]
+    await scene.step()
+    assert await scene.step() == 5
+    assert len(scene.world.pods.calls) == 1
+    scene.world.clock.now += 5
+    await scene.step()
+    assert len(scene.world.pods.calls) == 2
+    scene.refusals.quota_changed("t1")
+    await scene.step()
+    assert len(scene.world.pods.objects) == 1
+
+
+async def test_without_a_node_there_is_no_pod_and_another_look() -> None:
+    scene = Scene()
+    scene.world.nodes.indexer.replace([])
+    scene.world.instances.seed(vmi(status={"phase": "Pending"}))
+    await scene.step()
+    assert await scene.step() == 1
+    assert scene.world.pods.calls == []
+
+
+async def test_a_vmi_that_is_deleted_goes_after_its_pods() -> None:
+    scene = Scene()
+    scene.world.instances.seed(running(deletionTimestamp=NOW))
+    scene.world.pods.seed(launcher(), launcher("target", job="m1", node="node-2"))
+    await scene.step()
+    assert scene.world.pods.objects == {}
+    assert "finalizers" in scene.world.instances.objects[KEY]["metadata"]
+    await scene.step()
+    assert scene.world.instances.objects[KEY]["metadata"]["finalizers"] == []
+
+
+async def test_pods_of_a_vmi_that_is_gone_go() -> None:
+    scene = Scene()
+    scene.world.pods.seed(launcher())
+    await scene.step()
+    assert scene.world.pods.objects == {}
+
+
+async def test_pods_of_an_earlier_vmi_of_the_name_go_and_the_new_one_s_stay() -> None:
+    scene = Scene()
+    scene.world.instances.seed(running(uid="uid-new"))
+    scene.world.pods.seed(launcher())
+    await scene.step()
+    assert scene.world.pods.calls == [("delete", "source")]
+
+
+async def test_a_vmi_whose_vm_is_gone_is_deleted() -> None:
+    scene = Scene()
+    scene.world.instances.seed(running(**OWNED))
+    await scene.step()
+    assert scene.world.instances.objects == {}
+    assert scene.world.instances.calls == [("delete", "vm1")]
+
+
+async def test_a_vm_that_the_cache_does_not_show_yet_is_not_gone() -> None:
+    scene = Scene()
+    scene.world.machines.lags = True
+    scene.world.machines.seed(vm())
+    scene.world.instances.seed(running(**OWNED))
+    await scene.step()
+    assert ("delete", "vm1") not in scene.world.instances.calls
+
+
+def moved(**more: Any) -> Any:
+    active = {"uid-source": "node-1", "uid-target": "node-2"}
+    labels = {"labels": {"kubevirt.io/nodeName": "node-2"}}
+    state = more.pop("state", DONE)
+    return running(state=state, status={"nodeName": "node-2", "activePods": active}, **labels, **more)
+
+
+async def test_the_source_counts_for_as_long_as_it_is_told_and_then_succeeds() -> None:
+    scene = Scene(source_linger=31)
+    scene.world.instances.seed(moved())
+    scene.world.migrations.seed(vmim(phase="Succeeded"))
+    scene.world.pods.seed(launcher(), launcher("target", node="node-2", job="m1"))
+    assert await scene.step() == 31
+    scene.world.clock.now += 30.5
+    assert await scene.step() == pytest.approx(0.5)
+    assert scene.world.pods.objects["t1/source"]["status"]["phase"] == "Running"
+    scene.world.clock.now += 0.6
+    assert await scene.step() is None
+    assert scene.world.pods.objects["t1/source"]["status"]["phase"] == "Succeeded"
+    assert scene.world.pods.objects["t1/target"]["status"]["phase"] == "Running"
+
+
+async def test_a_restart_does_not_begin_the_time_anew() -> None:
+    first = Scene(source_linger=31)
+    first.world.instances.seed(moved())
+    first.world.pods.seed(launcher(), launcher("target", node="node-2", job="m1"))
+    first.world.clock.now += 20
+    assert await first.step() == 11
+
+
+LINGERS: dict[str, tuple[dict[str, str], float | None]] = {
+    "the migration's own time": ({"source-linger-seconds": "3"}, 3),
+    "no time at all": ({"source-linger-seconds": "0"}, None),
+    "a target's time is another's": ({"target-linger-seconds": "3"}, 31),
+}
+
+
+@pytest.mark.parametrize(("annotations", "seconds"), LINGERS.values(), ids=LINGERS.keys())
+async def test_the_time_by_annotation(annotations: dict[str, str], seconds: float | None) -> None:
+    scene = Scene()
+    marks = {f"testcluster.headroom.harvesterhci.io/{key}": value for key, value in annotations.items()}
+    scene.world.instances.seed(moved())
+    scene.world.migrations.seed(vmim(phase="Succeeded", annotations=marks))
+    scene.world.pods.seed(launcher(), launcher("target", node="node-2", job="m1"))
+    assert await scene.step() == seconds
+
+
+async def test_a_migration_that_is_deleted_meanwhile_leaves_the_time_as_it_was() -> None:
+    scene = Scene()
+    marks = {"testcluster.headroom.harvesterhci.io/source-linger-seconds": "3"}
+    scene.world.instances.seed(moved())
+    scene.world.migrations.seed(vmim(phase="Succeeded", annotations=marks))
+    scene.world.pods.seed(launcher(), launcher("target", node="node-2", job="m1"))
+    assert await scene.step() == 3
+    await scene.world.migrations.delete("m1", "t1")
+    assert await scene.step() == 3
+
+
+async def test_the_target_of_a_failed_migration_ends_at_once() -> None:
+    scene = Scene()
+    state = {**DONE, "failed": True}
+    active = {"uid-source": "node-1", "uid-target": "node-2"}
+    scene.world.instances.seed(running(state=state, status={"activePods": active}))
+    scene.world.migrations.seed(vmim(phase="Failed"))
+    scene.world.pods.seed(launcher(), launcher("target", node="node-2", job="m1"))
+    assert await scene.step() is None
+    assert scene.world.pods.objects["t1/target"]["status"]["phase"] == "Failed"
+
+
+async def test_or_is_left_behind_as_in_kubevirt_s_issue_5373() -> None:
+    scene = Scene()
+    marks = {"testcluster.headroom.harvesterhci.io/target-linger-seconds": "600"}
+    active = {"uid-source": "node-1", "uid-target": "node-2"}
+    scene.world.instances.seed(running(state={**DONE, "failed": True}, status={"activePods": active}))
+    scene.world.migrations.seed(vmim(phase="Failed", annotations=marks))
+    scene.world.pods.seed(launcher(), launcher("target", node="node-2", job="m1"))
+    assert await scene.step() == 600
+
+
+async def test_a_target_that_was_never_handed_over_is_deleted() -> None:
+    scene = Scene()
+    active = {"uid-source": "node-1", "uid-target": "node-2"}
+    scene.world.instances.seed(running(status={"activePods": active}))
+    scene.world.migrations.seed(vmim(phase="Failed"))
+    scene.world.pods.seed(launcher(), launcher("target", node="node-2", job="m1"))
+    await scene.step()
+    assert scene.world.pods.calls == [("delete", "target")]
+
+
+async def test_a_pod_that_ends_loses_its_readiness_and_its_attachment() -> None:
+    scene = Scene(source_linger=0)
+    ready = [{"type": "Ready", "status": "True"}, {"type": "PodScheduled", "status": "True"}]
+    scene.world.instances.seed(moved())
+    scene.world.pods.seed(
+        launcher(conditions=ready), attachment(), launcher("target", node="node-2", job="m1")
+    )
+    await scene.step()
+    conditions = {
+        c["type"]: c["status"] for c in scene.world.pods.objects["t1/source"]["status"]["conditions"]
+    }
+    assert conditions == {"Ready": "False", "ContainersReady": "False", "PodScheduled": "True"}
+    assert ("delete", "hp-volume-a") in scene.world.pods.calls
+
+
+async def test_a_hotplugged_volume_gets_an_attachment_pod_on_the_guest_s_node() -> None:
+    scene = Scene()
+    scene.world.instances.seed(running(spec={"volumes": [HOTPLUG_VOLUME]}))
+    scene.world.pods.seed(launcher())
+    await scene.step()
+    assert scene.status()["volumeStatus"] == [{"name": "extra", "phase": "Pending"}]
+    await scene.step()
+    (pod,) = [p for p in scene.world.pods.objects.values() if p["metadata"]["name"].startswith("hp-volume-")]
+    assert pod["spec"]["nodeName"] == "node-1"
+    await scene.step()
+    assert scene.status()["volumeStatus"][0]["phase"] == "AttachedToNode"
+    await scene.pods_run()
+    await scene.step()
+    meta = pod["metadata"]
+    assert scene.status()["volumeStatus"] == [
+        {
+            "name": "extra",
+            "phase": "Ready",
+            "hotplugVolume": {"attachPodName": meta["name"], "attachPodUID": meta["uid"]},
+        }
+    ]
+
+
+async def test_an_attachment_pod_goes_with_the_last_volume() -> None:
+    scene = Scene()
+    plugged = [{"name": "extra", "phase": "Ready", "hotplugVolume": {"attachPodName": "hp-volume-a"}}]
+    scene.world.instances.seed(running(status={"volumeStatus": plugged}))
+    scene.world.pods.seed(launcher(), attachment())
+    await scene.step()
+    assert scene.status()["volumeStatus"] == []
+    await scene.step()
+    assert scene.world.pods.calls == [("delete", "hp-volume-a")]
+
+
+async def test_an_attachment_pod_that_quota_refuses_is_tried_again() -> None:
+    scene = Scene()
+    pending = [{"name": "extra", "phase": "Pending"}]
+    scene.world.instances.seed(running(spec={"volumes": [HOTPLUG_VOLUME]}, status={"volumeStatus": pending}))
+    scene.world.pods.seed(launcher())
+    scene.world.pods.errors = [QUOTA, None]
+    assert await scene.step() == 5
+    assert await scene.step() == 5
+    scene.refusals.quota_changed("t1")
+    assert await scene.step() is None
+    assert len(scene.world.pods.objects) == 2
