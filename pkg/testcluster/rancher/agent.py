@@ -18,7 +18,7 @@ class Agent:
     def __init__(self, handler: NamespaceHandler, namespaces: Controller[Namespace]) -> None:
         self._handler = handler
         self._namespaces = namespaces
-        self._asked: str | None = None
+        self._asked = ""
         self.restarts = 0
 
     def restart(self) -> None:
@@ -31,13 +31,13 @@ class Agent:
         logger.info("agent restarted: %d namespaces", len(namespaces))
 
     async def on_namespace_changed(self, key: str, namespace: Namespace | None) -> None:
-        """Not when it is first seen: the process has just started anyway."""
-        if key != AGENT_NAMESPACE or namespace is None:
+        """An annotation that was there at the start restarts it too: that changes nothing, it has just started."""
+        if key != AGENT_NAMESPACE:
             return
-        asked = namespace.annotations.get(ANNOTATION_RESTART, "")
-        before, self._asked = self._asked, asked
-        if before is not None and asked != before:
+        asked = namespace.annotations.get(ANNOTATION_RESTART, "") if namespace else ""
+        if asked not in ("", self._asked):
             self.restart()
+        self._asked = asked
 
 
 def register(management: Management, *, every_event: bool = False) -> Agent:

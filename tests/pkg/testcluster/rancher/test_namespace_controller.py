@@ -1,0 +1,286 @@
+"""The default quota: created, replaced, left alone, and put back when the agent restarts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import pytest
+
+from pkg.api.core import Namespace, ResourceQuota
+from pkg.cache.store import Indexer
+from pkg.client.errors import Conflict, NotFound
+from pkg.generic.cache_reader import CacheReader
+from pkg.testcluster.rancher.agent import Agent
+from pkg.testcluster.rancher.namespace_controller import NamespaceHandler
+
+ANNOTATION = "field.cattle.io/resourceQuota"
+LABEL = "resourcequota.management.cattle.io/default-resource-quota"
+RESTART = "testcluster.headroom.harvesterhci.io/restart-agent"
+SEED = '{"limit":{"limitsCpu":"3000m","limitsMemory":"5000Mi"}}'
+BASE = {"limits.cpu": "3", "limits.memory": "5000Mi"}
+RAISED = {"limits.cpu": "5", "limits.memory": "9980344313"}
+
+
+def namespace(
+    name: str = "ns", annotation: str | None = SEED, *, version: str = "1", **more: str
+) -> Namespace:
+    annotations = {**({} if annotation is None else {ANNOTATION: annotation}), **more}
+    meta = {"name": name, "resourceVersion": version, "annotations": annotations}
+    return msgspec.convert({"metadata": meta}, Namespace)
+
+
+def quota(
+    hard: dict[str, str], name: str = "default-abc", *, label: str | None = "true", ns: str = "ns"
+) -> ResourceQuota:
+    labels = {LABEL: label} if label else {}
+    body = {"metadata": {"name": name, "namespace": ns, "labels": labels}, "spec": {"hard": hard}}
+    return msgspec.convert(body, ResourceQuota)
+
+
+class Quotas:
+    """A client and a cache of quotas; `hidden` ones the cache does not show yet."""
+
+    def __init__(self, *seen: ResourceQuota, hidden: Sequence[ResourceQuota] = ()) -> None:
+        self.indexer: Indexer[ResourceQuota] = Indexer()
+        self.indexer.replace(seen)
+        self.hidden = list(hidden)
+        self.created: list[dict[str, Any]] = []
+        self.patched: list[tuple[str, Any]] = []
+        self.error: Exception | None = None
+
+    async def list(self, namespace: str, *, label_selector: str) -> tuple[list[ResourceQuota], str]:
+        assert label_selector == f"{LABEL}=true"
+        return [*self.indexer.list(), *self.hidden], "1"
+
+    async def create(self, body: dict[str, Any], namespace: str) -> ResourceQuota:
+        self._fail()
+        self.created.append(body)
+        made = quota(body["spec"]["hard"], "default-new", ns=namespace)
+        self.indexer.add(made)
+        return made
+
+    async def json_patch(self, name: str, ops: list[dict[str, Any]], namespace: str) -> ResourceQuota:
+        self._fail()
+        self.patched.append((name, ops))
+        return quota(ops[0]["value"], name)
+
+    def _fail(self) -> None:
+        if self.error is not None:
+            error, self.error = self.error, None
+            raise error
+
+
+def handler(quotas: Quotas, **options: Any) -> NamespaceHandler:
+    client: Any = quotas
+    return NamespaceHandler(client, CacheReader(quotas.indexer), **options)
+
+
+def replaced(name: str = "default-abc", hard: dict[str, str] | None = None) -> tuple[str, Any]:
+    return name, [{"op": "add", "path": "/spec/hard", "value": hard or BASE}]
+
+
+async def test_a_missing_quota_is_created_with_the_annotation_on_it() -> None:
+    quotas = Quotas()
+    await handler(quotas).on_namespace_changed("ns", namespace())
+    assert quotas.created == [
+        {
+            "apiVersion": "v1",
+            "kind": "ResourceQuota",
+            "metadata": {
+                "generateName": "default-",
+                "namespace": "ns",
+                "labels": {LABEL: "true", "cattle.io/creator": "norman"},
+                "annotations": {ANNOTATION: SEED},
+            },
+            "spec": {"hard": BASE},
+        }
+    ]
+
+
+async def test_a_quota_that_the_cache_does_not_show_yet_is_not_created_twice() -> None:
+    quotas = Quotas(hidden=[quota(RAISED)])
+    await handler(quotas).on_namespace_changed("ns", namespace())
+    assert quotas.created == []
+    assert quotas.patched == [replaced()]
+
+
+async def test_a_raised_quota_goes_back_and_only_spec_hard_is_written() -> None:
+    quotas = Quotas(quota({**RAISED, "pods": "9"}))
+    await handler(quotas).on_namespace_changed("ns", namespace())
+    assert quotas.patched == [replaced()]
+
+
+LEFT_ALONE = {
+    "a quota that says the same": (quota({"limits.cpu": "3000m", "limits.memory": "5000Mi"}), namespace()),
+    "a namespace without the annotation": (quota(RAISED), namespace(annotation=None)),
+    "a namespace with an empty annotation": (quota(RAISED), namespace(annotation="")),
+    "an annotation that is no JSON": (quota(RAISED), namespace(annotation="{")),
+    "an annotation with a bad quantity": (quota(RAISED), namespace(annotation='{"limit":{"limitsCpu":"x"}}')),
+    "an annotation that limits nothing": (quota(RAISED), namespace(annotation="{}")),
+}
+
+
+@pytest.mark.parametrize(("known", "changed"), LEFT_ALONE.values(), ids=LEFT_ALONE.keys())
+async def test_left_alone(known: ResourceQuota, changed: Namespace) -> None:
+    quotas = Quotas(known)
+    await handler(quotas).on_namespace_changed("ns", changed)
+    assert (quotas.created, quotas.patched) == ([], [])
+
+
+async def test_somebody_else_s_quota_is_neither_changed_nor_taken_for_the_default() -> None:
+    quotas = Quotas(quota(RAISED, "mine", label=None), quota(RAISED, "no", label="false"))
+    await handler(quotas).on_namespace_changed("ns", namespace())
+    assert quotas.patched == []
+    assert len(quotas.created) == 1
+
+
+async def test_between_two_default_quotas_the_first_by_name_is_taken() -> None:
+    quotas = Quotas(quota(RAISED, "default-b"), quota(RAISED, "default-a"))
+    await handler(quotas).on_namespace_changed("ns", namespace())
+    assert quotas.patched == [replaced("default-a")]
+
+
+async def test_a_quota_that_somebody_raises_stays_until_the_annotation_changes() -> None:
+    quotas = Quotas(quota(BASE))
+    rancher = handler(quotas)
+    await rancher.on_namespace_changed("ns", namespace())
+    quotas.indexer.update(quota(RAISED))
+    await rancher.on_namespace_changed("ns", namespace(version="2", other="changed"))
+    assert quotas.patched == []
+    await rancher.on_namespace_changed("ns", namespace(annotation='{"limit":{"limitsCpu":"4"}}', version="3"))
+    assert quotas.patched == [replaced(hard={"limits.cpu": "4"})]
+
+
+async def test_or_until_any_change_of_the_namespace_if_that_is_asked_for() -> None:
+    quotas = Quotas(quota(BASE))
+    rancher = handler(quotas, every_event=True)
+    await rancher.on_namespace_changed("ns", namespace())
+    quotas.indexer.update(quota(RAISED))
+    await rancher.on_namespace_changed("ns", namespace())
+    assert quotas.patched == []
+    await rancher.on_namespace_changed("ns", namespace(version="2", other="changed"))
+    assert quotas.patched == [replaced()]
+
+
+async def test_what_failed_is_tried_again() -> None:
+    quotas = Quotas(quota(RAISED))
+    quotas.error = Conflict("busy", status=409)
+    rancher = handler(quotas)
+    with pytest.raises(Conflict):
+        await rancher.on_namespace_changed("ns", namespace())
+    await rancher.on_namespace_changed("ns", namespace())
+    assert quotas.patched == [replaced()]
+
+
+GOING = {"the quota": [quota(RAISED)], "the namespace": []}
+
+
+@pytest.mark.parametrize("known", GOING.values(), ids=GOING.keys())
+async def test_what_goes_meanwhile_is_no_failure(known: list[ResourceQuota]) -> None:
+    quotas = Quotas(*known)
+    quotas.error = NotFound("gone", status=404)
+    await handler(quotas).on_namespace_changed("ns", namespace())
+    assert (quotas.created, quotas.patched) == ([], [])
+
+
+async def test_a_namespace_that_is_gone_and_comes_back_is_rendered_anew() -> None:
+    quotas = Quotas(quota(BASE))
+    rancher = handler(quotas)
+    await rancher.on_namespace_changed("ns", namespace())
+    await rancher.on_namespace_changed("ns", None)
+    quotas.indexer.update(quota(RAISED))
+    await rancher.on_namespace_changed("ns", namespace())
+    assert quotas.patched == [replaced()]
+
+
+async def test_a_restart_puts_every_quota_back() -> None:
+    quotas = Quotas(quota(BASE))
+    rancher = handler(quotas)
+    await rancher.on_namespace_changed("ns", namespace())
+    quotas.indexer.update(quota(RAISED))
+    rancher.restart()
+    await rancher.on_namespace_changed("ns", namespace())
+    assert quotas.patched == [replaced()]
+
+
+async def test_a_restart_while_a_namespace_is_being_rendered_is_not_lost() -> None:
+    quotas = Quotas(quota(RAISED))
+    rancher = handler(quotas)
+    patch = quotas.json_patch
+
+    async def restarted_meanwhile(*arguments: Any) -> ResourceQuota:
+        rancher.restart()
+        return await patch(*arguments)
+
+    quotas.json_patch = restarted_meanwhile  # type: ignore[method-assign]
+    await rancher.on_namespace_changed("ns", namespace())
+    await rancher.on_namespace_changed("ns", namespace())
+    assert len(quotas.patched) == 2
+
+
+class Namespaces:
+    """The part of a controller that the agent uses."""
+
+    def __init__(self, *names: str) -> None:
+        self.names = names
+        self.enqueued: list[str] = []
+
+    def cache(self) -> Namespaces:
+        return self
+
+    def list(self) -> list[Namespace]:
+        return [namespace(name) for name in self.names]
+
+    def enqueue_key(self, key: str) -> None:
+        self.enqueued.append(key)
+
+
+def agent(namespaces: Namespaces) -> Agent:
+    controller: Any = namespaces
+    return Agent(handler(Quotas()), controller)
+
+
+def system(asked: str | None) -> Namespace:
+    return namespace("cattle-system", None, **({} if asked is None else {RESTART: asked}))
+
+
+def test_a_restart_looks_at_every_namespace() -> None:
+    namespaces = Namespaces("a", "b")
+    agent(namespaces).restart()
+    assert namespaces.enqueued == ["a", "b"]
+
+
+ASKED: dict[str, tuple[list[str | None], int]] = {
+    "no annotation": ([None, None], 0),
+    "an annotation that comes": ([None, "1"], 1),
+    "an annotation that comes with the namespace": (["1"], 1),
+    "an annotation that changes": (["1", "2", "3"], 3),
+    "an annotation that stays": (["1", "1"], 1),
+    "an annotation that goes": (["1", None], 1),
+    "an annotation that goes and comes back": (["1", None, "1"], 2),
+}
+
+
+@pytest.mark.parametrize(("values", "restarts"), ASKED.values(), ids=ASKED.keys())
+async def test_restarts_by_annotation(values: list[str | None], restarts: int) -> None:
+    rancher = agent(Namespaces("a"))
+    for value in values:
+        await rancher.on_namespace_changed("cattle-system", system(value))
+    assert rancher.restarts == restarts
+
+
+async def test_only_cattle_system_is_asked() -> None:
+    rancher = agent(Namespaces("a"))
+    for value in ("1", "2"):
+        await rancher.on_namespace_changed("ns", namespace(**{RESTART: value}))
+    await rancher.on_namespace_changed("cattle-system", None)
+    assert rancher.restarts == 0
+
+
+async def test_a_new_cattle_system_can_ask_for_what_the_old_one_asked_for() -> None:
+    rancher = agent(Namespaces("a"))
+    for asked in (system("1"), None, system("1")):
+        await rancher.on_namespace_changed("cattle-system", asked)
+    assert rancher.restarts == 2
