@@ -145,7 +145,8 @@ def _parse_decimal(
     nanos = _shift_up(int(digits), scale + 9)
     # Go's fast path: at most 18 digits and no finer than nano. Only there a text may be kept as it stands.
     fast = len(digits) <= 18 and scale >= -9
-    _need_digits(text, fast)
+    if not (fast or whole or fraction):
+        _need_digits(text)
     kept = fast and scale % 3 == 0 and digits[0] != "0" and not digits.endswith("000")
     return Quantity(-nanos if sign == "-" else nanos, format, text if kept else None)
 
@@ -153,7 +154,8 @@ def _parse_decimal(
 def _parse_binary(text: str, sign: str, whole: str, fraction: str, power: int) -> Quantity:
     # Go's fast path: 1Mi counts as 6 digits, 1Gi as 9, …; 14 may stand before the suffix's own.
     fast = not fraction and len(whole or "0") + 3 * power <= 14
-    _need_digits(text, fast)
+    if not (fast or whole or fraction):
+        _need_digits(text)
     number = int((whole or "0") + fraction)
     nanos = _shift_up(number * 1024**power, 9 - len(fraction))
     nanos = min(nanos, _MAX_INT64 * NANOS)
@@ -162,9 +164,9 @@ def _parse_binary(text: str, sign: str, whole: str, fraction: str, power: int) -
     return Quantity(-nanos if sign == "-" else nanos, format, text if kept else None)
 
 
-def _need_digits(text: str, fast: bool) -> None:
-    """Go's fast path takes "Ki" and "." for zero, its slow path wants a digit."""
-    if not fast and not any(c.isdigit() for c in text.partition("e")[0].partition("E")[0]):
+def _need_digits(text: str) -> None:
+    """Go's fast path takes "Ki" and "." for zero, its slow path wants a digit, if only a leading zero."""
+    if not any(c.isdigit() for c in text.partition("e")[0].partition("E")[0]):
         raise QuantityError(f"{_shorten(text)} is not a quantity: no digits")
 
 

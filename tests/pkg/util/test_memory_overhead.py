@@ -13,9 +13,6 @@ from pkg.util.memory_overhead import (
     PROFILES,
     harvester_delta,
     memory_overhead,
-    normalize_ratio,
-    parse_ratio,
-    profile_for_version,
 )
 from pkg.util.quantity import Quantity, QuantityError
 from pkg.util.resource_list import format_resource_list, unmarshal
@@ -238,103 +235,6 @@ def test_arm64_has_its_firmware_flash() -> None:
 def test_the_ratio_adds_whole_kilobytes_cut_off() -> None:
     # 1.5: half of the overhead in kilobytes, rounded up before and cut after.
     assert overhead(spec(), ratio="1.5") == BASE + int(-(-BASE // 1000) * 0.5) * 1000
-
-
-@pytest.mark.parametrize(
-    ("value", "default", "expected"),
-    [
-        pytest.param("2.0", "1.5", "2.0", id="the value"),
-        pytest.param("", "2.5", "2.5", id="an empty value: the default"),
-        pytest.param("", "", "1.5", id="both empty"),
-        pytest.param("0", "3.0", "1.5", id="zero does not fall back on the default"),
-        pytest.param("0.0", "", "1.5", id="zero otherwise spelled"),
-        pytest.param("0.9", "", "1.5", id="too small"),
-        pytest.param("10.1", "", "1.5", id="too large"),
-        pytest.param("10", "", "10", id="the largest"),
-        pytest.param("1", "", "1", id="the smallest"),
-        pytest.param("1e0", "", "1e0", id="an exponent"),
-        pytest.param("abc", "2.0", "1.5", id="no number"),
-        pytest.param("nan", "", "1.5", id="not a number"),
-        pytest.param("1_5", "", "1.5", id="Python's own spellings are no numbers"),
-        pytest.param(" 2", "", "1.5", id="white space"),
-    ],
-)
-def test_the_setting_is_read_as_harvester_reads_it(value: str, default: str, expected: str) -> None:
-    assert normalize_ratio(value, default) == expected
-    assert parse_ratio(expected) is not None
-
-
-@pytest.mark.parametrize(
-    ("observed", "profile"),
-    [
-        ("v1.8.3", "1.8"),
-        ("1.8.0-150600.1.1", "1.8"),
-        ("v1.9.0", "1.8"),
-        ("v1.10.0", "main"),
-        ("v2.0.0", "main"),
-        ("v1.7.0", "1.7"),
-        ("v1.6.2", "1.6"),
-        ("v1.5.0", "1.5"),
-        ("v1.4.1", "1.1"),
-        ("v1.3.1", "1.1"),
-        ("v1.0.1", "1.0"),
-        ("v0.59.2", "0.59"),
-        ("v0.58.0", "0.57"),
-        ("v0.54.0", "0.54"),
-        ("v0.30.0", "0.54"),
-        ("", "1.8"),
-        (None, "1.8"),
-        ("devel", "1.8"),
-    ],
-)
-def test_a_kubevirt_version_has_the_constants_of_its_release(observed: str | None, profile: str) -> None:
-    assert profile_for_version(observed) is PROFILES[profile]
-
-
-QOS = {"cpu": {"cores": 1, "dedicatedCpuPlacement": True}}
-
-
-@pytest.mark.parametrize(
-    ("profile", "domain", "ratio", "expected"),
-    [
-        pytest.param("0.54", {}, "", (25 + 75 + 17 + 33 + 30 + 16 + 16) * MI, id="0.54 as in the seed"),
-        pytest.param("1.0", {}, "", (25 + 100 + 20 + 35 + 30 + 16 + 16) * MI, id="1.0"),
-        pytest.param("1.5", {}, "", (25 + 100 + 25 + 40 + 30 + 16 + 16) * MI, id="1.5: larger daemons"),
-        pytest.param("1.6", {}, "", BASE, id="1.6: larger video"),
-        pytest.param("main", {}, "", BASE + 20 * MI, id="main: larger qemu"),
-        pytest.param("0.59", {}, "2.0", (25 + 100 + 20 + 35 + 30 + 16 + 16) * MI, id="0.59 knows no ratio"),
-        pytest.param("1.0", QOS, "", (25 + 100 + 20 + 35 + 30 + 16 + 16) * MI, id="1.0 adds nothing for QoS"),
-        pytest.param("1.7", {"launchSecurity": {"snp": {}}}, "", BASE + 256 * MI, id="1.7 knows SEV-SNP"),
-        pytest.param("1.6", {"launchSecurity": {"snp": {}}}, "", BASE, id="1.6 does not"),
-        pytest.param(
-            "1.5",
-            {"devices": {"tpm": {"enabled": False}}},
-            "",
-            (25 + 100 + 25 + 40 + 30 + 16 + 16 + 53) * MI,
-            id="1.5 counts a TPM even when it is off",
-        ),
-        pytest.param(
-            "1.7",
-            {"memory": {"reservedOverhead": {"addedOverhead": "7Mi"}}},
-            "",
-            BASE,
-            id="1.7 knows no reserve",
-        ),
-    ],
-)
-def test_each_release_has_its_own_formula(
-    profile: str, domain: dict[str, Any], ratio: str, expected: int
-) -> None:
-    assert overhead(spec(**domain), profile, ratio) == expected
-
-
-def test_the_ratio_covers_the_qos_part_since_1_6() -> None:
-    part = 100 * MI
-    before, since = (
-        overhead(spec(**QOS), p, "2.0") - overhead(spec(cpu={"cores": 1}), p, "2.0") for p in ("1.5", "1.6")
-    )
-    assert before == part
-    assert abs(since - 2 * part) < 2000
 
 
 @pytest.mark.parametrize(
