@@ -1,0 +1,113 @@
+"""How soon quotas follow migrations, and how many writes it takes; the controller runs as a process of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+
+from pkg.api import registry
+from pkg.client.client import Client
+from pkg.client.config import load_config
+from pkg.util.quantity import Quantity
+from tests.bench.objects import in_parallel, migration, namespace_with_quota, set_phase
+from tests.bench.quotas import QuotaWatch
+from tests.bench.row import Row, percentile
+
+SEQUENCE = 50
+BASE = Quantity.parse("5000Mi")
+HARVESTER_DELTA = Quantity.of(4737464313)
+"""What Harvester's formula adds for one of these VMs (ratio 1.5)."""
+
+
+async def one_after_another(kubeconfig: Path) -> list[Row]:
+    """50 migrations in one namespace, each waited for: Pending to raised, Succeeded to restored."""
+    raised: list[float] = []
+    restored: list[float] = []
+    async with _measuring(kubeconfig, ["sequence"]) as (client, quotas):
+        for number in range(SEQUENCE):
+            vm = f"vm-{number:03}"
+            await migration(client, "sequence", vm)
+            started = time.perf_counter()
+            await set_phase(client, "sequence", vm, "Pending")
+            await quotas.wait_for("sequence", BASE + HARVESTER_DELTA)
+            raised.append(quotas.seen_at["sequence"] - started)
+            await set_phase(client, "sequence", vm, "Running")
+            started = time.perf_counter()
+            await set_phase(client, "sequence", vm, "Succeeded")
+            await quotas.wait_for("sequence", BASE)
+            restored.append(quotas.seen_at["sequence"] - started)
+    return [
+        Row("Pending → raised, median of 50", 1000 * percentile(raised, 0.5), "ms", None, "31 ms"),
+        Row("… 99th percentile", 1000 * percentile(raised, 0.99), "ms", 150, "2,000 ms"),
+        Row("Succeeded → restored, median", 1000 * percentile(restored, 0.5), "ms", None, "40 ms"),
+        Row("… 99th percentile", 1000 * percentile(restored, 0.99), "ms", 150, "1,300 ms"),
+    ]
+
+
+async def burst(kubeconfig: Path, *, namespaces: int, each: int) -> list[Row]:
+    """All migrations turn Pending at once; until every quota holds the room for all of them."""
+    names = [f"burst-{namespaces}x{each}-{number}" for number in range(namespaces)]
+    vms = [(name, f"vm-{number:03}") for number in range(each) for name in names]
+    wanted = BASE
+    for _ in range(each):
+        wanted += HARVESTER_DELTA
+    async with _measuring(kubeconfig, names) as (client, quotas):
+        await in_parallel(partial(migration, client, *vm) for vm in vms)
+        await asyncio.sleep(1)
+        before = quotas.updates
+        started = time.perf_counter()
+        await in_parallel(partial(set_phase, client, *vm, "Pending") for vm in vms)
+        written = time.perf_counter()
+        for name in names:
+            await quotas.wait_for(name, wanted)
+        until = max(quotas.seen_at[name] for name in names)
+        updates = quotas.updates - before
+    title = f"{namespaces} × {each} migrations Pending at once"
+    upstream = {10: ("9.7 s", "2.04"), 1: ("351 s", "2.01")}[namespaces]
+    return [
+        Row(f"{title}: written in", written - started, "s"),
+        Row("… last write → all raised", max(0.0, until - written), "s", 1.0, upstream[0]),
+        Row("… RQ updates a migration", updates / len(vms), "", 0.3, upstream[1]),
+    ]
+
+
+@asynccontextmanager
+async def _measuring(kubeconfig: Path, namespaces: list[str]) -> AsyncIterator[tuple[Client, QuotaWatch]]:
+    """The namespaces with their quotas, the controller running, a watch on all ResourceQuotas."""
+    async with (
+        Client(load_config(str(kubeconfig))) as client,
+        _controller(kubeconfig),
+        QuotaWatch(client) as quotas,
+    ):
+        await in_parallel(partial(namespace_with_quota, client, name) for name in namespaces)
+        for name in namespaces:
+            await quotas.wait_until_taken_over(name)
+        yield client, quotas
+        await in_parallel(partial(client.resource(registry.NAMESPACES).delete, name) for name in namespaces)
+
+
+@asynccontextmanager
+async def _controller(kubeconfig: Path) -> AsyncIterator[None]:
+    command = "import sys; from pkg.cmd.main import main; main()"
+    arguments = [
+        "controller",
+        "--kubeconfig",
+        str(kubeconfig),
+        "--estimate",
+        "harvester",
+        "--health-bind-address",
+        "0",
+    ]
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", command, *arguments, stderr=asyncio.subprocess.DEVNULL
+    )
+    try:
+        yield
+    finally:
+        process.terminate()
+        await process.wait()
