@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from cachetools import LRUCache
+
 from pkg.api.core import LimitRange, Namespace, Pod, ResourceQuota
 from pkg.api.harvesterhci import Setting
 from pkg.api.kubevirt import KubeVirt, VirtualMachineInstance, VirtualMachineInstanceMigration
@@ -15,7 +17,7 @@ from pkg.util import constants
 from pkg.util.memory_overhead import OverheadProfile, harvester_delta
 from pkg.util.quantity import Quantity
 from pkg.util.resourcequota.installation import harvester_ratio, rendering
-from pkg.util.resourcequota.model import Estimate, Memory, Observed
+from pkg.util.resourcequota.model import Estimate, Memory, Observed, Rendering
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +52,7 @@ class Observer:
     def __init__(self, caches: Caches, profile: OverheadProfile | None = None) -> None:
         self._caches = caches
         self._profile = profile
+        self._renderings: LRUCache[str, tuple[object, Rendering]] = LRUCache(maxsize=4096)
 
     def observe(self, quota: ResourceQuota, now: float, memory: Memory) -> Observed:
         """The state of the quota's namespace; `now` in seconds since the epoch."""
@@ -66,11 +69,23 @@ class Observer:
             now=now,
             memory=memory,
             pods=caches.pods.list(quota.namespace),
-            rendering=rendering(
-                caches.kubevirts.list(), setting, caches.limit_ranges.list(quota.namespace), self._profile
-            ),
+            rendering=self._rendering(quota.namespace, setting),
             max_extra=annotations.get(constants.ANNOTATION_MAX_EXTRA, ""),
         )
+
+    def _rendering(self, namespace: str, setting: Setting | None) -> Rendering:
+        """The same object as long as nothing it is made of changes: what depends on it is cached by it."""
+        kubevirts = self._caches.kubevirts.list()
+        limit_ranges = self._caches.limit_ranges.list(namespace)
+        versions = [
+            (obj.uid, obj.metadata.resource_version)
+            for obj in (*kubevirts, *limit_ranges, *filter(None, [setting]))
+        ]
+        known = self._renderings.get(namespace)
+        if known is None or known[0] != versions:
+            known = (versions, rendering(kubevirts, setting, limit_ranges, self._profile))
+            self._renderings[namespace] = known
+        return known[1]
 
 
 def harvester_estimate(ratio: str) -> Estimate:

@@ -15,18 +15,31 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 
+from cachetools import LRUCache
+
+from pkg.api.core import ResourceQuotaSpec
 from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
-from pkg.util.constants import LABEL_MIGRATION_JOB_UID, PHASE_PENDING, PHASE_SCHEDULED, PHASE_SCHEDULING
+from pkg.api.meta import RawResourceList
+from pkg.util.constants import (
+    LABEL_MIGRATION_JOB_UID,
+    LIMITS_CPU,
+    LIMITS_MEMORY,
+    PHASE_PENDING,
+    PHASE_SCHEDULED,
+    PHASE_SCHEDULING,
+)
 from pkg.util.quantity import QuantityError
 from pkg.util.resource_list import ResourceList, total
 from pkg.util.resourcequota.demand import Demand, Standing, demands, is_finished
 from pkg.util.resourcequota.errors import NoLimits, ResourceQuotaError
 from pkg.util.resourcequota.exact import attachments_usage, has_hotplugged_volumes, target_usage, usage_of
-from pkg.util.resourcequota.model import EstimateKind, Observed, Policy
+from pkg.util.resourcequota.model import EstimateKind, Observed, Policy, Rendering
 from pkg.util.resourcequota.sides import Side, Sides, assign, sides_by_vm
 
 _ATTACHING = (PHASE_PENDING, PHASE_SCHEDULING, PHASE_SCHEDULED)
 """Phases in which KubeVirt may still create the target's attachment pods."""
+_BOTH_LIMITS: RawResourceList = {LIMITS_CPU: "1", LIMITS_MEMORY: "1"}
+"""Which of them count is asked of the base: spec.hard may have lost one, and gets it back with the same patch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,15 +127,16 @@ def _claim(
 ) -> Claim:
     spec = observed.quota.spec
     wanted = demand.standing is Standing.WANTED and demand.vmi is not None
+    exact = policy.estimate is EstimateKind.EXACT or demand.refused  # a compensation is always exact
     formula = None
     if wanted and demand.vmi is not None and policy.estimate is EstimateKind.HARVESTER:
-        formula = observed.estimate(demand.vmi, observed.quota.hard)
+        formula = observed.estimate(demand.vmi, _BOTH_LIMITS)
     return Claim(
         vm_name=demand.vm_name,
         vmi_uid=demand.vmi_uid,
         left_over=usage_of((pod for side in placed.old for pod in side.pods), spec),
         target=usage_of(placed.target.pods, spec) if placed.target else {},
-        future=_future(observed, demand.vmi, active, placed) if wanted and demand.vmi else {},
+        future=_future(observed, demand.vmi, active, placed) if demand.vmi and wanted and exact else {},
         formula=dict(formula) if formula is not None else None,
         migrates=bool(active or ended),
         under_way=bool(active),
@@ -143,11 +157,30 @@ def _future(
     spec, rendering = observed.quota.spec, observed.rendering
     target = placed.target or (placed.main if _is_target(placed.main, active) else None)
     if target is None:
-        return target_usage(vmi, placed.main, rendering, spec)
+        return _target_usage(vmi, placed.main, rendering, spec)
     attaching = any(m.phase in _ATTACHING for m in active)
     if attaching and has_hotplugged_volumes(vmi) and not target.attachments:
         return attachments_usage(vmi, placed.main, rendering, spec)
     return {}
+
+
+_TARGETS: LRUCache[tuple[object, ...], tuple[Rendering, ResourceList]] = LRUCache(maxsize=16384)
+# What a target will count depends on versions of objects and the rendering; it is worked out once for each.
+
+
+def _target_usage(
+    vmi: VirtualMachineInstance, source: Side | None, rendering: Rendering, spec: ResourceQuotaSpec
+) -> ResourceList:
+    version = vmi.metadata.resource_version
+    if not version or spec.scopes or spec.scope_selector:
+        return target_usage(vmi, source, rendering, spec)
+    pods = tuple((pod.uid, pod.metadata.resource_version) for pod in source.pods) if source else ()
+    limited = tuple(name in (spec.hard or {}) for name in (LIMITS_CPU, LIMITS_MEMORY))
+    key = (vmi.uid, version, pods, limited)
+    cached = _TARGETS.get(key)
+    if cached is None or cached[0] is not rendering:
+        cached = _TARGETS[key] = (rendering, target_usage(vmi, source, rendering, spec))
+    return cached[1]
 
 
 def _is_target(side: Side | None, active: list[VirtualMachineInstanceMigration]) -> bool:

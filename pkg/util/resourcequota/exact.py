@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from cachetools import LRUCache
+
 from pkg.api.core import Container, Pod, PodSpec, PodStatus, ResourceQuotaSpec
 from pkg.api.kubevirt import VirtualMachineInstance
 from pkg.api.meta import ObjectMeta
@@ -32,7 +34,7 @@ COMPUTE = "compute"
 
 def usage_of(pods: Iterable[Pod], spec: ResourceQuotaSpec) -> ResourceList:
     """What a quota charges for these pods together."""
-    return total([pod_usage(pod) for pod in pods if counted(pod, spec)])
+    return total([_usage(pod) for pod in pods if counted(pod, spec)])
 
 
 def target_usage(
@@ -47,6 +49,19 @@ def target_usage(
     )
 
 
+_USAGE_CACHE: LRUCache[tuple[str, str], ResourceList] = LRUCache(maxsize=16384)
+# A decision about a namespace looks at all its pods again and again; one version of a pod always counts the same.
+
+
+def _usage(pod: Pod) -> ResourceList:
+    version = (pod.uid, pod.metadata.resource_version)
+    if not all(version):
+        return pod_usage(pod)
+    if version not in _USAGE_CACHE:
+        _USAGE_CACHE[version] = pod_usage(pod)
+    return _USAGE_CACHE[version]
+
+
 def launcher_usage(
     vmi: VirtualMachineInstance, source: Side | None, rendering: Rendering, spec: ResourceQuotaSpec
 ) -> ResourceList:
@@ -58,7 +73,7 @@ def launcher_usage(
     if not counted(pod, spec):
         return {}
     difference = Quantity.of(overhead_difference(vmi, pod, rendering))
-    usage = pod_usage(pod)
+    usage = dict(_usage(pod))
     for name in _MEMORY_NAMES:
         if name in usage:
             usage[name] += difference
