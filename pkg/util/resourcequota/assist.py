@@ -7,7 +7,6 @@ written once and stay as they are; everything that upstream leaves alone is left
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 
 from pkg.api.kubevirt import VirtualMachineInstance
@@ -150,10 +149,9 @@ class _Planning:
         """spec.hard = base + entries + compensation. Garbage in an entry: spec.hard is left alone."""
         deltas = self._deltas()
         self._compensate(claims, base, deltas)
-        if deltas is not None:
-            with suppress(InvalidEntry):  # said already
-                wanted = scaled_hard(base, deltas, self.journal.compensation)
-                self.hard = difference(self.quota.hard, wanted)
+        compensation = self._compensation()
+        if deltas is not None and compensation is not None:
+            self.hard = difference(self.quota.hard, scaled_hard(base, deltas, compensation))
 
     def _compensate(
         self,
@@ -170,7 +168,8 @@ class _Planning:
             return
         need = max(needs)
         used = quantity_of(self.quota.used, LIMITS_MEMORY)
-        stands = self._standing_compensation()
+        standing = self._compensation()
+        stands = None if standing is None else standing.get(LIMITS_MEMORY, ZERO)
         if deltas is None or stands is None:
             state = MemoryState(used, hard, ZERO, fixed=True)
         else:
@@ -188,12 +187,13 @@ class _Planning:
                 needs.append(need.get(LIMITS_MEMORY, ZERO))
         return [need for need in needs if not need.is_zero()]
 
-    def _standing_compensation(self) -> Quantity | None:
-        """None: what stands there is garbage."""
+    def _compensation(self) -> Mapping[str, Quantity] | None:
+        """The one that stands. None: it is garbage, which is said once."""
         try:
-            return self.journal.compensation.get(LIMITS_MEMORY, ZERO)
+            return self.journal.compensation
         except InvalidEntry as exc:
-            self.problems.append(exc)
+            if str(exc) not in map(str, self.problems):
+                self.problems.append(exc)
             return None
 
     def _shortage_lasts(self, state: MemoryState, hard: Quantity) -> bool:

@@ -112,7 +112,8 @@ class _Planning:
         """The namespace lost its annotation: what we added goes, and with it the reason for every entry."""
         if not (is_default(self.quota) and self._ours and not self.observed.limits):
             return
-        ours = [entry for entry in self.journal.entries() if entry.target.kind != "uid"]
+        foreign = self.observed.memory.unexplained  # found when the quota was taken over, and perhaps never applied
+        ours = [e for e in self.journal.entries() if e.target.kind != "uid" and e.key not in foreign]
         try:
             added = total([*(entry.resources for entry in ours), self.journal.compensation])
         except InvalidEntry as exc:

@@ -1,0 +1,220 @@
+"""Compensation: room for a target pod that quota refused although its entry is applied (domain §4, §7.6, §7.7)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import pytest
+
+from pkg.api.core import ResourceQuota
+from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
+from pkg.api.meta import RawResourceList
+from pkg.util.quantity import Quantity
+from pkg.util.resourcequota.planner import Mode, Policy, plan
+from tests.pkg.util.resourcequota.world import (
+    BASE,
+    COMPENSATION,
+    ENTRY,
+    HARD,
+    RAISED,
+    RESYNC,
+    applied,
+    by_name,
+    by_uid,
+    by_value,
+    observed,
+    quota,
+    sentences,
+    settled,
+    vmi,
+    vmim,
+)
+
+MEMORY = "limits.memory"
+MARGIN = 128 * 2**20
+HARD_MEMORY = 9980344313
+NEED_AT_1_5 = 4737464313
+NEED_AT_4_5 = 5622461313
+
+
+def compensation_of(quota: ResourceQuota) -> int:
+    text = quota.annotations.get(COMPENSATION, "{}")
+    return Quantity.parse(json.loads(text).get(MEMORY, 0)).value()
+
+
+def memory_of(quota: ResourceQuota) -> int:
+    return Quantity.parse(quota.hard[MEMORY]).value()
+
+
+def refused_at(used: int | str, **annotations: str) -> ResourceQuota:
+    return quota(RAISED, {by_uid(): ENTRY, **annotations}, used={MEMORY: used})
+
+
+@dataclass(frozen=True)
+class Short:
+    """A refused migration beside Harvester: what quota has in use, and the compensation that follows."""
+
+    used: int | str
+    compensation: int
+    ratio: str = "1.5"
+    migrations: Sequence[VirtualMachineInstanceMigration] = (vmim(refused=True),)
+    instances: Sequence[VirtualMachineInstance] | None = None
+    limits: str = BASE
+    before: ResourceQuota | None = None
+    hard: RawResourceList = field(default_factory=lambda: {"limits.cpu": "5"})
+
+
+SHORT = {
+    "what fits is not compensated": Short(HARD_MEMORY - NEED_AT_1_5, 0),
+    "one byte too little brings the byte and 128Mi": Short(HARD_MEMORY - NEED_AT_1_5 + 1, MARGIN + 1),
+    "the ratio raised from 1.5 to 4.5 brings the difference and 128Mi": Short(
+        HARD_MEMORY - NEED_AT_1_5, NEED_AT_4_5 - NEED_AT_1_5 + MARGIN, ratio="4.5"
+    ),
+    "a quota used up beyond its limit brings all that is missing": Short(
+        HARD_MEMORY + 5, NEED_AT_1_5 + 5 + MARGIN
+    ),
+    "a migration that is not refused is not compensated": Short(HARD_MEMORY, 0, migrations=[vmim()]),
+    "a refused migration that is being aborted is not compensated": Short(
+        HARD_MEMORY, 0, migrations=[vmim(refused=True, abort=True)]
+    ),
+    "a refusal that Scheduling has overtaken is not compensated": Short(
+        HARD_MEMORY, 0, migrations=[vmim("Scheduling", refused=True)]
+    ),
+    "a VMI without memory limit is not compensated": Short(
+        HARD_MEMORY, 0, instances=[vmi(limits={"cpu": "2"})]
+    ),
+    "a base without memory limit is not compensated": Short(
+        HARD_MEMORY, 0, limits='{"limit":{"limitsCpu":"3"}}'
+    ),
+}
+
+
+@sentences(SHORT)
+def test_beside_harvester(case: Short) -> None:
+    before = case.before or refused_at(case.used)
+    after = settled(
+        before, case.migrations, case.instances, mode=Mode.ASSIST, ratio=case.ratio, limits=case.limits
+    )
+    assert compensation_of(after) == case.compensation
+    assert memory_of(after) == HARD_MEMORY + case.compensation
+
+
+def test_a_person_s_skip_is_not_compensated() -> None:
+    before = quota(
+        HARD,
+        {by_uid(): ENTRY, "harvesterhci.io/skipResourceQuotaAutoScaling": "true"},
+        used={MEMORY: HARD_MEMORY},
+    )
+    for mode in Mode:
+        assert not plan(observed(before, [vmim(refused=True)]), Policy(mode, settle=0.0))
+
+
+def test_a_quota_without_memory_limit_is_not_compensated() -> None:
+    before = quota(
+        {"limits.cpu": "5"}, {by_uid(): '{"limits.cpu":"2"}'}, used={MEMORY: HARD_MEMORY, "limits.cpu": "5"}
+    )
+    after = settled(before, [vmim(refused=True)], mode=Mode.ASSIST, limits='{"limit":{"limitsCpu":"3"}}')
+    assert COMPENSATION not in after.annotations
+
+
+@pytest.mark.parametrize("mode", Mode)
+def test_entry_and_compensation_come_in_one_patch_when_the_namespace_is_over_its_base_already(
+    mode: Mode,
+) -> None:
+    """Upstream takes three writes and a second of waiting for it."""
+    before = quota(used={MEMORY: 6 * 2**30})
+    made = plan(observed(before, [vmim(refused=True)]), Policy(mode))
+    after = applied(before, made)
+    assert {by_uid(), by_name()} & set(after.annotations)
+    assert memory_of(after) >= 6 * 2**30 + NEED_AT_1_5
+
+
+def test_the_ratio_raised_under_way_several_vms_are_refused_and_all_fit_in_the_end() -> None:
+    """The seed: VMs started at ratio 1.5 and migrated at 4.5."""
+    names = ["vm1", "vm2", "vm3"]
+    limits = '{"limit":{"limitsCpu":"6","limitsMemory":"14212392939"}}'
+    hard = {"limits.cpu": "6", "limits.memory": str(3 * NEED_AT_1_5)}
+    entries = {by_uid(name): ENTRY for name in names}
+    before = quota(hard, entries, used={MEMORY: 3 * NEED_AT_1_5})
+    refused = [vmim(vm=name, refused=True) for name in names]
+    for mode in Mode:
+        after = settled(before, refused, mode=mode, limits=limits, ratio="4.5")
+        assert memory_of(after) >= 3 * NEED_AT_1_5 + NEED_AT_4_5
+    assert memory_of(after) >= 3 * NEED_AT_1_5 + 3 * NEED_AT_4_5  # takeover: for all of them at once
+
+
+def test_a_compensation_that_is_enough_stays_as_it_is() -> None:
+    stands = {COMPENSATION: f'{{"limits.memory":"{MARGIN + 1}"}}'}
+    before = quota(
+        {"limits.cpu": "5", MEMORY: str(HARD_MEMORY + MARGIN + 1)},
+        {by_uid(): ENTRY, **stands},
+        used={MEMORY: HARD_MEMORY - NEED_AT_1_5 + 1},
+    )
+    assert not plan(observed(before, [vmim(refused=True)]), Policy(Mode.ASSIST, settle=0.0))
+
+
+def test_a_standing_compensation_that_is_too_small_grows_instead_of_swinging() -> None:
+    """Upstream replaces it by what is missing on top of it, and swings between two values for ever."""
+    stands = 4 * 2**30
+    used = HARD_MEMORY + stands - NEED_AT_1_5 + 1
+    before = quota(
+        {"limits.cpu": "5", MEMORY: str(HARD_MEMORY + stands)},
+        {by_uid(): ENTRY, COMPENSATION: f'{{"limits.memory":"{stands}"}}'},
+        used={MEMORY: used},
+    )
+    after = settled(before, [vmim(refused=True)], mode=Mode.ASSIST)
+    assert memory_of(after) >= used + NEED_AT_1_5
+    assert compensation_of(after) == stands + 1 + MARGIN
+
+
+def test_spec_hard_falls_later_and_the_compensation_is_looked_at_again() -> None:
+    """Upstream computes it only on a VMIM's event; here a lowered base is enough."""
+    before = settled(refused_at(HARD_MEMORY), [vmim(refused=True)], mode=Mode.ASSIST)
+    lowered = '{"limit":{"limitsCpu":"3","limitsMemory":"4000Mi"}}'
+    after = settled(before, [vmim(refused=True)], mode=Mode.ASSIST, limits=lowered)
+    assert memory_of(after) >= HARD_MEMORY + NEED_AT_1_5
+
+
+class TestAPodThatIsCountedBeforeTheConditionIsGone:
+    """KubeVirt's condition outlives the refusal: status.used counts the target pod while it still says refused."""
+
+    POLICY = Policy(Mode.ASSIST, settle=0.25)
+    BEFORE = refused_at(HARD_MEMORY - 100)
+
+    def test_a_shortage_after_the_room_was_made_is_looked_at_again_first(self) -> None:
+        made = plan(observed(self.BEFORE, [vmim(refused=True)], now=10.0), self.POLICY)
+        assert not made
+        assert made.look_again == pytest.approx(0.25)
+
+    def test_it_is_compensated_when_it_lasts(self) -> None:
+        first = plan(observed(self.BEFORE, [vmim(refused=True)], now=10.0), self.POLICY)
+        early = plan(observed(self.BEFORE, [vmim(refused=True)], now=10.1, memory=first.memory), self.POLICY)
+        assert not early
+        assert early.look_again == pytest.approx(0.15)
+        late = plan(observed(self.BEFORE, [vmim(refused=True)], now=10.3, memory=early.memory), self.POLICY)
+        assert COMPENSATION in late.annotations
+
+    def test_it_is_forgotten_when_it_passes(self) -> None:
+        first = plan(observed(self.BEFORE, [vmim(refused=True)], now=10.0), self.POLICY)
+        passed = plan(observed(self.BEFORE, [vmim("Scheduling")], now=10.2, memory=first.memory), self.POLICY)
+        assert not passed
+        again = plan(observed(self.BEFORE, [vmim(refused=True)], now=10.4, memory=passed.memory), self.POLICY)
+        assert not again
+        assert again.look_again == pytest.approx(0.25)
+
+
+def test_with_the_last_entry_goes_the_compensation_and_the_namespace_is_back_at_its_base() -> None:
+    for mode in Mode:
+        during = settled(quota(used={MEMORY: 6 * 2**30}), [vmim(refused=True)], mode=mode)
+        assert COMPENSATION in during.annotations
+        after = settled(during, [vmim("Succeeded")], mode=mode)
+        assert COMPENSATION not in after.annotations
+        assert by_value(after.hard) == by_value(HARD)
+
+
+def test_the_resync_flag_that_upstream_sets_with_it_is_answered_at_once() -> None:
+    after = settled(refused_at(HARD_MEMORY, **{RESYNC: "true"}), [vmim(refused=True)], mode=Mode.ASSIST)
+    assert after.annotations[RESYNC] == "false"
+    assert memory_of(after) == HARD_MEMORY + NEED_AT_1_5 + MARGIN

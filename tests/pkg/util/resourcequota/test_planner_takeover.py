@@ -1,0 +1,210 @@
+"""Takeover: the marks, adoption of what Harvester wrote, and a person's off switch (issue: both modes; domain §9)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pytest
+
+from pkg.api.kubevirt import VirtualMachineInstance
+from pkg.api.meta import RawResourceList
+from pkg.util.names import migrating_key
+from pkg.util.resourcequota.planner import Mode, Policy, is_off, plan
+from tests.pkg.util.resourcequota.world import (
+    COMPENSATION,
+    ENTRY,
+    HARD,
+    LONG_NAME,
+    MARKS,
+    OWNER,
+    RAISED,
+    RESYNC,
+    SKIP,
+    by_name,
+    by_uid,
+    by_value,
+    entries_by_value,
+    observed,
+    quota,
+    sentences,
+    settled,
+    vmim,
+)
+
+TAKEOVER = Policy(Mode.TAKEOVER)
+
+
+def test_a_quota_is_taken_over_when_it_is_first_seen() -> None:
+    made = plan(observed(quota()), TAKEOVER)
+    assert made.annotations == MARKS
+    assert not made.hard
+
+
+def test_beside_harvester_no_quota_is_marked() -> None:
+    assert not plan(observed(quota()), Policy(Mode.ASSIST))
+    assert not {SKIP, OWNER} & set(plan(observed(quota(), [vmim()]), Policy(Mode.ASSIST)).annotations)
+
+
+def test_a_quota_that_is_ours_stays_ours_without_a_write() -> None:
+    assert not plan(observed(quota(annotations=MARKS)), TAKEOVER)
+
+
+@dataclass(frozen=True)
+class Switch:
+    """Annotations of a quota, and in which modes auto-scaling is off there."""
+
+    annotations: dict[str, str]
+    off_in: Sequence[Mode]
+
+
+SWITCHES = {
+    "no skip": Switch({}, []),
+    "a person's skip": Switch({SKIP: "true"}, list(Mode)),
+    "a skip that says false": Switch({SKIP: "false"}, []),
+    "a skip in capitals is not Harvester's word": Switch({SKIP: "True"}, []),
+    "our own skip is off only beside Harvester": Switch(MARKS, [Mode.ASSIST]),
+    "our mark alone is no switch": Switch({OWNER: "headroom"}, []),
+}
+
+
+@pytest.mark.parametrize("mode", Mode)
+@sentences(SWITCHES)
+def test_the_off_switch(case: Switch, mode: Mode) -> None:
+    assert is_off(case.annotations, mode) is (mode in case.off_in)
+
+
+@pytest.mark.parametrize("mode", Mode)
+def test_a_persons_skip_is_never_marked_as_ours(mode: Mode) -> None:
+    before = quota(RAISED, {SKIP: "true", by_uid(): ENTRY, by_name("other"): ENTRY})
+    assert not plan(observed(before, [vmim("Running"), vmim(vm="vm2")]), Policy(mode))
+
+
+def test_our_skip_is_put_back_when_somebody_removes_it_alone() -> None:
+    made = plan(observed(quota(annotations={OWNER: "headroom"})), TAKEOVER)
+    assert made.annotations == {SKIP: "true"}
+
+
+def test_a_person_who_removes_our_mark_and_leaves_the_skip_switches_off() -> None:
+    raised = settled(quota(), [vmim()], mode=Mode.TAKEOVER)
+    kept = {key: text for key, text in raised.annotations.items() if key != OWNER}
+    assert not plan(observed(quota(raised.hard, kept), [vmim("Running")]), TAKEOVER)
+
+
+@dataclass(frozen=True)
+class Adoption:
+    """Entries that Harvester left, and what becomes of them while the VM migrates on."""
+
+    before: dict[str, str]
+    after: dict[str, str]
+    hard: RawResourceList
+    vm: str = "vm1"
+    instances: Sequence[VirtualMachineInstance] | None = None
+    abort: bool = False
+
+
+LARGER = '{"limits.cpu":"2","limits.memory":"5622461313"}'
+SMALLER = '{"limits.cpu":"1","limits.memory":"1Gi"}'
+RAISED_LARGER = {"limits.cpu": "5", "limits.memory": "10865341313"}
+MIXED = '{"limits.cpu":"3","limits.memory":"1Gi"}'
+ADOPTED = {
+    "an entry by uid goes under the name": Adoption({by_uid(): ENTRY}, {by_name(): ENTRY}, RAISED),
+    "an entry by name stays where it is": Adoption({by_name(): ENTRY}, {by_name(): ENTRY}, RAISED),
+    "a VM under both forms counts once": Adoption(
+        {by_name(): ENTRY, by_uid(): ENTRY}, {by_name(): ENTRY}, RAISED
+    ),
+    "an entry that is too large follows what the VM needs": Adoption(
+        {by_uid(): LARGER}, {by_name(): ENTRY}, RAISED
+    ),
+    "an entry that is too small follows what the VM needs": Adoption(
+        {by_uid(): SMALLER}, {by_name(): ENTRY}, RAISED
+    ),
+    "a long name's entry by uid goes under its hashed key": Adoption(
+        {by_uid(LONG_NAME): ENTRY}, {migrating_key(LONG_NAME): ENTRY}, RAISED, vm=LONG_NAME
+    ),
+    "a long name's unhashed key cannot be": Adoption(
+        {migrating_key(LONG_NAME): ENTRY, by_uid(LONG_NAME): ENTRY},
+        {migrating_key(LONG_NAME): ENTRY},
+        RAISED,
+        vm=LONG_NAME,
+    ),
+    "garbage beside a readable entry is left out": Adoption(
+        {by_name(): "{nope", by_uid(): LARGER}, {by_name(): ENTRY}, RAISED
+    ),
+    "while it is aborted, of two values the greater counts": Adoption(
+        {by_name(): ENTRY, by_uid(): LARGER}, {by_name(): LARGER}, RAISED_LARGER, abort=True
+    ),
+    "while it is aborted, the greater counts whichever form has it": Adoption(
+        {by_name(): LARGER, by_uid(): ENTRY}, {by_name(): LARGER}, RAISED_LARGER, abort=True
+    ),
+    "while it is aborted, the greater is taken of each resource by itself": Adoption(
+        {by_name(): MIXED, by_uid(): ENTRY},
+        {by_name(): '{"limits.cpu":"3","limits.memory":"4737464313"}'},
+        {"limits.cpu": "6", "limits.memory": "9980344313"},
+        abort=True,
+    ),
+    "while its VMI is not known, the name key stays": Adoption(
+        {by_name(): LARGER}, {by_name(): LARGER}, RAISED_LARGER, instances=[]
+    ),
+}
+
+
+@sentences(ADOPTED)
+def test_adoption(case: Adoption) -> None:
+    migration = vmim("Running", vm=case.vm, abort=case.abort)
+    after = settled(quota(HARD, case.before), [migration], case.instances, mode=Mode.TAKEOVER)
+    entries = {key: text for key, text in after.annotations.items() if key not in MARKS}
+    assert entries_by_value(entries) == entries_by_value(case.after)
+    assert by_value(after.hard) == by_value(case.hard)
+
+
+def test_a_vm_counts_once_whatever_forms_its_keys_have_and_is_restored_whole() -> None:
+    before = quota(HARD, {by_name(): ENTRY, by_uid(): ENTRY})
+    during = settled(before, [vmim("Running")], mode=Mode.TAKEOVER)
+    assert by_value(during.hard) == by_value(RAISED)
+    after = settled(during, [vmim("Succeeded")], mode=Mode.TAKEOVER)
+    assert (after.annotations, by_value(after.hard)) == (MARKS, by_value(HARD))
+
+
+def test_an_entry_harvester_writes_beside_ours_does_not_count_twice() -> None:
+    """Harvester's vmim controller skips a taken quota, but one of its workers may have been about to write."""
+    during = settled(quota(), [vmim()], mode=Mode.TAKEOVER)
+    both = quota(during.hard, {**during.annotations, by_uid(): ENTRY, RESYNC: "true"})
+    after = settled(both, [vmim()], mode=Mode.TAKEOVER)
+    assert after.annotations == {**MARKS, by_name(): ENTRY, RESYNC: "false"}
+    assert by_value(after.hard) == by_value(RAISED)
+
+
+def test_an_entry_that_is_needed_and_was_removed_comes_back_in_one_patch() -> None:
+    """Harvester's restore removes keys also from quotas that it leaves alone (domain §5)."""
+    during = settled(quota(), [vmim("Running")], mode=Mode.TAKEOVER)
+    robbed = quota(HARD, MARKS)
+    made = plan(observed(robbed, [vmim("Running")]), TAKEOVER)
+    assert made.annotations == {by_name(): ENTRY}
+    assert by_value(made.hard) == by_value(during.hard)
+
+
+@sentences({"Pending": "Pending", "unset": None, "Running": "Running"})
+def test_an_entry_whose_vmi_is_not_known_yet_is_kept(case: str | None) -> None:
+    before = quota(RAISED, {**MARKS, by_name(): ENTRY})
+    assert not plan(observed(before, [vmim(case)], []), TAKEOVER)
+
+
+def test_a_compensation_that_nobody_needs_goes() -> None:
+    before = quota(
+        {"limits.cpu": "5", "limits.memory": str(9980344313 + 2**30)},
+        {**MARKS, by_name(): ENTRY, COMPENSATION: '{"limits.memory":"1Gi"}'},
+    )
+    after = settled(before, [vmim("Running")], mode=Mode.TAKEOVER)
+    assert COMPENSATION not in after.annotations
+    assert by_value(after.hard) == by_value(RAISED)
+
+
+def test_from_assist_to_takeover_and_back_nothing_is_lost() -> None:
+    beside = settled(quota(), [vmim()], mode=Mode.ASSIST)
+    taken = settled(beside, [vmim("Running")], mode=Mode.TAKEOVER)
+    assert taken.annotations == {**MARKS, by_name(): ENTRY}
+    assert by_value(taken.hard) == by_value(RAISED)
+    # Without a release our own skip is an off switch for assist mode: only the restore is done.
+    back = settled(taken, [vmim("Succeeded")], mode=Mode.ASSIST)
+    assert by_name() not in back.annotations
