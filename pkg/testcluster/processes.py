@@ -47,10 +47,10 @@ class Process:
 
     def alive(self) -> bool:
         """Does exactly this process still run? A zombie has ended, a stranger with its pid is not it."""
-        state, found = _look_at(self.pid)
+        running, found = _look_at(self.pid)
         if not found or found != self.identity:
             return False
-        if state not in _ENDED:
+        if running:
             return True
         # Our own child, perhaps: nobody else takes its entry away then.
         with contextlib.suppress(ChildProcessError):
@@ -172,13 +172,16 @@ def _recorded(name: str, directory: Path, pid: int) -> Process:
     raise StartError(f"{name} did not start: {last_log_line(directory, name) or 'no message'}")
 
 
-def _look_at(pid: int) -> tuple[str, str]:
-    """(state letter, identity) of process `pid`; ("", "") when there is none."""
+def _look_at(pid: int) -> tuple[bool, str]:
+    """(does it still run, identity) of process `pid`; (False, "") when there is none."""
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
-            return file.read().rpartition(")")[2].split()[0], identity(pid)
+            fields = file.read().rpartition(")")[2].split()
+        # A killed server is a zombie already while its other threads still hold its ports.
+        state, threads = fields[0], int(fields[17])
+        return state not in _ENDED or threads > 1, identity(pid)
     except (OSError, IndexError):
-        return "", ""
+        return False, ""
 
 
 def _end(processes: Sequence[Process], number: signal.Signals, timeout: float) -> list[Process]:
@@ -196,8 +199,12 @@ def _end(processes: Sequence[Process], number: signal.Signals, timeout: float) -
 def _wait_reaped(processes: Sequence[Process]) -> None:
     """Give whoever adopted ended processes (pid 1) a moment to take their entries away: `ps` then shows none."""
     deadline = time.monotonic() + _REAP_TIMEOUT
-    while time.monotonic() < deadline and any(Path(f"/proc/{process.pid}").exists() for process in processes):
+    while time.monotonic() < deadline and any(_has_entry(process) for process in processes):
         time.sleep(_POLL)
+
+
+def _has_entry(process: Process) -> bool:
+    return process.alive() or _look_at(process.pid)[1] == process.identity
 
 
 def _write_private(path: Path, text: str) -> None:
