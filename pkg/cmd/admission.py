@@ -27,7 +27,7 @@ from pkg.webhook.certificate_files import CertificateFiles
 from pkg.webhook.certificate_secret import SharedCertificates
 from pkg.webhook.configurations import Endpoint, mutating
 from pkg.webhook.live_context import server_context
-from pkg.webhook.options import RANCHER_USERS, FailurePolicy, Options, QuotaGuard
+from pkg.webhook.options import KUBEVIRT_USERS, RANCHER_USERS, FailurePolicy, Options, QuotaGuard
 from pkg.webhook.register import hooks
 from pkg.webhook.registration import Registrar
 from pkg.webhook.upkeep import Certificates
@@ -47,6 +47,7 @@ class Flags:
     reserve: bool = True
     failure_policy: str = FailurePolicy.IGNORE
     rancher_users: Sequence[str] | None = None
+    kubevirt_users: Sequence[str] | None = None
     namespace: str | None = None
     service_name: str = DEFAULT_SERVICE
     secret_name: str = DEFAULT_SECRET
@@ -72,6 +73,7 @@ class Flags:
             reserve=self.reserve,
             failure_policy=FailurePolicy(self.failure_policy),
             rancher_users=tuple(self.rancher_users) if self.rancher_users else RANCHER_USERS,
+            kubevirt_users=tuple(self.kubevirt_users) if self.kubevirt_users else KUBEVIRT_USERS,
             own_user=user,
         )
 
@@ -99,12 +101,14 @@ async def admission_server(
     flags: Flags,
 ) -> AdmissionServer:
     """The webhooks on a process's caches; call before `management.start()`."""
-    observer = Observer(Caches.of(management), profile)
+    caches = Caches.of(management)
+    observer = Observer(caches, profile)
 
     def observe(quota: ResourceQuota) -> Observed:
         return observer.observe(quota, time.time(), Memory())
 
-    view = View(client, observe, management.namespaces.cache(), management.resource_quotas.cache())
+    quotas = management.resource_quotas.cache()
+    view = View(client, observe, caches.namespaces, quotas, caches.pods, caches.migrations)
     namespace = flags.namespace or config.namespace
     endpoint = _endpoint(flags, namespace)
     options = flags.options(await own_user(client))

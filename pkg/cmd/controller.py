@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pkg.cmd import logs
+from pkg.cmd import webhook_options as flags
 from pkg.cmd.options import (
     Estimate,
     HealthBindAddress,
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     import asyncio
 
     from pkg.client.config import ClientConfig
+    from pkg.cmd.admission import Flags
     from pkg.controller.options import Options
     from pkg.util.memory_overhead import OverheadProfile
 
@@ -74,11 +76,32 @@ def controller(
             help="Create and update default quotas from namespace annotations, where no Rancher does.",
         ),
     ] = False,
+    webhook: Annotated[
+        bool,
+        typer.Option(
+            "--webhook/--no-webhook", envvar="HEADROOM_WEBHOOK", help="Serve the admission webhooks here too."
+        ),
+    ] = False,
+    bind_address: flags.BindAddress = "127.0.0.1:9443",
+    webhook_url: flags.WebhookURL = None,
+    quota_guard: flags.QuotaGuardOption = flags.QuotaGuardChoice.CORRECT,
+    reserve: flags.Reserve = None,
+    failure_policy: flags.FailurePolicyOption = flags.FailurePolicyChoice.IGNORE,
+    rancher_user: flags.RancherUsers = None,
+    kubevirt_user: flags.KubeVirtUsers = None,
+    namespace: flags.Namespace = None,
+    service_name: flags.ServiceName = "headroom-webhook",
+    secret_name: flags.SecretName = "headroom-webhook-tls",
+    tls_cert_file: flags.TLSCertFile = None,
+    tls_key_file: flags.TLSKeyFile = None,
+    tls_ca_file: flags.TLSCAFile = None,
+    register: flags.Register = True,
     log_format: LogFormatOption = LogFormat.TEXT,
     verbose: Verbose = False,
 ) -> int:
     """Raise quotas for live migrations and take the room back, until SIGTERM or SIGINT."""
     from pkg.client.config import load_config
+    from pkg.cmd.admission import Flags
     from pkg.controller.options import Options
     from pkg.generic.run import run_until_signal
     from pkg.util.resourcequota.model import EstimateKind, Mode, Policy
@@ -89,11 +112,30 @@ def controller(
     policy = Policy(
         Mode(mode.value), EstimateKind(estimate.value), hold_limit=hold_limit, render=render_default_quota
     )
-    options = Options(policy, profile=overhead_profile(kubevirt_profile), dry_run=dry_run)
+    reserved = mode is ModeChoice.TAKEOVER if reserve is None else reserve is flags.Switch.ON
+    options = Options(policy, profile=overhead_profile(kubevirt_profile), reserve=reserved, dry_run=dry_run)
+    chosen = Flags(
+        bind_address,
+        webhook_url,
+        quota_guard=quota_guard.value,
+        reserve=reserved,
+        failure_policy=failure_policy.value,
+        rancher_users=rancher_user,
+        kubevirt_users=kubevirt_user,
+        namespace=namespace,
+        service_name=service_name,
+        secret_name=secret_name,
+        tls_cert_file=tls_cert_file,
+        tls_key_file=tls_key_file,
+        tls_ca_file=tls_ca_file,
+        register=register and not dry_run,
+    )
+    chosen.check()
     config = load_config(kubeconfig)
 
     async def serve(stop: asyncio.Event) -> None:
-        await _serve(stop, config, options, workers, health_bind_address, metrics_bind_address)
+        admission = chosen if webhook else None
+        await _serve(stop, config, options, workers, admission, health_bind_address, metrics_bind_address)
 
     return run_until_signal(serve)
 
@@ -114,10 +156,12 @@ async def _serve(
     config: ClientConfig,
     options: Options,
     workers: int,
+    chosen: Flags | None,
     health_bind_address: str,
     metrics_bind_address: str | None,
 ) -> None:
     from pkg.client.client import Client
+    from pkg.cmd.admission import Checks, admission_server
     from pkg.controller.registry import register_all
     from pkg.generic.factory import Management
     from pkg.generic.server import serve_health
@@ -126,10 +170,20 @@ async def _serve(
         await client.transport.request("GET", "/version")
         management = Management(client, workers=workers)
         register_all(management, management.recorder("headroom"), options)
-        health = await serve_health(management, health_bind_address, metrics_bind_address)
+        admission = None
+        if chosen is not None:
+            admission = await admission_server(
+                client, config, management, options.policy, options.profile, chosen
+            )
+        checks = Checks(management, admission)
+        health = await serve_health(checks, health_bind_address, metrics_bind_address)
         try:
             await management.start()
+            if admission is not None and chosen is not None:
+                await admission.start(chosen.bind_address)
             await stop.wait()
         finally:
+            if admission is not None:
+                await admission.stop()
             await management.stop(timeout=7.0)
             await health.close()

@@ -75,6 +75,15 @@ RancherUsers = Annotated[
         show_default=False,
     ),
 ]
+KubeVirtUsers = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--kubevirt-user",
+        envvar="HEADROOM_KUBEVIRT_USER",
+        help="Pattern of user names that create migrations' pods; may be repeated. Default: virt-controller's.",
+        show_default=False,
+    ),
+]
 Namespace = Annotated[
     str | None,
     typer.Option(

@@ -15,5 +15,7 @@ class Options:
     policy: Policy = field(default_factory=lambda: Policy(Mode.TAKEOVER, EstimateKind.EXACT))
     profile: OverheadProfile | None = None
     """The KubeVirt release whose overhead constants count; None: as the KubeVirt CR says."""
+    reserve: bool = False
+    """Label the namespaces that hold added room, for the webhook that keeps other pods out of it."""
     dry_run: bool = False
     """Decide, log and count, write no ResourceQuota and nothing else."""

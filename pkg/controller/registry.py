@@ -21,3 +21,4 @@ def register_all(management: Management, events: EventRecorder, options: Options
     if not options.dry_run:
         for register in _WRITERS_OF_OTHER_KINDS:
             register(management, events, options)
+        namespace.register_holding(management, options)

@@ -8,6 +8,8 @@ from enum import StrEnum
 from fnmatch import fnmatchcase
 from typing import Final
 
+from pkg.webhook.admission import UserInfo
+
 RANCHER_USERS: Final = (
     "system:serviceaccount:cattle-system:*",
     "system:serviceaccount:cattle-fleet-system:*",
@@ -16,6 +18,11 @@ RANCHER_USERS: Final = (
 """Rancher's own accounts: its server and the cluster agent (service account `cattle` of cattle-system), fleet's agent,
 and the agent's user where it comes with a client certificate. People who work through Rancher come under their own
 names (it impersonates them) and are people here."""
+
+
+KUBEVIRT_USERS: Final = ("system:serviceaccount:*:kubevirt-controller",)
+"""virt-controller's account, in whichever namespace KubeVirt is installed."""
+CLUSTER_ADMINS: Final = "system:masters"
 
 
 class QuotaGuard(StrEnum):
@@ -43,6 +50,7 @@ class Options:
     reserve: bool = True
     failure_policy: FailurePolicy = FailurePolicy.IGNORE
     rancher_users: Sequence[str] = RANCHER_USERS
+    kubevirt_users: Sequence[str] = KUBEVIRT_USERS
     own_user: str = ""
     """Who we are for the API server; "" when that could not be found out."""
 
@@ -55,3 +63,9 @@ class Options:
     def is_rancher(self, user: str) -> bool:
         """Whether a user name is one of Rancher's accounts."""
         return any(fnmatchcase(user, pattern) for pattern in self.rancher_users)
+
+    def is_kubevirt(self, user: UserInfo) -> bool:
+        """Whether somebody makes pods for migrations: KubeVirt's controller, or who may do everything anyway."""
+        if CLUSTER_ADMINS in (user.groups or ()):
+            return True
+        return any(fnmatchcase(user.username, pattern) for pattern in self.kubevirt_users)

@@ -8,6 +8,7 @@ from pkg.util.resourcequota.planner import Policy
 from pkg.webhook import configurations as paths
 from pkg.webhook.options import Options
 from pkg.webhook.resources.namespace import validator as namespace
+from pkg.webhook.resources.pod import validator as pod
 from pkg.webhook.resources.resourcequota import validator as resourcequota
 from pkg.webhook.resources.virtualmachine import validator as virtualmachine
 from pkg.webhook.server import Hook
@@ -22,5 +23,6 @@ def hooks(view: View, policy: Policy, options: Options) -> Mapping[str, Hook]:
         paths.VALIDATE_NAMESPACE: namespace.Validator(view).validate,
         paths.VALIDATE_RESOURCE_QUOTA: guard.validate,
         paths.MUTATE_RESOURCE_QUOTA: guard.mutate,
+        paths.VALIDATE_POD: pod.Validator(view, policy, options).validate,
         paths.VALIDATE_VIRTUAL_MACHINE: virtualmachine.Validator(view).validate,
     }

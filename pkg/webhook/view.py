@@ -10,12 +10,14 @@ from typing import Final, TypeVar
 
 from pkg.api.core import Namespace, Pod, ResourceQuota
 from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
+from pkg.api.meta import Object
 from pkg.api.registry import (
     NAMESPACES,
     PODS,
     RESOURCE_QUOTAS,
     VIRTUAL_MACHINE_INSTANCE_MIGRATIONS,
     VIRTUAL_MACHINE_INSTANCES,
+    Resource,
 )
 from pkg.client.client import Client
 from pkg.client.errors import ApiError, NotFound
@@ -32,6 +34,7 @@ Observe = Callable[[ResourceQuota], Observed]
 """What a controller sees of the quota's namespace in its caches, with this object in the cached one's place."""
 
 T = TypeVar("T")
+K = TypeVar("K", bound=Object)
 
 
 class View:
@@ -44,11 +47,15 @@ class View:
         observe: Observe,
         namespaces: CacheReader[Namespace],
         quotas: CacheReader[ResourceQuota],
+        pods: CacheReader[Pod],
+        migrations: CacheReader[VirtualMachineInstanceMigration],
     ) -> None:
         self._client = client
         self._observe = observe
         self._namespaces = namespaces
         self._quotas = quotas
+        self._pods = pods
+        self._cached_migrations = migrations
 
     def observe(self, quota: ResourceQuota) -> Observed:
         """The quota among what the caches hold."""
@@ -62,16 +69,32 @@ class View:
         """The namespace's quota annotation, "" when there is none."""
         return _annotation(self._namespaces.get("", namespace))
 
+    def quotas(self, namespace: str) -> list[ResourceQuota]:
+        """Every quota of a namespace."""
+        return self._quotas.list(namespace)
+
+    def pods(self, namespace: str) -> list[Pod]:
+        return self._pods.list(namespace)
+
+    def migrations(self, namespace: str) -> Sequence[VirtualMachineInstanceMigration]:
+        return self._cached_migrations.list(namespace)
+
+    async def quotas_live(self, namespace: str) -> list[ResourceQuota] | None:
+        return await _in_time(self._list(RESOURCE_QUOTAS, namespace))
+
+    async def pods_live(self, namespace: str) -> list[Pod] | None:
+        return await _in_time(self._list(PODS, namespace))
+
+    async def migrations_live(self, namespace: str) -> Sequence[VirtualMachineInstanceMigration] | None:
+        return await _in_time(self._migrations(namespace))
+
     async def observe_live(self, quota: ResourceQuota) -> Observed | None:
         """The quota among what the API server holds now."""
         return await _in_time(self._observe_live(quota))
 
     async def default_quotas_live(self, namespace: str) -> list[ResourceQuota] | None:
-        async def look() -> list[ResourceQuota]:
-            quotas, _version = await self._client.resource(RESOURCE_QUOTAS).list(namespace)
-            return _defaults(quotas)
-
-        return await _in_time(look())
+        quotas = await self.quotas_live(namespace)
+        return None if quotas is None else _defaults(quotas)
 
     async def annotation_live(self, namespace: str) -> str | None:
         found = await self.namespace_live(namespace)
@@ -101,6 +124,10 @@ class View:
         selector = f"{constants.LABEL_APP} in ({constants.APP_VIRT_LAUNCHER},{constants.APP_HOTPLUG_DISK})"
         pods, _version = await self._client.resource(PODS).list(namespace, label_selector=selector)
         return pods
+
+    async def _list(self, resource: Resource[K], namespace: str) -> list[K]:
+        found, _version = await self._client.resource(resource).list(namespace)
+        return found
 
     async def _migrations(self, namespace: str) -> Sequence[VirtualMachineInstanceMigration]:
         try:

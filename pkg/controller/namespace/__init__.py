@@ -1,9 +1,11 @@
-"""Rendering a namespace's default ResourceQuota where no Rancher does it (`--render-default-quota`).
+"""Namespaces: the default ResourceQuota where no Rancher renders it (`--render-default-quota`), and the label of those
+that hold added room (`--reserve`).
 
-A change of the annotation reaches existing quotas through `pkg.controller.resourcequota`, which watches
-namespaces. Forbids: writing an existing ResourceQuota.
+Promises: a namespace is labelled before one of its quotas is raised. A change of the annotation reaches existing quotas
+through `pkg.controller.resourcequota`, which watches namespaces.
+Forbids: writing an existing ResourceQuota.
 """
 
-from pkg.controller.namespace.register import register
+from pkg.controller.namespace.register import BeforeRaise, register, register_holding
 
-__all__ = ["register"]
+__all__ = ["BeforeRaise", "register", "register_holding"]

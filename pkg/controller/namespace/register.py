@@ -1,26 +1,52 @@
-"""Wiring of the namespace controller."""
+"""Wiring of the namespace controllers."""
 
 from __future__ import annotations
 
-from pkg.api.core import ResourceQuota
+from collections.abc import Awaitable, Callable
+
+from pkg.api.meta import Object
+from pkg.controller.namespace.holding_controller import Handler as HoldingHandler
 from pkg.controller.namespace.namespace_controller import Handler
 from pkg.controller.options import Options
 from pkg.generic.events import EventRecorder
 from pkg.generic.factory import Management
 
 NAMESPACE_CONTROLLER = "namespaceController"
+HOLDING_CONTROLLER = "holdingController"
+
+BeforeRaise = Callable[[str], Awaitable[None]]
+"""Called with a namespace's name before a quota of its is raised; may raise RetryAfter."""
 
 
 def register(management: Management, events: EventRecorder, options: Options) -> None:
-    """Only with `--render-default-quota`."""
+    """Default quotas only with `--render-default-quota`."""
     if not options.policy.render:
         return
     namespaces = management.namespaces
     quotas = management.resource_quotas
     handler = Handler(quotas=quotas.client, quota_cache=quotas.cache(), events=events)
     namespaces.on_change(NAMESPACE_CONTROLLER, handler.on_namespace_changed)
+    namespaces.watch_related(quotas, _namespace_of)
 
-    def namespace_of(quota: ResourceQuota) -> list[str]:
-        return [quota.namespace]
 
-    namespaces.watch_related(quotas, namespace_of)
+def register_holding(management: Management, options: Options) -> BeforeRaise:
+    """The label of namespaces that hold added room, and what the writer of quotas calls before it raises one."""
+    namespaces = management.namespaces
+    quotas = management.resource_quotas
+    migrations = management.virtual_machine_instance_migrations
+    handler = HoldingHandler(
+        namespaces=namespaces.client,
+        namespace_cache=namespaces.cache(),
+        quota_cache=quotas.cache(),
+        migration_cache=migrations.cache(),
+        mode=options.policy.mode,
+        reserve=options.reserve,
+    )
+    namespaces.on_change(HOLDING_CONTROLLER, handler.on_namespace_changed)
+    namespaces.watch_related(quotas, _namespace_of)
+    namespaces.watch_related(migrations, _namespace_of)
+    return handler.before_raise
+
+
+def _namespace_of(obj: Object) -> list[str]:
+    return [obj.namespace]

@@ -1,0 +1,56 @@
+"""Pods that were let through and are not seen yet: between our answer and quota's own count a pod is in no list.
+
+Each replica keeps its own. What another replica lets through at the same moment is seen once quota has counted it:
+with several replicas, pods that are between the two at the same time may together take more than the base by what the
+other replicas let through in those milliseconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from pkg.util.quantity import Quantity
+
+EXPIRY: Final = 10.0
+"""Seconds after which a pod that never turned up is given up. A request that another webhook holds up for longer may
+find its place taken, by at most its own size."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Pending:
+    usage: Mapping[str, Quantity]
+    quotas: Collection[str]
+    until: float
+
+
+class Ledger:
+    """By namespace. Everything is sync: between a look at it and the entry that follows nothing else runs."""
+
+    def __init__(self) -> None:
+        self._pending: dict[str, dict[str, _Pending]] = {}
+
+    def admit(
+        self, namespace: str, uid: str, usage: Mapping[str, Quantity], quotas: Collection[str], now: float
+    ) -> None:
+        """A pod was let through; `quotas` are the names of those that will count it."""
+        self._pending.setdefault(namespace, {})[uid] = _Pending(usage, quotas, now + EXPIRY)
+
+    def settle(self, namespace: str, seen: Collection[str], now: float) -> None:
+        """Forget the pods that a list shows (by uid), and those that are given up."""
+        kept = {
+            uid: pending
+            for uid, pending in self._pending.get(namespace, {}).items()
+            if uid not in seen and pending.until > now
+        }
+        if kept:
+            self._pending[namespace] = kept
+        else:
+            self._pending.pop(namespace, None)
+
+    def pending(self, namespace: str, quota: str) -> Iterator[Mapping[str, Quantity]]:
+        """What each pod takes of a quota that is not counted yet."""
+        for pending in self._pending.get(namespace, {}).values():
+            if quota in pending.quotas:
+                yield pending.usage

@@ -1,0 +1,43 @@
+"""Live looks at a namespace, shared: whoever asks gets one that began after it asked, and no more than one is under way
+at a time. A tenant that creates pods as fast as it can costs the API server two requests for each bunch of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class SharedLooks(Generic[T]):
+    """`look(namespace)` is called as often as needed and not more."""
+
+    def __init__(self, look: Callable[[str], Awaitable[T]]) -> None:
+        self._look = look
+        self._next: dict[str, asyncio.Future[T]] = {}
+        # Invariant: the look that has not begun yet; who asks now gets it.
+        self._running: dict[str, asyncio.Task[None]] = {}
+
+    async def fresh(self, namespace: str) -> T:
+        """The result of a look that begins from now on; raises what it raises."""
+        future = self._next.get(namespace)
+        if future is None:
+            future = self._next[namespace] = asyncio.get_running_loop().create_future()
+        if namespace not in self._running:
+            self._running[namespace] = asyncio.create_task(self._run(namespace), name=f"looks at {namespace}")
+        # Shielded: one caller that goes away must not take the look from the others.
+        return await asyncio.shield(future)
+
+    async def _run(self, namespace: str) -> None:
+        try:
+            while (future := self._next.pop(namespace, None)) is not None:
+                try:
+                    result = await self._look(namespace)
+                except Exception as exc:
+                    future.set_exception(exc)
+                    future.exception()  # it may be that nobody waits any more
+                else:
+                    future.set_result(result)
+        finally:
+            del self._running[namespace]
