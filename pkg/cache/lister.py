@@ -42,9 +42,9 @@ async def list_all(client: ListerWatcher[T], page_size: int) -> tuple[list[T], s
     """Every object and the resourceVersion to watch from: a consistent read, page by page.
 
     No resourceVersion is sent: kube-apiserver 1.31 and later serve a consistent list from their watch cache, so that
-    "0", which may go back in time, would save nothing. Later pages come from the cache only as long as it has a
-    snapshot of that version; after etcd's compaction (5 minutes) those of an idle kind are read from etcd at four
-    times the server's CPU (measured on 1.34), which is why a WatchList is the first choice.
+    "0", which may go back in time, would save nothing. Pages were the cheapest in a fresh cluster (1.34), but some
+    minutes later those of an idle kind cost the server two to four times the CPU of a list in one piece (presumably
+    the cache no longer has their snapshot and etcd is read): hence a WatchList, whose cost is steady, comes first.
     A continue token that expires half-way leads to one request without pages, as client-go's pager does it: that
     always gets through. Raises what the client raises.
     """
