@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -18,6 +17,7 @@ from pkg.cmd.options import (
     MetricsBindAddress,
     ModeChoice,
     Verbose,
+    chosen_profile,
 )
 
 if TYPE_CHECKING:
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from pkg.client.config import ClientConfig
     from pkg.cmd.admission import Flags
     from pkg.controller.options import Options
-    from pkg.util.memory_overhead import OverheadProfile
 
 
 def controller(
@@ -113,7 +112,12 @@ def controller(
         Mode(mode.value), EstimateKind(estimate.value), hold_limit=hold_limit, render=render_default_quota
     )
     reserved = mode is ModeChoice.TAKEOVER if reserve is None else reserve is flags.Switch.ON
-    options = Options(policy, profile=overhead_profile(kubevirt_profile), reserve=reserved, dry_run=dry_run)
+    options = Options(
+        policy,
+        profile=chosen_profile(kubevirt_profile),
+        reserve=reserved,
+        dry_run=dry_run,
+    )
     chosen = Flags(
         bind_address,
         webhook_url,
@@ -138,17 +142,6 @@ def controller(
         await _serve(stop, config, options, workers, admission, health_bind_address, metrics_bind_address)
 
     return run_until_signal(serve)
-
-
-def overhead_profile(name: str | None) -> OverheadProfile | None:
-    """The profile of that name, or of a KubeVirt version like v1.6.2. Raises typer.BadParameter."""
-    from pkg.util.memory_overhead import PROFILES, profile_for_version
-
-    if name is None or name in PROFILES:
-        return PROFILES[name] if name else None
-    if not re.match(r"v?\d+\.\d+", name):
-        raise typer.BadParameter(f"{name!r} is none of {', '.join(PROFILES)} and no KubeVirt version")
-    return profile_for_version(name)
 
 
 async def _serve(

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
 import typer
 
+from pkg.cmd.options import WrongCall, overhead_profile
+
 if TYPE_CHECKING:
     from pkg.api.kubevirt import VirtualMachineInstance
-    from pkg.util.memory_overhead import OverheadProfile
     from pkg.util.resource_list import ResourceList
 
 _KIND = "VirtualMachineInstance"
@@ -35,10 +36,6 @@ class DeltaEstimate(StrEnum):
 
     HARVESTER = "harvester"
     EXACT = "exact"
-
-
-class WrongCall(Exception):
-    """A flag that cannot be."""
 
 
 def delta(
@@ -108,7 +105,7 @@ class _Calculator:
         self.ratio = ratio
         self.arch = arch
         self.estimate = estimate
-        self.profile = _profile(profile)
+        self.profile = overhead_profile(profile)
 
     def lines(self, stream: BinaryIO) -> Iterator[str]:
         """A JSON line for each VMI. ManifestError names the object that is wrong."""
@@ -139,17 +136,6 @@ class _Calculator:
             "overhead": overhead,
             "delta": format_resource_list(resources),
         }
-
-
-def _profile(name: str) -> OverheadProfile:
-    """The constants of a profile's name or of any KubeVirt version."""
-    from pkg.util.memory_overhead import PROFILES, is_version, profile_for_version
-
-    if name in PROFILES:
-        return PROFILES[name]
-    if not is_version(name):
-        raise WrongCall(f"--kubevirt-profile must be a KubeVirt version or main, not {name!r}")
-    return profile_for_version(name)
 
 
 def _exact(vmi: VirtualMachineInstance, overhead: int) -> ResourceList:

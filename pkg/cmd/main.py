@@ -5,13 +5,17 @@ from __future__ import annotations
 import os
 import sys
 
-import click
 import typer
 
 from pkg.cmd import controller, delta, quantity, release, testcluster, webhook
+from pkg.cmd.options import WrongCall
 
 USAGE = 2
 FAILURE = 1
+INTERRUPTED = 130
+
+_UsageError: type[Exception] = typer.BadParameter.mro()[1]
+# typer carries its own copy of click and exports only some of its errors; this one is for every wrong call.
 
 app = typer.Typer(
     name="headroom",
@@ -38,15 +42,12 @@ def run(arguments: list[str]) -> int:
     """The exit code of one call. What goes wrong is one line on stderr, never a traceback."""
     try:
         return _code(app(args=arguments, prog_name="headroom", standalone_mode=False))
-    except click.exceptions.NoArgsIsHelpError as exc:
-        exc.show()
-        return USAGE
-    except click.UsageError as exc:
-        return _say(exc.format_message(), USAGE)
-    except click.exceptions.Exit as exc:
+    except typer.Exit as exc:
         return exc.exit_code
-    except (click.Abort, KeyboardInterrupt):
-        return 130
+    except (typer.Abort, KeyboardInterrupt):
+        return INTERRUPTED
+    except _UsageError as exc:
+        return _say_usage(exc)
     except BrokenPipeError:
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115  (closed at exit: nothing is left to flush)
         return FAILURE
@@ -58,6 +59,15 @@ def run(arguments: list[str]) -> int:
         return _say(_line(exc), _exit_code(exc))
 
 
+def _say_usage(exc: Exception) -> int:
+    """A wrong call in one line; where the command itself is missing, its help."""
+    message: str = exc.format_message()  # type: ignore[attr-defined]
+    if "\n" in message:
+        print(message, file=sys.stderr)
+        return USAGE
+    return _say(message, USAGE)
+
+
 def _code(result: object) -> int:
     return result if isinstance(result, int) else 0
 
@@ -67,7 +77,7 @@ def _exit_code(exc: Exception) -> int:
     from pkg.client.errors import ConfigError
     from pkg.generic.errors import BindError
 
-    return USAGE if isinstance(exc, ConfigError | BindError) else FAILURE
+    return USAGE if isinstance(exc, ConfigError | BindError | WrongCall) else FAILURE
 
 
 def _line(exc: Exception) -> str:
@@ -76,11 +86,8 @@ def _line(exc: Exception) -> str:
     from pkg.generic.errors import BindError
 
     text = " ".join(str(exc).split())
-    return (
-        text
-        if isinstance(exc, ApiError | ConfigError | BindError | OSError)
-        else f"{type(exc).__name__}: {text}"
-    )
+    expected = isinstance(exc, ApiError | ConfigError | BindError | OSError | WrongCall)
+    return text if expected else f"{type(exc).__name__}: {text}"
 
 
 def _say(message: str, code: int) -> int:

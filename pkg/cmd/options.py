@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from pkg.util.memory_overhead import OverheadProfile
+
+
+class WrongCall(Exception):
+    """A flag's value that cannot be: one line, exit code 2."""
 
 
 class LogFormat(StrEnum):
@@ -57,3 +64,19 @@ MetricsBindAddress = Annotated[
         show_default=False,
     ),
 ]
+
+
+def overhead_profile(name: str) -> OverheadProfile:
+    """The overhead constants of a profile's name or of any KubeVirt version. Raises WrongCall."""
+    from pkg.util.memory_overhead import PROFILES, is_version, profile_for_version
+
+    if name in PROFILES:
+        return PROFILES[name]
+    if not is_version(name):
+        raise WrongCall(f"--kubevirt-profile must be a KubeVirt version or main, not {name!r}")
+    return profile_for_version(name)
+
+
+def chosen_profile(name: str | None) -> OverheadProfile | None:
+    """The profile that --kubevirt-profile names; None: as the KubeVirt CR says. Raises WrongCall."""
+    return None if name is None else overhead_profile(name)

@@ -17,6 +17,7 @@ from pkg.cmd.options import (
     MetricsBindAddress,
     ModeChoice,
     Verbose,
+    chosen_profile,
 )
 
 if TYPE_CHECKING:
@@ -70,7 +71,6 @@ def webhook(
     """Serve the admission webhooks: guard quotas and the room added for migrations, until SIGTERM or SIGINT."""
     from pkg.client.config import load_config
     from pkg.cmd.admission import Flags
-    from pkg.cmd.controller import overhead_profile
     from pkg.generic.run import run_until_signal
     from pkg.util.resourcequota.model import EstimateKind, Mode, Policy
 
@@ -96,7 +96,7 @@ def webhook(
         register=register,
     )
     chosen.check()
-    profile = overhead_profile(kubevirt_profile)
+    profile = chosen_profile(kubevirt_profile)
     config = load_config(kubeconfig)
 
     async def serve(stop: asyncio.Event) -> None:
