@@ -10,20 +10,17 @@ What the migrations take counts at most as far as room was added: so the room th
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from pkg.api.core import Pod
 from pkg.util.quantity import ZERO, Quantity
 from pkg.util.resource_list import ResourceList, add, maximum, parse_resource_list
-from pkg.util.resourcequota.demand import is_finished
+from pkg.util.resourcequota.available import pods_of_migrations
 from pkg.util.resourcequota.errors import ResourceQuotaError
 from pkg.util.resourcequota.exact import usage_of
 from pkg.util.resourcequota.granted import granted_by_namespace, granted_by_record, scaled_base
 from pkg.util.resourcequota.model import Observed, Policy
 from pkg.util.resourcequota.participation import is_default
-from pkg.util.resourcequota.sides import assign, sides_by_vm
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +69,9 @@ def room(observed: Observed, policy: Policy, known_before: Collection[str] | Non
         base = scaled_base(granted, quota.hard, policy)
     except ResourceQuotaError:
         return None
-    of_migrations = [pod for pod in _beside(observed) if known_before is None or pod.uid in known_before]
+    of_migrations = [
+        pod for pod in pods_of_migrations(observed) if known_before is None or pod.uid in known_before
+    ]
     # The controller manager sets status.used by its own caches from time to time, and may miss new pods for a moment.
     used = maximum(parse_resource_list(quota.used), usage_of(observed.pods, quota.spec))
     return Room(
@@ -89,17 +88,3 @@ def pending_usage(usages: Iterable[Mapping[str, Quantity]]) -> ResourceList:
     for usage in usages:
         result = add(result, usage)
     return result
-
-
-def _beside(observed: Observed) -> list[Pod]:
-    """Every counted pod of a VM that is not of the side it lives in."""
-    active: dict[str, set[str]] = defaultdict(set)
-    for migration in observed.migrations:
-        if not is_finished(migration):
-            active[migration.spec.vmi_name].add(migration.uid)
-    pods: list[Pod] = []
-    for name, sides in sides_by_vm(observed.pods).items():
-        placed = assign(sides, observed.instances.get(name), active[name])
-        for side in (*placed.old, *([placed.target] if placed.target else ())):
-            pods += side.pods
-    return pods

@@ -1,0 +1,111 @@
+"""Can this VM start? Pure. Source: Harvester pkg/util/resourcequota/calculator.go (CheckIfVMCanStartByResourceQuota).
+
+Upstream measures a VM by its limits alone, and finds out from quota admission what else its pod has; here the need is
+what quota will count of the launcher pod, rendered from the VM's whole template.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from pkg.api.core import Pod
+from pkg.api.kubevirt import VirtualMachine, VirtualMachineInstance
+from pkg.api.meta import ObjectMeta
+from pkg.util import constants
+from pkg.util.constants import (
+    LIMITS_CPU,
+    LIMITS_MEMORY,
+    REQUESTS_CPU,
+    REQUESTS_MEMORY,
+    REQUESTS_STORAGE,
+)
+from pkg.util.quantity import ZERO, Quantity, QuantityError
+from pkg.util.resource_list import maximum
+from pkg.util.resourcequota.available import available, held_by_entries, pods_of_migrations
+from pkg.util.resourcequota.base import parse_base, parse_limits
+from pkg.util.resourcequota.errors import InsufficientResources, InvalidEntry, ResourceQuotaError
+from pkg.util.resourcequota.exact import launcher_usage, usage_of
+from pkg.util.resourcequota.model import Observed
+from pkg.util.resourcequota.sides import launcher_owner
+
+_CHECKED: Final = (
+    (LIMITS_CPU, "cpu"),
+    (REQUESTS_CPU, "cpu"),
+    (LIMITS_MEMORY, "memory"),
+    (REQUESTS_MEMORY, "memory"),
+)
+"""Resource, and what the reason calls it; the first that is short is named."""
+_LIMITING: Final = (LIMITS_CPU, LIMITS_MEMORY, REQUESTS_STORAGE)
+"""A namespace annotation with none of these is no quota to check (upstream)."""
+_ALWAYS: Final = "Always"
+_RUNNING: Final = "Running"
+
+
+def run_strategy(machine: VirtualMachine) -> str:
+    """KubeVirt's VirtualMachine.RunStrategy()."""
+    if machine.spec.running is not None:
+        return _ALWAYS if machine.spec.running else constants.RUN_STRATEGY_HALTED
+    return machine.spec.run_strategy or constants.RUN_STRATEGY_HALTED
+
+
+def wants_to_run(machine: VirtualMachine) -> bool:
+    """Whether the VM shall run. Before KubeVirt has said anything about it (no status) nothing is known of that."""
+    return bool(machine.status.printable_status) and run_strategy(machine) != constants.RUN_STRATEGY_HALTED
+
+
+def is_launcher(pod: Pod) -> bool:
+    """Whether a pod is one that a VM runs in."""
+    return pod.labels.get(constants.LABEL_APP) == constants.APP_VIRT_LAUNCHER
+
+
+def has_pod(machine: VirtualMachine, pods: Iterable[Pod]) -> bool:
+    """Whether any launcher pod among these is the VM's, over or not."""
+    return any(is_launcher(pod) and launcher_owner(pod) == machine.name for pod in pods)
+
+
+def shortage_of(machine: VirtualMachine, observed: Observed) -> InsufficientResources | None:
+    """What the VM lacks to start under `observed.quota`, its namespace's default quota; None when it can, or when
+    nothing readable limits it."""
+    try:
+        if not any(name in parse_limits(observed.limits) for name in _LIMITING if observed.limits):
+            return None
+        base = parse_base(observed.limits)
+        need = need_of(machine, observed)
+    except (ResourceQuotaError, QuantityError):  # whoever can mend that is told elsewhere
+        return None
+    held = held_by_migrations(observed)
+    for name, word in _CHECKED:
+        left = available(base, observed.quota, held, name)
+        if left is not None and need.get(name, ZERO) > left:
+            return InsufficientResources(word)
+    return None
+
+
+def need_of(machine: VirtualMachine, observed: Observed) -> Mapping[str, Quantity]:
+    """What quota will count of the VM's launcher pod. Raises QuantityError."""
+    template = machine.spec.template
+    vmi = VirtualMachineInstance(
+        metadata=ObjectMeta(
+            name=machine.name,
+            namespace=machine.namespace,
+            labels=template.metadata.labels,
+            annotations=template.metadata.annotations,
+        ),
+        spec=template.spec,
+    )
+    return launcher_usage(vmi, None, observed.rendering, observed.quota.spec)
+
+
+def held_by_migrations(observed: Observed) -> Mapping[str, Quantity]:
+    """What goes when the migrations are over: their entries, or their pods where those take more."""
+    pods = usage_of(pods_of_migrations(observed), observed.quota.spec)
+    try:
+        return maximum(held_by_entries(observed.quota), pods)
+    except InvalidEntry:
+        return pods
+
+
+def is_running(instance: VirtualMachineInstance | None) -> bool:
+    """Whether a VMI is there and runs."""
+    return instance is not None and instance.status.phase == _RUNNING

@@ -1,0 +1,49 @@
+"""Wiring of the VM check."""
+
+from __future__ import annotations
+
+from pkg.api.core import Pod
+from pkg.api.kubevirt import VirtualMachineInstance
+from pkg.controller.options import Options
+from pkg.controller.resourcequota.observation import Caches, Observer
+from pkg.controller.virtualmachine.check import is_launcher
+from pkg.controller.virtualmachine.vm_controller import Handler
+from pkg.generic.events import EventRecorder
+from pkg.generic.factory import Management
+from pkg.util import constants
+from pkg.util.resourcequota.sides import launcher_owner
+
+VIRTUAL_MACHINE_CONTROLLER = "virtualMachineController"
+LAUNCHERS_BY_VM = "launchers-by-vm"
+"""Launcher pods by `namespace/<VM name>`."""
+
+
+def register(management: Management, events: EventRecorder, options: Options) -> None:
+    """Both modes: Harvester's own check comes to the same end, later."""
+    machines = management.virtual_machines
+    instances = management.virtual_machine_instances
+    quotas = management.resource_quotas
+    pods = management.pods
+    pods.cache().add_indexer(LAUNCHERS_BY_VM, _vm_of)
+    handler = Handler(
+        machines=machines.client,
+        instance_cache=instances.cache(),
+        quotas=quotas.client,
+        quota_cache=quotas.cache(),
+        pods=pods.client,
+        pods_of=lambda key: pods.cache().by_index(LAUNCHERS_BY_VM, key),
+        observer=Observer(Caches.of(management), options.profile),
+        events=events,
+    )
+    machines.on_change(VIRTUAL_MACHINE_CONTROLLER, handler.on_virtual_machine_changed)
+
+    def marked(instance: VirtualMachineInstance) -> list[str]:
+        machine = machines.cache().get_by_key(instance.key)
+        reason = constants.ANNOTATION_INSUFFICIENT_RESOURCE_QUOTA
+        return [machine.key] if machine is not None and reason in machine.annotations else []
+
+    machines.watch_related(instances, marked)
+
+
+def _vm_of(pod: Pod) -> list[str]:
+    return [f"{pod.namespace}/{launcher_owner(pod)}"] if is_launcher(pod) else []

@@ -1,0 +1,150 @@
+"""Halts a VM that cannot start within its namespace's quota, with the reason; takes the reason away when it runs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, Protocol
+
+from pkg.api.core import Pod, ResourceQuota
+from pkg.api.kubevirt import VirtualMachine, VirtualMachineInstance
+from pkg.client.errors import NotFound
+from pkg.client.resource_client import ResourceClient
+from pkg.controller.virtualmachine.check import (
+    has_pod,
+    is_running,
+    run_strategy,
+    shortage_of,
+    wants_to_run,
+)
+from pkg.generic.cache_reader import CacheReader
+from pkg.generic.errors import RetryAfter
+from pkg.generic.events import EventRecorder
+from pkg.util import constants
+from pkg.util.resourcequota.errors import InsufficientResources
+from pkg.util.resourcequota.model import Memory, Observed
+from pkg.util.resourcequota.participation import is_default
+
+CONFIRM = 1.0
+"""Seconds that a shortage has to last: status.used follows a pod that ended a little later."""
+AGAIN = 5.0
+"""Seconds until a VM that wants to run and has no pod yet is looked at again."""
+
+
+class Observer(Protocol):
+    """`pkg.controller.resourcequota.observation.Observer`."""
+
+    def observe(self, quota: ResourceQuota, now: float, memory: Memory) -> Observed: ...
+
+
+class Handler:
+    """Handles VirtualMachines."""
+
+    def __init__(
+        self,
+        machines: ResourceClient[VirtualMachine],
+        instance_cache: CacheReader[VirtualMachineInstance],
+        quotas: ResourceClient[ResourceQuota],
+        quota_cache: CacheReader[ResourceQuota],
+        pods: ResourceClient[Pod],
+        pods_of: Callable[[str], Sequence[Pod]],
+        observer: Observer,
+        events: EventRecorder,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """`pods_of` gives the launcher pods of a VM by its key, from a cache."""
+        self._machines = machines
+        self._instance_cache = instance_cache
+        self._quotas = quotas
+        self._quota_cache = quota_cache
+        self._pods = pods
+        self._pods_of = pods_of
+        self._observer = observer
+        self._events = events
+        self._clock = clock
+        self._short_since: dict[str, float] = {}
+
+    async def on_virtual_machine_changed(self, key: str, machine: VirtualMachine | None) -> None:
+        """Raises RetryAfter while the VM wants to run and has no pod."""
+        if machine is None or machine.deleting or not self._wants_to_start(machine):
+            self._short_since.pop(key, None)
+            if machine is not None and not machine.deleting:
+                await self._clear(machine)
+            return
+        if self._shortage(machine) is None:
+            self._short_since.pop(key, None)
+            raise RetryAfter(AGAIN, "no pod yet")
+        left = self._short_since.setdefault(key, self._clock()) + CONFIRM - self._clock()
+        if left > 0:
+            raise RetryAfter(left, "is it short for good?")
+        shortage = await self._live_shortage(machine)
+        if shortage is None:
+            raise RetryAfter(AGAIN, "the API server knows better than the caches")
+        await self._halt(machine, shortage)
+        self._short_since.pop(key, None)
+
+    def _wants_to_start(self, machine: VirtualMachine) -> bool:
+        return wants_to_run(machine) and not self._pods_of(machine.key)
+
+    def _shortage(self, machine: VirtualMachine) -> InsufficientResources | None:
+        found = (
+            shortage_of(machine, self._observer.observe(quota, self._clock(), Memory()))
+            for quota in self._quota_cache.list(machine.namespace)
+            if is_default(quota)
+        )
+        return next((shortage for shortage in found if shortage is not None), None)
+
+    async def _live_shortage(self, machine: VirtualMachine) -> InsufficientResources | None:
+        """The pod may have come and the quota counted it, while the cache knows only the quota (harvester issue
+        7585)."""
+        namespace = machine.namespace
+        # The quotas first: of a pod that comes in between, the check is told, and then there is no shortage.
+        selector = f"{constants.LABEL_DEFAULT_RESOURCE_QUOTA}=true"
+        quotas, _version = await self._quotas.list(namespace, label_selector=selector)
+        selector = f"{constants.LABEL_APP} in ({constants.APP_VIRT_LAUNCHER},{constants.APP_HOTPLUG_DISK})"
+        pods, _version = await self._pods.list(namespace, label_selector=selector)
+        if has_pod(machine, pods):
+            return None
+        for quota in quotas:
+            observed = replace(self._observer.observe(quota, self._clock(), Memory()), pods=pods)
+            shortage = shortage_of(machine, observed)
+            if shortage is not None:
+                return shortage
+        return None
+
+    async def _halt(self, machine: VirtualMachine, shortage: InsufficientResources) -> None:
+        spec: dict[str, Any] = {"runStrategy": constants.RUN_STRATEGY_HALTED}
+        if machine.spec.running is not None:
+            spec["running"] = None  # KubeVirt takes only one of the two
+        patch = {
+            "metadata": {
+                "resourceVersion": machine.metadata.resource_version,
+                "annotations": {constants.ANNOTATION_INSUFFICIENT_RESOURCE_QUOTA: str(shortage)},
+            },
+            "spec": spec,
+        }
+        try:
+            await self._machines.merge_patch(machine.name, patch, machine.namespace)
+        except NotFound:
+            return
+        self._events.event(
+            machine,
+            "Warning",
+            constants.EVENT_INSUFFICIENT_RESOURCE_QUOTA,
+            f"Set runStrategy to {constants.RUN_STRATEGY_HALTED}: {shortage}",
+        )
+
+    async def _clear(self, machine: VirtualMachine) -> None:
+        """The reason stays until the VM runs: a person who starts it again may want to read it."""
+        if constants.ANNOTATION_INSUFFICIENT_RESOURCE_QUOTA not in machine.annotations:
+            return
+        if run_strategy(machine) == constants.RUN_STRATEGY_HALTED:
+            return
+        if not is_running(self._instance_cache.get(machine.namespace, machine.name)):
+            return
+        patch = {"metadata": {"annotations": {constants.ANNOTATION_INSUFFICIENT_RESOURCE_QUOTA: None}}}
+        try:
+            await self._machines.merge_patch(machine.name, patch, machine.namespace)
+        except NotFound:
+            return
