@@ -7,19 +7,20 @@ the formula's constants move between releases.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from cachetools import LRUCache
 
 from pkg.api.core import Container, Pod, PodSpec, PodStatus, ResourceQuotaSpec
-from pkg.api.kubevirt import VirtualMachineInstance
+from pkg.api.kubevirt import KubeVirtConfiguration, VirtualMachineInstance
 from pkg.api.meta import ObjectMeta
 from pkg.util import constants
+from pkg.util.compute_container import ComputeOptions, compute_resources
 from pkg.util.constants import CPU, LIMITS_CPU, LIMITS_MEMORY, MEMORY, REQUESTS_MEMORY
 from pkg.util.launcher_pod import attachment_container, render_containers
 from pkg.util.memory_overhead import PROFILES, OverheadProfile, memory_overhead
 from pkg.util.quantity import ZERO, Quantity
-from pkg.util.resource_list import ResourceList, parse_resource_list, total
+from pkg.util.resource_list import ResourceList, add, parse_resource_list, total
 from pkg.util.resourcequota.model import Rendering
 from pkg.util.resourcequota.sides import Side
 from pkg.util.resourcequota.usage import apply_limit_ranges, counted, pod_usage
@@ -29,6 +30,10 @@ _RATIO_DECIMALS = range(3)
 """People choose ratios like 1.5 or 2.25: a ratio is recognised by the overhead it gives."""
 _UNKNOWN_CONSTANTS = 64 * 1024**2
 """How far, in bytes before the ratio, an unknown release's constants are believed to be from the known ones."""
+_SHRINKS = 8 * 1024**2
+"""How much smaller, likewise."""
+_USUAL_RATIOS = (1.5, 1.0)
+"""What Harvester and KubeVirt come with."""
 COMPUTE = "compute"
 
 
@@ -69,15 +74,47 @@ def launcher_usage(
     if source is None:
         pod = rendered_pod(vmi, rendering, spec)
         return pod_usage(pod) if counted(pod, spec) else {}
-    pod = source.launcher
+    # What a pod lacks, a LimitRange that came after it will give to the next one.
+    pod = apply_limit_ranges(source.launcher, rendering.limit_ranges)
     if not counted(pod, spec):
         return {}
-    difference = Quantity.of(overhead_difference(vmi, pod, rendering))
-    usage = dict(_usage(pod))
-    for name in _MEMORY_NAMES:
-        if name in usage:
-            usage[name] += difference
-    return usage
+    usage = pod_usage(pod) if rendering.limit_ranges else dict(_usage(pod))
+    usage |= _limits_since(vmi, usage, rendering, spec)
+    return add(usage, _overhead_since(vmi, source.launcher, usage, rendering, spec))
+
+
+def _limits_since(
+    vmi: VirtualMachineInstance,
+    usage: Mapping[str, Quantity],
+    rendering: Rendering,
+    spec: ResourceQuotaSpec,
+) -> ResourceList:
+    """The limits that KubeVirt gives a target because a quota asks for them now, where the source has none."""
+    lacking = [
+        name for name in (LIMITS_CPU, LIMITS_MEMORY) if name in (spec.hard or {}) and name not in usage
+    ]
+    if not lacking:
+        return {}
+    rendered = pod_usage(rendered_pod(vmi, rendering, spec))
+    return {name: rendered[name] for name in lacking if name in rendered}
+
+
+def _overhead_since(
+    vmi: VirtualMachineInstance,
+    pod: Pod,
+    usage: Mapping[str, Quantity],
+    rendering: Rendering,
+    spec: ResourceQuotaSpec,
+) -> ResourceList:
+    """What today's overhead makes of each name that the source counts under: nothing of a limit that a
+    LimitRange sets, twice the difference of one that KubeVirt sets to twice the request."""
+    difference = overhead_difference(vmi, pod, rendering)
+    if not difference:
+        return {}
+    rendered = rendered_overhead(vmi, pod, rendering.kubevirt) or 0
+    before = pod_usage(rendered_pod(vmi, rendering, spec, rendered))
+    after = pod_usage(rendered_pod(vmi, rendering, spec, rendered + difference))
+    return {name: after[name] - before[name] for name in _MEMORY_NAMES if name in usage and name in before}
 
 
 def attachments_usage(
@@ -99,11 +136,15 @@ def has_hotplugged_volumes(vmi: VirtualMachineInstance) -> bool:
     return any(source is not None and source.hotpluggable for source in sources)
 
 
-def rendered_pod(vmi: VirtualMachineInstance, rendering: Rendering, spec: ResourceQuotaSpec) -> Pod:
-    """The launcher pod as KubeVirt would render it now and the API server would complete it."""
-    overhead = memory_overhead(
-        vmi.spec, ratio=rendering.ratio, arch=architecture(vmi), profile=rendering.profile
-    )
+def rendered_pod(
+    vmi: VirtualMachineInstance, rendering: Rendering, spec: ResourceQuotaSpec, overhead: int | None = None
+) -> Pod:
+    """The launcher pod as KubeVirt would render it and the API server would complete it, now or with another
+    overhead (bytes)."""
+    if overhead is None:
+        overhead = memory_overhead(
+            vmi.spec, ratio=rendering.ratio, arch=architecture(vmi), profile=rendering.profile
+        )
     hard = spec.hard or {}
     limited = [name for name, limit in ((CPU, LIMITS_CPU), (MEMORY, LIMITS_MEMORY)) if limit in hard]
     rendered = render_containers(vmi, overhead=overhead, kubevirt=rendering.kubevirt, quota_limits=limited)
@@ -123,7 +164,7 @@ def overhead_difference(vmi: VirtualMachineInstance, pod: Pod, rendering: Render
     those under which the pod's own overhead comes out for some ratio; for constants nobody knows the result is
     rather too large than too small.
     """
-    rendered = rendered_overhead(vmi, pod)
+    rendered = rendered_overhead(vmi, pod, rendering.kubevirt)
     if rendered is None:
         return 0
 
@@ -139,38 +180,43 @@ def overhead_difference(vmi: VirtualMachineInstance, pod: Pod, rendering: Render
             ratio = f"{1 + (rendered - plain) / plain:.{decimals}f}" if plain else ""
             if overhead(profile, ratio) == rendered:
                 return overhead(profile, rendering.ratio) - rendered
-    return _with_unknown_constants(rendered, overhead(rendering.profile, rendering.ratio), rendering)
+    near = (rendering.profile, PROFILES["main"])
+    return _with_unknown_constants(
+        rendered, [overhead(p, "") for p in near], overhead(rendering.profile, rendering.ratio), rendering
+    )
 
 
-def _with_unknown_constants(rendered: int, now: int, rendering: Rendering) -> int:
-    """The pod's overhead fits no known release: near to what it would be now it counts as unchanged."""
-    slack = int(_UNKNOWN_CONSTANTS * float(rendering.ratio or 1))
+def _with_unknown_constants(rendered: int, plain: list[int], now: int, rendering: Rendering) -> int:
+    """The pod's overhead fits no known release: near to what it would be now it counts as unchanged.
+
+    Else it was rendered with the ratio that Harvester or KubeVirt starts with, if its constants are then near to
+    the known ones (`plain`, without ratio); they grow from release to release. Else nobody knows.
+    """
+    ratio = float(rendering.ratio or 1)
+    slack = int(_UNKNOWN_CONSTANTS * ratio)
     if abs(rendered - now) <= slack:
         return 0
+    for usual in _USUAL_RATIOS:
+        constants_then = int(rendered / usual)
+        if min(plain) - _SHRINKS <= constants_then <= max(plain) + _UNKNOWN_CONSTANTS:
+            return int(constants_then * ratio) + _UNKNOWN_CONSTANTS - rendered
     return now + slack - rendered
 
 
-def rendered_overhead(vmi: VirtualMachineInstance, pod: Pod) -> int | None:
+def rendered_overhead(vmi: VirtualMachineInstance, pod: Pod, kubevirt: KubeVirtConfiguration) -> int | None:
     """Bytes of overhead in a launcher pod: what its annotation says, else what its compute container has more
-    than the VM; None where neither tells."""
+    than KubeVirt would give it without any; None where neither tells."""
     annotated = pod.annotations.get(constants.ANNOTATION_MEMORY_OVERHEAD, "")
     if annotated.isdecimal():
         return int(annotated)
-    domain = vmi.spec.domain
-    if domain.memory is not None and domain.memory.hugepages is not None:
-        return None
     compute = next((c for c in pod.spec.containers if c.name == COMPUTE), None)
     if compute is None:
         return None
-    pairs = (
-        (compute.resources.limits, domain.resources.limits),
-        (compute.resources.requests, domain.resources.requests),
-    )
-    for of_pod, of_vm in pairs:
+    limits, requests = compute_resources(vmi, kubevirt, ComputeOptions(overhead=ZERO))
+    for of_pod, without in ((compute.resources.limits, limits), (compute.resources.requests, requests)):
         have = parse_resource_list(of_pod).get(MEMORY, ZERO)
-        want = parse_resource_list(of_vm).get(MEMORY, ZERO)
-        if have and want and have > want:
-            return (have - want).value()
+        if MEMORY in without and have > without[MEMORY]:
+            return (have - without[MEMORY]).value()
     return None
 
 

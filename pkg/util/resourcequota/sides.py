@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pkg.api.core import Pod
 from pkg.api.kubevirt import VirtualMachineInstance
@@ -17,7 +17,7 @@ from pkg.util import constants
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One launcher pod with its attachment pods, all of them counted by quota."""
+    """One launcher pod with its attachment pods, some of them at least counted by quota."""
 
     launcher: Pod
     attachments: tuple[Pod, ...] = ()
@@ -45,21 +45,21 @@ def launcher_owner(pod: Pod) -> str:
 
 
 def sides_by_vm(pods: Iterable[Pod]) -> Mapping[str, Sequence[Side]]:
-    """Every counted launcher pod with its attachment pods, by VMI name, oldest first."""
+    """Every launcher pod that counts, or whose attachment pods do, with those; by VMI name, oldest first."""
     launchers: list[Pod] = []
     attached: dict[str, list[Pod]] = defaultdict(list)
     for pod in pods:
-        if pod.terminal:
-            continue
         kind = pod.labels.get(constants.LABEL_APP)
         if kind == constants.APP_VIRT_LAUNCHER:
             launchers.append(pod)
-        elif kind == constants.APP_HOTPLUG_DISK:
+        elif kind == constants.APP_HOTPLUG_DISK and not pod.terminal:
             for owner in pod.metadata.owner_references or ():
                 attached[owner.uid].append(pod)
     by_vm: dict[str, list[Side]] = defaultdict(list)
     for pod in sorted(launchers, key=_age):
-        by_vm[launcher_owner(pod)].append(Side(pod, tuple(attached.get(pod.uid, ()))))
+        attachments = tuple(attached.get(pod.uid, ()))
+        if attachments or not pod.terminal:
+            by_vm[launcher_owner(pod)].append(Side(pod, attachments))
     return by_vm
 
 
@@ -71,6 +71,18 @@ def assign(
     The VM lives on its VMI's node (KubeVirt moves status.nodeName when the migration succeeds); where that does
     not tell, in its newest pod that is no target.
     """
+    # A launcher that is over leaves attachment pods behind for a moment: the VM does not live there any more.
+    over = [side for side in sides if side.launcher.terminal]
+    live = [side for side in sides if not side.launcher.terminal]
+    if not live:
+        return Sides(main=over[-1], old=tuple(over[:-1])) if over else Sides()
+    placed = _assign(live, vmi, migration_uids)
+    return replace(placed, old=(*over, *placed.old))
+
+
+def _assign(
+    sides: Sequence[Side], vmi: VirtualMachineInstance | None, migration_uids: Collection[str]
+) -> Sides:
     targets = [s for s in sides if s.launcher.labels.get(constants.LABEL_MIGRATION_JOB_UID) in migration_uids]
     target = targets[-1] if targets else None
     rest = [side for side in sides if side is not target]

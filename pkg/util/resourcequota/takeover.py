@@ -6,7 +6,7 @@ things right: the truth is VMIMs and pods, the annotations are the journal.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from pkg.util import constants
 from pkg.util.names import migrating_key
@@ -205,7 +205,7 @@ class _Planning:
             self._wait(min(waiting.values()) + self.policy.foreign_grace - self.observed.now)
         return waiting
 
-    def _scale(self, found: Iterable[Claim], base: Mapping[str, Quantity]) -> None:
+    def _scale(self, found: Collection[Claim], base: Mapping[str, Quantity]) -> None:
         """spec.hard = base + entries + compensation. Garbage in an entry: spec.hard is left alone."""
         try:
             deltas = [entry.resources for entry in self.journal.entries()]
@@ -226,18 +226,20 @@ class _Planning:
             return {}
 
     def _compensate(
-        self, found: Iterable[Claim], without: Mapping[str, Quantity], stands: Mapping[str, Quantity]
+        self, found: Collection[Claim], without: Mapping[str, Quantity], stands: Mapping[str, Quantity]
     ) -> None:
-        """Room for the target pods that quota refused although their entries are applied: exactly what is missing."""
+        """Room for the target pods that quota refused although their entries are applied: exactly what is
+        missing."""
         refused = [c for c in found if c.refused and c.future and self.journal.has(migrating_key(c.vm_name))]
         if not refused:
             self.journal.remove(constants.ANNOTATION_MIGRATING_COMPENSATION)
             return
-        needed = total(claim.future for claim in refused)
+        needed = total([*(claim.future for claim in refused), *self._reserved(found, refused)])
+        asked = {name for claim in refused for name in claim.future}
         missing = {}
         for name, limit in without.items():
             short = shortage(quantity_of(self.quota.used, name), needed.get(name, ZERO), limit)
-            if not short.is_zero() and name in needed:
+            if not short.is_zero() and name in asked:
                 missing[name] = short
         if all(stands.get(name, ZERO) >= short for name, short in missing.items()):
             return
@@ -249,6 +251,16 @@ class _Planning:
             self.problems.append(refusal)
             return
         self.journal.put(constants.ANNOTATION_MIGRATING_COMPENSATION, missing)
+
+    def _reserved(self, found: Iterable[Claim], refused: Sequence[Claim]) -> Iterator[ResourceList]:
+        """The room of target pods that are still to come and were not refused: whoever comes first may take it,
+        so a refused pod does not fit as long as it fits only into another's room."""
+        for claim in found:
+            key = migrating_key(claim.vm_name)
+            if claim.wanted and claim not in refused and self.journal.has(key):
+                there = total([claim.left_over, claim.target])
+                free = subtract(self.journal.resources(key), there)
+                yield {name: amount for name, amount in free.items() if amount > ZERO}
 
     def _shortage_lasts(self, applied: Mapping[str, Quantity]) -> bool:
         """Whether to believe in a shortage now.
