@@ -31,7 +31,15 @@ async def release_all(client: Client) -> list[str]:
 
 
 async def _release(client: Client, quota: ResourceQuota) -> bool:
-    """A foreign writer in between: look again. Whether there was anything to give back."""
+    """Whether there was anything to give back. A quota or namespace that goes away meanwhile has nothing."""
+    try:
+        return await _write(client, quota)
+    except NotFound:
+        return False
+
+
+async def _write(client: Client, quota: ResourceQuota) -> bool:
+    """A foreign writer in between: look again."""
     quotas = client.resource(RESOURCE_QUOTAS)
     for attempt in range(CONFLICT_RETRIES + 1):
         decided = release(await _observe(client, quota))
@@ -40,8 +48,6 @@ async def _release(client: Client, quota: ResourceQuota) -> bool:
         try:
             await quotas.merge_patch(quota.name, decided.patch(quota), quota.namespace)
             return True
-        except NotFound:
-            return False
         except Conflict:
             if attempt == CONFLICT_RETRIES:
                 raise

@@ -16,7 +16,7 @@ from prometheus_client import Counter
 from pkg.api.core import ResourceQuota
 from pkg.client.errors import Conflict, NotFound
 from pkg.client.resource_client import ResourceClient
-from pkg.controller.resourcequota.batching import next_write_after
+from pkg.controller.resourcequota.batching import LONGEST, next_write_after
 from pkg.controller.resourcequota.observation import Observer
 from pkg.generic.errors import RetryAfter
 from pkg.generic.events import EventRecorder
@@ -99,7 +99,7 @@ class Handler:
 
     def _wait_for_company(self, quota: ResourceQuota, kept: _Remembered) -> None:
         left = next_write_after(quota.annotations, kept.written_at) - self._clock()
-        if left > 0:
+        if 0 < left <= LONGEST:  # longer: the clock was set back
             raise RetryAfter(left)
 
     async def _write(self, quota: ResourceQuota, kept: _Remembered, decided: Plan) -> None:

@@ -1,0 +1,158 @@
+"""Which migration state a VMI shows: phases × abort, several migrations, and who has the last word (domain §4, §5)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from pkg.api.kubevirt import VirtualMachineInstanceMigration
+from pkg.controller.migration.state import (
+    annotations_for,
+    cleared,
+    leftover_migration,
+    state_of,
+    unknown_migration,
+)
+from tests.pkg.util.resourcequota.world import sentences, vmi, vmim
+
+UID = "harvesterhci.io/migrationUID"
+STATE = "harvesterhci.io/migrationState"
+TARGET = "harvesterhci.io/migrationTargetNodeName"
+PENDING, MIGRATING, ABORTING = "Pending migration", "Migrating", "Aborting migration"
+
+PHASES: dict[str | None, str] = {
+    None: PENDING,
+    "": PENDING,
+    "Pending": PENDING,
+    "Scheduling": MIGRATING,
+    "Scheduled": MIGRATING,
+    "PreparingTarget": MIGRATING,
+    "TargetReady": MIGRATING,
+    "Running": MIGRATING,
+    "WaitingForSync": MIGRATING,
+    "Synchronizing": MIGRATING,
+}
+
+
+@pytest.mark.parametrize("phase", PHASES)
+@pytest.mark.parametrize("abort", [False, True])
+def test_a_phase_under_way(phase: str | None, abort: bool) -> None:
+    migration = vmim(phase, abort=abort)
+    expected = ABORTING if abort else PHASES[phase]
+    assert state_of(migration) == expected
+    assert annotations_for(vmi(), [migration]) == {UID: migration.uid, STATE: expected}
+
+
+@pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
+@pytest.mark.parametrize("abort", [False, True])
+def test_a_final_phase_clears_the_state(phase: str, abort: bool) -> None:
+    migration = vmim(phase, abort=abort)
+    shown = {UID: migration.uid, STATE: MIGRATING, TARGET: "node-2", "example.com/other": "kept"}
+    assert annotations_for(vmi(annotations=shown), [migration]) == {UID: None, STATE: None, TARGET: None}
+    assert annotations_for(vmi(), [migration]) == {}
+
+
+@pytest.mark.parametrize("phase", PHASES)
+def test_a_state_that_is_set_already_is_not_written_again(phase: str | None) -> None:
+    migration = vmim(phase)
+    shown = {UID: migration.uid, STATE: PHASES[phase]}
+    assert annotations_for(vmi(annotations=shown), [migration]) == {}
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What a VMI shows, its migrations and its own report, and the change."""
+
+    migrations: Sequence[VirtualMachineInstanceMigration]
+    change: dict[str, str | None]
+    shown: dict[str, str] = field(default_factory=dict)
+    status: dict[str, Any] = field(default_factory=dict)
+
+
+RUNNING = vmim("Running", name="new", created="2026-01-02T00:00:00Z")
+OVER = vmim("Succeeded", name="old", created="2026-01-01T00:00:00Z")
+ALSO_RUNNING = vmim("Pending", name="older", created="2026-01-01T00:00:00Z")
+
+
+def reported(migration: str, *, completed: bool = True, **more: Any) -> dict[str, Any]:
+    return {"migrationState": {"migrationUid": f"uid-{migration}", "completed": completed, **more}}
+
+
+CASES = {
+    "no migration, nothing shown": Shown([], {}),
+    "the migration under way wins over finished ones": Shown(
+        [OVER, RUNNING], {UID: "uid-new", STATE: MIGRATING}
+    ),
+    "whichever is listed first": Shown([RUNNING, OVER], {UID: "uid-new", STATE: MIGRATING}),
+    "of two under way the newer one is shown": Shown(
+        [RUNNING, ALSO_RUNNING], {UID: "uid-new", STATE: MIGRATING}
+    ),
+    "a next migration takes over the state": Shown(
+        [OVER, vmim(None, name="new")], {UID: "uid-new", STATE: PENDING}, {UID: "uid-old", STATE: MIGRATING}
+    ),
+    "only what differs is written": Shown([RUNNING], {STATE: MIGRATING}, {UID: "uid-new", STATE: PENDING}),
+    "a finished one clears only its own state": Shown([OVER], {}, {UID: "uid-unheard-of", STATE: PENDING}),
+    "a finished one clears a state without uid": Shown([OVER], {STATE: None}, {STATE: PENDING}),
+    "the VMI's own report that it is over is enough": Shown(
+        [RUNNING], {UID: None, STATE: None}, {UID: "uid-new", STATE: MIGRATING}, reported("new")
+    ),
+    "even when the migration itself is gone": Shown(
+        [], {UID: None, STATE: None}, {UID: "uid-new", STATE: MIGRATING}, reported("new")
+    ),
+    "a report that is not complete is no end": Shown(
+        [RUNNING], {}, {UID: "uid-new", STATE: MIGRATING}, reported("new", completed=False)
+    ),
+    "a report of an older migration says nothing of this one": Shown(
+        [RUNNING], {}, {UID: "uid-new", STATE: MIGRATING}, reported("old")
+    ),
+    "a report without uid says nothing": Shown(
+        [RUNNING], {}, {UID: "uid-new", STATE: MIGRATING}, {"migrationState": {"completed": True}}
+    ),
+    "a migration that nobody knows is left alone": Shown([], {}, {UID: "uid-unheard-of", STATE: PENDING}),
+}
+
+
+@sentences(CASES)
+def test_what_a_vmi_shows(case: Shown) -> None:
+    assert annotations_for(vmi(annotations=case.shown, **case.status), case.migrations) == case.change
+
+
+UNKNOWN = {
+    "nothing shown": Shown([], {}),
+    "a known one": Shown([RUNNING], {}, {UID: "uid-new"}),
+    "one that the VMI reports as completed": Shown([], {}, {UID: "uid-new"}, reported("new")),
+    "an empty uid": Shown([], {}, {UID: ""}),
+}
+
+
+@sentences(UNKNOWN)
+def test_no_unknown_migration(case: Shown) -> None:
+    assert unknown_migration(vmi(annotations=case.shown, **case.status), case.migrations) is None
+
+
+def test_an_unknown_migration() -> None:
+    assert unknown_migration(vmi(annotations={UID: "uid-gone"}), [RUNNING, OVER]) == "uid-gone"
+
+
+def test_clearing_names_only_what_is_there() -> None:
+    assert cleared(vmi(annotations={TARGET: "node-1", "example.com/other": "kept"})) == {TARGET: None}
+    assert cleared(vmi()) == {}
+
+
+LEFTOVER = {
+    "completed by an abort": (reported("m", abortStatus="Succeeded"), "uid-m"),
+    "completed without abort": (reported("m"), None),
+    "an abort that failed": (reported("m", abortStatus="Failed"), None),
+    "an abort that is not complete yet": (reported("m", completed=False, abortStatus="Succeeded"), None),
+    "no uid": ({"migrationState": {"completed": True, "abortStatus": "Succeeded"}}, None),
+    "no migration at all": ({}, None),
+}
+
+
+@sentences(LEFTOVER)
+def test_leftover_pods_are_those_of_an_aborted_migration(case: tuple[dict[str, Any], str | None]) -> None:
+    status, uid = case
+    assert leftover_migration(vmi(**status)) == uid

@@ -1,0 +1,268 @@
+"""UIStateWriter and the two handlers that use it: what is written, on which object, and what is not."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
+from pkg.api.registry import (
+    PODS,
+    VIRTUAL_MACHINE_INSTANCE_MIGRATIONS,
+    VIRTUAL_MACHINE_INSTANCES,
+    VIRTUAL_MACHINES,
+)
+from pkg.client.errors import Conflict, ServiceUnavailable
+from pkg.controller.indexes import MIGRATIONS_BY_VMI, PODS_BY_MIGRATION
+from pkg.controller.migration.ui_state import UIStateWriter
+from pkg.controller.migration.vmi_controller import VMIHandler
+from pkg.controller.migration.vmim_controller import VMIMHandler
+from tests.pkg.controller.fakes import Kind
+from tests.pkg.util.resourcequota.world import vmi, vmim
+
+UID = "harvesterhci.io/migrationUID"
+STATE = "harvesterhci.io/migrationState"
+TIMESTAMP = "harvesterhci.io/timestamp"
+
+
+class World:
+    """A namespace's VMs, VMIs, migrations and pods, and the handlers over them."""
+
+    def __init__(self) -> None:
+        self.migrations = Kind(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS)
+        self.migrations.cache.add_indexer(
+            MIGRATIONS_BY_VMI, lambda vmim: [f"{vmim.namespace}/{vmim.spec.vmi_name}"]
+        )
+        self.instances = Kind(VIRTUAL_MACHINE_INSTANCES)
+        self.machines = Kind(VIRTUAL_MACHINES)
+        self.pods = Kind(PODS)
+        self.pods.cache.add_indexer(
+            PODS_BY_MIGRATION,
+            lambda pod: [f"{pod.namespace}/{pod.labels.get('kubevirt.io/migrationJobUID')}"],
+        )
+        states = UIStateWriter(
+            migrations=self.migrations.client,
+            migration_cache=self.migrations.cache,
+            instances=self.instances.client,
+            machines=self.machines.client,
+            machine_cache=self.machines.cache,
+        )
+        self._on_vmim = VMIMHandler(self.instances.cache, states).on_vmim_changed
+        self._on_vmi = VMIHandler(self.pods.cache, self.pods.client, states).on_vmi_changed
+
+    def vm(self, name: str = "vm1") -> None:
+        self.machines.given({"metadata": {"name": name, "namespace": "ns1", "uid": f"uid-of-vm-{name}"}})
+
+    def pod(self, name: str, migration: str, **metadata: object) -> None:
+        labels = {"kubevirt.io/migrationJobUID": migration}
+        self.pods.given(
+            {
+                "metadata": {
+                    "name": name,
+                    "namespace": "ns1",
+                    "uid": f"uid-{name}",
+                    "labels": labels,
+                    **metadata,
+                }
+            }
+        )
+
+    async def see(self, migration: VirtualMachineInstanceMigration) -> None:
+        """A migration's event arrives."""
+        await self._on_vmim("ns1/m", self.migrations.given(migration))
+
+    async def look(self, name: str = "vm1") -> None:
+        """A VMI's event arrives."""
+        await self._on_vmi(f"ns1/{name}", self.instances.cached(f"ns1/{name}"))
+
+    def state(self, name: str = "vm1") -> dict[str, str]:
+        annotations = self.instances.now(f"ns1/{name}").annotations
+        return {key: text for key, text in annotations.items() if key in (UID, STATE)}
+
+    def bumps(self) -> int:
+        return len(self.machines.asked("merge_patch"))
+
+
+@pytest.fixture
+def world() -> World:
+    world = World()
+    world.vm()
+    world.instances.given(vmi(annotations={"example.com/other": "kept"}))
+    return world
+
+
+async def test_a_migrations_whole_life_is_shown_and_every_change_bumps_the_vm(world: World) -> None:
+    seen = []
+    for phase in (None, "Pending", "Pending", "Scheduling", "Running", "Running", "Succeeded", "Succeeded"):
+        await world.see(vmim(phase))
+        seen.append((world.state().get(STATE), world.bumps()))
+    assert seen == [
+        ("Pending migration", 1),
+        ("Pending migration", 1),
+        ("Pending migration", 1),
+        ("Migrating", 2),
+        ("Migrating", 2),
+        ("Migrating", 2),
+        (None, 3),
+        (None, 3),
+    ]
+    assert world.instances.now("ns1/vm1").annotations == {"example.com/other": "kept"}
+
+
+async def test_the_patch_holds_only_what_changes_and_is_for_this_very_vmi(world: World) -> None:
+    await world.see(vmim("Pending"))
+    assert world.instances.asked("merge_patch") == [
+        {
+            "metadata": {
+                "uid": "uid-vm1",
+                "annotations": {UID: "uid-migration-of-vm1", STATE: "Pending migration"},
+            }
+        }
+    ]
+
+
+async def test_the_vms_timestamp_is_rfc_3339_in_utc(world: World) -> None:
+    await world.see(vmim("Pending"))
+    timestamp = world.machines.now("ns1/vm1").annotations[TIMESTAMP]
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", timestamp)
+
+
+async def test_an_abort_is_shown(world: World) -> None:
+    await world.see(vmim("Running"))
+    await world.see(vmim("Running", abort=True))
+    assert world.state()[STATE] == "Aborting migration"
+    await world.see(vmim("Failed", abort=True))
+    assert world.state() == {}
+
+
+async def test_a_vmi_without_vm_is_fine(world: World) -> None:
+    world.instances.given(vmi("alone"))
+    await world.see(vmim("Pending", vm="alone"))
+    assert world.state("alone")[STATE] == "Pending migration"
+    assert world.bumps() == 0
+
+
+async def test_a_vm_that_goes_away_meanwhile_is_fine(world: World) -> None:
+    del world.machines.objects["ns1/vm1"]
+    await world.see(vmim("Pending"))
+    assert world.state()[STATE] == "Pending migration"
+
+
+async def test_a_vmi_that_goes_away_meanwhile_needs_no_state_and_no_bump(world: World) -> None:
+    del world.instances.objects["ns1/vm1"]
+    await world.see(vmim("Pending"))
+    assert world.bumps() == 0
+
+
+async def test_a_vmi_that_was_made_anew_under_the_name_is_not_given_the_old_ones_state(world: World) -> None:
+    world.instances.lagging = True
+    world.instances.edited("ns1/vm1", {"metadata": {"uid": "uid-of-the-next"}})
+    with pytest.raises(Conflict):
+        await world.see(vmim("Pending"))
+    assert world.state() == {}
+
+
+async def test_a_migration_of_an_unknown_vmi_is_a_leftover(world: World) -> None:
+    await world.see(vmim("Pending", vm="unknown"))
+    assert not world.instances.calls
+
+
+async def test_a_migration_that_is_gone_is_nothing_to_do(world: World) -> None:
+    await world._on_vmim("ns1/m", None)
+    assert not world.instances.calls
+
+
+async def test_a_migration_that_was_deleted_is_not_shown_any_longer(world: World) -> None:
+    await world.see(vmim("Running"))
+    world.migrations.gone("ns1/migration-of-vm1")
+    await world.look()
+    assert world.state() == {}
+    assert world.migrations.asked("list") == [""]
+
+
+async def test_a_migration_that_has_not_reached_the_cache_yet_is_left_shown(world: World) -> None:
+    """Harvester may have written the state before our watch brought the migration: the server is asked."""
+    world.migrations.lagging = True
+    world.migrations.given(vmim("Pending"))
+    world.instances.given(vmi(annotations={UID: "uid-migration-of-vm1", STATE: "Pending migration"}))
+    await world.look()
+    assert world.state()[UID] == "uid-migration-of-vm1"
+
+
+async def test_where_migrations_cannot_be_listed_nothing_is_cleared(world: World) -> None:
+    from pkg.client.errors import NotFound
+
+    world.migrations.errors["list"] = [NotFound("no such kind", status=404)]
+    world.instances.given(vmi(annotations={UID: "uid-gone", STATE: "Migrating"}))
+    await world.look()
+    assert world.state()[UID] == "uid-gone"
+
+
+async def test_a_failing_server_is_the_queues_affair(world: World) -> None:
+    world.instances.errors["merge_patch"] = [ServiceUnavailable("try later", status=503)]
+    with pytest.raises(ServiceUnavailable):
+        await world.see(vmim("Pending"))
+    await world.see(vmim("Pending"))
+    assert world.state()[STATE] == "Pending migration"
+
+
+def completed(**more: object) -> VirtualMachineInstance:
+    shown = {UID: "uid-migration-of-vm1", STATE: "Migrating"}
+    state = {"migrationUid": "uid-migration-of-vm1", "completed": True, **more}
+    return vmi(annotations=shown, migrationState=state)
+
+
+async def test_a_vmi_that_reports_its_migration_as_completed_is_cleared_and_its_vm_bumped(
+    world: World,
+) -> None:
+    world.instances.given(completed())
+    await world.look()
+    assert world.state() == {}
+    assert world.bumps() == 1
+
+
+async def test_the_pods_of_an_aborted_migration_are_deleted_by_uid_and_no_others(world: World) -> None:
+    world.instances.given(completed(abortStatus="Succeeded"))
+    world.pod("target", "uid-migration-of-vm1")
+    world.pod("attachment", "uid-migration-of-vm1")
+    world.pod("going", "uid-migration-of-vm1", deletionTimestamp="2026-01-01T00:00:00Z")
+    world.pod("other", "uid-of-another")
+    await world.look()
+    assert [(verb, key, body) for verb, key, body in world.pods.calls] == [
+        ("delete", "ns1/target", "uid-target"),
+        ("delete", "ns1/attachment", "uid-attachment"),
+    ]
+
+
+async def test_a_pod_that_is_gone_already_does_not_keep_the_others(world: World) -> None:
+    world.instances.given(completed(abortStatus="Succeeded"))
+    world.pod("first", "uid-migration-of-vm1")
+    world.pod("second", "uid-migration-of-vm1")
+    del world.pods.objects["ns1/first"]
+    await world.look()
+    assert "ns1/second" not in world.pods.objects
+
+
+@pytest.mark.parametrize(
+    "report", [{}, {"abortStatus": "Failed"}, {"abortStatus": "Succeeded", "completed": False}]
+)
+async def test_no_pod_is_deleted_otherwise(world: World, report: dict[str, object]) -> None:
+    world.instances.given(completed(**report))
+    world.pod("target", "uid-migration-of-vm1")
+    await world.look()
+    assert not world.pods.calls
+
+
+async def test_a_vmi_on_its_way_out_is_left_alone(world: World) -> None:
+    world.instances.given(completed(abortStatus="Succeeded"))
+    world.instances.edited("ns1/vm1", {"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}})
+    world.pod("target", "uid-migration-of-vm1")
+    await world.look()
+    assert not world.instances.calls
+    assert not world.pods.calls
+
+
+async def test_a_vmi_that_is_gone_is_nothing_to_do(world: World) -> None:
+    await world._on_vmi("ns1/unknown", None)
+    assert not world.instances.calls

@@ -1,0 +1,163 @@
+"""`--render-default-quota`: a namespace's default quota where no Rancher makes it; and never a second one."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from pkg.api.registry import NAMESPACES, RESOURCE_QUOTAS
+from pkg.client.errors import Forbidden
+from pkg.controller.namespace.namespace_controller import Handler
+from tests.pkg.controller.fakes import Events, Kind
+from tests.pkg.util.resourcequota.world import BASE, sentences
+
+ANNOTATION = "field.cattle.io/resourceQuota"
+DEFAULT = "resourcequota.management.cattle.io/default-resource-quota"
+
+
+class World:
+    """A namespace and its quotas."""
+
+    def __init__(self) -> None:
+        self.namespaces = Kind(NAMESPACES)
+        self.quotas = Kind(RESOURCE_QUOTAS)
+        self.events = Events()
+        self.handler = Handler(self.quotas.client, self.quotas.cache, self.events.recorder)
+
+    def namespace(self, annotation: str | None, **metadata: str) -> None:
+        annotations = {} if annotation is None else {ANNOTATION: annotation}
+        self.namespaces.given(
+            {"metadata": {"name": "ns1", "uid": "u", "annotations": annotations, **metadata}}
+        )
+
+    def quota(self, name: str, labels: dict[str, str]) -> None:
+        metadata = {"name": name, "namespace": "ns1", "uid": f"uid-{name}", "labels": labels}
+        self.quotas.given({"metadata": metadata, "spec": {"hard": {"pods": "1"}}})
+
+    async def look(self) -> None:
+        await self.handler.on_namespace_changed("ns1", self.namespaces.cached("ns1"))
+
+    def created(self) -> list[dict[str, str]]:
+        return [body["spec"]["hard"] for body in self.quotas.asked("create")]
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+CREATED = {
+    "the two limits": (BASE, {"limits.cpu": "3", "limits.memory": "5000Mi"}),
+    "every limit that Rancher knows": (
+        json.dumps({"limit": {"pods": "10", "requestsCpu": "1500m", "servicesLoadBalancers": "2"}}),
+        {"pods": "10", "requests.cpu": "1500m", "services.loadbalancers": "2"},
+    ),
+    "extended resources": (
+        '{"limit":{"extended":{"requests.nvidia.com/gpu":"2"}}}',
+        {"requests.nvidia.com/gpu": "2"},
+    ),
+    "a limit of zero forbids": ('{"limit":{"limitsCpu":"0"}}', {"limits.cpu": "0"}),
+}
+
+
+@sentences(CREATED)
+async def test_a_default_quota_is_made_as_rancher_makes_it(
+    case: tuple[str, dict[str, str]], world: World
+) -> None:
+    annotation, hard = case
+    world.namespace(annotation)
+    await world.look()
+    (body,) = world.quotas.asked("create")
+    assert body["spec"] == {"hard": hard}
+    assert body["metadata"] == {
+        "generateName": "default-",
+        "labels": {DEFAULT: "true"},
+        "annotations": {ANNOTATION: annotation},
+    }
+
+
+async def test_looking_again_makes_no_second_one(world: World) -> None:
+    world.namespace(BASE)
+    for _ in range(3):
+        await world.look()
+    assert len(world.created()) == 1
+
+
+async def test_before_the_watch_has_caught_up_the_server_is_asked(world: World) -> None:
+    """The name is generated: a second create would not collide."""
+    world.namespace(BASE)
+    world.quotas.lagging = True
+    for _ in range(3):
+        await world.look()
+    assert len(world.created()) == 1
+    assert set(world.quotas.asked("list")) == {f"{DEFAULT}=true"}
+
+
+async def test_a_quota_that_stands_is_never_written(world: World) -> None:
+    world.namespace(BASE)
+    world.quota("default-abc", {DEFAULT: "true"})
+    await world.look()
+    assert world.quotas.calls == []
+
+
+@pytest.mark.parametrize("labels", [{}, {DEFAULT: "false"}])
+async def test_another_quota_is_not_the_default(world: World, labels: dict[str, str]) -> None:
+    world.namespace(BASE)
+    world.quota("mine", labels)
+    await world.look()
+    assert len(world.created()) == 1
+
+
+NOTHING = {
+    "no annotation": None,
+    "an empty annotation": "",
+    "no limits": "{}",
+    "empty limits": '{"limit":{"limitsCpu":""}}',
+    "limits that Rancher does not know": '{"limit":{"foo":"3"}}',
+}
+
+
+@sentences(NOTHING)
+async def test_nothing_to_render(case: str | None, world: World) -> None:
+    world.namespace(case)
+    await world.look()
+    assert not world.quotas.calls
+    assert not world.events.recorded
+
+
+GARBAGE = {
+    "not JSON": "{nope",
+    "a number for a limit": '{"limit":{"limitsCpu":3}}',
+    "a limit that is no quantity": '{"limit":{"limitsMemory":"5 GB"}}',
+}
+
+
+@sentences(GARBAGE)
+async def test_garbage_is_a_warning_event_on_the_namespace(case: str, world: World) -> None:
+    world.namespace(case)
+    await world.look()
+    assert not world.quotas.calls
+    ((key, kind, reason, message),) = world.events.recorded
+    assert (key, kind, reason) == ("ns1", "Warning", "InvalidResourceQuotaAnnotation")
+    assert message.startswith("field.cattle.io/resourceQuota")
+
+
+async def test_a_namespace_on_its_way_out_gets_none(world: World) -> None:
+    world.namespace(BASE, deletionTimestamp="2026-01-01T00:00:00Z")
+    await world.look()
+    assert not world.quotas.calls
+
+
+async def test_a_namespace_that_is_gone_is_nothing_to_do(world: World) -> None:
+    await world.handler.on_namespace_changed("ns1", None)
+    assert not world.quotas.calls
+
+
+async def test_a_server_that_refuses_is_the_queues_affair(world: World) -> None:
+    world.namespace(BASE)
+    world.quotas.errors["create"] = [Forbidden("no", status=403)]
+    with pytest.raises(Forbidden):
+        await world.look()
+    await world.look()
+    assert len(world.quotas.objects) == 1

@@ -1,0 +1,487 @@
+"""The single writer of ResourceQuotas: conflicts, its own writes, company, and what it says to people."""
+
+from __future__ import annotations
+
+import pytest
+
+from pkg.api.core import ResourceQuota
+from pkg.api.registry import (
+    KUBEVIRTS,
+    LIMIT_RANGES,
+    NAMESPACES,
+    PODS,
+    RESOURCE_QUOTAS,
+    SETTINGS,
+    VIRTUAL_MACHINE_INSTANCE_MIGRATIONS,
+    VIRTUAL_MACHINE_INSTANCES,
+)
+from pkg.client.errors import Conflict, Forbidden, ServiceUnavailable
+from pkg.controller.resourcequota.observation import Caches, Observer
+from pkg.controller.resourcequota.resourcequota_controller import CONFLICT_RETRIES, Handler
+from pkg.generic.errors import RetryAfter
+from pkg.util.resourcequota.model import EstimateKind, Mode, Policy
+from tests.pkg.controller.fakes import Clock, Events, Kind
+from tests.pkg.util.resourcequota.world import (
+    BASE,
+    ENTRY,
+    HARD,
+    MARKS,
+    RAISED,
+    by_name,
+    by_uid,
+    by_value,
+    quota,
+    vmi,
+    vmim,
+)
+
+KEY = "ns1/default-abc"
+ANNOTATION = "field.cattle.io/resourceQuota"
+
+
+class World:
+    """One namespace with its quota, and the handler over it; the clock stands still unless a test moves it."""
+
+    def __init__(self, mode: Mode = Mode.ASSIST, *, dry_run: bool = False, **policy: float) -> None:
+        self.quotas = Kind(RESOURCE_QUOTAS)
+        self.namespaces = Kind(NAMESPACES)
+        self.migrations = Kind(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS)
+        self.instances = Kind(VIRTUAL_MACHINE_INSTANCES)
+        self.settings = Kind(SETTINGS)
+        self.kubevirts = Kind(KUBEVIRTS)
+        self.limit_ranges = Kind(LIMIT_RANGES)
+        self.pods = Kind(PODS)
+        self.events = Events()
+        self.clock = Clock()
+        caches = Caches(
+            namespaces=self.namespaces.cache,
+            migrations=self.migrations.cache,
+            instances=self.instances.cache,
+            pods=self.pods.cache,
+            limit_ranges=self.limit_ranges.cache,
+            kubevirts=self.kubevirts.cache,
+            settings=self.settings.cache,
+        )
+        self.handler = Handler(
+            self.quotas.client,
+            Observer(caches),
+            self.events.recorder,
+            Policy(mode, EstimateKind.HARVESTER, **policy),
+            dry_run=dry_run,
+            clock=self.clock,
+        )
+        self.base(BASE)
+        self.quotas.given(quota())
+
+    def base(self, annotation: str) -> None:
+        metadata = {"name": "ns1", "uid": "uid-ns1", "annotations": {ANNOTATION: annotation}}
+        self.namespaces.given({"metadata": metadata})
+
+    def migrate(self, *vms: str, phase: str = "Pending", refused: bool = False) -> None:
+        for vm in vms:
+            self.instances.given(vmi(vm))
+            self.migrations.given(vmim(phase, vm, refused=refused))
+
+    async def look(self) -> float | None:
+        """The quota's key is worked off; in how many seconds it wants to be looked at again."""
+        try:
+            await self.handler.on_resource_quota_changed(KEY, self.quotas.cached(KEY))
+        except RetryAfter as later:
+            return later.seconds
+        return None
+
+    @property
+    def now(self) -> ResourceQuota:
+        return self.quotas.now(KEY)
+
+    @property
+    def patches(self) -> int:
+        return len(self.quotas.asked("merge_patch"))
+
+
+async def test_a_migration_is_served_with_one_patch() -> None:
+    world = World()
+    world.migrate("vm1")
+    assert await world.look() is None
+    assert by_value(world.now.hard) == by_value(RAISED)
+    assert world.quotas.calls == [
+        (
+            "merge_patch",
+            KEY,
+            {
+                "metadata": {"resourceVersion": "1001", "annotations": {by_uid(): ENTRY}},
+                "spec": {"hard": RAISED},
+            },
+        )
+    ]
+
+
+async def test_any_number_that_turn_pending_together_cost_one_patch() -> None:
+    world = World()
+    world.migrate(*(f"vm{n}" for n in range(100)))
+    await world.look()
+    assert world.patches == 1
+    assert by_value(world.now.hard)["limits.cpu"].value() == 203
+
+
+async def test_nothing_to_change_nothing_asked() -> None:
+    world = World()
+    await world.look()
+    assert world.quotas.calls == []
+
+
+async def test_a_quota_that_is_gone_is_forgotten() -> None:
+    world = World()
+    world.migrate("vm1")
+    await world.look()
+    world.quotas.gone(KEY)
+    assert await world.look() is None
+    world.quotas.given(quota())
+    await world.look()
+    assert by_value(world.now.hard) == by_value(RAISED)
+
+
+class TestConflicts:
+    async def test_a_foreign_writer_in_between_is_read_and_gone_again_at_once(self) -> None:
+        world = World()
+        world.migrate("vm1")
+        world.quotas.lagging = True
+        world.quotas.edited(KEY, {"metadata": {"annotations": {"example.com/other": "new"}}})
+        assert await world.look() is None
+        assert [verb for verb, *_ in world.quotas.calls] == ["merge_patch", "get", "merge_patch"]
+        assert by_value(world.now.hard) == by_value(RAISED)
+        assert world.now.annotations == {"example.com/other": "new", by_uid(): ENTRY}
+
+    async def test_what_the_foreign_writer_did_is_decided_on_anew(self) -> None:
+        """It put our entry there already: only spec.hard is left to write."""
+        world = World()
+        world.migrate("vm1")
+        world.quotas.lagging = True
+        world.quotas.edited(KEY, {"metadata": {"annotations": {by_uid(): ENTRY}}})
+        await world.look()
+        assert "annotations" not in world.quotas.asked("merge_patch")[-1]["metadata"]
+
+    async def test_a_foreign_writer_who_did_it_all_leaves_nothing_to_write(self) -> None:
+        world = World()
+        world.migrate("vm1")
+        world.quotas.lagging = True
+        world.quotas.edited(KEY, {"metadata": {"annotations": {by_uid(): ENTRY}}, "spec": {"hard": RAISED}})
+        assert await world.look() is None
+        assert world.patches == 1
+
+    async def test_several_foreign_writes_in_a_row(self) -> None:
+        world = World()
+        world.migrate("vm1")
+
+        def intrude() -> None:
+            world.quotas.edited(KEY, {"status": {"used": {"pods": str(world.patches)}}})
+
+        world.quotas.before = [intrude] * CONFLICT_RETRIES
+        await world.look()
+        assert world.patches == CONFLICT_RETRIES + 1
+        assert by_value(world.now.hard) == by_value(RAISED)
+
+    async def test_without_end_the_queue_has_to_wait(self) -> None:
+        world = World()
+        world.migrate("vm1")
+        world.quotas.before = [lambda: world.quotas.edited(KEY, {})] * 100
+        with pytest.raises(Conflict):
+            await world.look()
+        assert world.patches == CONFLICT_RETRIES + 1
+
+    async def test_a_quota_that_was_deleted_meanwhile_is_nothing_to_do(self) -> None:
+        world = World()
+        world.migrate("vm1")
+        del world.quotas.objects[KEY]
+        assert await world.look() is None
+
+    async def test_other_errors_are_the_queues_affair(self) -> None:
+        world = World()
+        world.migrate("vm1")
+        for error in (ServiceUnavailable("later", status=503), Forbidden("no", status=403)):
+            world.quotas.errors["merge_patch"] = [error]
+            with pytest.raises(type(error)):
+                await world.look()
+
+
+class TestOurOwnWrites:
+    async def test_the_next_look_before_the_watch_has_caught_up_writes_nothing(self) -> None:
+        world = World()
+        world.migrate("vm1")
+        world.quotas.lagging = True
+        await world.look()
+        assert await world.look() is None
+        assert world.patches == 1
+
+    async def test_the_next_patch_before_the_watch_has_caught_up_does_not_conflict(self) -> None:
+        world = World()
+        world.quotas.lagging = True
+        for n in range(10):
+            world.migrate(f"vm{n}")
+            world.clock.now += 1.0
+            assert await world.look() is None
+        assert [verb for verb, *_ in world.quotas.calls] == ["merge_patch"] * 10
+        assert by_value(world.now.hard)["limits.cpu"].value() == 23
+
+    async def test_what_the_watch_brings_later_counts_again(self) -> None:
+        world = World()
+        world.migrate("vm1")
+        world.quotas.lagging = True
+        await world.look()
+        world.quotas.catch_up()
+        world.quotas.edited(KEY, {"spec": {"hard": dict(HARD)}})  # Rancher
+        await world.look()
+        assert by_value(world.now.hard) == by_value(RAISED)
+        assert [verb for verb, *_ in world.quotas.calls] == ["merge_patch"] * 2
+
+    async def test_an_older_event_of_the_watch_does_not_make_it_forget_its_write(self) -> None:
+        world = World()
+        world.migrate("vm1")
+        before = world.now
+        await world.look()
+        world.quotas.indexer.update(before)
+        assert await world.look() is None
+        assert world.patches == 1
+
+    async def test_a_quota_of_the_same_name_that_is_new_is_looked_at_as_it_is(self) -> None:
+        world = World()
+        world.migrate("vm1")
+        await world.look()
+        again = quota(version="1")
+        world.quotas.given(
+            {
+                "metadata": {
+                    "name": "default-abc",
+                    "namespace": "ns1",
+                    "uid": "uid-of-the-next",
+                    "labels": again.labels,
+                }
+            }
+            | {"spec": {"hard": dict(HARD)}}
+        )
+        world.clock.now += 1
+        await world.look()
+        assert by_value(world.now.hard) == by_value(RAISED)
+
+    async def test_versions_that_are_no_numbers_are_left_to_the_cache(self) -> None:
+        world = World()
+        world.migrate("vm1")
+        await world.look()
+        raised = world.now
+        strange = raised.metadata.__class__(
+            name="default-abc",
+            namespace="ns1",
+            uid=raised.uid,
+            resource_version="abc",
+            labels=raised.labels,
+            annotations=raised.annotations,
+        )
+        world.quotas.indexer.update(ResourceQuota(metadata=strange, spec=raised.spec))
+        assert await world.look() is None
+        assert world.patches == 1
+
+
+class TestCompany:
+    async def test_a_single_migration_waits_for_nobody(self) -> None:
+        world = World()
+        for phase in ("Pending", "Succeeded", "Pending", "Succeeded"):
+            world.migrate("vm1", phase=phase)
+            assert await world.look() is None
+        assert world.patches == 4
+
+    async def test_with_many_under_way_the_next_patch_waits_a_little(self) -> None:
+        world = World()
+        world.migrate("vm1", "vm2", "vm3")
+        await world.look()
+        world.migrate("vm4")
+        assert await world.look() == pytest.approx(0.08)
+        assert world.patches == 1
+        world.clock.now += 0.08
+        assert await world.look() is None
+        assert world.patches == 2
+
+    async def test_it_never_waits_longer_than_a_quarter_of_a_second(self) -> None:
+        world = World()
+        world.migrate(*(f"vm{n}" for n in range(50)))
+        await world.look()
+        world.migrate("late")
+        assert await world.look() == pytest.approx(0.25)
+
+    async def test_who_comes_meanwhile_is_in_the_same_patch(self) -> None:
+        world = World()
+        world.migrate("vm1", "vm2")
+        await world.look()
+        for n in range(20):
+            world.migrate(f"late{n}")
+            world.clock.now += 0.001
+            assert await world.look() is not None
+        world.clock.now += 0.25
+        await world.look()
+        assert world.patches == 2
+        assert by_value(world.now.hard)["limits.cpu"].value() == 3 + 2 * 22
+
+    async def test_after_a_while_nobody_is_waited_for(self) -> None:
+        world = World()
+        world.migrate(*(f"vm{n}" for n in range(50)))
+        await world.look()
+        world.clock.now += 10
+        world.migrate("late")
+        assert await world.look() is None
+
+    async def test_a_clock_that_was_set_back_holds_nothing_up(self) -> None:
+        world = World()
+        world.migrate("vm1", "vm2")
+        await world.look()
+        world.clock.now -= 3600
+        world.migrate("vm3")
+        assert await world.look() is None
+        assert by_value(world.now.hard)["limits.cpu"].value() == 9
+
+
+class TestWhatPeopleAreTold:
+    async def test_a_problem_is_a_warning_event_on_the_quota_once(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        world = World()
+        world.base("{nope")
+        for _ in range(5):
+            await world.look()
+        ((key, kind, reason, message),) = world.events.recorded
+        assert (key, kind, reason) == (KEY, "Warning", "InvalidResourceQuotaAnnotation")
+        assert "field.cattle.io/resourceQuota is not JSON" in message
+        assert len([r for r in caplog.records if r.levelname == "WARNING"]) == 1
+        assert not world.patches
+
+    async def test_a_problem_that_changes_is_told_anew(self) -> None:
+        world = World()
+        world.base("{nope")
+        await world.look()
+        world.base('{"limit":{"limitsCpu":"x"}}')
+        await world.look()
+        assert len(world.events.recorded) == 2
+
+    async def test_a_problem_that_comes_back_is_told_again(self) -> None:
+        world = World()
+        for annotation in ("{nope", BASE, "{nope"):
+            world.base(annotation)
+            await world.look()
+        assert len(world.events.recorded) == 2
+
+    async def test_a_garbage_entry_is_told_and_not_overwritten(self) -> None:
+        world = World()
+        world.quotas.given(quota(RAISED, {by_name("other"): "{nope"}))
+        await world.look()
+        assert world.events.reasons == ["InvalidMigratingEntry"]
+        assert world.now.annotations == {by_name("other"): "{nope"}
+        assert by_value(world.now.hard) == by_value(RAISED)
+
+    async def test_a_vm_without_limits_is_told(self) -> None:
+        world = World()
+        world.instances.given(vmi(limits={}))
+        world.migrations.given(vmim())
+        await world.look()
+        await world.look()
+        assert world.events.reasons == ["MigrationNotScaled"]
+
+    async def test_two_quotas_do_not_share_their_problems(self) -> None:
+        world = World()
+        world.base("{nope")
+        await world.look()
+        namespace = {"metadata": {"name": "ns2", "uid": "uid-ns2", "annotations": {ANNOTATION: "{nope"}}}
+        world.namespaces.given(namespace)
+        other = quota()
+        raw = {"metadata": {"name": "q", "namespace": "ns2", "uid": "uid-q", "labels": other.labels}}
+        await world.handler.on_resource_quota_changed(
+            "ns2/q", world.quotas.given(raw | {"spec": {"hard": HARD}})
+        )
+        assert [key for key, *_ in world.events.recorded] == [KEY, "ns2/q"]
+
+
+class TestTime:
+    async def test_a_foreign_entry_is_looked_at_again_when_its_grace_is_over(self) -> None:
+        world = World(foreign_grace=60.0)
+        world.quotas.given(quota(RAISED, {by_uid("gone"): ENTRY}))
+        assert await world.look() == pytest.approx(60.0)
+        world.clock.now += 59.0
+        assert await world.look() == pytest.approx(1.0)
+        assert not world.patches
+        world.clock.now += 1.0
+        assert await world.look() is None
+        assert by_value(world.now.hard) == by_value(HARD)
+        assert by_uid("gone") not in world.now.annotations
+
+    async def test_a_restart_begins_the_grace_anew_and_loses_nothing(self) -> None:
+        for _ in range(3):
+            world = World(foreign_grace=60.0)
+            world.quotas.given(quota(RAISED, {by_uid("gone"): ENTRY}))
+            assert await world.look() == pytest.approx(60.0)
+
+    async def test_what_a_look_remembers_survives_a_wait_for_company(self) -> None:
+        world = World(foreign_grace=60.0)
+        world.quotas.given(quota(HARD, {by_uid("gone"): ENTRY}))
+        world.migrate("vm1", "vm2")
+        await world.look()
+        world.migrate("vm3")
+        world.clock.now += 0.01
+        assert await world.look() == pytest.approx(0.07)
+        world.clock.now += 60.0
+        await world.look()
+        assert by_uid("gone") not in world.now.annotations
+
+    async def test_a_refusal_is_believed_after_a_quarter_of_a_second(self) -> None:
+        world = World()
+        world.quotas.given(quota(RAISED, {by_uid(): ENTRY}, used={"limits.memory": "9980344313"}))
+        world.migrate("vm1", refused=True)
+        assert await world.look() == pytest.approx(0.25)
+        world.clock.now += 0.25
+        await world.look()
+        assert "harvesterhci.io/migratingCompensation" in world.now.annotations
+
+
+async def test_a_dry_run_writes_nothing_and_says_once_what_it_would(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    world = World(dry_run=True)
+    world.migrate("vm1")
+    for _ in range(3):
+        await world.look()
+    assert world.quotas.calls == []
+    assert [r.message for r in caplog.records] == [
+        f"{KEY}: would write: limits.cpu 3 -> 5, limits.memory 5000Mi -> 9980344313"
+    ]
+
+
+async def test_in_takeover_the_quota_is_marked_when_it_is_first_seen() -> None:
+    world = World(Mode.TAKEOVER)
+    await world.look()
+    assert world.now.annotations == MARKS
+    await world.look()
+    assert world.patches == 1
+
+
+@pytest.mark.parametrize("mode", Mode)
+async def test_a_namespace_that_is_not_in_the_cache_yet_changes_no_limit(mode: Mode) -> None:
+    world = World(mode)
+    world.namespaces.gone("ns1")
+    world.migrate("vm1")
+    await world.look()
+    assert by_value(world.now.hard) == by_value(HARD)
+
+
+async def test_the_ratio_is_the_settings_value_then_its_default_then_1_5() -> None:
+    memory = []
+    for setting in (None, {"value": "4.5"}, {"default": "4.5"}, {"value": "11", "default": "4.5"}):
+        world = World()
+        if setting is not None:
+            world.settings.given({"metadata": {"name": "additional-guest-memory-overhead-ratio"}, **setting})
+        world.migrate("vm1")
+        await world.look()
+        memory.append(by_value(world.now.hard)["limits.memory"].value())
+    assert memory == [9980344313, 10865341313, 10865341313, 9980344313]
+
+
+async def test_another_setting_says_nothing_about_the_ratio() -> None:
+    world = World()
+    world.settings.given({"metadata": {"name": "overcommit-config"}, "value": "4.5"})
+    world.migrate("vm1")
+    await world.look()
+    assert by_value(world.now.hard) == by_value(RAISED)
