@@ -1,0 +1,258 @@
+"""Every decision of the webhooks, allowed and denied, through the real API server: people by impersonation, VMs by the
+KubeVirt stand-in, quota by Kubernetes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+
+from pkg.api import registry
+from pkg.api.core import Event
+from pkg.client.errors import ApiError, Forbidden
+from pkg.testcluster.cluster import Cluster
+from pkg.util import constants
+from pkg.util.quantity import Quantity
+from tests.e2e.webhook.processes import Headroom, headroom
+from tests.e2e.webhook.world import LIMITS, RANCHER, World, quota_text, until, world
+
+pytestmark = pytest.mark.cluster
+
+BASE = {"limits.cpu": "3", "limits.memory": "5000Mi"}
+TARGET_CPU = Quantity.parse("2015m")
+"""What quota counts of the VM's pod: 2 CPU and the console log's 15m."""
+
+
+@pytest.fixture(scope="module")
+def running(cluster: Cluster) -> Iterator[Headroom]:
+    with headroom(cluster, "controller", "--webhook") as process:
+        yield process
+
+
+@pytest.fixture
+async def there(cluster: Cluster, running: Headroom) -> AsyncIterator[World]:
+    async with world(cluster) as found:
+        yield found
+
+
+async def refused(attempt: object) -> str:
+    """The message of a refusal by a webhook."""
+    with pytest.raises(Forbidden) as caught:
+        await attempt  # type: ignore[misc]
+    assert "admission webhook" in caught.value.message, caught.value.message
+    return caught.value.message.partition("denied the request: ")[2]
+
+
+async def test_a_quota_annotation_is_held_against_what_is_used_and_what_migrates(there: World) -> None:
+    namespace = await there.namespace()
+    alice = there.by("alice")
+    # Without anything used, any quota will do.
+    await there.annotate(namespace, quota_text({**LIMITS, "limitsCpu": "2500m"}), alice)
+    await there.machine(namespace)
+    prefix = f"can't update the resource quota of namespace {namespace}, error: "
+    cases = {
+        quota_text(
+            {**LIMITS, "limitsCpu": "2"}
+        ): "new CPU limit 2 is lower than the current used CPU limit 2015m",
+        quota_text(
+            {"limitsMemory": "1.5Gi"}
+        ): "new Memory limit 1536Mi is lower than the current used Memory limit ",
+        quota_text({"limitsCpu": "2e3m"}): "invalid LimitsCPU 2e3m, error: quantities must match the regular "
+        "expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'",
+        "{": "invalid NamespaceResourceQuota {, error: unexpected end of JSON input",
+    }
+    for text, message in cases.items():
+        assert (await refused(there.annotate(namespace, text, alice))).startswith(prefix + message)
+    await there.annotate(namespace, quota_text(LIMITS), alice)
+    migration = await there.migrate(namespace)
+    await there.until_phase(namespace, migration, "Running")
+    said = await refused(there.annotate(namespace, quota_text({"limitsCpu": "100"}), alice))
+    assert said == f"namespace {namespace} has migrating VMs, can't change resource quotas"
+    # Another annotation, or taking this one away, is nobody's business.
+    patch = {"metadata": {"annotations": {"of/alice": "here"}}}
+    await alice.resource(registry.NAMESPACES).merge_patch(namespace, patch)
+
+
+async def test_a_namespace_without_a_default_quota_takes_any_annotation(there: World) -> None:
+    namespace = await there.namespace(annotated=False)
+    await there.annotate(namespace, "not JSON", there.by("alice"))
+
+
+async def test_nobody_lowers_a_quota_under_a_migration(there: World) -> None:
+    namespace = await there.namespace()
+    alice, rancher = there.by("alice"), there.by(RANCHER)
+    # Outside migrations everything is allowed.
+    await there.set_hard(namespace, {"limits.cpu": "1"}, alice)
+    await until(lambda: has_hard(there, namespace, BASE), "the repair of a foreign edit")
+    await there.migrating(namespace)
+    raised = await there.hard(namespace)
+    assert raised["limits.cpu"] == Quantity.parse("3") + TARGET_CPU
+    said = await refused(there.set_hard(namespace, BASE, alice))
+    assert "(vm1)" in said
+    assert f"limits.cpu can't be 3, the lowest allowed value is {raised['limits.cpu']}" in said
+    assert f"the lowest allowed value is {raised['limits.memory']}" in said
+    # Also for the administrator, and without the label, and down to zero.
+    await refused(there.set_hard(namespace, {"limits.cpu": "5014m"}))
+    labels = {constants.LABEL_DEFAULT_RESOURCE_QUOTA: None}
+    await refused(there.set_hard(namespace, BASE, alice, labels=labels))
+    await refused(there.set_hard(namespace, {"limits.cpu": "0", "limits.memory": "0"}, alice))
+    # Raising is allowed, and put right by the controller.
+    await there.set_hard(namespace, {"limits.cpu": "50"}, alice)
+    await until(lambda: has_hard(there, namespace, raised), "the end of a foreign raise")
+    # Rancher is corrected: what comes back from its own write is right already.
+    corrected = await there.set_hard(namespace, BASE, rancher)
+    assert {name: Quantity.parse(value) for name, value in corrected.hard.items()} == raised
+
+
+async def test_a_quota_is_not_deleted_under_a_migration_but_goes_with_its_namespace(there: World) -> None:
+    namespace = await there.namespace()
+    alice = there.by("alice")
+    migration = await there.migrating(namespace)
+    quota = await there.quota(namespace)
+    said = await refused(alice.resource(registry.RESOURCE_QUOTAS).delete(quota.name, namespace))
+    assert "it can be deleted when they are done" in said
+    assert await there.phase(namespace, migration) == "Running"
+    await there.remove_namespace(namespace)
+    empty = await there.namespace()
+    await alice.resource(registry.RESOURCE_QUOTAS).delete((await there.quota(empty)).name, empty)
+
+
+async def test_entries_that_a_person_removes_or_garbles_are_repaired_at_once(there: World) -> None:
+    namespace = await there.namespace()
+    alice = there.by("alice").resource(registry.RESOURCE_QUOTAS)
+    await there.migrating(namespace)
+    before = await there.quota(namespace)
+    key = "harvesterhci.io/migrating-vm1"
+    for value in (None, "garbage"):
+        patch = {"metadata": {"annotations": {key: value}}}
+        await alice.merge_patch(before.name, patch, namespace)
+
+        async def repaired() -> bool:
+            now = await there.quota(namespace)
+            return now.annotations.get(key) == before.annotations[key] and now.hard == before.hard
+
+        await until(repaired, "the entry's return", seconds=5)
+
+
+async def test_storage_that_the_namespace_has_not_got_is_refused(there: World) -> None:
+    namespace = await there.namespace({**LIMITS, "requestsStorage": "100Gi"})
+    alice = there.by("alice")
+
+    def claims(*sizes: str) -> dict[str, str]:
+        templates = [{"spec": {"resources": {"requests": {"storage": size}}}} for size in sizes]
+        return {constants.ANNOTATION_VOLUME_CLAIM_TEMPLATES: json.dumps(templates)}
+
+    create = there.create_machine(
+        namespace, annotations=claims("60Gi", "41Gi"), client=alice, strategy="Halted"
+    )
+    assert await refused(create) == "storage insufficient resources due to resource quota"
+    await there.create_machine(namespace, annotations=claims("60Gi", "40Gi"), client=alice, strategy="Halted")
+    machines = alice.resource(registry.VIRTUAL_MACHINES)
+    await machines.merge_patch("vm1", {"metadata": {"annotations": claims("200Gi")}}, namespace)
+    grown = machines.merge_patch("vm1", {"metadata": {"annotations": claims("301Gi")}}, namespace)
+    assert await refused(grown) == "storage insufficient resources due to resource quota"
+
+
+async def test_added_room_is_for_the_migration_and_the_base_for_everybody(there: World) -> None:
+    namespace = await there.namespace()
+    tenant = there.by("tenant")
+    await there.machine(namespace)
+    migration = await there.migrate(namespace, running=4.0)
+    await there.until_phase(namespace, migration, "Running")
+    assert await there.is_labelled(namespace)
+    first = await there.pod(namespace, tenant, cpu="900m")
+    said = await refused(there.pod(namespace, tenant, cpu="86m"))
+    assert "limits.cpu 86m is requested and 85m is left" in said
+    assert "reserved for migrating VMs (vm1)" in said
+    await there.pod(namespace, tenant, cpu="85m")
+    # Nor does a label make a migration's pod of a tenant's.
+    uid = (await migration_of(there, namespace, migration)).uid
+    labels = {constants.LABEL_APP: "virt-launcher", constants.LABEL_MIGRATION_JOB_UID: uid}
+    await refused(there.pod(namespace, tenant, cpu="1", labels=labels))
+    # KubeVirt's own account makes it for the migration: only quota has a say in that.
+    kubevirt = there.by("system:serviceaccount:kubevirt:kubevirt-controller")
+    with pytest.raises(Forbidden, match="exceeded quota"):
+        await there.pod(namespace, kubevirt, cpu="1", labels=labels)
+    # A pod does not grow into it either.
+    resize = {"spec": {"containers": [{"name": "main", "resources": {"limits": {"cpu": "2"}}}]}}
+    with pytest.raises(ApiError):
+        await tenant.resource(registry.PODS).merge_patch(first.name, resize, namespace, subresource="resize")
+    await there.until_phase(namespace, migration, "Succeeded")
+    await until(lambda: has_hard(there, namespace, BASE), "the room's end")
+
+
+async def test_elsewhere_no_pod_is_looked_at(there: World, running: Headroom) -> None:
+    namespace = await there.namespace()
+
+    def asked() -> float:
+        series = 'controller_runtime_webhook_latency_seconds_count{webhook="/validate-pod"}'
+        return next(
+            float(line.split()[-1]) for line in running.metrics().splitlines() if line.startswith(series)
+        )
+
+    before = asked()
+    assert not await there.is_labelled(namespace)
+    await there.pod(namespace, there.by("tenant"))
+    assert asked() == before
+
+
+async def test_a_vm_that_cannot_start_is_told_so_and_the_reason_goes_when_it_runs(there: World) -> None:
+    namespace = await there.namespace()
+    await there.create_machine(namespace, cpu="3")  # 3 CPU fit, with the console log's 15m they do not
+    machines = there.client.resource(registry.VIRTUAL_MACHINES)
+    reason = constants.ANNOTATION_INSUFFICIENT_RESOURCE_QUOTA
+
+    async def halted() -> bool:
+        machine = await machines.get("vm1", namespace)
+        return machine.spec.run_strategy == "Halted" and reason in machine.annotations
+
+    await until(halted, "the VM to be halted")
+    machine = await machines.get("vm1", namespace)
+    assert machine.annotations[reason] == "cpu insufficient resources due to resource quota"
+    events = [
+        event for event in await events_of(there, namespace) if event.reason == "InsufficientResourceQuota"
+    ]
+    assert [event.message for event in events] == [
+        "Set runStrategy to Halted: cpu insufficient resources due to resource quota"
+    ]
+    await there.annotate(namespace, quota_text({**LIMITS, "limitsCpu": "4"}))
+    await until(lambda: has_hard(there, namespace, {**BASE, "limits.cpu": "4"}), "the larger quota")
+    await machines.merge_patch("vm1", {"spec": {"runStrategy": "Always"}}, namespace)
+
+    async def cleared() -> bool:
+        machine = await machines.get("vm1", namespace)
+        return machine.status.printable_status == "Running" and reason not in machine.annotations
+
+    await until(cleared, "the reason to go")
+
+
+async def test_a_vm_that_only_waits_for_a_migration_to_end_is_not_halted(there: World) -> None:
+    namespace = await there.namespace({"limitsCpu": "4030m", "limitsMemory": "100Gi"})
+    migration = await there.migrating(namespace)
+    # 2015m are left without the migration; with it the quota's used is above the base.
+    await there.create_machine(namespace, "vm2")
+    machines = there.client.resource(registry.VIRTUAL_MACHINES)
+
+    async def runs() -> bool:
+        machine = await machines.get("vm2", namespace)
+        assert machine.spec.run_strategy != "Halted", machine.annotations
+        return machine.status.printable_status == "Running"
+
+    await until(runs, "vm2 to run", seconds=15)
+    assert await there.phase(namespace, migration) == "Running"
+
+
+async def has_hard(there: World, namespace: str, hard: object) -> bool:
+    assert isinstance(hard, dict)
+    wanted = {name: Quantity.parse(q) if isinstance(q, str) else q for name, q in hard.items()}
+    return await there.hard(namespace) == wanted
+
+
+async def migration_of(there: World, namespace: str, name: str) -> object:
+    return await there.client.resource(registry.VIRTUAL_MACHINE_INSTANCE_MIGRATIONS).get(name, namespace)
+
+
+async def events_of(there: World, namespace: str) -> list[Event]:
+    events, _ = await there.client.resource(registry.EVENTS).list(namespace)
+    return events

@@ -1,0 +1,264 @@
+"""What the tests do on the cluster, as people and programs do it: through the API server, each under a name of its own.
+
+Names are the seed's: a namespace of 3000m / 5000Mi, a VM of 2 CPU / 4Gi.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import json
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from typing import Any, TypeVar
+
+from pkg.api import registry
+from pkg.api.core import Pod, ResourceQuota
+from pkg.client.client import Client
+from pkg.client.config import ClientConfig, load_config
+from pkg.client.errors import NotFound
+from pkg.testcluster.cluster import Cluster
+from pkg.util import constants
+from pkg.util.quantity import Quantity
+
+LIMITS = {"limitsCpu": "3000m", "limitsMemory": "5000Mi"}
+RANCHER = "system:serviceaccount:cattle-system:cattle"
+MASTERS = ("system:masters",)
+CONTROL = "testcluster.headroom.harvesterhci.io/"
+
+T = TypeVar("T")
+
+_numbers = itertools.count(1)
+
+
+class World:
+    """The cluster as its administrator sees it, and as others do (`by`)."""
+
+    def __init__(self, config: ClientConfig, client: Client) -> None:
+        self._config = config
+        self.client = client
+        self._others: dict[str, Client] = {}
+
+    def by(self, user: str) -> Client:
+        """The same API server for somebody else; everybody here may do everything that admission lets pass."""
+        if user not in self._others:
+            self._others[user] = Client(self._config.impersonate(user, ("e2e:everything",)))
+        return self._others[user]
+
+    async def close(self) -> None:
+        for client in self._others.values():
+            await client.close()
+
+    # Namespaces
+
+    async def namespace(self, limits: Mapping[str, str] | None = None, *, annotated: bool = True) -> str:
+        """A new one, with its default quota by the Rancher stand-in."""
+        name = f"e2e-{int(time.time() * 1000) % 10**8}-{next(_numbers)}"
+        annotations = {constants.ANNOTATION_RANCHER_RESOURCE_QUOTA: quota_text(limits or LIMITS)}
+        body = {"metadata": {"name": name, "annotations": annotations if annotated else {}}}
+        await self.client.resource(registry.NAMESPACES).create(body)
+        if annotated:
+            await until(lambda: self._has_quota(name), f"the default quota of {name}")
+        return name
+
+    async def annotate(self, namespace: str, text: str, client: Client | None = None) -> None:
+        patch = {"metadata": {"annotations": {constants.ANNOTATION_RANCHER_RESOURCE_QUOTA: text}}}
+        await (client or self.client).resource(registry.NAMESPACES).merge_patch(namespace, patch)
+
+    async def is_labelled(self, namespace: str) -> bool:
+        found = await self.client.resource(registry.NAMESPACES).get(namespace)
+        return found.labels.get(constants.LABEL_HOLDING) == "true"
+
+    async def remove_namespace(self, namespace: str) -> None:
+        """And wait until it is gone."""
+        namespaces = self.client.resource(registry.NAMESPACES)
+        await namespaces.delete(namespace)
+
+        async def gone() -> bool:
+            with contextlib.suppress(NotFound):
+                await namespaces.get(namespace)
+                return False
+            return True
+
+        await until(gone, f"the end of {namespace}", seconds=40)
+
+    # Quotas
+
+    async def quota(self, namespace: str) -> ResourceQuota:
+        """The default quota."""
+        quotas, _ = await self.client.resource(registry.RESOURCE_QUOTAS).list(
+            namespace, label_selector=f"{constants.LABEL_DEFAULT_RESOURCE_QUOTA}=true"
+        )
+        assert len(quotas) == 1, quotas
+        return quotas[0]
+
+    async def set_hard(
+        self, namespace: str, hard: Mapping[str, str], client: Client | None = None, **metadata: Any
+    ) -> ResourceQuota:
+        quota = await self.quota(namespace)
+        patch = {"spec": {"hard": dict(hard)}, "metadata": metadata}
+        quotas = (client or self.client).resource(registry.RESOURCE_QUOTAS)
+        return await quotas.merge_patch(quota.name, patch, namespace)
+
+    async def hard(self, namespace: str) -> dict[str, Quantity]:
+        return {n: Quantity.parse(q) for n, q in (await self.quota(namespace)).hard.items()}
+
+    async def used_settles(self, namespace: str) -> None:
+        """Wait until status is that of spec."""
+
+        async def settled() -> bool:
+            quota = await self.quota(namespace)
+            return quota.status.hard == quota.spec.hard
+
+        await until(settled, f"the status of {namespace}'s quota")
+
+    async def _has_quota(self, namespace: str) -> bool:
+        quotas, _ = await self.client.resource(registry.RESOURCE_QUOTAS).list(namespace)
+        return bool(quotas) and bool(quotas[0].status.used)
+
+    # VMs
+
+    async def machine(
+        self, namespace: str, name: str = "vm1", *, cpu: str = "2", memory: str = "4Gi", **more: Any
+    ) -> None:
+        """A VM that runs."""
+        await self.create_machine(namespace, name, cpu=cpu, memory=memory, **more)
+
+        async def runs() -> bool:
+            machine = await self.client.resource(registry.VIRTUAL_MACHINES).get(name, namespace)
+            return machine.status.printable_status == "Running"
+
+        await until(runs, f"{namespace}/{name} to run")
+
+    async def create_machine(
+        self,
+        namespace: str,
+        name: str = "vm1",
+        *,
+        cpu: str = "2",
+        memory: str = "4Gi",
+        annotations: Mapping[str, str] | None = None,
+        client: Client | None = None,
+        strategy: str = "RerunOnFailure",
+    ) -> None:
+        resources = {"limits": {"cpu": cpu, "memory": memory}, "requests": {"cpu": "125m", "memory": memory}}
+        domain = {"cpu": {"cores": 1}, "resources": resources, "devices": {}}
+        body = {
+            "apiVersion": "kubevirt.io/v1",
+            "kind": "VirtualMachine",
+            "metadata": {"name": name, "namespace": namespace, "annotations": dict(annotations or {})},
+            "spec": {"runStrategy": strategy, "template": {"spec": {"domain": domain}}},
+        }
+        await (client or self.client).resource(registry.VIRTUAL_MACHINES).create(body, namespace)
+
+    async def migrate(
+        self,
+        namespace: str,
+        vm: str = "vm1",
+        *,
+        running: float = 60.0,
+        linger: float = 0.5,
+        phase: float = 0.1,
+    ) -> str:
+        """A migration's name. `running`: seconds in phase Running; `phase`: in the ones before."""
+        annotations = {
+            f"{CONTROL}phase-seconds": f"Scheduling={phase},Scheduled={phase},PreparingTarget={phase},"
+            f"TargetReady={phase},Running={running}",
+            f"{CONTROL}source-linger-seconds": str(linger),
+        }
+        body = {
+            "apiVersion": "kubevirt.io/v1",
+            "kind": "VirtualMachineInstanceMigration",
+            "metadata": {
+                "name": f"{vm}-{next(_numbers)}",
+                "namespace": namespace,
+                "annotations": annotations,
+            },
+            "spec": {"vmiName": vm},
+        }
+        migrations = self.client.resource(registry.VIRTUAL_MACHINE_INSTANCE_MIGRATIONS)
+        created = await migrations.create(body, namespace)
+        return created.name
+
+    async def phase(self, namespace: str, migration: str) -> str:
+        migrations = self.client.resource(registry.VIRTUAL_MACHINE_INSTANCE_MIGRATIONS)
+        return (await migrations.get(migration, namespace)).phase
+
+    async def until_phase(self, namespace: str, migration: str, *phases: str, seconds: float = 20.0) -> None:
+        async def there() -> bool:
+            return await self.phase(namespace, migration) in phases
+
+        await until(there, f"{namespace}/{migration} to be {' or '.join(phases)}", seconds=seconds)
+
+    async def abort(self, namespace: str, migration: str) -> None:
+        """Deleting a migration under way aborts it."""
+        with contextlib.suppress(NotFound):
+            await self.client.resource(registry.VIRTUAL_MACHINE_INSTANCE_MIGRATIONS).delete(
+                migration, namespace
+            )
+
+    async def migrating(self, namespace: str, **more: Any) -> str:
+        """A namespace's VM in the middle of its migration, with the room for it there."""
+        await self.machine(namespace)
+        migration = await self.migrate(namespace, **more)
+        await self.until_phase(namespace, migration, "Running")
+        return migration
+
+    # Pods
+
+    async def pod(
+        self, namespace: str, client: Client, *, cpu: str = "100m", memory: str = "10Mi", **metadata: Any
+    ) -> Pod:
+        resources = {"limits": {"cpu": cpu, "memory": memory}}
+        body = {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"generateName": "tenant-", "labels": {"app": "tenant"}, **metadata},
+            "spec": {"containers": [{"name": "main", "image": "none", "resources": resources}]},
+        }
+        return await client.resource(registry.PODS).create(body, namespace)
+
+
+@contextlib.asynccontextmanager
+async def world(cluster: Cluster) -> AsyncIterator[World]:
+    """Everybody in group `e2e:everything` may do everything; admission sees each by name, and none as an admin."""
+    config = load_config(str(cluster.kubeconfig))
+    async with Client(config) as client:
+        body = {
+            "metadata": {"name": "e2e-everything"},
+            "roleRef": {
+                "apiGroup": "rbac.authorization.k8s.io",
+                "kind": "ClusterRole",
+                "name": "cluster-admin",
+            },
+            "subjects": [
+                {"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": "e2e:everything"}
+            ],
+        }
+        path = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings"
+        with contextlib.suppress(Exception):
+            await client.transport.request("POST", path, body=json.dumps(body).encode())
+        made = World(config, client)
+        try:
+            yield made
+        finally:
+            await made.close()
+
+
+def quota_text(limits: Mapping[str, str]) -> str:
+    """Rancher's annotation."""
+    return json.dumps({"limit": dict(limits)}, separators=(",", ":"))
+
+
+async def until(
+    condition: Callable[[], Awaitable[T]], what: str, *, seconds: float = 20.0, pause: float = 0.05
+) -> T:
+    """The condition's result once it is true; AssertionError after `seconds`."""
+    deadline = time.monotonic() + seconds
+    while True:
+        found = await condition()
+        if found:
+            return found
+        assert time.monotonic() < deadline, f"waited {seconds} s for {what}"
+        await asyncio.sleep(pause)
