@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 from pkg.api import registry
@@ -25,36 +26,27 @@ async def in_parallel(calls: Iterable[Callable[[], Awaitable[Any]]], at_once: in
     await asyncio.gather(*(work() for _ in range(at_once)))
 
 
+_RECORDED = Path(__file__).parents[1] / "vectors" / "recorded" / "virtualmachineinstance-t1-vm1.json"
+
+
 def vmi(namespace: str, name: str, size: int = 0) -> dict[str, Any]:
-    """A VMI of the seed's shape, filled up to about `size` bytes of JSON with what real ones carry."""
-    body: dict[str, Any] = {
-        "apiVersion": "kubevirt.io/v1",
-        "kind": "VirtualMachineInstance",
-        "metadata": {"name": name, "namespace": namespace, "labels": {"kubevirt.io/nodeName": "node-1"}},
-        "spec": {
-            "domain": {
-                "cpu": {"cores": 2},
-                "devices": {"disks": [{"name": "root", "disk": {"bus": "virtio"}}]},
-                "resources": {
-                    "limits": {"cpu": "2", "memory": "4Gi"},
-                    "requests": {"cpu": "125m", "memory": "2730Mi"},
-                },
-            }
-        },
-        "status": {"phase": "Running", "nodeName": "node-1", "conditions": []},
+    """A VMI as KubeVirt left one behind, with further disks until its JSON takes about `size` bytes."""
+    body: dict[str, Any] = json.loads(_RECORDED.read_text())
+    meta = body["metadata"]
+    body["metadata"] = {"name": name, "namespace": namespace} | {
+        k: meta[k] for k in ("labels", "annotations")
     }
-    number = 0
-    while len(json.dumps(body)) < size:
-        body["status"]["conditions"].append(
-            {
-                "type": f"Condition{number}",
-                "status": "True",
-                "reason": f"Reason{number}Of{name}",
-                "message": f"what {name} reports as its condition number {number}",
-                "lastTransitionTime": "2026-11-21T16:30:15Z",
-            }
-        )
-        number += 1
+    del body["status"]["migrationState"]
+    disks = body["spec"]["domain"]["devices"].setdefault("disks", [])
+    volumes = body["spec"].setdefault("volumes", [])
+    statuses = body["status"].setdefault("volumeStatus", [])
+    while len(json.dumps(body, separators=(",", ":"))) < size:
+        disk = f"disk-{len(disks)}"
+        claim = f"{name}-{disk}-x7k2p"
+        disks.append({"name": disk, "bootOrder": len(disks) + 1, "disk": {"bus": "virtio"}, "serial": claim})
+        volumes.append({"name": disk, "persistentVolumeClaim": {"claimName": claim}})
+        info = {"claimName": claim, "accessModes": ["ReadWriteMany"], "capacity": {"storage": "10Gi"}}
+        statuses.append({"name": disk, "target": f"vd{len(disks)}", "persistentVolumeClaimInfo": info})
     return body
 
 
