@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+import msgspec
 from cachetools import LRUCache
 
 from pkg.api.core import Container, Pod, PodSpec, PodStatus, ResourceQuotaSpec
@@ -74,29 +75,44 @@ def launcher_usage(
     if source is None:
         pod = rendered_pod(vmi, rendering, spec)
         return pod_usage(pod) if counted(pod, spec) else {}
-    # What a pod lacks, a LimitRange that came after it will give to the next one.
-    pod = apply_limit_ranges(source.launcher, rendering.limit_ranges)
-    if not counted(pod, spec):
+    if not counted(source.launcher, spec):
         return {}
-    usage = pod_usage(pod) if rendering.limit_ranges else dict(_usage(pod))
-    usage |= _limits_since(vmi, usage, rendering, spec)
+    # What a pod lacks, a LimitRange that came after it will give to the next one.
+    pod = _with_todays_limits(vmi, source.launcher, rendering, spec)
+    pod = apply_limit_ranges(pod, rendering.limit_ranges)
+    usage = pod_usage(pod)
     return add(usage, _overhead_since(vmi, source.launcher, usage, rendering, spec))
 
 
-def _limits_since(
-    vmi: VirtualMachineInstance,
-    usage: Mapping[str, Quantity],
-    rendering: Rendering,
-    spec: ResourceQuotaSpec,
-) -> ResourceList:
-    """The limits that KubeVirt gives a target because a quota asks for them now, where the source has none."""
-    lacking = [
-        name for name in (LIMITS_CPU, LIMITS_MEMORY) if name in (spec.hard or {}) and name not in usage
+def _with_todays_limits(
+    vmi: VirtualMachineInstance, pod: Pod, rendering: Rendering, spec: ResourceQuotaSpec
+) -> Pod:
+    """The pod with the limits that KubeVirt gives a launcher because a quota asks for them, where it has none: the
+    quota may have come after it."""
+    compute = _compute(pod)
+    limits = (compute.resources.limits if compute else None) or {}
+    lacking = [name for name in _limited(spec) if name not in limits]
+    if compute is None or not lacking:
+        return pod
+    overhead = rendered_overhead(vmi, pod, rendering.kubevirt)
+    rendered = _compute(rendered_pod(vmi, rendering, spec, overhead))
+    todays = (rendered.resources.limits if rendered else None) or {}
+    added = {name: todays[name] for name in lacking if name in todays}
+    resources = msgspec.structs.replace(compute.resources, limits=limits | added)
+    completed = msgspec.structs.replace(compute, resources=resources)
+    containers = [completed if container is compute else container for container in pod.spec.containers]
+    return msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, containers=containers))
+
+
+def _limited(spec: ResourceQuotaSpec) -> list[str]:
+    """Of cpu and memory what the quota limits: KubeVirt then limits every launcher."""
+    return [
+        name for name, limit in ((CPU, LIMITS_CPU), (MEMORY, LIMITS_MEMORY)) if limit in (spec.hard or {})
     ]
-    if not lacking:
-        return {}
-    rendered = pod_usage(rendered_pod(vmi, rendering, spec))
-    return {name: rendered[name] for name in lacking if name in rendered}
+
+
+def _compute(pod: Pod) -> Container | None:
+    return next((c for c in pod.spec.containers if c.name == COMPUTE), None)
 
 
 def _overhead_since(
@@ -145,9 +161,9 @@ def rendered_pod(
         overhead = memory_overhead(
             vmi.spec, ratio=rendering.ratio, arch=architecture(vmi), profile=rendering.profile
         )
-    hard = spec.hard or {}
-    limited = [name for name, limit in ((CPU, LIMITS_CPU), (MEMORY, LIMITS_MEMORY)) if limit in hard]
-    rendered = render_containers(vmi, overhead=overhead, kubevirt=rendering.kubevirt, quota_limits=limited)
+    rendered = render_containers(
+        vmi, overhead=overhead, kubevirt=rendering.kubevirt, quota_limits=_limited(spec)
+    )
     pod = _pod(rendered.containers, rendered.init_containers, vmi)
     return apply_limit_ranges(pod, rendering.limit_ranges)
 
@@ -162,7 +178,8 @@ def overhead_difference(vmi: VirtualMachineInstance, pod: Pod, rendering: Render
 
     Zero when the ratio has not changed since, whatever the release's constants are. Otherwise the constants are
     those under which the pod's own overhead comes out for some ratio; for constants nobody knows the result is
-    rather too large than too small.
+    rather too large than too small. A launcher that KubeVirt calls outdated is followed by one of the installed
+    release.
     """
     rendered = rendered_overhead(vmi, pod, rendering.kubevirt)
     if rendered is None:
@@ -171,7 +188,11 @@ def overhead_difference(vmi: VirtualMachineInstance, pod: Pod, rendering: Render
     def overhead(profile: OverheadProfile, ratio: str) -> int:
         return memory_overhead(vmi.spec, ratio=ratio, arch=architecture(vmi), profile=profile)
 
-    profiles = [rendering.profile, *(p for p in PROFILES.values() if p != rendering.profile)]
+    if constants.LABEL_OUTDATED_LAUNCHER in vmi.labels:
+        return overhead(rendering.profile, rendering.ratio) - rendered
+    # A release that knows no ratio gives any VM what a newer one gives it without.
+    others = [p for p in PROFILES.values() if p.has_ratio or not rendering.ratio]
+    profiles = [rendering.profile, *(p for p in others if p != rendering.profile)]
     if any(overhead(profile, rendering.ratio) == rendered for profile in profiles):
         return 0
     for decimals in _RATIO_DECIMALS:
@@ -200,7 +221,8 @@ def _with_unknown_constants(rendered: int, plain: list[int], now: int, rendering
         constants_then = int(rendered / usual)
         if min(plain) - _SHRINKS <= constants_then <= max(plain) + _UNKNOWN_CONSTANTS:
             return int(constants_then * ratio) + _UNKNOWN_CONSTANTS - rendered
-    return now + slack - rendered
+    usual = _USUAL_RATIOS[0]
+    return max(now + slack, int(rendered / usual * ratio) + _UNKNOWN_CONSTANTS) - rendered
 
 
 def rendered_overhead(vmi: VirtualMachineInstance, pod: Pod, kubevirt: KubeVirtConfiguration) -> int | None:
@@ -209,7 +231,7 @@ def rendered_overhead(vmi: VirtualMachineInstance, pod: Pod, kubevirt: KubeVirtC
     annotated = pod.annotations.get(constants.ANNOTATION_MEMORY_OVERHEAD, "")
     if annotated.isdecimal():
         return int(annotated)
-    compute = next((c for c in pod.spec.containers if c.name == COMPUTE), None)
+    compute = _compute(pod)
     if compute is None:
         return None
     limits, requests = compute_resources(vmi, kubevirt, ComputeOptions(overhead=ZERO))

@@ -1,0 +1,167 @@
+"""Launcher and attachment pods on paper, as KubeVirt makes them for a VMI, and a namespace that has some."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import pathlib
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from pkg.api.core import LimitRange, Pod, ResourceQuota
+from pkg.api.kubevirt import KubeVirtConfiguration, VirtualMachineInstance, VirtualMachineInstanceMigration
+from pkg.api.meta import ObjectMeta, OwnerReference, RawResourceList
+from pkg.util.launcher_pod import attachment_container, render_containers
+from pkg.util.memory_overhead import DEFAULT_PROFILE, OverheadProfile, memory_overhead
+from pkg.util.resourcequota.exact import usage_of
+from pkg.util.resourcequota.model import EstimateKind, Memory, Mode, Observed, Policy, Rendering
+from tests.pkg.util.resourcequota.world import observed, uid_of, vmi
+
+EXACT = Policy(Mode.TAKEOVER, EstimateKind.EXACT)
+RECORDED = pathlib.Path(__file__).parents[3] / "vectors" / "recorded"
+AT_1_5 = Rendering("1.5")
+AT_4_5 = Rendering("4.5")
+NO_COMPUTE_LIMITS: tuple[str, ...] = ()
+BOTH = ("cpu", "memory")
+
+
+def recorded(name: str, kind: type[Any]) -> Any:
+    """A recorded object by the end of its file's name."""
+    (path,) = RECORDED.glob(f"*{name}.json")
+    return msgspec.json.decode(path.read_bytes(), type=kind)
+
+
+def launcher(
+    instance: VirtualMachineInstance | None = None,
+    *,
+    node: str = "node-1",
+    migration: VirtualMachineInstanceMigration | None = None,
+    rendering: Rendering = AT_1_5,
+    profile: OverheadProfile = DEFAULT_PROFILE,
+    overhead: int | None = None,
+    phase: str = "Running",
+    created: str = "2026-01-01T00:00:00Z",
+    annotated: bool = True,
+    limited: Collection[str] = BOTH,
+) -> Pod:
+    """The launcher pod of a VMI (vm1's if not given), as KubeVirt of `profile` renders it.
+
+    `limited`: what a quota of the namespace limits, for KubeVirt then sets limits that the VMI has not.
+    """
+    instance = instance or vmi()
+    if overhead is None:
+        overhead = memory_overhead(instance.spec, ratio=rendering.ratio, profile=profile)
+    containers = render_containers(
+        instance, overhead=overhead, kubevirt=rendering.kubevirt, quota_limits=tuple(limited)
+    )
+    job = migration.uid if migration else ""
+    labels = {
+        "kubevirt.io": "virt-launcher",
+        "kubevirt.io/created-by": instance.uid,
+        "vm.kubevirt.io/name": instance.name,
+    }
+    annotations = {"kubevirt.io/domain": instance.name}
+    if job:
+        labels["kubevirt.io/migrationJobUID"] = job
+    if annotated:
+        annotations["kubevirt.io/memory-overhead-bytes"] = str(overhead)
+    owner = OwnerReference(kind="VirtualMachineInstance", name=instance.name, uid=instance.uid)
+    name = f"virt-launcher-{instance.name}-{job or 'source'}"
+    metadata = ObjectMeta(
+        name=name,
+        namespace="ns1",
+        uid=f"uid-{name}",
+        labels=labels,
+        annotations=annotations,
+        owner_references=[owner],
+        creation_timestamp=created,
+    )
+    spec: dict[str, Any] = {
+        "containers": msgspec.to_builtins(containers.containers),
+        "initContainers": msgspec.to_builtins(containers.init_containers),
+        "nodeName": node,
+        "priorityClassName": instance.spec.priority_class_name,
+    }
+    pod: Pod = msgspec.convert({"spec": spec, "status": {"phase": phase}}, Pod)
+    return msgspec.structs.replace(pod, metadata=metadata)
+
+
+def attachment(of: Pod, kubevirt: KubeVirtConfiguration | None = None, phase: str = "Running") -> Pod:
+    """The attachment pod of hotplugged volumes beside a launcher pod."""
+    container = attachment_container(kubevirt or KubeVirtConfiguration())
+    metadata = ObjectMeta(
+        name=f"hp-volume-{of.name}",
+        namespace="ns1",
+        uid=f"uid-hp-{of.uid}",
+        labels={"kubevirt.io": "hotplug-disk"},
+        owner_references=[OwnerReference(kind="Pod", name=of.name, uid=of.uid)],
+    )
+    body = {"spec": {"containers": [msgspec.to_builtins(container)]}, "status": {"phase": phase}}
+    return msgspec.structs.replace(msgspec.convert(body, Pod), metadata=metadata)
+
+
+def ended(pod: Pod, phase: str = "Succeeded") -> Pod:
+    """The same pod when it is over."""
+    return msgspec.structs.replace(pod, status=msgspec.structs.replace(pod.status, phase=phase))
+
+
+def machine(domain: Mapping[str, Any], name: str = "vm1", **more: Any) -> VirtualMachineInstance:
+    """A VMI by its domain; further fields of its spec, and `node`."""
+    node = more.pop("node", "node-1")
+    body = {
+        "metadata": {"name": name, "namespace": "ns1", "uid": uid_of(name)},
+        "spec": {"domain": domain, **more},
+        "status": {"nodeName": node},
+    }
+    return msgspec.convert(body, VirtualMachineInstance)
+
+
+def limit_range(default: RawResourceList, request: RawResourceList | None = None) -> LimitRange:
+    """A LimitRange with container defaults."""
+    item = {"type": "Container", "default": default, "defaultRequest": request or {}}
+    return msgspec.convert({"spec": {"limits": [item]}}, LimitRange)
+
+
+def namespace(
+    quota: ResourceQuota,
+    migrations: Sequence[VirtualMachineInstanceMigration] = (),
+    pods: Iterable[Pod] = (),
+    instances: Iterable[VirtualMachineInstance] | None = None,
+    *,
+    rendering: Rendering = AT_1_5,
+    max_extra: str = "",
+    **more: Any,
+) -> Observed:
+    """What a decision looks at; without `instances` each VM of a migration is there, on node-1.
+
+    The quota's status.used is what it charges for the pods, unless the quota has one.
+    """
+    pods = list(pods)
+    if instances is None:
+        names = {m.spec.vmi_name for m in migrations}
+        instances = [vmi(name, nodeName="node-1") for name in sorted(names)]
+    if not quota.used:
+        quota = charged(quota, pods)
+    seen = observed(quota, migrations, instances, ratio=rendering.ratio or "1", **more)
+    return dataclasses.replace(seen, pods=pods, rendering=rendering, max_extra=max_extra)
+
+
+def charged(quota: ResourceQuota, pods: Iterable[Pod]) -> ResourceQuota:
+    """The quota with status.used as the quota controller sets it."""
+    usage = usage_of(pods, quota.spec)
+    used: RawResourceList = {name: str(usage[name]) if name in usage else "0" for name in quota.hard}
+    return msgspec.structs.replace(quota, status=msgspec.structs.replace(quota.status, used=used))
+
+
+def remembering(seen: Observed, memory: Memory, now: float) -> Observed:
+    """The same namespace later, with what the last decision remembered."""
+    return dataclasses.replace(seen, memory=memory, now=now)
+
+
+def entry(text: str | None) -> dict[str, str]:
+    """An entry annotation's value as the API server keeps it."""
+    assert text is not None
+    value: dict[str, str] = json.loads(text)
+    return value
