@@ -1,0 +1,67 @@
+"""How much may be added: max-extra, and the room for annotations (issue: beyond Rancher, nothing left behind)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from pkg.util.resourcequota.caps import MAX_ANNOTATION_BYTES, Caps, refuse_size
+from pkg.util.resourcequota.errors import CapReached, TooManyEntries
+from tests.pkg.util.resourcequota.world import by_value, sentences
+
+
+@dataclass(frozen=True)
+class Capped:
+    """The caps, what is added altogether, and a part of the refusal ("" for none)."""
+
+    caps: Sequence[str]
+    added: Mapping[str, str]
+    refusal: str = ""
+
+
+ONE_GI = '{"limits.memory":"1Gi"}'
+CAPPED = {
+    "no cap, no refusal": Capped([], {"limits.memory": "100Ti"}),
+    "an empty text is no cap": Capped(["", ""], {"limits.memory": "100Ti"}),
+    "an empty list caps nothing": Capped(["{}"], {"limits.memory": "100Ti"}),
+    "below the cap": Capped([ONE_GI], {"limits.memory": "1023Mi"}),
+    "just the cap": Capped([ONE_GI], {"limits.memory": "1024Mi"}),
+    "one byte above": Capped([ONE_GI], {"limits.memory": "1073741825"}, "max-extra is 1Gi"),
+    "what the cap does not name is free": Capped([ONE_GI], {"limits.cpu": "100"}),
+    "a cap of zero forbids": Capped(
+        ['{"pods":"0"}'], {"pods": "1"}, "pods would be raised by 1, max-extra is 0"
+    ),
+    "the namespace's cap and the quota's: the smaller counts": Capped(
+        ['{"limits.memory":"9Gi"}', ONE_GI], {"limits.memory": "2Gi"}, "max-extra is 1Gi"
+    ),
+    "each names another resource": Capped(
+        ['{"limits.cpu":"1"}', ONE_GI], {"limits.cpu": "2", "limits.memory": "1Gi"}, "limits.cpu"
+    ),
+    "a cap that is garbage allows nothing": Capped(["{nope"], {"limits.cpu": "1"}, "nothing is added"),
+    "nor does it beside one that is not": Capped([ONE_GI, "[]"], {"limits.cpu": "1"}, "nothing is added"),
+}
+
+
+@sentences(CAPPED)
+def test_caps(case: Capped) -> None:
+    refusal = Caps(*case.caps).refuse("migration of VM vm1", by_value(dict(case.added)))
+    if not case.refusal:
+        assert refusal is None
+        return
+    assert isinstance(refusal, CapReached)
+    assert refusal.reason == "MaxExtraReached"
+    assert case.refusal in str(refusal)
+
+
+def test_a_refusal_says_what_waits() -> None:
+    refusal = Caps(ONE_GI).refuse("migration of VM vm1", by_value({"limits.memory": "2Gi"}))
+    assert str(refusal).startswith("migration of VM vm1 waits: ")
+
+
+def test_annotations_may_take_200_kib_by_bytes() -> None:
+    key = "k" * 10
+    full = {key: "ü" * ((MAX_ANNOTATION_BYTES - 10) // 2)}
+    assert refuse_size("x", full) is None
+    refusal = refuse_size("migration of VM vm1", full | {"l": ""})
+    assert isinstance(refusal, TooManyEntries)
+    assert "204801 of 204800 bytes" in str(refusal)
