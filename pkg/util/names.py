@@ -11,6 +11,7 @@ import base64
 import hashlib
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 from pkg.util.constants import (
@@ -35,6 +36,7 @@ class EntryKey:
     value: str
 
 
+@lru_cache(maxsize=16384)
 def migrating_key(vm_name: str) -> str:
     """The full annotation key of a VM by name; hashed when the name leaves no room for itself."""
     return ANNOTATION_MIGRATING_NAME_PREFIX + _fitting(vm_name)

@@ -73,7 +73,9 @@ class Handler:
             self._remembered.pop(key, None)
             return
         kept = self._remembered.setdefault(key, _Remembered())
-        decided = await self._settle(_newer(quota, kept.written), kept)
+        quota = _newer(quota, kept.written)
+        self._wait_for_company(quota, kept)
+        decided = await self._settle(quota, kept)
         if decided.look_again is not None:
             raise RetryAfter(decided.look_again)
 
@@ -85,19 +87,22 @@ class Handler:
             self._say(quota, kept, decided.problems)
             if not decided or self._only_say(quota, kept, decided):
                 return decided
-            self._wait_for_company(quota, kept)
             try:
                 await self._write(quota, kept, decided)
                 return decided
             except NotFound:
                 return Plan()
-            except Conflict:
+            except Conflict as conflict:
+                log.debug("%s: somebody else was faster: %s", quota.key, conflict)
                 if attempt == CONFLICT_RETRIES:
                     raise
                 quota = await self._quotas.get(quota.name, quota.namespace)
         raise AssertionError("unreachable")
 
     def _wait_for_company(self, quota: ResourceQuota, kept: _Remembered) -> None:
+        """Soon after a write the next decision waits, unless somebody changed spec.hard: a repair never waits."""
+        if kept.written is None or quota.hard != kept.written.hard:
+            return
         left = next_write_after(quota.annotations, kept.written_at) - self._clock()
         if 0 < left <= LONGEST:  # longer: the clock was set back
             raise RetryAfter(left)
