@@ -56,6 +56,22 @@ def controller(
             envvar="HEADROOM_HOLD_LIMIT", min=0.0, help="Seconds that a lingering source pod keeps its room."
         ),
     ] = 600.0,
+    foreign_grace: Annotated[
+        float,
+        typer.Option(
+            envvar="HEADROOM_FOREIGN_GRACE",
+            min=0.0,
+            help="Seconds that an entry stays which no migration explains.",
+        ),
+    ] = 60.0,
+    compensate: Annotated[
+        bool,
+        typer.Option(
+            "--compensate/--no-compensate",
+            envvar="HEADROOM_COMPENSATE",
+            help="Make room for a migration that is refused although its entry is applied.",
+        ),
+    ] = True,
     dry_run: Annotated[
         bool,
         typer.Option(
@@ -109,7 +125,12 @@ def controller(
     if estimate is None:
         estimate = Estimate.EXACT if mode is ModeChoice.TAKEOVER else Estimate.HARVESTER
     policy = Policy(
-        Mode(mode.value), EstimateKind(estimate.value), hold_limit=hold_limit, render=render_default_quota
+        Mode(mode.value),
+        EstimateKind(estimate.value),
+        foreign_grace=foreign_grace,
+        hold_limit=hold_limit,
+        compensate=compensate,
+        render=render_default_quota,
     )
     reserved = mode is ModeChoice.TAKEOVER if reserve is None else reserve is flags.Switch.ON
     options = Options(

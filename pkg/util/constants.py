@@ -84,6 +84,9 @@ LABEL_MANAGED: Final = "headroom.harvesterhci.io/managed"
 LABEL_HOLDING: Final = "headroom.harvesterhci.io/holding"
 """On a namespace: it holds added room at this moment, so its new pods are looked at by the webhook."""
 ANNOTATION_BASE: Final = "headroom.harvesterhci.io/base"
+ANNOTATION_APPLIED: Final = "headroom.harvesterhci.io/applied"
+"""Beside the recorded base while something is added to it: spec.hard as we wrote it, a ResourceList as JSON. A
+spec.hard that says something else was written by a person."""
 ANNOTATION_MAX_EXTRA: Final = "headroom.harvesterhci.io/max-extra"
 
 # core/v1 resource names

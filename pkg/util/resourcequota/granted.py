@@ -11,7 +11,7 @@ from pkg.util.quantity import Quantity, QuantityError
 from pkg.util.resource_list import ResourceList, parse_resource_list
 from pkg.util.resourcequota.annotations import ENTRY_PREFIXES, parse_resources
 from pkg.util.resourcequota.base import parse_base
-from pkg.util.resourcequota.calculator import LIMITS_CPU, LIMITS_MEMORY
+from pkg.util.resourcequota.calculator import LIMITS_CPU, LIMITS_MEMORY, difference
 from pkg.util.resourcequota.errors import InvalidBaseQuantity, InvalidEntry
 from pkg.util.resourcequota.model import EstimateKind, Policy
 
@@ -56,20 +56,30 @@ def granted_by_namespace(annotation: str) -> ResourceList:
 def granted_by_record(quota: ResourceQuota) -> ResourceList:
     """The base of a quota without Rancher: its record, or spec.hard while nothing is added to it.
 
-    So the record follows what people write to the quota outside migrations. Raises InvalidBaseQuantity when
-    the record is garbage and entries stand, for then nothing else tells.
+    So the record follows what people write to the quota outside migrations, and an entry that somebody removes
+    does not make a raised spec.hard the base. Raises InvalidBaseQuantity when the record is garbage and entries
+    stand, for then nothing else tells.
     """
     annotations = quota.annotations
     added = any(key.startswith(ENTRY_PREFIXES) for key in annotations)
-    if not added and constants.ANNOTATION_MIGRATING_COMPENSATION not in annotations:
-        return _hard(quota)
+    added |= constants.ANNOTATION_MIGRATING_COMPENSATION in annotations
     text = annotations.get(constants.ANNOTATION_BASE)
-    if text is None:
+    if text is None or not (added or _is_as_applied(quota)):
         return _hard(quota)
     try:
         return dict(parse_resources(constants.ANNOTATION_BASE, text))
     except InvalidEntry as exc:
         raise InvalidBaseQuantity(str(exc)) from exc
+
+
+def _is_as_applied(quota: ResourceQuota) -> bool:
+    """Whether spec.hard is what we raised it to."""
+    text = quota.annotations.get(constants.ANNOTATION_APPLIED, "")
+    try:
+        applied = parse_resources(constants.ANNOTATION_APPLIED, text) if text else {}
+    except InvalidEntry:
+        return False
+    return bool(applied) and not difference(quota.hard, applied)
 
 
 def _hard(quota: ResourceQuota) -> ResourceList:

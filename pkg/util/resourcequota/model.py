@@ -51,6 +51,8 @@ class Policy:
     is older than its target pod, and status.used then already counts the pod."""
     hold_limit: float = 600.0
     """A source pod that never ends keeps its room no longer than this after its migration."""
+    compensate: bool = True
+    """A migration that is refused although its entry is applied gets what is missing."""
     render: bool = False
     """Every limit of the namespace annotation is kept in spec.hard, not only what is scaled."""
 

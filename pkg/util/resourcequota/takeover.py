@@ -112,7 +112,9 @@ class _Planning:
         """The namespace lost its annotation: what we added goes, and with it the reason for every entry."""
         if not (is_default(self.quota) and self._ours and not self.observed.limits):
             return
-        foreign = self.observed.memory.unexplained  # found when the quota was taken over, and perhaps never applied
+        foreign = (
+            self.observed.memory.unexplained
+        )  # found when the quota was taken over, and perhaps never applied
         ours = [e for e in self.journal.entries() if e.target.kind != "uid" and e.key not in foreign]
         try:
             added = total([*(entry.resources for entry in ours), self.journal.compensation])
@@ -217,6 +219,10 @@ class _Planning:
         self._compensate(found, without, stands)
         wanted = scaled_hard(base, deltas, self._standing_compensation())
         self.hard = difference(self.quota.hard, wanted)
+        if wanted == base or is_default(self.quota):
+            self.journal.remove(constants.ANNOTATION_APPLIED)
+        else:
+            self.journal.put(constants.ANNOTATION_APPLIED, wanted)
 
     def _standing_compensation(self) -> Mapping[str, Quantity]:
         """Garbage counts as none: it is ours to write."""
@@ -231,7 +237,7 @@ class _Planning:
         """Room for the target pods that quota refused although their entries are applied: exactly what is
         missing."""
         refused = [c for c in found if c.refused and c.future and self.journal.has(migrating_key(c.vm_name))]
-        if not refused:
+        if not refused or not self.policy.compensate:
             self.journal.remove(constants.ANNOTATION_MIGRATING_COMPENSATION)
             return
         needed = total([*(claim.future for claim in refused), *self._reserved(found, refused)])
