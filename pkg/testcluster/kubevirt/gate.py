@@ -55,6 +55,10 @@ class Gate:
         since = self._reserved.get(key)
         return since is not None and self._clock.loop() - since < _UNSEEN
 
+    def is_waiting(self, key: str) -> bool:
+        """Whether the migration waits for a place: it will be woken."""
+        return key in self._waiting
+
     def leave(self, key: str) -> None:
         """The place is free again, or its pod is in the cache and counts there; whoever waits may move up."""
         self._waiting.pop(key, None)

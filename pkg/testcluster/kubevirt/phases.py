@@ -63,7 +63,8 @@ def decide(view: View) -> Step:
     migration = view.migration
     if migration.phase in c.FINAL_PHASES:
         return _finish(view)
-    if not migration.deleting and (metadata := _unmarked(view)):
+    if migration.phase and not migration.deleting and (metadata := _unmarked(view)):
+        # In KubeVirt a webhook marks it at birth. Here Pending comes first: it is what everybody waits for.
         return WriteMigration({"metadata": metadata}, subresource="")
     if loss := _loss(view):
         return _lose(view, loss)

@@ -54,76 +54,103 @@ class Configuration:
         return limits(deployed_configuration(self._kubevirts.list()), self._options)
 
 
+class Parts:
+    """What several handlers share."""
+
+    def __init__(self, management: Management, options: Options) -> None:
+        self.options = options
+        self.clock = Clock()
+        self.recorder = management.recorder(COMPONENT)
+        self.configuration = Configuration(management, options)
+        self.machines = management.controller(MACHINES)
+        self.instances = management.controller(INSTANCES)
+        self.migrations = management.controller(MIGRATIONS)
+        self.pod_client = management.pods.client
+        self.transport = management.client.transport
+        self.found_pods = Pods(management.pods.cache())
+        self.found_migrations = Migrations(self.migrations.cache())
+        self.placement = Placement(management.controller(NODES).cache(), self.found_pods)
+        self.launching, self.migrating = self._creator(), self._creator()
+        self.gate = Gate(
+            self.found_migrations,
+            self.instances.cache(),
+            self.found_pods,
+            self.configuration.limits,
+            self.migrations.enqueue_key,
+            self.clock,
+        )
+        self.hotplug = Hotplug(
+            self.pod_client, self.found_pods, self.launching, self.configuration.rendering, self.clock
+        )
+
+    def _creator(self) -> Creator:
+        refusals = Refusals(self.options.first_retry, self.options.max_retry)
+        return Creator(self.pod_client, self.placement, refusals, self.recorder, self.clock)
+
+
 def register(management: Management, options: Options) -> None:
     """Give the management its handlers; start it afterwards."""
-    machines, instances = management.controller(MACHINES), management.controller(INSTANCES)
-    migrations, pods = management.controller(MIGRATIONS), management.pods
-    clock, recorder = Clock(), management.recorder(COMPONENT)
-    configuration = Configuration(management, options)
-    found_pods, found_migrations = Pods(pods.cache()), Migrations(migrations.cache())
-    placement = Placement(management.controller(NODES).cache(), found_pods)
+    parts = Parts(management, options)
+    machines = MachineHandler(
+        parts.machines.client, parts.instances.client, parts.instances.cache(), parts.clock
+    )
+    operator = OperatorHandler(management.kubevirts.client, parts.gate, options)
+    parts.machines.on_change("vm-controller", machines.on_machine_changed)
+    parts.instances.on_change("vmi-controller", instance_handler(parts).on_instance_changed)
+    parts.migrations.on_change("migration-controller", migration_handler(parts).on_migration_changed)
+    management.kubevirts.on_change("virt-operator", operator.on_kubevirt_changed)
+    launching, migrating = parts.launching.refusals, parts.migrating.refusals
+    wakeups.connect(management, parts.found_pods, parts.found_migrations, parts.gate, launching, migrating)
 
-    def creator() -> Creator:
-        refusals = Refusals(options.first_retry, options.max_retry)
-        return Creator(pods.client, placement, refusals, recorder, clock)
 
-    launching, migrating = creator(), creator()
-    gate = Gate(
-        found_migrations,
-        instances.cache(),
-        found_pods,
-        configuration.limits,
-        migrations.enqueue_key,
-        clock,
+def instance_handler(parts: Parts) -> InstanceHandler:
+    """VMI → launcher pod."""
+    ending = Ending(
+        pod_client=parts.pod_client,
+        pods=parts.found_pods,
+        migrations=parts.found_migrations,
+        machines=parts.machines.cache(),
+        options=parts.options,
+        clock=parts.clock,
     )
-    hotplug = Hotplug(pods.client, found_pods, launching, configuration.rendering, clock)
-    machine_handler = MachineHandler(machines.client, instances.client, instances.cache(), clock)
-    instance_handler = InstanceHandler(
-        instances=instances.client,
-        machines=machines.client,
-        machine_cache=machines.cache(),
-        pod_client=pods.client,
-        pods=found_pods,
-        creator=launching,
-        placement=placement,
-        ending=Ending(
-            pod_client=pods.client,
-            pods=found_pods,
-            migrations=found_migrations,
-            machines=machines.cache(),
-            options=options,
-            clock=clock,
-        ),
-        hotplug=hotplug,
-        rendering=configuration.rendering,
-        clock=clock,
+    return InstanceHandler(
+        instances=parts.instances.client,
+        machines=parts.machines.client,
+        machine_cache=parts.machines.cache(),
+        pod_client=parts.pod_client,
+        pods=parts.found_pods,
+        creator=parts.launching,
+        placement=parts.placement,
+        ending=ending,
+        hotplug=parts.hotplug,
+        rendering=parts.configuration.rendering,
+        clock=parts.clock,
     )
-    migration_handler = MigrationHandler(
-        migration_client=migrations.client,
-        instance_client=instances.client,
-        pod_client=pods.client,
-        migrations=found_migrations,
-        instances=instances.cache(),
-        machines=machines.cache(),
-        pods=found_pods,
-        targets=Targets(
-            pods=found_pods,
-            creator=migrating,
-            placement=placement,
-            gate=gate,
-            hotplug=hotplug,
-            rendering=configuration.rendering,
-            clock=clock,
-            transport=management.client.transport,
-        ),
-        rendering=configuration.rendering,
-        recorder=recorder,
-        options=options,
-        clock=clock,
+
+
+def migration_handler(parts: Parts) -> MigrationHandler:
+    """VMIM → target pod and phases."""
+    targets = Targets(
+        pods=parts.found_pods,
+        creator=parts.migrating,
+        placement=parts.placement,
+        gate=parts.gate,
+        hotplug=parts.hotplug,
+        rendering=parts.configuration.rendering,
+        clock=parts.clock,
+        transport=parts.transport,
     )
-    machines.on_change("vm-controller", machine_handler.on_machine_changed)
-    instances.on_change("vmi-controller", instance_handler.on_instance_changed)
-    migrations.on_change("migration-controller", migration_handler.on_migration_changed)
-    operator_handler = OperatorHandler(management.kubevirts.client, gate, options)
-    management.kubevirts.on_change("virt-operator", operator_handler.on_kubevirt_changed)
-    wakeups.connect(management, found_pods, found_migrations, launching.refusals, migrating.refusals)
+    return MigrationHandler(
+        migration_client=parts.migrations.client,
+        instance_client=parts.instances.client,
+        pod_client=parts.pod_client,
+        migrations=parts.found_migrations,
+        instances=parts.instances.cache(),
+        machines=parts.machines.cache(),
+        pods=parts.found_pods,
+        targets=targets,
+        rendering=parts.configuration.rendering,
+        recorder=parts.recorder,
+        options=parts.options,
+        clock=parts.clock,
+    )

@@ -126,10 +126,12 @@ class Targets:
             raise RetryAfter(_UNSEEN, "the pod was created a moment ago")
         wait = self._creator.refusals.wait(key, self._clock.loop())
         if wait > 0:
+            self._gate.wake()  # Whoever woke this one has room for another.
             raise RetryAfter(wait, "the target pod was refused")
         assert view.vmi is not None
         launchers = self._pods.launchers(view.vmi.key)
         if view.source is None or sum(not pod.terminal for pod in launchers) > 1:
+            self._gate.wake()
             raise RetryAfter(_BUSY, "an earlier pod of the VMI has not ended")
 
     def _unmarked(self, view: View) -> WriteMigration | None:

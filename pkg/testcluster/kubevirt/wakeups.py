@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from pkg.api.core import Pod, ResourceQuota
 from pkg.api.meta import Object
 from pkg.generic.factory import Management
+from pkg.testcluster.kubevirt.gate import Gate
 from pkg.testcluster.kubevirt.instance import is_launcher
 from pkg.testcluster.kubevirt.lookup import Migrations, Pods, instance_keys, is_active, migration_keys
 from pkg.testcluster.kubevirt.objects import (
@@ -22,6 +23,7 @@ def connect(
     management: Management,
     pods: Pods,
     migrations: Migrations,
+    gate: Gate,
     launching: Refusals,
     migrating: Refusals,
 ) -> None:
@@ -36,7 +38,7 @@ def connect(
     instance_controller.watch_related(management.resource_quotas, refused_by(launching))
     migration_controller.watch_related(management.pods, migrations_of(pods, migrations))
     migration_controller.watch_related(instance_controller, active_migrations(migrations))
-    migration_controller.watch_related(management.resource_quotas, refused_by(migrating))
+    migration_controller.watch_related(management.resource_quotas, refused_by(migrating, gate.is_waiting))
 
 
 def own_key(obj: Object) -> list[str]:
@@ -70,9 +72,15 @@ def active_migrations(migrations: Migrations) -> Callable[[VirtualMachineInstanc
     return lambda vmi: _active(migrations, vmi.key)
 
 
-def refused_by(refusals: Refusals) -> Callable[[ResourceQuota], list[str]]:
-    """Whatever was refused in a quota's namespace: it is tried again at once when the quota changes or goes."""
-    return lambda quota: refusals.quota_changed(quota.namespace)
+def refused_by(
+    refusals: Refusals, is_waiting: Callable[[str], bool] = lambda key: False
+) -> Callable[[ResourceQuota], list[str]]:
+    """Whatever was refused in a quota's namespace: it is tried again at once when the quota changes or goes.
+
+    Not what `is_waiting` for another reason: of three hundred that may not run yet nobody need be told every time that
+    a pod is counted.
+    """
+    return lambda quota: [key for key in refusals.quota_changed(quota.namespace) if not is_waiting(key)]
 
 
 def _active(migrations: Migrations, vmi_key: str) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 
 from pkg.api.core import Namespace
+from pkg.api.registry import RESOURCE_QUOTAS
 from pkg.generic.controller import Controller
 from pkg.generic.factory import Management
 from pkg.testcluster.rancher.namespace_controller import AGENT_NAMESPACE, ANNOTATION_RESTART, NamespaceHandler
@@ -42,8 +43,8 @@ class Agent:
 
 def register(management: Management, *, every_event: bool = False) -> Agent:
     """Give the management its handlers; start it afterwards."""
-    namespaces, quotas = management.namespaces, management.resource_quotas
-    handler = NamespaceHandler(quotas.client, quotas.cache(), every_event=every_event)
+    namespaces = management.namespaces
+    handler = NamespaceHandler(management.client.resource(RESOURCE_QUOTAS), every_event=every_event)
     agent = Agent(handler, namespaces)
     namespaces.on_change("agent", agent.on_namespace_changed)
     namespaces.on_change("resourcequota-sync", handler.on_namespace_changed)

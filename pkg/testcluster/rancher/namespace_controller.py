@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from typing import Any, Final
 
 from pkg.api.core import Namespace, ResourceQuota
 from pkg.client.errors import Conflict, Invalid, NotFound
 from pkg.client.resource_client import ResourceClient
-from pkg.generic.cache_reader import CacheReader
 from pkg.testcluster.rancher.limits import Unreadable, differs, render
 from pkg.util import constants
 
@@ -24,26 +24,23 @@ DEFAULT_QUOTA_SELECTOR: Final = f"{constants.LABEL_DEFAULT_RESOURCE_QUOTA}={cons
 class NamespaceHandler:
     """Renders each namespace's annotation once, and again when it changes or the agent restarts.
 
-    `every_event`: on every change of the namespace, whatever it was.
+    Quotas are read from the server, not from a cache: an agent that has just started knows what there is now, and what
+    was raised a moment ago must not be missed. `every_event`: on every change of the namespace, whatever it was.
     """
 
-    def __init__(
-        self,
-        quotas: ResourceClient[ResourceQuota],
-        quota_cache: CacheReader[ResourceQuota],
-        *,
-        every_event: bool = False,
-    ) -> None:
+    def __init__(self, quotas: ResourceClient[ResourceQuota], *, every_event: bool = False) -> None:
         self._quotas = quotas
-        self._quota_cache = quota_cache
         self._every_event = every_event
-        # What each namespace said when it was last rendered. Emptied by a restart of the agent.
-        # A new dict, not an empty one: what is under way then reports to the old one.
+        # What each namespace said when it was last rendered.
         self._rendered: dict[str, str] = {}
+        # All quotas as they were at the start, in one request; each namespace looks into it once.
+        self._at_start: asyncio.Future[list[ResourceQuota]] | None = None
+        self._looked: set[str] = set()
 
     def restart(self) -> None:
         """The agent starts anew: it knows nothing of what it has written before."""
-        self._rendered = {}
+        # New ones, not emptied ones: what is under way then reports to the old ones.
+        self._rendered, self._looked, self._at_start = {}, set(), None
 
     async def on_namespace_changed(self, key: str, namespace: Namespace | None) -> None:
         """Raises ApiError."""
@@ -68,19 +65,26 @@ class NamespaceHandler:
             return
         if not hard:
             return
-        quota = self._default_quota(namespace) or await self._uncached_quota(namespace)
+        quota = await self._default_quota(namespace)
         if quota is None:
             await self._create(namespace, annotation, hard)
         elif differs(quota.spec.hard, hard):
             await self._replace(quota, hard)
 
-    def _default_quota(self, namespace: str) -> ResourceQuota | None:
-        return _first(self._quota_cache.list(namespace))
+    async def _default_quota(self, namespace: str) -> ResourceQuota | None:
+        if namespace not in self._looked:
+            self._looked.add(namespace)
+            if self._at_start is None:
+                self._at_start = asyncio.ensure_future(self._list(""))
+            found = [quota for quota in await asyncio.shield(self._at_start) if quota.namespace == namespace]
+            if found:
+                return _first(found)
+        # Asked once more before one is created: a second default quota would stay.
+        return _first(await self._list(namespace))
 
-    async def _uncached_quota(self, namespace: str) -> ResourceQuota | None:
-        """Asked before one is created: a second default quota would stay."""
+    async def _list(self, namespace: str) -> list[ResourceQuota]:
         quotas, _ = await self._quotas.list(namespace, label_selector=DEFAULT_QUOTA_SELECTOR)
-        return _first(quotas)
+        return quotas
 
     async def _create(self, namespace: str, annotation: str, hard: dict[str, str]) -> None:
         try:
@@ -121,9 +125,4 @@ def quota_body(namespace: str, annotation: str, hard: dict[str, str]) -> dict[st
 
 
 def _first(quotas: list[ResourceQuota]) -> ResourceQuota | None:
-    fitting = [
-        quota
-        for quota in quotas
-        if quota.labels.get(constants.LABEL_DEFAULT_RESOURCE_QUOTA) == constants.TRUE
-    ]
-    return min(fitting, key=lambda quota: quota.name, default=None)
+    return min(quotas, key=lambda quota: quota.name, default=None)

@@ -163,8 +163,12 @@ def test_a_running_target_of_a_vmi_with_hotplugged_volumes_asks_for_an_attachmen
     assert decide(view) == CreateAttachment()
 
 
-def test_a_new_migration_is_marked_before_anything_else() -> None:
-    step = decide(look(migration=vmim(finalizers=["somebody.else/s"], labels={})))
+def test_a_new_migration_becomes_pending_before_it_is_marked() -> None:
+    assert status(decide(look(migration=vmim(finalizers=[], labels={}))))["phase"] == "Pending"
+
+
+def test_a_pending_migration_is_marked_before_anything_is_created_for_it() -> None:
+    step = decide(look(migration=vmim(phase="Pending", finalizers=["somebody.else/s"], labels={})))
     assert step == WriteMigration(
         {
             "metadata": {
@@ -177,7 +181,7 @@ def test_a_new_migration_is_marked_before_anything_else() -> None:
 
 
 def test_a_vmi_name_that_is_no_label_value_is_not_made_one() -> None:
-    step = decide(look(migration=vmim(vmi_name="v" * 64, labels={}, finalizers=[])))
+    step = decide(look(migration=vmim(phase="Pending", vmi_name="v" * 64, labels={}, finalizers=[])))
     assert isinstance(step, WriteMigration)
     assert "labels" not in step.patch["metadata"]
 

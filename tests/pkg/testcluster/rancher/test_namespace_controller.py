@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 import pytest
 
 from pkg.api.core import Namespace, ResourceQuota
-from pkg.cache.store import Indexer
-from pkg.client.errors import Conflict, NotFound
-from pkg.generic.cache_reader import CacheReader
+from pkg.client.errors import Conflict, NotFound, Unreachable
 from pkg.testcluster.rancher.agent import Agent
 from pkg.testcluster.rancher.namespace_controller import NamespaceHandler
 
@@ -40,31 +37,37 @@ def quota(
 
 
 class Quotas:
-    """A client and a cache of quotas; `hidden` ones the cache does not show yet."""
+    """The server's quotas, and what was asked and written."""
 
-    def __init__(self, *seen: ResourceQuota, hidden: Sequence[ResourceQuota] = ()) -> None:
-        self.indexer: Indexer[ResourceQuota] = Indexer()
-        self.indexer.replace(seen)
-        self.hidden = list(hidden)
+    def __init__(self, *quotas: ResourceQuota) -> None:
+        self.objects = {quota.key: quota for quota in quotas}
+        self.listed: list[str] = []
         self.created: list[dict[str, Any]] = []
         self.patched: list[tuple[str, Any]] = []
         self.error: Exception | None = None
 
+    def put(self, changed: ResourceQuota) -> None:
+        self.objects[changed.key] = changed
+
     async def list(self, namespace: str, *, label_selector: str) -> tuple[list[ResourceQuota], str]:
         assert label_selector == f"{LABEL}=true"
-        return [*self.indexer.list(), *self.hidden], "1"
+        self.listed.append(namespace)
+        found = [quota for quota in self.objects.values() if namespace in ("", quota.namespace)]
+        return [quota for quota in found if quota.labels.get(LABEL) == "true"], "1"
 
     async def create(self, body: dict[str, Any], namespace: str) -> ResourceQuota:
         self._fail()
         self.created.append(body)
         made = quota(body["spec"]["hard"], "default-new", ns=namespace)
-        self.indexer.add(made)
+        self.put(made)
         return made
 
     async def json_patch(self, name: str, ops: list[dict[str, Any]], namespace: str) -> ResourceQuota:
         self._fail()
         self.patched.append((name, ops))
-        return quota(ops[0]["value"], name)
+        changed = quota(ops[0]["value"], name, ns=namespace)
+        self.put(changed)
+        return changed
 
     def _fail(self) -> None:
         if self.error is not None:
@@ -74,7 +77,7 @@ class Quotas:
 
 def handler(quotas: Quotas, **options: Any) -> NamespaceHandler:
     client: Any = quotas
-    return NamespaceHandler(client, CacheReader(quotas.indexer), **options)
+    return NamespaceHandler(client, **options)
 
 
 def replaced(name: str = "default-abc", hard: dict[str, str] | None = None) -> tuple[str, Any]:
@@ -99,10 +102,39 @@ async def test_a_missing_quota_is_created_with_the_annotation_on_it() -> None:
     ]
 
 
-async def test_a_quota_that_the_cache_does_not_show_yet_is_not_created_twice() -> None:
-    quotas = Quotas(hidden=[quota(RAISED)])
-    await handler(quotas).on_namespace_changed("ns", namespace())
-    assert quotas.created == []
+async def test_a_quota_that_appeared_since_the_start_is_not_created_twice() -> None:
+    quotas = Quotas()
+    rancher = handler(quotas)
+    await rancher.on_namespace_changed("first", namespace("first", annotation='{"limit":{"pods":"1"}}'))
+    quotas.put(quota(RAISED))
+    await rancher.on_namespace_changed("ns", namespace())
+    assert len(quotas.created) == 1
+    assert quotas.patched == [replaced()]
+
+
+async def test_a_start_reads_all_quotas_at_once() -> None:
+    quotas = Quotas(*(quota(RAISED, ns=f"ns{number}") for number in range(5)))
+    rancher = handler(quotas)
+    for number in range(5):
+        await rancher.on_namespace_changed(f"ns{number}", namespace(f"ns{number}"))
+    assert quotas.listed == [""]
+    assert len(quotas.patched) == 5
+
+
+async def test_a_failed_look_is_repeated() -> None:
+    quotas = Quotas(quota(RAISED))
+    whole, failures = quotas.list, [Unreachable("no")]
+
+    async def failing(namespace: str, *, label_selector: str) -> tuple[list[ResourceQuota], str]:
+        if failures:
+            raise failures.pop()
+        return await whole(namespace, label_selector=label_selector)
+
+    quotas.list = failing  # type: ignore[method-assign]
+    rancher = handler(quotas)
+    with pytest.raises(Unreachable):
+        await rancher.on_namespace_changed("ns", namespace())
+    await rancher.on_namespace_changed("ns", namespace())
     assert quotas.patched == [replaced()]
 
 
@@ -146,7 +178,7 @@ async def test_a_quota_that_somebody_raises_stays_until_the_annotation_changes()
     quotas = Quotas(quota(BASE))
     rancher = handler(quotas)
     await rancher.on_namespace_changed("ns", namespace())
-    quotas.indexer.update(quota(RAISED))
+    quotas.put(quota(RAISED))
     await rancher.on_namespace_changed("ns", namespace(version="2", other="changed"))
     assert quotas.patched == []
     await rancher.on_namespace_changed("ns", namespace(annotation='{"limit":{"limitsCpu":"4"}}', version="3"))
@@ -157,7 +189,7 @@ async def test_or_until_any_change_of_the_namespace_if_that_is_asked_for() -> No
     quotas = Quotas(quota(BASE))
     rancher = handler(quotas, every_event=True)
     await rancher.on_namespace_changed("ns", namespace())
-    quotas.indexer.update(quota(RAISED))
+    quotas.put(quota(RAISED))
     await rancher.on_namespace_changed("ns", namespace())
     assert quotas.patched == []
     await rancher.on_namespace_changed("ns", namespace(version="2", other="changed"))
@@ -190,7 +222,7 @@ async def test_a_namespace_that_is_gone_and_comes_back_is_rendered_anew() -> Non
     rancher = handler(quotas)
     await rancher.on_namespace_changed("ns", namespace())
     await rancher.on_namespace_changed("ns", None)
-    quotas.indexer.update(quota(RAISED))
+    quotas.put(quota(RAISED))
     await rancher.on_namespace_changed("ns", namespace())
     assert quotas.patched == [replaced()]
 
@@ -199,7 +231,7 @@ async def test_a_restart_puts_every_quota_back() -> None:
     quotas = Quotas(quota(BASE))
     rancher = handler(quotas)
     await rancher.on_namespace_changed("ns", namespace())
-    quotas.indexer.update(quota(RAISED))
+    quotas.put(quota(RAISED))
     rancher.restart()
     await rancher.on_namespace_changed("ns", namespace())
     assert quotas.patched == [replaced()]
@@ -216,6 +248,7 @@ async def test_a_restart_while_a_namespace_is_being_rendered_is_not_lost() -> No
 
     quotas.json_patch = restarted_meanwhile  # type: ignore[method-assign]
     await rancher.on_namespace_changed("ns", namespace())
+    quotas.put(quota(RAISED))
     await rancher.on_namespace_changed("ns", namespace())
     assert len(quotas.patched) == 2
 

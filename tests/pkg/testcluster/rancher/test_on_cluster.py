@@ -133,7 +133,6 @@ async def restart_by_annotation(live: Live, value: str) -> None:
 async def test_fifty_restarts_in_a_row_are_fifty_restarts(cluster: Cluster, live: Live) -> None:
     for number in range(50):
         await raise_quota(live)
-        await live.quota(hard_is(RAISED))
         await restart_by_annotation(live, f"number {number}")
         await live.quota(hard_is(BASE))
 

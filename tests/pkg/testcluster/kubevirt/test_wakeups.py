@@ -1,0 +1,88 @@
+"""Which change of one object has which others looked at."""
+
+from __future__ import annotations
+
+import pytest
+
+from pkg.api.core import Pod, ResourceQuota
+from pkg.client.errors import Forbidden
+from pkg.testcluster.kubevirt.refusals import Refusals
+from pkg.testcluster.kubevirt.wakeups import (
+    active_migrations,
+    instances_of,
+    migrations_of,
+    own_key,
+    refused_by,
+)
+from tests.pkg.testcluster.kubevirt.fakes import World
+from tests.pkg.testcluster.kubevirt.samples import attachment, convert, launcher, metadata, running, vm, vmim
+
+QUOTA = convert({"metadata": metadata("q")}, ResourceQuota)
+PLAIN = convert({"metadata": metadata("web"), "spec": {}}, Pod)
+
+
+@pytest.fixture
+def world() -> World:
+    world = World()
+    world.pods.seed(launcher(), launcher("target", job="m1"))
+    world.migrations.seed(
+        vmim("m1", phase="Scheduling"), vmim("m2", phase="Pending"), vmim("m0", phase="Succeeded"),
+        vmim("other", phase="Pending", vmi_name="vm2"),
+    )  # fmt: skip
+    return world
+
+
+INSTANCES = {
+    "a launcher's VMI": (launcher(), ["t1/vm1"]),
+    "the VMI of the launcher that an attachment pod belongs to": (attachment(), ["t1/vm1"]),
+    "none of an attachment pod whose launcher is gone": (attachment("gone"), []),
+    "none of somebody's pod": (PLAIN, []),
+}
+
+
+@pytest.mark.parametrize(("pod", "keys"), INSTANCES.values(), ids=INSTANCES.keys())
+def test_instances_of(world: World, pod: Pod, keys: list[str]) -> None:
+    assert instances_of(world.found_pods)(pod) == keys
+
+
+MIGRATIONS = {
+    "those that wait for a source to end": (launcher(), {"t1/m1", "t1/m2"}),
+    "a target's own and those that wait for it": (launcher("target", job="m1"), {"t1/m1", "t1/m2"}),
+    "an attachment pod's own": (
+        attachment("target", annotations={"kubevirt.io/migrationJobName": "m1"}),
+        {"t1/m1"},
+    ),
+    "none of somebody's pod": (PLAIN, set()),
+}
+
+
+@pytest.mark.parametrize(("pod", "keys"), MIGRATIONS.values(), ids=MIGRATIONS.keys())
+def test_migrations_of(world: World, pod: Pod, keys: set[str]) -> None:
+    assert set(migrations_of(world.found_pods, world.found_migrations)(pod)) == keys
+
+
+def test_a_vmi_concerns_its_migrations_that_have_not_ended(world: World) -> None:
+    assert set(active_migrations(world.found_migrations)(running())) == {"t1/m1", "t1/m2"}
+
+
+def test_a_vm_and_its_vmi_have_one_key() -> None:
+    assert own_key(vm()) == own_key(running()) == ["t1/vm1"]
+
+
+def refused(*keys: str) -> Refusals:
+    refusals = Refusals()
+    for key in keys:
+        refusals.refused(key, Forbidden("exceeded quota", status=403), generation=0, now=0.0)
+    return refusals
+
+
+def test_a_quota_concerns_what_was_refused_in_its_namespace() -> None:
+    refusals = refused("t1/m1", "t2/m1")
+    assert refused_by(refusals)(QUOTA) == ["t1/m1"]
+    assert refusals.wait("t1/m1", 0.0) == 0.0
+
+
+def test_but_not_who_waits_for_a_place_first() -> None:
+    refusals = refused("t1/m1", "t1/m2")
+    assert refused_by(refusals, {"t1/m2"}.__contains__)(QUOTA) == ["t1/m1"]
+    assert refusals.wait("t1/m2", 0.0) == 0.0
