@@ -25,15 +25,17 @@ from pkg.util.resourcequota.calculator import (
     scaled_hard,
 )
 from pkg.util.resourcequota.compensation import MemoryState, compensation_for
-from pkg.util.resourcequota.demand import Demand, Standing, demands
+from pkg.util.resourcequota.demand import Demand, Standing, demands, is_finished
 from pkg.util.resourcequota.errors import (
     InvalidEntry,
     InvalidNamespaceAnnotation,
     NoLimits,
     ResourceQuotaError,
 )
-from pkg.util.resourcequota.model import Memory, Observed, Plan, Policy
+from pkg.util.resourcequota.exact import target_usage
+from pkg.util.resourcequota.model import EstimateKind, Memory, Observed, Plan, Policy
 from pkg.util.resourcequota.participation import is_off
+from pkg.util.resourcequota.sides import assign, sides_by_vm
 
 SCALED = (LIMITS_CPU, LIMITS_MEMORY)
 """The resources that Harvester scales."""
@@ -140,10 +142,19 @@ class _Planning:
 
     def _need(self, vmi: VirtualMachineInstance) -> Mapping[str, Quantity] | None:
         try:
+            if self.policy.estimate is EstimateKind.EXACT:
+                return self._exact(vmi)
             return self.observed.estimate(vmi, self.quota.hard)
         except QuantityError as exc:
             self.problems.append(NoLimits(f"VM {vmi.name}: {exc}"))
             return None
+
+    def _exact(self, vmi: VirtualMachineInstance) -> Mapping[str, Quantity]:
+        """What quota will count of the target, of the two resources that Harvester reads in an entry."""
+        active = {m.uid for m in self.observed.migrations if not is_finished(m)}
+        placed = assign(sides_by_vm(self.observed.pods).get(vmi.name, ()), vmi, active)
+        usage = target_usage(vmi, placed.main, self.observed.rendering, self.quota.spec)
+        return {name: usage[name] for name in SCALED if name in usage and name in self.quota.hard}
 
     def _scale(self, claims: Mapping[str, Demand], base: Mapping[str, Quantity]) -> None:
         """spec.hard = base + entries + compensation. Garbage in an entry: spec.hard is left alone."""
