@@ -1,12 +1,26 @@
-"""One embedded cluster for all end-to-end tests of a run, with its stand-ins. It ends with the run, however that ends."""
+"""One embedded cluster for all end-to-end tests of a run, with its stand-ins. It ends with the run, however that ends.
+
+Tests that play KubeVirt and Rancher themselves ask for `alone`: the stand-ins stand still for that module.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import contextlib
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from pkg.testcluster.cluster import Cluster, EmbeddedCluster
+from pkg.testcluster import processes
+from pkg.testcluster.cluster import STAND_INS, Cluster, EmbeddedCluster
+from tests.e2e.api import Api
+from tests.e2e.program import Program
+from tests.e2e.tenant import Tenant
+
+StartController = Callable[..., Program]
+MakeTenant = Callable[..., Tenant]
 
 
 @pytest.fixture(scope="session")
@@ -14,3 +28,89 @@ def cluster() -> Iterator[Cluster]:
     """`cluster.kubeconfig` is a cluster admin's; `cluster.directory` holds the logs."""
     with EmbeddedCluster() as running:
         yield running
+
+
+@pytest.fixture(scope="module")
+def alone(cluster: Cluster) -> Iterator[None]:
+    """Without stand-ins, for a module. Its tenants are gone (or going) when they come back."""
+    for name in STAND_INS:
+        processes.find(cluster.directory, name).signal(signal.SIGKILL)
+    yield
+    for name in STAND_INS:
+        cluster.restart(name)
+
+
+@contextlib.contextmanager
+def frozen(cluster: Cluster, name: str) -> Iterator[None]:
+    """One of the cluster's processes stands still; what it has in its hands stays there."""
+    process = processes.find(cluster.directory, name)
+    process.signal(signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        process.signal(signal.SIGCONT)
+
+
+@pytest.fixture(scope="session")
+def kubeconfig(cluster: Cluster) -> Path:
+    return cluster.kubeconfig
+
+
+@pytest.fixture(scope="session")
+def api(kubeconfig: Path) -> Api:
+    return Api(kubeconfig)
+
+
+@pytest.fixture
+def tenant(api: Api) -> Iterator[MakeTenant]:
+    """Makes namespaces that go with the test."""
+    made: list[Tenant] = []
+
+    def make(name: str = "", **given: Any) -> Tenant:
+        made.append(Tenant(api, name, **given))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.leave()
+
+
+class Controllers:
+    """Starts `headroom controller` against the cluster, and ends by pid whatever still runs at the end."""
+
+    def __init__(self, kubeconfig: Path, logs: Path) -> None:
+        self._kubeconfig = kubeconfig
+        self._logs = logs
+        self._started: list[Program] = []
+
+    def __call__(self, mode: str = "takeover", *arguments: str, ready: bool = True) -> Program:
+        """`mode` with Harvester's estimate (the seeds' numbers) unless `arguments` say otherwise."""
+        log = self._logs / f"controller-{len(self._started)}.log"
+        given = ["controller", "--kubeconfig", str(self._kubeconfig), "--mode", mode, *arguments]
+        if "--estimate" not in arguments:
+            given += ["--estimate", "harvester"]
+        program = Program(log, *given)
+        self._started.append(program)
+        return program.wait_ready() if ready else program
+
+    def end(self) -> None:
+        for program in self._started:
+            program.kill()
+
+
+@pytest.fixture
+def controller(kubeconfig: Path, tmp_path: Path) -> Iterator[StartController]:
+    """Starts controllers for one test."""
+    controllers = Controllers(kubeconfig, tmp_path)
+    yield controllers
+    controllers.end()
+
+
+@pytest.fixture(scope="module")
+def shared_controller(
+    kubeconfig: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[StartController]:
+    """Starts controllers for a whole module."""
+    controllers = Controllers(kubeconfig, tmp_path_factory.mktemp("controllers"))
+    yield controllers
+    controllers.end()

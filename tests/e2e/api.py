@@ -1,0 +1,203 @@
+"""A client of the embedded API server that shares no code with the product: blocking, JSON in and out."""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import json
+import ssl
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode, urlsplit
+
+Raw = dict[str, Any]
+
+CORE = "/api/v1"
+KUBEVIRT = "/apis/kubevirt.io/v1"
+MERGE_PATCH = "application/merge-patch+json"
+
+
+class ApiFailure(Exception):
+    """An answer that is no success."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(f"{status}: {message}")
+        self.status = status
+        self.message = message
+
+
+class Api:
+    """Requests as the user of a kubeconfig, or as `user` by impersonation. One connection a thread."""
+
+    def __init__(self, kubeconfig: Path, *, user: str = "", groups: tuple[str, ...] = ()) -> None:
+        self.kubeconfig = kubeconfig
+        config = json.loads(kubeconfig.read_text())
+        cluster, credentials = config["clusters"][0]["cluster"], config["users"][0]["user"]
+        self.address = urlsplit(cluster["server"]).netloc
+        self._tls = _tls(cluster, credentials)
+        self._local = threading.local()
+        self._headers = {"Impersonate-User": user} if user else {}
+        self._groups = groups
+
+    def as_user(self, user: str, *groups: str) -> Api:
+        """The same server, as somebody else."""
+        return Api(self.kubeconfig, user=user, groups=groups)
+
+    def get(self, path: str, **query: str) -> Raw:
+        return self._send("GET", path + (f"?{urlencode(query)}" if query else ""))
+
+    def find(self, path: str) -> Raw | None:
+        """None when there is no such object."""
+        try:
+            return self.get(path)
+        except ApiFailure as failure:
+            if failure.status == 404:
+                return None
+            raise
+
+    def items(self, path: str, **query: str) -> list[Raw]:
+        found: list[Raw] = self.get(path, **query)["items"]
+        return found
+
+    def create(self, path: str, body: Mapping[str, Any]) -> Raw:
+        return self._send("POST", path, body)
+
+    def patch(self, path: str, patch: Mapping[str, Any]) -> Raw:
+        """A JSON merge patch: null removes a key."""
+        return self._send("PATCH", path, patch, MERGE_PATCH)
+
+    def replace(self, path: str, body: Mapping[str, Any]) -> Raw:
+        return self._send("PUT", path, body)
+
+    def delete(self, path: str, **query: str) -> None:
+        """Nothing happens when it is gone already."""
+        try:
+            self._send("DELETE", path + (f"?{urlencode(query)}" if query else ""))
+        except ApiFailure as failure:
+            if failure.status != 404:
+                raise
+
+    def watch(self, path: str, **query: str) -> Watch:
+        """Every version of what is there and comes, from now on, until the watch is closed."""
+        return Watch(self.connection(timeout=None), path, query)
+
+    def connection(self, timeout: float | None = 20.0) -> http.client.HTTPSConnection:
+        return http.client.HTTPSConnection(self.address, timeout=timeout, context=self._tls)
+
+    def _send(
+        self, method: str, path: str, body: Mapping[str, Any] | None = None, content: str = "application/json"
+    ) -> Raw:
+        data = None if body is None else json.dumps(body).encode()
+        for attempt in (1, 2):
+            try:
+                return self._once(method, path, data, content)
+            except (ConnectionError, http.client.HTTPException):
+                self._local.connection = None
+                if attempt == 2 or method == "POST":
+                    raise
+        raise AssertionError("unreachable")
+
+    def _once(self, method: str, path: str, data: bytes | None, content: str) -> Raw:
+        connection: http.client.HTTPSConnection | None = getattr(self._local, "connection", None)
+        if connection is None:
+            connection = self._local.connection = self.connection()
+        connection.putrequest(method, path)
+        for name, value in {**self._headers, "Content-Type": content}.items():
+            connection.putheader(name, value)
+        for group in self._groups:
+            connection.putheader("Impersonate-Group", group)
+        connection.putheader("Content-Length", str(len(data or b"")))
+        connection.endheaders(data)
+        response = connection.getresponse()
+        answer = response.read()
+        if response.status >= 300:
+            raise ApiFailure(response.status, _message(answer))
+        decoded: Raw = json.loads(answer)
+        return decoded
+
+
+@dataclass
+class Seen:
+    """An event of a watch: ADDED, MODIFIED or DELETED, and when it arrived (monotonic seconds)."""
+
+    type: str
+    object: Raw
+    at: float = field(default_factory=time.monotonic)
+
+
+class Watch:
+    """A watch in a thread of its own. `with api.watch(path) as versions: …; versions.seen`."""
+
+    def __init__(self, connection: http.client.HTTPSConnection, path: str, query: Mapping[str, str]) -> None:
+        self.seen: list[Seen] = []
+        self._connection = connection
+        connection.request("GET", f"{path}?{urlencode({'watch': 'true', **query})}")
+        self._response = connection.getresponse()
+        self._socket = connection.sock
+        self._thread = threading.Thread(target=self._read, daemon=True)
+
+    def __enter__(self) -> Watch:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        if self._socket is not None:
+            try:
+                self._socket.shutdown(2)
+            except OSError:
+                pass
+        self._thread.join(5)
+        self._connection.close()
+
+    def _read(self) -> None:
+        try:
+            while line := self._response.readline():
+                event = json.loads(line)
+                self.seen.append(Seen(event["type"], event["object"]))
+        except (OSError, ValueError, AttributeError, http.client.HTTPException):
+            return
+
+
+def eventually(look: Callable[[], Any], timeout: float = 10.0, every: float = 0.02) -> Any:
+    """The first true thing that `look` says; AssertionError with the last one when the time is over."""
+    deadline = time.monotonic() + timeout
+    while True:
+        found = look()
+        if found:
+            return found
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not within {timeout:g} s: {found!r}")
+        time.sleep(every)
+
+
+def polls(timeout: float, every: float = 0.02) -> Iterator[float]:
+    """Seconds that have passed, again and again until the timeout."""
+    began = time.monotonic()
+    while (passed := time.monotonic() - began) < timeout:
+        yield passed
+        time.sleep(every)
+
+
+def _tls(cluster: Mapping[str, str], user: Mapping[str, str]) -> ssl.SSLContext:
+    authority = base64.b64decode(cluster["certificate-authority-data"]).decode()
+    context = ssl.create_default_context(cadata=authority)
+    with tempfile.TemporaryDirectory() as folder:
+        for name in ("certificate", "key"):
+            Path(folder, name).write_bytes(base64.b64decode(user[f"client-{name}-data"]))
+        context.load_cert_chain(f"{folder}/certificate", f"{folder}/key")
+    return context
+
+
+def _message(answer: bytes) -> str:
+    try:
+        return str(json.loads(answer).get("message", ""))
+    except (ValueError, AttributeError):
+        return answer[:300].decode("utf-8", "replace")

@@ -1,0 +1,198 @@
+"""A namespace under quota, its VMs and their migrations, driven by hand: who plays KubeVirt is the test."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from pkg.util.quantity import Quantity
+from tests.e2e.api import CORE, KUBEVIRT, Api, Raw, Watch, eventually
+
+ANNOTATION = "field.cattle.io/resourceQuota"
+DEFAULT = "resourcequota.management.cattle.io/default-resource-quota"
+SKIP = "harvesterhci.io/skipResourceQuotaAutoScaling"
+OWNER = "headroom.harvesterhci.io/owner"
+RESYNC = "harvesterhci.io/migratingScalingResyncNeeded"
+COMPENSATION = "harvesterhci.io/migratingCompensation"
+MIGRATION_UID = "harvesterhci.io/migrationUID"
+STATE = "harvesterhci.io/migrationState"
+TIMESTAMP = "harvesterhci.io/timestamp"
+
+BASE = {"limitsCpu": "3000m", "limitsMemory": "5000Mi"}
+HARD = {"limits.cpu": "3", "limits.memory": "5000Mi"}
+ENTRY = {"limits.cpu": "2", "limits.memory": "4737464313"}
+RAISED = {"limits.cpu": "5", "limits.memory": "9980344313"}
+"""The seed's numbers."""
+
+_numbers = itertools.count(1)
+
+
+def entry_keys(annotations: Mapping[str, str]) -> list[str]:
+    """The migrating entries' keys, in order."""
+    return sorted(
+        key
+        for key in annotations
+        if key.startswith(("harvesterhci.io/migrating-", "harvesterhci.io/migratingUID-"))
+    )
+
+
+def by_value(resources: Mapping[str, Any]) -> dict[str, Quantity]:
+    return {name: Quantity.parse(text) for name, text in resources.items()}
+
+
+class Tenant:
+    """A namespace with the seed's limits: annotation 3000m / 5000Mi and the default quota that Rancher rendered."""
+
+    def __init__(
+        self,
+        api: Api,
+        name: str = "",
+        *,
+        limits: Mapping[str, str] | str | None = None,
+        hard: Mapping[str, str] | None = None,
+        annotations: Mapping[str, str] | None = None,
+        quota: bool = True,
+    ) -> None:
+        """`limits` is the namespace annotation's limit, or its whole text; `annotations` are the quota's."""
+        self.api = api
+        self.name = name or f"tenant-{int(time.time() * 1000) % 10**8}-{next(_numbers)}"
+        text = (
+            limits if isinstance(limits, str) else json.dumps({"limit": BASE if limits is None else limits})
+        )
+        api.create(f"{CORE}/namespaces", {"metadata": {"name": self.name, "annotations": {ANNOTATION: text}}})
+        self.path = f"{CORE}/namespaces/{self.name}"
+        self.kubevirt = f"{KUBEVIRT}/namespaces/{self.name}"
+        if quota:
+            self.make_quota(HARD if hard is None else hard, annotations)
+
+    # The quota.
+
+    def make_quota(self, hard: Mapping[str, str], annotations: Mapping[str, str] | None = None) -> Raw:
+        metadata = {
+            "name": "default-abc",
+            "labels": {DEFAULT: "true"},
+            "annotations": dict(annotations or {}),
+        }
+        return self.api.create(
+            f"{self.path}/resourcequotas", {"metadata": metadata, "spec": {"hard": dict(hard)}}
+        )
+
+    def quota(self) -> Raw:
+        return self.api.get(f"{self.path}/resourcequotas/default-abc")
+
+    def hard(self) -> dict[str, Quantity]:
+        return by_value(self.quota()["spec"]["hard"])
+
+    def quota_annotations(self) -> dict[str, str]:
+        found: dict[str, str] = self.quota()["metadata"].get("annotations") or {}
+        return found
+
+    def entries(self) -> dict[str, dict[str, Quantity]]:
+        """Key to value of every migrating entry."""
+        annotations = self.quota_annotations()
+        return {key: by_value(json.loads(annotations[key])) for key in entry_keys(annotations)}
+
+    def patch_quota(self, patch: Mapping[str, Any]) -> Raw:
+        return self.api.patch(f"{self.path}/resourcequotas/default-abc", patch)
+
+    def revert(self) -> None:
+        """What Rancher's agent does when it restarts: spec.hard goes back to the base, whoever scaled it."""
+        self.patch_quota({"spec": {"hard": HARD}})
+
+    def limit(self, limits: Mapping[str, str] | str | None) -> None:
+        """Somebody changes the namespace's annotation."""
+        text = limits if isinstance(limits, str) or limits is None else json.dumps({"limit": limits})
+        self.api.patch(self.path, {"metadata": {"annotations": {ANNOTATION: text}}})
+
+    def wait_hard(self, hard: Mapping[str, str], timeout: float = 10.0) -> float:
+        """Until spec.hard says that, by value; the seconds that it took."""
+        began, wanted = time.monotonic(), by_value(hard)
+        found: dict[str, Quantity] = {}
+        while time.monotonic() - began < timeout:
+            found = self.hard()
+            if found == wanted:
+                return time.monotonic() - began
+            time.sleep(0.01)
+        raise AssertionError(f"{self.name}: spec.hard is {found}, not {wanted}, after {timeout:g} s")
+
+    def watch_quota(self) -> Watch:
+        """Every version of the quota from now on; the first is what is there."""
+        return self.api.watch(f"{self.path}/resourcequotas")
+
+    def events(self, reason: str) -> list[Raw]:
+        """Events of a reason in the namespace."""
+        return self.api.items(f"{self.path}/events", fieldSelector=f"reason={reason}")
+
+    # VMs and migrations.
+
+    def vm(self, name: str = "vm1") -> Raw:
+        """A VM object and its VMI with the seed's values."""
+        body = {"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "metadata": {"name": name}}
+        self.api.create(
+            f"{self.kubevirt}/virtualmachines", body | {"spec": {"runStrategy": "Halted", "template": {}}}
+        )
+        return self.vmi(name)
+
+    def vmi(self, name: str = "vm1", **domain: Any) -> Raw:
+        """A VMI with limits 2 / 4Gi and requests 2730Mi, unless `domain` says otherwise."""
+        seed = {
+            "cpu": {"cores": 2, "sockets": 1, "threads": 1},
+            "resources": {"limits": {"cpu": "2", "memory": "4Gi"}, "requests": {"memory": "2730Mi"}},
+        }
+        body = {"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance", "metadata": {"name": name}}
+        return self.api.create(
+            f"{self.kubevirt}/virtualmachineinstances",
+            body | {"spec": {"domain": seed | domain}, "status": {"phase": "Running"}},
+        )
+
+    def migrate(self, vm: str = "vm1", name: str = "", phase: str = "", **conditions: bool) -> str:
+        """A migration of the VM; its name."""
+        name = name or f"migration-of-{vm}"[:63].rstrip("-.")
+        body = {
+            "apiVersion": "kubevirt.io/v1",
+            "kind": "VirtualMachineInstanceMigration",
+            "metadata": {"name": name},
+        }
+        self.api.create(f"{self.kubevirt}/virtualmachineinstancemigrations", body | {"spec": {"vmiName": vm}})
+        if phase:
+            self.phase(name, phase, **conditions)
+        return name
+
+    def phase(self, migration: str, phase: str, *, refused: bool = False, abort: bool = False) -> None:
+        """KubeVirt moves the migration on."""
+        wanted = (("migrationRejectedByResourceQuota", refused), ("migrationAbortRequested", abort))
+        conditions = [{"type": kind, "status": "True"} for kind, there in wanted if there]
+        path = f"{self.kubevirt}/virtualmachineinstancemigrations/{migration}/status"
+        self.api.patch(path, {"status": {"phase": phase, "conditions": conditions}})
+
+    def delete_migration(self, migration: str) -> None:
+        self.api.delete(f"{self.kubevirt}/virtualmachineinstancemigrations/{migration}")
+
+    def get_vmi(self, name: str = "vm1") -> Raw:
+        return self.api.get(f"{self.kubevirt}/virtualmachineinstances/{name}")
+
+    def shown(self, name: str = "vm1") -> str | None:
+        """The migration state that the VMI shows."""
+        state: str | None = (self.get_vmi(name)["metadata"].get("annotations") or {}).get(STATE)
+        return state
+
+    def wait_shown(self, state: str | None, name: str = "vm1", timeout: float = 10.0) -> None:
+        eventually(lambda: self.shown(name) == state, timeout)
+
+    def timestamp(self, name: str = "vm1") -> str:
+        """The VM's timestamp, "" when it was never bumped."""
+        vm = self.api.get(f"{self.kubevirt}/virtualmachines/{name}")
+        return str((vm["metadata"].get("annotations") or {}).get(TIMESTAMP, ""))
+
+    def uid(self, name: str = "vm1") -> str:
+        """The VMI's uid."""
+        return str(self.get_vmi(name)["metadata"]["uid"])
+
+    def leave(self) -> None:
+        """Take the namespace away, its VMs and migrations first: no stand-in shall take them up."""
+        for plural in ("virtualmachineinstancemigrations", "virtualmachines", "virtualmachineinstances"):
+            self.api.delete(f"{self.kubevirt}/{plural}")
+        self.api.delete(self.path)
