@@ -18,15 +18,15 @@ from pkg.client.errors import Conflict, NotFound
 from pkg.controller.resourcequota.resourcequota_controller import CONFLICT_RETRIES
 from pkg.util import constants
 from pkg.util.resourcequota.planner import Observed
-from pkg.util.resourcequota.release import release
+from pkg.util.resourcequota.release import is_ours, release
 
 T = TypeVar("T", bound=Object)
 
 
 async def release_all(client: Client) -> list[str]:
-    """Release every ResourceQuota that carries our mark; the keys of those that were. Raises ApiError."""
+    """Release every ResourceQuota that is ours; the keys of those that were. Raises ApiError."""
     quotas, _version = await client.resource(RESOURCE_QUOTAS).list()
-    ours = [quota for quota in quotas if constants.ANNOTATION_OWNER in quota.annotations]
+    ours = [quota for quota in quotas if is_ours(quota)]
     return [quota.key for quota in ours if await _release(client, quota)]
 
 

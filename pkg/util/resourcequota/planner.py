@@ -18,6 +18,7 @@ from pkg.util.resourcequota.model import (
     Rendering,
 )
 from pkg.util.resourcequota.participation import is_default, is_off, takes_part
+from pkg.util.resourcequota.release import is_ours, retire
 
 __all__ = [
     "Estimate",
@@ -37,7 +38,8 @@ __all__ = [
 def plan(observed: Observed, policy: Policy) -> Plan:
     """The one patch that brings a ResourceQuota to where its namespace's migrations want it."""
     if not takes_part(observed.quota):
-        return Plan()
+        left = is_ours(observed.quota) and not observed.quota.deleting  # it has lost the label
+        return retire(observed.quota) if left and policy.mode is Mode.TAKEOVER else Plan()
     if policy.mode is Mode.TAKEOVER and not is_off(observed.quota.annotations, policy.mode):
         return takeover.plan(observed, policy)
     return assist.plan(observed, policy) if is_default(observed.quota) else Plan()

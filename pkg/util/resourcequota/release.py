@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from contextlib import suppress
 
+from pkg.api.core import ResourceQuota
 from pkg.util import constants
 from pkg.util.names import migrating_uid_key
-from pkg.util.resourcequota.annotations import Journal
+from pkg.util.resource_list import total
+from pkg.util.resourcequota.annotations import Journal, parse_resources
 from pkg.util.resourcequota.base import parse_base
 from pkg.util.resourcequota.calculator import (
     LIMITS_CPU,
@@ -17,26 +19,69 @@ from pkg.util.resourcequota.calculator import (
 )
 from pkg.util.resourcequota.demand import Standing, demands
 from pkg.util.resourcequota.errors import ResourceQuotaError
-from pkg.util.resourcequota.planner import Observed, Plan
+from pkg.util.resourcequota.granted import granted_by_namespace, granted_by_record, scaled_base
+from pkg.util.resourcequota.model import EstimateKind, Mode, Observed, Plan, Policy
+from pkg.util.resourcequota.participation import is_default
+
+_EVERYTHING = Policy(Mode.TAKEOVER, EstimateKind.EXACT)
 
 
 def release(observed: Observed) -> Plan:
     """The patch after which Harvester's own controllers go on from where we stop; empty for a quota not ours.
 
     The entries of migrations under way stay, under the key that Harvester looks for when it restores; all
-    others go. spec.hard says at once what it says after Harvester's next look, which the resync flag orders.
+    others go. spec.hard says at once what it says after Harvester's next look, which the resync flag orders; what
+    Harvester does not scale goes back to its base. So does a quota without Rancher, whole.
     """
-    if constants.ANNOTATION_OWNER not in observed.quota.annotations:
+    if not is_ours(observed.quota):
         return Plan()
+    if not is_default(observed.quota):
+        return retire(observed.quota)
     journal = Journal(observed.quota.annotations)
     journal.remove(constants.ANNOTATION_OWNER)
     journal.remove(constants.ANNOTATION_SKIP_AUTO_SCALING)
-    _rename_entries(journal, observed)
-    journal.set(constants.ANNOTATION_RESYNC_NEEDED, "true")
     hard: dict[str, str] = {}
     with suppress(ResourceQuotaError):  # garbage: spec.hard stays, Harvester leaves it alone too
-        hard = _hard(journal, observed)
+        hard |= _beyond_harvester(journal, observed)
+    _rename_entries(journal, observed)
+    journal.set(constants.ANNOTATION_RESYNC_NEEDED, "true")
+    with suppress(ResourceQuotaError):
+        hard |= _hard(journal, observed)
     return Plan(annotations=journal.changes(), hard=hard)
+
+
+def is_ours(quota: ResourceQuota) -> bool:
+    """Whether there is anything to give back: our mark on a default quota, our record on another."""
+    mark = constants.ANNOTATION_OWNER if is_default(quota) else constants.ANNOTATION_BASE
+    return mark in quota.annotations
+
+
+def retire(quota: ResourceQuota) -> Plan:
+    """The patch that takes all that is ours from a quota without Rancher: entries, records, and what was added."""
+    journal = Journal(quota.annotations)
+    hard: dict[str, str] = {}
+    with suppress(ResourceQuotaError):
+        text = quota.annotations.get(constants.ANNOTATION_APPLIED, "")
+        raised = parse_resources(constants.ANNOTATION_APPLIED, text) if text else {}
+        base = granted_by_record(quota)
+        hard = difference(quota.hard, {name: base[name] for name in raised if name in base})
+    for entry in journal.entries():
+        journal.remove(entry.key)
+    for key in (
+        constants.ANNOTATION_MIGRATING_COMPENSATION,
+        constants.ANNOTATION_APPLIED,
+        constants.ANNOTATION_BASE,
+    ):
+        journal.remove(key)
+    return Plan(annotations=journal.changes(), hard=hard)
+
+
+def _beyond_harvester(journal: Journal, observed: Observed) -> dict[str, str]:
+    """What entries have raised that Harvester would never lower again, at its base."""
+    added = total([*(entry.resources for entry in journal.entries()), journal.compensation])
+    base = scaled_base(granted_by_namespace(observed.limits), observed.quota.hard, _EVERYTHING)
+    lowered = {n: q for n, q in base.items() if n in added and n not in (LIMITS_CPU, LIMITS_MEMORY)}
+    return difference(observed.quota.hard, lowered)
 
 
 def _rename_entries(journal: Journal, observed: Observed) -> None:
