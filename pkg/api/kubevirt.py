@@ -220,7 +220,7 @@ class AttachmentPod(Struct):
     """kubevirt.io/v1 HotplugVolumeStatus."""
 
     attach_pod_name: str | None = None
-    attach_pod_uid: str | None = None
+    attach_pod_uid: str | None = msgspec.field(name="attachPodUID", default=None)
 
 
 class VolumeStatus(Struct):
