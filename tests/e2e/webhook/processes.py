@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -54,12 +53,17 @@ class Headroom:
         while time.monotonic() < deadline:
             assert self._process is not None
             assert self._process.poll() is None, f"it ended:\n{self.log.read_text()[-3000:]}"
-            with contextlib.suppress(OSError, urllib.error.URLError):
-                with urllib.request.urlopen(f"{self._health}/readyz", timeout=1) as answer:
-                    if answer.status == 200:
-                        return
+            if self._is_ready():
+                return
             time.sleep(0.1)
         raise AssertionError(f"not ready after {READY_SECONDS} s:\n{self.log.read_text()[-3000:]}")
+
+    def _is_ready(self) -> bool:
+        try:
+            with urllib.request.urlopen(f"{self._health}/readyz", timeout=1) as answer:
+                return bool(answer.status == 200)
+        except OSError:
+            return False
 
     def metrics(self) -> str:
         with urllib.request.urlopen(f"{self._health}/metrics", timeout=5) as answer:

@@ -1,0 +1,115 @@
+"""The seed's race: Rancher's agent restarts, again and again, while VMs migrate (harvester-rancher-quota-race)."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+
+import pytest
+
+from pkg.testcluster import processes
+from pkg.testcluster.cluster import Cluster
+from tests.e2e.webhook.processes import headroom
+from tests.e2e.webhook.witness import Witness, summary, witnesses
+from tests.e2e.webhook.world import World, world
+
+pytestmark = pytest.mark.cluster
+
+RESTARTS = 500
+MIGRATIONS = 30
+SECONDS = 75.0
+BASE = {"limitsCpu": "4030m", "limitsMemory": "9400Mi"}
+"""Two VMs of 2015m fill it: every target needs room."""
+HARD = {"limits.cpu": "4030m", "limits.memory": "9400Mi"}
+
+
+@pytest.fixture
+async def there(cluster: Cluster) -> AsyncIterator[World]:
+    async with world(cluster) as found:
+        yield found
+
+
+class Agent:
+    """Rancher's agent, restarted as fast as it can; how often is read from its own log."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._log = cluster.directory / "logs" / "rancher.log"
+        self._pid = processes.find(cluster.directory, "rancher").pid
+        self._before = self._count()
+
+    @property
+    def restarts(self) -> int:
+        return self._count() - self._before
+
+    async def restart_for_ever(self) -> None:
+        while True:
+            os.kill(self._pid, signal.SIGHUP)
+            await asyncio.sleep(0.01)
+
+    def _count(self) -> int:
+        return self._log.read_text().count("agent restarted")
+
+
+async def migrate_for_ever(there: World, namespace: str, vm: str, done: list[str]) -> None:
+    while True:
+        migration = await there.migrate(namespace, vm, running=0.2, phase=0.05, linger=0.2)
+        await there.until_phase(namespace, migration, "Succeeded", "Failed", seconds=30)
+        assert await there.phase(namespace, migration) == "Succeeded"
+        done.append(migration)
+
+
+async def race(
+    cluster: Cluster, there: World, enough: Callable[[Agent, list[str], Mapping[str, Witness]], bool]
+) -> tuple[dict[str, Witness], str]:
+    """Two namespaces of two VMs each that migrate without a pause, until it is enough."""
+    names = [await there.namespace(BASE), await there.namespace(BASE)]
+    for name in names:
+        await asyncio.gather(*(there.machine(name, vm) for vm in ("vm1", "vm2")))
+    done: list[str] = []
+    agent = Agent(cluster)
+    async with witnesses(there.client, dict.fromkeys(names, HARD)) as seen:
+        tasks = [asyncio.create_task(agent.restart_for_ever())]
+        tasks += [
+            asyncio.create_task(migrate_for_ever(there, name, vm, done))
+            for name in names
+            for vm in ("vm1", "vm2")
+        ]
+        deadline = time.monotonic() + SECONDS
+        try:
+            while not enough(agent, done, seen) and time.monotonic() < deadline:
+                finished, _ = await asyncio.wait(tasks, timeout=0.2, return_when=asyncio.FIRST_COMPLETED)
+                for task in finished:
+                    task.result()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+        return seen, f"{agent.restarts} restarts, {len(done)} migrations, {summary(seen)}"
+
+
+async def test_with_the_guard_no_version_of_a_quota_is_ever_too_low(cluster: Cluster, there: World) -> None:
+    def enough(agent: Agent, done: list[str], _: Mapping[str, Witness]) -> bool:
+        return agent.restarts >= RESTARTS and len(done) >= MIGRATIONS
+
+    with headroom(cluster, "controller", "--webhook"):
+        seen, what = await race(cluster, there, enough)
+    print(what)
+    assert int(what.split()[0]) >= RESTARTS, what
+    assert int(what.split()[2]) >= MIGRATIONS, what
+    for witness in seen.values():
+        assert witness.versions > 10, what
+        assert not witness.reverts, (what, witness.reverts[:3])
+        assert not witness.refusals, (what, witness.refusals[:3])
+
+
+async def test_without_the_guard_the_window_shows(cluster: Cluster, there: World) -> None:
+    def enough(agent: Agent, done: list[str], seen: Mapping[str, Witness]) -> bool:
+        return any(witness.reverts for witness in seen.values()) and agent.restarts >= 20
+
+    with headroom(cluster, "controller", "--webhook", "--quota-guard=off"):
+        seen, what = await race(cluster, there, enough)
+    print(what)
+    assert any(witness.reverts for witness in seen.values()), what

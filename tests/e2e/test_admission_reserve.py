@@ -1,0 +1,124 @@
+"""Who gets the added room: a tenant that creates pods as fast as it can, against fifty migrations."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+
+import pytest
+
+from pkg.api import registry
+from pkg.client.errors import ApiError, Forbidden
+from pkg.testcluster.cluster import Cluster
+from pkg.util.quantity import Quantity
+from tests.e2e.webhook.processes import headroom
+from tests.e2e.webhook.witness import Witness, witnesses
+from tests.e2e.webhook.world import World, world
+
+pytestmark = pytest.mark.cluster
+
+MACHINES = 5
+MIGRATIONS = 50
+SECONDS = 75.0
+BASE = {"limitsCpu": "3075m", "limitsMemory": "20Gi"}
+HARD = {"limits.cpu": "3075m", "limits.memory": "20Gi"}
+"""Five VMs of 515m, and half a CPU for tenants."""
+FREE = Quantity.parse("500m")
+_POD = "100m"
+
+
+@pytest.fixture
+async def there(cluster: Cluster) -> AsyncIterator[World]:
+    async with world(cluster) as found:
+        yield found
+
+
+class Tenant:
+    """Creates pods without a pause, several at a time, and deletes one now and then so that there is always a race
+    for the next place."""
+
+    def __init__(self, there: World, namespace: str) -> None:
+        self._client = there.by("tenant")
+        self._there = there
+        self._namespace = namespace
+        self._pods: list[str] = []
+        self.created = 0
+        self.refused_by_reserve = 0
+
+    async def create_for_ever(self) -> None:
+        while True:
+            try:
+                pod = await self._there.pod(self._namespace, self._client, cpu=_POD, memory="1Mi")
+                self._pods.append(pod.name)
+                self.created += 1
+            except Forbidden as refusal:
+                self.refused_by_reserve += "reserved for migrating VMs" in refusal.message
+            except ApiError:
+                await asyncio.sleep(0.05)  # quota was too busy: a Conflict
+
+    async def delete_for_ever(self) -> None:
+        pods = self._client.resource(registry.PODS)
+        while True:
+            await asyncio.sleep(0.5)
+            if self._pods:
+                await pods.delete(self._pods.pop(0), self._namespace, grace_period_seconds=0)
+
+
+async def migrate_for_ever(there: World, namespace: str, vm: str, done: list[str]) -> None:
+    while True:
+        migration = await there.migrate(namespace, vm, running=0.1, phase=0.02, linger=0.2)
+        await there.until_phase(namespace, migration, "Succeeded", "Failed", seconds=40)
+        done.append(await there.phase(namespace, migration))
+
+
+async def contest(there: World, migrations: int, *, until_theft: bool) -> tuple[Witness, Tenant, list[str]]:
+    """Until so many migrations are over, or, with `until_theft`, until a tenant has more than the base left it."""
+    namespace = await there.namespace(BASE)
+    names = [f"vm{number}" for number in range(MACHINES)]
+    await asyncio.gather(*(there.machine(namespace, name, cpu="500m", memory="64Mi") for name in names))
+    tenant = Tenant(there, namespace)
+    done: list[str] = []
+    async with witnesses(there.client, {namespace: HARD}) as seen:
+        witness = seen[namespace]
+        work = [tenant.create_for_ever() for _ in range(4)]
+        work += [tenant.delete_for_ever()]
+        work += [migrate_for_ever(there, namespace, name, done) for name in names]
+        tasks = [asyncio.create_task(each) for each in work]
+        deadline = time.monotonic() + SECONDS
+        try:
+            while len(done) < migrations and time.monotonic() < deadline:
+                finished, _ = await asyncio.wait(tasks, timeout=0.2, return_when=asyncio.FIRST_COMPLETED)
+                for task in finished:
+                    task.result()
+                if until_theft and witness.most_of_tenants.get("limits.cpu", FREE) > FREE:
+                    break
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+        await asyncio.sleep(0.5)  # what was under way is still to be seen
+        return witness, tenant, done
+
+
+async def test_a_tenant_never_gets_a_byte_of_the_added_room(cluster: Cluster, there: World) -> None:
+    with headroom(cluster, "controller", "--webhook"):
+        witness, tenant, done = await contest(there, MIGRATIONS, until_theft=False)
+    what = (
+        f"{len(done)} migrations, {tenant.created} pods created, {tenant.refused_by_reserve} refused, "
+        f"at most {witness.most_of_tenants}, {len(witness.refusals)} targets refused"
+    )
+    print(what)
+    assert len(done) >= MIGRATIONS, what
+    assert set(done) == {"Succeeded"}, what
+    assert not witness.refusals, (what, witness.refusals[:3])
+    assert tenant.refused_by_reserve > 100, what
+    # It had all of the base, and nothing else.
+    assert witness.most_of_tenants["limits.cpu"] == FREE, what
+
+
+async def test_without_the_reserve_the_theft_shows(cluster: Cluster, there: World) -> None:
+    with headroom(cluster, "controller", "--webhook", "--reserve=off"):
+        witness, tenant, done = await contest(there, MIGRATIONS, until_theft=True)
+    print(f"{len(done)} migrations, {tenant.created} pods created, at most {witness.most_of_tenants}")
+    assert witness.most_of_tenants["limits.cpu"] > FREE

@@ -1,0 +1,189 @@
+"""Killed with SIGKILL at any moment and started again, it ends where it would have ended without (level-triggered).
+
+The scenario is the demo's: a refused migration, room for it, a second VM, Rancher's revert in between, an abort, and
+back to the base. It is killed once in each run, at another point: right after a step, before anything has followed
+from it, or as soon as the first write that follows from it is seen.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from tests.e2e.api import eventually
+from tests.e2e.conftest import MakeTenant, StartController
+from tests.e2e.program import Program
+from tests.e2e.tenant import HARD, RAISED, Tenant, by_value
+
+pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("alone")]
+
+TWICE = {"limits.cpu": "7", "limits.memory": str(5242880000 + 2 * 4737464313)}
+
+Step = tuple[str, Callable[[Tenant], Any], dict[str, str]]
+"""What happens, and what spec.hard becomes of it."""
+
+SCENARIO: list[Step] = [
+    ("the first migration is refused", lambda ns: ns.migrate("vm1", phase="Pending", refused=True), RAISED),
+    ("its target is scheduled", lambda ns: ns.phase("migration-of-vm1", "Scheduling"), RAISED),
+    ("the second migration is refused", lambda ns: ns.migrate("vm2", phase="Pending", refused=True), TWICE),
+    ("Rancher's agent restarts", lambda ns: ns.revert(), TWICE),
+    ("the first one runs", lambda ns: ns.phase("migration-of-vm1", "Running"), TWICE),
+    (
+        "an abort of the second is asked for",
+        lambda ns: ns.phase("migration-of-vm2", "Pending", abort=True),
+        TWICE,
+    ),
+    ("the first one has succeeded", lambda ns: ns.phase("migration-of-vm1", "Succeeded"), RAISED),
+    ("the second one has failed", lambda ns: ns.phase("migration-of-vm2", "Failed", abort=True), HARD),
+]
+
+
+@dataclass(frozen=True)
+class Kill:
+    """When: after which step, and whether a write of ours that follows from it is waited for. `down` is how many
+    more steps happen before the program is there again."""
+
+    step: int
+    seen: bool
+    down: int = 0
+
+    def __str__(self) -> str:
+        when = "once the quota shows it" if self.seen else "at once"
+        missed = f", back {self.down} steps later" if self.down else ""
+        return f"{SCENARIO[self.step][0]}: killed {when}{missed}"
+
+
+KILLS = [
+    Kill(0, seen=False),
+    Kill(0, seen=True),
+    Kill(1, seen=False, down=1),
+    Kill(2, seen=False),
+    Kill(2, seen=True, down=2),
+    Kill(3, seen=False),
+    Kill(4, seen=False, down=3),
+    Kill(5, seen=False),
+    Kill(6, seen=False),
+    Kill(6, seen=True),
+    Kill(7, seen=False),
+    Kill(7, seen=True),
+]
+
+
+class Runs:
+    """The program, again and again."""
+
+    def __init__(self, start: StartController, mode: str) -> None:
+        self._start = start
+        self._mode = mode
+        self.program: Program | None = None
+        self.logs: list[Program] = []
+
+    def ensure(self) -> Program:
+        if self.program is None:
+            self.program = self._start(self._mode)
+            self.logs.append(self.program)
+        return self.program
+
+    def kill(self) -> None:
+        self.ensure().kill()
+        self.program = None
+
+
+@pytest.fixture(scope="module", params=["takeover", "assist"])
+def runs(request: pytest.FixtureRequest, shared_controller: StartController) -> Iterator[Runs]:
+    runs = Runs(shared_controller, request.param)
+    yield runs
+    runs.kill()
+
+
+def play(namespace: Tenant, runs: Runs, kill: Kill | None) -> None:
+    """The scenario; every step's end is waited for, unless the program is down."""
+    down = 0
+    for number, (_name, happens, hard) in enumerate(SCENARIO):
+        if down == 0:
+            runs.ensure()
+        before = namespace.quota()["spec"]["hard"]
+        happens(namespace)
+        if kill is not None and number == kill.step:
+            if kill.seen:
+                eventually(lambda before=before: namespace.quota()["spec"]["hard"] != before)
+            runs.kill()
+            down = kill.down + 1
+        down = max(0, down - 1)
+        if down == 0 and number < len(SCENARIO) - 1:
+            runs.ensure()
+            namespace.wait_hard(hard)
+    runs.ensure()
+    namespace.wait_hard(HARD)
+    eventually(lambda: shown(namespace) == [None, None])
+
+
+def shown(namespace: Tenant) -> list[str | None]:
+    return [namespace.shown("vm1"), namespace.shown("vm2")]
+
+
+def end(namespace: Tenant) -> dict[str, Any]:
+    """Everything that headroom writes, by value, without names and times of this run."""
+    quota = namespace.quota()
+    vms = [namespace.get_vmi(name)["metadata"].get("annotations") for name in ("vm1", "vm2")]
+    return {
+        "annotations": quota["metadata"].get("annotations") or {},
+        "hard": by_value(quota["spec"]["hard"]),
+        "vmis": [json.dumps(annotations or {}, sort_keys=True) for annotations in vms],
+        "bumped": [bool(namespace.timestamp(name)) for name in ("vm1", "vm2")],
+    }
+
+
+@pytest.fixture(scope="module")
+def undisturbed(runs: Runs, api: Any) -> dict[str, Any]:
+    """Where the scenario ends when nobody kills anything."""
+    namespace = Tenant(api)
+    try:
+        for name in ("vm1", "vm2"):
+            namespace.vm(name)
+        play(namespace, runs, None)
+        return end(namespace)
+    finally:
+        namespace.leave()
+
+
+@pytest.mark.parametrize("kill", KILLS, ids=str)
+def test_the_end_is_the_same(runs: Runs, undisturbed: dict[str, Any], tenant: MakeTenant, kill: Kill) -> None:
+    namespace = tenant()
+    for name in ("vm1", "vm2"):
+        namespace.vm(name)
+    play(namespace, runs, kill)
+    assert end(namespace) == undisturbed
+
+
+def test_the_end_is_the_base(undisturbed: dict[str, Any]) -> None:
+    assert undisturbed["hard"] == by_value(HARD)
+    assert not [key for key in undisturbed["annotations"] if "migrating" in key]
+    assert undisturbed["bumped"] == [True, True]
+
+
+def test_what_ended_while_it_was_down_is_restored_when_it_is_back(runs: Runs, tenant: MakeTenant) -> None:
+    """The migration is deleted and its VM gone: nothing is left that says whose the entry was."""
+    runs.ensure()
+    namespace = tenant()
+    namespace.vm()
+    migration = namespace.migrate(phase="Running")
+    namespace.wait_hard(RAISED)
+    runs.kill()
+    namespace.phase(migration, "Succeeded")
+    if "takeover" in str(runs._mode):
+        namespace.delete_migration(migration)
+        namespace.api.delete(f"{namespace.kubevirt}/virtualmachineinstances/vm1")
+    runs.ensure()
+    namespace.wait_hard(HARD)
+    assert namespace.entries() == {}
+
+
+def test_no_start_left_a_traceback(runs: Runs) -> None:
+    assert runs.logs
+    for program in runs.logs:
+        assert "Traceback" not in program.text()
