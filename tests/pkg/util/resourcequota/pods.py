@@ -16,8 +16,9 @@ from pkg.api.meta import ObjectMeta, OwnerReference, RawResourceList
 from pkg.util.launcher_pod import attachment_container, render_containers
 from pkg.util.memory_overhead import DEFAULT_PROFILE, OverheadProfile, memory_overhead
 from pkg.util.resourcequota.exact import usage_of
-from pkg.util.resourcequota.model import EstimateKind, Memory, Mode, Observed, Policy, Rendering
-from tests.pkg.util.resourcequota.world import observed, uid_of, vmi
+from pkg.util.resourcequota.model import EstimateKind, Memory, Mode, Observed, Plan, Policy, Rendering
+from pkg.util.resourcequota.planner import plan
+from tests.pkg.util.resourcequota.world import applied, observed, uid_of, vmi
 
 EXACT = Policy(Mode.TAKEOVER, EstimateKind.EXACT)
 RECORDED = pathlib.Path(__file__).parents[3] / "vectors" / "recorded"
@@ -165,3 +166,16 @@ def entry(text: str | None) -> dict[str, str]:
     assert text is not None
     value: dict[str, str] = json.loads(text)
     return value
+
+
+def after(seen: Observed, policy: Policy = EXACT) -> tuple[ResourceQuota, Plan]:
+    """The quota when nothing is left to do, and the one patch that brought it there.
+
+    A second patch for the same observation is a failure.
+    """
+    policy = dataclasses.replace(policy, settle=0.0)
+    made = plan(seen, policy)
+    done = applied(seen.quota, made)
+    again = plan(dataclasses.replace(seen, quota=done, memory=made.memory), policy)
+    assert not again, f"the plan applied gives another plan: {again}"
+    return done, made

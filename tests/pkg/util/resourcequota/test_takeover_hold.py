@@ -1,0 +1,297 @@
+"""An entry stays until no pod of the old side is left that quota counts (issue 5: held until the source is gone)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import msgspec
+import pytest
+
+from pkg.api.core import Pod
+from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
+from pkg.util.names import migrating_key
+from pkg.util.quantity import Quantity
+from pkg.util.resourcequota.model import EstimateKind, Memory, Mode, Observed, Policy
+from pkg.util.resourcequota.planner import plan
+from tests.pkg.util.resourcequota.pods import (
+    AT_4_5,
+    EXACT,
+    after,
+    attachment,
+    ended,
+    entry,
+    launcher,
+    machine,
+    namespace,
+    remembering,
+)
+from tests.pkg.util.resourcequota.world import (
+    ENTRY,
+    HARD,
+    LONG_NAME,
+    MARKS,
+    by_name,
+    by_uid,
+    by_value,
+    quota,
+    sentences,
+    vmi,
+    vmim,
+)
+
+HARVESTER = Policy(Mode.TAKEOVER, EstimateKind.HARVESTER)
+BEFORE, MOVED = vmi(nodeName="node-1"), vmi(nodeName="node-2")
+MIGRATION = vmim("Running")
+SOURCE = launcher(node="node-1")
+TARGET = launcher(node="node-2", migration=MIGRATION, created="2026-01-01T00:01:00Z")
+POD = {"limits.cpu": "2015m", "limits.memory": "4797464313"}
+"""What quota counts of one launcher pod of the seed's VM."""
+ONE_MORE = {"limits.cpu": "5015m", "limits.memory": str(5000 * 1024**2 + 4797464313)}
+
+
+def done(phase: str = "Succeeded", ended_at: str | None = None) -> VirtualMachineInstanceMigration:
+    migration = vmim(phase)
+    if ended_at is None:
+        return migration
+    state = {"endTimestamp": ended_at, "completed": True}
+    status = msgspec.to_builtins(migration.status) | {"migrationState": state}
+    return msgspec.structs.replace(migration, status=msgspec.convert(status, type(migration.status)))
+
+
+@dataclass(frozen=True)
+class Step:
+    """A moment of a migration; the entry's value, None for no entry."""
+
+    migrations: Sequence[VirtualMachineInstanceMigration]
+    pods: Sequence[Pod]
+    instance: VirtualMachineInstance | None
+    entry: dict[str, str] | None
+    kept: bool = False
+    """An entry that stands stays until the migration is over."""
+
+
+LIFE = {
+    "before it is looked at nothing is added": Step([vmim(None)], [SOURCE], BEFORE, None, kept=True),
+    "Pending: room for the target to come": Step([vmim()], [SOURCE], BEFORE, POD),
+    "Scheduling: the target is there": Step([vmim("Scheduling")], [SOURCE, TARGET], BEFORE, POD),
+    "Running": Step([MIGRATION], [SOURCE, TARGET], BEFORE, POD),
+    "a phase that newer KubeVirt adds": Step([vmim("WaitingForSync")], [SOURCE, TARGET], BEFORE, POD),
+    "Running, the VM has moved": Step([MIGRATION], [SOURCE, TARGET], MOVED, POD),
+    "Succeeded, the source still counts": Step([done()], [SOURCE, TARGET], MOVED, POD),
+    "Succeeded, the VMI does not say so yet": Step([done()], [SOURCE, TARGET], BEFORE, POD),
+    "Succeeded, the source has succeeded too": Step([done()], [ended(SOURCE), TARGET], MOVED, None),
+    "Succeeded, the source has failed": Step([done()], [ended(SOURCE, "Failed"), TARGET], MOVED, None),
+    "Succeeded, the source is gone": Step([done()], [TARGET], MOVED, None),
+    "the migration was deleted, the source still counts": Step([], [SOURCE, TARGET], MOVED, POD),
+    "the migration and the source are gone": Step([], [TARGET], MOVED, None),
+    "Failed, the target still counts": Step([done("Failed")], [SOURCE, TARGET], BEFORE, POD),
+    "Failed, the target has failed": Step([done("Failed")], [SOURCE, ended(TARGET, "Failed")], BEFORE, None),
+    "Failed before there was a target": Step([done("Failed")], [SOURCE], BEFORE, None),
+    "the source is gone while it runs": Step([MIGRATION], [TARGET], MOVED, None, kept=True),
+    "an abort is asked for, the target is there": Step(
+        [vmim("Running", abort=True)], [SOURCE, TARGET], BEFORE, POD
+    ),
+    "the VM was deleted, both pods still count": Step([], [SOURCE, TARGET], None, POD),
+    "the VM was deleted, its last pod still counts": Step([], [TARGET], None, None),
+}
+
+
+@sentences(LIFE)
+@pytest.mark.parametrize("stands", [False, True], ids=["from nothing", "after the entry was written"])
+def test_the_entry_follows_the_pods(case: Step, stands: bool) -> None:
+    raised = quota(ONE_MORE, {**MARKS, by_name(): msgspec.json.encode(POD).decode()})
+    before = raised if stands else quota(HARD, MARKS)
+    instances = [case.instance] if case.instance else []
+    found, _made = after(namespace(before, case.migrations, case.pods, instances))
+    if case.entry is None and not (case.kept and stands):
+        assert found.annotations == MARKS
+        assert by_value(found.hard) == by_value(HARD)
+    else:
+        assert by_value(entry(found.annotations[by_name()])) == by_value(case.entry or POD)
+        assert by_value(found.hard) == by_value(ONE_MORE)
+
+
+def test_before_the_abort_of_a_pending_migration_is_done_the_entry_stays() -> None:
+    raised = quota(ONE_MORE, {**MARKS, by_name(): msgspec.json.encode(POD).decode()})
+    seen = namespace(raised, [vmim(abort=True)], [SOURCE], [BEFORE])
+    assert not plan(seen, EXACT)
+
+
+def test_a_pending_migration_that_is_being_aborted_gets_no_entry() -> None:
+    assert not plan(namespace(quota(HARD, MARKS), [vmim(abort=True)], [SOURCE], [BEFORE]), EXACT)
+
+
+def test_during_the_hold_the_next_migration_of_the_namespace_has_its_room() -> None:
+    """Upstream takes the room back when the VMIM succeeds: the next is refused until the source has ended."""
+    other, move = vmi("vm2", nodeName="node-1"), vmim(vm="vm2")
+    seen = namespace(quota(HARD, MARKS), [done(), move], [SOURCE, TARGET, launcher(other)], [MOVED, other])
+    found, _made = after(seen)
+    free = by_value(found.hard)["limits.memory"] - by_value(seen.quota.used)["limits.memory"]
+    # The base is one VM's, and two run here.
+    assert free == Quantity.parse(5000 * 1024**2 - 4797464313)
+    assert {by_name(), by_name("vm2")} <= found.annotations.keys()
+
+
+def test_a_held_entry_is_what_the_source_counts_not_what_the_target_does() -> None:
+    """The ratio was raised from 1.5 to 4.5: while Pending the entry is the larger target's, then the source's."""
+    larger = launcher(node="node-2", migration=MIGRATION, rendering=AT_4_5, created="2026-01-01T00:01:00Z")
+    pending, _made = after(namespace(quota(HARD, MARKS), [vmim()], [SOURCE], [BEFORE], rendering=AT_4_5))
+    assert entry(pending.annotations[by_name()])["limits.memory"] == str(5622461313 + 60000000)
+    held, _made = after(namespace(pending, [done()], [SOURCE, larger], [MOVED], rendering=AT_4_5))
+    assert entry(held.annotations[by_name()])["limits.memory"] == "4797464313"
+
+
+def test_under_harvesters_estimate_the_hold_is_the_source_pod_too() -> None:
+    found, _made = after(namespace(quota(HARD, MARKS), [done()], [SOURCE, TARGET], [MOVED]), HARVESTER)
+    assert by_value(entry(found.annotations[by_name()])) == by_value(POD)
+
+
+def test_several_old_sides_count_together() -> None:
+    second = vmim("Succeeded", name="second")
+    next_target = launcher(node="node-3", migration=second, created="2026-01-01T00:02:00Z")
+    seen = namespace(
+        quota(HARD, MARKS), [done(), second], [SOURCE, TARGET, next_target], [vmi(nodeName="node-3")]
+    )
+    found, _made = after(seen)
+    assert entry(found.annotations[by_name()])["limits.memory"] == str(2 * 4797464313)
+
+
+def test_the_next_migration_of_a_vm_whose_source_still_counts_has_room_for_both() -> None:
+    """Left over, and to come: 2 × the pod."""
+    seen = namespace(quota(HARD, MARKS), [done(), vmim(name="second")], [SOURCE, TARGET], [MOVED])
+    found, _made = after(seen)
+    assert entry(found.annotations[by_name()])["limits.memory"] == str(2 * 4797464313)
+
+
+def test_an_attachment_pod_that_outlives_its_launcher_is_held_alone() -> None:
+    seen = namespace(quota(HARD, MARKS), [done()], [ended(SOURCE), attachment(SOURCE), TARGET], [MOVED])
+    found, _made = after(seen)
+    assert entry(found.annotations[by_name()]) == {"limits.cpu": "100m", "limits.memory": "80M"}
+
+
+# ---- somebody removes the entry ------------------------------------------------------------------------------
+
+ROBBED = {
+    "of a migration that is pending": Step([vmim()], [SOURCE], BEFORE, POD),
+    "of a migration that runs": Step([MIGRATION], [SOURCE, TARGET], BEFORE, POD),
+    "of a source that is held": Step([done()], [SOURCE, TARGET], MOVED, POD),
+    "of a source that is held, its migration is deleted": Step([], [SOURCE, TARGET], MOVED, POD),
+}
+
+
+@sentences(ROBBED)
+@pytest.mark.parametrize("hard", [ONE_MORE, HARD], ids=["spec.hard stands", "spec.hard was lowered too"])
+def test_an_entry_that_somebody_removes_comes_back_in_the_same_patch(
+    case: Step, hard: dict[str, str]
+) -> None:
+    """Harvester's restore removes keys also from quotas that it leaves alone (domain §5)."""
+    assert case.instance is not None
+    seen = namespace(quota(hard, MARKS), case.migrations, case.pods, [case.instance])
+    found, made = after(seen)
+    assert set(made.annotations) == {by_name()}
+    assert set(made.hard) == (set() if hard is ONE_MORE else set(HARD))
+    assert by_value(found.hard) == by_value(ONE_MORE)
+
+
+def test_a_long_name_is_held_under_its_hashed_key() -> None:
+    moved = vmi(LONG_NAME, nodeName="node-2")
+    pods = [
+        launcher(vmi(LONG_NAME)),
+        launcher(moved, node="node-2", migration=MIGRATION, created="2026-01-02"),
+    ]
+    found, _made = after(namespace(quota(HARD, MARKS), [vmim("Succeeded", vm=LONG_NAME)], pods, [moved]))
+    assert by_value(entry(found.annotations[migrating_key(LONG_NAME)])) == by_value(POD)
+
+
+def test_a_held_entry_of_harvesters_is_adopted() -> None:
+    """Taken over after the migration, while the source still counts."""
+    found, _made = after(namespace(quota(HARD, {by_uid(): ENTRY}), [done()], [SOURCE, TARGET], [MOVED]))
+    assert by_uid() not in found.annotations
+    assert by_value(entry(found.annotations[by_name()])) == by_value(POD)
+
+
+# ---- the limit -----------------------------------------------------------------------------------------------
+
+NOON = 1767268800.0  # 2026-01-01T12:00:00Z
+
+
+def held(ended_at: str | None = None, **more: Any) -> Observed:
+    before = quota(ONE_MORE, {**MARKS, by_name(): msgspec.json.encode(POD).decode()})
+    return namespace(before, [done(ended_at=ended_at)], [SOURCE, TARGET], [MOVED], **more)
+
+
+@dataclass(frozen=True)
+class Limit:
+    """When the migration ended (None: KubeVirt does not say), since when the hold is remembered, and how many
+    seconds are left of it at noon; None: it is over."""
+
+    ended_at: str | None
+    remembered: float | None
+    left: float | None
+    limit: float = 600.0
+
+
+LIMITS = {
+    "counted from the end that KubeVirt reports": Limit("2026-01-01T11:59:00Z", None, 540.0),
+    "over ten minutes after it": Limit("2026-01-01T11:50:00Z", None, None),
+    "one second before that": Limit("2026-01-01T11:50:01Z", None, 1.0),
+    "without a reported end from when it was first seen": Limit(None, None, 600.0),
+    "and what was first seen is remembered": Limit(None, NOON - 100, 500.0),
+    "over ten minutes after that": Limit(None, NOON - 600, None),
+    "the earlier of both counts": Limit("2026-01-01T11:55:00Z", NOON - 100, 300.0),
+    "an end that is no time does not count": Limit("yesterday", NOON - 100, 500.0),
+    "the operator's limit": Limit("2026-01-01T11:59:00Z", None, 30.0, limit=90.0),
+    "a limit of zero holds nothing": Limit("2026-01-01T12:00:00Z", None, None, limit=0.0),
+}
+
+
+@sentences(LIMITS)
+def test_the_hold_has_a_limit(case: Limit) -> None:
+    since = {} if case.remembered is None else {"vm1": case.remembered}
+    seen = held(case.ended_at, now=NOON, memory=Memory(held_since=since))
+    made = plan(seen, replace(EXACT, hold_limit=case.limit))
+    if case.left is not None:
+        assert not made
+        assert not made.problems
+        assert made.look_again == pytest.approx(case.left)
+        return
+    assert made.annotations == {by_name(): None}
+    assert by_value({n: t for n, t in made.hard.items() if t}) == by_value(HARD)
+    (problem,) = made.problems
+    assert problem.reason == "HoldLimitReached"
+    assert "VM vm1" in str(problem)
+
+
+def test_a_hold_that_is_over_stays_over_and_says_so_as_long_as_the_pod_counts() -> None:
+    seen = held("2026-01-01T11:00:00Z", now=NOON)
+    found, made = after(seen)
+    again = plan(remembering(replace(seen, quota=found), made.memory, NOON + 1), EXACT)
+    assert not again
+    assert [problem.reason for problem in again.problems] == ["HoldLimitReached"]
+
+
+def test_while_the_vm_migrates_again_a_lingering_source_has_its_room_once_more() -> None:
+    """Else the second migration would be refused."""
+    seen = namespace(
+        quota(HARD, MARKS),
+        [done(ended_at="2026-01-01T01:00:00Z"), vmim(name="second")],
+        [SOURCE, TARGET],
+        [MOVED],
+        now=NOON,
+    )
+    found, made = after(seen)
+    assert entry(found.annotations[by_name()])["limits.memory"] == str(2 * 4797464313)
+    assert not made.problems
+
+
+def test_a_restart_during_a_hold_forgets_at_most_the_time_that_was_waited() -> None:
+    seen = held(None, now=NOON, memory=Memory())
+    assert plan(seen, EXACT).memory.held_since == {"vm1": NOON}
+
+
+def test_a_vm_that_does_not_migrate_has_no_entry_whatever_pods_it_has() -> None:
+    plugged = machine({"resources": {"limits": {"memory": "1Gi"}}})
+    pods = [launcher(plugged), attachment(launcher(plugged))]
+    assert not plan(namespace(quota(HARD, MARKS), [], pods, [plugged]), EXACT)
