@@ -1,0 +1,342 @@
+"""Whatever spec.hard counts of a pod and the base names is scaled (issue 5: every counted resource)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import msgspec
+
+from pkg.api.core import Pod, ResourceQuota, ResourceQuotaSpec
+from pkg.api.kubevirt import KubeVirtConfiguration, VirtualMachineInstance
+from pkg.util.quantity import Quantity
+from pkg.util.resource_list import add, parse_resource_list
+from pkg.util.resourcequota.annotations import entries
+from pkg.util.resourcequota.model import EstimateKind, Mode, Policy, Rendering
+from tests.pkg.util.resourcequota.pods import (
+    AT_1_5,
+    EXACT,
+    after,
+    attachment,
+    charged,
+    entry,
+    launcher,
+    limit_range,
+    machine,
+    namespace,
+    recorded,
+)
+from tests.pkg.util.resourcequota.world import (
+    HARD,
+    MARKS,
+    by_name,
+    by_value,
+    quota,
+    sentences,
+    vmi,
+    vmim,
+)
+
+HARVESTER = Policy(Mode.TAKEOVER, EstimateKind.HARVESTER)
+SEED = vmi(nodeName="node-1")
+HUGE = machine(
+    {
+        "cpu": {"cores": 2},
+        "memory": {"guest": "4Gi", "hugepages": {"pageSize": "2Mi"}},
+        "resources": {"limits": {"memory": "4Gi"}, "requests": {"memory": "4Gi"}},
+    }
+)
+DEVICE = machine(
+    {
+        "resources": {"limits": {"memory": "1Gi"}},
+        "devices": {"gpus": [{"name": "g", "deviceName": "nvidia.com/A100"}]},
+    }
+)
+PLUGGED = machine(
+    {"resources": {"limits": {"cpu": "2", "memory": "4Gi"}, "requests": {"memory": "2730Mi"}}},
+    volumes=[{"name": "d", "persistentVolumeClaim": {"claimName": "c", "hotpluggable": True}}],
+)
+
+
+@dataclass(frozen=True)
+class Counted:
+    """The base under Rancher's names, spec.hard, and the entry that the VM's migration gets."""
+
+    limit: Mapping[str, Any]
+    hard: Mapping[str, str]
+    entry: Mapping[str, str]
+    instance: VirtualMachineInstance = SEED
+    rendering: Rendering = AT_1_5
+
+
+# 2730Mi and the overhead of 442497017, and the support container's 35M; 2 of the VM's vCPUs, allocated 1:10, and 5m.
+REQUESTED_MEMORY = str(2730 * 1024**2 + 442497017 + 35000000)
+COUNTED = {
+    "the two limits": Counted(
+        {"limitsCpu": "3000m", "limitsMemory": "5000Mi"},
+        HARD,
+        {"limits.cpu": "2015m", "limits.memory": "4797464313"},
+    ),
+    "requests, which refused the seed's reproduction": Counted(
+        {"requestsCpu": "1", "requestsMemory": "4Gi"},
+        {"requests.cpu": "1", "requests.memory": "4Gi"},
+        {"requests.cpu": "205m", "requests.memory": REQUESTED_MEMORY},
+    ),
+    "requests under their short names": Counted(
+        {"requestsCpu": "1", "requestsMemory": "4Gi"},
+        {"cpu": "1", "memory": "4Gi"},
+        {"cpu": "205m", "memory": REQUESTED_MEMORY},
+    ),
+    "requests under both names at once": Counted(
+        {"requestsCpu": "1"}, {"requests.cpu": "1", "cpu": "1"}, {"requests.cpu": "205m", "cpu": "205m"}
+    ),
+    "pods": Counted({"pods": "10"}, {"pods": "10"}, {"pods": "1"}),
+    "pods as objects": Counted({"extended": {"count/pods": "10"}}, {"count/pods": "10"}, {"count/pods": "1"}),
+    "ephemeral storage": Counted(
+        {"extended": {"requests.ephemeral-storage": "1Gi", "limits.ephemeral-storage": "1Gi"}},
+        {"requests.ephemeral-storage": "1Gi", "limits.ephemeral-storage": "1Gi"},
+        {"requests.ephemeral-storage": "50M"},
+    ),
+    "ephemeral storage under its short name": Counted(
+        {"extended": {"requests.ephemeral-storage": "1Gi"}},
+        {"ephemeral-storage": "1Gi"},
+        {"ephemeral-storage": "50M"},
+    ),
+    "KubeVirt's devices": Counted(
+        {"extended": {"requests.devices.kubevirt.io/kvm": "3", "requests.devices.kubevirt.io/tun": "3"}},
+        {"requests.devices.kubevirt.io/kvm": "3", "requests.devices.kubevirt.io/tun": "3"},
+        {"requests.devices.kubevirt.io/kvm": "1", "requests.devices.kubevirt.io/tun": "1"},
+    ),
+    "a GPU": Counted(
+        {"extended": {"requests.nvidia.com/A100": "2"}},
+        {"requests.nvidia.com/A100": "2"},
+        {"requests.nvidia.com/A100": "1"},
+        DEVICE,
+    ),
+    "huge pages are not counted as memory": Counted(
+        {"limitsMemory": "5000Mi", "extended": {"hugepages-2Mi": "8Gi"}},
+        {"limits.memory": "5000Mi", "hugepages-2Mi": "8Gi"},
+        {"limits.memory": str(446693585 + 60000000), "hugepages-2Mi": "4Gi"},
+        HUGE,
+    ),
+    "huge pages under their long name": Counted(
+        {"extended": {"requests.hugepages-2Mi": "8Gi"}},
+        {"requests.hugepages-2Mi": "8Gi"},
+        {"requests.hugepages-2Mi": "4Gi"},
+        HUGE,
+    ),
+    "the attachment pod of a hotplugged volume": Counted(
+        {"limitsCpu": "3", "pods": "10"},
+        {"limits.cpu": "3", "pods": "10"},
+        {"limits.cpu": "2115m", "pods": "2"},
+        PLUGGED,
+    ),
+    "what the base does not name is left alone": Counted(
+        {"limitsCpu": "3"},
+        {"limits.cpu": "3", "limits.memory": "5000Mi", "pods": "2"},
+        {"limits.cpu": "2015m"},
+    ),
+    "what pods do not use up is left alone": Counted(
+        {"limitsCpu": "3", "services": "5", "requestsStorage": "1Ti"},
+        {"limits.cpu": "3", "services": "5", "requests.storage": "1Ti"},
+        {"limits.cpu": "2015m"},
+    ),
+}
+
+
+def annotation(limit: Mapping[str, Any]) -> str:
+    return json.dumps({"limit": limit})
+
+
+@sentences(COUNTED)
+def test_every_counted_resource(case: Counted) -> None:
+    pods = [launcher(case.instance, rendering=case.rendering)]
+    pods += [attachment(pods[0])] if case.instance is PLUGGED else []
+    seen = namespace(
+        quota(dict(case.hard), MARKS),
+        [vmim()],
+        pods,
+        [case.instance],
+        limits=annotation(case.limit),
+        rendering=case.rendering,
+    )
+    found, _made = after(seen)
+    value = entry(found.annotations[by_name()])
+    assert by_value(value) == by_value(dict(case.entry))
+    raised = add(parse_resource_list(dict(case.hard)), parse_resource_list(value))
+    assert parse_resource_list(found.hard) == raised
+
+
+@sentences(COUNTED)
+def test_every_counted_resource_is_given_back(case: Counted) -> None:
+    pods = [launcher(case.instance)]
+    during, _made = after(
+        namespace(
+            quota(dict(case.hard), MARKS), [vmim()], pods, [case.instance], limits=annotation(case.limit)
+        )
+    )
+    done = namespace(
+        charged(during, pods), [vmim("Succeeded")], pods, [case.instance], limits=annotation(case.limit)
+    )
+    found, _made = after(done)
+    assert found.annotations == MARKS
+    assert by_value(found.hard) == by_value(dict(case.hard))
+
+
+def test_harvesters_code_computes_the_same_from_an_entry_that_has_more_than_its_two_limits() -> None:
+    """Go sums limits.cpu and limits.memory of every entry whose key has the prefix."""
+    limits = annotation(
+        {"limitsCpu": "3000m", "limitsMemory": "5000Mi", "pods": "10", "requestsMemory": "4Gi"}
+    )
+    hard = {**HARD, "pods": "10", "requests.memory": "4Gi"}
+    found, _made = after(namespace(quota(hard, MARKS), [vmim()], [launcher(SEED)], [SEED], limits=limits))
+    (written,) = entries(found.annotations)
+    assert set(written.resources) == {"limits.cpu", "limits.memory", "pods", "requests.memory"}
+    for name, base in (("limits.cpu", "3000m"), ("limits.memory", "5000Mi")):
+        assert Quantity.parse(base) + written.resources[name] == Quantity.parse(found.hard[name])
+    assert written.text == json.dumps(json.loads(written.text), sort_keys=True, separators=(",", ":"))
+
+
+def test_a_recorded_migration_raises_the_quota_by_its_recorded_target_to_the_byte() -> None:
+    instance = recorded("virtualmachineinstance-t1-vm1", VirtualMachineInstance)
+    source, target = recorded("vm1-t8vc9", Pod), recorded("vm1-hq9zx", Pod)
+    source = msgspec.structs.replace(source, status=msgspec.structs.replace(source.status, phase="Running"))
+    at_home = msgspec.structs.replace(
+        instance, status=msgspec.structs.replace(instance.status, node_name="node-1")
+    )
+    rq = recorded("resourcequota-t1-default-abc", ResourceQuota)
+    seen = namespace(rq, [vmim()], [source], [at_home], rendering=Rendering(""))
+    found, _made = after(seen)
+    assert by_value(entry(found.annotations[by_name()])) == by_value(
+        {"limits.cpu": "2015m", "limits.memory": str(4610936833 + 60000000)}
+    )
+    room = {n: by_value(found.hard)[n] - by_value(HARD)[n] for n in HARD}
+    assert room == {n: by_value(charged(rq, [target]).used)[n] for n in HARD}
+
+
+def test_both_estimates_are_what_they_say() -> None:
+    seen = namespace(quota(HARD, MARKS), [vmim()], [launcher(SEED)], [SEED])
+    exact, _made = after(seen, EXACT)
+    harvester, _made = after(seen, HARVESTER)
+    assert exact.hard["limits.memory"] == str(5000 * 1024**2 + 4797464313)
+    assert by_value(harvester.hard)["limits.memory"] == Quantity.parse("9980344313")
+
+
+# ---- LimitRanges, the KubeVirt CR, no source pod -------------------------------------------------------------
+
+SIDECARS = msgspec.convert(
+    {
+        "supportContainerResources": [
+            {"type": "guest-console-log", "resources": {"limits": {"cpu": "1", "memory": "1Gi"}}}
+        ]
+    },
+    KubeVirtConfiguration,
+)
+
+
+@dataclass(frozen=True)
+class Sourceless:
+    """A VM whose pod nobody has seen, and the entry's limits."""
+
+    entry: Mapping[str, str]
+    rendering: Rendering = AT_1_5
+
+
+SOURCELESS = {
+    "the formula and the support container": Sourceless(
+        {"limits.cpu": "2015m", "limits.memory": "4797464313"}
+    ),
+    "at the ratio of now": Sourceless(
+        {"limits.cpu": "2015m", "limits.memory": str(5622461313 + 60000000)}, Rendering("4.5")
+    ),
+    "as the KubeVirt CR sizes the support container": Sourceless(
+        {"limits.cpu": "3", "limits.memory": str(4737464313 + 1024**3)}, Rendering("1.5", kubevirt=SIDECARS)
+    ),
+}
+
+
+@sentences(SOURCELESS)
+def test_without_a_source_pod(case: Sourceless) -> None:
+    seen = namespace(quota(HARD, MARKS), [vmim()], [], [SEED], rendering=case.rendering)
+    found, _made = after(seen)
+    assert by_value(entry(found.annotations[by_name()])) == by_value(dict(case.entry))
+
+
+def test_without_a_source_pod_a_vm_without_limits_has_those_that_kubevirt_gives_it_for_the_quota() -> None:
+    """A CPU each vCPU, and twice the request."""
+    bare = machine({"cpu": {"cores": 1}, "resources": {"requests": {"memory": "1Gi"}}})
+    found, _made = after(namespace(quota(HARD, MARKS), [vmim()], [], [bare], rendering=Rendering("")))
+    request = 1024**3 + 2097152 + (25 + 100 + 25 + 40 + 30 + 8 + 8 + 32) * 1024**2
+    assert entry(found.annotations[by_name()]) == {
+        "limits.cpu": "1015m",
+        "limits.memory": str(2 * request + 60000000),
+    }
+
+
+def test_a_limit_ranges_default_counts_where_nothing_is_said() -> None:
+    base = annotation({"requestsMemory": "8Gi", "extended": {"limits.ephemeral-storage": "10Gi"}})
+    hard = {"requests.memory": "8Gi", "limits.ephemeral-storage": "10Gi"}
+    rendering = Rendering("1.5", limit_ranges=[limit_range({"ephemeral-storage": "1Gi"})])
+    found, _made = after(
+        namespace(quota(hard, MARKS), [vmim()], [], [SEED], limits=base, rendering=rendering)
+    )
+    # The launcher and its support container.
+    assert entry(found.annotations[by_name()])["limits.ephemeral-storage"] == "2Gi"
+
+
+# ---- scopes --------------------------------------------------------------------------------------------------
+
+
+def scoped(spec: Mapping[str, Any]) -> ResourceQuota:
+    plain = quota(HARD, MARKS)
+    return msgspec.structs.replace(
+        plain, spec=msgspec.convert({"hard": plain.spec.hard, **spec}, ResourceQuotaSpec)
+    )
+
+
+def of_class(*names: str) -> dict[str, Any]:
+    expression = {"scopeName": "PriorityClass", "operator": "In", "values": list(names)}
+    return {"scopeSelector": {"matchExpressions": [expression]}}
+
+
+@dataclass(frozen=True)
+class Scoped:
+    """A quota's scopes and the VMs that migrate; the VMs whose entry it gets."""
+
+    spec: Mapping[str, Any]
+    scaled_for: Sequence[str]
+
+
+HIGH = machine({"resources": {"limits": {"cpu": "1", "memory": "1Gi"}}}, "high", priorityClassName="high")
+LOW = machine({"resources": {"limits": {"cpu": "1", "memory": "1Gi"}}}, "low")
+SCOPES = {
+    "no scopes count both": Scoped({}, ["high", "low"]),
+    "the priority class of one": Scoped(of_class("high"), ["high"]),
+    "a priority class of neither": Scoped(of_class("other"), []),
+    "not best effort are both": Scoped({"scopes": ["NotBestEffort"]}, ["high", "low"]),
+    "terminating is neither": Scoped({"scopes": ["Terminating"]}, []),
+}
+
+
+@sentences(SCOPES)
+def test_a_scoped_quota_is_scaled_for_the_pods_that_it_counts(case: Scoped) -> None:
+    rq = scoped(case.spec)
+    migrations = [vmim(vm="high"), vmim(vm="low")]
+    seen = namespace(rq, migrations, [launcher(HIGH), launcher(LOW)], [HIGH, LOW])
+    found, _made = after(seen)
+    assert sorted(e.target.value for e in entries(found.annotations)) == list(case.scaled_for)
+    assert by_value(found.hard)["limits.cpu"] == Quantity.parse(f"{3000 + 1015 * len(case.scaled_for)}m")
+
+
+def test_several_quotas_of_a_namespace_are_each_scaled_by_what_they_count() -> None:
+    """Each is decided by itself, from the same namespace."""
+    pods = [launcher(SEED)]
+    everything = namespace(quota(HARD, MARKS), [vmim()], pods, [SEED])
+    pods_only = quota({"pods": "3"}, labels={"headroom.harvesterhci.io/managed": "true"})
+    first, _made = after(everything)
+    second, _made = after(replace(everything, quota=charged(pods_only, pods)))
+    assert by_value(first.hard)["limits.cpu"] == Quantity.parse("5015m")
+    assert second.hard == {"pods": "4"}
+    assert entry(second.annotations[by_name()]) == {"pods": "1"}
