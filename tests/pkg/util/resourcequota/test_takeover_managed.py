@@ -1,0 +1,211 @@
+"""Quotas without Rancher: adopted by label, with a recorded base that follows people (issue 5: beyond Rancher)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import pytest
+
+from pkg.api.core import ResourceQuota
+from pkg.api.kubevirt import VirtualMachineInstanceMigration
+from pkg.util.resourcequota.model import Mode, Observed, Policy
+from pkg.util.resourcequota.planner import plan
+from pkg.util.resourcequota.release import release
+from tests.pkg.util.resourcequota.pods import EXACT, after, charged, launcher, namespace
+from tests.pkg.util.resourcequota.world import (
+    COMPENSATION,
+    DEFAULT_LABELS,
+    ENTRY,
+    OWNER,
+    SKIP,
+    applied,
+    by_name,
+    by_uid,
+    by_value,
+    quota,
+    sentences,
+    vmi,
+    vmim,
+)
+
+RECORD = "headroom.harvesterhci.io/base"
+APPLIED = "headroom.harvesterhci.io/applied"
+LABELS = {"headroom.harvesterhci.io/managed": "true"}
+BASE = {"limits.cpu": "3", "pods": "5", "services": "2"}
+SAID = '{"limits.cpu":"3","pods":"5","services":"2"}'
+QUIET = {RECORD: SAID}
+POD = '{"limits.cpu":"2015m","pods":"1"}'
+RAISED = {"limits.cpu": "5015m", "pods": "6", "services": "2"}
+MIGRATING = {RECORD: SAID, APPLIED: '{"limits.cpu":"5015m","pods":"6"}', by_name(): POD}
+HERE, THERE = vmi(nodeName="node-1"), vmi(nodeName="node-2")
+SOURCE = launcher(node="node-1")
+RUNNING = [vmim("Running")]
+OVER: list[VirtualMachineInstanceMigration] = []
+
+
+def managed(
+    hard: Mapping[str, str] = BASE, annotations: Mapping[str, str] | None = None, label: str = "true"
+) -> ResourceQuota:
+    labels = {"headroom.harvesterhci.io/managed": label} if label else {"app": "x"}
+    return quota(dict(hard), annotations, labels=labels)
+
+
+def seen(rq: ResourceQuota, migrations: Sequence[VirtualMachineInstanceMigration] = OVER) -> Observed:
+    """No Rancher, no annotation on the namespace."""
+    return namespace(rq, migrations, [SOURCE], [HERE], limits="")
+
+
+def test_at_adoption_the_base_is_recorded_and_nothing_else_changes() -> None:
+    made = plan(seen(managed()), EXACT)
+    assert made.annotations == QUIET
+    assert not made.hard
+
+
+def test_harvesters_marks_are_not_put_on_it() -> None:
+    found, _made = after(seen(managed(), RUNNING))
+    assert not {SKIP, OWNER} & found.annotations.keys()
+
+
+def test_a_migration_raises_it_and_the_end_brings_back_exactly_the_base() -> None:
+    during, _made = after(seen(managed(BASE, QUIET), RUNNING))
+    assert during.annotations == MIGRATING
+    assert by_value(during.hard) == by_value(RAISED)
+    found, _made = after(seen(during))
+    assert found.annotations == QUIET
+    assert by_value(found.hard) == by_value(BASE)
+
+
+def test_a_quota_that_is_adopted_while_a_vm_migrates_is_raised_with_the_same_patch() -> None:
+    found, _made = after(seen(managed(), RUNNING))
+    assert found.annotations == MIGRATING
+
+
+@dataclass(frozen=True)
+class Edited:
+    """What somebody has made of the quota, and what it becomes."""
+
+    hard: Mapping[str, str]
+    annotations: Mapping[str, str]
+    migrations: Sequence[VirtualMachineInstanceMigration]
+    then: Mapping[str, str]
+    record: str = SAID
+
+
+MORE = {"limits.cpu": "7", "pods": "5", "services": "2"}
+SAID_MORE = '{"limits.cpu":"7","pods":"5","services":"2"}'
+WITH_SECRETS = {**BASE, "secrets": "9"}
+SAID_WITH_SECRETS = '{"limits.cpu":"3","pods":"5","secrets":"9","services":"2"}'
+WITHOUT_ENTRY = {key: text for key, text in MIGRATING.items() if key != by_name()}
+EDITED = {
+    "outside migrations the record follows spec.hard": Edited(MORE, QUIET, OVER, MORE, SAID_MORE),
+    "a resource that is new becomes part of the base": Edited(
+        WITH_SECRETS, QUIET, OVER, WITH_SECRETS, SAID_WITH_SECRETS
+    ),
+    "a resource that is gone leaves the base": Edited(
+        {"limits.cpu": "3"}, QUIET, OVER, {"limits.cpu": "3"}, '{"limits.cpu":"3"}'
+    ),
+    "a record that somebody has spoiled is written again": Edited(BASE, {RECORD: "{nope"}, OVER, BASE),
+    "a record that somebody has removed is written again": Edited(BASE, {}, OVER, BASE),
+    "while a VM migrates spec.hard is put back": Edited(MORE, MIGRATING, RUNNING, RAISED),
+    "while a VM migrates spec.hard lowered to the base is raised again": Edited(
+        BASE, MIGRATING, RUNNING, RAISED
+    ),
+    "an entry that was removed comes back, and the raised spec.hard is no base": Edited(
+        RAISED, WITHOUT_ENTRY, RUNNING, RAISED
+    ),
+    "an entry that was removed when nobody needs it any more": Edited(RAISED, WITHOUT_ENTRY, OVER, BASE),
+    "an entry that was removed together with the raise": Edited(BASE, WITHOUT_ENTRY, RUNNING, RAISED),
+    "a person replaced the whole quota during a migration": Edited(
+        MORE, {}, RUNNING, {"limits.cpu": "9015m", "pods": "6", "services": "2"}, SAID_MORE
+    ),
+    "an edit seen when the next migration has begun already": Edited(
+        MORE, QUIET, RUNNING, {"limits.cpu": "9015m", "pods": "6", "services": "2"}, SAID_MORE
+    ),
+    "what we wrote is spoiled, an entry stands: the record counts": Edited(
+        RAISED, {**MIGRATING, APPLIED: "{nope"}, RUNNING, RAISED
+    ),
+}
+
+
+@sentences(EDITED)
+def test_what_people_write(case: Edited) -> None:
+    found, _made = after(seen(managed(case.hard, case.annotations), case.migrations))
+    assert by_value(found.hard) == by_value(dict(case.then))
+    assert found.annotations[RECORD] == case.record
+    assert (by_name() in found.annotations) is bool(case.migrations)
+    quiet, _made = after(seen(found))
+    assert by_value(quiet.hard) == by_value(json.loads(case.record))
+    assert set(quiet.annotations) == {RECORD}
+
+
+def test_a_record_that_is_garbage_while_an_entry_stands_leaves_spec_hard_alone_and_says_so() -> None:
+    spoiled = managed(RAISED, {**MIGRATING, RECORD: "{nope"})
+    made = plan(seen(spoiled, RUNNING), EXACT)
+    assert not made.hard
+    assert [problem.reason for problem in made.problems] == ["InvalidResourceQuotaAnnotation"]
+
+
+def test_a_compensation_counts_as_something_added() -> None:
+    rq = managed(RAISED, {**QUIET, COMPENSATION: '{"limits.cpu":"1"}'})
+    found, _made = after(seen(rq))
+    assert found.annotations == QUIET
+    assert by_value(found.hard) == by_value(BASE)
+
+
+@pytest.mark.parametrize("label", ["", "false", "True"])
+def test_without_the_label_it_does_not_take_part(label: str) -> None:
+    assert not plan(seen(managed(label=label), RUNNING), EXACT)
+
+
+@pytest.mark.parametrize("during", [True, False], ids=["during a migration", "when all is quiet"])
+def test_a_quota_that_loses_the_label_gets_its_base_back(during: bool) -> None:
+    before = managed(RAISED, MIGRATING, "") if during else managed(BASE, QUIET, "")
+    found, _made = after(seen(before, RUNNING if during else OVER))
+    assert found.annotations == {}
+    assert by_value(found.hard) == by_value(BASE)
+
+
+@sentences(
+    {"raised": (RAISED, MIGRATING), "quiet": (BASE, QUIET), "edited during a migration": (MORE, MIGRATING)}
+)
+def test_released_it_gets_its_base_back(case: tuple[Mapping[str, str], Mapping[str, str]]) -> None:
+    hard, annotations = case
+    before = managed(hard, annotations)
+    found = applied(before, release(seen(before, RUNNING)))
+    assert found.annotations == {}
+    assert by_value(found.hard) == by_value(BASE)
+
+
+def test_a_quota_of_nobody_is_not_released() -> None:
+    assert not release(seen(managed(), RUNNING))
+
+
+def test_beside_harvester_it_is_left_alone() -> None:
+    assert not plan(seen(managed(BASE, QUIET), RUNNING), Policy(Mode.ASSIST))
+
+
+def test_a_persons_skip_is_an_off_switch_here_too() -> None:
+    assert not plan(seen(managed(BASE, {SKIP: "true"}), RUNNING), EXACT)
+
+
+def test_ranchers_default_quota_with_the_label_has_ranchers_base() -> None:
+    both = quota({"limits.cpu": "3"}, labels={**DEFAULT_LABELS, **LABELS})
+    found, _made = after(namespace(both, RUNNING, [SOURCE], [HERE]))
+    assert RECORD not in found.annotations
+    assert found.annotations[OWNER] == "headroom"
+
+
+def test_an_entry_of_harvesters_form_is_adopted_here_too() -> None:
+    found, _made = after(seen(managed(BASE, {**QUIET, by_uid(): ENTRY}), RUNNING))
+    assert by_uid() not in found.annotations
+    assert by_value(found.hard) == by_value(RAISED)
+
+
+def test_several_quotas_of_a_namespace_take_part_each_with_its_own_base() -> None:
+    first, second = managed({"limits.cpu": "3"}), managed({"pods": "2"})
+    everything = seen(first, RUNNING)
+    found_first, _made = after(everything)
+    found_second, _made = after(replace(everything, quota=charged(second, [SOURCE])))
+    assert (found_first.hard, found_second.hard) == ({"limits.cpu": "5015m"}, {"pods": "3"})
