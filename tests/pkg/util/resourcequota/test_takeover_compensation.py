@@ -1,0 +1,323 @@
+"""A migration that is refused although its entry is applied gets exactly what is missing, and gives it back
+(issue 5: never refused twice)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import pytest
+
+from pkg.api.core import Pod
+from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
+from pkg.util.quantity import Quantity
+from pkg.util.resourcequota.model import EstimateKind, Mode, Observed, Policy
+from pkg.util.resourcequota.planner import plan
+from pkg.util.resourcequota.usage import pod_usage
+from tests.pkg.util.resourcequota.pods import (
+    AT_1_5,
+    AT_4_5,
+    EXACT,
+    after,
+    charged,
+    entry,
+    launcher,
+    limit_range,
+    namespace,
+    remembering,
+)
+from tests.pkg.util.resourcequota.world import (
+    COMPENSATION,
+    HARD,
+    MARKS,
+    RAISED_AT_4_5,
+    by_name,
+    by_value,
+    quota,
+    sentences,
+    vmi,
+    vmim,
+)
+
+HARVESTER = Policy(Mode.TAKEOVER, EstimateKind.HARVESTER)
+POD_1_5, POD_4_5 = 4797464313, 5622461313 + 60000000
+MEMORY = "limits.memory"
+
+
+def home(name: str) -> VirtualMachineInstance:
+    return vmi(name, nodeName="node-1")
+
+
+def at(
+    name: str, node: str = "node-1", ratio: str = "1.5", move: VirtualMachineInstanceMigration | None = None
+) -> Pod:
+    rendering = AT_4_5 if ratio == "4.5" else AT_1_5
+    return launcher(home(name), node=node, migration=move, rendering=rendering)
+
+
+# ---- the seed's numbers --------------------------------------------------------------------------------------
+
+
+def after_the_ratio_was_raised(limits: str, hard: dict[str, str]) -> Observed:
+    """The seed: ratio 1.5 → 4.5, the first migration has taken place, its VM is larger than the base foresaw."""
+    grown = launcher(home("vm1"), node="node-1", rendering=AT_4_5)
+    return namespace(
+        quota(hard, MARKS), [vmim(refused=True)], [grown], [home("vm1")], rendering=AT_4_5, limits=limits
+    )
+
+
+@dataclass(frozen=True)
+class Seed:
+    """The namespace's memory limit, and spec.hard with the entry applied."""
+
+    base: str
+    raised: int
+
+
+SEED = {
+    "5000Mi grows to 10865341313": Seed("5000Mi", 10865341313),
+    "6000Mi grows to 11913917313": Seed("6000Mi", 11913917313),
+}
+
+
+@sentences(SEED)
+def test_under_harvesters_estimate_the_entry_alone_is_the_seeds_number(case: Seed) -> None:
+    seen = after_the_ratio_was_raised(
+        f'{{"limit":{{"limitsCpu":"3000m","limitsMemory":"{case.base}"}}}}',
+        {"limits.cpu": "3", MEMORY: case.base},
+    )
+    pending = replace(seen, migrations=[vmim()])
+    found, _made = after(pending, HARVESTER)
+    assert by_value(found.hard) == by_value({"limits.cpu": "5", MEMORY: str(case.raised)})
+
+
+@sentences(SEED)
+@pytest.mark.parametrize("policy", [HARVESTER, EXACT], ids=["harvester", "exact"])
+def test_what_is_missing_beyond_it_is_compensated_and_the_target_fits(case: Seed, policy: Policy) -> None:
+    """used 5682461313 and the same again, against the base and the entry."""
+    seen = after_the_ratio_was_raised(
+        f'{{"limit":{{"limitsCpu":"3000m","limitsMemory":"{case.base}"}}}}',
+        {"limits.cpu": "3", MEMORY: case.base},
+    )
+    found, _made = after(seen, policy)
+    hard = by_value(found.hard)
+    assert hard[MEMORY] == max(
+        Quantity.parse(2 * POD_4_5),
+        Quantity.parse(case.base) + Quantity.parse(POD_4_5 if policy is EXACT else 5622461313),
+    )
+    assert hard["limits.cpu"] >= Quantity.parse("4030m")
+
+
+# ---- when, and how much --------------------------------------------------------------------------------------
+
+A, B = vmim(vm="a"), vmim(vm="b")
+REFUSED_A, REFUSED_B = vmim(vm="a", refused=True), vmim(vm="b", refused=True)
+TIGHT = '{"limit":{"limitsCpu":"100","limitsMemory":"4Gi"}}'
+"""Less than one launcher pod: whatever runs here was started before."""
+FOUR_GI = 4 * 1024**3
+SHORT = POD_1_5 - FOUR_GI
+
+
+@dataclass(frozen=True)
+class Short:
+    """A namespace whose base is 4Gi, and the compensation of its memory (None: none)."""
+
+    migrations: Sequence[VirtualMachineInstanceMigration]
+    pods: Sequence[Pod]
+    compensation: int | None
+    stands: str | None = None
+
+
+SHORTAGES = {
+    "nobody is refused": Short([A], [at("a")], None),
+    "refused: what the namespace uses beyond its base": Short([REFUSED_A], [at("a")], SHORT),
+    "two refused share what is missing": Short([REFUSED_A, REFUSED_B], [at("a"), at("b")], SHORT + POD_1_5),
+    "another VM's room is not taken for it": Short([REFUSED_A, B], [at("a"), at("b")], SHORT + POD_1_5),
+    "another VM that does not migrate uses up the base": Short(
+        [REFUSED_A], [at("a"), at("b")], SHORT + POD_1_5
+    ),
+    "the target exists, the condition is old": Short(
+        [REFUSED_A], [at("a"), at("a", "node-2", move=REFUSED_A)], None
+    ),
+    "the other's target exists: it no longer needs its room": Short(
+        [REFUSED_A, B], [at("a"), at("b"), at("b", "node-2", move=B)], SHORT + POD_1_5
+    ),
+    "refused and being aborted": Short([vmim(vm="a", refused=True, abort=True)], [at("a")], None),
+    "refused once, and going on": Short([vmim("Scheduling", vm="a", refused=True)], [at("a")], None),
+    "refused and over": Short([vmim("Failed", vm="a", refused=True)], [at("a")], None),
+    "what stands is enough": Short([REFUSED_A], [at("a")], 6 * 1024**3, stands='{"limits.memory":"6Gi"}'),
+    "what stands is too little": Short([REFUSED_A], [at("a")], SHORT, stands='{"limits.memory":"1"}'),
+    "what stands is of another resource": Short([REFUSED_A], [at("a")], SHORT, stands='{"limits.cpu":"1"}'),
+    "what stands is garbage": Short([REFUSED_A], [at("a")], SHORT, stands="{nope"),
+    "given back when nobody is refused any longer": Short(
+        [A], [at("a")], None, stands='{"limits.memory":"6Gi"}'
+    ),
+    "given back when nobody migrates": Short([], [at("a")], None, stands='{"limits.memory":"6Gi"}'),
+}
+
+
+def short(case: Short) -> Observed:
+    annotations = dict(MARKS) | ({COMPENSATION: case.stands} if case.stands else {})
+    names = {pod.annotations["kubevirt.io/domain"] for pod in case.pods}
+    return namespace(
+        quota({"limits.cpu": "100", MEMORY: "4Gi"}, annotations),
+        case.migrations,
+        case.pods,
+        [home(name) for name in sorted(names)],
+        limits=TIGHT,
+    )
+
+
+@sentences(SHORTAGES)
+def test_compensation(case: Short) -> None:
+    found, _made = after(short(case))
+    if case.compensation is None:
+        assert COMPENSATION not in found.annotations
+    else:
+        assert by_value(entry(found.annotations[COMPENSATION]))[MEMORY] == Quantity.parse(case.compensation)
+
+
+@sentences(SHORTAGES)
+def test_whoever_was_refused_fits_afterwards_whoever_comes_first(case: Short) -> None:
+    seen = short(case)
+    found, _made = after(seen)
+    refused = [m for m in case.migrations if m in (REFUSED_A, REFUSED_B) and case.compensation is not None]
+    waiting = [
+        m
+        for m in case.migrations
+        if m.phase == "Pending" and not any(m.uid in pod.labels.values() for pod in case.pods)
+    ]
+    if not refused:
+        return
+    free = by_value(found.hard)[MEMORY] - by_value(seen.quota.used)[MEMORY]
+    assert free >= Quantity.parse(POD_1_5 * len(waiting))
+
+
+RESOURCES = {
+    "requests.memory": "1Gi",
+    "requests.cpu": "1m",
+    "cpu": "1m",
+    "limits.cpu": "1",
+    "limits.memory": "1Gi",
+    "requests.ephemeral-storage": "1M",
+    "requests.devices.kubevirt.io/kvm": "1",
+    "pods": "1",
+    "count/pods": "1",
+}
+
+
+@pytest.mark.parametrize(("name", "base"), RESOURCES.items())
+def test_every_resource_is_compensated(name: str, base: str) -> None:
+    """Two VMs run where the base is not enough for one, and one of them is refused."""
+    labels = {"headroom.harvesterhci.io/managed": "true"}
+    pods = [at("a"), at("b")]
+    seen = namespace(quota({name: base}, labels=labels), [REFUSED_A], pods, [home("a"), home("b")], limits="")
+    found, _made = after(seen)
+    one = pod_usage(pods[0])[name]
+    assert by_value(found.hard)[name] == one + one + one
+    assert by_value(entry(found.annotations[COMPENSATION])) == {name: one + one - Quantity.parse(base)}
+
+
+def test_only_what_is_missing_is_compensated() -> None:
+    seen = namespace(
+        quota({"limits.cpu": "100", MEMORY: "4Gi", "pods": "9"}, MARKS),
+        [REFUSED_A],
+        [at("a")],
+        [home("a")],
+        limits='{"limit":{"limitsCpu":"100","limitsMemory":"4Gi","pods":"9"}}',
+    )
+    found, _made = after(seen)
+    assert set(entry(found.annotations[COMPENSATION])) == {MEMORY}
+
+
+# ---- time ----------------------------------------------------------------------------------------------------
+
+
+def applied_and_refused() -> Observed:
+    """The entry is applied, and quota refuses the target all the same."""
+    entered, _made = after(short(Short([A], [at("a")], None)))
+    return replace(short(Short([REFUSED_A], [at("a")], None)), quota=charged(entered, [at("a")]))
+
+
+def test_a_shortage_that_is_seen_before_the_room_was_made_is_compensated_with_the_same_patch() -> None:
+    """Refused, and only then headroom started."""
+    made = plan(short(Short([REFUSED_A], [at("a")], SHORT)), EXACT)
+    assert {by_name("a"), COMPENSATION} <= made.annotations.keys()
+
+
+def test_a_shortage_right_after_the_room_was_made_is_looked_at_again() -> None:
+    """status.used may count a target pod that the pods' watch has not shown yet."""
+    first = plan(applied_and_refused(), EXACT)
+    assert not first
+    assert first.look_again == pytest.approx(EXACT.settle)
+    early = plan(remembering(applied_and_refused(), first.memory, 0.1), EXACT)
+    assert not early
+    assert early.look_again == pytest.approx(EXACT.settle - 0.1)
+    late = plan(remembering(applied_and_refused(), early.memory, EXACT.settle), EXACT)
+    assert by_value(entry(late.annotations[COMPENSATION])) == {MEMORY: Quantity.parse(SHORT)}
+
+
+def test_a_shortage_that_passes_is_forgotten() -> None:
+    first = plan(applied_and_refused(), EXACT)
+    passed = replace(applied_and_refused(), migrations=[A], memory=first.memory)
+    assert plan(passed, EXACT).memory.short_since is None
+
+
+def test_with_compensation_switched_off_nothing_is_compensated() -> None:
+    found, _made = after(short(SHORTAGES["what stands is too little"]), replace(EXACT, compensate=False))
+    assert COMPENSATION not in found.annotations
+
+
+# ---- a whole life --------------------------------------------------------------------------------------------
+
+
+def test_the_seeds_second_migration_from_refusal_to_the_base() -> None:
+    """Ratio 1.5 → 4.5, 5000Mi: the VM has grown by its first migration, so its second is refused at first."""
+    grown = launcher(home("vm1"), rendering=AT_4_5)
+    move = vmim(refused=True)
+    target = launcher(home("vm1"), node="node-2", migration=move, rendering=AT_4_5)
+
+    def step(
+        rq: object, migration: VirtualMachineInstanceMigration, pods: Sequence[Pod], node: str
+    ) -> tuple[object, Mapping[str, object]]:
+        seen = namespace(
+            charged(rq, pods),  # type: ignore[arg-type]
+            [migration],
+            pods,
+            [vmi(nodeName=node)],
+            rendering=AT_4_5,
+        )
+        found, _made = after(seen)
+        return found, by_value(found.hard)
+
+    rq, hard = step(quota(HARD, MARKS), vmim(), [grown], "node-1")
+    assert hard[MEMORY] == Quantity.parse(5000 * 1024**2 + POD_4_5)
+    assert hard[MEMORY] < Quantity.parse(2 * POD_4_5)  # refused
+    rq, hard = step(rq, move, [grown], "node-1")
+    assert hard[MEMORY] == Quantity.parse(2 * POD_4_5)  # not a byte more
+    rq, hard = step(rq, move, [grown, target], "node-1")
+    assert hard[MEMORY] == Quantity.parse(5000 * 1024**2 + POD_4_5)  # given back
+    rq, hard = step(rq, vmim("Running"), [grown, target], "node-1")
+    rq, hard = step(rq, vmim("Succeeded"), [grown, target], "node-2")
+    assert hard[MEMORY] == Quantity.parse(5000 * 1024**2 + POD_4_5)  # held
+    rq, hard = step(rq, vmim("Succeeded"), [target], "node-2")
+    assert hard == by_value(HARD)
+    assert rq.annotations == MARKS  # type: ignore[attr-defined]
+
+
+def test_a_limit_range_made_since_is_in_what_is_missing() -> None:
+    """The real need, not what the source counts: the target will have the LimitRange's default."""
+    labels = {"headroom.harvesterhci.io/managed": "true"}
+    storage = "limits.ephemeral-storage"
+    rendering = replace(AT_1_5, limit_ranges=[limit_range({"ephemeral-storage": "1Gi"})])
+    # The quota's other pods use it all.
+    rq = quota({storage: "1Gi"}, labels=labels, used={storage: "1Gi"})
+    seen = namespace(rq, [REFUSED_A], [at("a")], [home("a")], limits="", rendering=rendering)
+    found, _made = after(seen)
+    assert by_value(found.hard)[storage] - Quantity.parse("1Gi") == Quantity.parse("2Gi")
+
+
+def test_the_numbers_of_the_seed_are_those_of_the_builders() -> None:
+    assert by_value(RAISED_AT_4_5)[MEMORY] == Quantity.parse(5000 * 1024**2 + 5622461313)
+    assert pod_usage(at("a"))[MEMORY] == Quantity.parse(POD_1_5)
+    assert pod_usage(at("a", ratio="4.5"))[MEMORY] == Quantity.parse(POD_4_5)
