@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from pkg.api import admissionregistration, core, harvesterhci, kubevirt
+from pkg.api import admissionregistration, core, harvesterhci, kubevirt, mtq
 from pkg.api.meta import Object
 
 T = TypeVar("T", bound=Object)
@@ -88,4 +88,11 @@ VIRTUAL_MACHINE_INSTANCE_MIGRATIONS = Resource(
 KUBEVIRTS = Resource("kubevirt.io", "v1", "kubevirts", "KubeVirt", kubevirt.KubeVirt)
 SETTINGS = Resource(
     "harvesterhci.io", "v1beta1", "settings", "Setting", harvesterhci.Setting, namespaced=False
+)
+VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS = Resource(
+    "mtq.kubevirt.io",
+    "v1alpha1",
+    "virtualmachinemigrationresourcequotas",
+    "VirtualMachineMigrationResourceQuota",
+    mtq.VirtualMachineMigrationResourceQuota,
 )

@@ -1,4 +1,4 @@
-"""The CRDs are those of KubeVirt and Harvester as far as clients can tell."""
+"""The CRDs are those of KubeVirt, Harvester and managed-tenant-quota as far as clients can tell."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ def _version(kind: str) -> dict[str, Any]:
     return versions[0]
 
 
-def test_there_are_exactly_the_five_kinds() -> None:
+def test_there_are_exactly_the_six_kinds() -> None:
     assert set(CRDS) == {
+        "VirtualMachineMigrationResourceQuota",
         "VirtualMachine",
         "VirtualMachineInstance",
         "VirtualMachineInstanceMigration",
@@ -36,6 +37,7 @@ def test_there_are_exactly_the_five_kinds() -> None:
         registry.VIRTUAL_MACHINE_INSTANCE_MIGRATIONS,
         registry.KUBEVIRTS,
         registry.SETTINGS,
+        registry.VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS,
     ],
     ids=lambda resource: resource.kind,
 )
@@ -56,13 +58,14 @@ def test_the_product_finds_its_objects_where_the_crd_puts_them(resource: registr
         ("VirtualMachineInstanceMigration", True),
         ("KubeVirt", True),
         ("Setting", False),
+        ("VirtualMachineMigrationResourceQuota", True),
     ],
 )
 def test_the_status_subresource_is_there_for_those_that_really_have_one(kind: str, expected: bool) -> None:
     assert ("status" in _version(kind).get("subresources", {})) is expected
 
 
-@pytest.mark.parametrize("kind", sorted(CRDS))
+@pytest.mark.parametrize("kind", sorted(CRDS.keys() - {"VirtualMachineMigrationResourceQuota"}))
 def test_every_field_is_preserved_in(kind: str) -> None:
     schema = _version(kind)["schema"]["openAPIV3Schema"]
     assert schema == {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
@@ -75,6 +78,7 @@ def test_every_field_is_preserved_in(kind: str) -> None:
         ("VirtualMachineInstance", ["vmi", "vmis"]),
         ("VirtualMachineInstanceMigration", ["vmim", "vmims"]),
         ("KubeVirt", ["kv", "kvs"]),
+        ("VirtualMachineMigrationResourceQuota", ["vmmrq", "vmmrqs"]),
     ],
 )
 def test_the_short_names_are_kubevirts(kind: str, names: list[str]) -> None:

@@ -1,0 +1,216 @@
+"""A namespace's lock: the ValidatingWebhookConfiguration, rendered and recognised. Pure.
+
+Kubernetes itself spells no limit for the parts of such a name, so `lock.<namespace>.com` serves namespaces of all
+lengths. What a configuration locks is read from its namespaceSelector, never from its name.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from pkg.api.admissionregistration import ValidatingWebhookConfiguration
+from pkg.util import constants
+from pkg.util.managedtenantquota.constants import (
+    ANNOTATION_HOLDER,
+    ANNOTATION_REASON,
+    ANNOTATION_SINCE,
+    LOCK_LABEL,
+    LOCK_LABELS,
+    NAMESPACE_NAME_LABEL,
+)
+from pkg.util.webhook_names import LOCK_PATH
+
+TIMEOUT_SECONDS: Final = 10
+NAMESPACE_CONTROLLERS: Final = (
+    "system:serviceaccount:kube-system:namespace-controller",
+    "system:kube-controller-manager",
+)
+"""Who empties a namespace that is being deleted: that must not have to wait for us."""
+
+Webhook = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Lock:
+    """A lock that stands. `since` in seconds since the epoch, `webhooks` as on the wire."""
+
+    name: str
+    uid: str
+    resource_version: str
+    namespace: str
+    since: float
+    holder: str
+    reason: str
+    webhooks: Sequence[Webhook]
+
+
+def lock_name(namespace: str) -> str:
+    """The configuration's name, and its webhook's: a webhook's has to have three parts at least."""
+    return f"lock.{namespace}.com"
+
+
+def locked_namespace(configuration: ValidatingWebhookConfiguration) -> str:
+    """The namespace that a configuration locks, "" when it is no lock."""
+    if configuration.labels.get(LOCK_LABEL) != LOCK_LABELS[LOCK_LABEL]:
+        return ""
+    names = {_selected(webhook) for webhook in configuration.webhooks or ()}
+    return names.pop() if len(names) == 1 else ""
+
+
+def recognise(configuration: ValidatingWebhookConfiguration) -> Lock | None:
+    """The lock that a configuration is, whoever made it; None when it is none."""
+    namespace = locked_namespace(configuration)
+    if not namespace:
+        return None
+    annotations = configuration.annotations
+    return Lock(
+        name=configuration.name,
+        uid=configuration.uid,
+        resource_version=configuration.metadata.resource_version,
+        namespace=namespace,
+        since=_seconds(annotations.get(ANNOTATION_SINCE), configuration.metadata.creation_timestamp),
+        holder=annotations.get(ANNOTATION_HOLDER, ""),
+        reason=annotations.get(ANNOTATION_REASON, ""),
+        webhooks=configuration.webhooks or [],
+    )
+
+
+def client_config(registration: ValidatingWebhookConfiguration) -> dict[str, Any] | None:
+    """Where our webhooks are served, by what they are registered with: address and CA, with the lock's path.
+
+    None when nothing is registered there.
+    """
+    for webhook in registration.webhooks or ():
+        config = dict(webhook.get("clientConfig") or {})
+        if config.get("url"):
+            parts = urlsplit(config["url"])
+            config["url"] = f"{parts.scheme}://{parts.netloc}{LOCK_PATH}"
+            return config
+        if config.get("service"):
+            config["service"] = {**config["service"], "path": LOCK_PATH}
+            return config
+    return None
+
+
+def lock_webhook(
+    namespace: str, where: Mapping[str, Any], *, holders: Sequence[str], virt_controllers: Sequence[str]
+) -> Webhook:
+    """The lock's webhook.
+
+    What the holder itself writes, and target pods, the API server lets through by itself: neither needs an answer
+    from us. User names without wildcards; those that are patterns are decided about by the webhook.
+    """
+    return {
+        "name": lock_name(namespace),
+        "admissionReviewVersions": ["v1"],
+        "clientConfig": dict(where),
+        "failurePolicy": "Fail",
+        "matchPolicy": "Equivalent",
+        "namespaceSelector": {"matchLabels": {NAMESPACE_NAME_LABEL: namespace}},
+        "objectSelector": {},
+        "rules": [
+            _rule("", ["resourcequotas"], ["UPDATE", "DELETE"]),
+            _rule(
+                "mtq.kubevirt.io",
+                [
+                    "virtualmachinemigrationresourcequotas",
+                    "virtualmachinemigrationresourcequotas/status",
+                ],
+                ["CREATE", "UPDATE", "DELETE"],
+            ),
+            _rule("", ["pods"], ["CREATE"]),
+            # A pod may also grow into the room.
+            _rule("", ["pods/resize"], ["UPDATE"]),
+        ],
+        "sideEffects": "None",
+        "timeoutSeconds": TIMEOUT_SECONDS,
+        "matchConditions": [
+            {"name": "not-the-holder", "expression": f"!({_OF_QUOTAS} && {_is_one_of(holders)})"},
+            {
+                "name": "not-a-target-pod",
+                "expression": f"!({_IS_TARGET} && {_is_one_of(virt_controllers)})",
+            },
+            {
+                "name": "not-the-end-of-the-namespace",
+                "expression": f"!(request.operation == 'DELETE' && {_is_one_of(NAMESPACE_CONTROLLERS)})",
+            },
+        ],
+    }
+
+
+def lock_body(namespace: str, webhook: Mapping[str, Any], *, now: float, holder: str, reason: str) -> Webhook:
+    """The whole configuration, to be created."""
+    return {
+        "apiVersion": "admissionregistration.k8s.io/v1",
+        "kind": "ValidatingWebhookConfiguration",
+        "metadata": {
+            "name": lock_name(namespace),
+            "labels": LOCK_LABELS,
+            "annotations": {
+                ANNOTATION_SINCE: _timestamp(now),
+                ANNOTATION_HOLDER: holder,
+                ANNOTATION_REASON: reason,
+            },
+        },
+        "webhooks": [dict(webhook)],
+    }
+
+
+def fits(lock: Lock, wanted: Mapping[str, Any]) -> bool:
+    """Whether a lock is as it shall be. Servers before 1.27 drop matchConditions: what is decided does not change."""
+    if len(lock.webhooks) != 1:
+        return False
+    standing = lock.webhooks[0]
+    return all(
+        standing.get(key) == value
+        for key, value in wanted.items()
+        if key != "matchConditions" or key in standing
+    )
+
+
+_OF_QUOTAS: Final = "request.resource.resource in ['resourcequotas', 'virtualmachinemigrationresourcequotas']"
+_IS_TARGET: Final = (
+    "request.resource.resource == 'pods' && request.operation == 'CREATE' && has(object.metadata.labels)"
+    f" && '{constants.LABEL_MIGRATION_JOB_UID}' in object.metadata.labels"
+)
+
+
+def _is_one_of(users: Sequence[str]) -> str:
+    """In CEL. JSON's strings are CEL's too."""
+    plain = [user for user in users if user and not any(character in user for character in "*?[")]
+    return f"request.userInfo.username in {json.dumps(plain)}"
+
+
+def _rule(group: str, resources: list[str], operations: list[str]) -> Webhook:
+    return {
+        "apiGroups": [group],
+        "apiVersions": ["*"],
+        "resources": resources,
+        "operations": operations,
+        "scope": "Namespaced",
+    }
+
+
+def _selected(webhook: Mapping[str, Any]) -> str:
+    selector = webhook.get("namespaceSelector") or {}
+    return str((selector.get("matchLabels") or {}).get(NAMESPACE_NAME_LABEL, ""))
+
+
+def _timestamp(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+def _seconds(*texts: str | None) -> float:
+    """The first that is a time; none: long ago, so that such a lock does not stay."""
+    for text in texts:
+        with suppress(ValueError):
+            if text:
+                moment = datetime.fromisoformat(text)
+                return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+    return 0.0

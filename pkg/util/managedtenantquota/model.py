@@ -1,0 +1,94 @@
+"""What a decision about a namespace with a budget looks at, and what comes out. Plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pkg.api.core import Pod, ResourceQuota
+from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
+from pkg.api.meta import Object
+from pkg.api.mtq import VirtualMachineMigrationResourceQuota
+from pkg.util.managedtenantquota.lock import Lock
+from pkg.util.resourcequota.model import Rendering
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What an operator chose, and how long things take. Seconds."""
+
+    lock_limit: float = 120.0
+    """A window that is open for longer is closed, whatever it waits for."""
+    settle: float = 0.1
+    """From the lock to what it protects: every API server knows by then, and what it let through has been counted."""
+    joining: float = 10.0
+    """Migrations that come while a window is younger than this share it; later ones wait for the next."""
+    rest: float = 600.0
+    """A migration whose target pod did not come within the lock's limit is left alone for this long."""
+    shortage: float = 0.5
+    """A budget that does not suffice is believed after this long: status.used may count a target pod already that
+    the cache does not show yet."""
+    sweep: float = 30.0
+    """A namespace that something is still to be done in is looked at again after this long (upstream's)."""
+    busy: float = 5.0
+    """A migration that KubeVirt's parallel limits hold up is looked at again after this long (upstream's)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Something that people are told by an event; `about` are the objects that it concerns."""
+
+    reason: str
+    message: str
+    about: Sequence[Object]
+    key: str
+    """What makes it the same problem although the numbers in its text differ."""
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What one decision leaves for the next: only waiting times, nothing that a restart may not forget."""
+
+    short_since: Mapping[str, float] = field(default_factory=dict)
+    """Migration uid to the time when the budget was first seen not to suffice for it."""
+    resting: Mapping[str, float] = field(default_factory=dict)
+    """Migration uid to the time until which it is left alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What decides about migrations beside the namespace's quotas. All read from caches.
+
+    `instances` is by VMI name; `pods` are the namespace's launcher and attachment pods; `running` has the source nodes
+    of every migration of the cluster that runs or has a target pod.
+    """
+
+    migrations: Sequence[VirtualMachineInstanceMigration] = ()
+    instances: Mapping[str, VirtualMachineInstance] = field(default_factory=dict)
+    pods: Sequence[Pod] = ()
+    rendering: Rendering = field(default_factory=Rendering)
+    running: Sequence[Collection[str]] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """Everything a decision looks at; `now` in seconds since the epoch.
+
+    `wanted_lock` is the webhook that a lock shall hold; None: it cannot be served, or is not looked at
+    (`can_lock`).
+    """
+
+    namespace: str
+    exists: bool
+    """The namespace is there and not being deleted."""
+    budgets: Sequence[VirtualMachineMigrationResourceQuota]
+    lock: Lock | None
+    quotas: Sequence[ResourceQuota]
+    surroundings: Surroundings
+    now: float
+    can_lock: bool = True
+    why_not: str = ""
+    """Why it cannot be locked."""
+    wanted_lock: Mapping[str, Any] | None = None
+    memory: Memory = field(default_factory=Memory)

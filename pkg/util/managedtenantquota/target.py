@@ -1,0 +1,161 @@
+"""A refused migration: is it one, what is missing of its target, and what will a quota count of that? Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from pkg.api.core import LimitRange, LimitRangeItem, LimitRangeSpec, Pod, ResourceQuotaSpec
+from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
+from pkg.api.meta import RawResourceList
+from pkg.util import constants
+from pkg.util.managedtenantquota.model import Surroundings
+from pkg.util.quantity import Quantity
+from pkg.util.resource_list import ResourceList, total
+from pkg.util.resourcequota.demand import abort_requested, is_finished, is_refused
+from pkg.util.resourcequota.exact import attachments_usage, has_hotplugged_volumes, launcher_usage
+from pkg.util.resourcequota.model import Rendering
+from pkg.util.resourcequota.sides import Side, assign, sides_by_vm
+
+_CONTAINER = "Container"
+_RUNNING = "Running"
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """A migration whose target's pods quota refuses. `launcher` False: only the attachment pods are missing."""
+
+    migration: VirtualMachineInstanceMigration
+    vmi: VirtualMachineInstance
+    source: Side | None
+    launcher: bool
+
+    @property
+    def next_pod(self) -> str:
+        """What is created next, in words."""
+        return "target pod" if self.launcher else "target's attachment pod"
+
+
+def missing_targets(surroundings: Surroundings) -> list[Missing]:
+    """The refused migrations that wait for a pod of their target, oldest first."""
+    sides = sides_by_vm(surroundings.pods)
+    active: dict[str, set[str]] = {}
+    for migration in surroundings.migrations:
+        if not is_finished(migration):
+            active.setdefault(migration.spec.vmi_name, set()).add(migration.uid)
+    found = []
+    for migration in sorted(surroundings.migrations, key=_age):
+        vmi = surroundings.instances.get(migration.spec.vmi_name)
+        if vmi is None or migration.phase != constants.PHASE_PENDING or migration.deleting:
+            continue
+        placed = assign(sides.get(vmi.name, ()), vmi, active.get(vmi.name, set()))
+        targets = target_pods(migration, vmi, surroundings.pods)
+        if not targets and is_refused(migration) and not _waits_for_its_source(vmi):
+            found.append(Missing(migration, vmi, placed.main, launcher=True))
+        elif (
+            targets and not abort_requested(migration) and _lacks_attachment(vmi, targets, surroundings.pods)
+        ):
+            found.append(Missing(migration, vmi, placed.main, launcher=False))
+    return found
+
+
+def target_pods(
+    migration: VirtualMachineInstanceMigration, vmi: VirtualMachineInstance, pods: Iterable[Pod]
+) -> list[Pod]:
+    """The migration's target launcher, if it was created, whatever became of it (domain §8)."""
+    labels = {
+        constants.LABEL_APP: constants.APP_VIRT_LAUNCHER,
+        constants.LABEL_CREATED_BY: vmi.uid,
+        constants.LABEL_MIGRATION_JOB_UID: migration.uid,
+    }
+    return [pod for pod in pods if labels.items() <= pod.labels.items()]
+
+
+def need_of(
+    missing: Missing, rendering: Rendering, spec: ResourceQuotaSpec
+) -> tuple[ResourceList, ResourceList]:
+    """What a quota will count of the pod that is created next, and of all that the target still lacks.
+
+    Raises QuantityError when a quantity of the VMI is none.
+    """
+    rendering = with_largest_defaults(rendering)
+    attachments = attachments_usage(missing.vmi, missing.source, rendering, spec)
+    if not missing.launcher:
+        return attachments, attachments
+    launcher = launcher_usage(missing.vmi, missing.source, rendering, spec)
+    return launcher, total([launcher, attachments])
+
+
+def with_largest_defaults(rendering: Rendering) -> Rendering:
+    """Which of several LimitRanges the API server asks first is not defined: the largest default is reckoned with
+    (upstream)."""
+    if len(rendering.limit_ranges) < 2:
+        return rendering
+    items = [item for lr in rendering.limit_ranges for item in lr.spec.limits if item.type == _CONTAINER]
+    item = LimitRangeItem(
+        type=_CONTAINER,
+        default=_largest(item.default for item in items),
+        default_request=_largest(item.default_request for item in items),
+    )
+    return replace(rendering, limit_ranges=(LimitRange(spec=LimitRangeSpec(limits=[item])),))
+
+
+def running_sources(
+    migrations: Iterable[VirtualMachineInstanceMigration],
+    instances: Mapping[str, VirtualMachineInstance],
+    with_target: Iterable[str],
+) -> list[frozenset[str]]:
+    """The source node of every migration that runs, or is about to: its target pod is there.
+
+    `instances` is by key, `with_target` has the uids of migrations that a target pod was created for.
+    """
+    started = set(with_target)
+    sources = []
+    for migration in migrations:
+        if is_finished(migration):
+            continue
+        waits = migration.phase in (constants.PHASE_UNSET, constants.PHASE_PENDING)
+        if waits and migration.uid not in started:
+            continue
+        vmi = instances.get(f"{migration.namespace}/{migration.spec.vmi_name}")
+        sources.append(_nodes(vmi))
+    return sources
+
+
+def _nodes(vmi: VirtualMachineInstance | None) -> frozenset[str]:
+    """Where the migration comes from: nodeName moves on before the migration has ended."""
+    if vmi is None:
+        return frozenset()
+    state = vmi.status.migration_state
+    return frozenset(filter(None, (vmi.status.node_name, state.source_node if state else None)))
+
+
+def _waits_for_its_source(vmi: VirtualMachineInstance) -> bool:
+    """KubeVirt starts no target while a pod of an earlier migration is left."""
+    return len(vmi.status.active_pods or ()) > 1
+
+
+def _lacks_attachment(vmi: VirtualMachineInstance, targets: Sequence[Pod], pods: Iterable[Pod]) -> bool:
+    """KubeVirt creates it once the target runs; no condition says that quota refused it."""
+    running = {pod.uid for pod in targets if pod.status.phase == _RUNNING}
+    if not running or not has_hotplugged_volumes(vmi):
+        return False
+    return not any(
+        owner.uid in running
+        for pod in pods
+        if pod.labels.get(constants.LABEL_APP) == constants.APP_HOTPLUG_DISK
+        for owner in pod.metadata.owner_references or ()
+    )
+
+
+def _largest(lists: Iterable[RawResourceList | None]) -> RawResourceList:
+    largest: RawResourceList = {}
+    for resources in lists:
+        for name, value in (resources or {}).items():
+            if name not in largest or Quantity.parse(value) > Quantity.parse(largest[name]):
+                largest[name] = value
+    return largest
+
+
+def _age(migration: VirtualMachineInstanceMigration) -> tuple[str, str]:
+    return migration.metadata.creation_timestamp or "", migration.name
