@@ -137,6 +137,9 @@ class _Planning:
             value = self._value(claim, base)
             if value:
                 values.append((claim, value))
+            elif claim.migrates and not claim.under_way:
+                for key in self.journal.keys_of(claim.vm_name, claim.vmi_uid):
+                    self.journal.remove(key)  # before others ask for the annotations' room
         values.sort(key=lambda item: (not self.journal.has(migrating_key(item[0].vm_name)), item[0].since))
         entered: set[str] = set()
         for claim, value in values:
