@@ -67,9 +67,15 @@ def granted_by_record(quota: ResourceQuota) -> ResourceList:
     if text is None or not (added or _is_as_applied(quota)):
         return _hard(quota)
     try:
-        return dict(parse_resources(constants.ANNOTATION_BASE, text))
+        record = parse_resources(constants.ANNOTATION_BASE, text)
     except InvalidEntry as exc:
         raise InvalidBaseQuantity(str(exc)) from exc
+    # Only what we scale differs from the base; the rest of spec.hard is people's at any time.
+    kept = {name: limit for name, limit in record.items() if counts_of_pods(name)}
+    hard = _hard(quota)
+    return {name: kept.get(name, hard[name]) for name in hard} | {
+        name: kept[name] for name in (LIMITS_CPU, LIMITS_MEMORY) if name in kept
+    }
 
 
 def _is_as_applied(quota: ResourceQuota) -> bool:

@@ -159,9 +159,11 @@ class Recorded:
 RECORDS = {
     "at adoption its spec.hard": Recorded({}, HARD),
     "outside migrations its spec.hard, whatever the record says": Recorded({BASE: RECORD}, HARD),
-    "while an entry stands the record": Recorded({BASE: RECORD, by_name(): ENTRY}, {"limits.cpu": "2"}),
+    "while an entry stands the record of what pods use up": Recorded(
+        {BASE: RECORD, by_name(): ENTRY}, {"limits.cpu": "2", "services": "3"}
+    ),
     "while a compensation stands the record": Recorded(
-        {BASE: RECORD, COMPENSATION: ENTRY}, {"limits.cpu": "2"}
+        {BASE: RECORD, COMPENSATION: ENTRY}, {"limits.cpu": "2", "services": "3"}
     ),
     "an entry of Harvester's, but no record yet": Recorded({by_name(): ENTRY}, HARD),
     "a record that is garbage does not matter outside migrations": Recorded({BASE: "{nope"}, HARD),

@@ -123,6 +123,30 @@ EDITED = {
     "an edit seen when the next migration has begun already": Edited(
         MORE, QUIET, RUNNING, {"limits.cpu": "9015m", "pods": "6", "services": "2"}, SAID_MORE
     ),
+    "a limit of what pods do not use up is followed also while a VM migrates": Edited(
+        {**RAISED, "services": "4"},
+        MIGRATING,
+        RUNNING,
+        {**RAISED, "services": "4"},
+        '{"limits.cpu":"3","pods":"5","services":"4"}',
+    ),
+    "a resource that is new while a VM migrates": Edited(
+        {**RAISED, "count/pods": "4"},
+        MIGRATING,
+        RUNNING,
+        {**RAISED, "count/pods": "5"},
+        '{"count/pods":"4","limits.cpu":"3","pods":"5","services":"2"}',
+    ),
+    "a resource that is gone while a VM migrates": Edited(
+        {"limits.cpu": "5015m", "services": "2"},
+        MIGRATING,
+        RUNNING,
+        {"limits.cpu": "5015m", "services": "2"},
+        '{"limits.cpu":"3","services":"2"}',
+    ),
+    "a limit of cpu that is gone while a VM migrates comes back": Edited(
+        {"pods": "6", "services": "2"}, MIGRATING, RUNNING, RAISED
+    ),
     "what we wrote is spoiled, an entry stands: the record counts": Edited(
         RAISED, {**MIGRATING, APPLIED: "{nope"}, RUNNING, RAISED
     ),
