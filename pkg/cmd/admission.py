@@ -18,11 +18,13 @@ from pkg.api.registry import SECRETS
 from pkg.client.client import Client
 from pkg.client.config import ClientConfig
 from pkg.client.errors import ConfigError
+from pkg.client.identity import own_user
 from pkg.controller.resourcequota.observation import Caches, Observer
 from pkg.generic.factory import Management
+from pkg.util.managedtenantquota.accounts import virt_controllers
 from pkg.util.memory_overhead import OverheadProfile
 from pkg.util.resourcequota.planner import Memory, Observed, Policy
-from pkg.webhook.admission_server import AdmissionServer, own_user
+from pkg.webhook.admission_server import AdmissionServer
 from pkg.webhook.certificate_files import CertificateFiles
 from pkg.webhook.certificate_secret import SharedCertificates
 from pkg.webhook.configurations import Endpoint, mutating
@@ -30,6 +32,8 @@ from pkg.webhook.live_context import server_context
 from pkg.webhook.options import KUBEVIRT_USERS, RANCHER_USERS, FailurePolicy, Options, QuotaGuard
 from pkg.webhook.register import hooks
 from pkg.webhook.registration import Registrar
+from pkg.webhook.resources.lock.locks import Locks
+from pkg.webhook.resources.lock.validator import Accounts
 from pkg.webhook.upkeep import Certificates
 from pkg.webhook.view import View
 
@@ -48,6 +52,7 @@ class Flags:
     failure_policy: str = FailurePolicy.IGNORE
     rancher_users: Sequence[str] | None = None
     kubevirt_users: Sequence[str] | None = None
+    controller_users: Sequence[str] | None = None
     namespace: str | None = None
     service_name: str = DEFAULT_SERVICE
     secret_name: str = DEFAULT_SECRET
@@ -114,12 +119,25 @@ async def admission_server(
     options = flags.options(await own_user(client))
     context = server_context()
     return AdmissionServer(
-        hooks(view, policy, options),
+        hooks(view, policy, options, _locks(management), _accounts(management, options, flags)),
         _certificates(client, namespace, endpoint, context, flags),
         context,
         Registrar(client, endpoint, options) if flags.register else None,
         synced=management.wait_for_sync,
     )
+
+
+def _locks(management: Management) -> Locks:
+    return Locks(management.locks.cache(), management.locks.client)
+
+
+def _accounts(management: Management, options: Options, flags: Flags) -> Accounts:
+    kubevirts = management.kubevirts.cache()
+
+    def makers() -> Sequence[str]:
+        return flags.kubevirt_users or virt_controllers(kubevirts.list())
+
+    return Accounts([options.own_user, *(flags.controller_users or ())], makers)
 
 
 def _certificates(

@@ -104,6 +104,15 @@ def controller(
     failure_policy: flags.FailurePolicyOption = flags.FailurePolicyChoice.IGNORE,
     rancher_user: flags.RancherUsers = None,
     kubevirt_user: flags.KubeVirtUsers = None,
+    controller_user: flags.ControllerUsers = None,
+    lock_limit: Annotated[
+        float,
+        typer.Option(
+            envvar="HEADROOM_LOCK_LIMIT",
+            min=1.0,
+            help="Seconds that a namespace with a migration budget (VMMRQ) is locked at most.",
+        ),
+    ] = 120.0,
     namespace: flags.Namespace = None,
     service_name: flags.ServiceName = "headroom-webhook",
     secret_name: flags.SecretName = "headroom-webhook-tls",
@@ -138,6 +147,9 @@ def controller(
         profile=chosen_profile(kubevirt_profile),
         reserve=reserved,
         dry_run=dry_run,
+        lock_limit=lock_limit,
+        controller_users=tuple(controller_user or ()),
+        kubevirt_users=tuple(kubevirt_user or ()),
     )
     chosen = Flags(
         bind_address,
@@ -147,6 +159,7 @@ def controller(
         failure_policy=failure_policy.value,
         rancher_users=rancher_user,
         kubevirt_users=kubevirt_user,
+        controller_users=controller_user,
         namespace=namespace,
         service_name=service_name,
         secret_name=secret_name,

@@ -84,6 +84,15 @@ KubeVirtUsers = Annotated[
         show_default=False,
     ),
 ]
+ControllerUsers = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--controller-user",
+        envvar="HEADROOM_CONTROLLER_USER",
+        help="User name whose writes pass a namespace's lock; may be repeated. The own account always does.",
+        show_default=False,
+    ),
+]
 Namespace = Annotated[
     str | None,
     typer.Option(

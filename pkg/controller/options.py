@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from pkg.util.memory_overhead import OverheadProfile
@@ -19,3 +20,9 @@ class Options:
     """Label the namespaces that hold added room, for the webhook that keeps other pods out of it."""
     dry_run: bool = False
     """Decide, log and count, write no ResourceQuota and nothing else."""
+    lock_limit: float = 120.0
+    """Seconds that a namespace with a migration budget is locked at most."""
+    controller_users: Sequence[str] = ()
+    """Accounts beside our own whose writes a lock lets through: those of other installations of headroom."""
+    kubevirt_users: Sequence[str] = ()
+    """virt-controller's account, where it is not the usual one."""

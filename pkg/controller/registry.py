@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from pkg.controller import migration, namespace, resourcequota, virtualmachine
+from pkg.controller import managedtenantquota, migration, namespace, resourcequota, virtualmachine
 from pkg.controller.indexes import index
 from pkg.controller.options import Options
 from pkg.generic.events import EventRecorder
 from pkg.generic.factory import Management
 
-_WRITERS_OF_OTHER_KINDS = (migration.register, namespace.register, virtualmachine.register)
+_WRITERS_OF_OTHER_KINDS = (
+    migration.register,
+    namespace.register,
+    virtualmachine.register,
+    managedtenantquota.register,
+)
 
 
 def register_all(management: Management, events: EventRecorder, options: Options) -> None:

@@ -7,6 +7,7 @@ import logging
 from typing import Any, TypeVar
 
 from pkg.api import registry
+from pkg.api.admissionregistration import ValidatingWebhookConfiguration
 from pkg.api.core import LimitRange, Namespace, Pod, ResourceQuota
 from pkg.api.harvesterhci import Setting
 from pkg.api.kubevirt import (
@@ -16,6 +17,7 @@ from pkg.api.kubevirt import (
     VirtualMachineInstanceMigration,
 )
 from pkg.api.meta import Object
+from pkg.api.mtq import VirtualMachineMigrationResourceQuota
 from pkg.api.registry import Resource
 from pkg.cache import SharedIndexInformer, wait_for_cache_sync
 from pkg.cache.selected import Selected
@@ -23,6 +25,7 @@ from pkg.client.client import Client
 from pkg.generic.controller import Controller
 from pkg.generic.events import EventRecorder
 from pkg.util.constants import LABEL_APP
+from pkg.util.managedtenantquota.constants import LOCK_SELECTOR
 from pkg.workqueue.queue import loop_time
 
 log = logging.getLogger(__name__)
@@ -106,6 +109,15 @@ class Management:
     @property
     def settings(self) -> Controller[Setting]:
         return self.controller(registry.SETTINGS)
+
+    @property
+    def virtual_machine_migration_resource_quotas(self) -> Controller[VirtualMachineMigrationResourceQuota]:
+        return self.controller(registry.VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS)
+
+    @property
+    def locks(self) -> Controller[ValidatingWebhookConfiguration]:
+        """The webhook configurations that lock a namespace, and no others."""
+        return self.controller(registry.VALIDATING_WEBHOOK_CONFIGURATIONS, label_selector=LOCK_SELECTOR)
 
     async def start(self) -> None:
         """Start every informer and return; workers begin by themselves as soon as all informers have synced.

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from ssl import SSLContext
 
-import msgspec
-
-from pkg.client.client import Client
 from pkg.client.errors import ApiError
 from pkg.webhook.registration import Registrar
 from pkg.webhook.server import Hook, WebhookServer
@@ -85,14 +81,3 @@ class AdmissionServer:
                 log.warning("webhooks are not registered yet: %s", exc)
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, 10.0)
-
-
-async def own_user(client: Client) -> str:
-    """Who the API server takes us for; "" when it does not say (before Kubernetes 1.28)."""
-    body = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
-    with contextlib.suppress(ApiError, msgspec.DecodeError, KeyError, TypeError):
-        answer = await client.transport.request(
-            "POST", "/apis/authentication.k8s.io/v1/selfsubjectreviews", body=msgspec.json.encode(body)
-        )
-        return str(msgspec.json.decode(answer)["status"]["userInfo"]["username"])
-    return ""

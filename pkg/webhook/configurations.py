@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from pkg.util import constants
+from pkg.util.webhook_names import CONFIGURATION_NAME
 from pkg.webhook.options import Options, QuotaGuard
 
-CONFIGURATION_NAME: Final = "headroom.harvesterhci.io"
 MANAGED_BY: Final = {"app.kubernetes.io/managed-by": "headroom"}
 TIMEOUT_SECONDS: Final = 5
 NAMESPACE_CONTROLLER: Final = "system:serviceaccount:kube-system:namespace-controller"

@@ -14,8 +14,8 @@ from pkg.api.admissionregistration import MutatingWebhookConfiguration, Validati
 from pkg.api.registry import MUTATING_WEBHOOK_CONFIGURATIONS, VALIDATING_WEBHOOK_CONFIGURATIONS, Resource
 from pkg.client.client import Client
 from pkg.client.errors import AlreadyExists, Conflict, NotFound
+from pkg.util.webhook_names import CONFIGURATION_NAME
 from pkg.webhook.configurations import (
-    CONFIGURATION_NAME,
     MANAGED_BY,
     Endpoint,
     Webhook,

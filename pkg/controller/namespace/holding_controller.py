@@ -60,15 +60,17 @@ class Handler:
         mode: Mode,
         *,
         reserve: bool,
+        excluded: Callable[[str], bool] = lambda _: False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`reserve` False: labels are only taken away."""
+        """`reserve` False: labels are only taken away; `excluded` says so of one namespace."""
         self._namespaces = namespaces
         self._namespace_cache = namespace_cache
         self._quota_cache = quota_cache
         self._migration_cache = migration_cache
         self._mode = mode
         self._reserve = reserve
+        self._excluded = excluded
         self._clock = clock
         self._labelled_at: dict[str, float] = {}
         # Invariant: the namespaces that this process labelled, until the label goes. One that was found labelled was
@@ -81,8 +83,10 @@ class Handler:
             self._labelled_at.pop(key, None)
             self._free_since.pop(key, None)
             return
-        held = self._reserve and holds(
-            self._quota_cache.list(key), self._migration_cache.list(key), self._mode
+        held = (
+            self._reserve
+            and not self._excluded(key)
+            and holds(self._quota_cache.list(key), self._migration_cache.list(key), self._mode)
         )
         if held:
             self._free_since.pop(key, None)

@@ -34,6 +34,7 @@ def register_holding(management: Management, options: Options) -> BeforeRaise:
     namespaces = management.namespaces
     quotas = management.resource_quotas
     migrations = management.virtual_machine_instance_migrations
+    budgets = management.virtual_machine_migration_resource_quotas
     handler = HoldingHandler(
         namespaces=namespaces.client,
         namespace_cache=namespaces.cache(),
@@ -41,10 +42,12 @@ def register_holding(management: Management, options: Options) -> BeforeRaise:
         migration_cache=migrations.cache(),
         mode=options.policy.mode,
         reserve=options.reserve,
+        excluded=lambda namespace: bool(budgets.cache().list(namespace)),
     )
     namespaces.on_change(HOLDING_CONTROLLER, handler.on_namespace_changed)
     namespaces.watch_related(quotas, _namespace_of)
     namespaces.watch_related(migrations, _namespace_of)
+    namespaces.watch_related(budgets, _namespace_of)
     return handler.before_raise
 
 

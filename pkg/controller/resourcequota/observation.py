@@ -11,6 +11,7 @@ from pkg.api.core import LimitRange, Namespace, Pod, ResourceQuota
 from pkg.api.harvesterhci import Setting
 from pkg.api.kubevirt import KubeVirt, VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.api.meta import RawResourceList
+from pkg.api.mtq import VirtualMachineMigrationResourceQuota
 from pkg.generic.cache_reader import CacheReader
 from pkg.generic.factory import Management
 from pkg.util import constants
@@ -31,6 +32,8 @@ class Caches:
     limit_ranges: CacheReader[LimitRange]
     kubevirts: CacheReader[KubeVirt]
     settings: CacheReader[Setting]
+    budgets: CacheReader[VirtualMachineMigrationResourceQuota] | None = None
+    """Whose namespaces are managed tenant quota's."""
 
     @classmethod
     def of(cls, management: Management) -> Caches:
@@ -43,7 +46,12 @@ class Caches:
             limit_ranges=management.limit_ranges.cache(),
             kubevirts=management.kubevirts.cache(),
             settings=management.settings.cache(),
+            budgets=management.virtual_machine_migration_resource_quotas.cache(),
         )
+
+    def has_budget(self, namespace: str) -> bool:
+        """Whether the annotation strategy stands back there."""
+        return self.budgets is not None and bool(self.budgets.list(namespace))
 
 
 class Observer:
@@ -71,6 +79,7 @@ class Observer:
             pods=caches.pods.list(quota.namespace),
             rendering=self._rendering(quota.namespace, setting),
             max_extra=annotations.get(constants.ANNOTATION_MAX_EXTRA, ""),
+            mtq=caches.has_budget(quota.namespace),
         )
 
     def _rendering(self, namespace: str, setting: Setting | None) -> Rendering:

@@ -51,6 +51,7 @@ def register(management: Management, events: EventRecorder, options: Options) ->
 
     quotas.watch_related(migrations, beside)
     quotas.watch_related(management.pods, beside)
+    quotas.watch_related(management.virtual_machine_migration_resource_quotas, beside)
     quotas.watch_related(management.limit_ranges, beside)
     quotas.watch_related(management.virtual_machine_instances, of_instance)
     quotas.watch_related(management.namespaces, of_namespace)

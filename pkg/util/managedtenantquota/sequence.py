@@ -18,7 +18,7 @@ from pkg.api.core import ResourceQuota
 from pkg.api.mtq import VirtualMachineMigrationResourceQuota
 from pkg.util.managedtenantquota.lock import Lock, fits
 from pkg.util.managedtenantquota.model import Memory, Observed, Policy, Problem
-from pkg.util.managedtenantquota.window import Window, look
+from pkg.util.managedtenantquota.window import Journal, Window, look
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,9 +142,15 @@ def _save(window: Window) -> Step | None:
             {"name": name, "spec": msgspec.to_builtins(originals[name])} for name in sorted(originals)
         ],
         "migrationsToBlockingResourceQuotas": {**{n: list(q) for n, q in journal.members.items()}, **members},
-        "additionalMigrationResources": dict(journal.additional),
+        "additionalMigrationResources": {**_stale(journal), **journal.additional},
     }
     return Save(journal.budget, _bound(journal.budget, status))
+
+
+def _stale(journal: Journal) -> dict[str, None]:
+    """What the status says to be added and is not: a merge patch has to take it out by name."""
+    stands = journal.budget.status.additional_migration_resources or {}
+    return dict.fromkeys(name for name in stands if name not in journal.additional)
 
 
 def _raise(window: Window) -> Step | None:

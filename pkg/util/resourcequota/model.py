@@ -98,6 +98,8 @@ class Observed:
     pods: Sequence[Pod] = ()
     rendering: Rendering = field(default_factory=Rendering)
     max_extra: str = ""
+    mtq: bool = False
+    """The namespace has a migration budget (VirtualMachineMigrationResourceQuota): its quotas are that strategy's."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,8 @@ observation always gives the same plan, and a plan applied gives an observation 
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from pkg.util.resourcequota import assist, takeover
 from pkg.util.resourcequota.model import (
     Estimate,
@@ -18,7 +20,7 @@ from pkg.util.resourcequota.model import (
     Rendering,
 )
 from pkg.util.resourcequota.participation import is_default, is_off, takes_part
-from pkg.util.resourcequota.release import is_ours, retire
+from pkg.util.resourcequota.release import is_ours, retire, stand_back, with_entries
 
 __all__ = [
     "Estimate",
@@ -37,9 +39,19 @@ __all__ = [
 
 def plan(observed: Observed, policy: Policy) -> Plan:
     """The one patch that brings a ResourceQuota to where its namespace's migrations want it."""
+    if observed.mtq:
+        return _stand_back(observed, policy)
     if not takes_part(observed.quota):
         left = is_ours(observed.quota) and not observed.quota.deleting  # it has lost the label
         return retire(observed.quota) if left and policy.mode is Mode.TAKEOVER else Plan()
     if policy.mode is Mode.TAKEOVER and not is_off(observed.quota.annotations, policy.mode):
         return takeover.plan(observed, policy)
     return assist.plan(observed, policy) if is_default(observed.quota) else Plan()
+
+
+def _stand_back(observed: Observed, policy: Policy) -> Plan:
+    """Never two strategies on one quota. In assist mode Harvester stays: what stands runs out, nothing is added."""
+    back = stand_back(observed)
+    if back or policy.mode is Mode.TAKEOVER or not is_default(observed.quota) or observed.quota.deleting:
+        return back
+    return assist.plan(replace(observed, migrations=with_entries(observed)), policy)

@@ -5,9 +5,11 @@ from __future__ import annotations
 from contextlib import suppress
 
 from pkg.api.core import ResourceQuota
+from pkg.api.kubevirt import VirtualMachineInstanceMigration
 from pkg.util import constants
 from pkg.util.names import migrating_uid_key
-from pkg.util.resource_list import total
+from pkg.util.quantity import ZERO
+from pkg.util.resource_list import parse_resource_list, subtract, total
 from pkg.util.resourcequota.annotations import Journal, parse_resources
 from pkg.util.resourcequota.base import parse_base
 from pkg.util.resourcequota.calculator import (
@@ -17,7 +19,7 @@ from pkg.util.resourcequota.calculator import (
     limits_are_empty,
     scaled_hard,
 )
-from pkg.util.resourcequota.demand import Standing, demands
+from pkg.util.resourcequota.demand import Standing, demands, is_finished
 from pkg.util.resourcequota.errors import ResourceQuotaError
 from pkg.util.resourcequota.granted import granted_by_namespace, granted_by_record, scaled_base
 from pkg.util.resourcequota.model import EstimateKind, Mode, Observed, Plan, Policy
@@ -48,6 +50,54 @@ def release(observed: Observed) -> Plan:
     with suppress(ResourceQuotaError):
         hard |= _hard(journal, observed)
     return Plan(annotations=journal.changes(), hard=hard)
+
+
+def stand_back(observed: Observed) -> Plan:
+    """The patch after which nothing of ours is left on a quota that another strategy takes over; empty for one not
+    ours. spec.hard is the base again, whatever migrates."""
+    quota = observed.quota
+    if quota.deleting or not is_ours(quota):
+        return Plan()
+    if not is_default(quota):
+        return retire(quota)
+    journal = Journal(quota.annotations)
+    hard: dict[str, str] = {}
+    with suppress(ResourceQuotaError):  # garbage: nobody can tell what was added
+        hard = _lowered(journal, observed)
+    for entry in journal.entries():
+        journal.remove(entry.key)
+    for key in (
+        constants.ANNOTATION_MIGRATING_COMPENSATION,
+        constants.ANNOTATION_RESYNC_NEEDED,
+        constants.ANNOTATION_SKIP_AUTO_SCALING,
+        constants.ANNOTATION_OWNER,
+    ):
+        journal.remove(key)
+    return Plan(annotations=journal.changes(), hard=hard)
+
+
+def with_entries(observed: Observed) -> list[VirtualMachineInstanceMigration]:
+    """The migrations that are over, or that an entry stands for."""
+    journal = Journal(observed.quota.annotations)
+
+    def stands(migration: VirtualMachineInstanceMigration) -> bool:
+        vmi = observed.instances.get(migration.spec.vmi_name)
+        return bool(journal.keys_of(migration.spec.vmi_name, vmi.uid if vmi else ""))
+
+    return [each for each in observed.migrations if is_finished(each) or stands(each)]
+
+
+def _lowered(journal: Journal, observed: Observed) -> dict[str, str]:
+    """What stands above the base because of entries, at the base; without a base, less the entries."""
+    hard = observed.quota.hard
+    added = total([*(entry.resources for entry in journal.entries()), journal.compensation])
+    base = scaled_base(granted_by_namespace(observed.limits), hard, _EVERYTHING)
+    if base:
+        names = {LIMITS_CPU, LIMITS_MEMORY, *added}
+        return difference(hard, {name: limit for name, limit in base.items() if name in names})
+    now = parse_resource_list({name: raw for name, raw in hard.items() if name in added})
+    lowered = subtract(now, {name: added[name] for name in now})
+    return difference(hard, {name: limit for name, limit in lowered.items() if limit >= ZERO})
 
 
 def is_ours(quota: ResourceQuota) -> bool:

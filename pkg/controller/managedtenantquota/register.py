@@ -1,0 +1,64 @@
+"""Wiring of managed tenant quota: whatever may change a decision enqueues the namespace that it is about."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from pkg.api.admissionregistration import ValidatingWebhookConfiguration
+from pkg.api.kubevirt import KubeVirt
+from pkg.api.meta import Object
+from pkg.controller.managedtenantquota.identity import LockMaker
+from pkg.controller.managedtenantquota.managedtenantquota_controller import Handler, show_locks
+from pkg.controller.managedtenantquota.observation import Kinds, Observer
+from pkg.controller.managedtenantquota.writer import Writer
+from pkg.controller.options import Options
+from pkg.controller.resourcequota.observation import Caches
+from pkg.generic.events import EventRecorder
+from pkg.generic.factory import Management
+from pkg.util.managedtenantquota.lock import locked_namespace
+from pkg.util.managedtenantquota.model import Policy
+
+MANAGED_TENANT_QUOTA_CONTROLLER = "managedTenantQuotaController"
+
+
+def register(management: Management, events: EventRecorder, options: Options) -> None:
+    """Namespaces are the key: two objects of one namespace are never worked on at a time."""
+    namespaces = management.namespaces
+    budgets = management.virtual_machine_migration_resource_quotas
+    quotas, locks = management.resource_quotas, management.locks
+    kinds = Kinds(budgets.client, budgets.cache(), quotas.client, quotas.cache(), locks.client, locks.cache())
+    kinds.index()
+    maker = LockMaker(
+        management.client,
+        management.kubevirts.cache(),
+        holders=options.controller_users,
+        kubevirt_users=options.kubevirt_users,
+    )
+    observer = Observer(Caches.of(management), kinds, maker, options.profile)
+    handler = Handler(observer, Writer(kinds, maker, events), events, Policy(lock_limit=options.lock_limit))
+    show_locks(lambda: len(locks.cache().list()))
+    namespaces.on_change(MANAGED_TENANT_QUOTA_CONTROLLER, handler.on_namespace_changed)
+
+    def with_budgets(_: KubeVirt) -> Iterable[str]:
+        return {budget.namespace for budget in budgets.cache().list()}
+
+    def beside(obj: Object) -> list[str]:
+        return [obj.namespace] if observer.concerns_us(obj.namespace) else []
+
+    namespaces.watch_related(budgets, _own)
+    namespaces.watch_related(locks, _locked)
+    namespaces.watch_related(quotas, beside)
+    namespaces.watch_related(management.virtual_machine_instance_migrations, beside)
+    namespaces.watch_related(management.virtual_machine_instances, beside)
+    namespaces.watch_related(management.pods, beside)
+    namespaces.watch_related(management.limit_ranges, beside)
+    namespaces.watch_related(management.kubevirts, with_budgets)
+
+
+def _own(obj: Object) -> list[str]:
+    return [obj.namespace]
+
+
+def _locked(lock: ValidatingWebhookConfiguration) -> list[str]:
+    namespace = locked_namespace(lock)
+    return [namespace] if namespace else []

@@ -1,0 +1,157 @@
+"""Does one write of the sequence, and says what stands afterwards."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from pkg.api.kubevirt import VirtualMachineInstanceMigration
+from pkg.api.meta import Object
+from pkg.client.errors import AlreadyExists, NotFound
+from pkg.controller.managedtenantquota import metrics
+from pkg.controller.managedtenantquota.identity import LockMaker
+from pkg.controller.managedtenantquota.observation import Kinds
+from pkg.generic.errors import RetryAfter
+from pkg.generic.events import EventRecorder
+from pkg.util.managedtenantquota.constants import (
+    ANNOTATION_HOLDER,
+    EVENT_LOCKED,
+    EVENT_RELEASED,
+    EVENT_UNLOCKED,
+    LOCK_LABELS,
+)
+from pkg.util.managedtenantquota.lock import lock_body, recognise
+from pkg.util.managedtenantquota.model import Observed
+from pkg.util.managedtenantquota.sequence import (
+    Clear,
+    MakeLock,
+    MendLock,
+    Raise,
+    Restore,
+    Save,
+    Unlock,
+    Write,
+)
+from pkg.util.managedtenantquota.window import journal_of
+from pkg.util.resource_list import parse_resource_list
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T", bound=Object)
+
+_AGAIN = 0.05
+"""Seconds until the cache, or the next live look, shows what somebody else was quicker with."""
+
+
+class Writer:
+    """Raises ApiError; Conflict when what was decided about has changed since."""
+
+    def __init__(self, kinds: Kinds, locks: LockMaker, events: EventRecorder) -> None:
+        self._kinds = kinds
+        self._locks = locks
+        self._events = events
+
+    async def do(self, step: Write, observed: Observed, now: float) -> Observed:
+        """The observation as it is after the write."""
+        metrics.WRITES.labels(type(step).__name__).inc()
+        match step:
+            case MakeLock():
+                return await self._lock(step, observed, now)
+            case MendLock():
+                return await self._mend(step, observed)
+            case Save() | Clear():
+                return await self._status(step, observed)
+            case Raise():
+                return await self._raise(step, observed)
+            case Restore():
+                return await self._quota(step, observed)
+            case Unlock():
+                return await self._unlock(step, observed, now)
+
+    async def _lock(self, step: MakeLock, observed: Observed, now: float) -> Observed:
+        assert observed.wanted_lock is not None
+        holder = await self._locks.holder()
+        body = lock_body(observed.namespace, observed.wanted_lock, now=now, holder=holder, reason=step.reason)
+        try:
+            made = await self._kinds.locks.create(body)
+        except AlreadyExists as exc:
+            raise RetryAfter(_AGAIN, "the lock is there already") from exc
+        log.info("%s: locked for %s", observed.namespace, step.reason)
+        self._tell(observed, EVENT_LOCKED, f"locked for the migration of {step.reason}")
+        return replace(observed, lock=recognise(made))
+
+    async def _mend(self, step: MendLock, observed: Observed) -> Observed:
+        assert observed.wanted_lock is not None
+        patch: dict[str, Any] = {
+            "metadata": {
+                "resourceVersion": step.lock.resource_version,
+                "labels": LOCK_LABELS,
+                "annotations": {ANNOTATION_HOLDER: await self._locks.holder()},
+            },
+            "webhooks": [dict(observed.wanted_lock)],
+        }
+        mended = await self._kinds.locks.merge_patch(step.lock.name, patch)
+        log.info("%s: lock %s mended", observed.namespace, step.lock.name)
+        return replace(observed, lock=recognise(mended))
+
+    async def _status(self, step: Save | Clear, observed: Observed) -> Observed:
+        budget = step.budget
+        written = await self._kinds.budgets.merge_patch(
+            budget.name, step.patch, budget.namespace, subresource="status"
+        )
+        log.debug("%s: %s %s", observed.namespace, type(step).__name__.lower(), budget.name)
+        return replace(observed, budgets=_with(observed.budgets, written))
+
+    async def _raise(self, step: Raise, observed: Observed) -> Observed:
+        after = await self._quota(step, observed)
+        quota = step.quota
+        metrics.released(parse_resource_list(quota.hard), parse_resource_list(step.hard))
+        text = ", ".join(f"{name} {quota.hard.get(name)} -> {to}" for name, to in step.hard.items())
+        message = f"resource quota {quota.name} raised until the target pods are there: {text}"
+        self._tell(observed, EVENT_RELEASED, message)
+        for migration in _sharing(observed, quota.name):
+            self._events.event(migration, "Normal", EVENT_RELEASED, message)
+        return after
+
+    async def _quota(self, step: Raise | Restore, observed: Observed) -> Observed:
+        quota = step.quota
+        patch = {
+            "metadata": {"resourceVersion": quota.metadata.resource_version},
+            "spec": {"hard": dict(step.hard)},
+        }
+        try:
+            written = await self._kinds.quotas.merge_patch(quota.name, patch, quota.namespace)
+        except NotFound:  # deleted meanwhile: nothing to raise, nothing to restore
+            left = [other for other in observed.quotas if other.name != quota.name]
+            return replace(observed, quotas=left)
+        changes = ", ".join(f"{name} {quota.hard.get(name)} -> {to}" for name, to in step.hard.items())
+        log.info("%s: %s %s: %s", observed.namespace, type(step).__name__.lower(), quota.name, changes)
+        return replace(observed, quotas=_with(observed.quotas, written))
+
+    async def _unlock(self, step: Unlock, observed: Observed, now: float) -> Observed:
+        lock = step.lock
+        try:
+            await self._kinds.locks.delete(lock.name, uid=lock.uid)
+        except NotFound:
+            return replace(observed, lock=None)
+        seconds = max(0.0, now - lock.since)
+        metrics.LOCK_SECONDS.observe(seconds)
+        log.info("%s: unlocked after %.2f s", observed.namespace, seconds)
+        self._tell(observed, EVENT_UNLOCKED, "unlocked, the resource quotas are as before")
+        return replace(observed, lock=None)
+
+    def _tell(self, observed: Observed, reason: str, message: str) -> None:
+        for budget in observed.budgets:
+            self._events.event(budget, "Normal", reason, message)
+
+
+def _sharing(observed: Observed, quota: str) -> list[VirtualMachineInstanceMigration]:
+    """The migrations of the window that the quota blocks."""
+    members = {name for b in observed.budgets for name, q in journal_of(b).members.items() if quota in q}
+    return [migration for migration in observed.surroundings.migrations if migration.name in members]
+
+
+def _with(objects: Sequence[T], written: T) -> list[T]:
+    return [written if obj.key == written.key else obj for obj in objects]

@@ -1,0 +1,92 @@
+"""What a locked namespace lets through (domain §8): target pods by virt-controller, quota changes by the lock's holder.
+
+Most of that the API server lets through without asking, by the lock's matchConditions; it is decided here too, for
+servers that know none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from fnmatch import fnmatchcase
+from typing import Final
+
+from pkg.api.core import Pod
+from pkg.util import constants
+from pkg.util.managedtenantquota.lock import NAMESPACE_CONTROLLERS, Lock
+from pkg.webhook.admission import ALLOW, AdmissionRequest, Decision, UserInfo, deny
+from pkg.webhook.options import CLUSTER_ADMINS
+from pkg.webhook.resources.lock.locks import Locks, UnknownLock
+
+__all__ = ["Accounts", "Locks", "Validator", "passes", "refusal"]
+
+_WHAT: Final = {
+    "pods": "pods other than migration targets",
+    "resourcequotas": "resource quotas",
+    "virtualmachinemigrationresourcequotas": "migration resource quotas",
+}
+_VERBS: Final = {"CREATE": "created", "UPDATE": "changed", "DELETE": "deleted"}
+
+
+class Accounts:
+    """Who is let through. `holders` and `virt_controllers` are asked each time: the KubeVirt CR may turn up later.
+
+    User names are exact, or shell patterns where an operator gave one.
+    """
+
+    def __init__(self, holders: Collection[str], virt_controllers: Callable[[], Collection[str]]) -> None:
+        self._holders = [holder for holder in holders if holder]
+        self._virt_controllers = virt_controllers
+
+    def holds(self, user: UserInfo) -> bool:
+        """Whether a user changes quotas under the lock."""
+        return any(fnmatchcase(user.username, holder) for holder in self._holders)
+
+    def makes_targets(self, user: UserInfo) -> bool:
+        """virt-controller, or who may do everything anyway."""
+        if CLUSTER_ADMINS in (user.groups or ()):
+            return True
+        return any(fnmatchcase(user.username, known) for known in self._virt_controllers())
+
+
+def passes(request: AdmissionRequest, accounts: Accounts) -> bool:
+    """Whether the request is one that the lock is there for, or must not hinder. Raises BadReview."""
+    user = request.user_info
+    if request.operation == "DELETE" and user.username in NAMESPACE_CONTROLLERS:
+        return True
+    if request.resource.resource != "pods":
+        return accounts.holds(user)
+    if request.operation != "CREATE" or not accounts.makes_targets(user):
+        return False
+    return constants.LABEL_MIGRATION_JOB_UID in request.new(Pod).labels
+
+
+def refusal(request: AdmissionRequest, lock: Lock | None, since: str) -> Decision:
+    """What the refused are told."""
+    what = _WHAT.get(request.resource.resource, request.resource.resource)
+    verb = _VERBS.get(request.operation, "changed")
+    held = ""
+    if lock is not None:
+        held = f" by {lock.holder or 'the managed quota controller'} since {since}"
+        held += f" for the migration of {lock.reason}" if lock.reason else ""
+    return deny(
+        f"namespace {request.namespace} is locked{held}: {what} can't be {verb} until the target pods are there, "
+        "please try again in a moment"
+    )
+
+
+class Validator:
+    """Answers for every lock."""
+
+    def __init__(self, locks: Locks, accounts: Accounts) -> None:
+        self._locks = locks
+        self._accounts = accounts
+
+    async def validate(self, request: AdmissionRequest) -> Decision:
+        """Whatever a lock's rules name."""
+        if passes(request, self._accounts):
+            return ALLOW
+        try:
+            lock = await self._locks.find(request.namespace)
+        except UnknownLock:
+            return refusal(request, None, "")  # it was locked when the API server asked
+        return ALLOW if lock is None else refusal(request, lock, self._locks.since(lock))
