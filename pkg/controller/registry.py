@@ -22,8 +22,9 @@ def register_all(management: Management, events: EventRecorder, options: Options
     A dry run is about quotas: what else would be written is not decided at all.
     """
     index(management)
-    resourcequota.register(management, events, options)
-    if not options.dry_run:
-        for register in _WRITERS_OF_OTHER_KINDS:
-            register(management, events, options)
-        namespace.register_holding(management, options)
+    if options.dry_run:
+        resourcequota.register(management, events, options)
+        return
+    resourcequota.register(management, events, options, namespace.register_holding(management, options))
+    for register in _WRITERS_OF_OTHER_KINDS:
+        register(management, events, options)

@@ -6,6 +6,6 @@ through `pkg.controller.resourcequota`, which watches namespaces.
 Forbids: writing an existing ResourceQuota.
 """
 
-from pkg.controller.namespace.register import BeforeRaise, register, register_holding
+from pkg.controller.namespace.register import register, register_holding
 
-__all__ = ["BeforeRaise", "register", "register_holding"]
+__all__ = ["register", "register_holding"]

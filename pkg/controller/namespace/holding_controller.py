@@ -15,6 +15,7 @@ from pkg.api.core import Namespace, ResourceQuota
 from pkg.api.kubevirt import VirtualMachineInstanceMigration
 from pkg.client.errors import ApiError, NotFound
 from pkg.client.resource_client import ResourceClient
+from pkg.controller.namespace.pod_webhook import PodWebhook
 from pkg.generic.cache_reader import CacheReader
 from pkg.generic.errors import RetryAfter
 from pkg.util import constants
@@ -60,16 +61,19 @@ class Handler:
         mode: Mode,
         *,
         reserve: bool,
+        webhook: PodWebhook,
         excluded: Callable[[str], bool] = lambda _: False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`reserve` False: labels are only taken away; `excluded` says so of one namespace."""
+        """`reserve` False, or no webhook that sees pods: labels are only taken away; `excluded` says so of one
+        namespace."""
         self._namespaces = namespaces
         self._namespace_cache = namespace_cache
         self._quota_cache = quota_cache
         self._migration_cache = migration_cache
         self._mode = mode
         self._reserve = reserve
+        self._webhook = webhook
         self._excluded = excluded
         self._clock = clock
         self._labelled_at: dict[str, float] = {}
@@ -83,8 +87,9 @@ class Handler:
             self._labelled_at.pop(key, None)
             self._free_since.pop(key, None)
             return
+        reserve = await self._is_on()
         held = (
-            self._reserve
+            reserve
             and not self._excluded(key)
             and holds(self._quota_cache.list(key), self._migration_cache.list(key), self._mode)
         )
@@ -94,14 +99,17 @@ class Handler:
             if not _is_labelled(namespace):
                 raise RetryAfter(CACHE_LAG, "to see the label")
         elif _is_labelled(namespace):
-            await self._release(key)
+            await self._release(key, reserve)
+
+    async def _is_on(self) -> bool:
+        return self._reserve and await self._webhook.is_registered()
 
     async def before_raise(self, namespace: str) -> None:
         """Call before a quota of the namespace is raised. Raises RetryAfter while the label does not count yet.
 
         A label that cannot be written holds no migration up: the room is open to all then, as without a reserve.
         """
-        if not self._reserve:
+        if not await self._is_on():
             return
         self._free_since.pop(namespace, None)
         try:
@@ -123,10 +131,10 @@ class Handler:
         await self._label(name, constants.TRUE)
         self._labelled_at[name] = self._clock()
 
-    async def _release(self, name: str) -> None:
+    async def _release(self, name: str, reserve: bool) -> None:
         since = self._free_since.setdefault(name, self._clock())
         left = since + LINGER - self._clock()
-        if self._reserve and left > 0:
+        if reserve and left > 0:
             raise RetryAfter(left, "the label lingers")
         # Forgotten before the label goes: a raise from here on has it set anew.
         self._labelled_at.pop(name, None)

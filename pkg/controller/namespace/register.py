@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-
 from pkg.api.meta import Object
+from pkg.api.registry import VALIDATING_WEBHOOK_CONFIGURATIONS
 from pkg.controller.namespace.holding_controller import Handler as HoldingHandler
 from pkg.controller.namespace.namespace_controller import Handler
+from pkg.controller.namespace.pod_webhook import PodWebhook
 from pkg.controller.options import Options
+from pkg.controller.resourcequota.resourcequota_controller import BeforeRaise
 from pkg.generic.events import EventRecorder
 from pkg.generic.factory import Management
 
 NAMESPACE_CONTROLLER = "namespaceController"
 HOLDING_CONTROLLER = "holdingController"
-
-BeforeRaise = Callable[[str], Awaitable[None]]
-"""Called with a namespace's name before a quota of its is raised; may raise RetryAfter."""
 
 
 def register(management: Management, events: EventRecorder, options: Options) -> None:
@@ -42,6 +40,7 @@ def register_holding(management: Management, options: Options) -> BeforeRaise:
         migration_cache=migrations.cache(),
         mode=options.policy.mode,
         reserve=options.reserve,
+        webhook=PodWebhook(management.client.resource(VALIDATING_WEBHOOK_CONFIGURATIONS)),
         excluded=lambda namespace: bool(budgets.cache().list(namespace)),
     )
     namespaces.on_change(HOLDING_CONTROLLER, handler.on_namespace_changed)

@@ -11,7 +11,7 @@ from pkg.api.meta import Object
 from pkg.controller.indexes import MIGRATIONS_BY_VMI
 from pkg.controller.options import Options
 from pkg.controller.resourcequota.observation import Caches, Observer
-from pkg.controller.resourcequota.resourcequota_controller import Handler
+from pkg.controller.resourcequota.resourcequota_controller import BeforeRaise, Handler
 from pkg.generic.events import EventRecorder
 from pkg.generic.factory import Management
 from pkg.util import constants
@@ -19,12 +19,16 @@ from pkg.util import constants
 RESOURCE_QUOTA_CONTROLLER = "resourceQuotaController"
 
 
-def register(management: Management, events: EventRecorder, options: Options) -> None:
-    """The handler reads the caches and writes one kind."""
+def register(
+    management: Management, events: EventRecorder, options: Options, before_raise: BeforeRaise | None = None
+) -> None:
+    """The handler reads the caches and writes one kind; `before_raise` readies a namespace for added room."""
     quotas = management.resource_quotas
     migrations = management.virtual_machine_instance_migrations
     observer = Observer(Caches.of(management), options.profile)
-    handler = Handler(quotas.client, observer, events, options.policy, dry_run=options.dry_run)
+    handler = Handler(
+        quotas.client, observer, events, options.policy, before_raise=before_raise, dry_run=options.dry_run
+    )
     quotas.on_change(RESOURCE_QUOTA_CONTROLLER, handler.on_resource_quota_changed)
 
     def in_namespace(name: str) -> list[str]:

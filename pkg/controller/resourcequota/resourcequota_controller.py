@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
 from prometheus_client import Counter
@@ -20,11 +20,16 @@ from pkg.controller.resourcequota.batching import LONGEST, next_write_after
 from pkg.controller.resourcequota.observation import Observer
 from pkg.generic.errors import RetryAfter
 from pkg.generic.events import EventRecorder
+from pkg.util.quantity import Quantity
+from pkg.util.resourcequota.calculator import quantity_of
 from pkg.util.resourcequota.errors import ResourceQuotaError
 from pkg.util.resourcequota.model import Memory, Plan, Policy
 from pkg.util.resourcequota.planner import plan
 
 log = logging.getLogger(__name__)
+
+BeforeRaise = Callable[[str], Awaitable[None]]
+"""Called with a namespace's name before a quota of its is raised; may raise RetryAfter."""
 
 _WRITES = Counter("headroom_resourcequota_patches_total", "Patches of ResourceQuotas.", ["result"])
 CONFLICT_RETRIES = 5
@@ -53,6 +58,7 @@ class Handler:
         events: EventRecorder,
         policy: Policy,
         *,
+        before_raise: BeforeRaise | None = None,
         dry_run: bool = False,
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -60,6 +66,7 @@ class Handler:
         self._observer = observer
         self._events = events
         self._policy = policy
+        self._before_raise = before_raise
         self._dry_run = dry_run
         self._clock = clock
         self._remembered: dict[str, _Remembered] = {}
@@ -87,6 +94,8 @@ class Handler:
             self._say(quota, kept, decided.problems)
             if not decided or self._only_say(quota, kept, decided):
                 return decided
+            if self._before_raise is not None and _raises(quota, decided):
+                await self._before_raise(quota.namespace)
             try:
                 await self._write(quota, kept, decided)
                 return decided
@@ -129,6 +138,14 @@ class Handler:
                 log.warning("%s: %s", quota.key, message)
                 self._events.event(quota, "Warning", reason, message)
         kept.said = said
+
+
+def _raises(quota: ResourceQuota, decided: Plan) -> bool:
+    """Whether the plan adds room somewhere."""
+    return any(
+        to is not None and Quantity.parse(to) > quantity_of(quota.hard, name)
+        for name, to in decided.hard.items()
+    )
 
 
 def _summary(quota: ResourceQuota, decided: Plan) -> str:

@@ -1,0 +1,49 @@
+"""Whether anybody keeps pods out of added room: without the webhook a label is of no use to anyone."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from pkg.api.admissionregistration import ValidatingWebhookConfiguration
+from pkg.client.errors import ApiError, NotFound
+from pkg.client.resource_client import ResourceClient
+from pkg.util.webhook_names import CONFIGURATION_NAME
+
+ASK_AGAIN = 5.0
+"""Seconds for which an answer counts."""
+
+
+class PodWebhook:
+    """Asks the API server for our webhooks' registration, now and then."""
+
+    def __init__(
+        self,
+        configurations: ResourceClient[ValidatingWebhookConfiguration],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._configurations = configurations
+        self._clock = clock
+        self._registered = False
+        self._asked_at = float("-inf")
+
+    async def is_registered(self) -> bool:
+        """Whether new pods are sent to our webhook. An answer that cannot be had changes nothing."""
+        if self._clock() - self._asked_at < ASK_AGAIN:
+            return self._registered
+        try:
+            configuration = await self._configurations.get(CONFIGURATION_NAME)
+        except NotFound:
+            self._registered = False
+        except ApiError:
+            pass
+        else:
+            self._registered = sees_pods(configuration)
+        self._asked_at = self._clock()
+        return self._registered
+
+
+def sees_pods(configuration: ValidatingWebhookConfiguration) -> bool:
+    """Whether one of the webhooks is about pods."""
+    rules = [rule for webhook in configuration.webhooks or () for rule in webhook.get("rules") or ()]
+    return any("pods" in (rule.get("resources") or ()) for rule in rules)
