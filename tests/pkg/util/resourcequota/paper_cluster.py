@@ -1,0 +1,296 @@
+"""A namespace on paper: quota admission, KubeVirt as seen from outside, and a planner with watches that may lag.
+
+What KubeVirt and the API server do is modelled here by itself (domain §1, §2, §9); of the product only the planner
+runs, and `pod_usage` says what a pod counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import msgspec
+
+from pkg.api.core import Pod, ResourceQuota
+from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
+from pkg.util.quantity import ZERO
+from pkg.util.resource_list import ResourceList, parse_resource_list, total
+from pkg.util.resourcequota.model import Memory, Observed, Plan, Rendering
+from pkg.util.resourcequota.planner import plan
+from tests.pkg.util.resourcequota.paper_objects import (
+    MANAGED,
+    PHASES,
+    RENDERINGS,
+    Move,
+    Vm,
+    instance_of,
+    is_other,
+    launcher_of,
+    migration_of,
+    named,
+    side_of,
+    usage,
+)
+from tests.pkg.util.resourcequota.pods import EXACT, attachment
+from tests.pkg.util.resourcequota.world import estimate, quota
+
+
+@dataclass(frozen=True)
+class Seen:
+    """Everything that watches show."""
+
+    namespace: str
+    rendering: Rendering
+    migrations: tuple[VirtualMachineInstanceMigration, ...]
+    instances: tuple[VirtualMachineInstance, ...]
+    pods: tuple[Pod, ...]
+    quotas: tuple[ResourceQuota, ...]
+
+
+class BrokenPromise(AssertionError):
+    """The planner did what it must not do."""
+
+
+@dataclass
+class Cluster:
+    """The truth, what the planner sees of it, and what it remembers."""
+
+    base: dict[str, str] = field(
+        default_factory=lambda: {"limitsCpu": "5", "limitsMemory": "9Gi", "pods": "5"}
+    )
+    ratio: str = "1.5"
+    now: float = 1000.0
+    vms: dict[str, Vm] = field(default_factory=dict)
+    moves: dict[str, Move] = field(default_factory=dict)
+    pods: dict[str, Pod] = field(default_factory=dict)
+    quotas: dict[str, ResourceQuota] = field(default_factory=dict)
+    memories: dict[str, Memory] = field(default_factory=dict)
+    frozen: dict[str, Any] = field(default_factory=dict)
+    counter: int = 0
+    patches: int = 0
+
+    def __post_init__(self) -> None:
+        hard = {"limits.cpu": "5", "limits.memory": "9Gi", "pods": "5"}
+        self.quotas["default"] = named(quota(hard), "default")
+        own = quota({"requests.memory": "5Gi", "services": "3"}, labels=MANAGED)
+        self.quotas["own"] = named(own, "own")
+
+    # ---- the API server --------------------------------------------------------------------------------------
+
+    def used(self, name: str) -> ResourceList:
+        """status.used: whatever is not terminal counts."""
+        hard = self.quotas[name].hard
+        counts = total(usage(pod) for pod in self.pods.values() if not pod.terminal)
+        return {resource: counts.get(resource, ZERO) for resource in hard}
+
+    def admit(self, pod: Pod) -> bool:
+        """Quota admission: used + pod ≤ hard, for each resource that any quota names. Admitted pods are there."""
+        need = usage(pod)
+        for name, rq in self.quotas.items():
+            hard, used = parse_resource_list(rq.hard), self.used(name)
+            if any(used[n] + need[n] > limit for n, limit in hard.items() if need.get(n, ZERO) > ZERO):
+                return False
+        self.pods[pod.uid] = pod
+        return True
+
+    def write(self, name: str, hard: Mapping[str, str | None], annotations: Mapping[str, str | None]) -> None:
+        """A merge patch of a quota, by anybody."""
+        before = self.quotas[name]
+        self.counter += 1
+        merged = {k: v for k, v in {**before.annotations, **annotations}.items() if v is not None}
+        limits = {k: v for k, v in {**before.hard, **hard}.items() if v is not None}
+        metadata = msgspec.structs.replace(
+            before.metadata, annotations=merged, resource_version=str(self.counter)
+        )
+        spec = msgspec.structs.replace(before.spec, hard=limits)
+        self.quotas[name] = msgspec.structs.replace(before, metadata=metadata, spec=spec)
+
+    # ---- KubeVirt --------------------------------------------------------------------------------------------
+
+    def start(self, name: str) -> None:
+        """A VM starts, if quota lets its pod in."""
+        self.counter += 1
+        vm = Vm(name, f"uid-{name}-{self.counter}", "node-1")
+        pod = self._launcher(vm, "node-1", None)
+        if self.admit(pod):
+            vm.launcher = pod.uid
+            self.vms[name] = vm
+            if name == "plugged":
+                self.admit(attachment(pod))
+
+    def migrate(self, name: str) -> str:
+        self.counter += 1
+        move = Move(f"move-{self.counter}", name, self.vms[name].uid, self.counter)
+        self.moves[move.name] = move
+        return move.name
+
+    def step(self, move: Move) -> bool | None:
+        """KubeVirt does the next thing for a migration. False: quota has refused a pod; None: nothing to do."""
+        vm = self.vms.get(move.vm)
+        if move.over:
+            return None
+        if vm is None or vm.uid != move.vmi_uid or (move.phase == "Pending" and move.abort):
+            self.end(move, "Failed")
+        elif move.phase == "Pending":
+            return self._create_target(move, vm)
+        elif move.phase == "Running" and vm.launcher != move.target:
+            vm.launcher = move.target  # the VMI says so before its migration does
+            vm.node = self.pods[move.target].spec.node_name or ""
+        else:
+            phase = PHASES[PHASES.index(move.phase) + 1]
+            self.end(move, phase) if phase == "Succeeded" else setattr(move, "phase", phase)
+        return True
+
+    def _create_target(self, move: Move, vm: Vm) -> bool:
+        """The launcher, then its attachment pod, then Scheduling: each by itself."""
+        if not move.target:
+            self.counter += 1
+            pod = self._launcher(vm, f"node-{self.counter}", move)
+            if not self.admit(pod):
+                move.refused = True
+                return False
+            move.target = pod.uid
+            return True
+        target = self.pods[move.target]
+        if target.terminal:
+            self.end(move, "Failed")
+            return True
+        if vm.name == "plugged" and not self._attached(target):
+            move.refused |= not (admitted := self.admit(attachment(target)))
+            return admitted
+        move.phase, move.refused = "Scheduling", False
+        return True
+
+    def end(self, move: Move, phase: str) -> None:
+        """The migration is over; its pods end when `finish` is called for them. KubeVirt says when, mostly."""
+        move.phase = phase
+        move.ended = self.now if move.created % 3 else None
+
+    def left_over(self) -> list[Pod]:
+        """Pods that count and in which no VM lives and to which none is on its way."""
+        wanted = {vm.launcher for vm in self.vms.values()}
+        wanted |= {move.target for move in self.moves.values() if not move.over}
+        sides = {uid for uid in wanted if uid in self.pods and not self.pods[uid].terminal}
+        return [
+            p for p in self.pods.values() if not p.terminal and side_of(p) not in sides and not is_other(p)
+        ]
+
+    def finish(self, pod: Pod, how: str) -> None:
+        """A pod ends: it turns terminal, or goes away and takes its attachment pod with it."""
+        if how == "gone":
+            for uid in [
+                uid for uid, other in self.pods.items() if side_of(other) == pod.uid or uid == pod.uid
+            ]:
+                del self.pods[uid]
+            return
+        self.pods[pod.uid] = msgspec.structs.replace(
+            pod, status=msgspec.structs.replace(pod.status, phase=how)
+        )
+
+    def _attached(self, target: Pod) -> bool:
+        return any(side_of(pod) == target.uid for pod in self.pods.values() if pod.uid != target.uid)
+
+    def _launcher(self, vm: Vm, node: str, move: Move | None) -> Pod:
+        job = move.name if move else ""
+        return launcher_of(vm.name, vm.uid, node, job, self.ratio, self.counter)
+
+    # ---- the planner -----------------------------------------------------------------------------------------
+
+    def truth(self) -> Seen:
+        return Seen(
+            namespace=msgspec.json.encode({"limit": self.base}).decode() if self.base else "",
+            rendering=RENDERINGS[self.ratio],
+            migrations=tuple(migration_of(move) for move in self.moves.values()),
+            instances=tuple(instance_of(vm.name, vm.uid, vm.node) for vm in self.vms.values()),
+            pods=tuple(pod for pod in self.pods.values() if not is_other(pod)),
+            quotas=tuple(self._with_status(name) for name in self.quotas),
+        )
+
+    def seen(self) -> Seen:
+        return replace(self.truth(), **self.frozen)
+
+    def _with_status(self, name: str) -> ResourceQuota:
+        rq = self.quotas[name]
+        used = {resource: str(amount) for resource, amount in self.used(name).items()}
+        return msgspec.structs.replace(rq, status=msgspec.structs.replace(rq.status, used=used))
+
+    def reconcile(self) -> list[Plan]:
+        """The planner looks at every quota once, as the controller does: at most one patch each.
+
+        A version that is not the newest is a conflict; the quota is read afresh, the rest as the watches show it.
+        """
+        seen, made = self.seen(), []
+        for rq in seen.quotas:
+            decided = self._decide(seen, rq)
+            if decided and rq.metadata.resource_version != self.quotas[rq.name].metadata.resource_version:
+                rq = self._with_status(rq.name)
+                decided = self._decide(seen, rq)
+            if decided:
+                self.patches += 1
+                self.write(rq.name, decided.hard, decided.annotations)
+            made.append(decided)
+        return made
+
+    def _decide(self, seen: Seen, rq: ResourceQuota) -> Plan:
+        memory = self.memories.get(rq.name, Memory())
+        decided = plan(self._observed(seen, rq, memory), EXACT)
+        if decided:
+            merged = msgspec.structs.replace(
+                rq,
+                metadata=msgspec.structs.replace(
+                    rq.metadata,
+                    annotations={
+                        k: v for k, v in {**rq.annotations, **decided.annotations}.items() if v is not None
+                    },
+                ),
+                spec=msgspec.structs.replace(rq.spec, hard={**rq.hard, **decided.hard}),
+            )
+            if again := plan(self._observed(seen, merged, decided.memory), EXACT):
+                raise BrokenPromise(f"a second patch for one observation: {decided} then {again}")
+        self.memories[rq.name] = decided.memory
+        return decided
+
+    def _observed(self, seen: Seen, rq: ResourceQuota, memory: Memory) -> Observed:
+        return Observed(
+            quota=rq,
+            limits=seen.namespace,
+            migrations=seen.migrations,
+            instances={vmi.name: vmi for vmi in seen.instances},
+            estimate=estimate(self.ratio or "1"),
+            now=self.now,
+            memory=memory,
+            pods=seen.pods,
+            rendering=seen.rendering,
+        )
+
+    # ---- the oracle ------------------------------------------------------------------------------------------
+
+    def sides(self, name: str) -> Iterator[tuple[bool, Pod]]:
+        """A VM's counted pods, and whether each is of the side that it lives in."""
+        home = self.vms[name].launcher if name in self.vms else ""
+        for pod in self.pods.values():
+            if not pod.terminal and not is_other(pod) and self._vm_of(pod) == name:
+                yield side_of(pod) == home, pod
+
+    def beyond_one_side(self, name: str) -> ResourceList:
+        """What quota counts of a VM beyond the side that it lives in."""
+        return total(usage(pod) for at_home, pod in self.sides(name) if not at_home)
+
+    def to_come(self, move: Move) -> ResourceList:
+        """What quota will count of the pods that KubeVirt has yet to create for a migration."""
+        vm = self.vms.get(move.vm)
+        if vm is None or vm.uid != move.vmi_uid or move.abort or move.over or move.phase == "":
+            return {}
+        pods: list[Pod] = []
+        target = self.pods.get(move.target) if move.target else None
+        if move.phase == "Pending" and target is None:
+            target = self._launcher(vm, "node-x", move)
+            pods.append(target)
+        if vm.name == "plugged" and move.phase == "Pending" and target and not self._attached(target):
+            pods.append(attachment(target))
+        return total(map(usage, pods))
+
+    def _vm_of(self, pod: Pod) -> str:
+        side = self.pods.get(side_of(pod), pod)
+        return side.annotations.get("kubevirt.io/domain", "")

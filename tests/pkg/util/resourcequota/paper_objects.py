@@ -1,0 +1,136 @@
+"""VMs, migrations and pods on paper, and the API objects that they are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import lru_cache
+from typing import Any
+
+import msgspec
+
+from pkg.api.core import Pod, ResourceQuota
+from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
+from pkg.util.resource_list import ResourceList
+from pkg.util.resourcequota.model import Rendering
+from pkg.util.resourcequota.usage import pod_usage
+from tests.pkg.util.resourcequota.pods import launcher, machine
+from tests.pkg.util.resourcequota.world import vmim
+
+PHASES = ("", "Pending", "Scheduling", "Scheduled", "PreparingTarget", "TargetReady", "Running", "Succeeded")
+KINDS = ("namespace", "rendering", "migrations", "instances", "pods", "quotas")
+"""What is watched, each by a watch of its own."""
+MANAGED = {"headroom.harvesterhci.io/managed": "true"}
+_SEED = {
+    "cpu": {"cores": 2},
+    "resources": {"limits": {"cpu": "2", "memory": "4Gi"}, "requests": {"memory": "2730Mi"}},
+}
+_BARE = {"cpu": {"cores": 1}, "resources": {"requests": {"memory": "1Gi"}}}
+_DISK = [{"name": "disk", "persistentVolumeClaim": {"claimName": "disk", "hotpluggable": True}}]
+SHAPES: Mapping[str, Mapping[str, Any]] = {
+    "a": {"domain": _SEED},
+    "b": {"domain": _BARE},
+    "plugged": {"domain": _SEED, "volumes": _DISK},
+}
+RENDERINGS = {ratio: Rendering(ratio) for ratio in ("", "1.5", "4.5")}
+
+
+@dataclass
+class Vm:
+    """A running VM; `launcher` is the uid of the pod that it lives in."""
+
+    name: str
+    uid: str
+    node: str
+    launcher: str = ""
+
+
+@dataclass
+class Move:
+    """A VMIM. `target` is the uid of its launcher pod once that is there."""
+
+    name: str
+    vm: str
+    vmi_uid: str
+    created: int
+    phase: str = ""
+    refused: bool = False
+    abort: bool = False
+    ended: float | None = None
+    target: str = ""
+
+    @property
+    def over(self) -> bool:
+        return self.phase in ("Succeeded", "Failed")
+
+    @property
+    def uid(self) -> str:
+        return f"uid-{self.name}"
+
+
+def other_pod(number: int, memory: str) -> Pod:
+    """A pod that is no VM's."""
+    resources = {"limits": {"cpu": "100m", "memory": memory}, "requests": {"cpu": "100m", "memory": memory}}
+    spec = {"containers": [{"name": "c", "resources": resources}]}
+    body = {"metadata": {"name": f"other-{number}", "uid": f"other-{number}"}, "spec": spec}
+    return msgspec.convert(body, Pod)
+
+
+def is_other(pod: Pod) -> bool:
+    return pod.name.startswith("other-")
+
+
+def side_of(pod: Pod) -> str:
+    """The uid of the launcher pod on whose side a pod is."""
+    owners = [owner.uid for owner in pod.metadata.owner_references or () if owner.kind == "Pod"]
+    return owners[0] if owners else pod.uid
+
+
+_USAGES: dict[str, ResourceList] = {}
+
+
+def usage(pod: Pod) -> ResourceList:
+    if pod.uid not in _USAGES:
+        _USAGES[pod.uid] = pod_usage(pod)
+    return _USAGES[pod.uid]
+
+
+def named(rq: ResourceQuota, name: str) -> ResourceQuota:
+    return msgspec.structs.replace(rq, metadata=msgspec.structs.replace(rq.metadata, name=name))
+
+
+@lru_cache(maxsize=4096)
+def instance_of(name: str, uid: str, node: str) -> VirtualMachineInstance:
+    found = machine(name=name, node=node, **SHAPES[name])
+    return msgspec.structs.replace(found, metadata=msgspec.structs.replace(found.metadata, uid=uid))
+
+
+@lru_cache(maxsize=4096)
+def launcher_of(name: str, uid: str, node: str, job: str, ratio: str, number: int) -> Pod:
+    move = vmim(name=job) if job else None
+    stamp = f"2026-01-01T00:00:00.{number:09}Z"
+    pod = launcher(
+        instance_of(name, uid, node), node=node, migration=move, rendering=RENDERINGS[ratio], created=stamp
+    )
+    key = f"pod-{name}-{node}-{job}-{ratio}-{number}"
+    metadata = msgspec.structs.replace(pod.metadata, name=f"virt-launcher-{key}", uid=key)
+    return msgspec.structs.replace(pod, metadata=metadata)
+
+
+def migration_of(move: Move) -> VirtualMachineInstanceMigration:
+    return _vmim(move.name, move.vm, move.phase, move.refused, move.abort, move.created, move.ended)
+
+
+@lru_cache(maxsize=4096)
+def _vmim(
+    name: str, vm: str, phase: str, refused: bool, abort: bool, created: int, ended: float | None
+) -> VirtualMachineInstanceMigration:
+    found = vmim(
+        phase, vm, refused=refused, abort=abort, name=name, created=f"2026-01-01T00:00:00.{created:09}Z"
+    )
+    if ended is None:
+        return found
+    stamp = datetime.fromtimestamp(ended, UTC).isoformat()
+    status = msgspec.to_builtins(found.status) | {"migrationState": {"endTimestamp": stamp}}
+    return msgspec.structs.replace(found, status=msgspec.convert(status, type(found.status)))

@@ -1,0 +1,341 @@
+"""Whatever happens in whatever order: the promises of the planner hold (issue 5: hypothesis).
+
+A namespace with two quotas and three VMs, in which KubeVirt, Rancher, Harvester, people and the clock do something at
+random, while the planner is awake, asleep, restarted, or sees some kinds as they were a while ago.
+HEADROOM_INTERLEAVINGS=N plays N other random stories instead of the usual ones.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from pkg.util.quantity import ZERO, Quantity
+from pkg.util.resource_list import ResourceList, parse_resource_list, subtract, total
+from pkg.util.resourcequota.annotations import ENTRY_PREFIXES, entries
+from tests.pkg.util.resourcequota.paper_cluster import BrokenPromise, Cluster
+from tests.pkg.util.resourcequota.paper_objects import KINDS, Move, other_pod, side_of
+from tests.pkg.util.resourcequota.pods import EXACT
+from tests.pkg.util.resourcequota.world import COMPENSATION, ENTRY, MARKS, by_value
+
+RANCHERS = {"limitsCpu": "limits.cpu", "limitsMemory": "limits.memory", "pods": "pods"}
+BASES: list[dict[str, str]] = [
+    {"limitsCpu": "5", "limitsMemory": "9Gi", "pods": "5"},
+    {"limitsCpu": "3", "limitsMemory": "5000Mi", "pods": "2"},
+    {"limitsMemory": "20Gi", "pods": "9"},
+]
+MEMORY_LIMITS = ["1Gi", "7Gi", "50Gi"]
+RECORD, APPLIED = "headroom.harvesterhci.io/base", "headroom.harvesterhci.io/applied"
+STORIES = int(os.environ.get("HEADROOM_INTERLEAVINGS", "0"))
+
+
+class Interleavings(RuleBasedStateMachine):
+    """Each rule is something that may happen; after each the planner runs, if it is awake."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cluster = Cluster()
+        self.own_base = Quantity.parse("5Gi")
+        self.last_base = BASES[0]
+        self.awake = True
+        self.refused: set[str] = set()
+        """The migrations that were refused when the planner had last seen everything, and nobody disturbed since."""
+
+    @initialize(ratio=st.sampled_from(["1.5", ""]))
+    def a_namespace_with_vms(self, ratio: str) -> None:
+        self.cluster.ratio = ratio
+        for name in ("a", "b", "plugged"):
+            self.cluster.start(name)
+
+    # ---- KubeVirt --------------------------------------------------------------------------------------------
+
+    def _moves(self, *, over: bool | None = None) -> list[Move]:
+        return [move for move in self.cluster.moves.values() if over is None or move.over is over]
+
+    @precondition(lambda self: self.cluster.vms)
+    @rule(data=st.data())
+    def migrate(self, data: st.DataObject) -> None:
+        name = data.draw(st.sampled_from(sorted(self.cluster.vms)))
+        if not any(move.vm == name for move in self._moves(over=False)):
+            self.cluster.migrate(name)
+
+    @precondition(lambda self: self._moves(over=False))
+    @rule(data=st.data(), steps=st.integers(1, 4))
+    def kubevirt_goes_on(self, data: st.DataObject, steps: int) -> None:
+        move = data.draw(st.sampled_from(self._moves(over=False)))
+        for _ in range(steps):
+            if self.cluster.step(move) is not False:
+                continue
+            if move.name in self.refused:
+                raise BrokenPromise(f"{move.name} is refused although the planner saw that it was")
+            return
+
+    @precondition(lambda self: self._moves(over=False))
+    @rule(data=st.data(), how=st.sampled_from(["fails", "is aborted", "is deleted"]))
+    def a_migration_ends_early(self, data: st.DataObject, how: str) -> None:
+        move = data.draw(st.sampled_from(self._moves(over=False)))
+        if how == "fails":
+            self.cluster.end(move, "Failed")
+        elif how == "is aborted":
+            move.abort = True
+        else:
+            del self.cluster.moves[move.name]
+
+    @precondition(lambda self: self._moves(over=True))
+    @rule(data=st.data())
+    def a_migration_that_is_over_is_deleted(self, data: st.DataObject) -> None:
+        del self.cluster.moves[data.draw(st.sampled_from(self._moves(over=True))).name]
+
+    @precondition(lambda self: self.cluster.left_over())
+    @rule(data=st.data(), how=st.sampled_from(["Succeeded", "Failed", "gone"]))
+    def a_pod_ends(self, data: st.DataObject, how: str) -> None:
+        self.cluster.finish(data.draw(st.sampled_from(self.cluster.left_over())), how)
+
+    @rule(name=st.sampled_from(["a", "b", "plugged"]))
+    def a_vm_is_stopped_or_started(self, name: str) -> None:
+        if name in self.cluster.vms:
+            del self.cluster.vms[name]
+        elif not any(True for _ in self.cluster.sides(name)):
+            self.cluster.start(name)
+            self.refused.clear()
+
+    @rule(ratio=st.sampled_from(["", "1.5", "4.5"]))
+    def the_ratio_is_changed(self, ratio: str) -> None:
+        self.cluster.ratio = ratio
+        self.refused.clear()
+
+    # ---- Rancher, Harvester, people --------------------------------------------------------------------------
+
+    @rule(memory=st.sampled_from(["200Mi", "2Gi"]))
+    def another_pod_takes_room(self, memory: str) -> None:
+        self.cluster.counter += 1
+        self.cluster.admit(other_pod(self.cluster.counter, memory))
+        self.refused.clear()
+
+    @precondition(lambda self: self.cluster.base)
+    @rule()
+    def ranchers_agent_restarts(self) -> None:
+        base: dict[str, str | None] = {n: self.cluster.base.get(key) for key, n in RANCHERS.items()}
+        self.cluster.write("default", base, {})
+        self.refused.clear()
+
+    @rule(base=st.sampled_from([*BASES, {}]))
+    def the_namespaces_annotation_changes(self, base: dict[str, str]) -> None:
+        self.cluster.base = base
+        self.last_base = base or self.last_base
+        self.refused.clear()
+
+    @rule(memory=st.sampled_from(MEMORY_LIMITS))
+    def somebody_edits_spec_hard(self, memory: str) -> None:
+        self.cluster.write("default", {"limits.memory": memory}, {})
+        self.refused.clear()
+
+    @rule(memory=st.sampled_from(MEMORY_LIMITS))
+    def somebody_edits_the_other_quota(self, memory: str) -> None:
+        self.cluster.write("own", {"requests.memory": memory}, {})
+        self._follow_people()
+        self.refused.clear()
+
+    @rule(name=st.sampled_from(["default", "own"]), compensation=st.booleans())
+    def somebody_removes_every_entry(self, name: str, compensation: bool) -> None:
+        keys = [entry.key for entry in entries(self.cluster.quotas[name].annotations)]
+        keys += [COMPENSATION] if compensation else []
+        self.cluster.write(name, {}, dict.fromkeys(keys))
+        self._follow_people()
+        self.refused.clear()
+
+    @rule()
+    def somebody_replaces_the_other_quota(self) -> None:
+        before = self.cluster.quotas["own"].annotations
+        self.cluster.write("own", {"requests.memory": "6Gi"}, dict.fromkeys(before))
+        self._follow_people()
+        self.refused.clear()
+
+    @rule(
+        name=st.sampled_from(["default", "own"]),
+        text=st.sampled_from([ENTRY, "{nope"]),
+        key=st.sampled_from(["migratingUID-gone", "migrating-gone", "migrating-a"]),
+    )
+    def harvester_writes_an_entry(self, name: str, text: str, key: str) -> None:
+        self.cluster.write(name, {}, {f"harvesterhci.io/{key}": text})
+        self.refused.clear()
+
+    @rule(
+        name=st.sampled_from(["default", "own"]),
+        text=st.sampled_from(['{"limits.memory":"9Gi"}', "{nope", None]),
+    )
+    def somebody_writes_the_compensation(self, name: str, text: str | None) -> None:
+        self.cluster.write(name, {}, {COMPENSATION: text})
+        self._follow_people()
+        self.refused.clear()
+
+    def _follow_people(self) -> None:
+        """Outside migrations what people write to a quota without Rancher is its base."""
+        rq = self.cluster.quotas["own"]
+        if any(key.startswith((*ENTRY_PREFIXES, COMPENSATION)) for key in rq.annotations):
+            return
+        if by_value(json.loads(rq.annotations.get(APPLIED, "{}"))) != by_value(
+            {"requests.memory": rq.hard["requests.memory"]}
+        ):
+            self.own_base = Quantity.parse(rq.hard["requests.memory"])
+
+    # ---- the planner -----------------------------------------------------------------------------------------
+
+    @rule(seconds=st.sampled_from([0.1, 1.0, 61.0, 700.0]))
+    def time_passes(self, seconds: float) -> None:
+        self.cluster.now += seconds
+
+    @rule()
+    def the_planner_restarts(self) -> None:
+        self.cluster.memories.clear()
+
+    @rule(awake=st.booleans())
+    def the_planner_falls_asleep_or_wakes_up(self, awake: bool) -> None:
+        self.awake = awake
+
+    @rule(kind=st.sampled_from(KINDS))
+    def a_watch_is_cut(self, kind: str) -> None:
+        self.cluster.frozen.setdefault(kind, getattr(self.cluster.truth(), kind))
+
+    @precondition(lambda self: self.cluster.frozen)
+    @rule()
+    def the_watches_catch_up(self) -> None:
+        self.cluster.frozen.clear()
+
+    @invariant()
+    def the_planner_keeps_its_promises(self) -> None:
+        if not self.awake:
+            return
+        for _ in range(3):
+            waits = [made.look_again for made in self.cluster.reconcile() if made.look_again is not None]
+            if not waits or min(waits) > EXACT.settle:
+                break
+            self.cluster.now += min(waits)
+        if self.cluster.frozen:
+            return
+        written = self.cluster.patches
+        self.cluster.reconcile()
+        if self.cluster.patches != written:
+            raise BrokenPromise("a patch although nothing has changed")
+        self._check()
+
+    # ---- the promises ----------------------------------------------------------------------------------------
+
+    def _check(self) -> None:
+        for name in self.cluster.quotas:
+            base = self._base_of(name)
+            if base and not _garbage(self.cluster.quotas[name].annotations):
+                hard = parse_resource_list(self.cluster.quotas[name].hard)
+                self._never_below_what_pods_use(name, base, hard)
+                self._entries_are_exact(name, base)
+        pending = [move for move in self._moves(over=False) if move.phase == "Pending" and not move.abort]
+        waiting = [m for m in pending if m.refused and self.cluster.to_come(m)]
+        unreadable = any(_garbage(rq.annotations) for rq in self.cluster.quotas.values())
+        self.refused = set() if unreadable or not self.cluster.base else {m.name for m in waiting}
+        if self.refused:
+            self._whoever_was_refused_fits(pending)
+
+    def _base_of(self, name: str) -> ResourceList:
+        if name == "own":
+            return {"requests.memory": self.own_base}
+        return parse_resource_list({RANCHERS[key]: text for key, text in self.cluster.base.items()})
+
+    def _hold_may_be_over(self, name: str) -> bool:
+        moves = [move for move in self.cluster.moves.values() if move.vm == name]
+        return all(move.over for move in moves)
+
+    def _never_below_what_pods_use(self, name: str, base: ResourceList, hard: ResourceList) -> None:
+        """The base is for one side of every VM, and for everything else; what is beyond comes on top."""
+        beyond = total(
+            self.cluster.beyond_one_side(vm) for vm in self.cluster.vms if not self._hold_may_be_over(vm)
+        )
+        for resource, limit in base.items():
+            if hard[resource] < limit:
+                raise BrokenPromise(f"{name}: {resource} is {hard[resource]}, below the base of {limit}")
+            if hard[resource] < limit + beyond.get(resource, ZERO):
+                raise BrokenPromise(f"{name}: {resource} is {hard[resource]}, below what pods use")
+
+    def _entries_are_exact(self, name: str, base: ResourceList) -> None:
+        """What a migration has, will have and has left behind, to the byte; nothing for a VM without any of it."""
+        annotations = self.cluster.quotas[name].annotations
+        for vm, machine in self.cluster.vms.items():
+            moves = [move for move in self.cluster.moves.values() if move.vm == vm]
+            earlier = any(move.vmi_uid != machine.uid for move in moves) or self._has_pods_of_an_earlier_vmi(
+                vm
+            )
+            unsettled = any(not m.over and (m.abort or m.phase in ("", "Running")) for m in moves)
+            text = annotations.get(f"harvesterhci.io/migrating-{vm}")
+            claims = total([self.cluster.beyond_one_side(vm), *map(self.cluster.to_come, moves)])
+            exact = {n: q for n, q in claims.items() if n in base and q > ZERO}
+            stands = parse_resource_list(json.loads(text)) if text else {}
+            if earlier or (unsettled and stands) or (not stands and self._hold_may_be_over(vm)):
+                continue
+            if stands != exact:
+                raise BrokenPromise(f"{name}: the entry of {vm} is {stands}, exact is {exact}")
+
+    def _has_pods_of_an_earlier_vmi(self, vm: str) -> bool:
+        uid = self.cluster.vms[vm].uid
+        launchers = [pod for _home, pod in self.cluster.sides(vm) if side_of(pod) == pod.uid]
+        return any(pod.labels["kubevirt.io/created-by"] != uid for pod in launchers)
+
+    def _whoever_was_refused_fits(self, pending: list[Move]) -> None:
+        """Together with all others that are still to come, whoever is first."""
+        needed = total(map(self.cluster.to_come, pending))
+        for name, rq in self.cluster.quotas.items():
+            free = subtract(parse_resource_list(rq.hard), self.cluster.used(name))
+            asked = {n for move in pending if move.refused for n in self.cluster.to_come(move)}
+            short = [
+                n
+                for n in free
+                if n in asked & needed.keys() & self._base_of(name).keys() and free[n] < needed[n]
+            ]
+            if short:
+                raise BrokenPromise(f"{name}: {short} is not enough for those that were refused")
+
+    def teardown(self) -> None:
+        """All migrations end, all old pods end, every watch catches up, and time passes: then it is the base."""
+        self.cluster.frozen.clear()
+        self.cluster.base = self.last_base
+        self.awake = True
+        self.the_planner_keeps_its_promises()
+        for move in self._moves(over=False):
+            self.cluster.end(move, "Failed")
+        self.the_planner_keeps_its_promises()
+        for pod in self.cluster.left_over():
+            self.cluster.finish(pod, "Succeeded")
+        self.the_planner_keeps_its_promises()
+        self.cluster.now += 61.0
+        self.the_planner_keeps_its_promises()
+        self._nothing_is_left()
+
+    def _nothing_is_left(self) -> None:
+        for name, marks in (("default", set(MARKS)), ("own", {RECORD})):
+            rq = self.cluster.quotas[name]
+            base = self._base_of(name)
+            if rq.annotations.keys() != marks:
+                raise BrokenPromise(f"{name}: annotations are left: {rq.annotations}")
+            hard = parse_resource_list(rq.hard)
+            if {n: hard[n] for n in base} != base:
+                raise BrokenPromise(f"{name}: {hard} is not the base {base}")
+
+
+def _garbage(annotations: Mapping[str, str]) -> bool:
+    """An entry that nobody can read: spec.hard is left alone until it goes."""
+    return any(entry.text == "{nope" for entry in entries(annotations))
+
+
+TestInterleavings = Interleavings.TestCase
+TestInterleavings.settings = settings(
+    max_examples=STORIES or 60,
+    stateful_step_count=40,
+    derandomize=not STORIES,
+    deadline=None,
+    print_blob=False,
+    database=None,
+    suppress_health_check=list(HealthCheck),
+)
