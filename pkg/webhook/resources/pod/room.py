@@ -6,15 +6,19 @@ They may take what was added for them, and everybody else together the base:
     used − what the migrations take + the pod ≤ base        for each resource that is scaled
 
 What the migrations take counts at most as far as room was added: so the room that is not taken yet stays free.
+
+`used` is known in two ways. The pods that a cache shows, with those that were let through since (the ledger): exact,
+but blind to what other replicas let through. And status.used: it knows of everybody, but not yet of the pods that are
+on their way to quota admission, and its controller sets it by caches of its own now and then.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from pkg.util.quantity import ZERO, Quantity
-from pkg.util.resource_list import ResourceList, add, maximum, parse_resource_list
+from pkg.util.resource_list import ResourceList, parse_resource_list
 from pkg.util.resourcequota.available import pods_of_migrations
 from pkg.util.resourcequota.errors import ResourceQuotaError
 from pkg.util.resourcequota.exact import usage_of
@@ -22,69 +26,63 @@ from pkg.util.resourcequota.granted import granted_by_namespace, granted_by_reco
 from pkg.util.resourcequota.model import Observed, Policy
 from pkg.util.resourcequota.participation import is_default
 
+Amounts = Mapping[str, Quantity]
+
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """One quota at one moment. `used` and `hard` are by every name, `base` by those that are scaled."""
+    """One quota at one moment. `base` is by the names that are scaled; `counted` is the sum of the pods that the
+    cache shows, `used` what status says; `migrations` is what their pods take."""
 
     base: ResourceList
     hard: ResourceList
     used: ResourceList
+    counted: ResourceList
     migrations: ResourceList
 
-    def left(self, name: str) -> Quantity:
-        """What others than migrations may still take of a resource, maybe less than nothing."""
-        base = self.base[name]
-        added = max(ZERO, self.hard.get(name, base) - base)
-        taken = min(self.migrations.get(name, ZERO), added)
-        return base + taken - self.used.get(name, ZERO)
+    def short_by_count(self, pending: Iterable[Amounts], need: Amounts) -> ResourceList:
+        """The resources in which a pod does not fit, and what is left of each; `pending` are all pods of the ledger."""
+        return self._short(self.counted, pending, need)
 
-    def short(self, pending: Mapping[str, Quantity], need: Mapping[str, Quantity]) -> dict[str, Quantity]:
-        """The resources in which the pod does not fit, and what is left of each; `pending` is taken already."""
-        found = {}
-        for name in self.base:
-            wanted = need.get(name, ZERO)
-            left = self.left(name) - pending.get(name, ZERO)
-            if wanted > ZERO and wanted > left:
-                found[name] = left
-        return found
+    def short_by_status(self, pending: Iterable[Amounts], need: Amounts) -> ResourceList:
+        """The same by status.used; `pending` are the pods that quota may not have counted yet."""
+        return self._short(self.used, pending, need)
 
-    def exceeds_quota(self, need: Mapping[str, Quantity]) -> bool:
+    def exceeds_quota(self, need: Amounts) -> bool:
         """Whether quota admission will refuse the pod by itself."""
         return any(
             name in need and need[name] > ZERO and self.used.get(name, ZERO) + need[name] > limit
             for name, limit in self.hard.items()
         )
 
+    def _short(self, used: Amounts, pending: Iterable[Amounts], need: Amounts) -> ResourceList:
+        waiting = list(pending)
+        short: ResourceList = {}
+        for name, base in self.base.items():
+            wanted = need.get(name, ZERO)
+            if wanted <= ZERO:
+                continue
+            added = max(ZERO, self.hard.get(name, base) - base)
+            taken = used.get(name, ZERO) - min(self.migrations.get(name, ZERO), added)
+            for usage in waiting:
+                taken += usage.get(name, ZERO)
+            if taken + wanted > base:
+                short[name] = base - taken
+        return short
 
-def room(observed: Observed, policy: Policy, known_before: Collection[str] | None = None) -> Room | None:
-    """The room of `observed.quota`; None where nothing says what its base is.
 
-    `observed.pods` are all pods of the namespace, listed after the quota was read. Only a pod that was there before
-    that too (`known_before`, uids) is sure to be counted in it: one that came in between is not taken off yet.
-    """
+def room(observed: Observed, policy: Policy, counted: ResourceList) -> Room | None:
+    """The room of `observed.quota`; None where nothing says what its base is. `counted` is what the quota charges
+    for all of `observed.pods`, the namespace's."""
     quota = observed.quota
     try:
         granted = granted_by_namespace(observed.limits) if is_default(quota) else granted_by_record(quota)
-        base = scaled_base(granted, quota.hard, policy)
     except ResourceQuotaError:
         return None
-    of_migrations = [
-        pod for pod in pods_of_migrations(observed) if known_before is None or pod.uid in known_before
-    ]
-    # The controller manager sets status.used by its own caches from time to time, and may miss new pods for a moment.
-    used = maximum(parse_resource_list(quota.used), usage_of(observed.pods, quota.spec))
     return Room(
-        base=base,
+        base=scaled_base(granted, quota.hard, policy),
         hard=parse_resource_list(quota.hard),
-        used=used,
-        migrations=usage_of(of_migrations, quota.spec),
+        used=parse_resource_list(quota.used),
+        counted=counted,
+        migrations=usage_of(pods_of_migrations(observed), quota.spec),
     )
-
-
-def pending_usage(usages: Iterable[Mapping[str, Quantity]]) -> ResourceList:
-    """What was let through and is not counted yet."""
-    result: ResourceList = {}
-    for usage in usages:
-        result = add(result, usage)
-    return result

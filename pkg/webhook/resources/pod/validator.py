@@ -5,8 +5,9 @@ Without this a tenant's pod takes it, the target is refused, and the tenant stay
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -20,14 +21,19 @@ from pkg.util.resourcequota.participation import is_off, takes_part
 from pkg.util.resourcequota.usage import counted, pod_usage
 from pkg.webhook.admission import ALLOW, AdmissionRequest, Decision, deny
 from pkg.webhook.options import Options
-from pkg.webhook.resources.pod.ledger import Ledger
+from pkg.webhook.resources.pod.ledger import YOUNG, Ledger
 from pkg.webhook.resources.pod.looks import SharedLooks
-from pkg.webhook.resources.pod.room import Room, pending_usage, room
-from pkg.webhook.resources.resourcequota.guard import migrating
+from pkg.webhook.resources.pod.room import Room, room
+from pkg.webhook.resources.pod.tally import Tally
+from pkg.webhook.resources.resourcequota.guard import names_of_entries
 from pkg.webhook.view import View
 
 _OF_MIGRATION: Final = (constants.APP_VIRT_LAUNCHER, constants.APP_HOTPLUG_DISK)
 RESIZE: Final = "resize"
+LOOKS: Final = 6
+"""Times that status.used is read while it and our own count disagree about whether a pod fits."""
+PAUSE: Final = 0.05
+"""Seconds between them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,45 +49,84 @@ class _Place:
 class _Snapshot:
     places: Sequence[_Place]
     seen: frozenset[str]
-    """Uids of all pods."""
+    """Uids of the pods that `places` count."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Pod:
+    """What a request asks for: the pod, what of it is new, and under which name it is remembered."""
+
+    pod: Pod
+    need: ResourceList
+    ticket: str
 
 
 class Validator:
-    """Looks at the API server for every pod: status.used in a cache is too old to share out the last of a base by."""
+    """Reads the quotas from the API server for every pod: a cached status.used is too old to share out the last of a
+    base by."""
 
     def __init__(
-        self, view: View, policy: Policy, options: Options, clock: Callable[[], float] = time.monotonic
+        self,
+        view: View,
+        policy: Policy,
+        options: Options,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._view = view
         self._policy = policy
         self._options = options
         self._clock = clock
+        self._sleep = sleep
         self._ledger = Ledger()
+        self._tally = Tally()
         self._looks = SharedLooks(self._look)
 
     async def validate(self, request: AdmissionRequest) -> Decision:
         """CREATE of pods, UPDATE of pods/resize."""
         if not self._options.reserve:
             return ALLOW
-        pod = request.new(Pod)
-        before = request.old(Pod) if request.operation == "UPDATE" else None
-        if before is None and await self._is_of_migration(pod, request):
+        asked = _asked(request)
+        if request.operation != "UPDATE" and await self._is_of_migration(asked.pod, request):
             return ALLOW
-        need = _increase(pod_usage(pod), pod_usage(before) if before else {})
-        snapshot = await self._looks.fresh(request.namespace)
-        # From here to the end nothing is awaited: two pods never share out the same place.
-        self._ledger.settle(request.namespace, snapshot.seen, self._clock())
-        places = [place for place in snapshot.places if counted(pod, place.quota.spec)]
-        for place in places:
-            pending = pending_usage(self._ledger.pending(request.namespace, place.quota.name))
-            short = place.room.short(pending, need)
+        for look in range(LOOKS):
+            if look:
+                await self._sleep(PAUSE)
+            snapshot = await self._looks.fresh(request.namespace)
+            # From here on nothing is awaited: two pods never share out the same place.
+            refusal = self._refusal(snapshot, asked, by_status=False)
+            if refusal is not None:
+                return deny(refusal)
+            refusal = self._refusal(snapshot, asked, by_status=True)
+            if refusal is None:
+                if not request.dry_run:
+                    self._admit(snapshot, asked)
+                return ALLOW
+        return deny(refusal or "")
+
+    def _refusal(self, snapshot: _Snapshot, asked: _Pod, *, by_status: bool) -> str | None:
+        """Why the pod does not fit into a base; None when it does."""
+        namespace, now = asked.pod.namespace, self._clock()
+        self._ledger.settle(namespace, snapshot.seen, now)
+        for place in snapshot.places:
+            if not counted(asked.pod, place.quota.spec):
+                continue
+            name = place.quota.name
+            if by_status:
+                young = self._ledger.pending(namespace, name, now - YOUNG)
+                short = place.room.short_by_status(young, asked.need)
+            else:
+                short = place.room.short_by_count(self._ledger.pending(namespace, name), asked.need)
             if short:
-                return deny(refusal(place.quota, need, short, place.migrating))
-        if places and not request.dry_run and not any(place.room.exceeds_quota(need) for place in places):
-            uid = f"{RESIZE}/{pod.uid}" if before else pod.uid or request.uid
+                return refusal_of(place.quota, asked.need, short, place.migrating)
+        return None
+
+    def _admit(self, snapshot: _Snapshot, asked: _Pod) -> None:
+        """Remember the pod until it is seen. One that quota will refuse takes nothing."""
+        places = [place for place in snapshot.places if counted(asked.pod, place.quota.spec)]
+        if places and not any(place.room.exceeds_quota(asked.need) for place in places):
             names = frozenset(place.quota.name for place in places)
-            self._ledger.admit(request.namespace, uid, need, names, self._clock())
-        return ALLOW
+            self._ledger.admit(asked.pod.namespace, asked.ticket, asked.need, names, self._clock())
 
     async def _is_of_migration(self, pod: Pod, request: AdmissionRequest) -> bool:
         """A target or attachment pod of a migration under way, made by KubeVirt: anybody can write a label."""
@@ -96,23 +141,23 @@ class Validator:
         return any(m.uid == migration and not is_finished(m) for m in known)
 
     async def _look(self, namespace: str) -> _Snapshot:
-        known_before = frozenset(pod.uid for pod in self._view.pods(namespace))
-        quotas = await self._view.quotas_live(namespace)
-        pods = await self._view.pods_live(namespace) if quotas is not None else None
-        if quotas is None or pods is None:
-            quotas, pods = self._view.quotas(namespace), self._view.pods(namespace)
+        ours = [
+            quota
+            for quota in self._view.quotas(namespace)
+            if takes_part(quota) and not is_off(quota.annotations, self._policy.mode)
+        ]
+        quotas = await asyncio.gather(*(self._view.quota_live(quota) for quota in ours))
+        pods = self._view.pods(namespace)
         places = []
         for quota in quotas:
-            if not takes_part(quota) or is_off(quota.annotations, self._policy.mode):
-                continue
             observed = replace(self._view.observe(quota), pods=pods)
-            found = room(observed, self._policy, known_before)
+            found = room(observed, self._policy, self._tally.of(pods, quota.spec))
             if found is not None:
-                places.append(_Place(quota, found, migrating(observed, self._policy)))
+                places.append(_Place(quota, found, names_of_entries(observed)))
         return _Snapshot(places, frozenset(pod.uid for pod in pods))
 
 
-def refusal(
+def refusal_of(
     quota: ResourceQuota,
     need: Mapping[str, Quantity],
     short: Mapping[str, Quantity],
@@ -130,6 +175,11 @@ def refusal(
     )
 
 
-def _increase(after: Mapping[str, Quantity], before: Mapping[str, Quantity]) -> ResourceList:
-    grown = {name: quantity - before.get(name, ZERO) for name, quantity in after.items()}
-    return {name: quantity for name, quantity in grown.items() if quantity > ZERO}
+def _asked(request: AdmissionRequest) -> _Pod:
+    pod = request.new(Pod)
+    if request.operation != "UPDATE":
+        return _Pod(pod, pod_usage(pod), pod.uid or request.uid)
+    before = pod_usage(request.old(Pod))
+    grown = {name: quantity - before.get(name, ZERO) for name, quantity in pod_usage(pod).items()}
+    # The pod itself is seen long since: its growth is remembered beside it.
+    return _Pod(pod, {name: more for name, more in grown.items() if more > ZERO}, f"{RESIZE}/{pod.uid}")

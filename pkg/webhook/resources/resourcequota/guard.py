@@ -15,7 +15,7 @@ from pkg.api.meta import RawQuantity, RawResourceList
 from pkg.util import constants
 from pkg.util.names import migrating_key
 from pkg.util.quantity import ZERO, Quantity, QuantityError
-from pkg.util.resource_list import ResourceList, maximum
+from pkg.util.resource_list import ResourceList
 from pkg.util.resourcequota.annotations import Entry, entries, parse_resources
 from pkg.util.resourcequota.errors import InvalidEntry
 from pkg.util.resourcequota.planner import Memory, Observed, Plan, Policy, is_off, plan, takes_part
@@ -67,12 +67,21 @@ def judge(old: ResourceQuota, observed: Observed, policy: Policy) -> Verdict:
     return Verdict(lowest, _names(standing, observed)) if lowest else FINE
 
 
-def suspect(old: ResourceQuota, observed: Observed, policy: Policy) -> Verdict:
-    """The same, but also with every entry that stands taken as needed: a cache that is behind may not know the
-    migration yet that an entry was just written for, or know an older, finished one."""
-    known = judge(old, observed, policy)
-    journal = judge(old, replace(observed, migrations=(), pods=(), instances={}), policy)
-    return Verdict(maximum(known.lowest, journal.lowest), known.migrating or journal.migrating)
+def judge_by_journal(old: ResourceQuota, observed: Observed, policy: Policy) -> Verdict:
+    """The same by the entries that stand on the request's own object, each taken as needed: whoever wrote them holds
+    that room, whatever a cache knows of the migration that an entry was just written for."""
+    verdict = judge(old, replace(observed, migrations=(), pods=(), instances={}), policy)
+    return replace(verdict, migrating=names_of_entries(observed)) if verdict else FINE
+
+
+def at_most(verdict: Verdict, other: Verdict) -> bool:
+    """Whether a verdict asks for nothing that the other does not."""
+    return all(value <= other.lowest.get(name, ZERO) for name, value in verdict.lowest.items())
+
+
+def names_of_entries(observed: Observed) -> tuple[str, ...]:
+    """The VMs that stand on the quota, as `migrating` names them."""
+    return _names(entries(observed.quota.annotations), observed)
 
 
 def migrating(observed: Observed, policy: Policy) -> tuple[str, ...]:

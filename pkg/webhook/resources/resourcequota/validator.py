@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -13,7 +14,15 @@ from pkg.util.resourcequota.planner import Policy, takes_part
 from pkg.webhook.admission import ALLOW, AdmissionRequest, Decision, deny
 from pkg.webhook.configurations import NAMESPACE_CONTROLLER
 from pkg.webhook.options import Options, QuotaGuard
-from pkg.webhook.resources.resourcequota.guard import FINE, Verdict, judge, migrating, suspect
+from pkg.webhook.resources.resourcequota.guard import (
+    FINE,
+    Verdict,
+    at_most,
+    judge,
+    judge_by_journal,
+    migrating,
+    names_of_entries,
+)
 from pkg.webhook.view import View
 
 
@@ -77,11 +86,21 @@ class Guard:
         new = msgspec.structs.replace(
             new, metadata=msgspec.structs.replace(new.metadata, labels=old.metadata.labels)
         )
-        suspected = suspect(old, self._view.observe(new), self._policy)
-        if not suspected:
+        cached = self._view.observe(new)
+        journal, known = judge_by_journal(old, cached, self._policy), judge(old, cached, self._policy)
+        if not journal and not known:
             return FINE
+        if at_most(known, journal):
+            # The journal came with the request; only the base is out of a cache.
+            annotation = await self._view.annotation_live(new.namespace)
+            if annotation in (None, cached.limits):
+                return journal
+            return judge_by_journal(old, replace(cached, limits=annotation), self._policy)
         live = await self._view.observe_live(new)
-        return suspected if live is None else judge(old, live, self._policy)
+        if live is None:
+            return known
+        found = judge(old, live, self._policy)
+        return found if at_most(journal, found) else judge_by_journal(old, live, self._policy)
 
     async def _validate_delete(self, quota: ResourceQuota) -> Decision:
         if not takes_part(quota) or not migrating(self._view.observe(quota), self._policy):
@@ -89,8 +108,10 @@ class Guard:
         namespace = await self._view.namespace_live(quota.namespace)
         if namespace is None or namespace.deleting:
             return ALLOW
-        live = await self._view.observe_live(quota)
-        names = migrating(live or self._view.observe(quota), self._policy)
+        names = names_of_entries(self._view.observe(quota))
+        if not names:
+            # A migration without an entry yet, says the cache.
+            names = migrating(await self._view.observe_live(quota) or self._view.observe(quota), self._policy)
         if not names:
             return ALLOW
         return deny(
