@@ -7,7 +7,7 @@ import sys
 
 import typer
 
-from pkg.cmd import controller, delta, quantity, release, testcluster, webhook
+from pkg.cmd import controller, delta, demo, quantity, release, testcluster, webhook
 from pkg.cmd.options import WrongCall
 
 USAGE = 2
@@ -28,6 +28,7 @@ app = typer.Typer(
 app.command("controller")(controller.controller)
 app.command("webhook")(webhook.webhook)
 app.command("release")(release.release)
+app.command("demo")(demo.demo)
 app.command("delta")(delta.delta)
 app.command("quantity")(quantity.quantity)
 app.add_typer(testcluster.app, name="testcluster")
