@@ -58,6 +58,7 @@ class Audience:
     def sum_up(self) -> None:
         """What a moving picture could not keep: the checks that failed; then the last line."""
         if self._moving:
+            self.say("")
             for check in self._report.checks:
                 if not check.ok:
                     self._lines.checked(check)

@@ -54,7 +54,7 @@ def runs_of_headroom(chronicle: Chronicle, now: float) -> Iterator[Span]:
     marks = [mark for mark in chronicle.marks if mark.kind == "headroom"]
     ends = [mark.at for mark in marks[1:]] + [now]
     colours = cycle(palette.HEADROOM)
-    for mark, end in zip(marks, ends, strict=True):
+    for mark, end in zip(marks, ends, strict=False):
         if mark.text:
             yield Span(
                 mark.at, end, next(colours), (mark.text, mark.text.removeprefix("headroom controller "))
@@ -81,9 +81,12 @@ def rancher(chronicle: Chronicle, scale: Scale) -> Canvas:
     for index, mark in enumerate(chronicle.marks):
         if mark.kind == "rancher":
             said = next((m.text for m in chronicle.marks[index:] if m.kind == "note"), "")
-            text = f"{_MARKER} {mark.text}" + (f": {said}" if said else "")
+            text = mark.text + (f": {said}" if said else "")
             column = scale.column(mark.at)
-            canvas.write(min(column, max(0, scale.columns - len(text))), 0, text, palette.BAD)
+            before = column - 1 - len(text)
+            to_the_left = column + 2 + len(text) > scale.columns and before >= 0
+            canvas.write(before if to_the_left else column + 2, 0, text, palette.BAD)
+            canvas.put(column, 0, _MARKER, palette.BAD)
     return canvas
 
 

@@ -52,7 +52,13 @@ def record(path: Path, chronicle: Chronicle, report: Report, now: float) -> None
 def svg(chronicle: Chronicle, report: Report, now: float) -> str:
     """The picture's text."""
     console = Console(
-        record=True, width=_SIZE.width, file=io.StringIO(), force_terminal=True, color_system="truecolor"
+        record=True,
+        width=_SIZE.width,
+        file=io.StringIO(),
+        force_terminal=True,
+        color_system="truecolor",
+        # NO_COLOR, COLUMNS and TERM are about the terminal, not about the picture.
+        _environ={},
     )
     console.print(view(chronicle, report, now=now, size=_SIZE, live=False))
     return console.export_svg(

@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+from pkg.demo import bars, palette
+from pkg.demo.timeline import Scale
+
+from .story import Story, told
+
+SCALE = Scale(20.0, 40)
+
+
+def test_a_migrations_phases_and_its_old_pod() -> None:
+    chronicle = told().chronicle
+    spans = list(bars.spans_of(chronicle, chronicle.migrations["m1"], 20.0))
+    seen = [(span.start, span.end, span.colour) for span in spans if span.end > span.start]
+    assert seen == [
+        (3, 7, palette.REFUSED),
+        (7, 8, palette.PREPARING),
+        (8, 12, palette.MOVING),
+        (12, 18, palette.LINGERING),
+    ]
+
+
+def test_a_migration_under_way_reaches_to_now() -> None:
+    story = Story()
+    story.migration(1, "Pending")
+    (span,) = bars.spans_of(story.chronicle, story.chronicle.migrations["m1"], 9.0)
+    assert (span.start, span.end, span.colour) == (1, 9.0, palette.PENDING)
+
+
+def test_an_old_pod_that_still_counts_reaches_to_now() -> None:
+    story = Story()
+    story.pod(1, "source", "Running")
+    story.migration(1, "Running")
+    story.pod(2, "target", "Running", of="m1")
+    story.migration(3, "Succeeded")
+    *_, last = bars.spans_of(story.chronicle, story.chronicle.migrations["m1"], 9.0)
+    assert (last.start, last.end, last.colour) == (3, 9.0, palette.LINGERING)
+
+
+def test_the_longest_text_that_fits_stands_in_a_bar() -> None:
+    spans = [
+        bars.Span(0, 10, "#000000", ("much too long for that", "this fits")),
+        bars.Span(10, 11, "#ffffff", ("no",)),
+    ]
+    (line,) = bars.bar(iter(spans), SCALE).lines()
+    assert line.plain.strip() == "this fits"
+
+
+def test_a_short_phase_is_seen_too() -> None:
+    canvas = bars.bar(iter([bars.Span(5.0, 5.01, "#123456", ())]), SCALE)
+    assert canvas.is_painted(10, 0, 1, "#123456")
+    assert not canvas.is_painted(11, 0, 1, "#123456")
+
+
+def test_when_headroom_ran_and_with_what() -> None:
+    (run,) = bars.runs_of_headroom(told().chronicle, 20.0)
+    assert (run.start, run.end) == (5, 19)
+    assert run.texts == ("headroom controller --estimate harvester", "--estimate harvester")
+
+
+def test_ranchers_restart_says_what_came_of_it() -> None:
+    said = "Rancher's agent restarts: reverted, repaired after 10 ms"
+    (right,) = bars.rancher(told().chronicle, Scale(20.0, 120)).lines()
+    (left,) = bars.rancher(told().chronicle, Scale(12.0, 100)).lines()
+    (cut,) = bars.rancher(told().chronicle, Scale(20.0, 60)).lines()
+    assert (right.plain.index("▲"), right.plain.strip()) == (54, f"▲ {said}")
+    assert (left.plain.index("▲"), left.plain.strip()) == (75, f"{said} ▲")
+    assert (cut.plain.index("▲"), cut.plain.strip()) == (27, f"▲ {said[:31]}")
+
+
+def test_an_act_is_named_where_there_is_room() -> None:
+    chronicle = told().chronicle
+    (wide,) = bars.acts(chronicle, Scale(20.0, 100)).lines()
+    (narrow,) = bars.acts(chronicle, Scale(20.0, 30)).lines()
+    assert wide.plain.split("  ")[0] == "(a) refused"
+    assert wide.plain[25:].startswith("(b) with headroom")
+    assert narrow.plain.startswith("(a)    ")
+
+
+def test_the_axis_counts_seconds_in_steps_for_people() -> None:
+    (line,) = bars.axis(Scale(50.0, 100)).lines()
+    assert line.plain.split() == ["│0", "s", "│10", "│20", "│30", "│40", "│50"[:1]]

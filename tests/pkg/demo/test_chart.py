@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from pkg.demo import palette
+from pkg.demo.canvas import Canvas
+from pkg.demo.chart import chart
+from pkg.demo.timeline import Column
+from pkg.util.quantity import Quantity
+
+
+def q(value: float) -> Quantity:
+    return Quantity.of(round(value))
+
+
+def column(hard: float, used: float = 0, *, low: float | None = None, high: float | None = None) -> Column:
+    return Column(q(hard if low is None else low), q(hard if high is None else high), q(hard), q(used))
+
+
+def drawn(found: Sequence[Column | None], *, base: float = 0, smooth: bool = True) -> list[str]:
+    """Ten units, a row each; row 0 is the top."""
+    canvas = chart(found, base=q(base), top=10_000, height=10, smooth=smooth)
+    return [line.plain for line in canvas.lines()]
+
+
+def painted(found: Sequence[Column | None], *, smooth: bool) -> list[int]:
+    """How many rows of each column are filled from below."""
+    canvas = chart(found, base=q(0), top=10_000, height=10, smooth=smooth)
+    return [
+        sum(canvas.is_painted(index, row, 1, palette.USED) for row in range(10))
+        for index in range(len(found))
+    ]
+
+
+@pytest.mark.parametrize(
+    ("found", "rows"),
+    [
+        pytest.param([column(3)] * 4, {6: "────"}, id="a level"),
+        pytest.param(
+            [column(3), column(3), column(5), column(5)],
+            {4: "  ╭─", 5: "3 │ ", 6: "──╯ "},
+            id="a step up",
+        ),
+        pytest.param([column(5), column(3), column(3)], {4: "─╮ ", 5: " │ ", 6: " ╰─"}, id="a step down"),
+        pytest.param(
+            [column(5), column(5, low=3), column(5)],
+            {4: "─┬─", 5: " │ ", 6: " ╵ "},
+            id="a dip within a column",
+        ),
+        pytest.param(
+            [column(3), column(3, high=5), column(3)],
+            {4: " ╷ ", 5: "3│ ", 6: "─┴─"},
+            id="a peak within a column",
+        ),
+        pytest.param([None, column(3), None], {6: " ─ "}, id="nothing before and after"),
+        pytest.param([column(99)] * 2, {0: "──"}, id="more than there is room for"),
+    ],
+)
+def test_the_line(found: list[Column | None], rows: dict[int, str]) -> None:
+    base_row = 9
+    lines = drawn(found)
+    assert {row: lines[row] for row in rows} == rows
+    rest = [line.strip() for row, line in enumerate(lines) if row not in rows and row != base_row]
+    assert set("".join(rest)) <= set("0123456789 ")
+
+
+def test_the_base_is_dashed_where_the_limit_is_elsewhere() -> None:
+    assert drawn([column(3), column(5)], base=3)[6] == "─╯"
+    assert drawn([column(5), column(5)], base=3)[6] == "╌╌"
+
+
+@pytest.mark.parametrize(
+    ("used", "hard", "smooth", "rows"),
+    [
+        pytest.param(4, 8, True, 4, id="whole rows"),
+        pytest.param(0, 8, True, 0, id="nothing"),
+        pytest.param(8, 8, True, 8, id="full: up to the line, not through it"),
+        pytest.param(8, 3, True, 8, id="more than allowed: past the line"),
+        pytest.param(4, 8, False, 4, id="whole rows, in a picture"),
+    ],
+)
+def test_the_area(used: float, hard: float, smooth: bool, rows: int) -> None:
+    assert painted([column(hard, used)], smooth=smooth) == [rows]
+
+
+def test_a_part_of_a_row_is_an_eighth_block_or_rounded() -> None:
+    part = Column(q(9), q(9), q(9), Quantity.parse("4500m"))
+    smooth = chart([part], base=q(0), top=10_000, height=10)
+    assert [line.plain for line in smooth.lines()][5] == "▄"
+    plain = chart([part], base=q(0), top=10_000, height=10, smooth=False)
+    assert [line.plain for line in plain.lines()][5] == " "
+
+
+def test_a_limit_that_is_not_the_base_is_written_above_its_line() -> None:
+    lines = drawn([column(3)] * 4 + [column(5)] * 8, base=3)
+    assert lines[3].strip() == "5"
+    assert "3" not in "".join(lines)
+
+
+def test_labels_that_would_touch_go_a_row_higher() -> None:
+    first, second = Quantity.parse("5001m"), Quantity.parse("5002m")
+    found = [Column(v, v, v, q(0)) for v in [first] * 5 + [second] * 8]
+    lines = [line.plain for line in chart(found, base=q(3), top=10_000, height=10).lines()]
+    assert (lines[3].strip(), lines[2].strip()) == ("5001m", "5002m")
+
+
+def test_what_is_used_is_written_into_the_area_where_it_is_wide_enough() -> None:
+    wide = drawn([column(8, 6)] * 8, base=8)
+    narrow = drawn([column(8, 6)] * 2, base=8)
+    assert "6" in "".join(wide)
+    assert "6" not in "".join(narrow)
+
+
+def test_what_falls_outside_a_canvas_is_cut_off() -> None:
+    canvas = Canvas(2, 1)
+    canvas.write(1, 0, "long")
+    canvas.paint(5, 5, palette.USED)
+    assert [line.plain for line in canvas.lines()] == [" l"]
+    assert not canvas.is_free(0, 0, 3)

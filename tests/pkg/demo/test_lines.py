@@ -1,0 +1,125 @@
+from __future__ import annotations
+
+import io
+
+import pytest
+
+from pkg.demo.audience import Audience, is_terminal
+from pkg.demo.checks import Check, Report
+from pkg.demo.chronicle import Chronicle
+from pkg.demo.lines import Lines
+
+from .story import BASE, ENTRY, ONE, REFUSAL, Story, told
+
+
+class Terminal(io.StringIO):
+    """A stream that says it is one."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+class Closed(io.StringIO):
+    """A pipe whose reader has gone."""
+
+    def write(self, text: str) -> int:
+        raise BrokenPipeError
+
+
+def retold(stream: io.StringIO) -> tuple[Story, Audience, Report]:
+    """The story, told to an audience as it happens."""
+    source = told()
+    report = Report()
+    story = Story()
+    audience = Audience(stream, story.chronicle, report)
+    listener = story.chronicle.listener
+    replay(source.chronicle, story.chronicle)
+    story.chronicle.listener = listener
+    return story, audience, report
+
+
+def replay(source: Chronicle, target: Chronicle) -> None:
+    target.migrations, target.pods = source.migrations, source.pods
+    changes = [
+        change for track in [*source.migrations.values(), *source.pods.values()] for change in track.phases
+    ]
+    for happening in sorted([*source.quotas, *source.marks, *source.told, *changes], key=lambda h: h.at):
+        target.listener(happening)
+
+
+def test_a_pipe_gets_the_story_in_plain_lines() -> None:
+    stream = io.StringIO()
+    _, audience, report = retold(stream)
+    report.add(Check("a", "phase", "Pending", "Pending"))
+    audience.sum_up()
+    text = stream.getvalue()
+    for line in (
+        "== (a) refused: a quota without room ==",
+        "   2.0 s  quota     default-abc: limits.cpu 2015m/3, limits.memory 4797464313/5000Mi",
+        "   3.0 s  migration m1 of vm1: Pending",
+        f"   3.0 s  event     m1: FailedCreate: Error creating pod: {REFUSAL}",
+        "   5.0 s  headroom  headroom controller --estimate harvester",
+        "   7.0 s  pod       target (m1's target): Running",
+        "   9.0 s  rancher   Rancher's agent restarts",
+        "   9.5 s  quota     default-abc: limits.cpu 4030m/3, limits.memory 9594928626/5000Mi",
+        "  19.0 s  headroom  stopped",
+        "ok      (a) phase: expected and seen Pending",
+    ):
+        assert line in text.splitlines()
+    assert text.splitlines()[-1] == "demo: 1 passed, 0 failed"
+    assert "\x1b" not in text
+    assert "\r" not in text
+
+
+def test_an_entry_alone_is_no_line() -> None:
+    stream = io.StringIO()
+    story = Story()
+    Audience(stream, story.chronicle, Report())
+    story.quota(1, BASE, ONE)
+    story.quota(2, BASE, ONE, ENTRY)
+    assert len(stream.getvalue().splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("stream", "environment", "expected"),
+    [
+        pytest.param(Terminal(), {}, True, id="a terminal"),
+        pytest.param(Terminal(), {"CI": "true"}, False, id="a terminal in CI"),
+        pytest.param(Terminal(), {"TERM": "dumb"}, False, id="a terminal that cannot move its cursor"),
+        pytest.param(io.StringIO(), {}, False, id="a pipe"),
+    ],
+)
+def test_where_cursor_tricks_are_welcome(
+    stream: io.StringIO, environment: dict[str, str], expected: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CI", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert is_terminal(stream) is expected
+
+
+async def test_a_terminal_gets_the_moving_picture_and_then_what_failed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("CI", raising=False)
+    monkeypatch.setenv("TERM", "xterm-256color")
+    stream, story, report = Terminal(), told(), Report()
+    audience = Audience(stream, story.chronicle, report)
+    async with audience.watching():
+        report.add(Check("a", "phase", "Pending", "Pending"))
+        report.add(Check("b", "raised", 1, 2))
+    audience.sum_up()
+    text = stream.getvalue()
+    assert "\x1b[" in text
+    assert "limits.memory" in text
+    last = text.splitlines()[-2:]
+    assert last == ["FAILED  (b) raised: expected 1; seen 2", "demo: 1 passed, 1 failed"]
+
+
+def test_a_closed_pipe_is_noticed_and_costs_no_exception() -> None:
+    lines = Lines(Closed())
+    assert not lines.broken
+    lines.say("hello")
+    lines.say("anybody?")
+    assert lines.broken

@@ -1,0 +1,150 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from pkg.demo import questions
+from pkg.demo.amounts import Amounts, Quota
+
+from .story import BASE, HELD, ONE, RAISED, REFUSAL, TWO, Story, told
+
+
+@pytest.mark.parametrize(
+    ("at", "wanted", "answer"),
+    [
+        pytest.param(0, RAISED, RAISED, id="raised, and lowered since"),
+        pytest.param(9, RAISED, RAISED, id="raised again after the revert"),
+        pytest.param(10, RAISED, BASE, id="no longer raised: what it is now"),
+        pytest.param(0, ("9", "9"), BASE, id="never: what it is now"),
+    ],
+)
+def test_hard_since(at: float, wanted: tuple[str, str], answer: tuple[str, str]) -> None:
+    assert questions.hard_since(told().chronicle, at, Amounts.of(*wanted)) == Amounts.of(*answer)
+
+
+def test_used_since() -> None:
+    chronicle = told().chronicle
+    assert questions.used_since(chronicle, 5, Amounts.of(*TWO)) == Amounts.of(*TWO)
+    assert questions.used_since(chronicle, 18, Amounts.of(*TWO)) == Amounts.of(*ONE)
+
+
+def test_hard_and_used_are_looked_at_in_one_version() -> None:
+    chronicle = told().chronicle
+    both = Quota(Amounts.of(*RAISED), Amounts.of(*TWO))
+    never = Quota(Amounts.of(*HELD), Amounts.of("0", "0"))
+    assert questions.quota_since(chronicle, 0, both) == both
+    assert questions.quota_since(chronicle, 0, never) == Quota(Amounts.of(*BASE), Amounts.of(*ONE))
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda c: questions.hard_since(c, 0, Amounts()),
+        lambda c: questions.used_since(c, 0, Amounts()),
+        lambda c: questions.quota_since(c, 0, Quota(Amounts(), Amounts())),
+        lambda c: questions.quota_after(c, "m1"),
+        lambda c: questions.target_of(c, "m1"),
+        lambda c: questions.source_of(c, "m1"),
+    ],
+)
+def test_before_anything_was_seen_there_is_no_answer(ask: Callable[..., object]) -> None:
+    assert ask(Story().chronicle) is None
+
+
+def test_the_state_of_a_migration() -> None:
+    story = Story()
+    assert questions.state_of(story.chronicle, "m1") == "not there"
+    story.migration(1, "")
+    assert questions.state_of(story.chronicle, "m1") == "new, never refused"
+    story.migration(2, "Pending", refused=True)
+    assert questions.state_of(story.chronicle, "m1") == "Pending, refused"
+
+
+def test_the_phases_of_a_migration() -> None:
+    assert questions.phases_of(told().chronicle, "m1") == "Pending Scheduling Running Succeeded"
+    assert questions.phases_of(told().chronicle, "m9") == ""
+
+
+def test_quotas_own_words_are_taken_out_of_the_event() -> None:
+    chronicle = told().chronicle
+    assert questions.refusal_of(chronicle, "m1") == REFUSAL
+    assert questions.refusal_of(chronicle, "m2") == ""
+
+
+def test_source_and_target() -> None:
+    chronicle = told().chronicle
+    source, target = questions.source_of(chronicle, "m1"), questions.target_of(chronicle, "m1")
+    assert source is not None
+    assert target is not None
+    assert (source.name, target.name) == ("source", "target")
+
+
+def test_the_source_is_the_pod_that_the_vm_lived_in_last() -> None:
+    story = told()
+    story.migration(21, "Pending", name="m2")
+    story.pod(22, "next", "Pending", of="m2")
+    story.pod(22, "of another VM", "Running", vm="vm2")
+    source = questions.source_of(story.chronicle, "m2")
+    assert source is not None
+    assert source.name == "target"
+
+
+def test_the_quota_after_a_migration_is_not_looked_at_before_its_old_pod_is_gone() -> None:
+    story = Story()
+    story.quota(1, BASE, ONE)
+    story.pod(1, "source", "Running")
+    story.migration(2, "Pending")
+    story.pod(3, "target", "Running", of="m1")
+    assert questions.quota_after(story.chronicle, "m1") is None
+    story.pod(4, "source", "Succeeded")
+    assert questions.quota_after(story.chronicle, "m1") == Quota(Amounts.of(*BASE), Amounts.of(*ONE))
+
+
+def test_room_that_was_held() -> None:
+    assert questions.held_until_the_end(told().chronicle, "m1") == "held"
+
+
+def test_room_that_was_taken_back_while_the_old_pod_counted() -> None:
+    story = Story()
+    story.pod(1, "source", "Running")
+    story.migration(2, "Pending")
+    story.pod(3, "target", "Running", of="m1")
+    assert questions.held_until_the_end(story.chronicle, "m1") == "not over"
+    story.migration(4, "Succeeded")
+    story.quota(5, BASE, TWO)
+    story.pod(6, "source", "Succeeded")
+    answer = questions.held_until_the_end(story.chronicle, "m1")
+    assert answer == f"lowered to {Amounts.of(*BASE)} while pods took {Amounts.of(*TWO)}"
+
+
+def test_a_limit_that_follows_the_pod_is_not_taken_back_too_early() -> None:
+    """status.used says later than the pod that it has ended."""
+    story = told()
+    story.quota(19, BASE, TWO)
+    assert questions.held_until_the_end(story.chronicle, "m1") == "held"
+
+
+@pytest.mark.parametrize(
+    ("source_ends_at", "target_comes_at", "answer"),
+    [
+        pytest.param(9, 5, "admitted while m1's old pod counts", id="before the old pod's end"),
+        pytest.param(5, 9, "admitted after m1's old pod counted", id="after it"),
+        pytest.param(None, 5, "admitted while m1's old pod counts", id="the old pod has not ended"),
+        pytest.param(None, None, "not there", id="no target pod"),
+    ],
+)
+def test_whether_another_migration_was_admitted(
+    source_ends_at: float | None, target_comes_at: float | None, answer: str
+) -> None:
+    story = Story()
+    story.pod(1, "source", "Running")
+    story.migration(2, "Succeeded")
+    story.pod(3, "target", "Running", of="m1")
+    story.migration(4, "Pending", name="m2", vm="vm2")
+    for at in (5, 9):
+        if at == source_ends_at:
+            story.pod(at, "source", "Succeeded")
+        if at == target_comes_at:
+            story.pod(at, "other", "Pending", vm="vm2", of="m2")
+    assert questions.admission_of(story.chronicle, "m2", "m1") == answer
