@@ -1,0 +1,334 @@
+"""A namespace under quota whose VMs and migrations are played by the stand-ins."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from pkg.testcluster.rancher.limits import LIMIT_NAMES
+from pkg.util.quantity import ZERO, Quantity
+from tests.e2e.api import CORE, KUBEVIRT, Api, Raw, Watch, eventually
+from tests.e2e.headroom.shapes import Shape
+from tests.e2e.tenant import ANNOTATION, DEFAULT, by_value, entry_keys
+
+MARK = "testcluster.headroom.harvesterhci.io/"
+REJECTED = "migrationRejectedByResourceQuota"
+METER = "meter"
+PATIENCE = 45.0
+"""Seconds. What is waited for is there within a few, on a machine that does nothing else."""
+FOR_GOOD = 2.5
+"""Seconds after which a refusal counts as one that stays: headroom and KubeVirt answer within a few hundredths."""
+_RANCHERS = {name: rancher for rancher, name in LIMIT_NAMES.items()}
+_numbers = itertools.count(1)
+
+Amounts = dict[str, Quantity]
+
+
+class Scene:
+    """A namespace. `limits` (by ResourceQuota names) is what Rancher grants; its stand-in makes the default quota."""
+
+    def __init__(
+        self,
+        api: Api,
+        *,
+        limits: Mapping[str, str] | None = None,
+        annotations: Mapping[str, str] | None = None,
+    ) -> None:
+        self.api = api
+        self.name = f"scene-{int(time.time() * 1000) % 10**8}-{next(_numbers)}"
+        self.path = f"{CORE}/namespaces/{self.name}"
+        self.quotas = f"{self.path}/resourcequotas"
+        self.kubevirt = f"{KUBEVIRT}/namespaces/{self.name}"
+        self.instances = f"{self.kubevirt}/virtualmachineinstances"
+        self.migrations = f"{self.kubevirt}/virtualmachineinstancemigrations"
+        given = dict(annotations or {})
+        if limits:
+            given[ANNOTATION] = ranchers(limits)
+        api.create(f"{CORE}/namespaces", {"metadata": {"name": self.name, "annotations": given}})
+        if limits:
+            eventually(self._default, PATIENCE)
+
+    # Quotas.
+
+    def make_quota(
+        self,
+        name: str,
+        hard: Mapping[str, str],
+        *,
+        managed: bool = False,
+        spec: Raw | None = None,
+        **annotations: str,
+    ) -> None:
+        """A quota without Rancher, once it counts."""
+        labels = {"headroom.harvesterhci.io/managed": "true"} if managed else {}
+        metadata = {"name": name, "labels": labels, "annotations": annotations}
+        self.api.create(self.quotas, {"metadata": metadata, "spec": {"hard": dict(hard), **(spec or {})}})
+        self.wait_counted(name)
+
+    def meter(self, *names: str) -> None:
+        """A quota that measures and never refuses; headroom has nothing to do with it."""
+        self.make_quota(METER, dict.fromkeys(names, "1P"))
+
+    def grant(self, limits: Mapping[str, Any]) -> None:
+        """Rancher grants this from now on; its default quota counts when this returns."""
+        self.api.patch(self.path, {"metadata": {"annotations": {ANNOTATION: ranchers(limits)}}})
+        eventually(
+            lambda: (self._default() or {}).get("spec", {}).get("hard", {}).keys() == limits.keys(), PATIENCE
+        )
+        self.wait_counted()
+
+    def grant_what_is_used(self, *names: str) -> Amounts:
+        """Not a byte more than what the meter shows."""
+        used = self.used(METER)
+        granted = {name: used[name] for name in names}
+        self.grant(granted)
+        return granted
+
+    def wait_counted(self, name: str = "") -> None:
+        """Until the quota controller has counted what is there."""
+
+        def counted() -> bool:
+            quota = self.quota(name)
+            status = quota.get("status", {})
+            return by_value(status.get("hard", {})) == by_value(quota["spec"]["hard"]) and "used" in status
+
+        eventually(counted, PATIENCE)
+
+    def quota(self, name: str = "") -> Raw:
+        """A quota by name; without one, Rancher's default."""
+        found = self.api.get(f"{self.quotas}/{name}") if name else self._default()
+        assert found is not None, f"{self.name} has no default quota"
+        return found
+
+    def _default(self) -> Raw | None:
+        return next(iter(self.api.items(self.quotas, labelSelector=f"{DEFAULT}=true")), None)
+
+    def patch_quota(self, patch: Raw, name: str = "") -> None:
+        self.api.patch(f"{self.quotas}/{name or self.quota()['metadata']['name']}", patch)
+
+    def hard(self, name: str = "") -> Amounts:
+        return by_value(self.quota(name)["spec"]["hard"])
+
+    def used(self, name: str = "") -> Amounts:
+        return by_value(self.quota(name)["status"]["used"])
+
+    def annotations(self, name: str = "") -> dict[str, str]:
+        return self.quota(name)["metadata"].get("annotations") or {}
+
+    def entries(self, name: str = "") -> dict[str, Amounts]:
+        """Key to value of every migrating entry."""
+        annotations = self.annotations(name)
+        return {key: by_value(json.loads(annotations[key])) for key in entry_keys(annotations)}
+
+    def wait_hard(self, hard: Mapping[str, Any], name: str = "", timeout: float = PATIENCE) -> None:
+        self._wait(
+            lambda: self.hard(name) == _amounts(hard), lambda: f"{self.hard(name)} is not {hard}", timeout
+        )
+
+    def wait_added(self, added: Mapping[str, Any], base: Mapping[str, Any], name: str = "") -> None:
+        self.wait_hard(plus(_amounts(base), _amounts(added)), name)
+
+    def watch(self) -> Watch:
+        """Every version of the quotas from now on; the first are those that are there."""
+        return self.api.watch(self.quotas)
+
+    def wait_event(self, reason: str) -> Raw:
+        found: Raw = eventually(lambda: self.events(reason), PATIENCE)[0]
+        return found
+
+    def events(self, reason: str) -> list[Raw]:
+        return self.api.items(f"{self.path}/events", fieldSelector=f"reason={reason}")
+
+    # VMs and migrations.
+
+    def start(self, *names: str, shape: Shape | None = None) -> Scene:
+        """VMIs, once they run."""
+        shape = shape or Shape()
+        if shape.limit_range:
+            self.limit_range(shape.limit_range)
+        for name in names:
+            self.api.create(self.instances, shape.body(name))
+        for name in names:
+            self.wait_running(name)
+        return self
+
+    def start_vm(self, name: str = "vm1") -> Scene:
+        """A VM with its VMI."""
+        template = {"metadata": {}, "spec": Shape().body(name)["spec"]}
+        body = {"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "metadata": {"name": name}}
+        spec = {"runStrategy": "Always", "template": template}
+        self.api.create(f"{self.kubevirt}/virtualmachines", {**body, "spec": spec})
+        self.wait_running(name)
+        return self
+
+    def wait_running(self, name: str) -> None:
+        """Until the VMI runs, its volumes are plugged in and its namespace's quotas count its pods."""
+
+        def runs() -> bool:
+            status = self.vmi(name).get("status", {})
+            plugged = all(volume.get("phase") == "Ready" for volume in status.get("volumeStatus") or ())
+            wants = any("hotpluggable" in json.dumps(v) for v in self.vmi(name)["spec"].get("volumes") or ())
+            return (
+                status.get("phase") == "Running"
+                and plugged
+                and (not wants or bool(status.get("volumeStatus")))
+            )
+
+        self._wait(runs, lambda: f"VMI {name}: {self.vmi(name).get('status')}")
+
+    def limit_range(self, item: Mapping[str, Any]) -> None:
+        body = {"metadata": {"name": "small"}, "spec": {"limits": [item]}}
+        self.api.create(f"{self.path}/limitranges", body)
+
+    def vmi(self, name: str) -> Raw:
+        return self.api.find(f"{self.instances}/{name}") or {"spec": {}}
+
+    def migrate(self, vm: str = "vm1", name: str = "", *, linger: float = 0.0, **marks: Any) -> str:
+        """A migration that hurries; `linger` is how long the source counts afterwards, in seconds. Its name."""
+        name = name or f"move-{vm}-{next(_numbers)}"
+        asked = {"phase_seconds": "0.05", "source_linger_seconds": linger, **marks}
+        annotations = {MARK + key.replace("_", "-"): str(value) for key, value in asked.items()}
+        body = {
+            "apiVersion": "kubevirt.io/v1",
+            "kind": "VirtualMachineInstanceMigration",
+            "metadata": {"name": name, "annotations": annotations},
+            "spec": {"vmiName": vm},
+        }
+        self.api.create(self.migrations, body)
+        return name
+
+    def migration(self, name: str) -> Raw:
+        return self.api.find(f"{self.migrations}/{name}") or {}
+
+    def phase(self, migration: str) -> str:
+        return str(self.migration(migration).get("status", {}).get("phase") or "")
+
+    def wait_phase(self, migration: str, *phases: str, timeout: float = PATIENCE) -> Raw:
+        """Until the migration is in one of the phases."""
+
+        def why() -> str:
+            quotas = [
+                (q["metadata"]["name"], q["spec"], q.get("status")) for q in self.api.items(self.quotas)
+            ]
+            return f"{migration} is not {phases}: {self.migration(migration)}; {quotas}"
+
+        self._wait(lambda: self.phase(migration) in phases, why, timeout)
+        return self.migration(migration)
+
+    def succeed(self, *migrations: str) -> None:
+        for migration in migrations:
+            found = self.wait_phase(migration, "Succeeded", "Failed")
+            assert found["status"]["phase"] == "Succeeded", found
+
+    def is_refused(self, migration: str) -> bool:
+        """Pending, and quota said no."""
+        status = self.migration(migration).get("status", {})
+        refusals = [
+            c for c in status.get("conditions") or () if c["type"] == REJECTED and c["status"] == "True"
+        ]
+        return status.get("phase") == "Pending" and bool(refusals)
+
+    def stays_refused(self, migration: str, seconds: float = FOR_GOOD) -> None:
+        """Refused, and still so after a while."""
+        eventually(lambda: self.is_refused(migration), PATIENCE)
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            assert self.phase(migration) == "Pending", self.migration(migration)
+            time.sleep(0.1)
+        assert self.is_refused(migration)
+
+    def delete_migration(self, name: str) -> None:
+        """Until it is gone."""
+        self.api.delete(f"{self.migrations}/{name}")
+        eventually(lambda: not self.migration(name), PATIENCE)
+
+    def pods(self, **labels: str) -> list[Raw]:
+        selector = ",".join(
+            f"{key}={value}" for key, value in {"kubevirt.io": "virt-launcher", **labels}.items()
+        )
+        return self.api.items(f"{self.path}/pods", labelSelector=selector)
+
+    def counting(self) -> list[str]:
+        """The launchers that have not ended."""
+        return [
+            p["metadata"]["name"] for p in self.pods() if p["status"]["phase"] not in ("Succeeded", "Failed")
+        ]
+
+    def pod_runs(self, name: str) -> bool:
+        pod = self.api.find(f"{self.path}/pods/{name}")
+        return pod is not None and pod["status"]["phase"] == "Running"
+
+    def settle(self, base: Mapping[str, Any], name: str = "") -> None:
+        """Until every VM has one pod again and the quota is back at its base, without a trace."""
+        vms = len(self.api.items(self.instances))
+        self._wait(lambda: len(self.counting()) == vms, lambda: f"pods left: {self.counting()}")
+        self.wait_hard(base, name)
+        self._wait(lambda: not self.entries(name), lambda: f"entries left: {self.entries(name)}")
+
+    def leave(self) -> None:
+        """Take everything away."""
+        for plural in ("virtualmachineinstancemigrations", "virtualmachines", "virtualmachineinstances"):
+            self.api.delete(f"{self.kubevirt}/{plural}")
+        self.api.delete(self.path)
+
+    def _wait(self, look: Callable[[], bool], why: Callable[[], str], timeout: float = PATIENCE) -> None:
+        deadline = time.monotonic() + timeout
+        while not look():
+            assert time.monotonic() < deadline, f"{self.name}: {why()}"
+            time.sleep(0.03)
+
+
+def ranchers(limits: Mapping[str, Any]) -> str:
+    """Rancher's annotation that grants `limits`."""
+    granted: dict[str, Any] = {_RANCHERS[n]: str(q) for n, q in limits.items() if n in _RANCHERS}
+    extended = {name: str(quantity) for name, quantity in limits.items() if name not in _RANCHERS}
+    return json.dumps({"limit": {**granted, **({"extended": extended} if extended else {})}})
+
+
+def plus(one: Amounts, other: Amounts) -> Amounts:
+    """`one` with what `other` has of the same names added."""
+    return {name: amount + other.get(name, ZERO) for name, amount in one.items()}
+
+
+def minus(one: Amounts, other: Amounts) -> Amounts:
+    """What `one` has more than `other`, names of `one`."""
+    return {name: amount - other.get(name, ZERO) for name, amount in one.items()}
+
+
+def hards(versions: Watch, name: str = "") -> list[Amounts]:
+    """Each spec.hard that a quota had, in order; without a name, of Rancher's default."""
+    return [hard for _, hard in timed_hards(versions, name)]
+
+
+def timed_hards(versions: Watch, name: str = "") -> list[tuple[float, Amounts]]:
+    """Likewise, with when it was first seen."""
+    found: list[tuple[float, Amounts]] = []
+    for at, quota in _versions(versions, name):
+        hard = by_value(quota["spec"]["hard"])
+        if not found or found[-1][1] != hard:
+            found.append((at, hard))
+    return found
+
+
+def peak(versions: Watch, name: str) -> Amounts:
+    """The most that was ever used, of each resource."""
+    most: Amounts = {}
+    for _, quota in _versions(versions, name):
+        for resource, used in by_value(quota.get("status", {}).get("used", {})).items():
+            most[resource] = max(used, most.get(resource, ZERO))
+    return most
+
+
+def _versions(versions: Watch, name: str) -> Iterator[tuple[float, Raw]]:
+    for event in list(versions.seen):
+        metadata = event.object["metadata"]
+        default = (metadata.get("labels") or {}).get(DEFAULT) == "true"
+        if event.type != "DELETED" and (metadata["name"] == name if name else default):
+            yield event.at, event.object
+
+
+def _amounts(resources: Mapping[str, Any]) -> Amounts:
+    return {name: q if isinstance(q, Quantity) else Quantity.parse(q) for name, q in resources.items()}

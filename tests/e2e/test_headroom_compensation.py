@@ -1,0 +1,163 @@
+"""A migration that is refused although its room is there gets exactly what is missing, and gives it back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from pkg.testcluster.cluster import Cluster
+from pkg.util.quantity import Quantity
+from tests.e2e.api import Api, Watch, eventually
+from tests.e2e.conftest import StartController
+from tests.e2e.headroom.scene import Scene, hards
+from tests.e2e.headroom.stage import Stage, stage
+from tests.e2e.tenant import COMPENSATION, by_value
+
+pytestmark = pytest.mark.cluster
+
+SMALL = {"limits.cpu": "3", "limits.memory": "5000Mi"}
+LARGER = {"limits.cpu": "3", "limits.memory": "6000Mi"}
+FOUR = {"limits.cpu": "12", "limits.memory": "20000Mi"}
+VMS = ["vm1", "vm2", "vm3", "vm4"]
+GROWN = {"limits.cpu": "2015m", "limits.memory": "5682461313"}
+"""The seed's VM with ratio 4.5: 105.8 % of its quota."""
+FOUR_GROWN = {"limits.cpu": "8060m", "limits.memory": "22729845252"}
+SEED_SMALL = {"limits.cpu": "5", "limits.memory": "10865341313"}
+SEED_LARGER = {"limits.cpu": "5", "limits.memory": "11913917313"}
+HARVESTER = ("--estimate", "harvester")
+
+
+@pytest.fixture(scope="module")
+def on(cluster: Cluster, api: Api, shared_controller: StartController) -> Iterator[Stage]:
+    with stage(cluster, api, shared_controller) as made:
+        yield made
+
+
+class Grown:
+    """Three namespaces whose VMs were started with ratio 1.5 and have moved once since it is 4.5."""
+
+    def __init__(self, on: Stage) -> None:
+        on.run(*HARVESTER, "--no-compensate")
+        self.small, self.four = on.scene(limits=SMALL), on.scene(limits=FOUR)
+        on.together(
+            lambda scene: scene.start(*(VMS if scene is self.four else VMS[:1])), [self.small, self.four]
+        )
+        on.ratio("4.5")
+        self.larger = on.scene(limits=LARGER).start("vm1")
+        with self.small.watch() as small, self.larger.watch() as larger:
+            everything = [(self.small, "vm1"), (self.larger, "vm1"), *((self.four, vm) for vm in VMS)]
+            on.together(lambda it: it[0].succeed(it[0].migrate(it[1], linger=0.5)), everything)
+            self.settle()
+            self.first = (hards(small), hards(larger))
+
+    def settle(self) -> None:
+        self.small.settle(SMALL)
+        self.larger.settle(LARGER)
+        self.four.settle(FOUR)
+
+
+@pytest.fixture(scope="module")
+def grown(on: Stage) -> Grown:
+    return Grown(on)
+
+
+def compensations(versions: Watch) -> list[str | None]:
+    """What stood as compensation, in order, without repetitions."""
+    found: list[str | None] = []
+    for event in list(versions.seen):
+        text = (event.object["metadata"].get("annotations") or {}).get(COMPENSATION)
+        if not found or found[-1] != text:
+            found.append(text)
+    return found
+
+
+def test_the_first_migration_with_the_new_ratio_has_the_seeds_numbers(grown: Grown) -> None:
+    assert grown.first[0] == [by_value(SMALL), by_value(SEED_SMALL), by_value(SMALL)]
+    assert grown.first[1] == [by_value(LARGER), by_value(SEED_LARGER), by_value(LARGER)]
+    assert grown.small.used() == by_value(GROWN)
+    assert grown.larger.used() == by_value(GROWN)
+    assert grown.four.used() == by_value(FOUR_GROWN)
+
+
+def test_the_second_one_is_refused_for_good_without_compensation_and_goes_through_with_it(
+    on: Stage, grown: Grown
+) -> None:
+    on.run(*HARVESTER, "--no-compensate")
+    small, four = grown.small, grown.four
+    pending = small.migrate("vm1", phase_seconds="Running=1.5", linger=0.5)
+    moves = [four.migrate(vm) for vm in VMS]
+    small.stays_refused(pending)
+    assert small.hard() == by_value(SEED_SMALL)
+    eventually(lambda: sum(four.phase(move) == "Succeeded" for move in moves) == 3, 30)
+    (stuck,) = [move for move in moves if four.phase(move) != "Succeeded"]
+    four.stays_refused(stuck)
+    assert COMPENSATION not in small.annotations() | four.annotations()
+
+    with small.watch() as versions:
+        on.run(*HARVESTER)
+        small.wait_phase(pending, "Scheduling", "Scheduled", "PreparingTarget", "TargetReady", "Running")
+        eventually(lambda: COMPENSATION not in small.annotations())
+        assert small.phase(pending) not in ("Pending", "Succeeded"), (
+            "given back as soon as the target is there"
+        )
+        small.succeed(pending)
+        four.succeed(stuck)
+        grown.settle()
+        # used 5682461313 + needed 5682461313 - hard 10865341313
+        assert compensations(versions) == [None, '{"limits.memory":"499581313"}', None]
+        raised = by_value(SEED_SMALL)
+        compensated = raised | {"limits.memory": raised["limits.memory"] + Quantity.parse("499581313")}
+        assert hards(versions) == [raised, compensated, raised, by_value(SMALL)]
+
+
+def test_where_the_quota_fits_the_ratio_nothing_is_compensated(on: Stage, grown: Grown) -> None:
+    on.run(*HARVESTER)
+    with grown.larger.watch() as versions:
+        grown.larger.succeed(grown.larger.migrate("vm1", linger=0.5))
+        grown.larger.settle(LARGER)
+        assert hards(versions) == [by_value(LARGER), by_value(SEED_LARGER), by_value(LARGER)]
+        assert compensations(versions) == [None]
+
+
+def test_the_exact_estimate_compensates_as_well_and_several_vms_at_once(on: Stage, grown: Grown) -> None:
+    on.run()
+
+    def move(what: tuple[Scene, str]) -> None:
+        scene, vm = what
+        scene.succeed(scene.migrate(vm, linger=1.0))
+
+    with grown.four.watch() as four, grown.small.watch() as small:
+        on.together(move, [(grown.small, "vm1"), (grown.larger, "vm1"), *((grown.four, vm) for vm in VMS)])
+        grown.settle()
+        # used 5682461313 beyond the base of 5242880000
+        assert compensations(small) == [None, '{"limits.memory":"439581313"}', None]
+        assert compensations(four)[-1] is None
+        most = max(hard["limits.memory"] for hard in hards(four))
+        # All four targets beside all four sources, and not a byte more.
+        assert most <= by_value({"all": "45459690504"})["all"]
+
+
+def test_what_no_estimate_can_foresee_is_compensated_in_every_resource(on: Stage, grown: Grown) -> None:
+    """KubeVirt's configuration of the console changes: the target counts more than its source in every name."""
+    on.run("--no-compensate")
+    names = ("limits.cpu", "limits.memory", "requests.cpu", "requests.memory")
+    scene = on.scene()
+    scene.meter(*names)
+    scene.start("vm1")
+    base = scene.grant_what_is_used(*names)
+    larger = {"limits": {"cpu": "35m", "memory": "160M"}, "requests": {"cpu": "25m", "memory": "135M"}}
+    on.configure(supportContainerResources=[{"type": "guest-console-log", "resources": larger}])
+    try:
+        migration = scene.migrate("vm1", phase_seconds="Running=1", linger=0.5)
+        scene.stays_refused(migration, 1.5)
+        with scene.watch() as versions:
+            on.run()
+            scene.succeed(migration)
+            scene.settle(base)
+            missing = (
+                '{"limits.cpu":"20m","limits.memory":"100M","requests.cpu":"20m","requests.memory":"100M"}'
+            )
+            assert compensations(versions) == [None, missing, None]
+    finally:
+        on.configure(supportContainerResources=None)

@@ -1,0 +1,235 @@
+"""The room is exactly what quota counts of the target pod: no byte more, none less."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import msgspec
+import pytest
+
+from pkg.api.kubevirt import KubeVirtConfiguration
+from pkg.testcluster.cluster import Cluster
+from pkg.testcluster.kubevirt.objects import VirtualMachineInstance
+from pkg.testcluster.kubevirt.pod import launcher_pod
+from pkg.testcluster.kubevirt.rendering import Rendering
+from pkg.util.quantity import ZERO, Quantity
+from tests.e2e.api import Api, Raw, eventually
+from tests.e2e.conftest import StartController, frozen
+from tests.e2e.headroom.scene import METER, Amounts, Scene, hards, minus, peak, plus
+from tests.e2e.headroom.shapes import COUNTED, LIMITS, SHAPES, SIDECARS, SMALL_CONTAINERS, Shape
+from tests.e2e.headroom.stage import Stage, stage
+from tests.e2e.tenant import by_value
+
+pytestmark = pytest.mark.cluster
+
+MARGIN = Quantity.parse("128Mi")
+ALONE = "--no-compensate"
+"""So that it is the estimate, and nothing else, that makes room."""
+ROOMY = {"limits.cpu": "20", "limits.memory": "40Gi", "requests.cpu": "20", "requests.memory": "40Gi"}
+CONSOLE = {
+    "type": "guest-console-log",
+    "resources": {"limits": {"cpu": "30m", "memory": "90M"}, "requests": {"cpu": "9m", "memory": "45M"}},
+}
+"""A KubeVirt CR's supportContainerResources."""
+
+
+@pytest.fixture(scope="module")
+def on(cluster: Cluster, api: Api, shared_controller: StartController) -> Iterator[Stage]:
+    with stage(cluster, api, shared_controller) as made:
+        yield made
+
+
+@pytest.fixture(autouse=True)
+def clear(on: Stage) -> Iterator[None]:
+    yield
+    on.clear()
+    on.ratio("1.5")
+
+
+def counted(shape: Shape) -> tuple[str, ...]:
+    return (*COUNTED, *shape.names)
+
+
+def running(on: Stage, shape: Shape) -> Scene:
+    """A scene with one VM, whose meter counts all there is to count."""
+    scene = on.scene()
+    scene.meter(*counted(shape))
+    return scene.start("vm1", shape=shape)
+
+
+def move(scene: Scene, base: Amounts) -> tuple[list[Amounts], Amounts]:
+    """Migrate vm1 and wait until its source is gone: each spec.hard on the way, and what the target counted."""
+    before = scene.used(METER)
+    with scene.watch() as versions:
+        scene.succeed(scene.migrate("vm1", linger=1.0))
+        scene.settle(base)
+        target = minus(peak(versions, METER), before)
+        return hards(versions), target
+
+
+def test_vms_of_every_shape_get_to_the_byte_what_their_targets_count(on: Stage) -> None:
+    """Harvester's numbers leave out what runs beside the guest: under a quota that is full they are refused."""
+    on.run("--estimate", "harvester", ALONE)
+    scenes = dict(zip(SHAPES, on.together(lambda name: running(on, SHAPES[name]), SHAPES), strict=True))
+    others = [name for name in SHAPES if name != "no screen and no console"]
+    on.together(lambda name: scenes[name].grant_what_is_used(*LIMITS), others)
+    refused = {name: scenes[name].migrate("vm1") for name in others}
+    on.together(lambda name: scenes[name].stays_refused(refused[name]), others)
+    on.together(lambda name: scenes[name].delete_migration(refused[name]), others)
+
+    on.run(ALONE)
+
+    def goes_through(name: str) -> None:
+        scene, shape = scenes[name], SHAPES[name]
+        base = scene.grant_what_is_used(*counted(shape))
+        found, target = move(scene, base)
+        raised = plus(base, target)
+        assert all(amount > ZERO for amount in target.values()), (name, target)
+        assert (found[0], found[1], found[-1]) == (base, raised, base), (name, found)
+        if not shape.steps:
+            assert len(found) == 3, (name, found)
+        for hard in found:
+            assert all(hard[resource] <= raised[resource] for resource in raised), (name, hard)
+
+    on.together(goes_through, SHAPES)
+
+
+def test_a_ratio_that_was_changed_meanwhile_is_never_below_and_hardly_above(on: Stage) -> None:
+    """Raised from 1.5 to 4.5, and lowered to 1.0: the source pod has the overhead of another day."""
+    on.run(ALONE)
+    scenes = dict(zip(SHAPES, on.together(lambda name: running(on, SHAPES[name]), SHAPES), strict=True))
+    for ratio in ("4.5", "1.0"):
+        bases = {name: scenes[name].grant_what_is_used(*counted(SHAPES[name])) for name in SHAPES}
+        on.ratio(ratio)
+        moved = on.together(lambda name: move(scenes[name], bases[name]), SHAPES)  # noqa: B023
+        for name, (found, target) in zip(SHAPES, moved, strict=True):
+            added = minus(found[1], bases[name])
+            within(added, target, (ratio, name))
+    overheads = {
+        scene.pods()[0]["metadata"]["annotations"]["kubevirt.io/memory-overhead-bytes"]
+        for scene in scenes.values()
+    }
+    assert len(overheads) > 5, "shapes differ in their overhead"
+
+
+def within(added: Amounts, target: Amounts, what: object) -> None:
+    """Never below; above by the margin at most, and that only in memory."""
+    for resource, amount in target.items():
+        margin = MARGIN if "memory" in resource else ZERO
+        assert amount <= added[resource] <= amount + margin, (what, resource, added, target)
+
+
+@pytest.mark.parametrize(
+    ("profile", "version"),
+    [("0.54", "v0.54.0"), ("1.0", "v1.0.1"), ("main", "v1.8.3")],
+    ids=["KubeVirt 0.54 knows no ratio", "KubeVirt 1.0", "a KubeVirt that says it is another"],
+)
+def test_other_releases_of_kubevirt(on: Stage, profile: str, version: str) -> None:
+    on.run(ALONE)
+    names = ["the seed's VM", "a GPU and a host device", "exec probes and a TPM"]
+    with on.release(profile, version):
+        scenes = dict(zip(names, on.together(lambda name: running(on, SHAPES[name]), names), strict=True))
+        bases = {name: scenes[name].grant_what_is_used(*counted(SHAPES[name])) for name in names}
+        on.ratio("4.5")
+        for name, (found, target) in zip(
+            names, on.together(lambda name: move(scenes[name], bases[name]), names), strict=True
+        ):
+            within(minus(found[1], bases[name]), target, name)
+        on.clear()
+
+
+def test_what_came_after_the_source_pod_counts_for_the_target(on: Stage) -> None:
+    """A quota on limits makes KubeVirt limit a VM that has none; a LimitRange completes what a container lacks."""
+    on.run(ALONE)
+
+    def later(name: str) -> None:
+        scene = on.scene().start("vm1", shape=shapes[name])
+        if name == "a LimitRange":
+            scene.limit_range(SMALL_CONTAINERS)
+        scene.meter(*ROOMY)
+        scene.grant(ROOMY)
+        found, target = move(scene, by_value(ROOMY))
+        assert found == [by_value(ROOMY), plus(by_value(ROOMY), target), by_value(ROOMY)], name
+
+    shapes = {
+        "a quota on limits": SHAPES["no limits under a quota on limits"],
+        "a LimitRange": Shape(annotations={SIDECARS: '[{"image":"one"}]'}),
+    }
+    on.together(later, shapes)
+
+
+WITHOUT_SOURCE: Mapping[str, tuple[str, str, str]] = {
+    "KubeVirt 0.54: the seed of Harvester 1.2.1, and a console": ("v0.54.0", "0.54", "4591245057"),
+    "KubeVirt 1.0": ("v1.0.1", "1.0", "4756570337"),
+    "KubeVirt 1.7": ("v1.7.2-150700.1.1", "1.7", "4797464313"),
+    "KubeVirt 1.8: the seed of Harvester 1.7": ("v1.8.0", "1.8", "4797464313"),
+    "KubeVirt after 1.9: as recorded": ("v1.10.0", "main", "4828921833"),
+}
+"""Observed version, the profile that it means, and limits.memory of the seed's VM at ratio 1.5."""
+
+
+def test_without_a_source_pod_the_formula_of_the_observed_release_counts(on: Stage, cluster: Cluster) -> None:
+    """Nothing has been observed of these VMs; what their launchers would count is measured by creating such pods."""
+    on.run(ALONE)
+    names = [name for name in SHAPES if not SHAPES[name].steps]
+    with frozen(cluster, "kubevirt"):
+        scenes = {name: unobserved(on, SHAPES[name]) for name in names}
+        try:
+            for version, profile, expected in WITHOUT_SOURCE.values():
+                on.observed_version(version)
+                scene = scenes["the seed's VM"]
+                scene.wait_hard(plus(_base("the seed's VM"), measure(scene, profile)))
+                added = minus(scene.hard(), _base("the seed's VM"))
+                assert added["limits.memory"] == Quantity.parse(expected), version
+                assert added["limits.cpu"] == Quantity.parse("2015m")
+                for name in names:
+                    scenes[name].wait_hard(plus(_base(name), measure(scenes[name], profile)))
+            on.configure(supportContainerResources=[CONSOLE])
+            configured = msgspec.convert({"supportContainerResources": [CONSOLE]}, KubeVirtConfiguration)
+            for name in names:
+                scenes[name].wait_hard(plus(_base(name), measure(scenes[name], "main", configured)))
+        finally:
+            on.configure(supportContainerResources=None)
+            on.observed_version("v1.8.0")
+            on.clear()
+
+
+def unobserved(on: Stage, shape: Shape) -> Scene:
+    """A scene with a VMI that has no pod, and a migration of it that is Pending."""
+    name = next(name for name in SHAPES if SHAPES[name] is shape)
+    scene = on.scene(limits={resource: str(amount) for resource, amount in _base(name).items()})
+    scene.meter(*counted(shape))
+    if shape.limit_range:
+        scene.limit_range(shape.limit_range)
+    on.api.create(scene.instances, shape.body("vm1") | {"status": {"phase": "Running", "nodeName": "node-1"}})
+    migration = scene.migrate("vm1")
+    on.api.patch(f"{scene.migrations}/{migration}/status", {"status": {"phase": "Pending"}})
+    return scene
+
+
+def measure(scene: Scene, profile: str, configuration: KubeVirtConfiguration | None = None) -> Amounts:
+    """What quota counts of a pod as that release of KubeVirt would create it."""
+    vmi = msgspec.convert(scene.vmi("vm1"), VirtualMachineInstance)
+    rendering = Rendering(
+        configuration=configuration or KubeVirtConfiguration(),
+        ratio="1.5",
+        profile=profile,
+        quota_limits=frozenset({"cpu", "memory"}),
+    )
+    body: Raw = launcher_pod(vmi, rendering.containers(vmi), overhead=rendering.overhead(vmi), node=None)
+    body["metadata"] = {"name": "measured"}  # nobody's launcher: it is there to be counted
+    scene.api.create(f"{scene.path}/pods", body)
+    measured = scene.used(METER)
+    scene.api.delete(f"{scene.path}/pods/measured")
+    eventually(lambda: not any(scene.used(METER).values()) and not any(scene.used().values()))
+    return measured
+
+
+def _base(name: str) -> Amounts:
+    large = ("memory", "storage", "hugepages")
+    return by_value(
+        {
+            resource: "1Ti" if any(word in resource for word in large) else "1k"
+            for resource in counted(SHAPES[name])
+        }
+    )

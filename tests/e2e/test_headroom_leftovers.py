@@ -1,0 +1,203 @@
+"""Nothing is left behind, and nothing is lost: whatever went away, whenever, and however full the annotations are."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from pkg.testcluster.cluster import Cluster
+from tests.e2e.api import CORE, Api, eventually
+from tests.e2e.conftest import StartController
+from tests.e2e.headroom.scene import Scene
+from tests.e2e.headroom.stage import Stage, stage
+from tests.e2e.tenant import ANNOTATION, DEFAULT, by_value
+
+pytestmark = pytest.mark.cluster
+
+ONE = {"limits.cpu": "2015m", "limits.memory": "4797464313"}
+TWO = {"limits.cpu": "4030m", "limits.memory": "9594928626"}
+THREE = {"limits.cpu": "6045m", "limits.memory": "14392392939"}
+SIX = {"limits.cpu": "12090m", "limits.memory": "28784785878"}
+TEXT = json.dumps(ONE, separators=(",", ":"))
+ENTRY = "harvesterhci.io/migrating-vm1"
+LONG = "Running=120"
+"""A migration that lasts as long as the test."""
+
+
+@pytest.fixture(scope="module")
+def on(cluster: Cluster, api: Api, shared_controller: StartController) -> Iterator[Stage]:
+    with stage(cluster, api, shared_controller) as made:
+        yield made
+
+
+@pytest.fixture(autouse=True)
+def clear(on: Stage) -> Iterator[None]:
+    yield
+    on.clear()
+
+
+def migrating(on: Stage, seconds: str = LONG) -> tuple[Scene, str]:
+    """A scene with a VM in the midst of its migration."""
+    scene = on.scene(limits=ONE).start_vm("vm1")
+    migration = scene.migrate("vm1", phase_seconds=seconds)
+    scene.wait_phase(migration, "Running")
+    scene.wait_hard(TWO)
+    return scene, migration
+
+
+def is_back(scene: Scene) -> None:
+    scene.wait_hard(ONE)
+    eventually(lambda: scene.entries() == {})
+
+
+class TestWhatWentAway:
+    def test_while_headroom_was_down(self, on: Stage) -> None:
+        """Until it is back nobody takes the room away: that is what its start is for."""
+        on.run()
+        made = on.together(lambda seconds: migrating(on, seconds), [LONG] * 4 + ["Running=2"])
+        (aborted, m1), (vm_gone, m2), (vmi_gone, m3), (still, m4), (done, m5) = made
+        on.kill()
+        aborted.delete_migration(m1)
+        on.api.delete(f"{vm_gone.kubevirt}/virtualmachines/vm1")
+        on.api.patch(f"{vmi_gone.kubevirt}/virtualmachines/vm1", {"spec": {"runStrategy": "Halted"}})
+        for scene, migration in ((vm_gone, m2), (vmi_gone, m3)):
+            eventually(lambda: not scene.counting(), 30)  # noqa: B023
+            scene.delete_migration(migration)
+        done.succeed(m5)
+        eventually(lambda: len(done.counting()) == 1, 30)
+        gone = [aborted, vm_gone, vmi_gone, done]
+        for scene in gone:
+            assert scene.hard() == by_value(TWO)
+            assert ENTRY in scene.entries()
+        on.run()
+        for scene in gone:
+            is_back(scene)
+        assert still.hard() == by_value(TWO)
+        assert still.entries() == {ENTRY: by_value(ONE)}
+        assert still.phase(m4) == "Running"
+
+    def test_while_it_looks(self, on: Stage) -> None:
+        on.run()
+
+        def vm_is_deleted() -> None:
+            scene, _ = migrating(on)
+            on.api.delete(f"{scene.kubevirt}/virtualmachines/vm1")
+            eventually(lambda: not scene.counting(), 30)
+            is_back(scene)
+
+        def quota_is_made_anew() -> None:
+            """Under another name and without a mark, as Rancher makes it."""
+            scene, migration = migrating(on, "Running=4")
+            old = scene.quota()
+            on.api.delete(f"{scene.quotas}/{old['metadata']['name']}")
+            body = {
+                "metadata": {"name": "default-again", "labels": {DEFAULT: "true"}},
+                "spec": {"hard": ONE},
+            }
+            on.api.create(scene.quotas, body)
+            scene.wait_hard(TWO)
+            assert scene.phase(migration) == "Running"
+            scene.succeed(migration)
+            scene.settle(ONE)
+
+        def annotation_is_taken_away() -> None:
+            scene, migration = migrating(on)
+            on.api.patch(scene.path, {"metadata": {"annotations": {ANNOTATION: None}}})
+            is_back(scene)
+            scene.grant(TWO)
+            scene.wait_hard({"limits.cpu": "6045m", "limits.memory": "14392392939"})
+            assert scene.phase(migration) == "Running"
+
+        on.together(lambda act: act(), [vm_is_deleted, quota_is_made_anew, annotation_is_taken_away])
+
+
+class TestForeignEntries:
+    """An entry by UID that no VMIM explains: Harvester's, perhaps, whose migration is about to show."""
+
+    KEY = "harvesterhci.io/migratingUID-7f3e1d6c-1111-4222-8333-444455556666"
+
+    def write(self, on: Stage) -> Scene:
+        scene = on.scene(limits=ONE)
+        scene.wait_counted()
+        scene.patch_quota({"metadata": {"annotations": {self.KEY: TEXT}}})
+        scene.wait_hard(TWO)
+        return scene
+
+    def test_one_goes_after_its_grace(self, on: Stage) -> None:
+        on.run("--foreign-grace", "3")
+        scene = self.write(on)
+        began = time.monotonic()
+        while time.monotonic() - began < 1.5:
+            assert self.KEY in scene.entries()
+            time.sleep(0.1)
+        is_back(scene)
+        assert 2.0 < time.monotonic() - began < 10.0
+
+    def test_one_stays_as_long_as_its_grace_is(self, on: Stage) -> None:
+        """The same with the point switched off."""
+        on.run("--foreign-grace", "3600")
+        scene = self.write(on)
+        time.sleep(5.0)
+        assert scene.entries() == {self.KEY: by_value(ONE)}
+        assert scene.hard() == by_value(TWO)
+        on.run("--foreign-grace", "1")
+        is_back(scene)
+
+
+class TestFullAnnotations:
+    """The API server takes 256 KiB of annotations; past 200 KiB migrations wait their turn."""
+
+    VMS = ("vm1", "vm2", "vm3")
+
+    def fill(self, scene: Scene, left: int) -> None:
+        """Somebody's annotation that leaves so many bytes."""
+        have = sum(len(key) + len(text) for key, text in scene.annotations().items())
+        text = "x" * (200 * 1024 - have - left - len("example.com/notes"))
+        scene.patch_quota({"metadata": {"annotations": {"example.com/notes": text}}})
+
+    def begin(self, on: Stage, left: int) -> tuple[Scene, list[str]]:
+        scene = on.scene(limits=THREE).start(*self.VMS)
+        eventually(lambda: "headroom.harvesterhci.io/owner" in scene.annotations())
+        self.fill(scene, left)
+        return scene, [scene.migrate(vm, phase_seconds="Running=2") for vm in self.VMS]
+
+    def test_further_migrations_wait_and_go_on_when_others_finish(self, on: Stage) -> None:
+        on.run()
+        scene, moves = self.begin(on, 120)  # an entry takes 80
+        eventually(lambda: any(scene.phase(move) == "Running" for move in moves), 30)
+        assert len(scene.entries()) == 1
+        waiting = [move for move in moves if scene.phase(move) == "Pending"]
+        assert len(waiting) == 2
+        assert all(scene.is_refused(move) for move in waiting)
+        event = scene.wait_event("TooManyMigrations")
+        assert event["type"] == "Warning"
+        assert "waits: the annotations would take" in event["message"]
+        scene.succeed(*moves)
+        scene.settle(THREE)
+        assert len(scene.annotations()["example.com/notes"]) > 200_000, "nobody's annotation is lost"
+
+    def test_with_room_for_their_entries_they_go_at_once(self, on: Stage) -> None:
+        on.run()
+        scene, moves = self.begin(on, 400)
+        eventually(lambda: all(scene.phase(move) == "Running" for move in moves), 30)
+        assert scene.hard() == by_value(SIX)
+        assert scene.events("TooManyMigrations") == []
+        scene.succeed(*moves)
+        scene.settle(THREE)
+
+
+def test_an_entry_of_a_namespace_without_vms_is_gone_when_headroom_starts(on: Stage) -> None:
+    """What a crashed predecessor left under our own name and mark."""
+    on.stop()
+    scene = on.scene(limits=ONE)
+    marks = {
+        "headroom.harvesterhci.io/owner": "headroom",
+        "harvesterhci.io/skipResourceQuotaAutoScaling": "true",
+    }
+    scene.patch_quota({"metadata": {"annotations": {**marks, ENTRY: TEXT}}, "spec": {"hard": TWO}})
+    on.run()
+    is_back(scene)
+    assert on.api.find(f"{CORE}/namespaces/{scene.name}") is not None

@@ -1,0 +1,141 @@
+"""Every resource that a quota counts of a pod is raised, and only on quotas whose scopes match the pod."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from pkg.testcluster.cluster import Cluster
+from pkg.util.quantity import Quantity
+from tests.e2e.api import Api, Raw, eventually
+from tests.e2e.conftest import StartController
+from tests.e2e.headroom.scene import Amounts, Scene, hards, plus
+from tests.e2e.headroom.shapes import SHAPES, Shape
+from tests.e2e.headroom.stage import Stage, stage
+from tests.e2e.tenant import by_value
+
+pytestmark = pytest.mark.cluster
+
+PRIORITY_CLASSES = "/apis/scheduling.k8s.io/v1/priorityclasses"
+HIGH = "headroom-test-high"
+RESOURCES = {
+    "requests.cpu": SHAPES["the seed's VM"],
+    "requests.memory": SHAPES["the seed's VM"],
+    "cpu": SHAPES["the seed's VM"],
+    "memory": SHAPES["the seed's VM"],
+    "requests.ephemeral-storage": SHAPES["the seed's VM"],
+    "pods": SHAPES["the seed's VM"],
+    "count/pods": SHAPES["the seed's VM"],
+    "requests.devices.kubevirt.io/kvm": SHAPES["the seed's VM"],
+    "requests.hugepages-2Mi": SHAPES["huge pages"],
+    "requests.nvidia.com/TU104GL": SHAPES["a GPU and a host device"],
+}
+"""Resource to a VM that uses it. Harvester raises none of them."""
+
+
+@pytest.fixture(scope="module")
+def on(cluster: Cluster, api: Api, shared_controller: StartController) -> Iterator[Stage]:
+    with stage(cluster, api, shared_controller) as made:
+        yield made
+
+
+@pytest.fixture(autouse=True)
+def clear(on: Stage) -> Iterator[None]:
+    yield
+    on.clear()
+
+
+@pytest.fixture
+def high(api: Api) -> Iterator[str]:
+    """A PriorityClass."""
+    api.create(PRIORITY_CLASSES, {"metadata": {"name": HIGH}, "value": 1000})
+    yield HIGH
+    api.delete(f"{PRIORITY_CLASSES}/{HIGH}")
+
+
+def full(on: Stage, resource: str) -> tuple[Scene, Amounts]:
+    """A scene with one VM whose quota on one resource is used up to the last byte."""
+    scene = on.scene()
+    scene.meter(resource)
+    scene.start("vm1", shape=RESOURCES[resource])
+    return scene, scene.grant_what_is_used(resource)
+
+
+def test_each_counted_resource_is_refused_for_good_by_harvesters_estimate_and_not_by_ours(
+    on: Stage,
+) -> None:
+    """The same namespaces, the same VMs: only the estimate changes."""
+    on.run("--estimate", "harvester")
+    filled = dict(zip(RESOURCES, on.together(lambda name: full(on, name), RESOURCES), strict=True))
+    refused = {name: scene.migrate("vm1") for name, (scene, _) in filled.items()}
+    on.together(lambda name: filled[name][0].stays_refused(refused[name]), refused)
+    for scene, base in filled.values():
+        assert scene.hard() == base
+    on.together(lambda name: filled[name][0].delete_migration(refused[name]), refused)
+    on.run("--no-compensate")
+
+    def goes_through(name: str) -> None:
+        scene, base = filled[name]
+        with scene.watch() as versions:
+            scene.succeed(scene.migrate("vm1", linger=0.5))
+            scene.settle(base)
+            assert hards(versions) == [base, plus(base, base), base], name
+
+    on.together(goes_through, filled)
+
+
+def test_a_second_migration_where_finished_pods_count_too(on: Stage) -> None:
+    """count/pods counts what has ended: its base is overrun after the first one, and compensation makes up for it."""
+    on.run()
+    scene, base = full(on, "count/pods")
+    for _ in range(2):
+        scene.succeed(scene.migrate("vm1"))
+        scene.settle(base)
+
+
+def test_scoped_quotas_are_raised_for_the_pods_they_count(on: Stage, high: str) -> None:
+    on.run("--no-compensate")
+    scene = on.scene(limits={"limits.cpu": "20", "limits.memory": "40Gi"})
+    scene.start("vm1").start("vm2", shape=Shape(spec={"priorityClassName": high}))
+    one = by_value({"requests.memory": "3340109497", "pods": "1"})
+    quotas: dict[str, tuple[Raw, Amounts]] = {
+        "high": (_priority("In", high), one),
+        "others": (_priority("DoesNotExist"), one),
+        "burstable": ({"scopes": ["NotBestEffort"]}, plus(one, one)),
+        "forever": ({"scopes": ["NotTerminating"]}, plus(one, one)),
+        "besteffort": ({"scopes": ["BestEffort"]}, by_value({"pods": "1"})),
+        "jobs": ({"scopes": ["Terminating"]}, one),
+    }
+    for name, (spec, base) in quotas.items():
+        scene.make_quota(name, {key: str(value) for key, value in base.items()}, managed=True, spec=spec)
+    assert scene.used("high") == scene.used("others") == one, "the numbers of this test"
+    matching = {"vm1": {"others", "burstable", "forever"}, "vm2": {"high", "burstable", "forever"}}
+    for vm, raised in matching.items():
+        migration = scene.migrate(vm, phase_seconds="Running=1.5")
+        scene.wait_phase(migration, "Running")
+        for name, (_, base) in quotas.items():
+            assert scene.hard(name) == (plus(base, one) if name in raised else base), (vm, name)
+            assert len(scene.entries(name)) == (name in raised), (vm, name)
+        scene.succeed(migration)
+        for name, (_, base) in quotas.items():
+            scene.settle(base, name)
+
+
+def test_a_scoped_quota_that_takes_no_part_refuses(on: Stage, high: str) -> None:
+    """The counterpart: without the label nobody raises it."""
+    on.run("--no-compensate")
+    scene = on.scene(limits={"limits.cpu": "20", "limits.memory": "40Gi"})
+    scene.start("vm1").start("vm2", shape=Shape(spec={"priorityClassName": high}))
+    scene.make_quota("high", {"pods": "1"}, spec=_priority("In", high))
+    refused = scene.migrate("vm2")
+    scene.succeed(scene.migrate("vm1"))
+    scene.stays_refused(refused, 1.0)
+    scene.patch_quota({"metadata": {"labels": {"headroom.harvesterhci.io/managed": "true"}}}, "high")
+    scene.succeed(refused)
+    eventually(lambda: scene.hard("high") == {"pods": Quantity.parse("1")})
+
+
+def _priority(operator: str, *names: str) -> Raw:
+    wanted: Raw = {"scopeName": "PriorityClass", "operator": operator}
+    return {"scopeSelector": {"matchExpressions": [wanted | ({"values": list(names)} if names else {})]}}
