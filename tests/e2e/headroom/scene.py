@@ -135,6 +135,9 @@ class Scene:
         """Every version of the quotas from now on; the first are those that are there."""
         return self.api.watch(self.quotas)
 
+    def watch_pods(self) -> Watch:
+        return self.api.watch(f"{self.path}/pods")
+
     def wait_event(self, reason: str) -> Raw:
         found: Raw = eventually(lambda: self.events(reason), PATIENCE)[0]
         return found
@@ -261,6 +264,10 @@ class Scene:
         pod = self.api.find(f"{self.path}/pods/{name}")
         return pod is not None and pod["status"]["phase"] == "Running"
 
+    def end(self, pod: str, phase: str = "Succeeded") -> None:
+        """The pod's containers are through: from now on it does not count."""
+        self.api.patch(f"{self.path}/pods/{pod}/status", {"status": {"phase": phase}})
+
     def settle(self, base: Mapping[str, Any], name: str = "") -> None:
         """Until every VM has one pod again and the quota is back at its base, without a trace."""
         vms = len(self.api.items(self.instances))
@@ -300,34 +307,44 @@ def minus(one: Amounts, other: Amounts) -> Amounts:
 
 def hards(versions: Watch, name: str = "") -> list[Amounts]:
     """Each spec.hard that a quota had, in order; without a name, of Rancher's default."""
-    return [hard for _, hard in timed_hards(versions, name)]
+    return [hard for _, hard in versioned_hards(versions, name)]
 
 
-def timed_hards(versions: Watch, name: str = "") -> list[tuple[float, Amounts]]:
-    """Likewise, with when it was first seen."""
-    found: list[tuple[float, Amounts]] = []
-    for at, quota in _versions(versions, name):
+def versioned_hards(versions: Watch, name: str = "") -> list[tuple[int, Amounts]]:
+    """Likewise, with the resourceVersion that brought it: one count for all objects of an API server."""
+    found: list[tuple[int, Amounts]] = []
+    for quota in _versions(versions, name):
         hard = by_value(quota["spec"]["hard"])
         if not found or found[-1][1] != hard:
-            found.append((at, hard))
+            found.append((int(quota["metadata"]["resourceVersion"]), hard))
     return found
+
+
+def ended_in(pods: Watch, name: str) -> int:
+    """The resourceVersion in which a pod ceased to count."""
+    for event in list(pods.seen):
+        pod = event.object
+        over = event.type == "DELETED" or pod.get("status", {}).get("phase") in ("Succeeded", "Failed")
+        if pod["metadata"]["name"] == name and over:
+            return int(pod["metadata"]["resourceVersion"])
+    raise AssertionError(f"pod {name} still counts")
 
 
 def peak(versions: Watch, name: str) -> Amounts:
     """The most that was ever used, of each resource."""
     most: Amounts = {}
-    for _, quota in _versions(versions, name):
+    for quota in _versions(versions, name):
         for resource, used in by_value(quota.get("status", {}).get("used", {})).items():
             most[resource] = max(used, most.get(resource, ZERO))
     return most
 
 
-def _versions(versions: Watch, name: str) -> Iterator[tuple[float, Raw]]:
+def _versions(versions: Watch, name: str) -> Iterator[Raw]:
     for event in list(versions.seen):
         metadata = event.object["metadata"]
         default = (metadata.get("labels") or {}).get(DEFAULT) == "true"
         if event.type != "DELETED" and (metadata["name"] == name if name else default):
-            yield event.at, event.object
+            yield event.object
 
 
 def _amounts(resources: Mapping[str, Any]) -> Amounts:
