@@ -17,22 +17,31 @@ if TYPE_CHECKING:
 def release(
     kubeconfig: Kubeconfig = None, log_format: LogFormatOption = LogFormat.TEXT, verbose: Verbose = False
 ) -> None:
-    """Hand every ResourceQuota that headroom took over back to Harvester's own controllers.
+    """Hand every ResourceQuota that headroom took over back to Harvester's own controllers, and remove its webhooks.
 
-    Stop the controller first: while it runs it takes over every default quota that it sees.
+    Stop the controller and the webhooks first: while they run they take over what they see.
     """
     from pkg.client.config import load_config
 
     logs.set_up(log_format, verbose)
-    released = asyncio.run(_release(load_config(kubeconfig)))
+    removed, released = asyncio.run(_release(load_config(kubeconfig)))
+    for kind in removed:
+        typer.echo(f"removed {kind}")
     for key in released:
         typer.echo(f"released {key}")
     typer.echo(f"{len(released)} resource quotas released")
 
 
-async def _release(config: ClientConfig) -> list[str]:
+async def _release(config: ClientConfig) -> tuple[list[str], list[str]]:
+    """What was removed, and the quotas that were given back."""
     from pkg.client.client import Client
+    from pkg.controller.namespace.release import unlabel_all
     from pkg.controller.resourcequota.release import release_all
+    from pkg.webhook.registration import unregister
 
     async with Client(config) as client:
-        return await release_all(client)
+        # First: a webhook that is registered and does not answer may be in the way of everything else.
+        removed = await unregister(client)
+        released = await release_all(client)
+        await unlabel_all(client)
+        return removed, released

@@ -55,6 +55,9 @@ class CertificateFiles:
     def activate(self) -> None:
         """Nothing is staged in files."""
 
+    def told(self, bundle: bytes | None) -> None:
+        """Whoever makes the files sees to that."""
+
     def wait(self) -> float:
         """Files are only looked at."""
         return float("inf")

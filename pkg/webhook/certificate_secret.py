@@ -63,6 +63,8 @@ class SharedCertificates:
         self._policy = policy or Policy()
         self._clock = clock
         self._material: Material | None = None
+        self._told: tuple[bytes, float] = (b"", 0.0)
+        # The bundle that API servers were last told of, and when they were first told of it.
         self._loaded: KeyPair | None = None
 
     @property
@@ -83,12 +85,28 @@ class SharedCertificates:
         """Load what is to be served at this moment, if it is not what is served already."""
         if self._material is None:
             return
-        pair = self._material.served(self._clock())
+        pair = self._current(self._material)
         if pair != self._loaded:
             load(self._context, pair.certificate, pair.key)
             self._loaded = pair
             CERTIFICATE_EXPIRY.set(expiry(pair))
             log.info("serving certificate loaded, valid until %s", _date(expiry(pair)))
+
+    def told(self, bundle: bytes | None) -> None:
+        """API servers are told to trust this bundle."""
+        if bundle is not None and bundle != self._told[0]:
+            self._told = (bundle, self._clock())
+
+    def _current(self, material: Material) -> KeyPair:
+        """What is to be served now: what is staged only once API servers have been told of its CA for a while. When
+        that did not succeed in time the old certificate serves on, for as long as it is valid."""
+        now = self._clock()
+        pair = material.served(now)
+        if pair is material.serving or self._loaded is None or now >= expiry(material.serving):
+            return pair
+        bundle, since = self._told
+        late = bundle != material.bundle or now - since < self._policy.overlap / 2
+        return material.serving if late else pair
 
     def wait(self) -> float:
         """Seconds until something is to be done here, whatever others do."""

@@ -34,6 +34,9 @@ class Certificates(Protocol):
     def activate(self) -> None:
         """Serve what is to be served by now."""
 
+    def told(self, bundle: bytes | None) -> None:
+        """The API server was told to trust `bundle`."""
+
     def wait(self) -> float:
         """Seconds until `refresh` or `activate` has something to do."""
 
@@ -55,8 +58,10 @@ class Upkeep:
 
     async def register(self) -> None:
         """Tell the API server; not before there is something that answers. Raises ApiError."""
+        bundle = self._certificates.bundle
         if self._registrar is not None:
-            await self._registrar.ensure(self._certificates.bundle)
+            await self._registrar.ensure(bundle)
+        self._certificates.told(bundle)
 
     async def run(self) -> None:
         while True:

@@ -1,0 +1,317 @@
+"""The life of a webhook: certificates renewed under load, replicas that agree, one that dies and comes back."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import re
+import ssl
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+import pytest
+from cryptography import x509
+
+from pkg.api import registry
+from pkg.api.admissionregistration import ValidatingWebhookConfiguration
+from pkg.client.client import Client
+from pkg.testcluster.cluster import Cluster
+from pkg.testcluster.paths import free_ports
+from pkg.util.quantity import Quantity
+from pkg.webhook.admission import ALLOW, AdmissionRequest, Decision
+from pkg.webhook.admission_server import AdmissionServer
+from pkg.webhook.certificate_secret import SharedCertificates
+from pkg.webhook.certificates import Policy
+from pkg.webhook.configurations import CONFIGURATION_NAME, VALIDATE_NAMESPACE, Endpoint
+from pkg.webhook.live_context import server_context
+from pkg.webhook.options import FailurePolicy, Options
+from pkg.webhook.registration import Registrar, unregister
+from tests.e2e.webhook.processes import Headroom, headroom
+from tests.e2e.webhook.world import LIMITS, World, quota_text, until, world
+
+pytestmark = pytest.mark.cluster
+
+RENEWALS = 20
+RATE = 200
+"""Requests a second."""
+RAISED = {"limits.cpu": "5015m"}
+REVIEW = msgspec.json.encode(
+    {
+        "apiVersion": "admission.k8s.io/v1",
+        "kind": "AdmissionReview",
+        "request": {"uid": "1", "operation": "UPDATE", "object": {}, "oldObject": {}},
+    }
+)
+
+
+@pytest.fixture
+async def there(cluster: Cluster) -> AsyncIterator[World]:
+    async with world(cluster) as found:
+        await unregister(found.client)
+        try:
+            yield found
+        finally:
+            await unregister(found.client)
+
+
+@dataclass
+class Callers:
+    """API servers, as far as a webhook sees them: they trust what the configuration says, and keep connections."""
+
+    client: Client
+    url: str
+    failures: Counter[str] = field(default_factory=Counter)
+    answered: int = 0
+    served: set[int] = field(default_factory=set)
+    """Serial numbers of the certificates that were shown."""
+    _bundle: bytes = b""
+    _context: ssl.SSLContext | None = None
+
+    async def follow_the_bundle(self) -> None:
+        """By a watch, as an API server does."""
+        configurations = self.client.resource(registry.VALIDATING_WEBHOOK_CONFIGURATIONS)
+        async with configurations.watch(field_selector=f"metadata.name={CONFIGURATION_NAME}") as versions:
+            async for version in versions:
+                bundle = bundle_of(version.object)
+                if bundle and bundle != self._bundle:
+                    self._bundle, self._context = bundle, ssl.create_default_context(cadata=bundle.decode())
+
+    @property
+    def ready(self) -> bool:
+        return self._context is not None
+
+    async def call_for_ever(self) -> None:
+        """At the rate, whatever becomes of each call; every eighth over a new connection."""
+        calls: set[asyncio.Task[None]] = set()
+        idle: list[_Line] = []
+        began, number = time.monotonic(), 0
+        try:
+            while True:
+                number += 1
+                line = idle.pop() if idle and number % 8 else _Line()
+                calls.add(asyncio.create_task(self._call(line, idle)))
+                calls = {call for call in calls if not call.done()}
+                await asyncio.sleep(max(0.0, began + number / RATE - time.monotonic()))
+        finally:
+            if calls:
+                await asyncio.wait(calls)
+            for line in idle:
+                line.close()
+
+    async def _call(self, line: _Line, idle: list[_Line]) -> None:
+        try:
+            async with asyncio.timeout(5):
+                if not line.open:
+                    self.served.add(await line.connect(self.url, self._context))
+                await line.ask()
+            self.answered += 1
+        except (OSError, EOFError, AssertionError, TimeoutError) as exc:
+            self.failures[f"{type(exc).__name__}: {exc}"] += 1
+            line.close()
+        else:
+            if len(idle) < 8:
+                idle.append(line)
+            else:
+                line.close()
+
+
+class _Line:
+    """One connection that reviews are sent over, one after the other. As cheap as can be: it is the webhook that is
+    to be under load."""
+
+    HEAD = (
+        f"POST {VALIDATE_NAMESPACE} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+        f"Content-Length: {len(REVIEW)}\r\n\r\n"
+    ).encode()
+
+    def __init__(self) -> None:
+        self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+
+    @property
+    def open(self) -> bool:
+        return self._streams is not None
+
+    async def connect(self, url: str, context: ssl.SSLContext | None) -> int:
+        """The serial number of the certificate that is shown."""
+        self._streams = await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]), ssl=context)
+        shown = self._streams[1].get_extra_info("ssl_object").getpeercert(binary_form=True)
+        return x509.load_der_x509_certificate(shown).serial_number
+
+    async def ask(self) -> None:
+        assert self._streams is not None
+        reader, writer = self._streams
+        writer.write(self.HEAD + REVIEW)
+        head = await reader.readuntil(b"\r\n\r\n")
+        length = re.search(rb"Content-Length: (\d+)", head)
+        assert head.startswith(b"HTTP/1.1 200 "), head
+        assert length is not None, head
+        assert msgspec.json.decode(await reader.readexactly(int(length[1])))["response"]["allowed"]
+
+    def close(self) -> None:
+        if self._streams is not None:
+            self._streams[1].close()
+
+
+async def test_certificates_are_renewed_under_load_without_a_failed_call(
+    cluster: Cluster, there: World
+) -> None:
+    """The clock by which certificates age is pushed on; what they are valid for is always now."""
+    policy = Policy(authority_life=120.0, serving_life=120.0, backdated=7200.0, overlap=1.0)
+    ahead = 0.0
+    (port,) = free_ports(1)
+    url = f"https://127.0.0.1:{port}"
+    context = server_context()
+    certificates = SharedCertificates(
+        there.client.resource(registry.SECRETS), "default", "e2e-renewed", ["127.0.0.1"], context, policy,
+        clock=lambda: time.time() + ahead,
+    )  # fmt: skip
+    options = Options(failure_policy=FailurePolicy.FAIL)
+
+    async def allow(_: AdmissionRequest) -> Decision:
+        return ALLOW
+
+    async def nothing() -> None:
+        return None
+
+    registrar = Registrar(there.client, Endpoint(url=url), options)
+    hooks = {VALIDATE_NAMESPACE: allow}
+    server = AdmissionServer(hooks, certificates, context, registrar, synced=nothing, poll=0.1)
+    namespace = await there.namespace()
+    await server.start(f"127.0.0.1:{port}")
+    tasks: list[asyncio.Task[None]] = []
+    try:
+        await until(async_(lambda: not server.unready()), "the webhook")
+        callers = Callers(there.client, url)
+        tasks.append(asyncio.create_task(callers.follow_the_bundle()))
+        await until(async_(lambda: callers.ready), "the bundle")
+        tasks.append(asyncio.create_task(callers.call_for_ever()))
+        await until(async_(lambda: callers.served), "the first call")
+        began = time.monotonic()
+        for number in range(RENEWALS):
+            before = len(callers.served)
+            ahead += 81.0
+            await until(
+                async_(lambda seen=before: len(callers.served) > seen), f"renewal {number}", seconds=10
+            )  # type: ignore[misc]
+            # And one through the API server, which must not let the write pass without an answer (failurePolicy Fail).
+            await there.annotate(namespace, quota_text({**LIMITS, "limitsCpu": f"{number + 4}"}))
+        took = time.monotonic() - began
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+        await server.stop()
+        await unregister(there.client)
+        await there.client.resource(registry.SECRETS).delete("e2e-renewed", "default")
+    print(f"{callers.answered} calls in {took:.1f} s, {len(callers.served)} certificates, {callers.failures}")
+    assert not callers.failures
+    assert len(callers.served) > RENEWALS
+    assert callers.answered >= 0.8 * RATE * took
+
+
+async def test_two_replicas_started_together_agree_on_one_ca(cluster: Cluster, there: World) -> None:
+    one, other = (Headroom(cluster, "webhook", "--secret-name", "e2e-replicas") for _ in range(2))
+    try:
+        for replica in (one, other):
+            replica.start(ready=False)
+        for replica in (one, other):
+            replica.wait_until_ready()
+        bundle = await registered_bundle(there.client)
+        assert len(x509.load_pem_x509_certificates(bundle)) == 1
+        for replica in (one, other):
+            assert await trusts(replica.port, bundle)
+        # Each is registered by a URL of its own, and they do not take it from each other.
+        configurations = there.client.resource(registry.VALIDATING_WEBHOOK_CONFIGURATIONS)
+        before = await configurations.get(CONFIGURATION_NAME)
+        await asyncio.sleep(11)
+        after = await configurations.get(CONFIGURATION_NAME)
+        assert after.metadata.resource_version == before.metadata.resource_version
+    finally:
+        one.stop()
+        other.stop()
+
+
+async def test_a_webhook_that_is_down_blocks_nobody_and_drift_is_repaired(
+    cluster: Cluster, there: World
+) -> None:
+    with headroom(cluster, "controller"):
+        webhook = Headroom(cluster, "webhook")
+        webhook.start()
+        namespace = await there.namespace()
+        await there.migrating(namespace)
+        alice = there.by("alice")
+        webhook.kill()
+        began = time.monotonic()
+        await there.pod(namespace, alice, cpu="1m")
+        await there.annotate(namespace, quota_text({**LIMITS, "limitsCpu": "3500m"}), alice)
+        await there.set_hard(namespace, {"limits.cpu": "1"}, alice)
+        await there.create_machine(namespace, "vm2", client=alice, strategy="Halted")
+        assert time.monotonic() - began < 4, "they waited for a webhook that is not there"
+        await until(lambda: has_cpu(there, namespace, "5515m"), "the repair of what the guard did not see")
+    # Nobody is there: whoever lowers the quota has it low.
+    await there.set_hard(namespace, {"limits.cpu": "1"}, alice)
+    assert await has_cpu(there, namespace, "1")
+    with headroom(cluster, "controller", "--webhook"):
+        await until(lambda: has_cpu(there, namespace, "5515m"), "the repair of what nobody saw")
+
+
+async def test_release_removes_the_webhooks_and_the_labels(cluster: Cluster, there: World) -> None:
+    namespace = await there.namespace()
+    with headroom(cluster, "controller", "--webhook"):
+        await there.migrating(namespace)
+        assert await there.is_labelled(namespace)
+    argv = [sys.executable, "-c", "from pkg.cmd.main import main; main()", "release"]
+    done = await asyncio.to_thread(
+        subprocess.run,
+        [*argv, "--kubeconfig", str(cluster.kubeconfig)],
+        capture_output=True,
+        text=True,
+        cwd=Path(__file__).parents[2],
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "removed ValidatingWebhookConfiguration" in done.stdout
+    assert not await there.is_labelled(namespace)
+    for resource in (registry.VALIDATING_WEBHOOK_CONFIGURATIONS, registry.MUTATING_WEBHOOK_CONFIGURATIONS):
+        found, _ = await there.client.resource(resource).list()
+        assert CONFIGURATION_NAME not in {configuration.name for configuration in found}
+
+
+async def has_cpu(there: World, namespace: str, cpu: str) -> bool:
+    return (await there.hard(namespace))["limits.cpu"] == Quantity.parse(cpu)
+
+
+async def registered_bundle(client: Client) -> bytes:
+    found = await client.resource(registry.VALIDATING_WEBHOOK_CONFIGURATIONS).get(CONFIGURATION_NAME)
+    return bundle_of(found)
+
+
+def bundle_of(found: ValidatingWebhookConfiguration | None) -> bytes:
+    webhooks = found.webhooks if found is not None else None
+    return base64.b64decode(webhooks[0]["clientConfig"]["caBundle"]) if webhooks else b""
+
+
+async def trusts(port: int, bundle: bytes) -> bool:
+    """Whether a handshake with that port succeeds by the bundle."""
+    context = ssl.create_default_context(cadata=bundle.decode())
+    with contextlib.suppress(ssl.SSLError):
+        _, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context)
+        writer.close()
+        return True
+    return False
+
+
+def async_(condition):  # type: ignore[no-untyped-def]
+    """A plain condition for `until`."""
+
+    async def ask() -> bool:
+        return bool(condition())
+
+    return ask
