@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from pkg.api import registry
@@ -36,7 +37,10 @@ class Stopped(Exception):
 
 
 class Stage:
-    """Where the acts play. `speed` divides every pause; what the checks need time for is left alone."""
+    """Where the acts play. `speed` divides every pause; what the checks need time for is left alone.
+
+    `kubeconfig` is headroom's, the cluster's own unless told.
+    """
 
     def __init__(
         self,
@@ -48,6 +52,7 @@ class Stage:
         *,
         speed: float,
         deserted: Callable[[], bool] = lambda: False,
+        kubeconfig: Path | None = None,
     ) -> None:
         self.chronicle = chronicle
         self.report = report
@@ -58,6 +63,7 @@ class Stage:
         self._watching = watching
         self._speed = speed
         self._deserted = deserted
+        self._kubeconfig = kubeconfig
         self._headroom: Headroom | None = None
 
     def begin(self, letter: str, title: str) -> None:
@@ -129,7 +135,8 @@ class Stage:
     async def start_headroom(self, *flags: str) -> None:
         """Start `headroom controller FLAGS`. Raises StartError."""
         self.chronicle.mark("headroom", " ".join(["headroom controller", *flags]))
-        self._headroom = await Headroom.start(self._cluster.directory, self._cluster.kubeconfig, flags)
+        kubeconfig = self._kubeconfig or self._cluster.kubeconfig
+        self._headroom = await Headroom.start(self._cluster.directory, kubeconfig, flags)
 
     async def stop_headroom(self) -> None:
         """SIGTERM, and it is expected to drain."""

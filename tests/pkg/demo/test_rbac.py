@@ -1,0 +1,104 @@
+"""deploy/rbac.yaml is enough: the play with headroom as its service account, and nothing forbidden in its log."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from pkg.client.client import Client
+from pkg.client.config import load_config
+from pkg.client.errors import AlreadyExists
+from pkg.demo import seed
+from pkg.demo.checks import Report
+from pkg.demo.chronicle import Chronicle
+from pkg.demo.play import perform
+from pkg.demo.scenario import SCENARIO
+from pkg.demo.stage import Stage
+from pkg.demo.watching import Watching
+from pkg.testcluster import processes
+from pkg.testcluster.cluster import EmbeddedCluster
+
+ROOT = Path(__file__).parents[3]
+MANIFEST = ROOT / "deploy" / "rbac.yaml"
+RBAC = "/apis/rbac.authorization.k8s.io/v1"
+PATHS = {
+    "Namespace": "/api/v1/namespaces",
+    "ServiceAccount": "/api/v1/namespaces/{namespace}/serviceaccounts",
+    "ClusterRole": f"{RBAC}/clusterroles",
+    "ClusterRoleBinding": f"{RBAC}/clusterrolebindings",
+    "Role": f"{RBAC}/namespaces/{{namespace}}/roles",
+    "RoleBinding": f"{RBAC}/namespaces/{{namespace}}/rolebindings",
+}
+TOKEN = "/api/v1/namespaces/headroom-system/serviceaccounts/headroom/token"
+
+
+def manifests() -> list[dict[str, Any]]:
+    return list(yaml.safe_load_all(MANIFEST.read_text("utf-8")))
+
+
+async def post(client: Client, path: str, body: dict[str, Any]) -> dict[str, Any]:
+    answer: dict[str, Any] = json.loads(
+        await client.transport.request("POST", path, body=json.dumps(body).encode())
+    )
+    return answer
+
+
+async def account(client: Client, kubeconfig: Path, folder: Path) -> Path:
+    """Apply the manifests; the kubeconfig of the service account."""
+    for body in manifests():
+        try:
+            path = PATHS[body["kind"]].format(namespace=body["metadata"].get("namespace", ""))
+            await post(client, path, body)
+        except AlreadyExists:
+            pass
+    issued = await post(client, TOKEN, {"spec": {"expirationSeconds": 3600}})
+    return with_token(kubeconfig, issued["status"]["token"], folder / "kubeconfig")
+
+
+def with_token(kubeconfig: Path, token: str, own: Path) -> Path:
+    """The same cluster, another user."""
+    content = json.loads(kubeconfig.read_text("utf-8"))
+    content["users"][0]["user"] = {"token": token}
+    own.write_text(json.dumps(content), "utf-8")
+    return own
+
+
+def test_every_binding_is_for_the_service_account_that_is_made() -> None:
+    found = manifests()
+    (made,) = [body["metadata"] for body in found if body["kind"] == "ServiceAccount"]
+    subjects = [subject for body in found for subject in body.get("subjects", ())]
+    assert len(subjects) == 2
+    assert {(subject["name"], subject["namespace"]) for subject in subjects} == {
+        (made["name"], made["namespace"])
+    }
+
+
+def test_nothing_is_allowed_wholesale() -> None:
+    rules = [rule for body in manifests() for rule in body.get("rules", ())]
+    assert rules
+    for rule in rules:
+        assert "*" not in rule["verbs"] + rule["resources"] + rule["apiGroups"]
+
+
+@pytest.mark.cluster
+async def test_the_play_with_no_more_rights_than_these(tmp_path: Path) -> None:
+    began = time.monotonic()
+    chronicle, report = Chronicle(lambda: time.monotonic() - began), Report()
+    with EmbeddedCluster() as cluster:
+        async with (
+            Client(load_config(str(cluster.kubeconfig))) as client,
+            Watching(client, seed.NAMESPACE, chronicle) as watching,
+        ):
+            own = await account(client, cluster.kubeconfig, tmp_path)
+            stage = Stage(cluster, client, chronicle, watching, report, speed=8.0, kubeconfig=own)
+            await perform(stage, [act for act in SCENARIO if act.letter in "ab"])
+            await stage.stop_headroom()
+        log = processes.log_path(cluster.directory, "headroom").read_text("utf-8")
+    assert [str(check) for check in report.checks if not check.ok] == []
+    assert len(report.checks) > 10
+    assert "forbidden" not in log.lower()
