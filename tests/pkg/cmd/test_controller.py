@@ -1,0 +1,317 @@
+"""`headroom controller` as a process, against a scripted API server: its life, its health, its writes."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pkg.api import registry
+from tests.pkg.cmd.rig import Running, ThreadedServer, kubeconfig_for, running, threaded_server
+from tests.scripted_server import (
+    GET,
+    LIST,
+    PATCH,
+    POST,
+    WATCH,
+    body,
+    error,
+    hang,
+    listing,
+    raw,
+    silent,
+    status,
+    watch,
+)
+
+QUOTAS = registry.RESOURCE_QUOTAS.path()
+NAMESPACES = registry.NAMESPACES.path()
+INSTANCES = registry.VIRTUAL_MACHINE_INSTANCES.path()
+MIGRATIONS = registry.VIRTUAL_MACHINE_INSTANCE_MIGRATIONS.path()
+QUOTA = registry.RESOURCE_QUOTAS.path("ns1", "default-abc")
+EVENTS = registry.EVENTS.path("ns1")
+DEFAULT = "resourcequota.management.cattle.io/default-resource-quota"
+
+
+@pytest.fixture
+def server() -> Iterator[ThreadedServer]:
+    """A cluster without anything: every kind that is not scripted is not installed."""
+    with threaded_server() as server:
+        server.server.always(GET, "/version", raw(b'{"gitVersion":"v1.34.0"}'))
+        yield server
+
+
+def has(server: ThreadedServer, path: str, *objects: dict[str, Any], version: str = "10") -> None:
+    """The kind is installed, with these objects, and nothing happens to them."""
+    server.server.always(LIST, path, listing(objects, version))
+    server.server.always(WATCH, path, watch(hang()))
+
+
+def namespace(annotation: str) -> dict[str, Any]:
+    annotations = {"field.cattle.io/resourceQuota": annotation}
+    return {"metadata": {"name": "ns1", "uid": "uid-ns1", "resourceVersion": "5", "annotations": annotations}}
+
+
+def quota(annotations: dict[str, str] | None = None, version: str = "7") -> dict[str, Any]:
+    metadata = {"name": "default-abc", "namespace": "ns1", "uid": "uid-q", "resourceVersion": version}
+    return {
+        "metadata": metadata | {"labels": {DEFAULT: "true"}, "annotations": annotations or {}},
+        "spec": {"hard": {"limits.cpu": "3", "limits.memory": "5000Mi"}},
+    }
+
+
+def vmi() -> dict[str, Any]:
+    resources = {"limits": {"cpu": "2", "memory": "4Gi"}, "requests": {"memory": "2730Mi"}}
+    domain = {"cpu": {"cores": 2}, "resources": resources}
+    metadata = {"name": "vm1", "namespace": "ns1", "uid": "uid-vm1", "resourceVersion": "8"}
+    return {"metadata": metadata, "spec": {"domain": domain}}
+
+
+def vmim() -> dict[str, Any]:
+    metadata = {"name": "m1", "namespace": "ns1", "uid": "uid-m1", "resourceVersion": "9"}
+    return {"metadata": metadata, "spec": {"vmiName": "vm1"}, "status": {"phase": "Pending"}}
+
+
+LIMITS = '{"limit":{"limitsCpu":"3000m","limitsMemory":"5000Mi"}}'
+
+
+def seed(server: ThreadedServer, annotation: str = LIMITS) -> None:
+    """The seed's namespace with a migration that waits."""
+    has(server, NAMESPACES, namespace(annotation))
+    has(server, QUOTAS, quota())
+    has(server, INSTANCES, vmi())
+    has(server, MIGRATIONS, vmim())
+    server.server.always(PATCH, QUOTA, body(quota(version="11")))
+    server.server.always(PATCH, registry.VIRTUAL_MACHINE_INSTANCES.path("ns1", "vm1"), body(vmi()))
+    server.server.always(POST, EVENTS, raw(b"{}"))
+
+
+@pytest.fixture
+def kubeconfig(server: ThreadedServer, tmp_path: Path) -> str:
+    return kubeconfig_for(server.server.url, tmp_path)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_it_runs_until_a_signal_and_exits_0(kubeconfig: str, tmp_path: Path, number: signal.Signals) -> None:
+    with running(kubeconfig, tmp_path) as program:
+        program.wait_ready()
+        program.signal(number)
+        assert program.exit_code() == 0
+        assert "Traceback" not in program.text()
+
+
+def test_a_signal_while_the_server_does_not_answer_at_all(
+    server: ThreadedServer, kubeconfig: str, tmp_path: Path
+) -> None:
+    server.server.always(GET, "/version", silent())
+    with running(kubeconfig, tmp_path) as program:
+        program.wait(lambda: server.seen(GET, "/version"))
+        program.signal(signal.SIGTERM)
+        assert program.exit_code() == 0
+
+
+def test_a_signal_while_a_write_hangs(server: ThreadedServer, kubeconfig: str, tmp_path: Path) -> None:
+    """What is not written is written after the next start."""
+    seed(server)
+    server.server.always(PATCH, QUOTA, silent())
+    with running(kubeconfig, tmp_path) as program:
+        program.wait(lambda: server.seen(PATCH, QUOTA))
+        program.signal(signal.SIGTERM)
+        assert program.exit_code() == 0
+
+
+def test_a_second_signal_ends_it_at_once(server: ThreadedServer, kubeconfig: str, tmp_path: Path) -> None:
+    seed(server)
+    server.server.always(PATCH, QUOTA, silent())
+    with running(kubeconfig, tmp_path) as program:
+        program.wait(lambda: server.seen(PATCH, QUOTA))
+        program.signal(signal.SIGTERM)
+        program.wait(lambda: "draining" in program.text())
+        program.signal(signal.SIGTERM)
+        assert program.exit_code(3) == 128 + signal.SIGTERM
+
+
+def test_it_is_alive_before_and_ready_only_after_its_caches_have_synced(
+    server: ThreadedServer, kubeconfig: str, tmp_path: Path
+) -> None:
+    server.server.always(LIST, QUOTAS, silent())
+    with running(kubeconfig, tmp_path) as program:
+        program.wait(lambda: server.seen(LIST, QUOTAS))
+        assert program.get("/healthz") == (200, "ok")
+        assert program.get("/readyz") == (500, "not synced: resourcequotas\n")
+        server.stop()
+        has(server, QUOTAS)
+        server.start()
+        program.wait_ready()
+
+
+def test_kinds_that_are_not_installed_hold_nobody_up(
+    server: ThreadedServer, kubeconfig: str, tmp_path: Path
+) -> None:
+    has(server, NAMESPACES, namespace(LIMITS))
+    has(server, QUOTAS, quota())
+    server.server.always(PATCH, QUOTA, body(quota(version="11")))
+    with running(kubeconfig, tmp_path) as program:
+        program.wait(lambda: server.seen(PATCH, QUOTA))
+        assert program.get("/readyz") == (200, "ok")
+
+
+def test_the_names_that_dashboards_know(server: ThreadedServer, kubeconfig: str, tmp_path: Path) -> None:
+    seed(server)
+    with running(kubeconfig, tmp_path) as program:
+        program.wait(lambda: server.seen(PATCH, QUOTA))
+        _code, text = program.get("/metrics")
+        for name in (
+            'workqueue_depth{name="resourcequotas"}',
+            'workqueue_adds_total{name="resourcequotas"}',
+            'workqueue_queue_duration_seconds_bucket{le="+Inf",name="resourcequotas"}',
+            'rest_client_requests_total{code="200",',
+            "rest_client_request_duration_seconds_count{",
+            'controller_runtime_reconcile_total{controller="resourceQuotaController",result="success"}',
+            'controller_runtime_reconcile_errors_total{controller="resourceQuotaController"}',
+            'controller_runtime_active_workers{controller="resourceQuotaController"}',
+            'headroom_resourcequota_patches_total{result="written"} 1.0',
+        ):
+            assert name in text, name
+
+
+def test_the_metrics_may_have_an_address_of_their_own(kubeconfig: str, tmp_path: Path) -> None:
+    with running(kubeconfig, tmp_path, "--metrics-bind-address", "127.0.0.1:0") as program:
+        program.wait_ready()
+        assert program.get("/metrics")[0] == 404
+        assert program.text().count("serving on 127.0.0.1:") == 2
+
+
+PATCHES = {
+    "assist": {"harvesterhci.io/migratingUID-uid-vm1": '{"limits.cpu":"2","limits.memory":"4737464313"}'},
+    "takeover": {
+        "harvesterhci.io/migrating-vm1": '{"limits.cpu":"2","limits.memory":"4737464313"}',
+        "harvesterhci.io/skipResourceQuotaAutoScaling": "true",
+        "headroom.harvesterhci.io/owner": "headroom",
+    },
+}
+
+
+@pytest.mark.parametrize("mode", PATCHES)
+def test_one_merge_patch_bound_to_the_version_it_saw(
+    server: ThreadedServer, kubeconfig: str, tmp_path: Path, mode: str
+) -> None:
+    seed(server)
+    with running(kubeconfig, tmp_path, "--mode", mode, "--estimate", "harvester") as program:
+        program.wait(lambda: server.seen(PATCH, QUOTA))
+        request = server.seen(PATCH, QUOTA)[0]
+        assert request.headers["Content-Type"] == "application/merge-patch+json"
+        assert request.json == {
+            "metadata": {"resourceVersion": "7", "annotations": PATCHES[mode]},
+            "spec": {"hard": {"limits.cpu": "5", "limits.memory": "9980344313"}},
+        }
+
+
+def test_a_dry_run_writes_no_quota_and_nothing_else(
+    server: ThreadedServer, kubeconfig: str, tmp_path: Path
+) -> None:
+    seed(server)
+    with running(kubeconfig, tmp_path, "--dry-run", "--estimate", "harvester") as program:
+        program.wait(lambda: "would write" in program.text())
+        time.sleep(0.3)
+        assert "limits.cpu 3 -> 5, limits.memory 5000Mi -> 9980344313" in program.text()
+        assert not server.seen(PATCH)
+        assert not server.seen(POST)
+        assert 'headroom_resourcequota_patches_total{result="dry-run"} 1.0' in program.get("/metrics")[1]
+
+
+def test_an_annotation_that_is_not_json_is_a_warning_event_and_one_line(
+    server: ThreadedServer, kubeconfig: str, tmp_path: Path
+) -> None:
+    seed(server, annotation="{nope")
+    with running(kubeconfig, tmp_path, "--mode", "assist") as program:
+        program.wait(lambda: server.seen(POST, EVENTS))
+        event = server.seen(POST, EVENTS)[0].json
+        assert (event["type"], event["reason"]) == ("Warning", "InvalidResourceQuotaAnnotation")
+        assert event["involvedObject"]["name"] == "default-abc"
+        time.sleep(0.3)
+        assert not server.seen(PATCH, QUOTA)
+        assert len([line for line in program.text().splitlines() if "is not JSON" in line]) == 1
+        assert "Traceback" not in program.text()
+
+
+def test_an_object_that_does_not_decode_is_left_out_and_the_others_are_served(
+    server: ThreadedServer, kubeconfig: str, tmp_path: Path
+) -> None:
+    seed(server)
+    odd = vmim() | {"spec": "not an object"}
+    odd["metadata"] = odd["metadata"] | {"name": "odd"}
+    has(server, MIGRATIONS, odd, vmim())
+    with running(kubeconfig, tmp_path) as program:
+        program.wait(lambda: server.seen(PATCH, QUOTA))
+        assert "odd" in program.text()
+        assert "Traceback" not in program.text()
+
+
+def test_a_server_that_goes_away_and_comes_back_is_waited_for(
+    server: ThreadedServer, kubeconfig: str, tmp_path: Path
+) -> None:
+    has(server, NAMESPACES, namespace(LIMITS))
+    has(server, QUOTAS)
+    with running(kubeconfig, tmp_path) as program:
+        program.wait_ready()
+        server.stop()
+        time.sleep(0.5)
+        assert program.process.poll() is None
+        has(server, QUOTAS, quota(version="99"), version="100")
+        server.server.always(WATCH, QUOTAS, watch(error(410, "Expired")))
+        server.server.always(PATCH, QUOTA, body(quota(version="101")))
+        server.start()
+        program.wait(lambda: server.seen(PATCH, QUOTA), timeout=30)
+        assert "Traceback" not in program.text()
+
+
+def test_an_account_that_may_not_list_is_not_ready_and_says_why(
+    server: ThreadedServer, kubeconfig: str, tmp_path: Path
+) -> None:
+    server.server.always(
+        LIST, QUOTAS, status(403, "Forbidden", 'User "u" cannot list resource "resourcequotas"')
+    )
+    with running(kubeconfig, tmp_path) as program:
+        program.wait(lambda: "cannot list resource" in program.text())
+        assert program.get("/readyz")[0] == 500
+        assert "Traceback" not in program.text()
+
+
+def test_log_lines_may_be_json(server: ThreadedServer, kubeconfig: str, tmp_path: Path) -> None:
+    seed(server)
+    with running(kubeconfig, tmp_path, "--log-format", "json", "-v") as program:
+        program.wait(lambda: server.seen(PATCH, QUOTA))
+        program.signal(signal.SIGTERM)
+        assert program.exit_code() == 0
+        lines = [json.loads(line) for line in program.text().splitlines()]
+    assert {"time", "level", "logger", "message"} <= set(lines[0])
+    assert any("limits.cpu 3 -> " in line["message"] for line in lines)
+
+
+def test_a_write_that_is_refused_is_tried_again_and_costs_the_program_nothing(
+    server: ThreadedServer, kubeconfig: str, tmp_path: Path
+) -> None:
+    seed(server)
+    server.server.script(
+        PATCH, QUOTA, status(500, "InternalError", "etcd is away"), status(403, "Forbidden", "not yet")
+    )
+    with running(kubeconfig, tmp_path) as program:
+        program.wait(lambda: len(server.seen(PATCH, QUOTA)) >= 3)
+        assert "etcd is away" in program.text()
+        assert "Traceback" not in program.text()
+        assert program.get("/healthz") == (200, "ok")
+
+
+def test_running_is_a_program_of_its_own(kubeconfig: str, tmp_path: Path) -> None:
+    program = Running(kubeconfig, tmp_path)
+    try:
+        program.wait_ready()
+    finally:
+        program.kill()
+    assert program.process.returncode == -signal.SIGKILL

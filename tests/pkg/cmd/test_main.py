@@ -1,0 +1,284 @@
+"""The command line: exit codes, and one line on stderr for everything that goes wrong."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import typer
+
+from pkg.client.errors import ConfigError, Forbidden
+from pkg.cmd import main
+from pkg.generic.errors import BindError
+from tests.pkg.cmd.rig import (
+    COMMAND,
+    ROOT,
+    Call,
+    ThreadedServer,
+    calls,
+    free_port,
+    kubeconfig_for,
+    threaded_server,
+)
+from tests.pkg.util.resourcequota.world import sentences
+from tests.scripted_server import GET, raw, status
+
+
+@pytest.fixture
+def call(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Call:
+    return calls(capfd, monkeypatch)
+
+
+@pytest.fixture
+def server() -> Iterator[ThreadedServer]:
+    with threaded_server() as server:
+        yield server
+
+
+WRONG_CALLS = {
+    "an unknown command": (["fly"], "No such command 'fly'"),
+    "an unknown flag": (["controller", "--fast"], "No such option: --fast"),
+    "an unknown mode": (["controller", "--mode", "alone"], "'alone' is not one of 'takeover', 'assist'"),
+    "an unknown estimate": (["controller", "--estimate", "guess"], "'guess' is not one of"),
+    "no workers": (["controller", "--workers", "0"], "--workers"),
+    "workers that are no number": (["controller", "--workers", "many"], "--workers"),
+    "a flag without its value": (["controller", "--mode"], "--mode"),
+    "an argument too many": (["release", "everything"], "everything"),
+    "an unknown log format": (["release", "--log-format", "xml"], "'xml' is not one of 'text', 'json'"),
+    "an unknown KubeVirt release": (["controller", "--kubevirt-profile", "latest"], "'latest'"),
+    "a negative hold": (["controller", "--hold-limit", "-1"], "--hold-limit"),
+}
+
+
+@sentences(WRONG_CALLS)
+def test_a_wrong_call_is_one_line_and_exit_2(case: tuple[list[str], str], call: Call) -> None:
+    arguments, message = case
+    result = call(*arguments)
+    assert result.code == 2
+    assert message in result.said_in_one_line()
+    assert result.out == ""
+
+
+def test_without_a_command_help_is_shown_and_the_exit_is_2(call: Call) -> None:
+    result = call()
+    assert result.code == 2
+    assert "controller" in result.out + result.err
+    assert "Traceback" not in result.err
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["controller", "--help"], ["release", "--help"]])
+def test_help_exits_0(call: Call, arguments: list[str]) -> None:
+    result = call(*arguments)
+    assert (result.code, result.err) == (0, "")
+    assert "Usage: headroom" in result.out
+
+
+COMMANDS = ["controller", "release"]
+
+NO_KUBECONFIG = {
+    "a file that does not exist": (None, "no-such-file"),
+    "a file that is no YAML": ("{{{", "kubeconfig"),
+    "an empty file": ("", "kubeconfig"),
+    "a file of something else": ("just text", "kubeconfig"),
+    "a file without contexts": ("apiVersion: v1\nkind: Config\n", "kubeconfig"),
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@sentences(NO_KUBECONFIG)
+def test_a_kubeconfig_that_cannot_be_used(
+    case: tuple[str | None, str], command: str, call: Call, tmp_path: Path
+) -> None:
+    text, named = case
+    path = tmp_path / ("no-such-file" if text is None else "kubeconfig")
+    if text is not None:
+        path.write_text(text)
+    result = call(command, "--kubeconfig", str(path))
+    assert result.code == 2
+    assert named in result.said_in_one_line()
+    assert result.seconds < 5
+
+
+def test_no_cluster_at_all(call: Call, tmp_path: Path) -> None:
+    result = call("controller", HOME=str(tmp_path))
+    assert result.code == 2
+    assert result.said_in_one_line().startswith("no cluster is configured: give --kubeconfig")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_server_that_nobody_reaches_is_one_line_and_exit_1(
+    command: str, call: Call, tmp_path: Path
+) -> None:
+    port = free_port()
+    result = call(command, "--kubeconfig", kubeconfig_for(f"http://127.0.0.1:{port}", tmp_path))
+    assert result.code == 1
+    assert f"127.0.0.1:{port}" in result.said_in_one_line()
+    assert result.seconds < 10
+
+
+def test_a_host_name_that_does_not_resolve(call: Call, tmp_path: Path) -> None:
+    result = call("release", "--kubeconfig", kubeconfig_for("http://no-such-host.invalid:6443", tmp_path))
+    assert result.code == 1
+    assert "no-such-host.invalid" in result.said_in_one_line()
+
+
+REFUSALS = {
+    "credentials that nobody knows": (status(401, "Unauthorized", "Unauthorized"), "Unauthorized"),
+    "an account that may not": (
+        status(403, "Forbidden", 'User "u" cannot get path "/version"'),
+        "cannot get path",
+    ),
+    "a proxy's page instead of an answer": (raw(b"<html>\n<b>Bad\n gateway</b>", 502), "Bad gateway"),
+}
+
+
+@sentences(REFUSALS)
+def test_a_server_that_refuses_is_one_line_and_exit_1(
+    case: tuple[object, str], call: Call, server: ThreadedServer, tmp_path: Path
+) -> None:
+    reply, message = case
+    server.server.always(GET, "/version", reply)  # type: ignore[arg-type]
+    result = call(
+        "controller",
+        "--health-bind-address",
+        "0",
+        "--kubeconfig",
+        kubeconfig_for(server.server.url, tmp_path),
+    )
+    assert result.code == 1
+    assert message in result.said_in_one_line()
+
+
+BIND_ADDRESSES = {
+    "no address at all": "nowhere",
+    "a port that is none": "127.0.0.1:http",
+    "a port out of range": "127.0.0.1:99999",
+}
+
+
+@sentences(BIND_ADDRESSES)
+def test_an_address_that_is_none_is_exit_2(
+    case: str, call: Call, server: ThreadedServer, tmp_path: Path
+) -> None:
+    server.server.always(GET, "/version", raw(b"{}"))
+    url = kubeconfig_for(server.server.url, tmp_path)
+    result = call("controller", "--kubeconfig", url, "--health-bind-address", case)
+    assert result.code == 2
+    assert case in result.err.splitlines()[-1]
+    assert "Traceback" not in result.err
+
+
+def test_an_address_that_is_taken_is_exit_2(call: Call, server: ThreadedServer, tmp_path: Path) -> None:
+    server.server.always(GET, "/version", raw(b"{}"))
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        url = kubeconfig_for(server.server.url, tmp_path)
+        result = call("controller", "--kubeconfig", url, "--health-bind-address", address)
+    assert result.code == 2
+    assert result.said_in_one_line() == f"cannot listen on {address}: Address already in use"
+
+
+ENVIRONMENT = {
+    "HEADROOM_MODE": ("alone", "'alone' is not one of"),
+    "HEADROOM_ESTIMATE": ("guess", "'guess' is not one of"),
+    "HEADROOM_WORKERS": ("0", "HEADROOM_WORKERS"),
+    "HEADROOM_KUBECONFIG": ("/no/such/file", "/no/such/file"),
+    "HEADROOM_HEALTH_BIND_ADDRESS": ("nowhere", "nowhere"),
+    "HEADROOM_METRICS_BIND_ADDRESS": ("nowhere", "nowhere"),
+    "HEADROOM_LOG_FORMAT": ("xml", "'xml' is not one of"),
+    "HEADROOM_HOLD_LIMIT": ("soon", "HEADROOM_HOLD_LIMIT"),
+    "HEADROOM_RENDER_DEFAULT_QUOTA": ("perhaps", "HEADROOM_RENDER_DEFAULT_QUOTA"),
+    "KUBECONFIG": ("/no/such/file", "/no/such/file"),
+}
+
+
+@pytest.mark.parametrize("variable", ENVIRONMENT)
+def test_every_flag_is_an_environment_variable_too(
+    variable: str, call: Call, server: ThreadedServer, tmp_path: Path
+) -> None:
+    server.server.always(GET, "/version", raw(b"{}"))
+    env = {"HEADROOM_HEALTH_BIND_ADDRESS": "127.0.0.1:0"}
+    if "KUBECONFIG" not in variable:
+        env["KUBECONFIG"] = kubeconfig_for(server.server.url, tmp_path)
+    value, message = ENVIRONMENT[variable]
+    result = call("controller", **env | {variable: value})
+    assert result.code == 2
+    assert message in result.err.splitlines()[-1]
+
+
+FAILURES = {
+    "a wrong configuration": (ConfigError("no such context"), 2, "no such context"),
+    "an address that cannot be listened on": (BindError("cannot listen"), 2, "cannot listen"),
+    "the server's refusal": (Forbidden("not you", status=403), 1, "not you"),
+    "the operating system's": (FileNotFoundError(2, "No such file", "x"), 1, "[Errno 2] No such file: 'x'"),
+    "a bug names its class": (KeyError("name"), 1, "KeyError: 'name'"),
+    "a text of several lines becomes one": (Forbidden("a\n  b\tc"), 1, "a b c"),
+}
+
+
+@sentences(FAILURES)
+def test_what_a_command_raises_is_one_line(
+    case: tuple[Exception, int, str], call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    error, code, line = case
+
+    def fail(**_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(main, "app", fail)
+    result = call("anything")
+    assert (result.code, result.said_in_one_line()) == (code, line)
+
+
+def test_a_developer_may_ask_for_the_traceback(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(**_: object) -> None:
+        raise KeyError("name")
+
+    monkeypatch.setattr(main, "app", fail)
+    with pytest.raises(KeyError):
+        call("anything", HEADROOM_TRACEBACK="1")
+
+
+INTERRUPTIONS = {
+    "Ctrl-C": (KeyboardInterrupt(), 130),
+    "an abort at a prompt": (typer.Abort(), 130),
+    "typer's exit": (typer.Exit(7), 7),
+    "an exit of the process": (SystemExit(3), 3),
+    "a reader that went away": (BrokenPipeError(), 1),
+}
+
+
+@sentences(INTERRUPTIONS)
+def test_an_interruption_is_a_code_and_no_text(
+    case: tuple[BaseException, int], call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    error, code = case
+
+    def fail(**_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(main, "app", fail)
+    monkeypatch.setattr(sys, "stdout", sys.stdout)
+    result = call("anything")
+    assert (result.code, result.err) == (code, "")
+
+
+def test_the_program_itself_exits_with_the_code(tmp_path: Path) -> None:
+    """Through the entry point, as a process."""
+    done = subprocess.run(
+        [*COMMAND, "controller", "--kubeconfig", str(tmp_path / "no-such-file")],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+    )
+    assert done.returncode == 2
+    assert len(done.stderr.splitlines()) == 1
+    assert "no-such-file" in done.stderr

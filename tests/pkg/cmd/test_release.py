@@ -1,0 +1,101 @@
+"""`headroom release` against a scripted API server: what it asks, what it writes, what it says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pkg.api import registry
+from tests.pkg.cmd.rig import Call, ThreadedServer, calls, kubeconfig_for, threaded_server
+from tests.scripted_server import GET, LIST, PATCH, body, listing, status
+
+QUOTAS = registry.RESOURCE_QUOTAS.path()
+MARKS = {"harvesterhci.io/skipResourceQuotaAutoScaling": "true", "headroom.harvesterhci.io/owner": "headroom"}
+LIMITS = '{"limit":{"limitsCpu":"3","limitsMemory":"5000Mi"}}'
+
+
+def quota(namespace: str, annotations: dict[str, str], hard: dict[str, str] | None = None) -> dict[str, Any]:
+    labels = {"resourcequota.management.cattle.io/default-resource-quota": "true"}
+    metadata = {"name": "q", "namespace": namespace, "uid": f"uid-{namespace}", "resourceVersion": "7"}
+    return {
+        "metadata": metadata | {"labels": labels, "annotations": annotations},
+        "spec": {"hard": hard or {"limits.cpu": "3", "limits.memory": "5000Mi"}},
+    }
+
+
+@pytest.fixture
+def server() -> Iterator[ThreadedServer]:
+    with threaded_server() as server:
+        yield server
+
+
+@pytest.fixture
+def call(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Call:
+    return calls(capfd, monkeypatch)
+
+
+def given(server: ThreadedServer, *quotas: dict[str, Any]) -> None:
+    """A cluster with these quotas, without KubeVirt."""
+    server.server.always(LIST, QUOTAS, listing(quotas, "10"))
+    server.server.always(LIST, registry.NAMESPACES.path(), listing([], "10"))
+    for each in quotas:
+        name = each["metadata"]["namespace"]
+        annotations = {"field.cattle.io/resourceQuota": LIMITS}
+        there = {"metadata": {"name": name, "uid": name, "resourceVersion": "1", "annotations": annotations}}
+        server.server.always(GET, registry.NAMESPACES.path(name=name), body(there))
+        server.server.always(PATCH, registry.RESOURCE_QUOTAS.path(name, "q"), body(each))
+
+
+def test_what_is_ours_is_given_back_with_one_patch_each(
+    server: ThreadedServer, call: Call, tmp_path: Path
+) -> None:
+    raised = {"limits.cpu": "5", "limits.memory": "9980344313"}
+    entry = {"harvesterhci.io/migrating-gone": '{"limits.cpu":"2","limits.memory":"4737464313"}'}
+    given(server, quota("a", MARKS), quota("b", {}), quota("c", MARKS | entry, raised))
+    result = call("release", "--kubeconfig", kubeconfig_for(server.server.url, tmp_path))
+    assert result.code == 0, result.err
+    assert result.out.splitlines() == ["released a/q", "released c/q", "2 resource quotas released"]
+    removed = dict.fromkeys(MARKS)
+    order = {"harvesterhci.io/migratingScalingResyncNeeded": "true"}
+    patches = {request.path: request.json for request in server.seen(PATCH)}
+    assert patches == {
+        "/api/v1/namespaces/a/resourcequotas/q": {
+            "metadata": {"resourceVersion": "7", "annotations": {**removed, **order}}
+        },
+        "/api/v1/namespaces/c/resourcequotas/q": {
+            "metadata": {
+                "resourceVersion": "7",
+                "annotations": {**removed, **order, "harvesterhci.io/migrating-gone": None},
+            },
+            "spec": {"hard": {"limits.cpu": "3", "limits.memory": "5000Mi"}},
+        },
+    }
+
+
+def test_nothing_that_is_ours_is_nothing_to_do(server: ThreadedServer, call: Call, tmp_path: Path) -> None:
+    given(server, quota("b", {"harvesterhci.io/skipResourceQuotaAutoScaling": "true"}))
+    result = call("release", "--kubeconfig", kubeconfig_for(server.server.url, tmp_path))
+    assert (result.code, result.out) == (0, "0 resource quotas released\n")
+    assert not server.seen(PATCH)
+
+
+def test_a_quota_that_goes_away_does_not_keep_the_others(
+    server: ThreadedServer, call: Call, tmp_path: Path
+) -> None:
+    given(server, quota("a", MARKS), quota("b", MARKS))
+    server.server.always(PATCH, "/api/v1/namespaces/a/resourcequotas/q", status(404, "NotFound"))
+    result = call("release", "--kubeconfig", kubeconfig_for(server.server.url, tmp_path))
+    assert (result.code, result.out) == (0, "released b/q\n1 resource quotas released\n")
+
+
+@pytest.mark.parametrize("route", [(LIST, QUOTAS), (PATCH, "/api/v1/namespaces/a/resourcequotas/q")])
+def test_an_account_that_may_not_is_one_line_and_exit_1(
+    server: ThreadedServer, call: Call, tmp_path: Path, route: tuple[str, str]
+) -> None:
+    given(server, quota("a", MARKS))
+    server.server.always(*route, status(403, "Forbidden", 'User "u" cannot do that'))
+    result = call("release", "--kubeconfig", kubeconfig_for(server.server.url, tmp_path))
+    assert (result.code, result.said_in_one_line()) == (1, 'User "u" cannot do that')
