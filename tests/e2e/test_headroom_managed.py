@@ -11,7 +11,7 @@ import pytest
 from pkg.testcluster.cluster import Cluster
 from tests.e2e.api import Api, eventually
 from tests.e2e.conftest import StartController
-from tests.e2e.headroom.scene import Scene, hards, plus
+from tests.e2e.headroom.scene import LASTING, Scene, hards, plus
 from tests.e2e.headroom.stage import Stage, stage
 from tests.e2e.tenant import by_value
 
@@ -67,10 +67,11 @@ class TestManaged:
         scene.patch_quota({"spec": {"hard": ONE}}, "team")
         eventually(lambda: base_of(scene, "team") == by_value(ONE))
         scene.wait_counted("team")
-        migration = scene.migrate("vm1", phase_seconds="Running=2")
+        migration = scene.migrate("vm1", phase_seconds=LASTING)
         scene.wait_phase(migration, "Running")
         assert scene.hard("team") == by_value(TWO)
         assert base_of(scene, "team") == by_value(ONE), "what is raised is not the base"
+        scene.hurry(migration)
         scene.succeed(migration)
         scene.settle(ONE, "team")
         scene.patch_quota({"spec": {"hard": TWO | {"services": "3"}}}, "team")
@@ -81,9 +82,10 @@ class TestManaged:
         on.run()
         scene = on.scene().start("vm1")
         scene.make_quota("team", ONE, managed=True)
-        migration = scene.migrate("vm1", phase_seconds="Running=4")
+        migration = scene.migrate("vm1", phase_seconds=LASTING)
         scene.wait_phase(migration, "Running")
         on.kill()
+        scene.hurry(migration)
         scene.succeed(migration)
         eventually(lambda: len(scene.counting()) == 1, 30)
         assert scene.hard("team") == by_value(TWO)
@@ -121,7 +123,7 @@ class TestMaxExtra:
     def begin(self, scene: Scene) -> tuple[str, str]:
         """The first migration runs, the second has been asked for."""
         scene.start(*self.VMS)
-        first = scene.migrate("vm1", phase_seconds="Running=4")
+        first = scene.migrate("vm1", phase_seconds=LASTING)
         scene.wait_phase(first, "Running")
         return first, scene.migrate("vm2")
 
@@ -142,6 +144,7 @@ class TestMaxExtra:
             )
             eventually(lambda: scene.is_refused(second))
             assert scene.phase(first) == "Running"
+            scene.hurry(first)
             scene.succeed(first, second)
             scene.settle(TWO)
             raised = plus(by_value(TWO), by_value(ONE))
@@ -156,6 +159,7 @@ class TestMaxExtra:
         scene.wait_phase(second, "Succeeded")
         assert scene.phase(first) == "Running"
         assert scene.events("MaxExtraReached") == []
+        scene.hurry(first)
         scene.succeed(first)
         scene.settle(TWO)
 

@@ -10,7 +10,7 @@ from pkg.testcluster.cluster import Cluster
 from pkg.util.quantity import Quantity
 from tests.e2e.api import Api, Raw, eventually
 from tests.e2e.conftest import StartController
-from tests.e2e.headroom.scene import Amounts, Scene, hards, plus
+from tests.e2e.headroom.scene import LASTING, Amounts, Scene, hards, plus
 from tests.e2e.headroom.shapes import SHAPES, Shape
 from tests.e2e.headroom.stage import Stage, stage
 from tests.e2e.tenant import by_value
@@ -112,11 +112,12 @@ def test_scoped_quotas_are_raised_for_the_pods_they_count(on: Stage, high: str) 
     assert scene.used("high") == scene.used("others") == one, "the numbers of this test"
     matching = {"vm1": {"others", "burstable", "forever"}, "vm2": {"high", "burstable", "forever"}}
     for vm, raised in matching.items():
-        migration = scene.migrate(vm, phase_seconds="Running=1.5")
+        migration = scene.migrate(vm, phase_seconds=LASTING)
         scene.wait_phase(migration, "Running")
         for name, (_, base) in quotas.items():
             assert scene.hard(name) == (plus(base, one) if name in raised else base), (vm, name)
             assert len(scene.entries(name)) == (name in raised), (vm, name)
+        scene.hurry(migration)
         scene.succeed(migration)
         for name, (_, base) in quotas.items():
             scene.settle(base, name)
