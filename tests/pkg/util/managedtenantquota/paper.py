@@ -1,0 +1,247 @@
+"""A namespace with a budget on paper: its quotas, VMs, migrations and lock, and what one step makes of them.
+
+Everything is the seed's unless a test says otherwise: VM vm1 with limits 2 / 4Gi, its pod counts SIDE.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+
+from pkg.api.admissionregistration import ValidatingWebhookConfiguration
+from pkg.api.core import Pod, ResourceQuota
+from pkg.api.kubevirt import KubeVirtConfiguration, VirtualMachineInstance, VirtualMachineInstanceMigration
+from pkg.api.meta import RawResourceList
+from pkg.api.mtq import VirtualMachineMigrationResourceQuota
+from pkg.util.managedtenantquota.lock import Lock, lock_body, lock_webhook, recognise
+from pkg.util.managedtenantquota.model import Memory, Observed, Policy, Surroundings
+from pkg.util.managedtenantquota.sequence import (
+    Clear,
+    Decision,
+    MakeLock,
+    MendLock,
+    Raise,
+    Restore,
+    Save,
+    Step,
+    Unlock,
+    Wait,
+    decide,
+)
+from pkg.util.resource_list import format_resource_list
+from pkg.util.resourcequota.model import Rendering
+from pkg.util.resourcequota.usage import pod_usage
+from tests.pkg.util.resourcequota.pods import AT_1_5, launcher
+from tests.pkg.util.resourcequota.world import vmi, vmim
+
+NOW = 1_800_000_000.0
+SIDE = format_resource_list(pod_usage(launcher()))
+"""What the seed's launcher pod counts, by every name."""
+FULL = {"limits.cpu": SIDE["limits.cpu"], "limits.memory": SIDE["limits.memory"]}
+"""A quota that one side fills."""
+TWICE = {"limits.cpu": "4030m", "limits.memory": str(2 * 4797464313)}
+ENOUGH = {"limits.cpu": "3", "limits.memory": "5Gi"}
+RAISED = {"limits.cpu": "5015m", "limits.memory": str(4797464313 + 5 * 2**30)}
+WHERE = {"url": "https://127.0.0.1:9443/lock", "caBundle": "Q0E="}
+HOOK = lock_webhook("ns1", WHERE, holders=["me"], virt_controllers=["virt"])
+
+
+def quota(
+    hard: RawResourceList | None = None,
+    used: RawResourceList | None = None,
+    *,
+    name: str = "quota",
+    enforced: RawResourceList | None = None,
+    annotations: Mapping[str, str] | None = None,
+    **spec: Any,
+) -> ResourceQuota:
+    """Filled by one side unless told otherwise; `enforced` is status.hard where that lags behind."""
+    hard = FULL if hard is None else hard
+    metadata = {"name": name, "namespace": "ns1", "uid": f"uid-{name}", "resourceVersion": "7"}
+    body = {
+        "metadata": {**metadata, "annotations": dict(annotations or {})},
+        "spec": {"hard": dict(hard), **spec},
+        "status": {"hard": dict(enforced or hard), "used": dict(FULL if used is None else used)},
+    }
+    return msgspec.convert(body, ResourceQuota)
+
+
+def budget(
+    additional: RawResourceList | None = None,
+    *,
+    saved: Mapping[str, RawResourceList] | None = None,
+    members: Mapping[str, Sequence[str]] | None = None,
+    added: RawResourceList | None = None,
+    name: str = "budget",
+    **metadata: Any,
+) -> VirtualMachineMigrationResourceQuota:
+    """`saved`: quota to original spec.hard, as its status has it."""
+    status: dict[str, Any] = {}
+    if saved is not None:
+        status["originalBlockingResourceQuotas"] = [
+            {"name": each, "spec": {"hard": dict(hard)}} for each, hard in saved.items()
+        ]
+        status["migrationsToBlockingResourceQuotas"] = {
+            each: list(quotas) for each, quotas in (members or {"migration-of-vm1": list(saved)}).items()
+        }
+        status["additionalMigrationResources"] = dict(added or additional or ENOUGH)
+    elif added is not None:
+        status["additionalMigrationResources"] = dict(added)
+    body = {
+        "metadata": {
+            "name": name,
+            "namespace": "ns1",
+            "uid": f"uid-{name}",
+            "resourceVersion": "9",
+            **metadata,
+        },
+        "spec": {"additionalMigrationResources": dict(ENOUGH if additional is None else additional)},
+        "status": status,
+    }
+    return msgspec.convert(body, VirtualMachineMigrationResourceQuota)
+
+
+def lock(age: float = 1.0, hook: Mapping[str, Any] = HOOK) -> Lock:
+    """Ours, `age` seconds old."""
+    body = lock_body("ns1", hook, now=NOW - age, holder="headroom (me) on host", reason="vm1")
+    body["metadata"] |= {"uid": "uid-lock", "resourceVersion": "11"}
+    found = recognise(msgspec.convert(body, ValidatingWebhookConfiguration))
+    assert found is not None
+    return found
+
+
+def refused(vm: str = "vm1", **more: Any) -> VirtualMachineInstanceMigration:
+    """A migration whose target pod quota has refused."""
+    return vmim("Pending", vm, **{"refused": True, **more})
+
+
+def running_vmi(vm: str = "vm1", node: str = "node-1", **more: Any) -> VirtualMachineInstance:
+    return vmi(vm, nodeName=node, **more)
+
+
+def source(vm: str = "vm1") -> Pod:
+    """The pod that a VM runs in."""
+    return launcher(running_vmi(vm))
+
+
+def target(migration: VirtualMachineInstanceMigration, phase: str = "Pending") -> Pod:
+    """The migration's target pod."""
+    vm = migration.spec.vmi_name
+    return launcher(running_vmi(vm), node="node-2", migration=migration, phase=phase)
+
+
+def surroundings(
+    migrations: Sequence[VirtualMachineInstanceMigration] | None = None,
+    *,
+    instances: Sequence[VirtualMachineInstance] | None = None,
+    pods: Sequence[Pod] | None = None,
+    running: Sequence[str] = (),
+    rendering: Rendering = AT_1_5,
+    parallel: Mapping[str, int] | None = None,
+) -> Surroundings:
+    """One refused migration unless told otherwise; every VM has its VMI and its source pod."""
+    migrations = [refused()] if migrations is None else migrations
+    vms = sorted({migration.spec.vmi_name for migration in migrations})
+    found = [running_vmi(vm) for vm in vms] if instances is None else instances
+    if parallel is not None:
+        configuration = msgspec.convert({"migrations": dict(parallel)}, KubeVirtConfiguration)
+        rendering = replace(rendering, kubevirt=configuration)
+    return Surroundings(
+        migrations=migrations,
+        instances={instance.name: instance for instance in found},
+        pods=[source(vm) for vm in vms] if pods is None else pods,
+        rendering=rendering,
+        running=[frozenset([node]) for node in running],
+    )
+
+
+def observed(
+    quotas: Sequence[ResourceQuota] | None = None,
+    budgets: Sequence[VirtualMachineMigrationResourceQuota] | None = None,
+    around: Surroundings | None = None,
+    *,
+    lock: Lock | None = None,
+    exists: bool = True,
+    memory: Memory | None = None,
+    now: float = NOW,
+    why_not: str = "",
+) -> Observed:
+    """As the API server shows it; with `why_not` it cannot be locked."""
+    return Observed(
+        namespace="ns1",
+        exists=exists,
+        budgets=[budget()] if budgets is None else budgets,
+        lock=lock,
+        quotas=[quota()] if quotas is None else quotas,
+        surroundings=around or surroundings(),
+        now=now,
+        can_lock=not why_not,
+        why_not=why_not,
+        wanted_lock=None if why_not else HOOK,
+        memory=memory or Memory(),
+    )
+
+
+def next_step(observed: Observed, policy: Policy | None = None) -> Step:
+    return decide(observed, policy or Policy()).step
+
+
+def decision(observed: Observed, policy: Policy | None = None) -> Decision:
+    return decide(observed, policy or Policy())
+
+
+def after(observed: Observed, step: Step) -> Observed:
+    """What stands once the step is written, and the controller manager has looked."""
+    match step:
+        case MakeLock() | MendLock():
+            return replace(observed, lock=lock(age=NOW - observed.now))
+        case Save() | Clear():
+            status = merged(msgspec.to_builtins(step.budget.status), step.patch["status"])
+            typed = msgspec.convert(status, type(step.budget.status))
+            written = msgspec.structs.replace(step.budget, status=typed)
+            return replace(
+                observed, budgets=[written if b.name == written.name else b for b in observed.budgets]
+            )
+        case Raise() | Restore():
+            hard = {**step.quota.hard, **step.hard}
+            spec = msgspec.structs.replace(step.quota.spec, hard=hard)
+            done = msgspec.structs.replace(
+                step.quota, spec=spec, status=msgspec.structs.replace(step.quota.status, hard=hard)
+            )
+            return replace(observed, quotas=[done if q.name == done.name else q for q in observed.quotas])
+        case Unlock():
+            return replace(observed, lock=None)
+        case Wait():
+            return observed
+
+
+def walked(observed: Observed, policy: Policy | None = None, most: int = 50) -> tuple[list[str], Observed]:
+    """The names of the steps until there is nothing to write; short waits pass."""
+    names: list[str] = []
+    for _ in range(most):
+        made = decide(observed, policy or Policy())
+        observed = replace(observed, memory=made.memory)
+        if isinstance(made.step, Wait):
+            if made.step.seconds is None or made.step.seconds > 0.5:
+                return names, observed
+            observed = replace(observed, now=observed.now + max(0.01, made.step.seconds))
+            continue
+        names.append(type(made.step).__name__)
+        observed = after(observed, made.step)
+    raise AssertionError(f"no end: {names}")
+
+
+def merged(target: Any, patch: Any) -> Any:
+    """RFC 7396."""
+    if not isinstance(patch, Mapping):
+        return patch
+    result = dict(target) if isinstance(target, Mapping) else {}
+    for key, value in patch.items():
+        if value is None:
+            result.pop(key, None)
+        else:
+            result[key] = merged(result.get(key), value)
+    return result

@@ -1,0 +1,159 @@
+"""What is added to a quota, what it goes back to, and what quota admission refuses."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import pytest
+
+from pkg.api.meta import RawResourceList
+from pkg.util.managedtenantquota.budget import exceeded, is_enforced, to_raise, to_restore, with_budget
+from pkg.util.quantity import Quantity, QuantityError
+from pkg.util.resource_list import parse_resource_list
+from tests.pkg.util.resourcequota.world import by_value, sentences
+
+
+class Raising(NamedTuple):
+    original: RawResourceList
+    additional: RawResourceList
+    now: RawResourceList
+    change: RawResourceList
+
+
+@sentences(
+    {
+        "what both name is added": Raising(
+            {"limits.cpu": "3"}, {"limits.cpu": "2"}, {"limits.cpu": "3"}, {"limits.cpu": "5"}
+        ),
+        "what only the quota names stays": Raising({"pods": "3"}, {"limits.cpu": "2"}, {"pods": "3"}, {}),
+        "what only the budget names is not put in": Raising(
+            {"limits.cpu": "3"}, {"limits.memory": "1Gi"}, {"limits.cpu": "3"}, {}
+        ),
+        "another name of the same thing is another name": Raising(
+            {"cpu": "3"}, {"requests.cpu": "2"}, {"cpu": "3"}, {}
+        ),
+        "what is raised already is not raised again": Raising(
+            {"limits.cpu": "3"}, {"limits.cpu": "2"}, {"limits.cpu": "5000m"}, {}
+        ),
+        "a half raised quota is raised the rest of the way": Raising(
+            {"limits.cpu": "3", "pods": "1"},
+            {"limits.cpu": "2", "pods": "1"},
+            {"limits.cpu": "5", "pods": "1"},
+            {"pods": "2"},
+        ),
+        "under the lock what somebody else wrote is no limit to start from": Raising(
+            {"limits.cpu": "3"}, {"limits.cpu": "2"}, {"limits.cpu": "4"}, {"limits.cpu": "5"}
+        ),
+        "numbers are quantities too": Raising({"pods": 3}, {"pods": 1}, {"pods": 3}, {"pods": "4"}),
+        "a resource that somebody took out is not put back": Raising(
+            {"limits.cpu": "3", "pods": "1"}, {"pods": "1"}, {"limits.cpu": "3"}, {}
+        ),
+    }
+)
+def test_raising(case: Raising) -> None:
+    assert by_value(to_raise(case.now, case.original, case.additional)) == by_value(case.change)
+
+
+class Restoring(NamedTuple):
+    original: RawResourceList
+    additional: RawResourceList
+    now: RawResourceList
+    locked: RawResourceList
+    unlocked: RawResourceList
+
+
+ORIGINAL, ADDED, UP = {"limits.cpu": "3", "pods": "5"}, {"limits.cpu": "2"}, {"limits.cpu": "5", "pods": "5"}
+
+
+@sentences(
+    {
+        "what was raised goes back": Restoring(ORIGINAL, ADDED, UP, {"limits.cpu": "3"}, {"limits.cpu": "3"}),
+        "what was not raised stays": Restoring(ORIGINAL, ADDED, ORIGINAL, {}, {}),
+        "another spelling is the same": Restoring(
+            ORIGINAL, ADDED, {"limits.cpu": "3000m", "pods": "5"}, {}, {}
+        ),
+        "what somebody wrote in between stays only without a lock": Restoring(
+            ORIGINAL, ADDED, {"limits.cpu": "10", "pods": "5"}, {"limits.cpu": "3"}, {}
+        ),
+        "of two resources the one that is ours goes back": Restoring(
+            ORIGINAL,
+            ADDED,
+            {"limits.cpu": "5", "pods": "7"},
+            {"limits.cpu": "3", "pods": "5"},
+            {"limits.cpu": "3"},
+        ),
+        "what somebody took out is not put back": Restoring(ORIGINAL, ADDED, {"pods": "5"}, {}, {}),
+        "what somebody put in stays": Restoring(
+            ORIGINAL, ADDED, {**UP, "secrets": "1"}, {"limits.cpu": "3"}, {"limits.cpu": "3"}
+        ),
+        "another installation's budget has changed since it raised": Restoring(
+            ORIGINAL, {"limits.cpu": "1"}, UP, {"limits.cpu": "3"}, {}
+        ),
+    }
+)
+def test_restoring(case: Restoring) -> None:
+    locked = to_restore(case.now, case.original, case.additional, locked=True)
+    unlocked = to_restore(case.now, case.original, case.additional, locked=False)
+    assert by_value(locked) == by_value(case.locked)
+    assert by_value(unlocked) == by_value(case.unlocked)
+
+
+def test_raised_and_restored_is_as_before() -> None:
+    raised = {**ORIGINAL, **to_raise(ORIGINAL, ORIGINAL, ADDED)}
+    for locked in (True, False):
+        back = {**raised, **to_restore(raised, ORIGINAL, ADDED, locked=locked)}
+        assert by_value(back) == by_value(ORIGINAL)
+
+
+class Checking(NamedTuple):
+    need: RawResourceList
+    used: RawResourceList
+    hard: RawResourceList
+    refused: list[str]
+
+
+@sentences(
+    {
+        "what fits exactly fits": Checking({"limits.cpu": "2"}, {"limits.cpu": "3"}, {"limits.cpu": "5"}, []),
+        "a thousandth too much is refused": Checking(
+            {"limits.cpu": "2001m"}, {"limits.cpu": "3"}, {"limits.cpu": "5"}, ["limits.cpu"]
+        ),
+        "a quota that is exceeded already does not mind a pod without that resource": Checking(
+            {"pods": "1"}, {"limits.cpu": "9", "pods": "1"}, {"limits.cpu": "5", "pods": "2"}, []
+        ),
+        "nor one that asks for zero of it": Checking(
+            {"limits.cpu": "0"}, {"limits.cpu": "9"}, {"limits.cpu": "5"}, []
+        ),
+        "what is not used yet counts as nothing": Checking({"pods": "1"}, {}, {"pods": "0"}, ["pods"]),
+        "what the quota does not limit is free": Checking({"limits.cpu": "99"}, {}, {"pods": "1"}, []),
+        "every resource that is short is named": Checking(
+            {"a": "1", "b": "1", "c": "1"}, {}, {"c": "0", "b": "1", "a": "0"}, ["a", "c"]
+        ),
+    }
+)
+def test_quota_admission(case: Checking) -> None:
+    need, used, hard = (parse_resource_list(each) for each in case[:3])
+    assert exceeded(need, used, hard) == case.refused
+
+
+def test_every_limit_is_kept_when_a_budget_is_added() -> None:
+    total = with_budget({"limits.cpu": "3", "pods": "5"}, {"limits.cpu": "500m", "secrets": "1"})
+    assert total == {"limits.cpu": Quantity.parse("3500m"), "pods": Quantity.parse("5")}
+
+
+@pytest.mark.parametrize(
+    ("enforced", "done"),
+    [({"limits.cpu": "3", "pods": "5"}, True), ({"limits.cpu": "5", "pods": "5"}, False), ({}, False)],
+    ids=["status says the same", "status is raised still", "status is empty"],
+)
+def test_admission_goes_by_the_status(enforced: RawResourceList, done: bool) -> None:
+    assert is_enforced(ORIGINAL, enforced, ADDED) is done
+
+
+def test_what_the_budget_does_not_name_need_not_be_waited_for() -> None:
+    assert is_enforced(ORIGINAL, {"limits.cpu": "3", "pods": "1"}, ADDED)
+
+
+def test_a_budget_that_is_no_quantity_names_its_resource() -> None:
+    with pytest.raises(QuantityError, match=r"limits\.cpu"):
+        with_budget({"limits.cpu": "3"}, {"limits.cpu": "much"})

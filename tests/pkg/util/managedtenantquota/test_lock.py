@@ -1,0 +1,173 @@
+"""The lock: what it asks about, whose it is, which namespace it locks."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+import msgspec
+import pytest
+
+from pkg.api.admissionregistration import ValidatingWebhookConfiguration
+from pkg.util.managedtenantquota.lock import (
+    client_config,
+    fits,
+    lock_body,
+    lock_name,
+    lock_webhook,
+    locked_namespace,
+    recognise,
+)
+from tests.pkg.util.managedtenantquota.paper import HOOK, NOW, WHERE, lock
+
+LONG = "n" * 63
+UPSTREAM = {
+    "metadata": {
+        "name": "lock.ns1.com",
+        "uid": "u",
+        "creationTimestamp": "2026-01-01T00:00:00Z",
+        "labels": {"mtq-lock-server": "mtq-lock-server"},
+    },
+    "webhooks": [
+        {
+            "name": "lock.ns1.com",
+            "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "ns1"}},
+            "clientConfig": {"service": {"name": "mtq-lock", "namespace": "mtq", "path": "/validate-pods"}},
+            "failurePolicy": "Fail",
+            "rules": [],
+        }
+    ],
+}
+"""As KubeVirt's controller makes it."""
+
+
+def configuration(body: dict[str, Any]) -> ValidatingWebhookConfiguration:
+    return msgspec.convert(body, ValidatingWebhookConfiguration)
+
+
+def of(namespace: str) -> ValidatingWebhookConfiguration:
+    hook = lock_webhook(namespace, WHERE, holders=["me"], virt_controllers=["virt"])
+    return configuration(lock_body(namespace, hook, now=NOW, holder="me", reason="vm1"))
+
+
+@pytest.mark.parametrize("namespace", ["a", "ns1", LONG])
+def test_a_lock_is_recognised_whatever_the_length_of_its_name(namespace: str) -> None:
+    found = recognise(of(namespace))
+    assert found is not None
+    assert (found.namespace, found.name) == (namespace, f"lock.{namespace}.com")
+    assert found.since == NOW
+    assert all(len(part) <= 63 for part in lock_name(namespace).split("."))
+    assert len(lock_name(namespace)) <= 253
+
+
+def test_another_installations_lock_is_recognised_by_label_and_selector() -> None:
+    found = recognise(configuration(UPSTREAM))
+    assert found is not None
+    assert (found.namespace, found.holder, found.since) == ("ns1", "", 1767225600.0)
+    assert not fits(found, HOOK)
+
+
+def test_the_name_says_nothing_about_what_is_locked() -> None:
+    odd = {**UPSTREAM, "metadata": {**UPSTREAM["metadata"], "name": "lock.other.com"}}
+    assert locked_namespace(configuration(odd)) == "ns1"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"metadata": {"name": "lock.ns1.com"}},
+        {"metadata": {"name": "lock.ns1.com", "labels": {"mtq-lock-server": "other"}}},
+        {"webhooks": []},
+        {"webhooks": [{"name": "lock.ns1.com"}]},
+        {"webhooks": [{"name": "x", "namespaceSelector": {"matchExpressions": []}}]},
+    ],
+    ids=["no label", "another value", "no webhook", "no selector", "another selector"],
+)
+def test_what_is_no_lock(change: dict[str, Any]) -> None:
+    found = configuration({**UPSTREAM, **change})
+    assert recognise(found) is None
+    assert locked_namespace(found) == ""
+
+
+def test_a_lock_without_any_time_is_old() -> None:
+    timeless = {**UPSTREAM, "metadata": {"name": "x", "labels": UPSTREAM["metadata"]["labels"]}}
+    found = recognise(configuration(timeless))
+    assert found is not None
+    assert found.since == 0.0
+
+
+def test_everything_that_could_use_the_room_is_asked_about() -> None:
+    asked = {
+        (resource, operation)
+        for rule in HOOK["rules"]
+        for resource in rule["resources"]
+        for operation in rule["operations"]
+    }
+    assert asked == {
+        ("resourcequotas", "UPDATE"),
+        ("resourcequotas", "DELETE"),
+        ("virtualmachinemigrationresourcequotas", "CREATE"),
+        ("virtualmachinemigrationresourcequotas", "UPDATE"),
+        ("virtualmachinemigrationresourcequotas", "DELETE"),
+        ("virtualmachinemigrationresourcequotas/status", "CREATE"),
+        ("virtualmachinemigrationresourcequotas/status", "UPDATE"),
+        ("virtualmachinemigrationresourcequotas/status", "DELETE"),
+        ("pods", "CREATE"),
+        ("pods/resize", "UPDATE"),
+    }
+    assert HOOK["failurePolicy"] == "Fail"
+    assert HOOK["namespaceSelector"] == {"matchLabels": {"kubernetes.io/metadata.name": "ns1"}}
+
+
+def test_user_names_cannot_break_out_of_an_expression() -> None:
+    hook = lock_webhook("ns1", WHERE, holders=['a" || true || "', "patterns*"], virt_controllers=["v"])
+    holder = next(c["expression"] for c in hook["matchConditions"] if c["name"] == "not-the-holder")
+    assert r'["a\" || true || \""]' in holder
+    assert "patterns" not in holder
+
+
+class TestFits:
+    def test_as_wanted(self) -> None:
+        assert fits(lock(), HOOK)
+
+    def test_another_ca(self) -> None:
+        other = {**HOOK, "clientConfig": {**WHERE, "caBundle": "T0xE"}}
+        assert not fits(lock(hook=other), HOOK)
+
+    def test_other_accounts(self) -> None:
+        other = lock_webhook("ns1", WHERE, holders=["somebody"], virt_controllers=["virt"])
+        assert not fits(lock(hook=other), HOOK)
+
+    def test_an_old_server_that_keeps_no_conditions_is_not_patched_for_ever(self) -> None:
+        kept = {key: value for key, value in HOOK.items() if key != "matchConditions"}
+        assert fits(lock(hook=kept), HOOK)
+
+
+@pytest.mark.parametrize(
+    ("webhooks", "expected"),
+    [
+        (
+            [{"clientConfig": {"url": "https://10.0.0.1:9443/validate-namespace", "caBundle": "QQ=="}}],
+            {"url": "https://10.0.0.1:9443/lock", "caBundle": "QQ=="},
+        ),
+        (
+            [{"clientConfig": {"service": {"name": "s", "namespace": "n", "path": "/x", "port": 443}}}],
+            {"service": {"name": "s", "namespace": "n", "path": "/lock", "port": 443}},
+        ),
+        ([{"clientConfig": {}}, {"clientConfig": {"url": "https://h/x"}}], {"url": "https://h/lock"}),
+        ([], None),
+        (None, None),
+    ],
+    ids=["by URL", "by service", "the first that says where", "no webhooks", "nothing at all"],
+)
+def test_the_lock_is_served_where_the_webhooks_are(webhooks: Any, expected: Any) -> None:
+    body = {"metadata": {"name": "headroom.harvesterhci.io"}, "webhooks": webhooks}
+    assert client_config(configuration(body)) == expected
+
+
+def test_reading_where_does_not_change_what_was_read() -> None:
+    body = {"webhooks": [{"clientConfig": {"service": {"name": "s", "namespace": "n", "path": "/x"}}}]}
+    found = configuration(body)
+    client_config(found)
+    assert found.webhooks == body["webhooks"]
+    assert base64.b64decode(WHERE["caBundle"]) == b"CA"

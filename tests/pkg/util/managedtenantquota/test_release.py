@@ -1,0 +1,378 @@
+"""Which refused migrations a budget releases, and which quotas are in their way."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import msgspec
+import pytest
+
+from pkg.api.core import Pod, ResourceQuota, ResourceQuotaSpec
+from pkg.api.kubevirt import VirtualMachineInstanceMigration
+from pkg.api.meta import RawResourceList
+from pkg.util.managedtenantquota.model import Memory, Observed, Policy, Surroundings
+from pkg.util.managedtenantquota.release import Releases, is_taken, releases
+from pkg.util.managedtenantquota.target import running_sources, with_largest_defaults
+from pkg.util.resourcequota.model import Rendering
+from tests.pkg.util.managedtenantquota.paper import (
+    ENOUGH,
+    FULL,
+    NOW,
+    SIDE,
+    TWICE,
+    observed,
+    quota,
+    refused,
+    running_vmi,
+    source,
+    surroundings,
+    target,
+)
+from tests.pkg.util.resourcequota.pods import attachment, limit_range
+from tests.pkg.util.resourcequota.world import sentences, vmim
+
+AT_ONCE = Policy(shortage=0.0)
+BEST_EFFORT = {"scopes": ["BestEffort"]}
+NOT_BEST_EFFORT = {"scopes": ["NotBestEffort"]}
+OF_HIGH_PRIORITY = {
+    "scopeSelector": {
+        "matchExpressions": [{"scopeName": "PriorityClass", "operator": "In", "values": ["high"]}]
+    }
+}
+
+
+def look(
+    quotas: Sequence[ResourceQuota] | None = None,
+    around: Surroundings | None = None,
+    *,
+    additional: RawResourceList = ENOUGH,
+    originals: Mapping[str, RawResourceList] | None = None,
+    policy: Policy = AT_ONCE,
+    **more: Any,
+) -> Releases:
+    saved = {name: ResourceQuotaSpec(hard=hard) for name, hard in (originals or {}).items()}
+    seen: Observed = observed(quotas, None, around, **more)
+    return releases(seen, policy, additional, saved)
+
+
+@dataclass
+class Case:
+    """`blocking`: by migration; None: nothing is said of it. `short`: the resources that are told about."""
+
+    quotas: Sequence[ResourceQuota]
+    blocking: tuple[str, ...] = ()
+    short: tuple[str, ...] = ()
+    additional: RawResourceList = field(default_factory=lambda: ENOUGH)
+
+
+@sentences(
+    {
+        "a full quota blocks": Case([quota()], ("quota",)),
+        "one with room does not": Case([quota(TWICE)]),
+        "of several quotas only the full ones block": Case(
+            [quota(name="a"), quota(TWICE, name="b"), quota(name="c")], ("a", "c")
+        ),
+        "every counted resource counts: memory that is asked for": Case(
+            [
+                quota(
+                    {"requests.memory": SIDE["requests.memory"]}, {"requests.memory": SIDE["requests.memory"]}
+                )
+            ],
+            ("quota",),
+            additional={"requests.memory": "5Gi"},
+        ),
+        "devices too": Case(
+            [quota({"requests.devices.kubevirt.io/kvm": "1"}, {"requests.devices.kubevirt.io/kvm": "1"})],
+            ("quota",),
+            additional={"requests.devices.kubevirt.io/kvm": "1"},
+        ),
+        "the number of pods too": Case(
+            [quota({"pods": "1"}, {"pods": "1"})], ("quota",), additional={"pods": "1"}
+        ),
+        "and their number as objects": Case(
+            [quota({"count/pods": "1"}, {"count/pods": "1"})], ("quota",), additional={"count/pods": "1"}
+        ),
+        "a quota for other pods never blocks": Case([quota({"pods": "0"}, {}, **BEST_EFFORT)]),
+        "one for pods of a priority class that the VM has not neither": Case(
+            [quota({"pods": "0"}, {}, **OF_HIGH_PRIORITY)]
+        ),
+        "one for pods that ask for something does": Case([quota(**NOT_BEST_EFFORT)], ("quota",)),
+        "a budget that is too small releases nothing, and says in what": Case(
+            [quota()], (), ("limits.memory",), additional={"limits.cpu": "3", "limits.memory": "1Gi"}
+        ),
+        "it need not name what has room": Case(
+            [quota({"limits.cpu": "9", "limits.memory": FULL["limits.memory"]})],
+            ("quota",),
+            additional={"limits.memory": "5Gi"},
+        ),
+        "a quota that is full of something the budget does not name cannot be released": Case(
+            [quota({**FULL, "pods": "1"}, {**FULL, "pods": "1"})], (), ("pods",)
+        ),
+        "one quota that cannot be raised enough keeps all of them as they are": Case(
+            [quota(name="a"), quota({"pods": "1"}, {"pods": "1"}, name="b")], (), ("pods",)
+        ),
+        "exactly enough is enough": Case([quota()], ("quota",), additional=FULL),
+        "a byte less is not": Case(
+            [quota()], (), ("limits.memory",), additional={**FULL, "limits.memory": "4797464312"}
+        ),
+        "a quota that limits nothing does nothing": Case([quota({}, {})]),
+    }
+)
+def test_which_quotas_block(case: Case) -> None:
+    found = look(case.quotas, additional=case.additional)
+    assert found.blocking == set(case.blocking)
+    assert len(found.releasable) == bool(case.blocking)
+    assert len(found.problems) == bool(case.short)
+    for name in case.short:
+        assert f"{name} of quota" in found.problems[0].message
+
+
+def test_a_quota_that_is_raised_is_judged_by_what_it_was() -> None:
+    raised = quota({"limits.cpu": "9", "limits.memory": "20Gi"})
+    assert look([raised]).blocking == set()
+    assert look([raised], originals={"quota": FULL}).blocking == {"quota"}
+
+
+def test_what_others_took_of_the_raised_room_counts() -> None:
+    used = {"limits.cpu": "4030m", "limits.memory": str(2 * 4797464313)}
+    raised = quota({"limits.cpu": "5015m", "limits.memory": str(4797464313 + 5 * 2**30)}, used)
+    found = look([raised], originals={"quota": FULL})
+    assert found.releasable == []
+    assert (
+        "requested 2015m, used 4030m, limited 2015m, with what may be added 5015m"
+        in found.problems[0].message
+    )
+
+
+class TestWhoIsRefused:
+    """Everything but the plain case keeps the namespace unlocked."""
+
+    def found(self, *migrations: VirtualMachineInstanceMigration, **more: Any) -> list[str]:
+        around = surroundings(list(migrations), **more)
+        return [
+            each.migration.spec.vmi_name
+            for each in look([quota({"pods": "0"}, {})], around, additional={"pods": "9"}).releasable
+        ]
+
+    def test_pending_with_the_condition(self) -> None:
+        assert self.found(refused()) == ["vm1"]
+
+    def test_oldest_first(self) -> None:
+        late, soon = refused("late", created="2026-01-02T00:00:00Z"), refused("soon")
+        assert self.found(late, soon) == ["soon", "late"]
+
+    @pytest.mark.parametrize(
+        "migration",
+        [
+            vmim("Pending"),
+            vmim(""),
+            vmim(None),
+            vmim("Scheduling", refused=True),
+            vmim("Running", refused=True),
+            vmim("Failed", refused=True),
+            refused(abort=True),
+            refused(deleting=True),
+        ],
+        ids=["not refused", "new", "unset", "past it", "runs", "failed", "being aborted", "being deleted"],
+    )
+    def test_none_of_the_others(self, migration: VirtualMachineInstanceMigration) -> None:
+        assert self.found(migration) == []
+
+    def test_not_without_its_vmi(self) -> None:
+        assert self.found(refused(), instances=[]) == []
+
+    @pytest.mark.parametrize("phase", ["Pending", "Running", "Failed"])
+    def test_not_when_its_target_pod_was_created(self, phase: str) -> None:
+        migration = refused()
+        assert self.found(migration, pods=[source(), target(migration, phase)]) == []
+
+    def test_another_migrations_target_is_not_its_own(self) -> None:
+        migration, before = refused(), refused(name="before")
+        assert self.found(migration, pods=[source(), target(before)]) == ["vm1"]
+
+    def test_not_while_kubevirt_waits_for_an_earlier_pod_to_end(self) -> None:
+        vmi = running_vmi(activePods={"a": "node-1", "b": "node-2"})
+        assert self.found(refused(), instances=[vmi]) == []
+
+    def test_a_source_pod_that_is_not_known_is_rendered(self) -> None:
+        assert self.found(refused(), pods=[]) == ["vm1"]
+
+
+class TestParallelLimits:
+    def waits(self, **more: Any) -> bool:
+        found = look([quota()], surroundings(**more))
+        assert (found.look_again == AT_ONCE.busy) is not bool(found.releasable)
+        return not found.releasable
+
+    def test_kubevirts_defaults(self) -> None:
+        assert not self.waits(running=["a", "b", "c", "d"])
+        assert self.waits(running=["a", "b", "c", "d", "e"])
+        assert not self.waits(running=["node-1"])
+        assert self.waits(running=["node-1", "node-1"])
+
+    def test_the_cr_says_otherwise(self) -> None:
+        more = {"parallelMigrationsPerCluster": 6, "parallelOutboundMigrationsPerNode": 3}
+        assert not self.waits(running=["a", "b", "c", "node-1", "node-1"], parallel=more)
+        assert self.waits(running=["node-1"], parallel={"parallelOutboundMigrationsPerNode": 1})
+        assert self.waits(parallel={"parallelMigrationsPerCluster": 0})
+
+    def test_who_runs(self) -> None:
+        migrations = [
+            vmim("Pending", "waits"),
+            vmim("Pending", "has-its-pod"),
+            vmim("Running", "runs"),
+            vmim("Succeeded", "over"),
+            vmim("WaitingForSync", "new-phase"),
+            vmim("", "new"),
+        ]
+        vmis = {f"ns1/{m.spec.vmi_name}": running_vmi(m.spec.vmi_name, m.spec.vmi_name) for m in migrations}
+        found = running_sources(migrations, vmis, ["uid-migration-of-has-its-pod", "uid-migration-of-over"])
+        assert sorted(map(sorted, found)) == [["has-its-pod"], ["new-phase"], ["runs"]]
+
+    def test_the_node_it_left_and_the_node_it_is_on(self) -> None:
+        moved = running_vmi(node="new", migrationState={"sourceNode": "old"})
+        assert running_sources([vmim("Running")], {"ns1/vm1": moved}, []) == [{"old", "new"}]
+
+    def test_a_migration_of_an_unknown_vmi_counts(self) -> None:
+        assert running_sources([vmim("Running")], {}, []) == [frozenset()]
+
+
+VOLUME = {"name": "v", "persistentVolumeClaim": {"claimName": "c", "hotpluggable": True}}
+
+
+class TestHotpluggedVolumes:
+    """The target has a second pod, which KubeVirt creates once the first runs."""
+
+    def around(self, *pods: Pod, migration: VirtualMachineInstanceMigration | None = None) -> Surroundings:
+        spec = {**msgspec.to_builtins(running_vmi().spec), "volumes": [VOLUME]}
+        vmi = msgspec.structs.replace(running_vmi(), spec=msgspec.convert(spec, type(running_vmi().spec)))
+        return surroundings(
+            [migration or refused()], instances=[vmi], pods=[source(), attachment(source()), *pods]
+        )
+
+    def test_a_budget_without_room_for_both_pods_starts_nothing(self) -> None:
+        one = quota({"pods": "2"}, {"pods": "2"})
+        assert look([one], self.around(), additional={"pods": "1"}).problems
+        assert look([one], self.around(), additional={"pods": "2"}).blocking == {"quota"}
+
+    def test_the_second_pod_is_released_by_itself(self) -> None:
+        migration = vmim("Pending")
+        full = quota({"pods": "3"}, {"pods": "3"})
+        waits = self.around(target(migration, "Pending"), migration=migration)
+        assert look([full], waits, additional={"pods": "1"}).blocking == set()
+        runs = self.around(target(migration, "Running"), migration=migration)
+        assert look([full], runs, additional={"pods": "1"}).blocking == {"quota"}
+
+    def test_and_not_when_it_is_there(self) -> None:
+        migration = vmim("Pending")
+        running = target(migration, "Running")
+        around = self.around(running, attachment(running), migration=migration)
+        assert look([quota({"pods": "4"}, {"pods": "4"})], around, additional={"pods": "1"}).blocking == set()
+
+    def test_nor_held_up_by_the_parallel_limits_it_counts_in(self) -> None:
+        migration = vmim("Pending")
+        around = replace(
+            self.around(target(migration, "Running"), migration=migration), running=[{"node-1"}] * 5
+        )
+        assert look([quota({"pods": "3"}, {"pods": "3"})], around, additional={"pods": "1"}).blocking == {
+            "quota"
+        }
+
+
+class TestLimitRanges:
+    def test_defaults_that_came_after_the_source_pod_count(self) -> None:
+        name = "requests.ephemeral-storage"
+        full = quota({name: "60M"}, {name: "50M"})
+        assert look([full], additional={name: "50M"}).blocking == {"quota"}
+        rendering = Rendering("1.5", limit_ranges=(limit_range({"ephemeral-storage": "1Gi"}),))
+        found = look([full], surroundings(rendering=rendering), additional={name: "50M"})
+        assert name in found.problems[0].message
+
+    def test_of_several_the_largest_default_is_reckoned_with(self) -> None:
+        ranges = (
+            limit_range({"cpu": "1", "memory": "3Gi"}),
+            limit_range({"cpu": "1500m", "memory": "2Gi"}, {"cpu": "5m"}),
+        )
+        for order in (ranges, ranges[::-1]):
+            (merged,) = with_largest_defaults(Rendering(limit_ranges=order)).limit_ranges
+            (item,) = merged.spec.limits
+            assert item.default == {"cpu": "1500m", "memory": "3Gi"}
+            assert item.default_request == {"cpu": "5m"}
+
+    def test_a_single_one_is_taken_as_it_is(self) -> None:
+        rendering = Rendering(limit_ranges=(limit_range({"cpu": "1"}),))
+        assert with_largest_defaults(rendering) is rendering
+
+
+class TestShortage:
+    """status.used may count a target pod already that the cache does not show yet: that passes by itself."""
+
+    def test_it_is_told_once_it_lasts(self) -> None:
+        policy = Policy(shortage=0.5)
+        first = look([quota()], additional={}, policy=policy)
+        assert not first.problems
+        assert first.look_again == 0.5
+        memory = Memory(short_since=first.short_since or {})
+        later = look([quota()], additional={}, policy=policy, memory=memory, now=NOW + 0.5)
+        assert [problem.reason for problem in later.problems] == ["NotEnoughResourceToRelease"]
+        assert later.short_since == first.short_since
+
+    def test_it_begins_anew_when_it_was_gone(self) -> None:
+        memory = Memory(short_since={"uid-migration-of-vm1": NOW - 9})
+        assert look([quota(TWICE)], memory=memory).short_since == {}
+
+    def test_the_migration_and_the_budget_are_told(self) -> None:
+        (problem,) = look([quota()], additional={}).problems
+        assert [obj.name for obj in problem.about] == ["migration-of-vm1", "budget"]
+
+    def test_other_numbers_are_the_same_problem(self) -> None:
+        one, other = quota(), quota(used={"limits.cpu": "2014m", "limits.memory": "4797464312"})
+        (first,), (second,) = (look([each], additional={}).problems for each in (one, other))
+        assert first.message != second.message
+        assert first.key == second.key
+
+
+def test_a_budget_that_is_garbage_is_said_and_releases_nothing() -> None:
+    found = look([quota()], additional={"limits.cpu": "much"})
+    assert [problem.reason for problem in found.problems] == ["InvalidMigrationResourceQuota"]
+    assert not found.releasable
+
+
+def test_a_vmi_that_is_garbage_is_said_and_costs_the_others_nothing() -> None:
+    bad, good = refused("bad"), refused("good")
+    around = surroundings(
+        [bad, good],
+        instances=[running_vmi("bad", limits={"cpu": "2", "memory": "lots"}), running_vmi("good")],
+        pods=[source("good")],
+    )
+    found = look([quota()], around)
+    assert [each.migration.spec.vmi_name for each in found.releasable] == ["good"]
+    assert "cannot be told" in found.problems[0].message
+
+
+def test_a_migration_that_rests_is_left_alone_until_its_time() -> None:
+    memory = Memory(resting={"uid-migration-of-vm1": NOW + 9})
+    found = look([quota()], memory=memory)
+    assert not found.releasable
+    assert found.look_again == 9
+    assert look([quota()], memory=memory, now=NOW + 9).releasable
+
+
+@pytest.mark.parametrize(
+    "annotations",
+    [
+        {"harvesterhci.io/migrating-vm1": "{}"},
+        {"harvesterhci.io/migratingUID-uid": "{}"},
+        {"harvesterhci.io/migratingCompensation": "{}"},
+        {"headroom.harvesterhci.io/owner": "headroom"},
+    ],
+    ids=["an entry by name", "an entry by uid", "a compensation", "our mark"],
+)
+def test_a_quota_that_the_other_strategy_has_its_hands_on_is_left_alone(annotations: dict[str, str]) -> None:
+    busy = quota(annotations=annotations)
+    assert is_taken(busy)
+    found = look([busy])
+    assert not found.releasable
+    assert not found.problems

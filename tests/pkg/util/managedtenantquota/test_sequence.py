@@ -1,0 +1,337 @@
+"""The table: what is observed → the next write; and the whole way, with an end after any step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import pytest
+
+from pkg.util.managedtenantquota.model import Memory, Observed, Policy
+from pkg.util.managedtenantquota.sequence import (
+    Clear,
+    MakeLock,
+    MendLock,
+    Raise,
+    Restore,
+    Save,
+    Unlock,
+    Wait,
+)
+from pkg.util.managedtenantquota.window import journal_of
+from tests.pkg.util.managedtenantquota.paper import (
+    ENOUGH,
+    FULL,
+    HOOK,
+    NOW,
+    RAISED,
+    TWICE,
+    after,
+    budget,
+    decision,
+    lock,
+    next_step,
+    observed,
+    quota,
+    refused,
+    source,
+    surroundings,
+    target,
+    walked,
+)
+from tests.pkg.util.resourcequota.world import by_value, sentences, vmim
+
+ROW = tuple[Observed, type[Any]]
+DONE = surroundings([vmim("Scheduling")])
+SAVED = {"quota": FULL}
+
+
+@sentences(
+    {
+        "a refused migration and nothing else: lock": (observed(), MakeLock),
+        "a lock of somebody else's making: mend it": (
+            observed(lock=lock(hook={**HOOK, "clientConfig": {"url": "https://old"}})),
+            MendLock,
+        ),
+        "a lock that was made just now: wait until it holds": (observed(lock=lock(age=0.01)), Wait),
+        "a lock and an empty status: save": (observed(lock=lock()), Save),
+        "saved and not raised: raise": (observed(budgets=[budget(saved=SAVED)], lock=lock()), Raise),
+        "raised: wait for the target pod": (
+            observed([quota(RAISED)], [budget(saved=SAVED)], lock=lock()),
+            Wait,
+        ),
+        "raised and the target pod is there: restore": (
+            observed([quota(RAISED)], [budget(saved=SAVED)], DONE, lock=lock()),
+            Restore,
+        ),
+        "raised and the migration went away: restore": (
+            observed([quota(RAISED)], [budget(saved=SAVED)], surroundings([]), lock=lock()),
+            Restore,
+        ),
+        "restored, and admission goes by the raised limits still: wait": (
+            observed([quota(FULL, enforced=RAISED)], [budget(saved=SAVED)], DONE, lock=lock()),
+            Wait,
+        ),
+        "restored: clear": (observed([quota()], [budget(saved=SAVED)], DONE, lock=lock()), Clear),
+        "cleared: unlock": (observed(around=DONE, lock=lock()), Unlock),
+        "unlocked: nothing": (observed(around=DONE), Wait),
+        "saved and nothing to do, without a raise: clear": (
+            observed(budgets=[budget(saved=SAVED)], around=DONE, lock=lock()),
+            Clear,
+        ),
+        "a lock and nothing to do: unlock": (observed(around=surroundings([]), lock=lock()), Unlock),
+        "raised without a lock, somebody deleted it: back first": (
+            observed([quota(RAISED)], [budget(saved=SAVED)]),
+            Restore,
+        ),
+        "saved without a lock: clear, then anew": (observed(budgets=[budget(saved=SAVED)]), Clear),
+        "what upstream leaves in an idle status is nothing": (
+            observed(budgets=[budget(added=ENOUGH)], around=DONE),
+            Wait,
+        ),
+        "a saved quota that is gone: clear": (
+            observed([], [budget(saved=SAVED)], DONE, lock=lock()),
+            Clear,
+        ),
+        "no budget any more, but a lock: unlock": (observed(budgets=[], lock=lock()), Unlock),
+        "the budget is on its way out, raised: restore": (
+            observed(
+                [quota(RAISED)],
+                [budget(saved=SAVED, deletionTimestamp="2026-01-01T00:00:00Z")],
+                lock=lock(),
+            ),
+            Restore,
+        ),
+        "the namespace is on its way out: nothing is begun": (observed(exists=False), Wait),
+        "the namespace is on its way out, locked: unlock": (observed(exists=False, lock=lock()), Unlock),
+        "it cannot be locked: nothing is touched": (observed(why_not="no webhook"), Wait),
+        "it cannot be locked any more, raised: restore": (
+            observed([quota(RAISED)], [budget(saved=SAVED)], lock=lock(), why_not="gone"),
+            Restore,
+        ),
+        "two budgets: nothing is touched": (observed(budgets=[budget(), budget(name="other")]), Wait),
+        "two budgets, one of them in use: restore": (
+            observed([quota(RAISED)], [budget(saved=SAVED), budget(name="other")], lock=lock()),
+            Restore,
+        ),
+        "the limit is reached: restore": (
+            observed([quota(RAISED)], [budget(saved=SAVED)], lock=lock(age=120)),
+            Restore,
+        ),
+        "the clock was set back by an hour: restore": (
+            observed([quota(RAISED)], [budget(saved=SAVED)], lock=lock(age=-3600)),
+            Restore,
+        ),
+        "a second migration that another quota blocks: save that too": (
+            observed(
+                [quota(RAISED), quota({"pods": "1"}, {"pods": "1"}, name="pods")],
+                [budget({**ENOUGH, "pods": "1"}, saved=SAVED)],
+                lock=lock(),
+            ),
+            Save,
+        ),
+    }
+)
+def test_the_next_write(case: ROW) -> None:
+    seen, step = case
+    assert type(next_step(seen)) is step
+
+
+def test_what_is_saved_is_the_whole_spec_and_who_is_released_by_it() -> None:
+    scoped = quota(scopes=["NotBestEffort"])
+    step = next_step(observed([scoped], [budget()], lock=lock()))
+    assert isinstance(step, Save)
+    assert step.patch == {
+        "metadata": {"resourceVersion": "9"},
+        "status": {
+            "originalBlockingResourceQuotas": [
+                {"name": "quota", "spec": {"hard": FULL, "scopes": ["NotBestEffort"]}}
+            ],
+            "migrationsToBlockingResourceQuotas": {"migration-of-vm1": ["quota"]},
+            "additionalMigrationResources": ENOUGH,
+        },
+    }
+
+
+def test_a_budget_that_is_saved_anew_forgets_what_it_once_added() -> None:
+    step = next_step(observed(budgets=[budget(added={"pods": "7"})], lock=lock()))
+    assert isinstance(step, Save)
+    assert step.patch["status"]["additionalMigrationResources"] == {**ENOUGH, "pods": None}
+
+
+def test_a_window_goes_on_with_what_it_began_with() -> None:
+    """Nobody can change the budget under the lock; somebody who took the lock away for a moment could have."""
+    changed = budget({"limits.cpu": "9", "limits.memory": "9Gi"}, saved=SAVED, added=ENOUGH)
+    step = next_step(observed(budgets=[changed], lock=lock()))
+    assert isinstance(step, Raise)
+    assert by_value(step.hard) == by_value(RAISED)
+
+
+def test_writes_are_bound_to_the_version_that_was_looked_at() -> None:
+    clear = next_step(observed(budgets=[budget(saved=SAVED)], around=DONE, lock=lock()))
+    assert isinstance(clear, Clear)
+    assert clear.patch["metadata"] == {"resourceVersion": "9"}
+    assert set(clear.patch["status"].values()) == {None}
+
+
+def test_the_lock_names_the_vms_it_is_for() -> None:
+    step = next_step(observed([quota({"pods": "1"}, {"pods": "1"})], [budget({"pods": "20"})], _many(12)))
+    assert isinstance(step, MakeLock)
+    assert step.reason == "vm00, vm01, vm02, vm03, vm04, vm05, vm06, vm07, vm08, vm09 and 2 more"
+
+
+def _many(count: int, **more: Any) -> Any:
+    return surroundings([refused(f"vm{number:02}") for number in range(count)], **more)
+
+
+def test_several_migrations_share_one_window() -> None:
+    pods = quota({"pods": "3"}, {"pods": "3"})
+    names, end = walked(observed([pods], [budget({"pods": "3"})], _many(3)))
+    assert names == ["MakeLock", "Save", "Raise"]
+    assert set(journal_of(end.budgets[0]).members) == {
+        "migration-of-vm00",
+        "migration-of-vm01",
+        "migration-of-vm02",
+    }
+
+
+def test_who_comes_soon_joins_and_who_comes_late_waits_for_the_next() -> None:
+    quotas = [quota(RAISED)]
+    both = surroundings([refused(), refused("vm2")])
+    members = budget(saved=SAVED)
+    assert isinstance(next_step(observed(quotas, [members], both, lock=lock(age=5))), Save)
+    assert isinstance(next_step(observed(quotas, [members], both, lock=lock(age=11))), Wait)
+    late = surroundings([vmim("Scheduling"), refused("vm2")])
+    assert isinstance(next_step(observed(quotas, [members], late, lock=lock(age=11))), Restore)
+
+
+def test_a_window_closes_when_the_parallel_limits_are_reached() -> None:
+    full = _many(3, running=["a", "b", "c", "d", "e"])
+    raised = observed(
+        [quota({"pods": "9"}, {"pods": "3"})], [budget({"pods": "6"}, saved={"quota": {"pods": "3"}})]
+    )
+    made = decision(replace(raised, surroundings=full, lock=lock()))
+    assert isinstance(made.step, Restore)
+
+
+class TestTheLimit:
+    """A lock that lasts too long is ended and said, and not made again at once."""
+
+    def seen(self, **more: Any) -> Observed:
+        given = {"quotas": [quota(RAISED)], "budgets": [budget(saved=SAVED)], "lock": lock(age=121), **more}
+        return observed(**given)
+
+    def test_it_is_said_to_both(self) -> None:
+        (problem,) = decision(self.seen()).problems
+        assert problem.reason == "LockLimitReached"
+        assert [obj.name for obj in problem.about] == ["migration-of-vm1", "budget"]
+
+    def test_everything_is_undone_and_the_migration_rests(self) -> None:
+        names, end = walked(self.seen())
+        assert names == ["Restore", "Clear", "Unlock"]
+        assert by_value(end.quotas[0].hard) == by_value(FULL)
+        assert isinstance(next_step(replace(end, now=NOW + 599)), Wait)
+        assert isinstance(next_step(replace(end, now=NOW + 601)), MakeLock)
+
+    def test_a_window_that_nobody_looked_after_is_opened_anew(self) -> None:
+        names, _ = walked(self.seen(quotas=[quota()]), most=50)
+        assert names == ["Clear", "Unlock", "MakeLock", "Save", "Raise"]
+
+    def test_a_migration_that_is_done_is_not_to_blame(self) -> None:
+        assert not decision(self.seen(around=DONE)).problems
+
+    def test_admission_that_never_follows_is_not_waited_for_for_ever(self) -> None:
+        stuck = self.seen(quotas=[quota(FULL, enforced=RAISED)], around=DONE)
+        assert isinstance(next_step(stuck), Wait)
+        assert isinstance(next_step(replace(stuck, lock=lock(age=126))), Clear)
+
+    def test_another_limit(self) -> None:
+        short = Policy(lock_limit=3)
+        assert isinstance(next_step(self.seen(lock=lock(age=2)), short), Wait)
+        assert isinstance(next_step(self.seen(lock=lock(age=3)), short), Restore)
+
+
+class TestProblems:
+    def test_two_budgets_are_an_error_on_both(self) -> None:
+        (problem,) = decision(observed(budgets=[budget(), budget(name="other")])).problems
+        assert problem.reason == "MultipleMigrationResourceQuotas"
+        assert [obj.name for obj in problem.about] == ["budget", "other"]
+
+    def test_a_lock_that_cannot_be_had_is_said_with_the_reason(self) -> None:
+        made = decision(observed(why_not="no webhook is registered"))
+        (problem,) = made.problems
+        assert problem.reason == "LockUnavailable"
+        assert "no webhook is registered" in problem.message
+        assert made.step == Wait(30.0, "nothing to do")
+
+    def test_it_is_not_said_where_nothing_is_to_be_locked(self) -> None:
+        assert not decision(observed([quota(TWICE)], why_not="no webhook is registered")).problems
+
+
+def test_the_whole_way() -> None:
+    names, open_ = walked(observed([quota(), quota(name="second"), quota(TWICE, name="roomy")]))
+    assert names == ["MakeLock", "Save", "Raise", "Raise"]
+    limits = {q.name: by_value(q.hard) for q in open_.quotas}
+    assert limits == {"quota": by_value(RAISED), "second": by_value(RAISED), "roomy": by_value(TWICE)}
+    names, closed = walked(replace(open_, surroundings=DONE))
+    assert names == ["Restore", "Restore", "Clear", "Unlock"]
+    assert closed.lock is None
+    assert journal_of(closed.budgets[0]).empty
+    assert msgspec.to_builtins(closed.budgets[0].status) == {}
+    assert {q.name: by_value(q.hard) for q in closed.quotas} == {
+        "quota": by_value(FULL),
+        "second": by_value(FULL),
+        "roomy": by_value(TWICE),
+    }
+
+
+def _every_stop(begin: Observed, change: Callable[[Observed], Observed]) -> list[Observed]:
+    """What stands after each single write of the way there, and of the way back after `change`."""
+    stops = [begin]
+    for onward in (lambda seen: seen, change):
+        seen = onward(stops[-1])
+        for _ in range(20):
+            made = decision(seen)
+            if isinstance(made.step, Wait):
+                if made.step.seconds is None or made.step.seconds > 0.5:
+                    break
+                seen = replace(seen, now=seen.now + max(0.01, made.step.seconds))
+                continue
+            seen = after(seen, made.step)
+            stops.append(seen)
+    return stops
+
+
+TWO = [quota(), quota(name="second")]
+STOPS = _every_stop(observed(TWO), lambda seen: replace(seen, surroundings=DONE))
+
+
+def test_the_stops_are_all_the_writes() -> None:
+    assert len(STOPS) == 1 + 8
+
+
+@pytest.mark.parametrize("stop", range(len(STOPS)))
+@pytest.mark.parametrize(
+    "around",
+    [DONE, surroundings([]), surroundings([refused()], pods=[source(), target(refused())])],
+    ids=["the target came", "the migration went away", "the target is there, still Pending"],
+)
+@pytest.mark.parametrize("downtime", [0.0, 30.0, 500.0])
+def test_ended_after_any_write_the_namespace_comes_to_rest(stop: int, around: Any, downtime: float) -> None:
+    seen = replace(STOPS[stop], surroundings=around, memory=Memory(), now=NOW + downtime)
+    _, end = walked(seen)
+    assert end.lock is None
+    assert msgspec.to_builtins(end.budgets[0].status) == {}
+    assert [by_value(q.hard) for q in end.quotas] == [by_value(FULL)] * 2
+
+
+@pytest.mark.parametrize("stop", range(len(STOPS)))
+@pytest.mark.parametrize("downtime", [0.0, 30.0, 500.0])
+def test_ended_after_any_write_a_migration_that_still_waits_is_released(stop: int, downtime: float) -> None:
+    seen = replace(STOPS[stop], surroundings=surroundings(), memory=Memory(), now=NOW + downtime)
+    _, end = walked(seen, Policy(rest=0.0))
+    assert [by_value(q.hard) for q in end.quotas] == [by_value(RAISED)] * 2
+    assert end.lock is not None
+    assert journal_of(end.budgets[0]).originals.keys() == {"quota", "second"}
