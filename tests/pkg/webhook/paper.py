@@ -1,0 +1,139 @@
+"""Requests and a View on paper: what the caches hold and what the API server would say, told apart."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+
+from pkg.api.core import Namespace, Pod, ResourceQuota
+from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
+from pkg.api.meta import Object
+from pkg.util import constants
+from pkg.util.resourcequota.model import Observed
+from pkg.webhook.admission import AdmissionRequest
+from pkg.webhook.view import View
+from tests.pkg.util.resourcequota.world import BASE, observed
+
+ALICE = "alice"
+RANCHER = "system:serviceaccount:cattle-system:rancher"
+KUBEVIRT = "system:serviceaccount:kubevirt:kubevirt-controller"
+
+
+def request(
+    new: Object | dict[str, Any] | None = None,
+    old: Object | dict[str, Any] | None = None,
+    *,
+    user: str = ALICE,
+    groups: Sequence[str] = (),
+    operation: str = "",
+    namespace: str = "ns1",
+    dry_run: bool = False,
+) -> AdmissionRequest:
+    """A request as the API server puts it; the operation follows from which objects there are."""
+    content = {
+        "uid": "request-1",
+        "namespace": namespace,
+        "operation": operation or ("DELETE" if new is None else "CREATE" if old is None else "UPDATE"),
+        "userInfo": {"username": user, "groups": list(groups)},
+        "object": new,
+        "oldObject": old,
+        "dryRun": dry_run,
+    }
+    return msgspec.json.decode(msgspec.json.encode(content), type=AdmissionRequest)
+
+
+def namespace(annotation: str | None = BASE, *, deleting: bool = False, name: str = "ns1") -> Namespace:
+    annotations = {} if annotation is None else {constants.ANNOTATION_RANCHER_RESOURCE_QUOTA: annotation}
+    metadata: dict[str, Any] = {"name": name, "annotations": annotations}
+    if deleting:
+        metadata["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    return msgspec.convert({"metadata": metadata}, Namespace)
+
+
+class State:
+    """A namespace `ns1` at one moment."""
+
+    def __init__(
+        self,
+        *quotas: ResourceQuota,
+        migrations: Sequence[VirtualMachineInstanceMigration] = (),
+        instances: Sequence[VirtualMachineInstance] | None = None,
+        pods: Sequence[Pod] = (),
+        limits: str = BASE,
+        deleting: bool = False,
+    ) -> None:
+        self.quotas = list(quotas)
+        self.migrations = list(migrations)
+        self.instances = instances
+        self.pods = list(pods)
+        self.namespace = namespace(limits, deleting=deleting)
+        self.limits = limits
+
+    def observe(self, quota: ResourceQuota) -> Observed:
+        found = observed(quota, self.migrations, self.instances, limits=self.limits)
+        return replace(found, pods=self.pods)
+
+
+class PaperView(View):
+    """`cached` is what the caches show; `live` what the API server says, None when it does not answer. `looked` are
+    the live looks that were taken."""
+
+    def __init__(self, cached: State, live: State | None) -> None:
+        self.cached = cached
+        self.live = live
+        self.looked: list[str] = []
+
+    def observe(self, quota: ResourceQuota) -> Observed:
+        return self.cached.observe(quota)
+
+    def default_quotas(self, namespace: str) -> list[ResourceQuota]:
+        return defaults(self.cached)
+
+    def annotation(self, namespace: str) -> str:
+        return self.cached.limits
+
+    def quotas(self, namespace: str) -> list[ResourceQuota]:
+        return self.cached.quotas
+
+    def pods(self, namespace: str) -> list[Pod]:
+        return self.cached.pods
+
+    def migrations(self, namespace: str) -> Sequence[VirtualMachineInstanceMigration]:
+        return self.cached.migrations
+
+    async def observe_live(self, quota: ResourceQuota) -> Observed | None:
+        self.looked.append("observe")
+        return self.live.observe(quota) if self.live else None
+
+    async def quota_live(self, quota: ResourceQuota) -> ResourceQuota:
+        self.looked.append("quota")
+        found = [q for q in (self.live.quotas if self.live else ()) if q.name == quota.name]
+        return found[0] if found else quota
+
+    async def quotas_live(self, namespace: str) -> list[ResourceQuota] | None:
+        self.looked.append("quotas")
+        return self.live.quotas if self.live else None
+
+    async def default_quotas_live(self, namespace: str) -> list[ResourceQuota] | None:
+        self.looked.append("quotas")
+        return defaults(self.live) if self.live else None
+
+    async def migrations_live(self, namespace: str) -> Sequence[VirtualMachineInstanceMigration] | None:
+        self.looked.append("migrations")
+        return self.live.migrations if self.live else None
+
+    async def annotation_live(self, namespace: str) -> str | None:
+        self.looked.append("annotation")
+        return self.live.limits if self.live else None
+
+    async def namespace_live(self, name: str) -> Namespace | None:
+        self.looked.append("namespace")
+        return self.live.namespace if self.live else None
+
+
+def defaults(state: State) -> list[ResourceQuota]:
+    label = constants.LABEL_DEFAULT_RESOURCE_QUOTA
+    return [quota for quota in state.quotas if quota.labels.get(label) == "true"]

@@ -1,0 +1,185 @@
+"""Namespace UPDATE. Texts are Harvester's, byte for byte (pkg/webhook/resources/namespace/validator.go)."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from pkg.webhook.resources.namespace.validator import Validator, decide, insufficient
+from tests.pkg.util.resourcequota.world import ENTRY, by_name, by_uid, quota, sentences
+from tests.pkg.webhook.paper import PaperView, State, namespace, request
+
+OLD = '{"limit":{"limitsCpu":"1"}}'
+USED = {"limits.cpu": "2015m", "limits.memory": "4797464313"}
+MIGRATES = "namespace ns1 has migrating VMs, can't change resource quotas"
+CANT = "can't update the resource quota of namespace ns1, error: "
+FORMAT = "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"
+
+
+def limit(**fields: Any) -> str:
+    return json.dumps({"limit": fields}, separators=(",", ":"))
+
+
+ALLOWED = {
+    "the annotation goes": (OLD, None, USED),
+    "the annotation becomes empty": (OLD, "", USED),
+    "the annotation stays as it is": (OLD, OLD, USED),
+    "more than what is used": (OLD, limit(limitsCpu="3", limitsMemory="5Gi"), USED),
+    "exactly what is used": (OLD, limit(limitsCpu="2015m", limitsMemory="4797464313"), USED),
+    "neither a cpu nor a memory limit": (OLD, limit(pods="1", requestsCpu="1m"), USED),
+    "empty limits are none": (OLD, limit(limitsCpu="", limitsMemory=""), USED),
+    "null is no limit at all": (OLD, "null", USED),
+    "a limit that is null": (OLD, '{"limit":null}', USED),
+    "nothing is used": (OLD, limit(limitsCpu="1m", limitsMemory="1"), {}),
+    "no status yet": (OLD, limit(limitsCpu="0"), {}),
+    "the first annotation of all": (None, limit(limitsCpu="3"), USED),
+    "names match by folded case, as Go's decoder matches them": (OLD, limit(LIMITSCPU="3"), USED),
+    "a spelling with a binary suffix": (OLD, limit(limitsMemory="4.5Gi"), USED),
+    "a spelling with an exponent": (OLD, limit(limitsMemory="48e8"), USED),
+    "more than a terabyte in exabytes": (OLD, limit(limitsMemory="1E"), USED),
+}
+
+DENIED = {
+    "less cpu than is used": (
+        limit(limitsCpu="2"),
+        "new CPU limit 2 is lower than the current used CPU limit 2015m",
+    ),
+    "less memory than is used": (
+        limit(limitsMemory="1.5Gi"),
+        "new Memory limit 1536Mi is lower than the current used Memory limit 4797464313",
+    ),
+    "both too low: the cpu is named": (
+        limit(limitsMemory="1", limitsCpu="1"),
+        "new CPU limit 1 is lower than the current used CPU limit 2015m",
+    ),
+    "one byte too little": (
+        limit(limitsMemory="4797464312"),
+        "new Memory limit 4797464312 is lower than the current used Memory limit 4797464313",
+    ),
+    "a spelling that is kept as it was written": (
+        limit(limitsCpu="+1"),
+        "new CPU limit +1 is lower than the current used CPU limit 2015m",
+    ),
+    "an exponent": (
+        limit(limitsCpu="2e0"),
+        "new CPU limit 2e0 is lower than the current used CPU limit 2015m",
+    ),
+    "a negative limit": (
+        limit(limitsCpu="-1"),
+        "new CPU limit -1 is lower than the current used CPU limit 2015m",
+    ),
+    "a cpu limit that is no quantity": (limit(limitsCpu="abc"), f"invalid LimitsCPU abc, error: {FORMAT}"),
+    "an exponent and a suffix": (limit(limitsCpu="2e3m"), f"invalid LimitsCPU 2e3m, error: {FORMAT}"),
+    "an unknown suffix": (
+        limit(limitsMemory="1gi"),
+        f"invalid LimitsMemory 1gi, error: {FORMAT}",
+    ),
+    "a suffix of known letters in the wrong order": (
+        limit(limitsMemory="1iG"),
+        "invalid LimitsMemory 1iG, error: unable to parse quantity's suffix",
+    ),
+    "a space": (limit(limitsMemory="1 Gi"), f"invalid LimitsMemory 1 Gi, error: {FORMAT}"),
+    "not JSON": (
+        "nope",
+        "invalid NamespaceResourceQuota nope, error: invalid character 'o' in literal null (expecting 'u')",
+    ),
+    "half of a JSON": (
+        '{"limit":',
+        'invalid NamespaceResourceQuota {"limit":, error: unexpected end of JSON input',
+    ),
+    "a list": (
+        "[]",
+        "invalid NamespaceResourceQuota [], error: "
+        "json: cannot unmarshal array into Go value of type v3.NamespaceResourceQuota",
+    ),
+    "a number for a limit": (
+        '{"limit":{"limitsCpu":3}}',
+        'invalid NamespaceResourceQuota {"limit":{"limitsCpu":3}}, error: '
+        "json: cannot unmarshal number into Go struct field ResourceQuotaLimit.limit.limitsCpu of type string",
+    ),
+    "a limit that is text": (
+        '{"limit":"3"}',
+        'invalid NamespaceResourceQuota {"limit":"3"}, error: json: cannot unmarshal string into Go struct field '
+        "NamespaceResourceQuota.limit of type v3.ResourceQuotaLimit",
+    ),
+}
+
+
+@sentences(ALLOWED)
+def test_allowed(case: tuple[str | None, str | None, dict[str, Any]]) -> None:
+    old, new, used = case
+    assert decide(namespace(old), namespace(new), [quota(used=used)]).allowed
+
+
+@sentences(DENIED)
+def test_denied_with_harvesters_text(case: tuple[str, str]) -> None:
+    annotation, problem = case
+    decision = decide(namespace(OLD), namespace(annotation), [quota(used=USED)])
+    assert (decision.allowed, decision.message) == (False, CANT + problem)
+
+
+@pytest.mark.parametrize("key", [by_name(), by_uid(), "harvesterhci.io/migrating-x", by_name("a" * 40)])
+def test_any_form_of_an_entry_holds_the_annotation(key: str) -> None:
+    decision = decide(namespace(OLD), namespace(limit(limitsCpu="100")), [quota(annotations={key: ENTRY})])
+    assert (decision.allowed, decision.message) == (False, MIGRATES)
+
+
+def test_an_entry_that_is_garbage_is_an_entry() -> None:
+    decision = decide(
+        namespace(OLD), namespace(limit(limitsCpu="100")), [quota(annotations={by_name(): "x"})]
+    )
+    assert decision.message == MIGRATES
+
+
+@pytest.mark.parametrize("annotation", ["migratingCompensation", "migratingScalingResyncNeeded"])
+def test_what_only_looks_like_an_entry_holds_nothing(annotation: str) -> None:
+    found = quota(annotations={f"harvesterhci.io/{annotation}": "true"})
+    assert decide(namespace(OLD), namespace(limit(limitsCpu="100")), [found]).allowed
+
+
+def test_without_a_default_quota_anything_goes() -> None:
+    assert decide(namespace(OLD), namespace("not JSON at all"), []).allowed
+
+
+def test_the_annotation_goes_while_vms_migrate() -> None:
+    assert decide(namespace(OLD), namespace(None), [quota(annotations={by_name(): ENTRY})]).allowed
+
+
+def test_of_several_default_quotas_each_is_asked() -> None:
+    quotas = [quota(used={}), quota(annotations={by_uid(): ENTRY})]
+    assert decide(namespace(OLD), namespace(limit(limitsCpu="2")), quotas).message == MIGRATES
+
+
+@pytest.mark.parametrize("used", [3, "3", "3000m", "3e0"])
+def test_what_is_used_is_read_in_any_spelling(used: Any) -> None:
+    said = insufficient(limit(limitsCpu="2"), {"limits.cpu": used})
+    assert said in (
+        f"new CPU limit 2 is lower than the current used CPU limit {spelled}" for spelled in ("3", "3e0")
+    )
+
+
+async def test_a_cache_that_is_behind_denies_nothing() -> None:
+    view = PaperView(State(quota(annotations={by_name(): ENTRY})), State(quota()))
+    decision = await Validator(view).validate(request(namespace(limit(limitsCpu="9")), namespace(OLD)))
+    assert decision.allowed
+    assert view.looked == ["quotas"]
+
+
+async def test_a_live_look_may_find_another_reason() -> None:
+    view = PaperView(State(quota(annotations={by_name(): ENTRY})), State(quota(used=USED)))
+    decision = await Validator(view).validate(request(namespace(limit(limitsCpu="2")), namespace(OLD)))
+    assert decision.message == CANT + "new CPU limit 2 is lower than the current used CPU limit 2015m"
+
+
+async def test_when_the_api_server_does_not_answer_the_cache_decides() -> None:
+    view = PaperView(State(quota(annotations={by_name(): ENTRY})), None)
+    decision = await Validator(view).validate(request(namespace(limit(limitsCpu="9")), namespace(OLD)))
+    assert decision.message == MIGRATES
+
+
+async def test_what_the_cache_allows_costs_no_look() -> None:
+    view = PaperView(State(quota()), State(quota()))
+    assert (await Validator(view).validate(request(namespace(limit(limitsCpu="9")), namespace(OLD)))).allowed
+    assert not view.looked

@@ -1,0 +1,44 @@
+"""Pods between our answer and everybody's lists."""
+
+from __future__ import annotations
+
+from pkg.util.quantity import Quantity
+from pkg.webhook.resources.pod.ledger import EXPIRY, YOUNG, Ledger
+
+USAGE = {"limits.cpu": Quantity.parse("1")}
+
+
+def test_a_pod_is_pending_until_it_is_seen() -> None:
+    ledger = Ledger()
+    ledger.admit("ns1", "a", USAGE, {"q1"}, 0.0)
+    ledger.admit("ns1", "b", USAGE, {"q1", "q2"}, 0.0)
+    assert len(list(ledger.pending("ns1", "q1"))) == 2
+    assert len(list(ledger.pending("ns1", "q2"))) == 1
+    ledger.settle("ns1", {"a"}, 1.0)
+    assert len(list(ledger.pending("ns1", "q1"))) == 1
+    ledger.settle("ns1", {"a", "b"}, 1.0)
+    assert not list(ledger.pending("ns1", "q1"))
+
+
+def test_one_that_never_turns_up_is_given_up() -> None:
+    ledger = Ledger()
+    ledger.admit("ns1", "a", USAGE, {"q1"}, 0.0)
+    ledger.settle("ns1", (), EXPIRY - 0.1)
+    assert list(ledger.pending("ns1", "q1"))
+    ledger.settle("ns1", (), EXPIRY)
+    assert not list(ledger.pending("ns1", "q1"))
+
+
+def test_namespaces_do_not_know_of_each_other() -> None:
+    ledger = Ledger()
+    ledger.admit("ns1", "a", USAGE, {"q1"}, 0.0)
+    ledger.settle("ns2", {"a"}, 0.0)
+    assert list(ledger.pending("ns1", "q1"))
+    assert not list(ledger.pending("ns2", "q1"))
+
+
+def test_only_young_ones_may_be_missing_in_status() -> None:
+    ledger = Ledger()
+    ledger.admit("ns1", "a", USAGE, {"q1"}, 10.0)
+    assert list(ledger.pending("ns1", "q1", 10.05 - YOUNG))
+    assert not list(ledger.pending("ns1", "q1", 10.2 - YOUNG))

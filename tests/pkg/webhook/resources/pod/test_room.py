@@ -1,0 +1,103 @@
+"""used − what the migrations take + the pod ≤ base."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from pkg.util.quantity import Quantity
+from pkg.util.resource_list import ResourceList, format_resource_list, parse_resource_list
+from pkg.util.resourcequota.model import EstimateKind, Mode, Policy
+from pkg.webhook.resources.pod.room import Room, room
+from tests.pkg.util.resourcequota.world import observed, quota, sentences, vmi, vmim
+from tests.pkg.webhook.resources.pod.pods import launcher, pod
+
+POLICY = Policy(Mode.TAKEOVER, EstimateKind.EXACT)
+UID = "uid-migration-of-vm1"
+
+
+def cpu(**amounts: str) -> ResourceList:
+    return {name.replace("_", "."): Quantity.parse(value) for name, value in amounts.items()}
+
+
+def of(base: str = "3", hard: str = "5", counted: str = "2", migrations: str = "0", used: str = "") -> Room:
+    lists = [cpu(limits_cpu=value) for value in (base, hard, used or counted, counted, migrations)]
+    return Room(*lists)
+
+
+FITS = {
+    "what is left of the base": (of(counted="2"), "1", True),
+    "a thousandth more": (of(counted="2"), "1001m", False),
+    "the target is there and takes its room": (of(counted="4", migrations="2"), "1", True),
+    "nothing is left beside the target": (of(counted="5", migrations="2"), "1m", False),
+    "a target larger than what was added takes of the base": (
+        of(counted="5", hard="4", migrations="3"),
+        "1m",
+        False,
+    ),
+    "room that is not taken yet stays free": (of(counted="3"), "1m", False),
+    "above the base already": (of(counted="4"), "1m", False),
+    "no room was added": (of(hard="3", counted="2", migrations="1"), "1", True),
+    "no room was added, and none is left": (of(hard="3", counted="3", migrations="1"), "1m", False),
+    "the limit is below the base for a moment": (of(hard="2", counted="2"), "1", True),
+    "a pod that wants nothing": (of(counted="9"), "0", True),
+}
+
+
+@sentences(FITS)
+def test_whether_a_pod_fits(case: tuple[Room, str, bool]) -> None:
+    found, wanted, fits = case
+    assert (not found.short_by_count([], cpu(limits_cpu=wanted))) is fits
+
+
+def test_what_was_let_through_is_taken() -> None:
+    pending = [cpu(limits_cpu="400m"), cpu(limits_cpu="500m")]
+    assert not of().short_by_count(pending, cpu(limits_cpu="100m"))
+    assert format_resource_list(of().short_by_count(pending, cpu(limits_cpu="101m"))) == {
+        "limits.cpu": "100m"
+    }
+
+
+def test_status_has_its_own_say() -> None:
+    found = of(counted="2", used="3")
+    assert not found.short_by_count([], cpu(limits_cpu="1"))
+    assert found.short_by_status([], cpu(limits_cpu="1"))
+
+
+def test_a_resource_that_is_not_scaled_is_quotas_affair() -> None:
+    assert not of(counted="9").short_by_count([], cpu(limits_memory="1Gi"))
+
+
+@pytest.mark.parametrize(("need", "refused"), [("1", False), ("3", False), ("3001m", True)])
+def test_what_quota_refuses_by_itself(need: str, refused: bool) -> None:
+    assert of(counted="2", hard="5").exceeds_quota(cpu(limits_cpu=need)) is refused
+
+
+def test_what_migrations_take_is_the_target_beside_the_source() -> None:
+    source, target = launcher(node="node1"), launcher(node="node2", target_of=UID)
+    view = observed(quota(), [vmim("Running")], [vmi("vm1", nodeName="node1")])
+    found = room(replace(view, pods=[source, target, pod("500m")]), POLICY, {})
+    assert found is not None
+    assert format_resource_list({n: q for n, q in found.migrations.items() if n == "limits.cpu"}) == {
+        "limits.cpu": "2"
+    }
+
+
+def test_a_source_that_is_left_over_is_taken_off_too() -> None:
+    source, main = launcher(node="node1"), launcher(node="node2", target_of=UID)
+    view = observed(quota(), [vmim("Succeeded")], [vmi("vm1", nodeName="node2")])
+    found = room(replace(view, pods=[source, main]), POLICY, {})
+    assert found is not None
+    assert found.migrations["limits.cpu"] == Quantity.parse("2")
+    ended = replace(view, pods=[launcher(node="node1", phase="Succeeded"), main])
+    found = room(ended, POLICY, {})
+    assert found is not None
+    assert not found.migrations
+
+
+def test_without_a_readable_base_nothing_is_shared_out() -> None:
+    assert room(observed(quota(), limits="garbage"), POLICY, {}) is None
+    unlimited = room(observed(quota(), limits=""), POLICY, {})
+    assert unlimited is not None
+    assert not unlimited.short_by_count([], parse_resource_list({"limits.cpu": "99"}))

@@ -1,0 +1,239 @@
+"""Pods in a namespace that holds room, one after the other and all at once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import msgspec
+import pytest
+
+from pkg.api.core import Pod
+from pkg.util import constants
+from pkg.util.resourcequota.model import EstimateKind, Mode, Policy
+from pkg.webhook.options import Options
+from pkg.webhook.resources.pod.ledger import EXPIRY
+from pkg.webhook.resources.pod.validator import LOOKS, Validator
+from tests.pkg.util.resourcequota.world import ENTRY, MARKS, by_name, quota, vmi, vmim
+from tests.pkg.webhook.paper import KUBEVIRT, PaperView, State, request
+from tests.pkg.webhook.resources.pod.pods import launcher, pod
+
+POLICY = Policy(Mode.TAKEOVER, EstimateKind.EXACT)
+UID = "uid-migration-of-vm1"
+HARD = {"limits.cpu": "5", "limits.memory": "100Gi"}
+LIMITS = '{"limit":{"limitsCpu":"3","limitsMemory":"90Gi"}}'
+REFUSAL = (
+    "resource quota ns1/default-abc is used up: limits.cpu 1001m is requested and 1 is left; "
+    "the room that headroom added to it is reserved for migrating VMs (vm1)"
+)
+OF_MIGRATION = {constants.LABEL_APP: constants.APP_VIRT_LAUNCHER, constants.LABEL_MIGRATION_JOB_UID: UID}
+
+
+def state(
+    *tenants: Pod, used: str = "2", target: bool = False, phase: str = "Pending", hard: str = "5"
+) -> State:
+    """A VM of 2 CPU that migrates, in a base of 3 CPU."""
+    pods = [launcher(node="node1"), *([launcher(node="node2", target_of=UID)] if target else []), *tenants]
+    found = quota({**HARD, "limits.cpu": hard}, {**MARKS, by_name(): ENTRY}, used={"limits.cpu": used})
+    return State(
+        found, migrations=[vmim(phase)], instances=[vmi("vm1", nodeName="node1")], pods=pods, limits=LIMITS
+    )
+
+
+class Clock:
+    """Time that passes while somebody sleeps."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    async def sleep(self, seconds: float) -> None:
+        self.now += seconds
+        for _ in range(20):
+            await asyncio.sleep(0)
+
+
+def validator(view: PaperView, clock: Clock | None = None, *, reserve: bool = True) -> Validator:
+    clock = clock or Clock()
+    return Validator(view, POLICY, Options(reserve=reserve), clock, clock.sleep)
+
+
+async def allowed(checked: Validator, *pods: Pod) -> list[bool]:
+    return [(await checked.validate(request(each))).allowed for each in pods]
+
+
+async def test_what_fits_into_the_base_passes_and_what_does_not_is_told_why() -> None:
+    view = PaperView(state(), state())
+    assert await allowed(validator(view), pod("1")) == [True]
+    decision = await validator(view).validate(request(pod("1001m")))
+    assert (decision.allowed, decision.message) == (False, REFUSAL)
+
+
+async def test_pods_that_are_let_through_are_counted_before_anybody_sees_them() -> None:
+    checked = validator(PaperView(state(), state()))
+    assert await allowed(checked, *(pod("400m") for _ in range(4))) == [True, True, False, False]
+    assert await allowed(checked, pod("200m"), pod("1m")) == [True, False]
+
+
+async def test_all_at_once_is_no_better_than_one_after_the_other() -> None:
+    checked = validator(PaperView(state(), state()))
+    decisions = await asyncio.gather(*(checked.validate(request(pod("100m"))) for _ in range(50)))
+    assert sum(decision.allowed for decision in decisions) == 10
+
+
+async def test_a_pod_that_is_seen_is_counted_once() -> None:
+    first = pod("600m")
+    view = PaperView(state(), state())
+    checked = validator(view)
+    assert await allowed(checked, first) == [True]
+    view.cached = view.live = state(first, used="2600m")
+    assert await allowed(checked, pod("401m"), pod("400m")) == [False, True]
+
+
+async def test_a_pod_that_never_came_gives_its_place_back() -> None:
+    clock = Clock()
+    checked = validator(PaperView(state(), state()), clock)
+    assert await allowed(checked, pod("1"), pod("1")) == [True, False]
+    clock.now += EXPIRY
+    assert await allowed(checked, pod("1")) == [True]
+
+
+async def test_a_pod_that_quota_refuses_takes_nobodys_place() -> None:
+    """Of something else there is too little: 100Gi of memory are never free here."""
+    checked = validator(PaperView(state(), state()))
+    # Refused by us too, for the base has less memory than that; by quota for its hard limit.
+    assert await allowed(checked, pod("1", "95Gi"), pod("1")) == [False, True]
+
+
+async def test_a_dry_run_takes_nobodys_place() -> None:
+    checked = validator(PaperView(state(), state()))
+    assert (await checked.validate(request(pod("1"), dry_run=True))).allowed
+    assert await allowed(checked, pod("1")) == [True]
+
+
+async def test_the_targets_own_room_is_nobody_elses() -> None:
+    there = state(target=True, used="4", phase="Running")
+    checked = validator(PaperView(there, there))
+    assert await allowed(checked, pod("1"), pod("1m")) == [True, False]
+
+
+MIGRATIONS_PODS = {
+    "the target, by KubeVirt": (OF_MIGRATION, KUBEVIRT, (), True),
+    "the target, by an administrator": (OF_MIGRATION, "kubernetes-admin", ("system:masters",), True),
+    "an attachment pod": (
+        {**OF_MIGRATION, constants.LABEL_APP: constants.APP_HOTPLUG_DISK},
+        KUBEVIRT,
+        (),
+        True,
+    ),
+    "labels that a tenant wrote": (OF_MIGRATION, "alice", (), False),
+    "a migration that nobody knows": (
+        {**OF_MIGRATION, constants.LABEL_MIGRATION_JOB_UID: "x"},
+        KUBEVIRT,
+        (),
+        False,
+    ),
+    "KubeVirt's pod for a VM that starts": (
+        {constants.LABEL_APP: constants.APP_VIRT_LAUNCHER},
+        KUBEVIRT,
+        (),
+        False,
+    ),
+    "another pod with a migration's label": (
+        {**OF_MIGRATION, constants.LABEL_APP: "web"},
+        KUBEVIRT,
+        (),
+        False,
+    ),
+}
+
+
+@pytest.mark.parametrize("case", list(MIGRATIONS_PODS.values()), ids=list(MIGRATIONS_PODS))
+async def test_whose_the_room_is(case: tuple[dict[str, str], str, Sequence[str], bool]) -> None:
+    labels, user, groups, passes = case
+    view = PaperView(state(), state())
+    asked = request(pod("2", labels=labels), user=user, groups=groups)
+    assert (await validator(view).validate(asked)).allowed is passes
+
+
+async def test_a_migration_that_is_over_makes_no_more_pods() -> None:
+    view = PaperView(state(phase="Succeeded"), state(phase="Succeeded"))
+    assert not (await validator(view).validate(request(pod("2", labels=OF_MIGRATION), user=KUBEVIRT))).allowed
+
+
+async def test_a_migration_that_the_cache_does_not_know_yet_is_looked_for() -> None:
+    cached = state()
+    cached.migrations = []
+    view = PaperView(cached, state())
+    assert (await validator(view).validate(request(pod("2", labels=OF_MIGRATION), user=KUBEVIRT))).allowed
+    assert view.looked == ["migrations"]
+
+
+async def test_a_status_that_is_behind_is_waited_for() -> None:
+    """A pod has just gone: our count knows, status.used does not yet."""
+    clock = Clock()
+    view = PaperView(state(), state(used="3"))
+    checked = validator(view, clock)
+    task = asyncio.create_task(checked.validate(request(pod("1"))))
+    for _ in range(40):
+        await asyncio.sleep(0)
+    assert not task.done()
+    view.live = state(used="2")
+    assert (await task).allowed
+
+
+async def test_a_status_that_knows_of_pods_of_another_replica_is_believed() -> None:
+    view = PaperView(state(), state(used="3"))
+    assert await allowed(validator(view), pod("1")) == [False]
+    assert view.looked.count("quota") == LOOKS
+
+
+async def test_a_status_that_misses_pods_does_not_share_them_out_again() -> None:
+    there = state(pod("1"), used="2")
+    assert await allowed(validator(PaperView(there, there)), pod("1m")) == [False]
+
+
+async def test_the_base_counts_also_before_the_limit_is_raised() -> None:
+    """A pod that passes here may reach quota admission after the raise."""
+    there = state(pod("1"), used="3", hard="3")
+    assert await allowed(validator(PaperView(there, there)), pod("1m")) == [False]
+
+
+async def test_a_pod_does_not_grow_into_the_room() -> None:
+    there = state(pod("500m", name="grows"), used="2500m")
+    checked = validator(PaperView(there, there))
+
+    def resize(cpu: str) -> object:
+        return request(pod(cpu, name="grows"), pod("500m", name="grows"))
+
+    assert not (await checked.validate(resize("1001m"))).allowed  # type: ignore[arg-type]
+    assert (await checked.validate(resize("1"))).allowed  # type: ignore[arg-type]
+    assert not (await checked.validate(request(pod("1m")))).allowed
+
+
+async def test_a_pod_that_shrinks_is_welcome() -> None:
+    there = state(pod("3", name="shrinks"), used="5")
+    asked = request(pod("2", name="shrinks"), pod("3", name="shrinks"))
+    assert (await validator(PaperView(there, there)).validate(asked)).allowed
+
+
+async def test_a_scope_that_does_not_match_is_no_limit() -> None:
+    found = quota(HARD, {**MARKS, by_name(): ENTRY}, used={"limits.cpu": "5"})
+
+    scoped = msgspec.structs.replace(found, spec=msgspec.structs.replace(found.spec, scopes=["Terminating"]))
+    there = State(scoped, migrations=[vmim("Pending")], limits=LIMITS)
+    assert await allowed(validator(PaperView(there, there)), pod("9")) == [True]
+
+
+async def test_switched_off_nothing_is_looked_at() -> None:
+    view = PaperView(state(), state())
+    assert (await validator(view, reserve=False).validate(request(pod("9")))).allowed
+    there = State(quota(HARD, {constants.ANNOTATION_SKIP_AUTO_SCALING: "true"}), limits=LIMITS)
+    assert await allowed(validator(PaperView(there, there)), pod("9")) == [True]
+    assert not view.looked
+
+
+async def test_when_the_api_server_does_not_answer_the_cache_decides() -> None:
+    assert await allowed(validator(PaperView(state(), None)), pod("1"), pod("1m")) == [True, False]

@@ -1,0 +1,182 @@
+"""Who is corrected, who is denied, who passes, and when the API server is asked."""
+
+from __future__ import annotations
+
+import pytest
+
+from pkg.util.resourcequota.model import EstimateKind, Mode, Policy
+from pkg.webhook.configurations import NAMESPACE_CONTROLLER
+from pkg.webhook.options import Options, QuotaGuard
+from pkg.webhook.resources.resourcequota.validator import Guard
+from tests.pkg.util.resourcequota.world import ENTRY, HARD, MARKS, RAISED, by_name, quota, vmim
+from tests.pkg.webhook.paper import ALICE, RANCHER, PaperView, State, request
+
+ONE = {**MARKS, by_name(): ENTRY}
+LOWERED = quota(dict(HARD), ONE)
+STANDING = quota(dict(RAISED), ONE)
+OWN = "system:serviceaccount:harvester-system:headroom"
+POLICY = Policy(Mode.TAKEOVER, EstimateKind.HARVESTER)
+RUNNING = State(STANDING, migrations=[vmim("Running")])
+DENIAL = (
+    "resource quota ns1/default-abc holds room for migrating VMs (vm1): limits.cpu can't be 3, the lowest allowed "
+    "value is 5, limits.memory can't be 5000Mi, the lowest allowed value is 9980344313 until they are done"
+)
+CORRECTION = [
+    {"op": "replace", "path": "/spec/hard/limits.cpu", "value": "5"},
+    {"op": "replace", "path": "/spec/hard/limits.memory", "value": "9980344313"},
+]
+
+
+def guard(view: PaperView, mode: QuotaGuard = QuotaGuard.CORRECT, own: str = "") -> Guard:
+    return Guard(view, POLICY, Options(quota_guard=mode, own_user=own))
+
+
+async def test_a_person_is_denied_and_told_what_is_allowed() -> None:
+    decision = await guard(PaperView(RUNNING, RUNNING)).validate(request(LOWERED, STANDING))
+    assert (decision.allowed, decision.message) == (False, DENIAL)
+
+
+async def test_rancher_is_corrected_and_then_allowed() -> None:
+    view = PaperView(RUNNING, RUNNING)
+    decision = await guard(view).mutate(request(LOWERED, STANDING, user=RANCHER))
+    assert decision.allowed
+    assert list(decision.patch) == CORRECTION
+    assert (await guard(view).validate(request(STANDING, STANDING, user=RANCHER))).allowed
+
+
+async def test_only_what_is_too_low_is_corrected() -> None:
+    new = quota({"limits.cpu": "3", "limits.memory": "1Ti"}, ONE)
+    decision = await guard(PaperView(RUNNING, RUNNING)).mutate(request(new, STANDING, user=RANCHER))
+    assert list(decision.patch) == CORRECTION[:1]
+
+
+@pytest.mark.parametrize(
+    ("mode", "user", "patched", "allowed"),
+    [
+        (QuotaGuard.CORRECT, RANCHER, True, False),
+        (QuotaGuard.CORRECT, "system:serviceaccount:cattle-fleet-system:fleet-agent", True, False),
+        (QuotaGuard.CORRECT, "cattle-cluster-agent", True, False),
+        (QuotaGuard.CORRECT, ALICE, False, False),
+        (QuotaGuard.CORRECT, "system:serviceaccount:cattle-systems:rancher", False, False),
+        (QuotaGuard.CORRECT, "u-x7k2p", False, False),
+        (QuotaGuard.DENY, RANCHER, False, False),
+        (QuotaGuard.DENY, ALICE, False, False),
+        (QuotaGuard.OFF, RANCHER, False, True),
+        (QuotaGuard.OFF, ALICE, False, True),
+        (QuotaGuard.CORRECT, OWN, False, True),
+        (QuotaGuard.DENY, OWN, False, True),
+        (QuotaGuard.CORRECT, NAMESPACE_CONTROLLER, False, True),
+    ],
+)
+async def test_who_may_do_what(mode: QuotaGuard, user: str, patched: bool, allowed: bool) -> None:
+    asked = request(LOWERED, STANDING, user=user)
+    guarded = guard(PaperView(RUNNING, RUNNING), mode, OWN)
+    assert bool((await guarded.mutate(asked)).patch) is patched
+    assert (await guarded.validate(asked)).allowed is allowed
+
+
+async def test_a_person_whose_account_runs_headroom_is_a_person() -> None:
+    guarded = guard(PaperView(RUNNING, RUNNING), own="kubernetes-admin")
+    assert not (await guarded.validate(request(LOWERED, STANDING, user="kubernetes-admin"))).allowed
+
+
+async def test_the_journal_that_came_with_the_request_needs_no_look_at_migrations() -> None:
+    view = PaperView(RUNNING, State(STANDING))
+    assert not (await guard(view).validate(request(LOWERED, STANDING))).allowed
+    assert view.looked == ["annotation"]
+
+
+async def test_a_new_base_is_found_before_it_is_held_against_anybody() -> None:
+    smaller = '{"limit":{"limitsCpu":"1","limitsMemory":"5000Mi"}}'
+    live = State(STANDING, migrations=[vmim("Running")], limits=smaller)
+    new = quota({**RAISED, "limits.cpu": "3"}, ONE)
+    assert (await guard(PaperView(RUNNING, live)).validate(request(new, STANDING))).allowed
+
+
+async def test_headrooms_own_write_passes_although_the_cache_is_behind() -> None:
+    """It has seen the migration end; we have not."""
+    view = PaperView(RUNNING, State(STANDING, migrations=[vmim("Succeeded")]))
+    assert (
+        await guard(view).validate(request(quota(dict(HARD), MARKS), STANDING, user="kubernetes-admin"))
+    ).allowed
+    assert view.looked == ["observe"]
+
+
+async def test_an_entry_removed_and_the_limit_lowered_in_one_write() -> None:
+    view = PaperView(RUNNING, RUNNING)
+    decision = await guard(view).validate(request(quota(dict(HARD), MARKS), STANDING))
+    assert decision.message == DENIAL
+    assert view.looked == ["observe"]
+
+
+async def test_when_the_api_server_does_not_answer_the_cache_decides() -> None:
+    view = PaperView(RUNNING, None)
+    assert not (await guard(view).validate(request(quota(dict(HARD), MARKS), STANDING))).allowed
+    assert not (await guard(view).validate(request(LOWERED, STANDING))).allowed
+
+
+@pytest.mark.parametrize("hard", [RAISED, {"limits.cpu": "9", "limits.memory": "1Ti"}])
+async def test_what_is_not_lowered_costs_no_look(hard: dict[str, str]) -> None:
+    view = PaperView(RUNNING, RUNNING)
+    assert (await guard(view).validate(request(quota(dict(hard), ONE), STANDING))).allowed
+    assert not view.looked
+
+
+async def test_the_label_is_not_taken_off_to_lower_the_limit() -> None:
+    decision = await guard(PaperView(RUNNING, RUNNING)).validate(
+        request(quota(dict(HARD), ONE, labels={}), STANDING)
+    )
+    assert decision.message == DENIAL
+
+
+async def test_a_quota_that_takes_no_part_is_nobodys_business() -> None:
+    other = quota(dict(RAISED), ONE, labels={})
+    assert (await guard(PaperView(RUNNING, RUNNING)).validate(request(quota({}, labels={}), other))).allowed
+
+
+async def test_a_quota_is_not_deleted_under_a_migration() -> None:
+    decision = await guard(PaperView(RUNNING, RUNNING)).validate(request(old=STANDING))
+    assert decision.message == (
+        "resource quota ns1/default-abc holds room for migrating VMs (vm1): it can be deleted when they are done"
+    )
+
+
+@pytest.mark.parametrize(
+    ("old", "cached", "live", "user", "allowed"),
+    [
+        (quota(dict(HARD), MARKS), State(), State(), ALICE, True),
+        (STANDING, RUNNING, State(STANDING, deleting=True), ALICE, True),
+        (STANDING, RUNNING, RUNNING, NAMESPACE_CONTROLLER, True),
+        (STANDING, RUNNING, None, ALICE, True),
+        (quota(dict(HARD), MARKS), State(migrations=[vmim("Pending")]), State(), ALICE, True),
+        (quota(dict(HARD), MARKS), State(migrations=[vmim("Pending")]), RUNNING, ALICE, False),
+        (STANDING, RUNNING, RUNNING, RANCHER, False),
+        (quota(dict(RAISED), ONE, labels={}), RUNNING, RUNNING, ALICE, True),
+        (quota(dict(RAISED), ONE, deleting=True), RUNNING, RUNNING, ALICE, True),
+    ],
+    ids=[
+        "nothing migrates",
+        "its namespace is on its way out",
+        "the namespace controller cleans up",
+        "nobody knows whether its namespace is there still",
+        "the migration is over, the cache does not know",
+        "a migration without an entry yet",
+        "Rancher",
+        "a quota that takes no part",
+        "one on its way out already",
+    ],
+)
+async def test_deleting(old: object, cached: State, live: State | None, user: str, allowed: bool) -> None:
+    decision = await guard(PaperView(cached, live)).validate(request(old=old, user=user))  # type: ignore[arg-type]
+    assert decision.allowed is allowed
+
+
+async def test_many_vms_are_not_all_named() -> None:
+    annotations = {**MARKS, **{by_name(f"vm{number:02}"): ENTRY for number in range(13)}}
+    hard = {"limits.cpu": "29", "limits.memory": "1Ti"}
+    standing = quota(hard, annotations)
+    state = State(standing)
+    decision = await guard(PaperView(state, state)).validate(
+        request(quota(dict(HARD), annotations), standing)
+    )
+    assert "(vm00, vm01, vm02, vm03, vm04, vm05, vm06, vm07, vm08, vm09 and 3 more)" in decision.message

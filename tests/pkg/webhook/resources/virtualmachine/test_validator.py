@@ -1,0 +1,135 @@
+"""Storage for a VM's volumes. The text is Harvester's, byte for byte."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+
+import msgspec
+import pytest
+
+from pkg.api.core import ResourceQuota
+from pkg.api.kubevirt import VirtualMachine
+from pkg.util import constants
+from pkg.util.quantity import Quantity
+from pkg.webhook.resources.virtualmachine.validator import Validator, decide, storage_of
+from tests.pkg.util.resourcequota.world import by_name, quota, sentences
+from tests.pkg.webhook.paper import PaperView, State, request
+
+SHORT = "storage insufficient resources due to resource quota"
+LIMIT = '{"limit":{"requestsStorage":"100Gi"}}'
+
+
+def machine(*sizes: str, text: str | None = None) -> VirtualMachine:
+    """A VM whose volume claim templates have these sizes, or say `text`."""
+    templates = [
+        {"metadata": {"name": f"disk-{n}"}, "spec": {"resources": {"requests": {"storage": size}}}}
+        for n, size in enumerate(sizes)
+    ]
+    annotations = {}
+    if sizes or text is not None:
+        annotations[constants.ANNOTATION_VOLUME_CLAIM_TEMPLATES] = (
+            json.dumps(templates) if text is None else text
+        )
+    return msgspec.convert(
+        {"metadata": {"name": "vm1", "namespace": "ns1", "annotations": annotations}}, VirtualMachine
+    )
+
+
+@dataclass(frozen=True)
+class Case:
+    new: VirtualMachine
+    old: VirtualMachine | None = None
+    limits: str = LIMIT
+    used: str = "0"
+    annotations: dict[str, str] = field(default_factory=dict)
+    quotas: int = 1
+
+    @property
+    def found(self) -> list[ResourceQuota]:
+        return [quota({}, self.annotations, used={"requests.storage": self.used}) for _ in range(self.quotas)]
+
+
+ALLOWED = {
+    "it fits": Case(machine("60Gi", "39Gi")),
+    "to the last byte": Case(machine("60Gi", "40Gi")),
+    "beside what is used": Case(machine("30Gi"), used="70Gi"),
+    "no volumes": Case(machine()),
+    "an empty annotation": Case(machine(text="")),
+    "null for templates": Case(machine(text="null")),
+    "templates that ask for nothing": Case(machine(text='[{"spec":{}},{}]'), used="100Gi"),
+    "an update that asks for no more": Case(machine("500Gi"), machine("500Gi"), used="500Gi"),
+    "an update that asks for less": Case(machine("400Gi"), machine("500Gi"), used="500Gi"),
+    "an update whose increase fits": Case(machine("510Gi"), machine("500Gi"), used="90Gi"),
+    "no limit for storage": Case(machine("1Ti"), limits='{"limit":{"limitsCpu":"1"}}'),
+    "a limit of zero is none": Case(machine("1Ti"), limits='{"limit":{"requestsStorage":"0"}}'),
+    "no annotation on the namespace": Case(machine("1Ti"), limits=""),
+    "no default quota": Case(machine("1Ti"), quotas=0),
+    "what migrations hold is not used": Case(
+        machine("30Gi"), used="90Gi", annotations={by_name(): '{"requests.storage":"20Gi"}'}
+    ),
+    "an old annotation that is garbage asked for nothing": Case(machine("100Gi"), machine(text="x")),
+}
+
+DENIED = {
+    "a byte too much": Case(machine("60Gi", str(40 * 2**30 + 1))),
+    "beside what is used": Case(machine("31Gi"), used="70Gi"),
+    "an update whose increase does not fit": Case(machine("511Gi"), machine("500Gi"), used="90Gi"),
+    "more is used than there is": Case(machine("1"), used="101Gi"),
+    "one of two quotas is full": Case(machine("1Gi"), used="100Gi", quotas=2),
+}
+
+
+@sentences(ALLOWED)
+def test_allowed(case: Case) -> None:
+    assert decide(case.new, case.old, case.limits, case.found).allowed
+
+
+@sentences(DENIED)
+def test_denied(case: Case) -> None:
+    decision = decide(case.new, case.old, case.limits, case.found)
+    assert (decision.allowed, decision.message) == (False, SHORT)
+
+
+@pytest.mark.parametrize(
+    "text", ["x", "{}", '[{"spec":{"resources":{"requests":{"storage":"10GB"}}}}]', "[1]"]
+)
+def test_templates_that_are_garbage_are_refused_where_storage_is_limited(text: str) -> None:
+    decision = decide(machine(text=text), None, LIMIT, [quota({})])
+    assert decision.message.startswith("failed to unmarshal the volumeClaimTemplates annotation: ")
+    assert decide(machine(text=text), None, "", [quota({})]).allowed
+
+
+@pytest.mark.parametrize("limits", ["x", '{"limit":{"requestsStorage":"much"}}', '{"limit":3}'])
+def test_an_annotation_that_is_garbage_blocks_nobody_but_is_told(limits: str) -> None:
+    decision = decide(machine("1Gi"), None, limits, [quota({})])
+    assert decision.allowed
+    assert decision.warnings
+
+
+def test_an_entry_that_is_garbage_blocks_nobody_but_is_told() -> None:
+    decision = decide(machine("1Gi"), None, LIMIT, [quota({}, {by_name(): "x"})])
+    assert decision.allowed
+    assert decision.warnings
+
+
+def test_storage_is_summed_up_in_any_spelling() -> None:
+    assert storage_of(machine("1Gi", "1024Mi", "1e9")) == Quantity.parse(str(2 * 2**30 + 10**9))
+
+
+async def test_a_live_look_precedes_a_denial() -> None:
+    full, free = (quota({}, used={"requests.storage": used}) for used in ("100Gi", "0"))
+    view = PaperView(State(full, limits=LIMIT), State(free, limits=LIMIT))
+    assert (await Validator(view).validate(request(machine("1Gi")))).allowed
+    assert view.looked == ["quotas", "annotation"]
+    larger = State(full, limits='{"limit":{"requestsStorage":"200Gi"}}')
+    assert (
+        await Validator(PaperView(State(full, limits=LIMIT), larger)).validate(request(machine("1Gi")))
+    ).allowed
+
+
+async def test_when_the_api_server_does_not_answer_the_cache_decides() -> None:
+    view = PaperView(State(quota({}, used={"requests.storage": "100Gi"}), limits=LIMIT), None)
+    assert (await Validator(view).validate(request(machine("1Gi")))).message == SHORT
+    update = request(machine("1Gi"), machine("2Gi"))
+    assert (await Validator(view).validate(update)).allowed
