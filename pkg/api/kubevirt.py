@@ -337,6 +337,7 @@ class DeveloperConfiguration(Struct):
     """kubevirt.io/v1 DeveloperConfiguration."""
 
     feature_gates: list[str] | None = None
+    disabled_feature_gates: list[str] | None = None
     cpu_allocation_ratio: int | None = None
     memory_overcommit: int | None = None
     use_emulation: bool = False

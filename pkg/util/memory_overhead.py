@@ -90,14 +90,19 @@ _AFTER_LAST_RELEASE = (1, 10)
 def profile_for_version(observed: str | None) -> OverheadProfile:
     """The profile of a version as the KubeVirt CR's status gives it ("v1.8.3", "1.6.2-150700.1.1");
     the newest released one if it says nothing readable."""
-    match = _VERSION.match(observed or "")
-    if match is None:
+    version = parse_version(observed)
+    if version is None:
         return DEFAULT_PROFILE
-    version = (int(match[1]), int(match[2]))
     if version >= _AFTER_LAST_RELEASE:
         return PROFILES["main"]
     fitting = [name for name in PROFILES if name != "main" and _version(name) <= version]
     return PROFILES[max(fitting, key=_version)] if fitting else _V0_54
+
+
+def parse_version(text: str | None) -> tuple[int, int] | None:
+    """Major and minor of a version, None if the text does not start as one."""
+    match = _VERSION.match(text or "")
+    return (int(match[1]), int(match[2])) if match else None
 
 
 def is_version(text: str) -> bool:
@@ -109,12 +114,12 @@ def _version(name: str) -> tuple[int, ...]:
     return tuple(int(part) for part in name.split("."))
 
 
-def parse_ratio(text: str) -> float | None:
-    """The ratio that a text says, None if it is no number from 1.0 to 10.0."""
+def parse_ratio(text: str, largest: float = MAX_RATIO) -> float | None:
+    """The ratio that a text says, None if it is no number from 1.0 to 10.0 (or another `largest`)."""
     if _NUMBER.fullmatch(text) is None:
         return None
     ratio = float(text)
-    return ratio if MIN_RATIO <= ratio <= MAX_RATIO else None
+    return ratio if MIN_RATIO <= ratio <= largest else None
 
 
 def normalize_ratio(value: str, default: str) -> str:

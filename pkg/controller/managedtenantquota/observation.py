@@ -137,13 +137,14 @@ class Observer:
         migrations = caches.migrations.list(namespace)
         pending = any(migration.phase == constants.PHASE_PENDING for migration in migrations)
         setting = caches.settings.get("", constants.SETTING_OVERHEAD_RATIO)
+        limit_ranges = caches.limit_ranges.list(namespace)
+        in_cache = caches.namespaces.get("", namespace)
+        labels = in_cache.labels if in_cache else {}
         return Surroundings(
             migrations=migrations,
             instances={vmi.name: vmi for vmi in caches.instances.list(namespace)},
             pods=caches.pods.list(namespace) if pending else (),
-            rendering=rendering(
-                caches.kubevirts.list(), setting, caches.limit_ranges.list(namespace), self._profile
-            ),
+            rendering=rendering(caches.kubevirts.list(), setting, limit_ranges, self._profile, labels),
             running=self._running() if pending else (),
         )
 

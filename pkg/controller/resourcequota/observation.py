@@ -77,22 +77,23 @@ class Observer:
             now=now,
             memory=memory,
             pods=caches.pods.list(quota.namespace),
-            rendering=self._rendering(quota.namespace, setting),
+            rendering=self._rendering(quota.namespace, setting, namespace.labels if namespace else {}),
             max_extra=annotations.get(constants.ANNOTATION_MAX_EXTRA, ""),
             mtq=caches.has_budget(quota.namespace),
         )
 
-    def _rendering(self, namespace: str, setting: Setting | None) -> Rendering:
+    def _rendering(self, namespace: str, setting: Setting | None, labels: Mapping[str, str]) -> Rendering:
         """The same object as long as nothing it is made of changes: what depends on it is cached by it."""
         kubevirts = self._caches.kubevirts.list()
         limit_ranges = self._caches.limit_ranges.list(namespace)
-        versions = [
+        versions: list[object] = [
             (obj.uid, obj.metadata.resource_version)
             for obj in (*kubevirts, *limit_ranges, *filter(None, [setting]))
         ]
+        versions.append(labels.get(constants.LABEL_AUTO_MEMORY_LIMITS_RATIO))
         known = self._renderings.get(namespace)
         if known is None or known[0] != versions:
-            known = (versions, rendering(kubevirts, setting, limit_ranges, self._profile))
+            known = (versions, rendering(kubevirts, setting, limit_ranges, self._profile, labels))
             self._renderings[namespace] = known
         return known[1]
 

@@ -1,8 +1,8 @@
 """What quota will count of a migration's target pod, before it exists. Pure.
 
 KubeVirt renders the target from the same VMI spec as the source, so the source pod as quota counts it is the
-answer, except for the overhead's difference when the ratio was changed since. An observed pod beats the formula:
-the formula's constants move between releases.
+answer, except for the overhead's difference when the ratio was changed since, and for CPUs and memory that were
+plugged into the VM since. An observed pod beats the formula: the formula's constants move between releases.
 """
 
 from __future__ import annotations
@@ -12,16 +12,23 @@ from collections.abc import Iterable, Mapping
 import msgspec
 from cachetools import LRUCache
 
-from pkg.api.core import Container, Pod, PodSpec, PodStatus, ResourceQuotaSpec
+from pkg.api.core import Container, Pod, PodSpec, PodStatus, ResourceQuotaSpec, ResourceRequirements
 from pkg.api.kubevirt import KubeVirtConfiguration, VirtualMachineInstance
-from pkg.api.meta import ObjectMeta
+from pkg.api.meta import ObjectMeta, RawResourceList, condition_is_true
 from pkg.util import constants
 from pkg.util.compute_container import ComputeOptions, compute_resources
 from pkg.util.constants import CPU, LIMITS_CPU, LIMITS_MEMORY, MEMORY, REQUESTS_MEMORY
 from pkg.util.launcher_pod import attachment_container, render_containers
 from pkg.util.memory_overhead import PROFILES, OverheadProfile, memory_overhead
 from pkg.util.quantity import ZERO, Quantity
-from pkg.util.resource_list import ResourceList, add, parse_resource_list, total
+from pkg.util.resource_list import (
+    ResourceList,
+    add,
+    format_resource_list,
+    maximum,
+    parse_resource_list,
+    total,
+)
 from pkg.util.resourcequota.model import Rendering
 from pkg.util.resourcequota.sides import Side
 from pkg.util.resourcequota.usage import apply_limit_ranges, counted, pod_usage
@@ -77,11 +84,52 @@ def launcher_usage(
         return pod_usage(pod) if counted(pod, spec) else {}
     if not counted(source.launcher, spec):
         return {}
+    if is_resized(vmi):
+        return pod_usage(
+            apply_limit_ranges(_resized(vmi, source.launcher, rendering, spec), rendering.limit_ranges)
+        )
     # What a pod lacks, a LimitRange that came after it will give to the next one.
     pod = _with_todays_limits(vmi, source.launcher, rendering, spec)
     pod = apply_limit_ranges(pod, rendering.limit_ranges)
     usage = pod_usage(pod)
     return add(usage, _overhead_since(vmi, source.launcher, usage, rendering, spec))
+
+
+def is_resized(vmi: VirtualMachineInstance) -> bool:
+    """Whether the VM waits for CPUs or memory that were plugged in: the next migration's target has them."""
+    conditions = vmi.status.conditions
+    return any(
+        condition_is_true(conditions, change)
+        for change in (constants.CONDITION_CPU_CHANGE, constants.CONDITION_MEMORY_CHANGE)
+    )
+
+
+def _resized(vmi: VirtualMachineInstance, pod: Pod, rendering: Rendering, spec: ResourceQuotaSpec) -> Pod:
+    """The pod with a compute container for the VMI's spec of today: KubeVirt writes plugged CPUs and memory into
+    the spec, and the source was rendered before."""
+    today = memory_overhead(
+        vmi.spec, ratio=rendering.ratio, arch=architecture(vmi), profile=rendering.profile
+    )
+    annotated = _annotated_overhead(pod)
+    rendered = _compute(
+        rendered_pod(vmi, rendering, spec, today if annotated is None else max(today, annotated))
+    )
+    compute = _compute(pod)
+    if compute is None or rendered is None:
+        return pod
+    limits = _larger(compute.resources.limits, rendered.resources.limits)
+    requests = _larger(compute.resources.requests, rendered.resources.requests)
+    return _with_compute(pod, compute, ResourceRequirements(limits=limits, requests=requests))
+
+
+def _larger(a: RawResourceList | None, b: RawResourceList | None) -> RawResourceList:
+    return dict(format_resource_list(maximum(parse_resource_list(a), parse_resource_list(b))))
+
+
+def _with_compute(pod: Pod, compute: Container, resources: ResourceRequirements) -> Pod:
+    changed = msgspec.structs.replace(compute, resources=resources)
+    containers = [changed if container is compute else container for container in pod.spec.containers]
+    return msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, containers=containers))
 
 
 def _with_todays_limits(
@@ -98,10 +146,7 @@ def _with_todays_limits(
     rendered = _compute(rendered_pod(vmi, rendering, spec, overhead))
     todays = (rendered.resources.limits if rendered else None) or {}
     added = {name: todays[name] for name in lacking if name in todays}
-    resources = msgspec.structs.replace(compute.resources, limits=limits | added)
-    completed = msgspec.structs.replace(compute, resources=resources)
-    containers = [completed if container is compute else container for container in pod.spec.containers]
-    return msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, containers=containers))
+    return _with_compute(pod, compute, msgspec.structs.replace(compute.resources, limits=limits | added))
 
 
 def _limited(spec: ResourceQuotaSpec) -> list[str]:
@@ -162,7 +207,11 @@ def rendered_pod(
             vmi.spec, ratio=rendering.ratio, arch=architecture(vmi), profile=rendering.profile
         )
     rendered = render_containers(
-        vmi, overhead=overhead, kubevirt=rendering.kubevirt, quota_limits=_limited(spec)
+        vmi,
+        overhead=overhead,
+        kubevirt=rendering.kubevirt,
+        quota_limits=_limited(spec),
+        memory_limits_ratio=rendering.memory_limits_ratio,
     )
     pod = _pod(rendered.containers, rendered.init_containers, vmi)
     return apply_limit_ranges(pod, rendering.limit_ranges)
@@ -228,9 +277,9 @@ def _with_unknown_constants(rendered: int, plain: list[int], now: int, rendering
 def rendered_overhead(vmi: VirtualMachineInstance, pod: Pod, kubevirt: KubeVirtConfiguration) -> int | None:
     """Bytes of overhead in a launcher pod: what its annotation says, else what its compute container has more
     than KubeVirt would give it without any; None where neither tells."""
-    annotated = pod.annotations.get(constants.ANNOTATION_MEMORY_OVERHEAD, "")
-    if annotated.isdecimal():
-        return int(annotated)
+    annotated = _annotated_overhead(pod)
+    if annotated is not None:
+        return annotated
     compute = _compute(pod)
     if compute is None:
         return None
@@ -240,6 +289,11 @@ def rendered_overhead(vmi: VirtualMachineInstance, pod: Pod, kubevirt: KubeVirtC
         if MEMORY in without and have > without[MEMORY]:
             return (have - without[MEMORY]).value()
     return None
+
+
+def _annotated_overhead(pod: Pod) -> int | None:
+    annotated = pod.annotations.get(constants.ANNOTATION_MEMORY_OVERHEAD, "")
+    return int(annotated) if annotated.isdecimal() else None
 
 
 def _pod(containers: list[Container], init_containers: list[Container], vmi: VirtualMachineInstance) -> Pod:

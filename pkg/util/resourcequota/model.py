@@ -59,12 +59,14 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class Rendering:
-    """What decides how KubeVirt would render a launcher pod now. `ratio` is the overhead ratio, "" for none."""
+    """What decides how KubeVirt would render a launcher pod now. `ratio` is the overhead ratio, "" for none;
+    `memory_limits_ratio` is what a limit of memory that a quota asks for is of the request."""
 
     ratio: str = ""
     profile: OverheadProfile = DEFAULT_PROFILE
     kubevirt: KubeVirtConfiguration = field(default_factory=KubeVirtConfiguration)
     limit_ranges: Sequence[LimitRange] = ()
+    memory_limits_ratio: float = 2.0
 
 
 @dataclass(frozen=True, slots=True)

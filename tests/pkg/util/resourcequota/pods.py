@@ -55,7 +55,11 @@ def launcher(
     if overhead is None:
         overhead = memory_overhead(instance.spec, ratio=rendering.ratio, profile=profile)
     containers = render_containers(
-        instance, overhead=overhead, kubevirt=rendering.kubevirt, quota_limits=tuple(limited)
+        instance,
+        overhead=overhead,
+        kubevirt=rendering.kubevirt,
+        quota_limits=tuple(limited),
+        memory_limits_ratio=rendering.memory_limits_ratio,
     )
     job = migration.uid if migration else ""
     labels = {
