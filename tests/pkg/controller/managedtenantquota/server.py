@@ -1,0 +1,228 @@
+"""A namespace with a budget on an API server of the test's own, the handler over it, and a process that may end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from pkg.api import registry
+from pkg.api.meta import Object
+from pkg.client.errors import AlreadyExists
+from pkg.controller.indexes import PODS_BY_MIGRATION
+from pkg.controller.managedtenantquota.identity import LockMaker
+from pkg.controller.managedtenantquota.managedtenantquota_controller import Handler
+from pkg.controller.managedtenantquota.observation import Kinds, Observer
+from pkg.controller.managedtenantquota.writer import Writer
+from pkg.controller.resourcequota.observation import Caches
+from pkg.generic.errors import RetryAfter
+from pkg.util.managedtenantquota.model import Policy
+from pkg.util.resource_list import format_resource_list, parse_resource_list
+from pkg.util.resourcequota.usage import pod_usage
+from tests.pkg.controller.fakes import Clock, Events, Kind
+from tests.pkg.util.managedtenantquota.paper import FULL, budget, quota, refused, running_vmi, source, target
+
+T = TypeVar("T", bound=Object)
+
+REGISTRATION = {
+    "metadata": {"name": "headroom.harvesterhci.io"},
+    "webhooks": [{"clientConfig": {"url": "https://127.0.0.1:9443/validate-namespace", "caBundle": "Q0E="}}],
+}
+KEY = "ns1/quota"
+
+
+class Ended(BaseException):
+    """The process was killed: nothing that it would have done next happens."""
+
+
+class Server(Kind[T]):
+    """A kind that counts writes and ends the process after one of them."""
+
+    def __init__(self, resource: registry.Resource[T], writes: Writes) -> None:
+        super().__init__(resource)
+        self.writes = writes
+
+    async def create(self, body: Mapping[str, Any], namespace: str = "") -> T:
+        name = body["metadata"]["name"]
+        if (f"{namespace}/{name}" if namespace else name) in self.objects:
+            raise AlreadyExists(name, status=409, reason="AlreadyExists")
+        return self.writes.done("create", self, await super().create(body, namespace))
+
+    async def merge_patch(
+        self, name: str, patch: Mapping[str, Any], namespace: str = "", *, subresource: str = ""
+    ) -> T:
+        verb = f"patch {subresource}".strip()
+        return self.writes.done(verb, self, await super().merge_patch(name, patch, namespace))
+
+    async def delete(self, name: str, namespace: str = "", *, uid: str | None = None, **_: Any) -> None:
+        await super().delete(name, namespace, uid=uid)
+        self.writes.done("delete", self, None)
+
+    def gone(self, key: str) -> None:
+        """A cache that lags shows what is gone."""
+        found = self.typed(self.objects.pop(key))
+        if not self.lagging:
+            self.indexer.delete(found)
+
+
+class Writes:
+    """What was written; `left`: after so many more writes the process ends (None: never)."""
+
+    def __init__(self) -> None:
+        self.made: list[tuple[str, str]] = []
+        self.left: int | None = None
+
+    def done(self, verb: str, kind: Kind[Any], result: Any) -> Any:
+        self.made.append((verb, kind.resource.plural))
+        if self.left is not None:
+            self.left -= 1
+            if self.left == 0:
+                raise Ended
+        return result
+
+
+class Cluster:
+    """Everything outside of our process: it stays when the process ends."""
+
+    def __init__(self) -> None:
+        self.writes = Writes()
+        self.budgets = Server(registry.VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS, self.writes)
+        self.quotas = Server(registry.RESOURCE_QUOTAS, self.writes)
+        self.locks = Server(registry.VALIDATING_WEBHOOK_CONFIGURATIONS, self.writes)
+        self.namespaces = Kind(registry.NAMESPACES)
+        self.migrations = Kind(registry.VIRTUAL_MACHINE_INSTANCE_MIGRATIONS)
+        self.instances = Kind(registry.VIRTUAL_MACHINE_INSTANCES)
+        self.pods = Kind(registry.PODS)
+        self.limit_ranges = Kind(registry.LIMIT_RANGES)
+        self.kubevirts = Kind(registry.KUBEVIRTS)
+        self.settings = Kind(registry.SETTINGS)
+        self.pods.indexer.add_indexers(
+            {PODS_BY_MIGRATION: lambda p: [f"{p.namespace}/{p.labels.get('kubevirt.io/migrationJobUID')}"]}
+        )
+        self.kinds = Kinds(
+            self.budgets.client,
+            self.budgets.cache,
+            self.quotas.client,
+            self.quotas.cache,
+            self.locks.client,
+            self.locks.cache,
+        )
+        self.kinds.index()
+        self.registrations = Kind(registry.VALIDATING_WEBHOOK_CONFIGURATIONS)
+        self.registrations.given(REGISTRATION)
+        self.namespaces.given({"metadata": {"name": "ns1", "uid": "uid-ns1"}})
+        self.settings.given({"metadata": {"name": "additional-guest-memory-overhead-ratio"}, "value": "1.5"})
+        self.quotas.given(quota())
+        self.budgets.given(budget())
+        self.clock = Clock(1_800_000_000.0)
+
+    # What KubeVirt and the controller manager do.
+
+    def refuse(self, vm: str = "vm1") -> None:
+        """A VM whose migration quota has refused."""
+        self.instances.given(running_vmi(vm))
+        self.pods.given(source(vm))
+        self.migrations.given(refused(vm))
+
+    def admit(self, vm: str = "vm1") -> None:
+        """The target pod is created, and counted by the quotas that count pods."""
+        pod = target(refused(vm))
+        self.pods.given(pod)
+        usage = pod_usage(pod)
+        for key, raw in list(self.quotas.objects.items()):
+            used = parse_resource_list(raw["status"]["used"])
+            more = {name: used[name] + usage[name] for name in used if name in usage}
+            self.quotas.edited(key, {"status": {"used": format_resource_list({**used, **more})}})
+
+    def enforce(self) -> None:
+        """The controller manager copies spec.hard to status.hard."""
+        for key, raw in list(self.quotas.objects.items()):
+            self.quotas.edited(key, {"status": {"hard": raw["spec"]["hard"]}})
+
+    def catch_up(self) -> None:
+        """Every watch brings everything."""
+        for kind in (self.budgets, self.quotas, self.locks, self.pods, self.migrations):
+            kind.catch_up()
+
+    def lag(self) -> None:
+        """What is written from now on does not show in our caches."""
+        for kind in (self.budgets, self.quotas, self.locks):
+            kind.lagging = True
+
+    # What a test looks at.
+
+    @property
+    def hard(self) -> dict[str, Any]:
+        return self.quotas.now(KEY).hard
+
+    @property
+    def status(self) -> dict[str, Any]:
+        found: dict[str, Any] = self.budgets.objects["ns1/budget"].get("status", {})
+        return found
+
+    @property
+    def at_rest(self) -> bool:
+        return not self.locks.objects and not self.status and self.hard == FULL
+
+
+class Process:
+    """One run of the controller: its memory ends with it."""
+
+    def __init__(self, cluster: Cluster, policy: Policy | None = None) -> None:
+        self.cluster = cluster
+        self.events = Events()
+        caches = Caches(
+            namespaces=cluster.namespaces.cache,
+            migrations=cluster.migrations.cache,
+            instances=cluster.instances.cache,
+            pods=cluster.pods.cache,
+            limit_ranges=cluster.limit_ranges.cache,
+            kubevirts=cluster.kubevirts.cache,
+            settings=cluster.settings.cache,
+            budgets=cluster.budgets.cache,
+        )
+        maker = LockMaker(
+            _Client(cluster),  # type: ignore[arg-type]
+            cluster.kubevirts.cache,
+            holders=["system:serviceaccount:headroom:headroom"],
+        )
+        self.handler = Handler(
+            Observer(caches, cluster.kinds, maker),
+            Writer(cluster.kinds, maker, self.events.recorder),
+            self.events.recorder,
+            policy or Policy(shortage=0.0),
+            clock=cluster.clock,
+        )
+
+    async def look(self, namespace: str = "ns1") -> float | None:
+        """The namespace is worked off once; in how many seconds it wants to be looked at again."""
+        try:
+            await self.handler.on_namespace_changed(namespace, self.cluster.namespaces.cached(namespace))
+        except RetryAfter as later:
+            return later.seconds
+        return None
+
+    async def settle(self) -> float | None:
+        """Look again for as long as that is soon."""
+        for _ in range(20):
+            again = await self.look()
+            if again is None or again > 0.5:
+                return again
+            self.cluster.clock.now += max(0.01, again)
+        raise AssertionError("it never settles")
+
+
+class _Client:
+    """What LockMaker asks: who we are (no answer, as before Kubernetes 1.28), and where the webhooks are."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    @property
+    def transport(self) -> _Client:
+        return self
+
+    async def request(self, *_: Any, **__: Any) -> bytes:
+        return b"{}"
+
+    def resource(self, _: Any) -> Any:
+        return self._cluster.registrations
