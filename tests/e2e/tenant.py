@@ -64,24 +64,40 @@ class Tenant:
         )
         api.create(f"{CORE}/namespaces", {"metadata": {"name": self.name, "annotations": {ANNOTATION: text}}})
         self.path = f"{CORE}/namespaces/{self.name}"
+        self.quota_name = "default-abc"
         self.kubevirt = f"{KUBEVIRT}/namespaces/{self.name}"
         if quota:
             self.make_quota(HARD if hard is None else hard, annotations)
 
     # The quota.
 
-    def make_quota(self, hard: Mapping[str, str], annotations: Mapping[str, str] | None = None) -> Raw:
+    def make_quota(
+        self,
+        hard: Mapping[str, str],
+        annotations: Mapping[str, str] | None = None,
+        labels: Mapping[str, str] | None = None,
+    ) -> Raw:
+        """The default quota, unless `labels` say otherwise."""
         metadata = {
-            "name": "default-abc",
-            "labels": {DEFAULT: "true"},
+            "name": self.quota_name,
+            "labels": {DEFAULT: "true"} if labels is None else dict(labels),
             "annotations": dict(annotations or {}),
         }
-        return self.api.create(
-            f"{self.path}/resourcequotas", {"metadata": metadata, "spec": {"hard": dict(hard)}}
-        )
+        body = {"metadata": metadata, "spec": {"hard": dict(hard)}}
+        return self.api.create(f"{self.path}/resourcequotas", body)
+
+    def wait_ranchers_quota(self) -> None:
+        """Until Rancher has rendered the default quota; from then on it is this tenant's."""
+        labelled = f"{DEFAULT}=true"
+
+        def rendered() -> list[Raw]:
+            quotas = self.api.items(f"{self.path}/resourcequotas", labelSelector=labelled)
+            return [quota for quota in quotas if quota.get("status", {}).get("hard")]
+
+        self.quota_name = eventually(rendered)[0]["metadata"]["name"]
 
     def quota(self) -> Raw:
-        return self.api.get(f"{self.path}/resourcequotas/default-abc")
+        return self.api.get(f"{self.path}/resourcequotas/{self.quota_name}")
 
     def hard(self) -> dict[str, Quantity]:
         return by_value(self.quota()["spec"]["hard"])
@@ -96,7 +112,7 @@ class Tenant:
         return {key: by_value(json.loads(annotations[key])) for key in entry_keys(annotations)}
 
     def patch_quota(self, patch: Mapping[str, Any]) -> Raw:
-        return self.api.patch(f"{self.path}/resourcequotas/default-abc", patch)
+        return self.api.patch(f"{self.path}/resourcequotas/{self.quota_name}", patch)
 
     def revert(self) -> None:
         """What Rancher's agent does when it restarts: spec.hard goes back to the base, whoever scaled it."""
@@ -126,7 +142,59 @@ class Tenant:
         """Events of a reason in the namespace."""
         return self.api.items(f"{self.path}/events", fieldSelector=f"reason={reason}")
 
-    # VMs and migrations.
+    # VMs and migrations under the stand-in for KubeVirt.
+
+    def run_vm(self, name: str = "vm1", **domain: Any) -> None:
+        """A VM with the seed's values that is started, and runs."""
+        seed = {
+            "cpu": {"cores": 2, "sockets": 1, "threads": 1},
+            "resources": {
+                "limits": {"cpu": "2", "memory": "4Gi"},
+                "requests": {"cpu": "125m", "memory": "2730Mi"},
+            },
+            "devices": {},
+        }
+        template = {"spec": {"domain": seed | domain}}
+        body = {"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "metadata": {"name": name}}
+        machines = f"{self.kubevirt}/virtualmachines"
+        self.api.create(machines, body | {"spec": {"runStrategy": "RerunOnFailure", "template": template}})
+        eventually(
+            lambda: self.api.get(f"{machines}/{name}").get("status", {}).get("printableStatus") == "Running",
+            30,
+        )
+
+    def start_migration(self, vm: str = "vm1", name: str = "", **wishes: str) -> str:
+        """A migration with the stand-in's annotations (`source_linger_seconds="2"`)."""
+        name = name or f"migration-of-{vm}"
+        prefix = "testcluster.headroom.harvesterhci.io/"
+        annotations = {prefix + key.replace("_", "-"): text for key, text in wishes.items()}
+        body = {"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstanceMigration"}
+        metadata = {"name": name, "annotations": annotations}
+        path = f"{self.kubevirt}/virtualmachineinstancemigrations"
+        self.api.create(path, body | {"metadata": metadata, "spec": {"vmiName": vm}})
+        return name
+
+    def migration(self, name: str) -> Raw:
+        return self.api.get(f"{self.kubevirt}/virtualmachineinstancemigrations/{name}")
+
+    def phase_of(self, name: str) -> str:
+        return str(self.migration(name).get("status", {}).get("phase", ""))
+
+    def is_refused(self, name: str) -> bool:
+        conditions = self.migration(name).get("status", {}).get("conditions") or []
+        return any(
+            c["type"] == "migrationRejectedByResourceQuota" and c["status"] == "True" for c in conditions
+        )
+
+    def wait_phase(self, name: str, *phases: str, timeout: float = 30.0) -> str:
+        """Until the migration is in one of the phases; which."""
+        eventually(lambda: self.phase_of(name) in phases, timeout)
+        return self.phase_of(name)
+
+    def used(self) -> dict[str, Quantity]:
+        return by_value(self.quota()["status"]["used"])
+
+    # VMs and migrations, played by the test.
 
     def vm(self, name: str = "vm1") -> Raw:
         """A VM object and its VMI with the seed's values."""

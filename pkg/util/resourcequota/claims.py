@@ -130,7 +130,8 @@ def _claim(
     exact = policy.estimate is EstimateKind.EXACT or demand.refused  # a compensation is always exact
     formula = None
     if wanted and demand.vmi is not None and policy.estimate is EstimateKind.HARVESTER:
-        formula = observed.estimate(demand.vmi, _BOTH_LIMITS)
+        # Once the VM lives in its target, the pod that it left is all that is there beyond one side.
+        formula = {} if _is_target(placed.main, active) else observed.estimate(demand.vmi, _BOTH_LIMITS)
     return Claim(
         vm_name=demand.vm_name,
         vmi_uid=demand.vmi_uid,

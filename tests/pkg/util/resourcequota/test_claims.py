@@ -101,6 +101,18 @@ def test_under_harvesters_estimate_the_entry_is_its_number_while_the_vm_migrates
     assert value == {"limits.cpu": Quantity.parse("2"), "limits.memory": Quantity.parse(4737464313)}
 
 
+def test_under_harvesters_estimate_a_vm_that_has_moved_claims_only_the_pod_that_it_left() -> None:
+    """KubeVirt moves the VMI's node before the migration says Succeeded: its number and the old pod are one thing."""
+    seen = namespace(quota(), [MOVE], [SOURCE, TARGET], [THERE])
+    found = claims(seen, HARVESTER)
+    value = entry_of(found.by_vm["vm1"], HARVESTER)
+    assert (value["limits.cpu"], value["limits.memory"]) == (
+        Quantity.parse("2015m"),
+        Quantity.parse(4797464313),
+    )
+    assert not found.problems
+
+
 @pytest.mark.parametrize(("policy", "said"), [(HARVESTER, ["MigrationNotScaled"]), (EXACT, [])])
 def test_a_vm_without_limits_is_harvesters_problem_only(policy: Policy, said: list[str]) -> None:
     bare = machine({"resources": {"requests": {"memory": "1Gi"}}})
