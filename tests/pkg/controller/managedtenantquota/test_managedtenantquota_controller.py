@@ -364,7 +364,9 @@ async def test_ended_after_any_write_and_started_again(number: int, fate: str, d
     for _ in range(3):
         await process.settle()
         cluster.enforce()
-    if fate == "it waits still" and not admitted and "LockLimitReached" not in process.events.reasons:
+    # Raised for longer than a lock may last, and no target came: then it is left alone for a while.
+    rests = number == len(OPENING) and downtime > Policy().lock_limit
+    if fate == "it waits still" and not admitted and not rests:
         assert by_value(cluster.hard) == by_value(RAISED)
         cluster.admit()
         for _ in range(3):
