@@ -30,6 +30,8 @@ def main(spec_path: str) -> None:
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(log, 1)
     os.dup2(log, 2)
+    # What the caller had open, a lock of flock(1) or a pipe that somebody reads to its end, is not the cluster's.
+    os.closerange(3, os.sysconf("SC_OPEN_MAX"))
     record = spec_path.removesuffix(".json") + ".pid"
     with open(record + ".new", "w", encoding="ascii") as file:
         file.write(f"{os.getpid()} {identity(os.getpid())}\n")

@@ -88,6 +88,16 @@ def test_the_callers_open_files_are_not_inherited(directory: Path) -> None:
     assert str(directory / "open") not in held
 
 
+def test_not_even_those_that_are_meant_to_be_inherited_such_as_the_lock_of_flock(directory: Path) -> None:
+    with (directory / "lock").open("w") as lock:
+        os.set_inheritable(lock.fileno(), True)
+        process = processes.spawn("sleeper", SLEEP, directory)
+        command = Path(f"/proc/{process.pid}/cmdline")
+        assert eventually(lambda: "sleep" in command.read_text())
+        held = {os.readlink(entry) for entry in Path(f"/proc/{process.pid}/fd").iterdir()}
+    assert str(directory / "lock") not in held
+
+
 def test_a_program_that_cannot_be_started_says_so_in_its_log(directory: Path) -> None:
     process = processes.spawn("nothing", ["/no/such/program"], directory)
     assert eventually(lambda: not process.alive())
