@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -121,8 +122,8 @@ async def exact(stage: Stage) -> None:
 SCENARIO: tuple[Act, ...] = (
     Act("a", "refused: a quota without room for a migration", refused),
     Act("b", "with headroom: it makes room by Harvester's numbers, and takes it back", raised),
-    Act("c", "reverted: Rancher's agent restarts while a second VM migrates", reverted),
-    Act("d", "given back: once the old pod is gone", given_back),
+    Act("c", "revert: Rancher's agent restarts while a second VM migrates", reverted),
+    Act("d", "back: once the old pod is gone", given_back),
     Act("e", "exact and held: what quota counts to the byte, for as long as it counts it", exact),
 )
 """In the order of the play. A further act is a function and a line here; it starts headroom with flags of its own."""
@@ -181,4 +182,9 @@ def _phase(stage: Stage, migration: str) -> str:
 def _tell_how_fast(stage: Stage, reverted_at: float) -> None:
     repair = questions.first_version(stage.chronicle, reverted_at, _is(seed.SECOND_RAISED))
     if repair is not None:
-        stage.chronicle.mark("note", f"reverted, repaired after {(repair.at - reverted_at) * 1000:.0f} ms")
+        stage.chronicle.mark("note", f"quota reverted, repaired within {_milliseconds(repair.at - reverted_at)} ms")
+
+
+def _milliseconds(seconds: float) -> int:
+    """Rounded up: what comes in one breath was still one after the other."""
+    return max(1, math.ceil(seconds * 1000))

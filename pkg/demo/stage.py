@@ -129,7 +129,7 @@ class Stage:
 
     async def restart_rancher(self) -> None:
         """Kill Rancher's agent and start it again. Raises ClusterError."""
-        self.chronicle.mark("rancher", "Rancher's agent restarts")
+        self.chronicle.mark("rancher", "agent restarts")
         await asyncio.to_thread(self._cluster.restart, "rancher")
 
     async def start_headroom(self, *flags: str) -> None:

@@ -1,0 +1,94 @@
+"""What README and docs/ mention exists."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+TEXT = "\n".join(page.read_text("utf-8") for page in PAGES)
+SOURCES = "\n".join(path.read_text("utf-8") for path in sorted((ROOT / "pkg").rglob("*.py")))
+PROGRAM = [sys.executable, "-c", "from pkg.cmd.main import main; main()"]
+
+
+def help_of(*words: str) -> str:
+    done = subprocess.run(
+        [*PROGRAM, *words, "--help"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        cwd=ROOT,
+        env={"COLUMNS": "200", "PATH": "/usr/bin:/bin"},
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def commands_in(text: str) -> set[str]:
+    return set(re.findall(r"headroom (controller|webhook|release|[a-z]+)\b(?=[ `\n])", code_of(text)))
+
+
+def code_of(text: str) -> str:
+    """What stands between backticks, in blocks and in lines."""
+    return "\n".join(re.findall(r"```sh\n(.*?)```", text, re.DOTALL) + re.findall(r"`([^`\n]+)`", text))
+
+
+def flags_in(text: str) -> set[str]:
+    return set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", code_of(text)))
+
+
+def test_there_is_something_to_check() -> None:
+    assert len(flags_in(TEXT)) > 15
+    assert len(commands_in(TEXT)) > 5
+
+
+def test_every_command_exists() -> None:
+    listed = help_of()
+    for command in commands_in(TEXT):
+        assert re.search(rf"^  {command}\b", listed, re.MULTILINE), command
+
+
+def test_every_flag_exists() -> None:
+    commands = ("controller", "webhook", "release", "delta", "quantity", "demo", "testcluster up")
+    listed = "\n".join(help_of(*command.split()) for command in commands)
+    for flag in flags_in(TEXT) - {"--strict", "--help"}:
+        assert re.search(rf"(?<![\w-]){flag}(?![\w-])", listed), flag
+
+
+def test_every_link_leads_somewhere() -> None:
+    for page in PAGES:
+        for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text("utf-8")):
+            assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_every_make_target_exists() -> None:
+    makefile = (ROOT / "Makefile").read_text("utf-8")
+    for target in re.findall(r"\bmake ([a-z][a-z-]*)", code_of(TEXT)):
+        assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
+
+
+@pytest.mark.parametrize(
+    ("page", "heading"), [("operations.md", "## Events"), ("operations.md", "## Health and metrics")]
+)
+def test_every_event_and_metric_exists(page: str, heading: str) -> None:
+    section = (ROOT / "docs" / page).read_text("utf-8").partition(heading)[2].partition("\n## ")[0]
+    names = set(re.findall(r"`([A-Z][A-Za-z]+)`", section)) | set(re.findall(r"`(headroom_[a-z_]+)", section))
+    assert names
+    for name in names - {"ResourceQuota"}:
+        assert f'"{name}"' in SOURCES, name
+
+
+def test_every_key_on_objects_exists() -> None:
+    for key in re.findall(r"headroom\.harvesterhci\.io/[a-z-]+", TEXT):
+        assert f'"{key}"' in SOURCES, key
+
+
+def test_every_package_of_the_layout_exists() -> None:
+    packages = set(re.findall(r"\bpkg/[a-z]+", TEXT)) - {"pkg/controller/master"}
+    for package in packages:
+        assert (ROOT / package).is_dir(), package
