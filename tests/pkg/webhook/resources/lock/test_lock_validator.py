@@ -1,0 +1,190 @@
+"""What a locked namespace lets through, and what the refused are told."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, NamedTuple
+
+import msgspec
+import pytest
+
+from pkg.api.admissionregistration import ValidatingWebhookConfiguration
+from pkg.api.kubevirt import KubeVirt
+from pkg.api.registry import VALIDATING_WEBHOOK_CONFIGURATIONS
+from pkg.client.errors import Unreachable
+from pkg.util.managedtenantquota.accounts import virt_controllers
+from pkg.util.managedtenantquota.lock import lock_body, lock_webhook
+from pkg.webhook.admission import AdmissionRequest, Decision
+from pkg.webhook.resources.lock.locks import Locks
+from pkg.webhook.resources.lock.validator import Accounts, Validator, passes
+from tests.pkg.controller.fakes import Kind
+from tests.pkg.util.resourcequota.world import sentences
+
+ME = "system:serviceaccount:headroom:headroom"
+VIRT = "system:serviceaccount:kubevirt:kubevirt-controller"
+ALICE = "alice"
+NAMESPACES = "system:serviceaccount:kube-system:namespace-controller"
+JOB = {"kubevirt.io/migrationJobUID": "uid"}
+SINCE = 1_800_000_000.0
+ACCOUNTS = Accounts([ME], lambda: [VIRT])
+
+
+def request(
+    resource: str = "pods",
+    operation: str = "CREATE",
+    user: str = ALICE,
+    *,
+    labels: dict[str, str] | None = None,
+    groups: tuple[str, ...] = (),
+    sub_resource: str = "",
+) -> AdmissionRequest:
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"labels": labels}, "spec": {"containers": []}}
+    body: dict[str, Any] = {
+        "uid": "uid",
+        "namespace": "ns1",
+        "operation": operation,
+        "resource": {"resource": resource},
+        "subResource": sub_resource,
+        "userInfo": {"username": user, "groups": list(groups)},
+    }
+    if operation != "DELETE":
+        body["object"] = pod
+    return msgspec.json.decode(msgspec.json.encode(body), type=AdmissionRequest)
+
+
+class Case(NamedTuple):
+    request: AdmissionRequest
+    passes: bool
+
+
+QUOTAS, BUDGETS = "resourcequotas", "virtualmachinemigrationresourcequotas"
+
+
+@sentences(
+    {
+        "virt-controller makes a target pod": Case(request(user=VIRT, labels=JOB), True),
+        "virt-controller makes any other pod": Case(request(user=VIRT), False),
+        "somebody puts a target's label on a pod": Case(request(labels=JOB), False),
+        "a service account of that name in another namespace": Case(
+            request(user="system:serviceaccount:tenant:kubevirt-controller", labels=JOB), False
+        ),
+        "a cluster admin makes a target pod": Case(request(groups=("system:masters",), labels=JOB), True),
+        "a cluster admin makes any other pod": Case(request(groups=("system:masters",)), False),
+        "the holder makes a pod": Case(request(user=ME, labels=JOB), False),
+        "a tenant makes a pod": Case(request(), False),
+        "virt-controller grows a target pod": Case(
+            request(operation="UPDATE", user=VIRT, labels=JOB, sub_resource="resize"), False
+        ),
+        "the holder raises a quota": Case(request(QUOTAS, "UPDATE", ME), True),
+        "the holder deletes a quota": Case(request(QUOTAS, "DELETE", ME), True),
+        "a tenant changes a quota": Case(request(QUOTAS, "UPDATE"), False),
+        "a tenant deletes a quota": Case(request(QUOTAS, "DELETE"), False),
+        "a cluster admin changes a quota": Case(request(QUOTAS, "UPDATE", groups=("system:masters",)), False),
+        "virt-controller changes a quota": Case(request(QUOTAS, "UPDATE", VIRT), False),
+        "the holder saves": Case(request(BUDGETS, "UPDATE", ME, sub_resource="status"), True),
+        "a tenant creates a budget": Case(request(BUDGETS, "CREATE"), False),
+        "a tenant changes the budget": Case(request(BUDGETS, "UPDATE"), False),
+        "a tenant deletes the budget": Case(request(BUDGETS, "DELETE"), False),
+        "the namespace is being deleted, and its quota with it": Case(
+            request(QUOTAS, "DELETE", NAMESPACES), True
+        ),
+        "the namespace is being deleted, and its budget with it": Case(
+            request(BUDGETS, "DELETE", NAMESPACES), True
+        ),
+        "the namespace controller changes a quota": Case(request(QUOTAS, "UPDATE", NAMESPACES), False),
+        "nobody in particular": Case(request(QUOTAS, "UPDATE", ""), False),
+    }
+)
+async def test_who_passes(case: Case) -> None:
+    assert passes(case.request, ACCOUNTS) is case.passes
+    decision = await validator(locked=True).validate(case.request)
+    assert decision.allowed is case.passes
+
+
+def test_an_account_that_could_not_be_found_out_is_nobody() -> None:
+    assert not passes(request(QUOTAS, "UPDATE", ""), Accounts([""], lambda: [""]))
+
+
+def test_an_operators_pattern() -> None:
+    accounts = Accounts(["system:serviceaccount:headroom-*:headroom"], lambda: ["*:virt"])
+    assert passes(request(QUOTAS, "UPDATE", "system:serviceaccount:headroom-2:headroom"), accounts)
+    assert passes(request(user="cluster:virt", labels=JOB), accounts)
+
+
+def test_virt_controllers_account_is_where_kubevirt_is() -> None:
+    kubevirt = msgspec.convert({"metadata": {"name": "kv", "namespace": "harvester-system"}}, KubeVirt)
+    assert virt_controllers([kubevirt]) == [
+        "system:serviceaccount:harvester-system:kubevirt-controller",
+        VIRT,
+    ]
+
+
+class Locked(Kind[ValidatingWebhookConfiguration]):
+    """An API server that may be slow."""
+
+    delay = 0.0
+
+    async def get(self, name: str, namespace: str = "") -> ValidatingWebhookConfiguration:
+        await asyncio.sleep(self.delay)
+        return await super().get(name, namespace)
+
+
+def server(*, locked: bool, namespace: str = "ns1") -> Locked:
+    found = Locked(VALIDATING_WEBHOOK_CONFIGURATIONS)
+    if locked:
+        hook = lock_webhook(namespace, {"url": "https://h/lock"}, holders=[ME], virt_controllers=[VIRT])
+        found.given(
+            lock_body(namespace, hook, now=SINCE, holder=f"headroom ({ME}) on host", reason="vm1, vm2")
+        )
+    return found
+
+
+def validator(*, locked: bool) -> Validator:
+    kind = server(locked=locked)
+    return Validator(Locks(kind.cache, kind.client), ACCOUNTS)
+
+
+async def said(operation: str, resource: str) -> str:
+    decision = await validator(locked=True).validate(request(resource, operation))
+    return decision.message
+
+
+async def test_the_refused_are_told_who_since_when_for_whom_and_what_to_do() -> None:
+    assert await said("CREATE", "pods") == (
+        "namespace ns1 is locked by headroom (system:serviceaccount:headroom:headroom) on host since "
+        "2027-01-15T08:00:00Z for the migration of vm1, vm2: pods other than migration targets can't be created "
+        "until the target pods are there, please try again in a moment"
+    )
+    assert ": resource quotas can't be deleted until" in await said("DELETE", QUOTAS)
+    assert ": migration resource quotas can't be changed until" in await said("UPDATE", BUDGETS)
+
+
+async def test_a_lock_that_is_gone_refuses_nobody() -> None:
+    assert await validator(locked=False).validate(request()) == Decision()
+
+
+async def test_a_lock_that_the_cache_does_not_show_yet_is_asked_for() -> None:
+    kind = server(locked=True)
+    kind.indexer.replace([])
+    decision = await Validator(Locks(kind.cache, kind.client), ACCOUNTS).validate(request())
+    assert not decision.allowed
+    assert "since 2027-01-15T08:00:00Z" in decision.message
+
+
+async def test_an_api_server_that_does_not_answer_leaves_it_locked(monkeypatch: pytest.MonkeyPatch) -> None:
+    kind = server(locked=False)
+    locks = Locks(kind.cache, kind.client)
+    kind.errors["get"] = [Unreachable("gone")]
+    decision = await Validator(locks, ACCOUNTS).validate(request())
+    assert not decision.allowed
+    assert decision.message.startswith("namespace ns1 is locked: pods other than")
+    monkeypatch.setattr("pkg.webhook.resources.lock.locks.LIVE_TIMEOUT", 0.01)
+    kind.delay = 1.0
+    assert not (await Validator(locks, ACCOUNTS).validate(request())).allowed
+
+
+async def test_another_namespaces_lock_under_this_name_locks_nothing_here() -> None:
+    kind = server(locked=False)
+    other = server(locked=True, namespace="other").objects["lock.other.com"]
+    kind.given({**other, "metadata": {**other["metadata"], "name": "lock.ns1.com"}})
+    assert (await Validator(Locks(kind.cache, kind.client), ACCOUNTS).validate(request())).allowed
