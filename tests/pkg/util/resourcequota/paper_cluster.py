@@ -67,6 +67,8 @@ class Cluster:
     quotas: dict[str, ResourceQuota] = field(default_factory=dict)
     memories: dict[str, Memory] = field(default_factory=dict)
     frozen: dict[str, Any] = field(default_factory=dict)
+    looked_at: dict[str, ResourceQuota] = field(default_factory=dict)
+    """The newest version of each quota that was decided about."""
     counter: int = 0
     patches: int = 0
 
@@ -226,6 +228,8 @@ class Cluster:
             if decided and rq.metadata.resource_version != self.quotas[rq.name].metadata.resource_version:
                 rq = self._with_status(rq.name)
                 decided = self._decide(seen, rq)
+            if rq.metadata.resource_version == self.quotas[rq.name].metadata.resource_version:
+                self.looked_at[rq.name] = rq
             if decided:
                 self.patches += 1
                 self.write(rq.name, decided.hard, decided.annotations)
