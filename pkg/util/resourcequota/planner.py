@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from pkg.util.resourcequota import assist, takeover
+from pkg.util.resourcequota.annotations import has_migrating_vm
 from pkg.util.resourcequota.model import (
     Estimate,
     EstimateKind,
@@ -50,8 +51,10 @@ def plan(observed: Observed, policy: Policy) -> Plan:
 
 
 def _stand_back(observed: Observed, policy: Policy) -> Plan:
-    """Never two strategies on one quota. In assist mode Harvester stays: what stands runs out, nothing is added."""
-    back = stand_back(observed)
-    if back or policy.mode is Mode.TAKEOVER or not is_default(observed.quota) or observed.quota.deleting:
+    """Never two strategies on one quota. In assist mode Harvester stays: what stands runs out, nothing is added, and a
+    quota where nothing stands is not looked at: its limits are the other strategy's."""
+    back, quota = stand_back(observed), observed.quota
+    stands = has_migrating_vm(quota.annotations) and is_default(quota) and not quota.deleting
+    if back or policy.mode is Mode.TAKEOVER or not stands:
         return back
     return assist.plan(replace(observed, migrations=with_entries(observed)), policy)
