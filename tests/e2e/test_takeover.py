@@ -131,8 +131,9 @@ def test_harvesters_entries_are_adopted_and_one_vm_counts_once(
     raised = RAISED if form != "both" else {"limits.cpu": "7", "limits.memory": "14717808626"}
     namespace.make_quota(raised, {**dict.fromkeys(there, TEXT), RESYNC: "false"})
     namespace.wait_hard(RAISED)
-    eventually(lambda: namespace.entries() == {NAME_KEY: by_value(ENTRY)})
-    assert namespace.quota_annotations() == {**MARKS, NAME_KEY: TEXT, RESYNC: "false"}
+    eventually(lambda: namespace.quota_annotations() == {**MARKS, NAME_KEY: TEXT, RESYNC: "false"})
+    assert namespace.entries() == {NAME_KEY: by_value(ENTRY)}
+    assert by_value(namespace.quota()["spec"]["hard"]) == by_value(RAISED)
     namespace.phase(migration, "Succeeded")
     namespace.wait_hard(HARD)
     assert namespace.entries() == {}

@@ -1,0 +1,136 @@
+"""The wiring: whatever may change a decision about a quota has it looked at, in its own namespace and nowhere else."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any, cast
+
+import pytest
+
+from pkg.api import registry
+from pkg.client.client import Client
+from pkg.controller.indexes import index
+from pkg.controller.options import Options
+from pkg.generic.factory import Management
+from pkg.util.resourcequota.model import EstimateKind, Mode, Policy
+from tests.pkg.generic.fakes import FakeClient
+from tests.pkg.util.resourcequota.world import sentences
+from tests.virtual_time import settle, virtual_time
+
+wiring = importlib.import_module("pkg.controller.resourcequota.register")
+# The package exports the function of that name.
+
+RATIO = "additional-guest-memory-overhead-ratio"
+
+
+class Cluster:
+    """Two namespaces with a quota each; in the first a VM migrates. `looked` are the quotas that were looked at."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, options: Options) -> None:
+        self.client = FakeClient()
+        self.looked: list[str] = []
+        looked = self.looked
+
+        class Recorder:
+            def __init__(self, *_: object, **__: object) -> None: ...
+
+            async def on_resource_quota_changed(self, key: str, _quota: object) -> None:
+                looked.append(key)
+
+        monkeypatch.setattr(wiring, "Handler", Recorder)
+        self.management = Management(cast("Client", self.client), workers=1)
+        index(self.management)
+        wiring.register(self.management, self.management.recorder("headroom"), options)
+        for name in ("ns1", "ns2"):
+            self.put(registry.NAMESPACES, name)
+            self.put(registry.RESOURCE_QUOTAS, "q", name)
+        self.put(registry.VIRTUAL_MACHINE_INSTANCES, "vm1", "ns1")
+        self.put(registry.VIRTUAL_MACHINE_INSTANCES, "still", "ns2")
+        self.put(registry.VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, "m1", "ns1", spec={"vmiName": "vm1"})
+
+    def put(self, resource: Any, name: str, namespace: str = "", **fields: Any) -> None:
+        self.client.resource(resource).put(name, namespace, **fields)
+
+    def remove(self, resource: Any, key: str) -> None:
+        self.client.resource(resource).remove(key)
+
+
+@asynccontextmanager
+async def cluster(monkeypatch: pytest.MonkeyPatch, options: Options) -> AsyncIterator[Cluster]:
+    there = Cluster(monkeypatch, options)
+    await there.management.start()
+    await settle(100)
+    assert sorted(set(there.looked)) == ["ns1/q", "ns2/q"]
+    there.looked.clear()
+    yield there
+    await there.management.stop(timeout=1.0)
+
+
+Happens = Callable[[Cluster], None]
+
+LOOKED: dict[str, tuple[Happens, list[str]]] = {
+    "the quota itself changes": (lambda c: c.put(registry.RESOURCE_QUOTAS, "q", "ns2"), ["ns2/q"]),
+    "a quota comes": (lambda c: c.put(registry.RESOURCE_QUOTAS, "new", "ns2"), ["ns2/new"]),
+    "a quota goes": (lambda c: c.remove(registry.RESOURCE_QUOTAS, "ns2/q"), ["ns2/q"]),
+    "the namespace's annotation changes": (lambda c: c.put(registry.NAMESPACES, "ns2"), ["ns2/q"]),
+    "another namespace changes": (lambda c: c.put(registry.NAMESPACES, "ns3"), []),
+    "a migration comes": (
+        lambda c: c.put(registry.VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, "m2", "ns2", spec={"vmiName": "x"}),
+        ["ns2/q"],
+    ),
+    "a migration moves on": (
+        lambda c: c.put(registry.VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, "m1", "ns1", spec={"vmiName": "vm1"}),
+        ["ns1/q"],
+    ),
+    "a migration goes": (
+        lambda c: c.remove(registry.VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, "ns1/m1"),
+        ["ns1/q"],
+    ),
+    "a VMI that migrates changes": (
+        lambda c: c.put(registry.VIRTUAL_MACHINE_INSTANCES, "vm1", "ns1"),
+        ["ns1/q"],
+    ),
+    "a VMI that stays where it is changes": (
+        lambda c: c.put(registry.VIRTUAL_MACHINE_INSTANCES, "still", "ns2"),
+        [],
+    ),
+    "the overhead ratio changes": (lambda c: c.put(registry.SETTINGS, RATIO, value="4.5"), ["ns1/q"]),
+    "another setting changes": (lambda c: c.put(registry.SETTINGS, "overcommit-config", value="x"), []),
+}
+
+EXACT_TOO: dict[str, tuple[Happens, list[str]]] = {
+    "KubeVirt is configured anew": (
+        lambda c: c.put(registry.KUBEVIRTS, "kubevirt", "harvester-system"),
+        ["ns1/q"],
+    ),
+    "a pod comes": (lambda c: c.put(registry.PODS, "virt-launcher-x", "ns2"), ["ns2/q"]),
+    "a LimitRange changes": (lambda c: c.put(registry.LIMIT_RANGES, "lr", "ns2"), ["ns2/q"]),
+}
+
+ASSIST = Options(Policy(Mode.ASSIST))
+TAKEOVER = Options(Policy(Mode.TAKEOVER, EstimateKind.EXACT))
+
+
+@sentences(LOOKED)
+def test_beside_harvester(case: tuple[Happens, list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
+    _looks(case, monkeypatch, ASSIST)
+
+
+@sentences(LOOKED | EXACT_TOO)
+def test_instead_of_harvester(case: tuple[Happens, list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
+    _looks(case, monkeypatch, TAKEOVER)
+
+
+def _looks(case: tuple[Happens, list[str]], monkeypatch: pytest.MonkeyPatch, options: Options) -> None:
+    happens, looked = case
+
+    @virtual_time
+    async def play() -> None:
+        async with cluster(monkeypatch, options) as there:
+            happens(there)
+            await settle(100)
+            assert sorted(set(there.looked)) == looked
+
+    play()
