@@ -8,8 +8,7 @@ from pkg.generic.cache_reader import CacheReader
 from pkg.testcluster.kubevirt.creation import Clock
 from pkg.testcluster.kubevirt.lookup import Migrations, Pods, is_active, migration_keys
 from pkg.testcluster.kubevirt.objects import VirtualMachineInstance
-from pkg.testcluster.kubevirt.parallel import hindrance
-from pkg.testcluster.kubevirt.rendering import Limits
+from pkg.util.parallel_migrations import Limits, hindrance
 
 _UNSEEN = 5.0
 """Seconds after which a target pod that the cache never showed counts as not there."""

@@ -13,7 +13,6 @@ from pkg.testcluster.kubevirt.objects import INSTANCES, MACHINES, MIGRATIONS, NO
 from pkg.testcluster.kubevirt.options import Options
 from pkg.testcluster.kubevirt.refusals import Refusals
 from pkg.testcluster.kubevirt.rendering import (
-    Limits,
     Rendering,
     deployed_configuration,
     limits,
@@ -25,6 +24,7 @@ from pkg.testcluster.kubevirt.vm_controller import MachineHandler
 from pkg.testcluster.kubevirt.vmi_controller import InstanceHandler
 from pkg.testcluster.kubevirt.vmim_controller import MigrationHandler
 from pkg.util import constants
+from pkg.util.parallel_migrations import Limits
 
 COMPONENT = "virtualmachine-controller"
 """The source of events, as KubeVirt's controllers name themselves."""

@@ -13,20 +13,13 @@ from pkg.testcluster.kubevirt.options import Options
 from pkg.util import constants
 from pkg.util.launcher_pod import LauncherContainers, render_containers
 from pkg.util.memory_overhead import PROFILES, memory_overhead, normalize_ratio, parse_ratio
+from pkg.util.parallel_migrations import Limits, limits_of
 
 NO_RATIO = ""
 LABEL_MEMORY_LIMITS_RATIO = "alpha.kubevirt.io/auto-memory-limits-ratio"
 _MEMORY_LIMITS_RATIO = 2.0
 REPORTING_PROFILE = "main"
 """The release whose VMIs report the overhead (status.memory.memoryOverhead), as the recorded objects do."""
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """How many migrations may run: in the cluster, and away from one node."""
-
-    per_cluster: int
-    per_node: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,13 +115,7 @@ def overhead_ratio(configuration: KubeVirtConfiguration, setting: Setting | None
 
 def limits(configuration: KubeVirtConfiguration, options: Options) -> Limits:
     """The parallel limits: the CR's, else the command line's."""
-    migrations = configuration.migrations
-    per_cluster = migrations.parallel_migrations_per_cluster if migrations else None
-    per_node = migrations.parallel_outbound_migrations_per_node if migrations else None
-    return Limits(
-        per_cluster=options.parallel_migrations if per_cluster is None else per_cluster,
-        per_node=options.parallel_outbound if per_node is None else per_node,
-    )
+    return limits_of(configuration, Limits(options.parallel_migrations, options.parallel_outbound))
 
 
 def observed_version(profile: str) -> str:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pkg.testcluster.kubevirt.gate import Gate
-from pkg.testcluster.kubevirt.parallel import hindrance
-from pkg.testcluster.kubevirt.rendering import Limits
+from pkg.util.parallel_migrations import Limits, hindrance
 from tests.pkg.testcluster.kubevirt.fakes import World
 from tests.pkg.testcluster.kubevirt.samples import NAMESPACE, launcher, running, vmim
 

@@ -11,7 +11,6 @@ from pkg.api.harvesterhci import Setting
 from pkg.api.kubevirt import KubeVirt, KubeVirtConfiguration
 from pkg.testcluster.kubevirt.options import Options
 from pkg.testcluster.kubevirt.rendering import (
-    Limits,
     deployed_configuration,
     limited_by,
     limits,
@@ -21,6 +20,7 @@ from pkg.testcluster.kubevirt.rendering import (
     rendering,
 )
 from pkg.util.memory_overhead import PROFILES, profile_for_version
+from pkg.util.parallel_migrations import Limits
 from tests.pkg.testcluster.kubevirt.samples import convert, metadata, vmi
 
 

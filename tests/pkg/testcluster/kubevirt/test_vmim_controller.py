@@ -11,9 +11,10 @@ from pkg.generic.errors import RetryAfter
 from pkg.testcluster.kubevirt.gate import Gate
 from pkg.testcluster.kubevirt.hotplug import Hotplug
 from pkg.testcluster.kubevirt.options import Options
-from pkg.testcluster.kubevirt.rendering import Limits, rendering
+from pkg.testcluster.kubevirt.rendering import rendering
 from pkg.testcluster.kubevirt.targets import Targets
 from pkg.testcluster.kubevirt.vmim_controller import MigrationHandler
+from pkg.util.parallel_migrations import Limits
 from tests.pkg.testcluster.kubevirt.fakes import World
 from tests.pkg.testcluster.kubevirt.samples import (
     HOTPLUG_VOLUME,
