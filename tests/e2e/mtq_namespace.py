@@ -1,0 +1,216 @@
+"""A namespace with quotas and a migration budget, and everything that is seen of its locks."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pkg.api import registry
+from pkg.api.admissionregistration import ValidatingWebhookConfiguration
+from pkg.api.core import Event, ResourceQuota
+from pkg.api.meta import condition_is_true
+from pkg.api.mtq import VirtualMachineMigrationResourceQuota
+from pkg.client.errors import NotFound
+from pkg.util.constants import CONDITION_REJECTED_BY_RESOURCE_QUOTA
+from pkg.util.managedtenantquota.lock import lock_name, locked_namespace
+from pkg.util.quantity import Quantity
+from tests.e2e.webhook.world import World, until
+
+BUDGETS = registry.VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS
+LOCKS = registry.VALIDATING_WEBHOOK_CONFIGURATIONS
+ENOUGH = {"limits.cpu": "2", "limits.memory": "2Gi", "requests.memory": "2Gi", "pods": "4"}
+SMALL = {"cpu": "500m", "memory": "64Mi"}
+"""A VM that three nodes have room for many of."""
+
+
+@dataclass
+class Namespace:
+    """Made by `made`."""
+
+    world: World
+    name: str
+
+    async def quota(self, hard: Mapping[str, str], name: str = "quota", **spec: Any) -> None:
+        body = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": name}}
+        body["spec"] = {"hard": dict(hard), **spec}
+        await self.world.client.resource(registry.RESOURCE_QUOTAS).create(body, self.name)
+        await until(lambda: self._counts(name), f"{name} to count")
+
+    async def budget(self, additional: Mapping[str, str] | None = None, name: str = "budget") -> None:
+        body = {
+            "apiVersion": BUDGETS.api_version,
+            "kind": BUDGETS.kind,
+            "metadata": {"name": name},
+            "spec": {"additionalMigrationResources": dict(ENOUGH if additional is None else additional)},
+        }
+        await self.world.client.resource(BUDGETS).create(body, self.name)
+
+    async def machine(self, name: str = "vm1", **more: Any) -> None:
+        await self.world.machine(self.name, name, **{**SMALL, **more})
+
+    async def instance(self, name: str, **spec: Any) -> None:
+        """A VMI without a VM."""
+        resources = {"limits": dict(SMALL), "requests": dict(SMALL)}
+        domain = {"cpu": {"cores": 1}, "resources": resources, "devices": {}}
+        body = {
+            "apiVersion": "kubevirt.io/v1",
+            "kind": "VirtualMachineInstance",
+            "metadata": {"name": name},
+            "spec": {"domain": domain, **spec},
+        }
+        await self.world.client.resource(registry.VIRTUAL_MACHINE_INSTANCES).create(body, self.name)
+
+    async def fill(self, quota: str = "quota", **left: str) -> dict[str, str]:
+        """Lower a quota to what is used; `left`: and a bit. Its spec.hard."""
+        await until(lambda: self._counts(quota), f"{quota} to count")
+        found = await self.get(quota)
+        spare = {name.replace("_", "."): Quantity.parse(more) for name, more in left.items()}
+        zero = Quantity.parse("0")
+        hard = {name: str(Quantity.parse(used) + spare.get(name, zero)) for name, used in found.used.items()}
+        quotas = self.world.client.resource(registry.RESOURCE_QUOTAS)
+        await quotas.merge_patch(quota, {"spec": {"hard": hard}}, self.name)
+        await until(lambda: self._counts(quota), f"{quota} to be enforced")
+        return hard
+
+    async def get(self, quota: str = "quota") -> ResourceQuota:
+        return await self.world.client.resource(registry.RESOURCE_QUOTAS).get(quota, self.name)
+
+    async def hard(self, quota: str = "quota") -> dict[str, Quantity]:
+        return parsed((await self.get(quota)).hard)
+
+    async def get_budget(self, name: str = "budget") -> VirtualMachineMigrationResourceQuota:
+        return await self.world.client.resource(BUDGETS).get(name, self.name)
+
+    async def lock(self) -> ValidatingWebhookConfiguration | None:
+        try:
+            return await self.world.client.resource(LOCKS).get(lock_name(self.name))
+        except NotFound:
+            return None
+
+    async def migrate(self, vm: str = "vm1", **more: Any) -> str:
+        return await self.world.migrate(self.name, vm, **{"running": 0.2, "linger": 0.2, **more})
+
+    async def refused(self, migration: str) -> None:
+        """Until quota has refused the target pod."""
+
+        async def marked() -> bool:
+            migrations = self.world.client.resource(registry.VIRTUAL_MACHINE_INSTANCE_MIGRATIONS)
+            found = await migrations.get(migration, self.name)
+            return condition_is_true(found.status.conditions, CONDITION_REJECTED_BY_RESOURCE_QUOTA)
+
+        await until(marked, f"{migration} to be refused")
+
+    async def succeeded(self, *migrations: str, seconds: float = 30.0) -> None:
+        for migration in migrations:
+            await self.world.until_phase(self.name, migration, "Succeeded", seconds=seconds)
+
+    async def at_rest(self, originals: Mapping[str, Mapping[str, str]], seconds: float = 15.0) -> None:
+        """Until the quotas are as they were, the status is empty and the lock is gone."""
+
+        async def resting() -> bool:
+            status = (await self.get_budget()).status
+            if await self.lock() is not None or status.original_blocking_resource_quotas:
+                return False
+            if status.migrations_to_blocking_resource_quotas or status.additional_migration_resources:
+                return False
+            return all([await self.hard(name) == parsed(hard) for name, hard in originals.items()])
+
+        await until(resting, f"{self.name} to rest", seconds=seconds)
+
+    async def events(self, reason: str, kind: str = "") -> list[Event]:
+        found, _ = await self.world.client.resource(registry.EVENTS).list(
+            self.name, field_selector=f"reason={reason}"
+        )
+        return [event for event in found if kind in ("", event.involved_object.kind)]
+
+    async def told(self, reason: str, kind: str) -> Event:
+        """The first event of a reason, about an object of a kind."""
+        return (await until(lambda: self.events(reason, kind), f"event {reason} on a {kind}"))[0]
+
+    async def _counts(self, quota: str) -> bool:
+        found = await self.get(quota)
+        return bool(found.status.used) and parsed(found.status.hard or {}) == parsed(found.hard)
+
+
+@dataclass
+class Seen:
+    """What a watch of everybody's locks and one namespace's quotas brings, in order."""
+
+    locked: list[tuple[float, float]] = field(default_factory=list)
+    """Begin and end of every lock, monotonic seconds."""
+    since: float | None = None
+    raised: list[tuple[str, dict[str, Quantity], bool]] = field(default_factory=list)
+    """Every version of a quota's spec.hard: its name, and whether the namespace was locked."""
+
+    @property
+    def seconds(self) -> float:
+        return sum(end - begin for begin, end in self.locked)
+
+    def versions(self, quota: str) -> list[dict[str, Quantity]]:
+        """A quota's different versions of spec.hard."""
+        found: list[dict[str, Quantity]] = []
+        for name, hard, _ in self.raised:
+            if name == quota and (not found or found[-1] != hard):
+                found.append(hard)
+        return found
+
+
+@contextlib.asynccontextmanager
+async def watched(namespace: Namespace) -> AsyncIterator[Seen]:
+    """Watches while the block runs."""
+    seen, ready = Seen(), [asyncio.Event(), asyncio.Event()]
+    tasks = [
+        asyncio.create_task(_watch_locks(namespace, seen, ready[0])),
+        asyncio.create_task(_watch_quotas(namespace, seen, ready[1])),
+    ]
+    for event in ready:
+        await event.wait()
+    try:
+        yield seen
+        await asyncio.sleep(0.3)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+
+
+async def _watch_locks(namespace: Namespace, seen: Seen, ready: asyncio.Event) -> None:
+    locks = namespace.world.client.resource(LOCKS)
+    _, version = await locks.list()
+    async with locks.watch(resource_version=version) as events:
+        ready.set()
+        async for event in events:
+            if event.object is None or locked_namespace(event.object) != namespace.name:
+                continue
+            if event.type == "ADDED":
+                seen.since = time.monotonic()
+            elif event.type == "DELETED" and seen.since is not None:
+                seen.locked.append((seen.since, time.monotonic()))
+                seen.since = None
+
+
+async def _watch_quotas(namespace: Namespace, seen: Seen, ready: asyncio.Event) -> None:
+    quotas = namespace.world.client.resource(registry.RESOURCE_QUOTAS)
+    found, version = await quotas.list(namespace.name)
+    seen.raised += [(quota.name, parsed(quota.hard), False) for quota in found]
+    async with quotas.watch(namespace.name, resource_version=version) as events:
+        ready.set()
+        async for event in events:
+            if event.object is not None and event.type != "BOOKMARK":
+                seen.raised.append((event.object.name, parsed(event.object.hard), seen.since is not None))
+
+
+async def made(world: World, name: str = "") -> Namespace:
+    """A new namespace, of a name of its own or one that is given."""
+    if not name:
+        return Namespace(world, await world.namespace(annotated=False))
+    await world.client.resource(registry.NAMESPACES).create({"metadata": {"name": name}})
+    return Namespace(world, name)
+
+
+def parsed(resources: Mapping[str, Any]) -> dict[str, Quantity]:
+    return {name: Quantity.parse(value) for name, value in resources.items()}

@@ -1,0 +1,333 @@
+"""Managed tenant quota end to end: quotas by Kubernetes, migrations by the KubeVirt stand-in, locks by the webhook."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+
+from pkg.api import registry
+from pkg.client.client import Client
+from pkg.client.errors import Forbidden, NotFound
+from pkg.testcluster.cluster import Cluster
+from pkg.util import constants
+from tests.e2e.conftest import frozen
+from tests.e2e.mtq_namespace import BUDGETS, LOCKS, Namespace, made, parsed, watched
+from tests.e2e.webhook.processes import Headroom, headroom
+from tests.e2e.webhook.world import World, until, world
+
+pytestmark = pytest.mark.cluster
+
+ALL = {"limits.cpu": "8", "limits.memory": "8Gi", "requests.memory": "8Gi", "pods": "20"}
+
+
+@pytest.fixture(scope="module")
+def running(cluster: Cluster) -> Iterator[Headroom]:
+    with headroom(cluster, "controller", "--webhook") as process:
+        yield process
+
+
+@pytest.fixture
+async def there(cluster: Cluster, running: Headroom) -> AsyncIterator[World]:
+    async with world(cluster) as found:
+        yield found
+
+
+@pytest.fixture
+async def namespace(there: World) -> Namespace:
+    """With a quota for everything and a VM that runs."""
+    found = await made(there)
+    await found.quota(ALL)
+    await found.machine()
+    return found
+
+
+async def test_a_full_quota_and_a_budget_let_a_vm_migrate(namespace: Namespace) -> None:
+    hard = await namespace.fill()
+    async with watched(namespace) as seen:
+        await namespace.budget()
+        migration = await namespace.migrate()
+        await namespace.succeeded(migration)
+        await namespace.at_rest({"quota": hard})
+    before, raised, after = seen.versions("quota")
+    assert before == after == parsed(hard)
+    added = parsed({"limits.cpu": "2", "limits.memory": "2Gi", "requests.memory": "2Gi", "pods": "4"})
+    assert raised == {name: limit + added[name] for name, limit in before.items()}
+    assert len(seen.locked) == 1
+    assert all(locked for _, limits, locked in seen.raised if limits == raised), "raised without a lock"
+    await namespace.told("NamespaceLocked", BUDGETS.kind)
+    await namespace.told("ResourceQuotaRaised", "VirtualMachineInstanceMigration")
+    await namespace.told("NamespaceUnlocked", BUDGETS.kind)
+
+
+async def test_without_a_budget_it_stays_refused(namespace: Namespace) -> None:
+    hard = await namespace.fill()
+    migration = await namespace.migrate()
+    await namespace.refused(migration)
+    await namespace.budget()
+    await namespace.succeeded(migration)
+    await namespace.at_rest({"quota": hard})
+
+
+async def test_a_budget_that_is_too_small_changes_nothing_and_says_so(namespace: Namespace) -> None:
+    hard = await namespace.fill()
+    async with watched(namespace) as seen:
+        await namespace.budget(
+            {"limits.cpu": "2", "limits.memory": "64Mi", "requests.memory": "2Gi", "pods": "1"}
+        )
+        migration = await namespace.migrate()
+        await namespace.refused(migration)
+        event = await namespace.told("NotEnoughResourceToRelease", "VirtualMachineInstanceMigration")
+        await namespace.told("NotEnoughResourceToRelease", BUDGETS.kind)
+    assert "limits.memory of quota quota: requested " in event.message
+    assert event.type == "Warning"
+    assert seen.versions("quota") == [parsed(hard)]
+    assert (seen.locked, seen.since) == ([], None)
+    # Tried again as soon as it changes.
+    enough = {"additionalMigrationResources": {"limits.memory": "2Gi"}}
+    await namespace.world.client.resource(BUDGETS).merge_patch("budget", {"spec": enough}, namespace.name)
+    await namespace.succeeded(migration)
+    await namespace.at_rest({"quota": hard})
+
+
+async def test_of_several_quotas_only_the_blocking_ones_are_raised(there: World) -> None:
+    namespace = await made(there)
+    quotas = {
+        "compute": {"limits.cpu": "8", "limits.memory": "8Gi"},
+        "pods": {"pods": "20"},
+        "devices": {"requests.devices.kubevirt.io/kvm": "10"},
+        "roomy": {"requests.cpu": "50", "requests.memory": "50Gi"},
+    }
+    for name, hard in quotas.items():
+        await namespace.quota(hard, name)
+    await namespace.quota({"pods": "0"}, "best-effort", scopes=["BestEffort"])
+    await namespace.machine()
+    full = {name: await namespace.fill(name) for name in ("compute", "pods", "devices")}
+    async with watched(namespace) as seen:
+        kvm = "requests.devices.kubevirt.io/kvm"
+        await namespace.budget(
+            {"limits.cpu": "2", "limits.memory": "2Gi", "pods": "1", kvm: "1", "requests.cpu": "1"}
+        )
+        migration = await namespace.migrate()
+        await namespace.succeeded(migration)
+        await namespace.at_rest(full)
+    assert {name: len(seen.versions(name)) for name in (*quotas, "best-effort")} == {
+        "compute": 3,
+        "pods": 3,
+        "devices": 3,
+        "roomy": 1,
+        "best-effort": 1,
+    }
+    assert len(seen.locked) == 1
+
+
+async def refused_by_the_lock(attempt: object) -> str:
+    with pytest.raises(Forbidden) as caught:
+        await attempt  # type: ignore[misc]
+    assert "admission webhook" in caught.value.message, caught.value.message
+    return caught.value.message
+
+
+async def test_tenants_are_refused_during_the_lock_and_pass_after_it(
+    cluster: Cluster, namespace: Namespace
+) -> None:
+    alice, name = namespace.world.by("alice"), namespace.name
+    admin = namespace.world.by("admin-of-the-tenant")
+    hard = await namespace.fill(limits_cpu="200m", limits_memory="64Mi", requests_memory="64Mi", pods="1")
+    migration = await namespace.migrate()
+    await namespace.refused(migration)
+    with frozen(cluster, "kubevirt"):  # no target pod comes: the window stays open
+        await namespace.budget()
+        await until(lambda: _is_raised(namespace, hard), "the raise")
+        pods, quotas, budgets = (
+            alice.resource(registry.PODS),
+            alice.resource(registry.RESOURCE_QUOTAS),
+            admin.resource(BUDGETS),
+        )
+        message = await refused_by_the_lock(namespace.world.pod(name, alice))
+        assert f"namespace {name} is locked by headroom (" in message
+        assert " for the migration of vm1: pods other than migration targets can't be created" in message
+        assert " since 2" in message
+        labelled = {"labels": {constants.LABEL_MIGRATION_JOB_UID: "forged"}}
+        await refused_by_the_lock(namespace.world.pod(name, alice, **labelled))
+        patch = {"spec": {"hard": {"pods": "99"}}}
+        message = await refused_by_the_lock(quotas.merge_patch("quota", patch, name))
+        assert "resource quotas can't be changed" in message
+        message = await refused_by_the_lock(quotas.delete("quota", name))
+        assert "resource quotas can't be deleted" in message
+        more = {"spec": {"additionalMigrationResources": {"pods": "99"}}}
+        await refused_by_the_lock(budgets.merge_patch("budget", more, name))
+        await refused_by_the_lock(budgets.merge_patch("budget", {"status": None}, name, subresource="status"))
+        await refused_by_the_lock(budgets.delete("budget", name))
+        with pytest.raises(Forbidden, match="locked by headroom"):
+            await _create_budget(admin, name)
+        # Everything else goes on: another namespace, another kind, the status of a quota.
+        other = await made(namespace.world)
+        await namespace.world.pod(other.name, alice)
+        await alice.resource(registry.PODS).list(name)
+    await namespace.succeeded(migration)
+    await namespace.at_rest({"quota": hard})
+    await _until_there_is_room(namespace)
+    await namespace.world.pod(name, alice)
+    await quotas.merge_patch("quota", patch, name)
+    await budgets.delete("budget", name)
+    await pods.list(name)
+
+
+async def _is_raised(namespace: Namespace, hard: dict[str, str]) -> bool:
+    return await namespace.hard() != parsed(hard)
+
+
+async def _create_budget(client: Client, namespace: str) -> None:
+    body = {
+        "apiVersion": BUDGETS.api_version,
+        "kind": BUDGETS.kind,
+        "metadata": {"name": "another"},
+        "spec": {},
+    }
+    await client.resource(BUDGETS).create(body, namespace)
+
+
+async def _until_there_is_room(namespace: Namespace) -> None:
+    """The source pod has ended and quota has noticed."""
+
+    async def free() -> bool:
+        found = await namespace.get()
+        used, hard = parsed(found.used), parsed(found.hard)
+        return used["limits.cpu"] < hard["limits.cpu"] and used["pods"] < hard["pods"]
+
+    await until(free, "room in the quota")
+
+
+async def test_a_namespace_of_63_characters(there: World) -> None:
+    name = f"{await there.namespace(annotated=False)}-".ljust(63, "x")
+    assert len(name) == 63
+    namespace = await made(there, name)
+    await namespace.quota(ALL)
+    await namespace.machine()
+    hard = await namespace.fill()
+    async with watched(namespace) as seen:
+        await namespace.budget()
+        await namespace.succeeded(await namespace.migrate())
+        await namespace.at_rest({"quota": hard})
+    assert len(seen.locked) == 1
+
+
+async def test_a_volume_that_is_hotplugged_needs_a_second_pod(there: World) -> None:
+    """Its attachment pod on the target comes when the target runs: the quotas are raised a second time for it."""
+    namespace = await made(there)
+    await namespace.quota({"pods": "9"})
+    volume = {"name": "data", "persistentVolumeClaim": {"claimName": "data", "hotpluggable": True}}
+    await namespace.instance("vm1", volumes=[volume])
+    await until(lambda: _counts_pods(namespace, "2"), "the VM's two pods")
+    hard = await namespace.fill()
+    async with watched(namespace) as seen:
+        await namespace.budget({"pods": "2"})
+        await namespace.succeeded(await namespace.migrate())
+        await namespace.at_rest({"quota": hard})
+    assert len(seen.locked) == 2
+
+
+async def _counts_pods(namespace: Namespace, count: str) -> bool:
+    return (await namespace.get()).used.get("pods") == count
+
+
+async def test_two_budgets_are_an_error_and_nothing_is_touched(namespace: Namespace) -> None:
+    hard = await namespace.fill()
+    async with watched(namespace) as seen:
+        await namespace.budget()
+        await namespace.budget(name="other")
+        migration = await namespace.migrate()
+        await namespace.refused(migration)
+        event = await namespace.told("MultipleMigrationResourceQuotas", BUDGETS.kind)
+        assert "(budget, other)" in event.message
+    assert seen.versions("quota") == [parsed(hard)]
+    assert (seen.locked, seen.since) == ([], None)
+    await namespace.world.client.resource(BUDGETS).delete("other", namespace.name)
+    await namespace.succeeded(migration)
+    await namespace.at_rest({"quota": hard})
+
+
+async def test_a_namespace_that_is_deleted_under_its_lock_goes(
+    cluster: Cluster, namespace: Namespace
+) -> None:
+    hard = await namespace.fill()
+    migration = await namespace.migrate()
+    await namespace.refused(migration)
+    with frozen(cluster, "kubevirt"):
+        await namespace.budget()
+        await until(lambda: _is_raised(namespace, hard), "the raise")
+        await namespace.world.client.resource(registry.NAMESPACES).delete(namespace.name)
+
+        async def unlocked() -> bool:
+            return await namespace.lock() is None
+
+        await until(unlocked, "the end of the lock")
+
+    async def gone() -> bool:
+        try:
+            await namespace.world.client.resource(registry.NAMESPACES).get(namespace.name)
+        except NotFound:
+            return True
+        return False
+
+    await until(gone, "the end of the namespace", seconds=40)
+
+
+async def test_what_another_installation_left_half_done_is_finished(namespace: Namespace) -> None:
+    """KubeVirt's own controller ended after the raise: its lock points nowhere, its status names the original."""
+    hard = await namespace.fill()
+    client, name = namespace.world.client, namespace.name
+    raised = {"limits.cpu": str(parsed(hard)["limits.cpu"] + parsed({"q": "2"})["q"])}
+    await client.resource(registry.RESOURCE_QUOTAS).merge_patch("quota", {"spec": {"hard": raised}}, name)
+    await client.resource(LOCKS).create(_their_lock(name))
+    await namespace.budget({"limits.cpu": "2"})
+    status = {
+        "originalBlockingResourceQuotas": [{"name": "quota", "spec": {"hard": hard}}],
+        "migrationsToBlockingResourceQuotas": {"gone": ["quota"]},
+        "additionalMigrationResources": {"limits.cpu": "2"},
+    }
+    await client.resource(BUDGETS).merge_patch("budget", {"status": status}, name, subresource="status")
+    await namespace.at_rest({"quota": hard})
+
+
+def _their_lock(namespace: str) -> dict[str, object]:
+    service = {"name": "mtq-lock", "namespace": "mtq", "path": "/validate-pods", "port": 443}
+    rule = {"apiGroups": ["*"], "apiVersions": ["*"], "resources": ["pods"], "operations": ["CREATE"]}
+    webhook = {
+        "name": f"lock.{namespace}.com",
+        "admissionReviewVersions": ["v1", "v1beta1"],
+        "sideEffects": "None",
+        "failurePolicy": "Fail",
+        "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": namespace}},
+        "rules": [{**rule, "scope": "Namespaced"}],
+        "clientConfig": {"service": service},
+    }
+    metadata = {"name": f"lock.{namespace}.com", "labels": {"mtq-lock-server": "mtq-lock-server"}}
+    return {
+        "apiVersion": "admissionregistration.k8s.io/v1",
+        "kind": "ValidatingWebhookConfiguration",
+        "metadata": metadata,
+        "webhooks": [webhook],
+    }
+
+
+async def test_metrics_tell_of_it(namespace: Namespace, running: Headroom) -> None:
+    def value(name: str, text: str) -> float:
+        return sum(float(line.split()[-1]) for line in text.splitlines() if line.startswith(name))
+
+    before = running.metrics()
+    await namespace.fill()
+    await namespace.budget()
+    await namespace.succeeded(await namespace.migrate())
+    await until(lambda: _unlocked(namespace), "the end of the lock")
+    text = running.metrics()
+    count = "headroom_mtq_lock_seconds_count"
+    assert value(count, text) == value(count, before) + 1
+    cores = 'headroom_mtq_quota_released_total{resource="limits.cpu"}'
+    assert value(cores, text) == pytest.approx(value(cores, before) + 2)
+    assert value("headroom_mtq_locks_held ", text) == 0
+
+
+async def _unlocked(namespace: Namespace) -> bool:
+    return await namespace.lock() is None

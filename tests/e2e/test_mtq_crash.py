@@ -1,0 +1,94 @@
+"""The process ends after each single write of the sequence, enumerated, and is started again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+
+from pkg.api import registry
+from pkg.testcluster.cluster import Cluster
+from tests.e2e.mtq_namespace import Namespace, made
+from tests.e2e.mtq_process import controllers
+from tests.e2e.webhook.processes import Headroom, headroom
+from tests.e2e.webhook.world import World, until, world
+
+pytestmark = pytest.mark.cluster
+
+WAY = ["lock", "save", "raise", "raise", "restore", "restore", "clear", "unlock"]
+"""The writes, with two quotas that block; `test_these_are_all_the_writes` counts them."""
+
+
+@pytest.fixture(scope="module")
+def webhook(cluster: Cluster) -> Iterator[Headroom]:
+    """What serves the locks lives on: in a process of its own."""
+    with headroom(cluster, "webhook") as process:
+        yield process
+
+
+@pytest.fixture
+async def there(cluster: Cluster, webhook: Headroom) -> AsyncIterator[World]:
+    async with world(cluster) as found:
+        yield found
+
+
+async def full_namespace(there: World) -> tuple[Namespace, dict[str, dict[str, str]]]:
+    """With two quotas that a VM fills, and a budget."""
+    namespace = await made(there)
+    await namespace.quota({"limits.cpu": "8", "limits.memory": "8Gi"}, "compute")
+    await namespace.quota({"pods": "20"}, "pods")
+    await namespace.machine()
+    hard = {name: await namespace.fill(name) for name in ("compute", "pods")}
+    await namespace.budget()
+    return namespace, hard
+
+
+def kinds(writes: list[str]) -> list[str]:
+    """The writes by their names in WAY."""
+    names = []
+    for number, write in enumerate(writes):
+        before = number < len(WAY) // 2
+        if "validatingwebhook" in write:
+            names.append("lock" if write.startswith("POST") else "unlock")
+        elif "virtualmachinemigration" in write:
+            names.append("save" if before else "clear")
+        else:
+            names.append("raise" if before else "restore")
+    return names
+
+
+async def test_these_are_all_the_writes(cluster: Cluster, there: World) -> None:
+    namespace, hard = await full_namespace(there)
+    async with controllers(cluster, namespace.name) as transport:
+        await namespace.succeeded(await namespace.migrate())
+        await namespace.at_rest(hard)
+    assert kinds(transport.writes) == WAY
+
+
+@pytest.mark.parametrize("number", range(1, len(WAY) + 1), ids=[f"{n}-{w}" for n, w in enumerate(WAY, 1)])
+@pytest.mark.parametrize("deleted", [False, True], ids=["the migration goes on", "the migration is deleted"])
+async def test_ended_after_this_write_and_started_again(
+    cluster: Cluster, there: World, number: int, deleted: bool
+) -> None:
+    namespace, hard = await full_namespace(there)
+    migration = ""
+    async with controllers(cluster, namespace.name, number) as transport:
+        migration = await namespace.migrate()
+        async with asyncio.timeout(20):
+            await transport.ended.wait()
+    assert kinds(transport.writes) == WAY[:number]
+    if deleted:
+        await there.abort(namespace.name, migration)
+        await until(lambda: _is_gone(namespace, migration), "the migration's end")
+    async with controllers(cluster, namespace.name):
+        await namespace.at_rest(hard)
+        if not deleted:
+            await namespace.succeeded(migration)
+            await namespace.at_rest(hard)
+
+
+async def _is_gone(namespace: Namespace, migration: str) -> bool:
+    resource = registry.VIRTUAL_MACHINE_INSTANCE_MIGRATIONS
+    found, _ = await namespace.world.client.resource(resource).list(namespace.name)
+    return all(each.name != migration for each in found)

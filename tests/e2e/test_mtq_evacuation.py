@@ -1,0 +1,49 @@
+"""Twenty VMs of one namespace leave their nodes at once: they share locks instead of queueing for one each."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+
+from pkg.testcluster.cluster import Cluster
+from tests.e2e.mtq_namespace import made, watched
+from tests.e2e.webhook.processes import Headroom, headroom
+from tests.e2e.webhook.world import World, world
+
+pytestmark = pytest.mark.cluster
+
+COUNT = 20
+LOCKED_SECONDS = 1.0
+"""Per migration, on average."""
+
+
+@pytest.fixture(scope="module")
+def running(cluster: Cluster) -> Iterator[Headroom]:
+    with headroom(cluster, "controller", "--webhook") as process:
+        yield process
+
+
+@pytest.fixture
+async def there(cluster: Cluster, running: Headroom) -> AsyncIterator[World]:
+    async with world(cluster) as found:
+        yield found
+
+
+async def test_twenty_vms_evacuated_at_once_lock_a_second_each_at_most(there: World) -> None:
+    namespace = await made(there)
+    await namespace.quota({"limits.cpu": "50", "limits.memory": "50Gi", "pods": "50"})
+    names = [f"vm{number:02}" for number in range(COUNT)]
+    await asyncio.gather(*(namespace.machine(name) for name in names))
+    hard = await namespace.fill()
+    await namespace.budget({"limits.cpu": "10", "limits.memory": "10Gi", "pods": "10"})
+    async with watched(namespace) as seen:
+        migrations = await asyncio.gather(*(namespace.migrate(name, phase=0.05) for name in names))
+        await namespace.succeeded(*migrations, seconds=180)
+        await namespace.at_rest({"quota": hard})
+    assert seen.since is None
+    longest = max(end - begin for begin, end in seen.locked)
+    print(f"{len(seen.locked)} locks, {seen.seconds / COUNT:.3f} s a migration, longest {longest:.2f} s")
+    assert seen.seconds / COUNT <= LOCKED_SECONDS
+    assert len(seen.locked) < COUNT, "a lock each: nothing was shared"

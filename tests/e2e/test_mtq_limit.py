@@ -1,0 +1,112 @@
+"""A lock never outlives its purpose, and the strategies never meet on one quota."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+
+from pkg.api import registry
+from pkg.testcluster.cluster import Cluster
+from pkg.util import constants
+from pkg.util.quantity import Quantity
+from pkg.util.resourcequota.annotations import has_migrating_vm
+from tests.e2e.conftest import frozen
+from tests.e2e.mtq_namespace import BUDGETS, Namespace, made, parsed, watched
+from tests.e2e.webhook.processes import Headroom, headroom
+from tests.e2e.webhook.world import World, until, world
+
+pytestmark = pytest.mark.cluster
+
+BASE = {"limits.cpu": Quantity.parse("3"), "limits.memory": Quantity.parse("5000Mi")}
+
+
+@pytest.fixture(scope="module")
+def running(cluster: Cluster) -> Iterator[Headroom]:
+    with headroom(cluster, "controller", "--webhook", "--lock-limit", "3") as process:
+        yield process
+
+
+@pytest.fixture
+async def there(cluster: Cluster, running: Headroom) -> AsyncIterator[World]:
+    async with world(cluster) as found:
+        yield found
+
+
+async def test_a_target_that_never_comes_ends_at_the_limit(cluster: Cluster, there: World) -> None:
+    namespace = await made(there)
+    await namespace.quota({"limits.cpu": "8", "pods": "9"})
+    await namespace.machine()
+    hard = await namespace.fill()
+    migration = await namespace.migrate()
+    await namespace.refused(migration)
+    with frozen(cluster, "kubevirt"):
+        async with watched(namespace) as seen:
+            await namespace.budget()
+            event = await namespace.told("LockLimitReached", "VirtualMachineInstanceMigration")
+            await namespace.told("LockLimitReached", BUDGETS.kind)
+            await namespace.at_rest({"quota": hard})
+        assert "locked for 3 s" in event.message
+        (lock,) = seen.locked
+        assert 2.5 < lock[1] - lock[0] < 6.0
+        assert await namespace.lock() is None
+
+
+async def test_a_quota_changes_sides_in_the_middle_of_a_migration_and_back(there: World) -> None:
+    name = await there.namespace()
+    namespace = Namespace(there, name)
+    await there.machine(name)
+    migration = await there.migrate(name, running=3.0, linger=0.2)
+    await there.until_phase(name, migration, "Running")
+    quota = await there.quota(name)
+    assert has_migrating_vm(quota.annotations)
+    assert parsed(quota.hard) != BASE
+
+    await namespace.budget({"limits.cpu": "3", "limits.memory": "5Gi"})
+    await until(lambda: _given_back(there, name), "the quota to be given back")
+    await there.until_phase(name, migration, "Succeeded")
+    assert await _given_back(there, name)
+
+    second = await there.migrate(name, running=0.2, linger=0.2)
+    async with watched(namespace) as seen:
+        await there.until_phase(name, second, "Succeeded")
+        await namespace.at_rest({quota.name: {n: str(q) for n, q in BASE.items()}})
+    assert len(seen.locked) == 1
+    assert await _given_back(there, name)
+
+    await there.client.resource(BUDGETS).delete("budget", name)
+    third = await there.migrate(name, running=0.5, linger=0.2)
+    await until(lambda: _taken_over(there, name), "the quota to be taken over again")
+    await there.until_phase(name, third, "Succeeded")
+    await until(lambda: _is_base(there, name), "the base")
+    assert await namespace.lock() is None
+
+
+async def _given_back(there: World, name: str) -> bool:
+    quota = await there.quota(name)
+    ours = [key for key in quota.annotations if "headroom" in key or "migrating" in key or "skip" in key]
+    return not ours and parsed(quota.hard) == BASE
+
+
+async def _taken_over(there: World, name: str) -> bool:
+    quota = await there.quota(name)
+    return constants.ANNOTATION_OWNER in quota.annotations and has_migrating_vm(quota.annotations)
+
+
+async def _is_base(there: World, name: str) -> bool:
+    return parsed((await there.quota(name)).hard) == BASE
+
+
+async def test_no_namespace_with_a_budget_is_labelled_for_the_reserve(there: World) -> None:
+    name = await there.namespace()
+    namespace = Namespace(there, name)
+    await namespace.budget({"limits.cpu": "3", "limits.memory": "5Gi"})
+    await there.machine(name)
+    migration = await there.migrate(name, running=0.5, linger=0.2)
+    await there.until_phase(name, migration, "Succeeded")
+    assert not await there.is_labelled(name)
+    quota = await there.quota(name)
+    assert constants.ANNOTATION_OWNER not in quota.annotations
+    assert json.dumps(dict(quota.annotations)).count("harvesterhci") == 0
+    assert registry.RESOURCE_QUOTAS.kind == "ResourceQuota"
