@@ -67,11 +67,20 @@ class World:
             Observer(caches),
             self.events.recorder,
             Policy(mode, EstimateKind.HARVESTER, **policy),
+            before_raise=self.ready,
             dry_run=dry_run,
             clock=self.clock,
         )
+        self.readied: list[str] = []
+        self.not_yet: list[RetryAfter] = []
         self.base(BASE)
         self.quotas.given(quota())
+
+    async def ready(self, namespace: str) -> None:
+        """What is to be done before room is added."""
+        self.readied.append(namespace)
+        if self.not_yet:
+            raise self.not_yet.pop()
 
     def base(self, annotation: str) -> None:
         metadata = {"name": "ns1", "uid": "uid-ns1", "annotations": {ANNOTATION: annotation}}
@@ -336,6 +345,48 @@ class TestCompany:
         world.migrate("vm3")
         assert await world.look() is None
         assert by_value(world.now.hard)["limits.cpu"].value() == 9
+
+    async def test_a_repair_waits_for_nobody(self) -> None:
+        world = World()
+        world.migrate(*(f"vm{n}" for n in range(50)))
+        await world.look()
+        world.quotas.edited(KEY, {"spec": {"hard": dict(HARD)}})  # Rancher
+        assert await world.look() is None
+        assert by_value(world.now.hard)["limits.cpu"].value() == 103
+
+
+class TestBeforeRoomIsAdded:
+    async def test_the_namespace_is_readied_first(self) -> None:
+        world = World()
+        world.migrate("vm1")
+        world.not_yet = [RetryAfter(0.1, "labelled just now")]
+        assert await world.look() == pytest.approx(0.1)
+        assert not world.patches
+        await world.look()
+        assert world.readied == ["ns1", "ns1"]
+        assert by_value(world.now.hard) == by_value(RAISED)
+
+    async def test_lowering_needs_nothing(self) -> None:
+        world = World()
+        world.quotas.given(quota(RAISED, {by_uid(): ENTRY}))
+        world.migrate("vm1", phase="Succeeded")
+        await world.look()
+        assert by_value(world.now.hard) == by_value(HARD)
+        assert world.readied == []
+
+    async def test_marks_and_flags_need_nothing(self) -> None:
+        world = World(Mode.TAKEOVER)
+        await world.look()
+        assert world.patches == 1
+        assert world.readied == []
+
+    async def test_a_foreign_writer_in_between_has_it_asked_again(self) -> None:
+        world = World()
+        world.migrate("vm1")
+        world.quotas.lagging = True
+        world.quotas.edited(KEY, {"metadata": {"annotations": {"x": "y"}}})
+        await world.look()
+        assert world.readied == ["ns1", "ns1"]
 
 
 class TestWhatPeopleAreTold:
