@@ -28,6 +28,7 @@ log = logging.getLogger(__name__)
 
 MAX_BODY: Final = 3 * 1024 * 1024
 """Bytes. An object holds at most 1.5 MB in etcd, and an update's review has two of them."""
+_TOO_LARGE: Final = f"a review holds at most {MAX_BODY} bytes"
 READ_TIMEOUT: Final = 10.0
 """Seconds that a request's body may take: twice what the API server gives us for everything."""
 _KEEP_ALIVE: Final = 300.0
@@ -103,6 +104,8 @@ class WebhookServer:
             return _refusal(405, "reviews are sent with POST", {"Allow": "POST"})
         if request.content_type != "application/json":
             return _refusal(415, "a review is application/json")
+        if (request.content_length or 0) > MAX_BODY:
+            return _refusal(413, _TOO_LARGE)
         try:
             # Checked against the limit by aiohttp while it comes in, whatever Content-Length says.
             async with asyncio.timeout(self._read_timeout):
@@ -112,7 +115,7 @@ class WebhookServer:
         except TimeoutError:
             return _refusal(408, f"the request did not end within {self._read_timeout:g} s")
         except web.HTTPRequestEntityTooLarge:
-            return _refusal(413, f"a review holds at most {MAX_BODY} bytes")
+            return _refusal(413, _TOO_LARGE)
         except web.RequestPayloadError as exc:
             return _refusal(400, f"the request broke off: {exc}")
         except BadReview as exc:

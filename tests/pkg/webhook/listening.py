@@ -1,0 +1,78 @@
+"""A webhook server with a certificate of its own, and the two ways to talk to it: HTTP, and bytes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ssl
+import time
+from collections.abc import AsyncIterator, Mapping
+
+import aiohttp
+import msgspec
+
+from pkg.webhook.certificates import Policy, issue
+from pkg.webhook.live_context import load, server_context
+from pkg.webhook.server import Hook, WebhookServer
+
+REVIEW = msgspec.json.encode(
+    {
+        "apiVersion": "admission.k8s.io/v1",
+        "kind": "AdmissionReview",
+        "request": {"uid": "u-1", "operation": "UPDATE", "object": {}},
+    }
+)
+JSON = {"Content-Type": "application/json"}
+
+
+class Peer:
+    """Trusts the server."""
+
+    def __init__(self, server: WebhookServer, trusted: bytes) -> None:
+        self.server = server
+        self.tls = ssl.create_default_context(cadata=trusted.decode())
+        self._session = aiohttp.ClientSession()
+
+    @property
+    def url(self) -> str:
+        return f"https://127.0.0.1:{self.server.address[1]}"
+
+    async def post(
+        self, path: str, body: bytes = REVIEW, headers: Mapping[str, str] = JSON, method: str = "POST"
+    ) -> tuple[int, bytes]:
+        """Status and body."""
+        async with self._session.request(
+            method, self.url + path, data=body, headers=headers, ssl=self.tls
+        ) as answer:
+            return answer.status, await answer.read()
+
+    async def send(self, content: bytes, *, then_close: bool = False, tls: bool = True) -> bytes:
+        """Bytes as they are; whatever comes back until the server closes."""
+        reader, writer = await asyncio.open_connection(
+            "127.0.0.1", self.server.address[1], ssl=self.tls if tls else None
+        )
+        writer.write(content)
+        if then_close:
+            writer.close()
+            return b""
+        with contextlib.suppress(ConnectionError):
+            return await asyncio.wait_for(reader.read(), 10)
+        return b""
+
+    async def close(self) -> None:
+        await self._session.close()
+
+
+@contextlib.asynccontextmanager
+async def listening(hooks: Mapping[str, Hook], *, read_timeout: float = 0.3) -> AsyncIterator[Peer]:
+    material = issue(["127.0.0.1"], Policy(), time.time())
+    context = server_context()
+    load(context, material.serving.certificate, material.serving.key)
+    server = WebhookServer(hooks, context, read_timeout=read_timeout)
+    await server.start("127.0.0.1:0")
+    peer = Peer(server, material.bundle)
+    try:
+        yield peer
+    finally:
+        await peer.close()
+        await server.close()

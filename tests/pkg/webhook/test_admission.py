@@ -1,0 +1,90 @@
+"""Reviews in, answers out."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+import msgspec
+import pytest
+
+from pkg.api.core import Namespace
+from pkg.webhook.admission import ALLOW, BadReview, Decision, decode_review, deny, encode_answer
+
+
+def review(**fields: Any) -> bytes:
+    request = {"uid": "u-1", "operation": "UPDATE", **fields}
+    return msgspec.json.encode(
+        {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}
+    )
+
+
+def test_a_request_is_read_field_by_field_and_its_objects_stay_bytes() -> None:
+    body = review(
+        name="n", namespace="ns1", dryRun=True, subResource="resize",
+        userInfo={"username": "alice", "groups": ["a"], "extra": {"x": ["y"]}},
+        resource={"group": "", "version": "v1", "resource": "namespaces"},
+        object={"metadata": {"name": "n", "labels": {"a": "b"}}, "unknown": [1, {"deep": None}]},
+        oldObject=None, options={"kind": "UpdateOptions"}, requestKind={"kind": "Namespace"},
+    )  # fmt: skip
+    request = decode_review(body)
+    assert (request.uid, request.name, request.namespace, request.operation) == ("u-1", "n", "ns1", "UPDATE")
+    assert (request.user_info.username, request.user_info.groups) == ("alice", ["a"])
+    assert request.dry_run
+    assert request.sub_resource == "resize"
+    assert request.resource.resource == "namespaces"
+    assert request.new(Namespace).labels == {"a": "b"}
+    with pytest.raises(BadReview, match="the request has no oldObject"):
+        request.old(Namespace)
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (b"", "no AdmissionReview"),
+        (b"{", "no AdmissionReview"),
+        (b"[]", "no AdmissionReview"),
+        (b"\xff\xfe", "no AdmissionReview"),
+        (b"{}", "got no kind of nothing"),
+        (b'{"apiVersion":"admission.k8s.io/v1beta1","kind":"AdmissionReview"}', "of admission.k8s.io/v1beta1"),
+        (b'{"apiVersion":"admission.k8s.io/v1","kind":"Pod"}', "got Pod"),
+        (b'{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview"}', "no request"),
+        (b'{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{}}', "no uid"),
+        (b'{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{"uid":7}}', "no AdmissionReview"),
+    ],
+)  # fmt: skip
+def test_what_is_no_review_is_told_so(body: bytes, said: str) -> None:
+    with pytest.raises(BadReview, match=said):
+        decode_review(body)
+
+
+def test_an_object_of_another_shape_is_the_senders_fault() -> None:
+    with pytest.raises(BadReview, match="object: "):
+        decode_review(review(object={"metadata": []})).new(Namespace)
+
+
+def answer(decision: Decision) -> dict[str, Any]:
+    decoded: dict[str, Any] = msgspec.json.decode(encode_answer("u-1", decision))
+    assert (decoded["apiVersion"], decoded["kind"]) == ("admission.k8s.io/v1", "AdmissionReview")
+    response: dict[str, Any] = decoded["response"]
+    return response
+
+
+def test_allowed() -> None:
+    assert answer(ALLOW) == {"uid": "u-1", "allowed": True}
+
+
+def test_denied_with_a_message() -> None:
+    status = {"status": "Failure", "message": "no: ü", "reason": "Forbidden", "code": 403}
+    assert answer(deny("no: ü")) == {"uid": "u-1", "allowed": False, "status": status}
+
+
+def test_patched() -> None:
+    patch = [{"op": "replace", "path": "/spec/hard/limits.cpu", "value": "5"}]
+    response = answer(Decision(patch=patch))
+    assert (response["allowed"], response["patchType"]) == (True, "JSONPatch")
+    assert msgspec.json.decode(base64.b64decode(response["patch"])) == patch
+
+
+def test_warned() -> None:
+    assert answer(Decision(warnings=("mind this",)))["warnings"] == ["mind this"]

@@ -1,0 +1,95 @@
+"""Certificates that cert-manager brings."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from pkg.client.errors import ConfigError
+from pkg.webhook.certificate_files import CertificateFiles
+from pkg.webhook.certificates import Material, Policy, issue
+from pkg.webhook.live_context import server_context
+
+
+def write(folder: Path, material: Material, *, authority: bool = True) -> None:
+    (folder / "tls.crt").write_bytes(material.serving.certificate)
+    (folder / "tls.key").write_bytes(material.serving.key)
+    if authority:
+        (folder / "ca.crt").write_bytes(material.bundle)
+
+
+def made() -> Material:
+    return issue(["127.0.0.1"], Policy(), time.time())
+
+
+def files(folder: Path, authority: Path | None = None) -> CertificateFiles:
+    return CertificateFiles(folder / "tls.crt", folder / "tls.key", server_context(), authority)
+
+
+async def test_the_ca_beside_the_certificate_is_registered(tmp_path: Path) -> None:
+    material = made()
+    write(tmp_path, material)
+    found = files(tmp_path)
+    assert not found.loaded
+    await found.refresh()
+    assert found.loaded
+    assert found.bundle == material.bundle
+
+
+async def test_without_a_ca_the_bundle_is_an_injectors_affair(tmp_path: Path) -> None:
+    write(tmp_path, made(), authority=False)
+    found = files(tmp_path)
+    await found.refresh()
+    assert found.bundle is None
+
+
+async def test_a_change_is_loaded(tmp_path: Path) -> None:
+    write(tmp_path, made())
+    found = files(tmp_path)
+    await found.refresh()
+    renewed = made()
+    write(tmp_path, renewed)
+    await found.refresh()
+    assert found.bundle == renewed.bundle
+    assert found._loaded == renewed.serving
+
+
+@pytest.mark.parametrize("half", [b"", b"-----BEGIN CERTIFICATE-----\nMIIB"])
+async def test_a_file_that_is_half_written_changes_nothing(tmp_path: Path, half: bytes) -> None:
+    material = made()
+    write(tmp_path, material)
+    found = files(tmp_path)
+    await found.refresh()
+    (tmp_path / "tls.crt").write_bytes(half)
+    await found.refresh()
+    assert found._loaded == material.serving
+    (tmp_path / "tls.crt").unlink()
+    await found.refresh()
+    assert found.loaded
+
+
+@pytest.mark.parametrize("missing", ["tls.crt", "tls.key"])
+async def test_what_was_never_there_is_one_clear_line(tmp_path: Path, missing: str) -> None:
+    write(tmp_path, made())
+    (tmp_path / missing).unlink()
+    with pytest.raises(ConfigError, match=missing):
+        await files(tmp_path).refresh()
+
+
+async def test_a_key_of_another_certificate_is_one_clear_line(tmp_path: Path) -> None:
+    write(tmp_path, made())
+    (tmp_path / "tls.key").write_bytes(made().serving.key)
+    with pytest.raises(ConfigError, match="cannot be used"):
+        await files(tmp_path).refresh()
+
+
+async def test_a_ca_file_of_ones_own_choice(tmp_path: Path) -> None:
+    material = made()
+    write(tmp_path, material, authority=False)
+    (tmp_path / "root.pem").write_bytes(material.bundle)
+    found = files(tmp_path, tmp_path / "root.pem")
+    await found.refresh()
+    assert found.bundle == material.bundle
+    assert found.wait() == float("inf")

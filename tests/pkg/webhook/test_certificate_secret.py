@@ -1,0 +1,226 @@
+"""Replicas, one Secret, one CA."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import ssl
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from pkg.api.core import Secret
+from pkg.api.registry import SECRETS
+from pkg.client.errors import AlreadyExists, ConfigError, Forbidden, NotFound
+from pkg.webhook.certificate_secret import AUTHORITY_KEY, BUNDLE, CERTIFICATE, KEY, STAGED, SharedCertificates
+from pkg.webhook.certificates import DAY, Policy, parse_bundle
+from pkg.webhook.live_context import server_context
+from tests.pkg.controller.fakes import Clock, Kind
+
+POLICY = Policy(authority_life=90 * DAY, serving_life=90 * DAY, backdated=0.0, overlap=60.0)
+NAME = "headroom-webhook-tls"
+AT = f"default/{NAME}"
+
+
+class Secrets(Kind[Secret]):
+    """Secrets that can be there already. Requests take a moment, so that replicas get in each other's way."""
+
+    def __init__(self) -> None:
+        super().__init__(SECRETS)
+
+    async def get(self, name: str, namespace: str = "") -> Secret:
+        found = await super().get(name, namespace)
+        await asyncio.sleep(0)
+        return found
+
+    async def create(self, body: Mapping[str, Any], namespace: str = "") -> Secret:
+        await asyncio.sleep(0)
+        if f"{namespace}/{body['metadata']['name']}" in self.objects:
+            raise AlreadyExists("it is there", status=409, reason="AlreadyExists")
+        return await super().create(body, namespace)
+
+    async def merge_patch(self, name: str, patch: Mapping[str, Any], namespace: str = "") -> Secret:
+        await asyncio.sleep(0)
+        return await super().merge_patch(name, patch, namespace)
+
+    def data(self) -> dict[str, bytes]:
+        return {name: base64.b64decode(text) for name, text in self.objects[AT]["data"].items()}
+
+    def spoil(self, **data: str | None) -> None:
+        self.edited(AT, {"data": {name.replace("_", "."): text for name, text in data.items()}})
+
+
+def replica(secrets: Secrets, clock: Clock, hosts: tuple[str, ...] = ("127.0.0.1",)) -> SharedCertificates:
+    return SharedCertificates(secrets.client, "default", NAME, hosts, server_context(), POLICY, clock)
+
+
+async def test_the_first_replica_writes_and_the_others_read() -> None:
+    secrets, clock = Secrets(), Clock()
+    replicas = [replica(secrets, clock) for _ in range(5)]
+    await asyncio.gather(*(each.refresh() for each in replicas))
+    assert len({each.bundle for each in replicas}) == 1
+    assert all(each.loaded for each in replicas)
+    assert secrets.data()[BUNDLE] == replicas[0].bundle
+    assert len(secrets.asked("merge_patch")) == 0
+
+
+async def test_a_second_look_writes_nothing() -> None:
+    secrets, clock = Secrets(), Clock()
+    one = replica(secrets, clock)
+    await one.refresh()
+    await one.refresh()
+    assert [verb for verb, _, _ in secrets.calls] == ["get", "create", "get"]
+
+
+async def test_of_replicas_that_renew_together_one_wins() -> None:
+    secrets, clock = Secrets(), Clock()
+    replicas = [replica(secrets, clock) for _ in range(5)]
+    await asyncio.gather(*(each.refresh() for each in replicas))
+    clock.now += 61 * DAY
+    await asyncio.gather(*(each.refresh() for each in replicas))
+    assert len({each.bundle for each in replicas}) == 1
+    assert len(parse_bundle(replicas[0].bundle or b"")) == 2
+
+
+async def renewing() -> tuple[Secrets, Clock, SharedCertificates, bytes]:
+    """One replica with a new CA staged, and the certificate that it served until then."""
+    secrets, clock = Secrets(), Clock()
+    one = replica(secrets, clock)
+    await one.refresh()
+    served = secrets.data()[CERTIFICATE]
+    clock.now += 61 * DAY
+    await one.refresh()
+    return secrets, clock, one, served
+
+
+def shows(one: SharedCertificates) -> bytes:
+    loaded = one._loaded
+    assert loaded is not None
+    return loaded.certificate
+
+
+async def test_what_is_staged_is_shown_in_its_time_and_the_old_ca_goes_later() -> None:
+    secrets, clock, one, served = await renewing()
+    staged = secrets.data()[STAGED]
+    one.told(one.bundle)
+    assert shows(one) == served
+    assert one.wait() == 60
+    clock.now += 60
+    one.activate()
+    assert shows(one) == staged
+    clock.now += 60
+    await one.refresh()
+    assert len(parse_bundle(one.bundle or b"")) == 1
+    assert STAGED not in secrets.data()
+    assert secrets.data()[CERTIFICATE] == staged
+
+
+async def test_nobody_is_shown_what_the_api_server_was_not_told_of() -> None:
+    _, clock, one, served = await renewing()
+    clock.now += 65
+    one.activate()
+    assert shows(one) == served
+    one.told(one.bundle)
+    clock.now += 29
+    one.activate()
+    assert shows(one) == served
+    clock.now += 1
+    one.activate()
+    assert shows(one) != served
+
+
+async def test_an_old_certificate_that_is_over_is_not_shown_any_longer_whoever_was_told() -> None:
+    _, clock, one, served = await renewing()
+    clock.now += 30 * DAY
+    one.activate()
+    assert shows(one) != served
+
+
+async def test_a_replica_that_starts_in_between_shows_what_the_others_show() -> None:
+    secrets, clock, one, served = await renewing()
+    late = replica(secrets, clock)
+    await late.refresh()
+    assert shows(late) == served
+    clock.now += 60
+    one.told(one.bundle)
+    later = replica(secrets, clock)
+    await later.refresh()
+    assert shows(later) == secrets.data()[STAGED]
+
+
+async def test_a_secret_that_somebody_deleted_comes_back_as_it_was() -> None:
+    secrets, clock = Secrets(), Clock()
+    one = replica(secrets, clock)
+    await one.refresh()
+    before = secrets.data()
+    secrets.gone(AT)
+    await one.refresh()
+    assert secrets.data() == before
+
+
+@pytest.mark.parametrize(
+    "spoiled",
+    [
+        {"tls_crt": None},
+        {"tls_key": "!"},
+        {"tls_key": base64.b64encode(b"x").decode()},
+        {"ca_crt": ""},
+        {"authority_key": None},
+        {"staged_crt": "eA==", "staged_key": "eA==", "activate-at": "eA=="},
+    ],
+)
+async def test_a_secret_that_is_garbage_is_replaced(spoiled: dict[str, str | None]) -> None:
+    secrets, clock = Secrets(), Clock()
+    await replica(secrets, clock).refresh()
+    secrets.spoil(**spoiled)
+    one = replica(secrets, clock)
+    await one.refresh()
+    assert one.loaded
+    again = replica(secrets, clock)
+    await again.refresh()
+    assert again.bundle == one.bundle
+
+
+async def test_a_foreign_writer_in_between_is_read() -> None:
+    secrets, clock = Secrets(), Clock()
+    one = replica(secrets, clock)
+    await one.refresh()
+    clock.now += 61 * DAY
+    secrets.before.append(lambda: secrets.edited(AT, {"metadata": {"labels": {"a": "b"}}}))
+    await one.refresh()
+    assert len(parse_bundle(one.bundle or b"")) == 2
+
+
+async def test_another_host_keeps_the_ca() -> None:
+    secrets, clock = Secrets(), Clock()
+    one = replica(secrets, clock)
+    await one.refresh()
+    other = replica(secrets, clock, ("localhost",))
+    await other.refresh()
+    assert other.bundle == one.bundle
+    await one.refresh()
+    assert shows(one) == shows(other)
+
+
+async def test_a_namespace_that_is_not_there_is_one_clear_line() -> None:
+    secrets, clock = Secrets(), Clock()
+    secrets.errors["create"] = [NotFound('namespaces "default" not found', status=404)]
+    with pytest.raises(ConfigError, match="namespace default for the certificate's secret"):
+        await replica(secrets, clock).refresh()
+
+
+async def test_what_the_api_server_forbids_is_passed_on() -> None:
+    secrets, clock = Secrets(), Clock()
+    secrets.errors["get"] = [Forbidden("secrets is forbidden", status=403)]
+    with pytest.raises(Forbidden):
+        await replica(secrets, clock).refresh()
+
+
+async def test_what_is_kept_is_what_a_listener_can_load() -> None:
+    secrets, clock = Secrets(), Clock()
+    await replica(secrets, clock).refresh()
+    data = secrets.data()
+    assert data[KEY].startswith(b"-----BEGIN PRIVATE KEY-----")
+    assert data[AUTHORITY_KEY].startswith(b"-----BEGIN PRIVATE KEY-----")
+    ssl.create_default_context(cadata=data[BUNDLE].decode())

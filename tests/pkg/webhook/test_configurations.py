@@ -1,0 +1,144 @@
+"""What the API server is asked to ask."""
+
+from __future__ import annotations
+
+import base64
+import re
+from typing import Any
+
+import pytest
+
+from pkg.webhook.configurations import TIMEOUT_SECONDS, Endpoint, Webhook, mutating, validating
+from pkg.webhook.options import RANCHER_USERS, FailurePolicy, Options, QuotaGuard
+
+URL = Endpoint(url="https://127.0.0.1:9443")
+SERVICE = Endpoint(service_namespace="harvester-system", service_name="headroom-webhook")
+
+
+def by_name(webhooks: list[Webhook]) -> dict[str, Webhook]:
+    return {webhook["name"].partition(".")[0]: webhook for webhook in webhooks}
+
+
+def conditions(webhook: Webhook) -> dict[str, str]:
+    return {condition["name"]: condition["expression"] for condition in webhook.get("matchConditions", ())}
+
+
+OPTIONS = {
+    "everything": (Options(), {"namespaces", "virtualmachines", "resourcequotas", "pods"}, {"resourcequotas"}),
+    "deny all": (
+        Options(quota_guard=QuotaGuard.DENY), {"namespaces", "virtualmachines", "resourcequotas", "pods"}, set(),
+    ),
+    "no guard": (Options(quota_guard=QuotaGuard.OFF), {"namespaces", "virtualmachines", "pods"}, set()),
+    "no reserve": (Options(reserve=False), {"namespaces", "virtualmachines", "resourcequotas"}, {"resourcequotas"}),
+    "no Rancher": (
+        Options(rancher_users=()), {"namespaces", "virtualmachines", "resourcequotas", "pods"}, set(),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", list(OPTIONS.values()), ids=list(OPTIONS))
+def test_which_webhooks_there_are(case: tuple[Options, set[str], set[str]]) -> None:
+    options, validated, mutated = case
+    assert set(by_name(validating(URL, options, b"ca"))) == validated
+    assert set(by_name(mutating(URL, options, b"ca"))) == mutated
+
+
+@pytest.mark.parametrize("policy", list(FailurePolicy))
+def test_what_all_have_in_common(policy: FailurePolicy) -> None:
+    options = Options(failure_policy=policy)
+    for webhook in (*validating(URL, options, b"ca"), *mutating(URL, options, b"ca")):
+        assert webhook["timeoutSeconds"] == TIMEOUT_SECONDS == 5
+        assert webhook["failurePolicy"] == policy.value
+        assert webhook["sideEffects"] == "None"
+        assert webhook["admissionReviewVersions"] == ["v1"]
+        assert base64.b64decode(webhook["clientConfig"]["caBundle"]) == b"ca"
+        assert webhook["name"].endswith(".headroom.harvesterhci.io")
+        for rule in webhook["rules"]:
+            assert "*" not in rule["operations"]
+            assert "*" not in rule["resources"]
+            assert "*" not in rule["apiGroups"]
+
+
+RULES = {
+    "namespaces": [("", ["namespaces"], ["UPDATE"], "Cluster")],
+    "resourcequotas": [("", ["resourcequotas"], ["UPDATE", "DELETE"], "Namespaced")],
+    "virtualmachines": [("kubevirt.io", ["virtualmachines"], ["CREATE", "UPDATE"], "Namespaced")],
+    "pods": [("", ["pods"], ["CREATE"], "Namespaced"), ("", ["pods/resize"], ["UPDATE"], "Namespaced")],
+}
+
+
+@pytest.mark.parametrize("name", list(RULES))
+def test_rules_are_as_narrow_as_can_be(name: str) -> None:
+    webhook = by_name(validating(URL, Options(), b"ca"))[name]
+    found = [(r["apiGroups"][0], r["resources"], r["operations"], r["scope"]) for r in webhook["rules"]]
+    assert found == RULES[name]
+
+
+def test_pods_are_looked_at_where_room_is_held_and_nowhere_else() -> None:
+    for name, webhook in by_name(validating(URL, Options(), b"ca")).items():
+        held: dict[str, Any] = {"matchLabels": {"headroom.harvesterhci.io/holding": "true"}}
+        assert webhook["namespaceSelector"] == (held if name == "pods" else {})
+
+
+def test_a_url_or_a_service() -> None:
+    by_url = by_name(validating(URL, Options(), None))["namespaces"]["clientConfig"]
+    assert by_url == {"url": "https://127.0.0.1:9443/validate-namespace"}
+    service = by_name(validating(SERVICE, Options(), None))["namespaces"]["clientConfig"]["service"]
+    assert service == {
+        "namespace": "harvester-system",
+        "name": "headroom-webhook",
+        "path": "/validate-namespace",
+        "port": 443,
+    }
+
+
+def test_only_ranchers_writes_are_changed() -> None:
+    (webhook,) = mutating(URL, Options(), b"ca")
+    expression = conditions(webhook)["by-rancher"]
+    match = re.fullmatch(r"request\.userInfo\.username\.matches\(r'(.*)'\)", expression)
+    assert match is not None
+    pattern = re.compile(match[1])
+    for user in (
+        "system:serviceaccount:cattle-system:cattle",
+        "system:serviceaccount:cattle-fleet-system:fleet-agent",
+        "cattle-cluster-agent",
+    ):
+        assert pattern.match(user)
+        assert Options().is_rancher(user)
+    for user in (
+        "alice",
+        "system:serviceaccount:cattle-systemx:a",
+        "xsystem:serviceaccount:cattle-system:a",
+        "",
+    ):
+        assert not pattern.match(user)
+        assert not Options().is_rancher(user)
+
+
+@pytest.mark.parametrize("pattern", ["it's", "a b", "x'||true", "", "a\nb", "[a-z]"])
+def test_a_pattern_that_breaks_out_of_the_expression_is_refused(pattern: str) -> None:
+    with pytest.raises(ValueError, match="no pattern of user names"):
+        mutating(URL, Options(rancher_users=(*RANCHER_USERS, pattern)), b"ca")
+
+
+def test_headrooms_own_writes_never_come_here() -> None:
+    own = "system:serviceaccount:harvester-system:headroom"
+    guarded = by_name(validating(URL, Options(own_user=own), b"ca"))["resourcequotas"]
+    assert conditions(guarded)["not-headroom"] == f"request.userInfo.username != '{own}'"
+    person = by_name(validating(URL, Options(own_user="kubernetes-admin"), b"ca"))["resourcequotas"]
+    assert "not-headroom" not in conditions(person)
+
+
+def test_expressions_need_no_optional_types() -> None:
+    """CEL's optional syntax came a release after matchConditions did."""
+    for webhook in (*validating(URL, Options(), b"ca"), *mutating(URL, Options(), b"ca")):
+        for expression in conditions(webhook).values():
+            assert ".?" not in expression
+            assert "[?" not in expression
+
+
+def test_the_guard_is_asked_about_limits_only() -> None:
+    guarded = conditions(by_name(validating(URL, Options(), b"ca"))["resourcequotas"])
+    assert "object.spec.hard != oldObject.spec.hard" in guarded["limits-change"]
+    assert "resourcequota.management.cattle.io/default-resource-quota" in guarded["managed"]
+    assert "headroom.harvesterhci.io/managed" in guarded["managed"]

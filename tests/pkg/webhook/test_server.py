@@ -1,0 +1,164 @@
+"""The listener: what is no review gets a 4xx, and costs the others nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+
+import msgspec
+import pytest
+from prometheus_client import REGISTRY
+
+from pkg.generic.errors import BindError
+from pkg.webhook.admission import ALLOW, AdmissionRequest, Decision, deny
+from pkg.webhook.server import MAX_BODY, WebhookServer
+from tests.pkg.webhook.listening import JSON, REVIEW, listening
+
+HEAD = b"POST /allow HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+
+
+async def allow(_: AdmissionRequest) -> Decision:
+    return ALLOW
+
+
+async def refuse(_: AdmissionRequest) -> Decision:
+    return deny("no")
+
+
+async def fail(_: AdmissionRequest) -> Decision:
+    raise KeyError("a bug")
+
+
+async def think(_: AdmissionRequest) -> Decision:
+    await asyncio.sleep(0.2)
+    return ALLOW
+
+
+HOOKS = {"/allow": allow, "/deny": refuse, "/fail": fail, "/think": think}
+
+
+def counted(path: str, code: int) -> float:
+    labels = {"webhook": path, "code": str(code)}
+    return REGISTRY.get_sample_value("controller_runtime_webhook_requests_total", labels) or 0.0
+
+
+async def test_decisions_come_back_as_reviews() -> None:
+    async with listening(HOOKS) as peer:
+        status, body = await peer.post("/allow")
+        assert (status, msgspec.json.decode(body)["response"]) == (200, {"uid": "u-1", "allowed": True})
+        status, body = await peer.post("/deny")
+        assert msgspec.json.decode(body)["response"]["status"]["message"] == "no"
+        # As the API server sends them: a query that it adds, and a charset.
+        status, _ = await peer.post(
+            "/allow?timeout=5s", headers={"Content-Type": "application/json; charset=utf-8"}
+        )
+        assert status == 200
+
+
+REFUSED = {
+    "a wrong path": ("/nothing", REVIEW, JSON, "POST", 404),
+    "the root": ("/", REVIEW, JSON, "POST", 404),
+    "another method": ("/allow", REVIEW, JSON, "GET", 405),
+    "another type of content": ("/allow", REVIEW, {"Content-Type": "text/plain"}, "POST", 415),
+    "no body": ("/allow", b"", JSON, "POST", 400),
+    "no JSON": ("/allow", b"{", JSON, "POST", 400),
+    "no review": ("/allow", b"{}", JSON, "POST", 400),
+    "too large": ("/allow", b" " * (MAX_BODY + 1), JSON, "POST", 413),
+    "a bug of ours": ("/fail", REVIEW, JSON, "POST", 500),
+}
+
+
+@pytest.mark.parametrize("case", list(REFUSED.values()), ids=list(REFUSED))
+async def test_refused(case: tuple[str, bytes, dict[str, str], str, int]) -> None:
+    path, body, headers, method, wanted = case
+    async with listening(HOOKS) as peer:
+        status, text = await peer.post(path, body, headers, method)
+        assert status == wanted
+        assert text.decode().count("\n") == 1, "one line"
+        assert b"Traceback" not in text
+        assert (await peer.post("/allow"))[0] == 200
+
+
+async def test_the_largest_review_is_taken() -> None:
+    filler = REVIEW[:-1] + b" " * (MAX_BODY - len(REVIEW)) + b"}"
+    async with listening(HOOKS, read_timeout=5) as peer:
+        assert (await peer.post("/allow", filler))[0] == 200
+
+
+BROKEN = {
+    "half a body, and silence": (HEAD + b"Content-Length: 100\r\n\r\n{", b"408"),
+    "half a head, and silence": (HEAD, b"408"),
+    "nothing at all": (b"", b"408"),
+    "a body that is announced as too large": (
+        HEAD + b"Content-Length: 10000000\r\n\r\n{",
+        b"413",
+    ),
+    "what is no HTTP": (b"\x16\x03\x01 hello\r\n\r\n", b"400"),
+    "a length that is no number": (HEAD + b"Content-Length: x\r\n\r\n", b"400"),
+    "chunks that are none": (HEAD + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n", b"400"),
+}
+
+
+@pytest.mark.parametrize("case", list(BROKEN.values()), ids=list(BROKEN))
+async def test_half_a_request_gets_its_answer_and_costs_the_others_nothing(case: tuple[bytes, bytes]) -> None:
+    content, wanted = case
+    async with listening(HOOKS) as peer:
+        broken = [asyncio.create_task(peer.send(content)) for _ in range(20)]
+        await asyncio.sleep(0.05)
+        assert (await asyncio.wait_for(peer.post("/allow"), 2))[0] == 200
+        for answer in await asyncio.gather(*broken):
+            assert answer.split(b" ")[1:2] == [wanted], answer
+        assert (await peer.post("/allow"))[0] == 200
+
+
+async def test_who_hangs_up_is_not_missed() -> None:
+    async with listening(HOOKS) as peer:
+        for content in (b"", HEAD, HEAD + b"Content-Length: 100\r\n\r\n{"):
+            await peer.send(content, then_close=True)
+        assert await peer.send(b"GET / HTTP/1.1\r\n\r\n", tls=False) == b""
+        assert (await peer.post("/allow"))[0] == 200
+
+
+async def test_slow_decisions_hold_up_nobody_else() -> None:
+    async with listening(HOOKS) as peer:
+        slow = [asyncio.create_task(peer.post("/think")) for _ in range(20)]
+        await asyncio.sleep(0.05)
+        assert (await asyncio.wait_for(peer.post("/allow"), 0.15))[0] == 200
+        assert {status for status, _ in await asyncio.gather(*slow)} == {200}
+
+
+@pytest.mark.filterwarnings("ignore:ssl.TLSVersion:DeprecationWarning")
+async def test_old_tls_is_refused() -> None:
+    async with listening(HOOKS) as peer:
+        peer.tls.maximum_version = ssl.TLSVersion.TLSv1_2
+        assert (await peer.post("/allow"))[0] == 200
+        old = ssl.create_default_context()
+        old.check_hostname, old.verify_mode = False, ssl.CERT_NONE
+        old.minimum_version = ssl.TLSVersion.TLSv1
+        old.maximum_version = ssl.TLSVersion.TLSv1_1
+        old.set_ciphers("ALL:@SECLEVEL=0")
+        with pytest.raises((ssl.SSLError, ConnectionError)):
+            await asyncio.open_connection("127.0.0.1", peer.server.address[1], ssl=old)
+
+
+async def test_what_is_served_is_counted_under_known_names_only() -> None:
+    before = counted("/allow", 200), counted("unknown", 404), counted("/deny", 200)
+    async with listening(HOOKS) as peer:
+        for path in ("/allow", "/deny", "/x", "/y"):
+            await peer.post(path)
+    after = counted("/allow", 200), counted("unknown", 404), counted("/deny", 200)
+    assert [now - then for now, then in zip(after, before, strict=True)] == [1, 2, 1]
+    assert (
+        REGISTRY.get_sample_value("controller_runtime_webhook_requests_in_flight", {"webhook": "/allow"}) == 0
+    )
+    seconds = "controller_runtime_webhook_latency_seconds_count"
+    assert (REGISTRY.get_sample_value(seconds, {"webhook": "/allow"}) or 0) >= 1
+    denied = {"webhook": "/deny", "decision": "denied"}
+    assert (REGISTRY.get_sample_value("headroom_admission_decisions_total", denied) or 0) >= 1
+
+
+async def test_an_address_in_use_is_one_clear_line() -> None:
+    async with listening(HOOKS) as peer:
+        other = WebhookServer(HOOKS, None)
+        with pytest.raises(BindError, match=r"cannot listen on 127\.0\.0\.1:"):
+            await other.start(f"127.0.0.1:{peer.server.address[1]}")

@@ -1,0 +1,155 @@
+"""The order of things while a replica serves."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import cast
+
+import pytest
+
+from pkg.client.errors import ApiError, ConfigError, ServiceUnavailable
+from pkg.generic.errors import BindError
+from pkg.webhook.admission import ALLOW, AdmissionRequest, Decision
+from pkg.webhook.admission_server import AdmissionServer
+from pkg.webhook.live_context import server_context
+from pkg.webhook.registration import Registrar
+from pkg.webhook.upkeep import Upkeep
+
+
+class Story:
+    """Certificates and a registrar that write down what is asked of them."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+        self.bundle: bytes | None = b"ca"
+        self.loaded = False
+        self.failures: dict[str, list[Exception]] = {}
+        self.pause = 0.0
+
+    async def refresh(self) -> None:
+        self._say("refresh")
+        self.loaded = True
+
+    def activate(self) -> None:
+        self._say("activate")
+
+    def told(self, bundle: bytes | None) -> None:
+        self._say(f"told {bundle!r}")
+
+    def wait(self) -> float:
+        return self.pause
+
+    async def ensure(self, bundle: bytes | None) -> None:
+        self._say(f"ensure {bundle!r}")
+
+    def _say(self, what: str) -> None:
+        self.said.append(what)
+        if self.failures.get(what):
+            raise self.failures[what].pop(0)
+
+
+def registrar(story: Story) -> Registrar:
+    return cast("Registrar", story)
+
+
+async def looks(story: Story, count: int, upkeep: Upkeep) -> None:
+    """Let so many looks pass."""
+    task = asyncio.create_task(upkeep.run())
+    while story.said.count("activate") < count:  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+    task.cancel()
+    await asyncio.wait([task])
+
+
+async def test_the_api_server_is_told_before_the_certificates_are() -> None:
+    story = Story()
+    upkeep = Upkeep(story, registrar(story), poll=0.01)
+    await upkeep.load()
+    await upkeep.register()
+    assert story.said == ["refresh", "ensure b'ca'", "told b'ca'"]
+
+
+async def test_without_a_registrar_others_have_told_it() -> None:
+    story = Story()
+    await Upkeep(story, None).register()
+    assert story.said == ["told b'ca'"]
+
+
+async def test_what_is_due_is_shown_before_anything_that_may_fail() -> None:
+    story = Story()
+    await looks(story, 2, Upkeep(story, registrar(story), poll=0.01))
+    assert story.said[:5] == ["activate", "refresh", "ensure b'ca'", "told b'ca'", "activate"]
+
+
+@pytest.mark.parametrize("what", ["refresh", "ensure b'ca'"])
+@pytest.mark.parametrize(
+    "failure", [ServiceUnavailable("busy"), ConfigError("bad"), KeyError("bug"), OSError("disk")]
+)
+async def test_what_fails_is_tried_again(what: str, failure: Exception) -> None:
+    story = Story()
+    story.failures[what] = [failure]
+    await looks(story, 3, Upkeep(story, registrar(story), poll=0.01))
+    assert "told b'ca'" in story.said
+
+
+async def test_a_bundle_that_could_not_be_told_was_not_told() -> None:
+    story = Story()
+    story.failures["ensure b'ca'"] = [ApiError("no")]
+    with pytest.raises(ApiError):
+        await Upkeep(story, registrar(story)).register()
+    assert "told b'ca'" not in story.said
+
+
+async def allow(_: AdmissionRequest) -> Decision:
+    return ALLOW
+
+
+def server(story: Story, synced: asyncio.Event) -> AdmissionServer:
+    return AdmissionServer(
+        {"/x": allow}, story, server_context(), registrar(story), synced=synced.wait, poll=0.01
+    )
+
+
+async def test_ready_when_caches_have_synced_the_certificate_is_loaded_and_the_api_server_knows() -> None:
+    story, synced = Story(), asyncio.Event()
+    served = server(story, synced)
+    assert served.unready() == ["webhook certificate", "webhook registration"]
+    await served.start("127.0.0.1:0")
+    assert served.unready() == ["webhook registration"]
+    await asyncio.sleep(0.05)
+    assert "ensure b'ca'" not in story.said
+    synced.set()
+    for _ in range(100):
+        await asyncio.sleep(0.01)
+        if not served.unready():
+            break
+    assert served.unready() == []
+    assert served.healthy() == []
+    await served.stop()
+    assert "ensure None" not in story.said, "the registration stays: other replicas live by it"
+
+
+async def test_a_registration_that_fails_is_tried_again_and_shows() -> None:
+    story, synced = Story(), asyncio.Event()
+    synced.set()
+    story.failures["ensure b'ca'"] = [ApiError("not yet")]
+    served = server(story, synced)
+    await served.start("127.0.0.1:0")
+    await asyncio.sleep(0.1)
+    assert served.unready() == ["webhook registration"]
+    await asyncio.sleep(0.6)
+    assert served.unready() == []
+    await served.stop()
+
+
+@pytest.mark.parametrize("failure", [ConfigError("no secret"), ApiError("forbidden")])
+async def test_without_a_certificate_nothing_is_served(failure: Exception) -> None:
+    story = Story()
+    story.failures["refresh"] = [failure]
+    with pytest.raises(type(failure)):
+        await server(story, asyncio.Event()).start("127.0.0.1:0")
+
+
+async def test_an_address_that_is_none_is_one_clear_line() -> None:
+    with pytest.raises(BindError):
+        await server(Story(), asyncio.Event()).start("nowhere")
