@@ -182,7 +182,7 @@ def _phase(stage: Stage, migration: str) -> str:
 def _tell_how_fast(stage: Stage, reverted_at: float) -> None:
     repair = questions.first_version(stage.chronicle, reverted_at, _is(seed.SECOND_RAISED))
     if repair is not None:
-        stage.chronicle.mark("note", f"quota reverted, repaired within {_milliseconds(repair.at - reverted_at)} ms")
+        stage.chronicle.mark("note", f"reverted, repaired within {_milliseconds(repair.at - reverted_at)} ms")
 
 
 def _milliseconds(seconds: float) -> int:
