@@ -11,7 +11,9 @@ from pkg.client.resource_client import ResourceClient
 from pkg.util.webhook_names import CONFIGURATION_NAME
 
 ASK_AGAIN = 5.0
-"""Seconds for which an answer counts."""
+"""Seconds for which a yes counts."""
+ASK_SOON = 0.5
+"""Seconds for which a no counts: a webhook that starts is to be believed in before the next quota is raised."""
 
 
 class PodWebhook:
@@ -29,7 +31,7 @@ class PodWebhook:
 
     async def is_registered(self) -> bool:
         """Whether new pods are sent to our webhook. An answer that cannot be had changes nothing."""
-        if self._clock() - self._asked_at < ASK_AGAIN:
+        if self._clock() - self._asked_at < (ASK_AGAIN if self._registered else ASK_SOON):
             return self._registered
         try:
             configuration = await self._configurations.get(CONFIGURATION_NAME)

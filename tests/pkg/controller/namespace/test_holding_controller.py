@@ -1,0 +1,230 @@
+"""The label of namespaces that hold added room: before the room, and a little longer than it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pkg.api import registry
+from pkg.client.errors import Forbidden, ServerError
+from pkg.controller.namespace.holding_controller import CACHE_LAG, LINGER, SETTLE, Handler, holds
+from pkg.controller.namespace.pod_webhook import ASK_AGAIN, ASK_SOON, PodWebhook
+from pkg.generic.errors import RetryAfter
+from pkg.util import constants
+from pkg.util.resourcequota.model import Mode
+from pkg.util.webhook_names import CONFIGURATION_NAME
+from tests.pkg.controller.fakes import Clock, Kind
+from tests.pkg.util.resourcequota.world import (
+    COMPENSATION,
+    ENTRY,
+    MARKS,
+    SKIP,
+    by_name,
+    by_uid,
+    quota,
+    sentences,
+    vmim,
+)
+from tests.pkg.webhook.paper import namespace
+
+ONE = {**MARKS, by_name(): ENTRY}
+
+HELD = {
+    "an entry stands": (quota(annotations=ONE), [], True),
+    "one by uid": (quota(annotations={by_uid(): ENTRY}), [], True),
+    "one that is garbage": (quota(annotations={by_name(): "x"}), [], True),
+    "a compensation stands": (quota(annotations={COMPENSATION: "{}"}), [], True),
+    "a migration was announced": (quota(annotations=MARKS), [vmim(None)], True),
+    "a migration runs": (quota(annotations=MARKS), [vmim("Running")], True),
+    "nothing": (quota(annotations=MARKS), [], False),
+    "every migration is over": (quota(annotations=MARKS), [vmim("Succeeded"), vmim("Failed")], False),
+    "a migration in a namespace without a quota of ours": (quota(labels={}), [vmim("Running")], False),
+    "it is switched off": (quota(annotations={SKIP: "true", by_name(): ENTRY}), [vmim("Running")], False),
+}
+
+
+@sentences(HELD)
+def test_whether_a_namespace_holds_room(case: tuple[Any, list[Any], bool]) -> None:
+    found, migrations, held = case
+    assert holds([found], migrations, Mode.TAKEOVER) is held
+
+
+class Place:
+    """One namespace and the handler."""
+
+    def __init__(self, *, reserve: bool = True, labelled: bool = False) -> None:
+        self.namespaces: Kind[Any] = Kind(registry.NAMESPACES)
+        self.quotas: Kind[Any] = Kind(registry.RESOURCE_QUOTAS)
+        self.migrations: Kind[Any] = Kind(registry.VIRTUAL_MACHINE_INSTANCE_MIGRATIONS)
+        self.webhooks: Kind[Any] = Kind(registry.VALIDATING_WEBHOOK_CONFIGURATIONS)
+        self.excluded: set[str] = set()
+        self.clock = Clock()
+        self.register(["pods"])
+        self.namespaces.given(namespace())
+        if labelled:
+            self.namespaces.edited("ns1", {"metadata": {"labels": {constants.LABEL_HOLDING: "true"}}})
+        self.handler = Handler(
+            namespaces=self.namespaces.client,
+            namespace_cache=self.namespaces.cache,
+            quota_cache=self.quotas.cache,
+            migration_cache=self.migrations.cache,
+            mode=Mode.TAKEOVER,
+            reserve=reserve,
+            webhook=PodWebhook(self.webhooks.client, self.clock),
+            excluded=lambda name: name in self.excluded,
+            clock=self.clock,
+        )
+
+    def register(self, *resources: list[str]) -> None:
+        """Webhooks with these rules."""
+        rules = [{"rules": [{"resources": each}]} for each in resources]
+        self.webhooks.given({"metadata": {"name": CONFIGURATION_NAME, "uid": "u"}, "webhooks": rules})
+
+    async def handle(self) -> float | None:
+        try:
+            await self.handler.on_namespace_changed("ns1", self.namespaces.cached("ns1"))
+        except RetryAfter as later:
+            return later.seconds
+        return None
+
+    async def before_raise(self) -> float | None:
+        try:
+            await self.handler.before_raise("ns1")
+        except RetryAfter as later:
+            return later.seconds
+        return None
+
+    @property
+    def labelled(self) -> bool:
+        return bool(self.namespaces.now("ns1").labels.get(constants.LABEL_HOLDING) == "true")
+
+    @property
+    def writes(self) -> int:
+        return len(self.namespaces.asked("merge_patch"))
+
+
+async def test_labelled_once_while_room_is_held() -> None:
+    place = Place()
+    assert await place.handle() is None
+    assert not place.labelled
+    place.quotas.given(quota(annotations=ONE))
+    await place.handle()
+    assert place.labelled
+    await place.handle()
+    assert place.writes == 1
+
+
+async def test_the_label_stands_a_little_longer_than_the_room() -> None:
+    place = Place(labelled=True)
+    assert await place.handle() == LINGER
+    place.clock.now += LINGER - 1
+    assert await place.handle() == 1
+    place.clock.now += 1
+    assert await place.handle() is None
+    assert not place.labelled
+
+
+async def test_the_next_migration_keeps_it() -> None:
+    place = Place(labelled=True)
+    await place.handle()
+    place.clock.now += LINGER - 1
+    place.quotas.given(quota(annotations=ONE))
+    await place.handle()
+    place.quotas.given(quota(annotations=MARKS))
+    assert await place.handle() == LINGER, "it lingers anew"
+
+
+async def test_a_raise_waits_until_the_label_counts() -> None:
+    place = Place()
+    assert await place.before_raise() == pytest.approx(SETTLE)
+    assert place.labelled
+    place.clock.now += SETTLE / 2
+    assert await place.before_raise() == pytest.approx(SETTLE / 2)
+    place.clock.now += SETTLE
+    assert await place.before_raise() is None
+    assert place.writes == 1
+
+
+async def test_a_raise_in_a_labelled_namespace_waits_for_nothing() -> None:
+    place = Place(labelled=True)
+    assert await place.before_raise() is None
+    assert place.writes == 0
+
+
+async def test_a_cache_that_is_behind_is_no_reason_to_write_again() -> None:
+    place = Place()
+    place.namespaces.lagging = True
+    await place.before_raise()
+    place.clock.now += SETTLE
+    assert await place.before_raise() is None
+    assert place.writes == 1
+
+
+async def test_a_label_that_somebody_takes_away_comes_back() -> None:
+    place = Place()
+    place.quotas.given(quota(annotations=ONE))
+    await place.handle()
+    place.namespaces.edited("ns1", {"metadata": {"labels": None}})
+    assert await place.handle() == CACHE_LAG
+    place.clock.now += CACHE_LAG
+    await place.handle()
+    assert place.labelled
+
+
+async def test_a_label_that_cannot_be_written_holds_no_migration_up() -> None:
+    place = Place()
+    place.namespaces.errors["merge_patch"] = [Forbidden("no", status=403)]
+    assert await place.before_raise() is None
+
+
+async def test_switched_off_labels_are_only_taken_away() -> None:
+    place = Place(reserve=False, labelled=True)
+    place.quotas.given(quota(annotations=ONE))
+    assert await place.before_raise() is None
+    assert await place.handle() is None
+    assert not place.labelled
+
+
+async def test_a_namespace_on_its_way_out_is_left_alone() -> None:
+    place = Place()
+    place.quotas.given(quota(annotations=ONE))
+    place.namespaces.given(namespace(deleting=True))
+    await place.handle()
+    place.namespaces.gone("ns1")
+    await place.handle()
+    assert place.writes == 0
+
+
+async def test_where_no_webhook_sees_pods_a_label_is_of_no_use() -> None:
+    place = Place(labelled=True)
+    place.quotas.given(quota(annotations=ONE))
+    place.register(["namespaces"], ["resourcequotas"])
+    assert await place.before_raise() is None
+    assert await place.handle() is None
+    assert not place.labelled
+    place.register(["namespaces"], ["pods"])
+    place.clock.now += ASK_SOON
+    assert await place.before_raise() == pytest.approx(SETTLE)
+    assert place.labelled
+
+
+async def test_whether_a_webhook_is_there_is_asked_now_and_then() -> None:
+    place = Place()
+    for _ in range(5):
+        await place.before_raise()
+    assert len(place.webhooks.calls) == 1
+    place.clock.now += ASK_AGAIN
+    place.webhooks.errors["get"] = [ServerError("broken", status=500)]
+    assert await place.before_raise() is None, (
+        "an answer that cannot be had changes nothing: it is labelled already"
+    )
+    assert len(place.webhooks.calls) == 2
+    assert place.labelled
+
+
+async def test_a_namespace_with_a_budget_of_its_own_is_locked_otherwise() -> None:
+    place = Place(labelled=True)
+    place.quotas.given(quota(annotations=ONE))
+    place.excluded.add("ns1")
+    assert await place.handle() == LINGER

@@ -1,0 +1,196 @@
+"""Can this VM start? base − (used − what migrations hold), against what quota will count of its pod."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import msgspec
+import pytest
+
+from pkg.api.core import Pod
+from pkg.api.kubevirt import VirtualMachine, VirtualMachineInstanceMigration
+from pkg.controller.virtualmachine.check import (
+    has_pod,
+    need_of,
+    run_strategy,
+    shortage_of,
+    wants_to_run,
+)
+from pkg.util.quantity import Quantity
+from pkg.util.resourcequota.model import Observed
+from tests.pkg.util.resourcequota.world import (
+    BASE,
+    ENTRY,
+    by_name,
+    by_uid,
+    observed,
+    quota,
+    sentences,
+    vmi,
+    vmim,
+)
+from tests.pkg.webhook.resources.pod.pods import launcher, pod
+
+CPU = "cpu insufficient resources due to resource quota"
+MEMORY = "memory insufficient resources due to resource quota"
+NEED_MEMORY = 4797464313
+"""4Gi, the overhead at ratio 1.5, and 60M for the console log."""
+
+
+def machine(
+    cpu: str = "2",
+    memory: str = "4Gi",
+    *,
+    name: str = "vm1",
+    spec: dict[str, Any] | None = None,
+    domain: dict[str, Any] | None = None,
+    status: str = "Starting",
+    **metadata: Any,
+) -> VirtualMachine:
+    """The seed's VM."""
+    resources = {"limits": {"cpu": cpu, "memory": memory}, "requests": {"cpu": "125m", "memory": "2730Mi"}}
+    shape = {"cpu": {"cores": 2}, "resources": resources, **(domain or {})}
+    content = {
+        "metadata": {"name": name, "namespace": "ns1", "uid": f"uid-of-{name}", **metadata},
+        "spec": {
+            "template": {"spec": {"domain": shape}},
+            **({"runStrategy": "Always"} if spec is None else spec),
+        },
+        "status": {"printableStatus": status},
+    }
+    return msgspec.convert(content, VirtualMachine)
+
+
+STRATEGIES = [
+    ({}, "Halted"),
+    ({"runStrategy": "Always"}, "Always"),
+    ({"runStrategy": "RerunOnFailure"}, "RerunOnFailure"),
+    ({"runStrategy": "Halted"}, "Halted"),
+    ({"running": True}, "Always"),
+    ({"running": False}, "Halted"),
+]
+
+
+@pytest.mark.parametrize(("spec", "strategy"), STRATEGIES)
+def test_the_run_strategy(spec: dict[str, Any], strategy: str) -> None:
+    assert run_strategy(machine(spec=spec)) == strategy
+    assert wants_to_run(machine(spec=spec)) is (strategy != "Halted")
+
+
+def test_before_kubevirt_has_said_anything_nothing_is_checked() -> None:
+    assert not wants_to_run(machine(status=""))
+
+
+@pytest.mark.parametrize(
+    ("pods", "there"),
+    [
+        ([], False),
+        ([launcher("vm1")], True),
+        ([launcher("vm1", phase="Succeeded")], True),
+        ([launcher("vm10")], False),
+        ([pod(labels={"vm.kubevirt.io/name": "vm1"})], False),
+    ],
+)
+def test_whether_the_vm_has_a_pod(pods: list[Pod], there: bool) -> None:
+    assert has_pod(machine(), pods) is there
+
+
+def test_the_need_is_what_quota_will_count_of_the_whole_template() -> None:
+    need = need_of(machine(), observed(quota()))
+    assert need["limits.cpu"] == Quantity.parse("2015m")
+    assert need["limits.memory"] == Quantity.of(NEED_MEMORY)
+    gpu = machine(domain={"devices": {"gpus": [{"name": "g", "deviceName": "nvidia.com/GPU"}]}})
+    more = need_of(gpu, observed(quota()))["limits.memory"] - need["limits.memory"]
+    assert more == Quantity.parse("1536Mi") - Quantity.of(864), (
+        "1Gi for VFIO at ratio 1.5, in whole kilobytes"
+    )
+
+
+@dataclass(frozen=True)
+class Case:
+    limits: str = BASE
+    used: dict[str, str] = field(default_factory=dict)
+    annotations: dict[str, str] = field(default_factory=dict)
+    machine: VirtualMachine = field(default_factory=machine)
+    pods: tuple[Pod, ...] = ()
+    migrations: tuple[VirtualMachineInstanceMigration, ...] = ()
+
+    @property
+    def view(self) -> Observed:
+        found = observed(
+            quota({}, self.annotations, used=self.used),
+            self.migrations,
+            [vmi("other", nodeName="node1")],
+            limits=self.limits,
+        )
+        return replace(found, pods=self.pods)
+
+
+def limits(cpu: str = "", memory: str = "", **more: str) -> str:
+    named = {"limitsCpu": cpu, "limitsMemory": memory, **more}
+    return msgspec.json.encode({"limit": {name: text for name, text in named.items() if text}}).decode()
+
+
+BESIDE = (
+    launcher("other", node="node1"),
+    launcher("other", node="node2", target_of="uid-migration-of-other"),
+)
+FITS = {
+    "into an empty namespace": Case(),
+    "exactly": Case(limits("2015m", str(NEED_MEMORY))),
+    "beside others": Case(limits("4", "10Gi"), {"limits.cpu": "1985m", "limits.memory": str(5 * 2**30)}),
+    "only memory is limited": Case(limits(memory="10Gi"), {"limits.cpu": "99"}),
+    "only storage is limited": Case(limits(requestsStorage="1Gi")),
+    "nothing that counts is limited": Case(limits(pods="0")),
+    "no annotation": Case(""),
+    "an annotation that is garbage": Case("garbage"),
+    "a limit that is garbage": Case(limits("many")),
+    "an entry's room is not used": Case(
+        limits("4", "20Gi"), {"limits.cpu": "3985m"}, {by_name("other"): ENTRY}
+    ),
+    "entries of every form": Case(
+        limits("4", "20Gi"), {"limits.cpu": "5985m"}, {by_name("a"): ENTRY, by_uid("b"): ENTRY}
+    ),
+    "a target takes more than its entry says": Case(
+        limits("6", "20Gi"), {"limits.cpu": "5985m"}, {by_name("other"): '{"limits.cpu":"1"}'}, pods=BESIDE,
+        migrations=(vmim("Running", "other"),),
+    ),
+    "a source that is left over, its entry gone": Case(
+        limits("6", "20Gi"), {"limits.cpu": "5985m"}, pods=BESIDE, migrations=(vmim("Succeeded", "other"),)
+    ),
+    "an entry that is garbage, its pods are there": Case(
+        limits("6", "20Gi"), {"limits.cpu": "5985m"}, {by_name("other"): "x"}, pods=BESIDE,
+        migrations=(vmim("Running", "other"),),
+    ),
+}  # fmt: skip
+
+SHORT = {
+    "a thousandth of a CPU": (Case(limits("2014m", "10Gi")), CPU),
+    "a byte": (Case(limits("3", str(NEED_MEMORY - 1))), MEMORY),
+    "both: the cpu is named": (Case(limits("1", "1")), CPU),
+    "beside others": (Case(limits("4", "10Gi"), {"limits.cpu": "1986m"}), CPU),
+    "more is used than there is": (Case(limits("4", "10Gi"), {"limits.cpu": "5"}), CPU),
+    "by its requests": (Case(limits("9", "20Gi", requestsMemory="2Gi")), MEMORY),
+    "its limits alone would fit": (Case(limits("2", "10Gi")), CPU),
+    "beside an entry that is garbage": (
+        Case(limits("4", "20Gi"), {"limits.cpu": "3"}, {by_name(): "x"}),
+        CPU,
+    ),
+    "without the migration too": (
+        Case(limits("4", "20Gi"), {"limits.cpu": "3986m"}, {by_name("other"): ENTRY}),
+        CPU,
+    ),
+}
+
+
+@sentences(FITS)
+def test_it_can_start(case: Case) -> None:
+    assert shortage_of(case.machine, case.view) is None
+
+
+@sentences(SHORT)
+def test_it_cannot_start(case: tuple[Case, str]) -> None:
+    found, reason = case
+    shortage = shortage_of(found.machine, found.view)
+    assert str(shortage) == reason

@@ -1,0 +1,160 @@
+"""Live looks: what they ask, and what happens when nobody answers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, cast
+
+import pytest
+
+from pkg.api import registry
+from pkg.api.core import ResourceQuota
+from pkg.api.registry import Resource
+from pkg.client.client import Client
+from pkg.client.errors import NotFound, ServerError
+from pkg.util.resourcequota.model import Observed
+from pkg.webhook import view as module
+from pkg.webhook.view import View
+from tests.pkg.controller.fakes import Kind
+from tests.pkg.util.resourcequota.world import observed, quota, vmi, vmim
+from tests.pkg.webhook.paper import namespace
+
+
+class Pods(Kind[Any]):
+    """Takes a set-based selector as given."""
+
+    async def list(
+        self, namespace: str = "", *, label_selector: str = "", field_selector: str = ""
+    ) -> tuple[list[Any], str]:
+        return await super().list(namespace)
+
+
+class Server:
+    """Kinds by resource; `slow` makes every answer too late."""
+
+    def __init__(self) -> None:
+        self.kinds: dict[str, Kind[Any]] = {}
+        self.slow = False
+
+    def kind(self, resource: Resource[Any]) -> Kind[Any]:
+        make = Pods if resource is registry.PODS else Kind
+        return self.kinds.setdefault(resource.plural, make(resource))
+
+    def resource(self, resource: Resource[Any]) -> Any:
+        return _Slow(self, self.kind(resource))
+
+
+class _Slow:
+    def __init__(self, server: Server, kind: Kind[Any]) -> None:
+        self._server = server
+        self._kind = kind
+
+    def __getattr__(self, verb: str) -> Callable[..., Awaitable[Any]]:
+        async def ask(*args: Any, **more: Any) -> Any:
+            if self._server.slow:
+                await asyncio.sleep(10)
+            return await getattr(self._kind, verb)(*args, **more)
+
+        return ask
+
+
+def made(server: Server) -> View:
+    def observe(found: ResourceQuota) -> Observed:
+        return observed(found, [vmim("Running")], [vmi("vm1")], limits="cached")
+
+    def cache(resource: Resource[Any]) -> Any:
+        return server.kind(resource).cache
+
+    return View(
+        cast("Client", server),
+        observe,
+        cache(registry.NAMESPACES),
+        cache(registry.RESOURCE_QUOTAS),
+        cache(registry.PODS),
+        cache(registry.VIRTUAL_MACHINE_INSTANCE_MIGRATIONS),
+    )
+
+
+@pytest.fixture
+def server() -> Server:
+    made = Server()
+    made.kind(registry.NAMESPACES).given(namespace("live"))
+    made.kind(registry.RESOURCE_QUOTAS).given(quota())
+    made.kind(registry.VIRTUAL_MACHINE_INSTANCE_MIGRATIONS).given(vmim("Pending", "vm2"))
+    made.kind(registry.VIRTUAL_MACHINE_INSTANCES).given(vmi("vm2"))
+    return made
+
+
+async def test_a_live_look_has_everything_from_the_api_server(server: Server) -> None:
+    found = await made(server).observe_live(quota())
+    assert found is not None
+    assert found.limits == "live"
+    assert [migration.spec.vmi_name for migration in found.migrations] == ["vm2"]
+    assert set(found.instances) == {"vm1", "vm2"}, "what the cache has never seen is fetched"
+
+
+async def test_a_vmi_that_is_gone_is_left_out(server: Server) -> None:
+    server.kind(registry.VIRTUAL_MACHINE_INSTANCES).gone("ns1/vm2")
+    found = await made(server).observe_live(quota())
+    assert found is not None
+    assert set(found.instances) == {"vm1"}
+
+
+async def test_without_kubevirt_nothing_migrates(server: Server) -> None:
+    server.kind(registry.VIRTUAL_MACHINE_INSTANCE_MIGRATIONS).errors["list"] = [
+        NotFound("no such kind", status=404)
+    ]
+    found = await made(server).observe_live(quota())
+    assert found is not None
+    assert list(found.migrations) == []
+
+
+async def test_a_namespace_that_is_gone_is_nothing_to_look_at(server: Server) -> None:
+    server.kind(registry.NAMESPACES).gone("ns1")
+    view = made(server)
+    assert await view.observe_live(quota()) is None
+    assert await view.namespace_live("ns1") is None
+    assert await view.annotation_live("ns1") is None
+
+
+@pytest.mark.parametrize("how", ["it fails", "it is too slow"])
+async def test_when_nobody_answers_the_caches_are_all_there_is(
+    server: Server, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "LIVE_TIMEOUT", 0.05)
+    view = made(server)
+    looks: list[Callable[[], Awaitable[object]]] = [
+        lambda: view.observe_live(quota()),
+        lambda: view.default_quotas_live("ns1"),
+        lambda: view.annotation_live("ns1"),
+        lambda: view.migrations_live("ns1"),
+    ]
+    for look in looks:
+        if how == "it is too slow":
+            server.slow = True
+        for kind in server.kinds.values():
+            kind.errors = {verb: [ServerError("broken", status=500)] * 4 for verb in ("get", "list")}
+        assert await look() is None
+
+
+async def test_a_quota_is_fetched_by_name_and_only_that_very_one(server: Server) -> None:
+    view = made(server)
+    server.kind(registry.RESOURCE_QUOTAS).edited("ns1/default-abc", {"spec": {"hard": {"limits.cpu": "9"}}})
+    assert (await view.quota_live(quota())).hard["limits.cpu"] == "9"
+    server.kind(registry.RESOURCE_QUOTAS).edited("ns1/default-abc", {"metadata": {"uid": "another"}})
+    assert (await view.quota_live(quota())) == quota()
+    server.kind(registry.RESOURCE_QUOTAS).gone("ns1/default-abc")
+    assert (await view.quota_live(quota())) == quota()
+
+
+async def test_default_quotas_are_told_from_others(server: Server) -> None:
+    other = server.kind(registry.RESOURCE_QUOTAS).given(
+        {"metadata": {"name": "other", "namespace": "ns1", "uid": "u"}, "spec": {}}
+    )
+    view = made(server)
+    assert [found.name for found in view.default_quotas("ns1")] == ["default-abc"]
+    assert [found.name for found in await view.default_quotas_live("ns1") or ()] == ["default-abc"]
+    assert other in view.quotas("ns1")
+    assert view.annotation("ns1") == "live"
+    assert view.annotation("nowhere") == ""
