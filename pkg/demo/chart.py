@@ -129,9 +129,9 @@ def _label_use(canvas: Canvas, plateau: Plateau, top: int) -> None:
 
 def _label_limit(canvas: Canvas, plateau: Plateau, row: int) -> None:
     text = str(plateau.value)
-    before = max(0, plateau.first - 1)
-    length = plateau.first + len(text) - before
-    for above in (1, 2):
-        if canvas.is_free(before, row - above, length):
-            canvas.write(plateau.first, row - above, text, f"bold {palette.HARD}")
+    for shift, above in ((0, 1), (0, 2), (2, 1), (2, 2)):
+        start = plateau.first + shift
+        before = max(0, start - 1)
+        if canvas.is_free(before, row - above, start + len(text) - before):
+            canvas.write(start, row - above, text, f"bold {palette.HARD}")
             return

@@ -12,7 +12,7 @@ from pkg.demo.checks import Report
 from pkg.demo.chronicle import Chronicle
 from pkg.demo.view import Size, view
 
-_SIZE = Size(width=118, chart=12, talk=0)
+_SIZE = Size(width=118, chart=14, talk=0)
 _BACKGROUND, _FOREGROUND = (18, 22, 28), (201, 209, 217)
 # Every colour in use is given as such (palette.py): the theme's sixteen are not looked at.
 _THEME = TerminalTheme(_BACKGROUND, _FOREGROUND, [_FOREGROUND] * 8)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from pkg.demo.amounts import Amounts, Quota
 from pkg.demo.chronicle import Chronicle, QuotaVersion, Track
+from pkg.util.quantity import ZERO
 
 _REFUSED = "exceeded quota"
 
@@ -31,6 +32,15 @@ def quota_since(chronicle: Chronicle, at: float, wanted: Quota) -> Quota | None:
 def quota_after(chronicle: Chronicle, migration: str) -> Quota | None:
     """The quota now, None while the migration's source pod still counts."""
     return _quota(chronicle.quota) if chronicle.quota and is_over(chronicle, migration) else None
+
+
+def highest_since(chronicle: Chronicle, at: float) -> Amounts:
+    """The most that was allowed at any moment since `at`, each resource by itself."""
+    hard = [version.hard for version in chronicle.quotas if version.at >= at]
+    return Amounts(
+        max((amounts.cpu for amounts in hard), default=ZERO),
+        max((amounts.memory for amounts in hard), default=ZERO),
+    )
 
 
 def first_version(

@@ -65,6 +65,7 @@ async def raised(stage: Stage) -> None:
     await _used(stage, "both of m1's pods run", seed.BOTH_PODS)
     await _succeeds(stage, "m1")
     await _is_back(stage, "m1", used=seed.POD)
+    _never_more(stage, seed.EXACT)
 
 
 async def reverted(stage: Stage) -> None:
@@ -85,6 +86,7 @@ async def reverted(stage: Stage) -> None:
     await stage.pause(1.0)
     await stage.finish("m2")
     await _succeeds(stage, "m2")
+    _never_more(stage, seed.SECOND_RAISED)
 
 
 async def given_back(stage: Stage) -> None:
@@ -116,6 +118,7 @@ async def exact(stage: Stage) -> None:
     )
     await _succeeds(stage, "m4")
     await _is_back(stage, "m3", used=seed.BASE)
+    _never_more(stage, seed.BOTH_MOVE)
     await stage.stop_headroom()
 
 
@@ -168,6 +171,11 @@ async def _is_back(stage: Stage, migration: str, *, used: Amounts) -> None:
         lambda: questions.quota_after(chronicle, migration),
     )
     stage.check("until then its room was", "held", questions.held_until_the_end(chronicle, migration))
+
+
+def _never_more(stage: Stage, most: Amounts) -> None:
+    """Room that nobody needs could be taken by anybody."""
+    stage.check("the most that was ever allowed", most, questions.highest_since(stage.chronicle, stage.began))
 
 
 def _is(hard: Amounts) -> Callable[[QuotaVersion], bool]:

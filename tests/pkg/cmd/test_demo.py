@@ -163,7 +163,7 @@ def test_ended_in_the_middle_it_leaves_nothing_behind(
     number: signal.Signals, code: int, tmp_path: Path
 ) -> None:
     with subprocess.Popen(
-        [*PROGRAM, "demo"],
+        [*PROGRAM, "demo", "--speed", "10"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -184,7 +184,7 @@ def test_ended_in_the_middle_it_leaves_nothing_behind(
 @pytest.mark.cluster
 def test_when_nobody_reads_any_more_it_ends(tmp_path: Path) -> None:
     with subprocess.Popen(
-        [*PROGRAM, "demo"],
+        [*PROGRAM, "demo", "--speed", "10"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -106,6 +106,11 @@ def test_labels_that_would_touch_go_a_row_higher() -> None:
     assert (lines[3].strip(), lines[2].strip()) == ("5001m", "5002m")
 
 
+def test_a_label_steps_aside_for_the_line() -> None:
+    lines = drawn([column(8)] * 3 + [column(5)] * 8, base=3)
+    assert lines[3] == "   │ 5     "
+
+
 def test_what_is_used_is_written_into_the_area_where_it_is_wide_enough() -> None:
     wide = drawn([column(8, 6)] * 8, base=8)
     narrow = drawn([column(8, 6)] * 2, base=8)

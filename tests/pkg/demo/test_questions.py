@@ -38,6 +38,25 @@ def test_hard_and_used_are_looked_at_in_one_version() -> None:
 
 
 @pytest.mark.parametrize(
+    ("at", "most"),
+    [
+        pytest.param(0, HELD, id="over all"),
+        pytest.param(18, HELD, id="since the last step down began"),
+        pytest.param(19, ("0", "0"), id="nothing seen since"),
+    ],
+)
+def test_the_most_that_was_allowed(at: float, most: tuple[str, str]) -> None:
+    assert questions.highest_since(told().chronicle, at) == Amounts.of(*most)
+
+
+def test_the_most_is_found_for_each_resource_by_itself() -> None:
+    story = Story()
+    story.quota(1, ("5", "1"), ONE)
+    story.quota(2, ("3", "9"), ONE)
+    assert questions.highest_since(story.chronicle, 0) == Amounts.of("5", "9")
+
+
+@pytest.mark.parametrize(
     "ask",
     [
         lambda c: questions.hard_since(c, 0, Amounts()),
