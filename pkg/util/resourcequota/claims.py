@@ -34,7 +34,7 @@ from pkg.util.resourcequota.demand import Demand, Standing, demands, is_finished
 from pkg.util.resourcequota.errors import NoLimits, ResourceQuotaError
 from pkg.util.resourcequota.exact import attachments_usage, has_hotplugged_volumes, target_usage, usage_of
 from pkg.util.resourcequota.model import EstimateKind, Observed, Policy, Rendering
-from pkg.util.resourcequota.sides import Side, Sides, assign, sides_by_vm
+from pkg.util.resourcequota.sides import Side, Sides, age, assign, sides_by_vm
 
 _ATTACHING = (PHASE_PENDING, PHASE_SCHEDULING, PHASE_SCHEDULED)
 """Phases in which KubeVirt may still create the target's attachment pods."""
@@ -144,7 +144,7 @@ def _claim(
         wanted=wanted,
         refused=demand.refused,
         since=min((m.metadata.creation_timestamp or "" for m in active), default=""),
-        ended=_ended(ended),
+        ended=_ended(ended, placed),
     )
 
 
@@ -189,15 +189,21 @@ def _is_target(side: Side | None, active: list[VirtualMachineInstanceMigration])
     return side is not None and side.launcher.labels.get(LABEL_MIGRATION_JOB_UID) in {m.uid for m in active}
 
 
-def _ended(migrations: list[VirtualMachineInstanceMigration]) -> float | None:
-    """When the last of them ended, as far as KubeVirt says so."""
-    times = []
+def _ended(migrations: list[VirtualMachineInstanceMigration], placed: Sides) -> float | None:
+    """When the migration that made the VM's newest pod ended, as far as KubeVirt says so.
+
+    It may have been deleted, or have failed without a word: when earlier ones ended does not matter then.
+    """
+    times = {}
     for migration in migrations:
         state = migration.status.migration_state
         with suppress(ValueError):
             if state is not None and state.end_timestamp:
-                times.append(datetime.fromisoformat(state.end_timestamp).timestamp())
-    return max(times, default=None)
+                times[migration.uid] = datetime.fromisoformat(state.end_timestamp).timestamp()
+    sides = [side.launcher for side in (placed.main, placed.target, *placed.old) if side is not None]
+    newest = max(sides, key=age, default=None)
+    job = newest.labels.get(LABEL_MIGRATION_JOB_UID) if newest else None
+    return times.get(job) if job else max(times.values(), default=None)
 
 
 def entry_of(claim: Claim, policy: Policy) -> ResourceList:

@@ -56,7 +56,7 @@ def sides_by_vm(pods: Iterable[Pod]) -> Mapping[str, Sequence[Side]]:
             for owner in pod.metadata.owner_references or ():
                 attached[owner.uid].append(pod)
     by_vm: dict[str, list[Side]] = defaultdict(list)
-    for pod in sorted(launchers, key=_age):
+    for pod in sorted(launchers, key=age):
         attachments = tuple(attached.get(pod.uid, ()))
         if attachments or not pod.terminal:
             by_vm[launcher_owner(pod)].append(Side(pod, attachments))
@@ -102,6 +102,6 @@ def _belongs(side: Side, vmi: VirtualMachineInstance | None) -> bool:
     return vmi is None or side.launcher.labels.get(constants.LABEL_CREATED_BY) == vmi.uid
 
 
-def _age(pod: Pod) -> tuple[str, str]:
+def age(pod: Pod) -> tuple[str, str]:
     """Oldest first; among pods of one second the name decides, so that the order is always the same."""
     return (pod.metadata.creation_timestamp or "", pod.name)

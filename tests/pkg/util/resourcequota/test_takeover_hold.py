@@ -264,6 +264,16 @@ def test_the_hold_has_a_limit(case: Limit) -> None:
     assert "VM vm1" in str(problem)
 
 
+def test_a_migration_that_was_deleted_does_not_end_when_an_earlier_one_did() -> None:
+    """Its target is left over since a moment ago; the migration that KubeVirt knows the end of was yesterday's."""
+    target = launcher(node="node-2", migration=vmim(name="deleted"), created="2026-01-01T11:59:00Z")
+    earlier = done(ended_at="2025-12-31T12:00:00Z")
+    seen = namespace(quota(HARD, MARKS), [earlier], [SOURCE, target], [BEFORE], now=NOON)
+    found, made = after(seen)
+    assert by_value(entry(found.annotations[by_name()])) == by_value(POD)
+    assert not made.problems
+
+
 def test_a_hold_that_is_over_stays_over_and_says_so_as_long_as_the_pod_counts() -> None:
     seen = held("2026-01-01T11:00:00Z", now=NOON)
     found, made = after(seen)
