@@ -23,8 +23,10 @@ from pkg.workqueue.queue import loop_time
 
 log = logging.getLogger(__name__)
 
-_MOST_WRITES = 200
+_MOST_WRITES = 100
 """In one go; a namespace with more blocking quotas than that goes on in the next."""
+_PAUSE = 1.0
+"""Seconds until then."""
 _SAID_SECONDS = 600.0
 _SAID = 4096
 
@@ -68,7 +70,7 @@ class Handler:
                 return decision, observed
             observed = await self._writer.do(decision.step, observed, self._clock())
             observed = replace(observed, now=self._clock(), memory=self._memory(key))
-        raise RetryAfter(0.0, "there is more to write")
+        raise RetryAfter(_PAUSE, "there is more to write")
 
     def _decide(self, key: str, observed: Observed) -> Decision:
         decision = decide(observed, self._policy)

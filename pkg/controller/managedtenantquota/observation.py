@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 
 from pkg.api.admissionregistration import ValidatingWebhookConfiguration
 from pkg.api.core import ResourceQuota
-from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
+from pkg.api.kubevirt import VirtualMachineInstance
 from pkg.api.mtq import VirtualMachineMigrationResourceQuota
 from pkg.client.errors import NotFound
-from pkg.client.resource_client import ResourceClient
 from pkg.controller.indexes import PODS_BY_MIGRATION
+from pkg.controller.managedtenantquota.clients import Clients
 from pkg.controller.managedtenantquota.identity import CannotLock, LockMaker
 from pkg.controller.resourcequota.observation import Caches
 from pkg.generic.cache_reader import CacheReader
@@ -21,6 +21,7 @@ from pkg.util.managedtenantquota.lock import Lock, lock_name, locked_namespace, 
 from pkg.util.managedtenantquota.model import Memory, Observed, Surroundings
 from pkg.util.managedtenantquota.target import running_sources
 from pkg.util.memory_overhead import OverheadProfile
+from pkg.util.resourcequota.demand import is_finished
 from pkg.util.resourcequota.installation import rendering
 
 LOCKS_BY_NAMESPACE = "locked namespace"
@@ -28,18 +29,16 @@ LOCKS_BY_NAMESPACE = "locked namespace"
 
 @dataclass(frozen=True, slots=True)
 class Kinds:
-    """What is read and written of a namespace itself."""
+    """What is looked at of a namespace itself, in caches and live."""
 
-    budgets: ResourceClient[VirtualMachineMigrationResourceQuota]
-    budget_cache: CacheReader[VirtualMachineMigrationResourceQuota]
-    quotas: ResourceClient[ResourceQuota]
-    quota_cache: CacheReader[ResourceQuota]
-    locks: ResourceClient[ValidatingWebhookConfiguration]
-    lock_cache: CacheReader[ValidatingWebhookConfiguration]
+    clients: Clients
+    budgets: CacheReader[VirtualMachineMigrationResourceQuota]
+    quotas: CacheReader[ResourceQuota]
+    locks: CacheReader[ValidatingWebhookConfiguration]
 
     def index(self) -> None:
         """Make locks findable by the namespace that they record; once."""
-        self.lock_cache.add_indexer(LOCKS_BY_NAMESPACE, lambda lock: [locked_namespace(lock)])
+        self.locks.add_indexer(LOCKS_BY_NAMESPACE, lambda lock: [locked_namespace(lock)])
 
 
 class Observer:
@@ -56,9 +55,7 @@ class Observer:
     def concerns_us(self, namespace: str) -> bool:
         """Whether there is a budget or a lock at all: most namespaces have neither."""
         kinds = self._kinds
-        return bool(
-            kinds.budget_cache.list(namespace) or kinds.lock_cache.by_index(LOCKS_BY_NAMESPACE, namespace)
-        )
+        return bool(kinds.budgets.list(namespace) or kinds.locks.by_index(LOCKS_BY_NAMESPACE, namespace))
 
     def cached(self, namespace: str, now: float, memory: Memory) -> Observed:
         """By the caches. How a lock shall look is not looked at."""
@@ -66,9 +63,9 @@ class Observer:
         return Observed(
             namespace=namespace,
             exists=self._exists(namespace),
-            budgets=kinds.budget_cache.list(namespace),
+            budgets=kinds.budgets.list(namespace),
             lock=self._cached_lock(namespace),
-            quotas=kinds.quota_cache.list(namespace),
+            quotas=kinds.quotas.list(namespace),
             surroundings=self._surroundings(namespace),
             now=now,
             memory=memory,
@@ -96,17 +93,17 @@ class Observer:
         return found is not None and not found.deleting
 
     def _cached_lock(self, namespace: str) -> Lock | None:
-        found = self._kinds.lock_cache.by_index(LOCKS_BY_NAMESPACE, namespace)
+        found = self._kinds.locks.by_index(LOCKS_BY_NAMESPACE, namespace)
         return recognise(min(found, key=lambda lock: lock.name)) if found else None
 
     async def _live_budgets(self, namespace: str) -> list[VirtualMachineMigrationResourceQuota]:
         try:
-            return (await self._kinds.budgets.list(namespace))[0]
+            return (await self._kinds.clients.budgets.list(namespace))[0]
         except NotFound:  # the kind is not installed any more
             return []
 
     async def _live_quotas(self, namespace: str) -> list[ResourceQuota]:
-        return (await self._kinds.quotas.list(namespace))[0]
+        return (await self._kinds.clients.quotas.list(namespace))[0]
 
     async def _live_lock(self, namespace: str, cached: Lock | None) -> Lock | CannotLock | None:
         """The lock under our name for it, or under the name that the cache knows (another installation's)."""
@@ -115,7 +112,7 @@ class Observer:
             names.insert(0, cached.name)
         for name in names:
             try:
-                found = await self._kinds.locks.get(name)
+                found = await self._kinds.clients.locks.get(name)
             except NotFound:
                 continue
             lock = recognise(found)
@@ -150,7 +147,7 @@ class Observer:
 
     def _running(self) -> Sequence[Collection[str]]:
         caches = self._caches
-        migrations: Sequence[VirtualMachineInstanceMigration] = caches.migrations.list()
+        migrations = [each for each in caches.migrations.list() if not is_finished(each)]
         instances: dict[str, VirtualMachineInstance] = {}
         with_target: set[str] = set()
         for migration in migrations:

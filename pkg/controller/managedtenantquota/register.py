@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from pkg.api.admissionregistration import ValidatingWebhookConfiguration
 from pkg.api.kubevirt import KubeVirt
 from pkg.api.meta import Object
+from pkg.controller.managedtenantquota.clients import Clients
 from pkg.controller.managedtenantquota.identity import LockMaker
 from pkg.controller.managedtenantquota.managedtenantquota_controller import Handler, show_locks
 from pkg.controller.managedtenantquota.observation import Kinds, Observer
@@ -26,7 +27,8 @@ def register(management: Management, events: EventRecorder, options: Options) ->
     namespaces = management.namespaces
     budgets = management.virtual_machine_migration_resource_quotas
     quotas, locks = management.resource_quotas, management.locks
-    kinds = Kinds(budgets.client, budgets.cache(), quotas.client, quotas.cache(), locks.client, locks.cache())
+    clients = Clients.of(management.client)
+    kinds = Kinds(clients, budgets.cache(), quotas.cache(), locks.cache())
     kinds.index()
     maker = LockMaker(
         management.client,
@@ -35,7 +37,7 @@ def register(management: Management, events: EventRecorder, options: Options) ->
         kubevirt_users=options.kubevirt_users,
     )
     observer = Observer(Caches.of(management), kinds, maker, options.profile)
-    handler = Handler(observer, Writer(kinds, maker, events), events, Policy(lock_limit=options.lock_limit))
+    handler = Handler(observer, Writer(clients, maker, events), events, Policy(lock_limit=options.lock_limit))
     show_locks(lambda: len(locks.cache().list()))
     namespaces.on_change(MANAGED_TENANT_QUOTA_CONTROLLER, handler.on_namespace_changed)
 

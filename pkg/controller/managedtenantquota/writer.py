@@ -11,8 +11,8 @@ from pkg.api.kubevirt import VirtualMachineInstanceMigration
 from pkg.api.meta import Object
 from pkg.client.errors import AlreadyExists, NotFound
 from pkg.controller.managedtenantquota import metrics
+from pkg.controller.managedtenantquota.clients import Clients
 from pkg.controller.managedtenantquota.identity import LockMaker
-from pkg.controller.managedtenantquota.observation import Kinds
 from pkg.generic.errors import RetryAfter
 from pkg.generic.events import EventRecorder
 from pkg.util.managedtenantquota.constants import (
@@ -48,8 +48,9 @@ _AGAIN = 0.05
 class Writer:
     """Raises ApiError; Conflict when what was decided about has changed since."""
 
-    def __init__(self, kinds: Kinds, locks: LockMaker, events: EventRecorder) -> None:
-        self._kinds = kinds
+    def __init__(self, clients: Clients, locks: LockMaker | None, events: EventRecorder) -> None:
+        """`locks` None: none will be made."""
+        self._clients = clients
         self._locks = locks
         self._events = events
 
@@ -71,11 +72,12 @@ class Writer:
                 return await self._unlock(step, observed, now)
 
     async def _lock(self, step: MakeLock, observed: Observed, now: float) -> Observed:
+        assert self._locks is not None
         assert observed.wanted_lock is not None
         holder = await self._locks.holder()
         body = lock_body(observed.namespace, observed.wanted_lock, now=now, holder=holder, reason=step.reason)
         try:
-            made = await self._kinds.locks.create(body)
+            made = await self._clients.locks.create(body)
         except AlreadyExists as exc:
             raise RetryAfter(_AGAIN, "the lock is there already") from exc
         log.info("%s: locked for %s", observed.namespace, step.reason)
@@ -83,6 +85,7 @@ class Writer:
         return replace(observed, lock=recognise(made))
 
     async def _mend(self, step: MendLock, observed: Observed) -> Observed:
+        assert self._locks is not None
         assert observed.wanted_lock is not None
         patch: dict[str, Any] = {
             "metadata": {
@@ -92,13 +95,13 @@ class Writer:
             },
             "webhooks": [dict(observed.wanted_lock)],
         }
-        mended = await self._kinds.locks.merge_patch(step.lock.name, patch)
+        mended = await self._clients.locks.merge_patch(step.lock.name, patch)
         log.info("%s: lock %s mended", observed.namespace, step.lock.name)
         return replace(observed, lock=recognise(mended))
 
     async def _status(self, step: Save | Clear, observed: Observed) -> Observed:
         budget = step.budget
-        written = await self._kinds.budgets.merge_patch(
+        written = await self._clients.budgets.merge_patch(
             budget.name, step.patch, budget.namespace, subresource="status"
         )
         log.debug("%s: %s %s", observed.namespace, type(step).__name__.lower(), budget.name)
@@ -122,7 +125,7 @@ class Writer:
             "spec": {"hard": dict(step.hard)},
         }
         try:
-            written = await self._kinds.quotas.merge_patch(quota.name, patch, quota.namespace)
+            written = await self._clients.quotas.merge_patch(quota.name, patch, quota.namespace)
         except NotFound:  # deleted meanwhile: nothing to raise, nothing to restore
             left = [other for other in observed.quotas if other.name != quota.name]
             return replace(observed, quotas=left)
@@ -133,7 +136,7 @@ class Writer:
     async def _unlock(self, step: Unlock, observed: Observed, now: float) -> Observed:
         lock = step.lock
         try:
-            await self._kinds.locks.delete(lock.name, uid=lock.uid)
+            await self._clients.locks.delete(lock.name, uid=lock.uid)
         except NotFound:
             return replace(observed, lock=None)
         seconds = max(0.0, now - lock.since)

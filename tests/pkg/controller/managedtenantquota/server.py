@@ -9,6 +9,7 @@ from pkg.api import registry
 from pkg.api.meta import Object
 from pkg.client.errors import AlreadyExists
 from pkg.controller.indexes import PODS_BY_MIGRATION
+from pkg.controller.managedtenantquota.clients import Clients
 from pkg.controller.managedtenantquota.identity import LockMaker
 from pkg.controller.managedtenantquota.managedtenantquota_controller import Handler
 from pkg.controller.managedtenantquota.observation import Kinds, Observer
@@ -98,14 +99,8 @@ class Cluster:
         self.pods.indexer.add_indexers(
             {PODS_BY_MIGRATION: lambda p: [f"{p.namespace}/{p.labels.get('kubevirt.io/migrationJobUID')}"]}
         )
-        self.kinds = Kinds(
-            self.budgets.client,
-            self.budgets.cache,
-            self.quotas.client,
-            self.quotas.cache,
-            self.locks.client,
-            self.locks.cache,
-        )
+        clients = Clients(self.budgets.client, self.quotas.client, self.locks.client)
+        self.kinds = Kinds(clients, self.budgets.cache, self.quotas.cache, self.locks.cache)
         self.kinds.index()
         self.registrations = Kind(registry.VALIDATING_WEBHOOK_CONFIGURATIONS)
         self.registrations.given(REGISTRATION)
@@ -187,7 +182,7 @@ class Process:
         )
         self.handler = Handler(
             Observer(caches, cluster.kinds, maker),
-            Writer(cluster.kinds, maker, self.events.recorder),
+            Writer(cluster.kinds.clients, maker, self.events.recorder),
             self.events.recorder,
             policy or Policy(shortage=0.0),
             clock=cluster.clock,

@@ -1,0 +1,90 @@
+"""The end of an installation: every lock goes, and what was raised under it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pkg.api.registry import EVENTS, Resource
+from pkg.client.errors import Conflict, NotFound
+from pkg.controller.managedtenantquota import release
+from pkg.controller.managedtenantquota.release import close_all
+from tests.pkg.controller.fakes import Kind
+from tests.pkg.controller.managedtenantquota.server import KEY, Cluster, Process
+from tests.pkg.util.managedtenantquota.paper import FULL, RAISED, quota
+from tests.pkg.util.resourcequota.world import by_value
+
+
+class Everything:
+    """A client of the whole cluster."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        kinds: tuple[Kind[Any], ...] = (cluster.budgets, cluster.quotas, cluster.locks, Kind(EVENTS))
+        self._kinds = {kind.resource.plural: kind for kind in kinds}
+
+    def resource(self, resource: Resource[Any]) -> Kind[Any]:
+        return self._kinds[resource.plural]
+
+
+@pytest.fixture
+async def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    """In the middle of a window."""
+    monkeypatch.setattr(release, "_POLL", 0.0)
+    monkeypatch.setattr(release, "_ENFORCED", 0.05)
+    found = Cluster()
+    found.refuse()
+    await Process(found).settle()
+    assert by_value(found.hard) == by_value(RAISED)
+    found.enforce()
+    return found
+
+
+async def close(cluster: Cluster) -> list[str]:
+    return await close_all(Everything(cluster))  # type: ignore[arg-type]
+
+
+async def test_the_window_is_closed(cluster: Cluster) -> None:
+    assert await close(cluster) == ["ns1"]
+    assert by_value(cluster.hard) == by_value(FULL)
+    assert not cluster.locks.objects
+
+
+async def test_the_status_is_emptied_once_admission_goes_by_the_old_limits(cluster: Cluster) -> None:
+    await close(cluster)
+    assert cluster.status
+    cluster.enforce()
+    await close(cluster)
+    assert cluster.at_rest
+
+
+async def test_a_quota_that_changes_meanwhile_is_looked_at_again(cluster: Cluster) -> None:
+    cluster.quotas.errors["merge_patch"] = [Conflict("changed", status=409)]
+    await close(cluster)
+    assert by_value(cluster.hard) == by_value(FULL)
+
+
+async def test_what_a_person_wrote_after_somebody_unlocked_stays(cluster: Cluster) -> None:
+    cluster.locks.gone("lock.ns1.com")
+    cluster.quotas.edited(KEY, {"spec": {"hard": {"limits.cpu": "77"}}})
+    cluster.enforce()
+    await close(cluster)
+    assert by_value(cluster.hard) == by_value({**FULL, "limits.cpu": "77"})
+
+
+async def test_nothing_to_do_is_fine() -> None:
+    cluster = Cluster()
+    assert await close(cluster) == []
+    cluster.budgets.errors["list"] = [NotFound("no such kind", status=404)]
+    assert await close(cluster) == []
+    assert cluster.writes.made == []
+
+
+async def test_a_lock_without_a_budget_goes_too() -> None:
+    cluster = Cluster()
+    cluster.refuse()
+    await Process(cluster).look()
+    cluster.budgets.gone("ns1/budget")
+    cluster.quotas.given(quota())
+    assert await close(cluster) == ["ns1"]
+    assert not cluster.locks.objects
