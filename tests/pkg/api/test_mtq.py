@@ -1,0 +1,89 @@
+"""Objects of an existing installation are read as they are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+import yaml
+
+from pkg.api.mtq import VirtualMachineMigrationResourceQuota
+from pkg.api.registry import VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS
+from pkg.util.managedtenantquota.window import journal_of
+
+EXAMPLE = """
+apiVersion: mtq.kubevirt.io/v1alpha1
+kind: VirtualMachineMigrationResourceQuota
+metadata:
+  name: my-vmmrq
+spec:
+  additionalMigrationResources:
+    requests.cpu: 500m
+    requests.memory: 512Mi
+"""
+"""Upstream's own."""
+
+IN_USE = {
+    "metadata": {"name": "v", "namespace": "ns1", "generation": 1, "managedFields": [{"manager": "mtq"}]},
+    "spec": {"additionalMigrationResources": {"requests.memory": "512Mi", "pods": 2}},
+    "status": {
+        "creationTime": None,
+        "additionalMigrationResources": {"requests.memory": "512Mi", "pods": 2},
+        "migrationsToBlockingResourceQuotas": {"one": ["a", "b"], "two": None},
+        "originalBlockingResourceQuotas": [
+            {
+                "name": "a",
+                "spec": {
+                    "hard": {"requests.memory": "1Gi"},
+                    "scopes": ["NotTerminating"],
+                    "scopeSelector": {
+                        "matchExpressions": [
+                            {"scopeName": "PriorityClass", "operator": "In", "values": ["high"]}
+                        ]
+                    },
+                },
+            },
+            {"name": "b", "spec": {"hard": {"pods": "3"}}},
+        ],
+    },
+}
+
+
+def read(body: Any) -> VirtualMachineMigrationResourceQuota:
+    return msgspec.json.decode(msgspec.json.encode(body), type=VirtualMachineMigrationResourceQuota)
+
+
+def test_upstreams_example() -> None:
+    found = read(yaml.safe_load(EXAMPLE))
+    assert found.additional == {"requests.cpu": "500m", "requests.memory": "512Mi"}
+    assert journal_of(found).empty
+
+
+@pytest.mark.parametrize(
+    "body", [{}, {"spec": {}}, {"spec": {}, "status": {}}], ids=["bare", "no budget", "idle"]
+)
+def test_one_that_grants_nothing(body: dict[str, Any]) -> None:
+    found = read({"metadata": {"name": "v"}, **body})
+    assert found.additional == {}
+    assert journal_of(found).empty
+
+
+def test_one_in_the_middle_of_its_work() -> None:
+    journal = journal_of(read(IN_USE))
+    assert journal.members == {"one": ("a", "b"), "two": ()}
+    assert set(journal.originals) == {"a", "b"}
+    assert journal.additional == {"requests.memory": "512Mi", "pods": 2}
+    assert not journal.empty
+
+
+def test_a_saved_spec_comes_back_whole() -> None:
+    saved = read(IN_USE).status.original_blocking_resource_quotas
+    assert msgspec.to_builtins(saved) == IN_USE["status"]["originalBlockingResourceQuotas"]
+
+
+def test_where_it_lives() -> None:
+    path = VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS.path("ns1", "v", "status")
+    assert path == (
+        "/apis/mtq.kubevirt.io/v1alpha1/namespaces/ns1/virtualmachinemigrationresourcequotas/v/status"
+    )
