@@ -16,6 +16,7 @@ from pkg.testcluster.cluster import EmbeddedCluster, Options
 from tests.bench.migrations import burst, one_after_another
 from tests.bench.row import Row
 from tests.bench.sync import sync
+from tests.bench.webhook import webhook
 
 Measurement = Callable[[Path], Coroutine[Any, Any, list[Row]]]
 MEASUREMENTS: dict[str, Measurement] = {
@@ -23,6 +24,7 @@ MEASUREMENTS: dict[str, Measurement] = {
     "sequence": one_after_another,
     "burst-10x50": partial(burst, namespaces=10, each=50),
     "burst-1x300": partial(burst, namespaces=1, each=300),
+    "webhook": webhook,
 }
 
 

@@ -14,6 +14,8 @@ class Row:
     unit: str
     limit: float | None = None
     upstream: str = ""
+    at_least: bool = False
+    """`limit` is to be exceeded."""
 
     @property
     def measured(self) -> str:
@@ -21,11 +23,13 @@ class Row:
 
     @property
     def to_reach(self) -> str:
-        return "" if self.limit is None else f"≤ {self.limit:g} {self.unit}"
+        return "" if self.limit is None else f"{'≥' if self.at_least else '≤'} {self.limit:g} {self.unit}"
 
     @property
     def reached(self) -> bool:
-        return self.limit is None or self.value <= self.limit
+        if self.limit is None:
+            return True
+        return self.value >= self.limit if self.at_least else self.value <= self.limit
 
 
 def percentile(values: list[float], share: float) -> float:

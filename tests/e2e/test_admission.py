@@ -113,7 +113,12 @@ async def test_a_quota_is_not_deleted_under_a_migration_but_goes_with_its_namesp
     said = await refused(alice.resource(registry.RESOURCE_QUOTAS).delete(quota.name, namespace))
     assert "it can be deleted when they are done" in said
     assert await there.phase(namespace, migration) == "Running"
-    await there.remove_namespace(namespace)
+    await there.client.resource(registry.NAMESPACES).delete(namespace)
+
+    async def gone() -> bool:
+        return not (await there.client.resource(registry.RESOURCE_QUOTAS).list(namespace))[0]
+
+    await until(gone, "the end of the quota", seconds=40)
     empty = await there.namespace()
     await alice.resource(registry.RESOURCE_QUOTAS).delete((await there.quota(empty)).name, empty)
 

@@ -76,19 +76,6 @@ class World:
         found = await self.client.resource(registry.NAMESPACES).get(namespace)
         return found.labels.get(constants.LABEL_HOLDING) == "true"
 
-    async def remove_namespace(self, namespace: str) -> None:
-        """And wait until it is gone."""
-        namespaces = self.client.resource(registry.NAMESPACES)
-        await namespaces.delete(namespace)
-
-        async def gone() -> bool:
-            with contextlib.suppress(NotFound):
-                await namespaces.get(namespace)
-                return False
-            return True
-
-        await until(gone, f"the end of {namespace}", seconds=40)
-
     # Quotas
 
     async def quota(self, namespace: str) -> ResourceQuota:

@@ -1,0 +1,278 @@
+"""How many decisions a second the webhook makes on one core, and how long one takes at 200 a second.
+
+`headroom webhook` runs as users run it, over TLS, on the embedded cluster; the callers are raw connections in this
+process, so that it is the webhook that is measured.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import itertools
+import json
+import os
+import re
+import signal
+import ssl
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from pkg.api import registry
+from pkg.client.client import Client
+from pkg.client.config import load_config
+from pkg.client.errors import NotFound
+from pkg.testcluster.paths import free_ports
+from pkg.util import constants
+from tests.bench.objects import vmi
+from tests.bench.row import Row, percentile
+
+NAMESPACE = "bench-webhook"
+SECRET = "bench-webhook-tls"
+CONNECTIONS = 16
+SATURATED_SECONDS = 5.0
+RATE = 200
+PACED_SECONDS = 10.0
+_MAIN = "from pkg.cmd.main import main; main()"
+_LIMITS = '{"limit":{"limitsCpu":"3000m","limitsMemory":"5000Mi"}}'
+_LARGER = '{"limit":{"limitsCpu":"30","limitsMemory":"50Gi"}}'
+_HARD = {"limits.cpu": "5015m", "limits.memory": "10040344313"}
+_BASE = {"limits.cpu": "3", "limits.memory": "5000Mi"}
+_ENTRY = '{"limits.cpu":"2015m","limits.memory":"4797464313"}'
+_RANCHER = "system:serviceaccount:cattle-system:cattle"
+_TICKS = os.sysconf("SC_CLK_TCK")
+
+
+async def webhook(kubeconfig: Path) -> list[Row]:
+    """Saturated by reviews that the caches decide; then every kind of review, also those that need a live look."""
+    port, health = free_ports(2)
+    async with Client(load_config(str(kubeconfig))) as client:
+        await _migrating_namespace(client)
+        process = await _start(kubeconfig, port, health)
+        try:
+            tls = await _trusting(client)
+            reviews = _reviews()
+            rate, cpu = await _saturated(process.pid, port, tls, [reviews[name] for name in _CACHED])
+            latencies = await _paced(port, tls, list(reviews.values()))
+        finally:
+            process.send_signal(signal.SIGTERM)
+            await process.wait()
+            await client.resource(registry.NAMESPACES).delete(NAMESPACE)
+            await client.resource(registry.SECRETS).delete(SECRET, "default")
+    return [
+        Row("admission decisions on one core", rate, "/s", 1500, at_least=True),
+        Row("… CPU each", cpu * 1000, "ms"),
+        Row("decision at 200/s, median", percentile(latencies, 0.5) * 1000, "ms"),
+        Row("decision at 200/s, 99th percentile", percentile(latencies, 0.99) * 1000, "ms", 10),
+    ]
+
+
+_CACHED = ("a quota raised", "a quota lowered outside migrations", "a larger annotation", "a VM's volumes")
+"""The reviews that nobody has to be asked about."""
+
+
+def _reviews() -> dict[str, bytes]:
+    """One of each kind, as the API server sends it: path and body in one HTTP request."""
+    holding = _quota(_HARD, {constants.ANNOTATION_MIGRATING_NAME_PREFIX + "vm1": _ENTRY})
+    lowered = _quota(_BASE, holding["metadata"]["annotations"])
+    idle = _quota({"limits.cpu": "3", "limits.memory": "5000Mi"}, {}, name="idle", namespace="elsewhere")
+    shrunk = _quota({"limits.cpu": "2", "limits.memory": "5000Mi"}, {}, name="idle", namespace="elsewhere")
+    raised = _quota({"limits.cpu": "9", "limits.memory": "50Gi"}, holding["metadata"]["annotations"])
+    return {
+        "a quota raised": _http("/validate-resourcequota", raised, holding),
+        "a quota lowered outside migrations": _http("/validate-resourcequota", shrunk, idle),
+        "a larger annotation": _http("/validate-namespace", _namespace(_LARGER), _namespace(_LIMITS)),
+        "a VM's volumes": _http("/validate-virtualmachine", _machine(), None),
+        "a quota lowered under a migration": _http("/validate-resourcequota", lowered, holding),
+        "Rancher's revert": _http("/mutate-resourcequota", lowered, holding, user=_RANCHER),
+        "a pod beside a migration": _http("/validate-pod", _pod(), None),
+    }  # fmt: skip
+
+
+def _http(path: str, new: dict[str, Any], old: dict[str, Any] | None, user: str = "alice") -> bytes:
+    request = {
+        "uid": "705ab4f5-6393-11e8-b7cc-42010a800002",
+        "operation": "UPDATE" if old else "CREATE",
+        "namespace": NAMESPACE,
+        "userInfo": {"username": user, "groups": ["system:authenticated"]},
+        "object": new,
+        "oldObject": old,
+        "dryRun": False,
+    }
+    review = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}
+    body = json.dumps(review).encode()
+    head = f"POST {path}?timeout=5s HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+    return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
+
+
+def _quota(
+    hard: dict[str, str], annotations: dict[str, str], name: str = "default-abc", namespace: str = NAMESPACE
+) -> dict[str, Any]:
+    metadata = {
+        "name": name,
+        "namespace": namespace,
+        "uid": "bench",
+        "labels": {constants.LABEL_DEFAULT_RESOURCE_QUOTA: "true"},
+        "annotations": {
+            constants.ANNOTATION_SKIP_AUTO_SCALING: "true",
+            constants.ANNOTATION_OWNER: constants.OWNER,
+            **annotations,
+        },
+        "managedFields": [{"manager": f"m{n}", "fieldsV1": {"f:spec": {"f:hard": {}}}} for n in range(5)],
+    }
+    return {"metadata": metadata, "spec": {"hard": hard}, "status": {"hard": hard, "used": _BASE}}
+
+
+def _namespace(annotation: str) -> dict[str, Any]:
+    annotations = {constants.ANNOTATION_RANCHER_RESOURCE_QUOTA: annotation}
+    # One without migrations: its annotation may change.
+    return {"metadata": {"name": "elsewhere", "annotations": annotations}}
+
+
+def _machine() -> dict[str, Any]:
+    templates = json.dumps([{"spec": {"resources": {"requests": {"storage": "10Gi"}}}}] * 3)
+    metadata = {"name": "vm9", "annotations": {constants.ANNOTATION_VOLUME_CLAIM_TEMPLATES: templates}}
+    return {"metadata": metadata, "spec": {"template": {"spec": vmi(NAMESPACE, "vm9")["spec"]}}}
+
+
+def _pod() -> dict[str, Any]:
+    limits = {"limits": {"cpu": "1m", "memory": "1Mi"}}
+    metadata = {"name": "tenant", "namespace": NAMESPACE, "uid": "tenant"}
+    return {"metadata": metadata, "spec": {"containers": [{"name": "main", "resources": limits}]}}
+
+
+async def _migrating_namespace(client: Client) -> None:
+    """A namespace whose VM migrates, as the controller left it: raised, with its entry."""
+    annotations = {constants.ANNOTATION_RANCHER_RESOURCE_QUOTA: _LIMITS}
+    await client.resource(registry.NAMESPACES).create(
+        {"metadata": {"name": NAMESPACE, "annotations": annotations}}
+    )
+    entry = {constants.ANNOTATION_MIGRATING_NAME_PREFIX + "vm1": _ENTRY}
+    quota = _quota(_HARD, entry)
+    del quota["metadata"]["uid"], quota["metadata"]["managedFields"], quota["status"]
+    await client.resource(registry.RESOURCE_QUOTAS).create(quota, NAMESPACE)
+    instances = client.resource(registry.VIRTUAL_MACHINE_INSTANCES)
+    machine = vmi(NAMESPACE, "vm1")
+    await instances.create(
+        {"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance", **machine}, NAMESPACE
+    )
+    migrations = client.resource(registry.VIRTUAL_MACHINE_INSTANCE_MIGRATIONS)
+    body = {
+        "apiVersion": "kubevirt.io/v1",
+        "kind": "VirtualMachineInstanceMigration",
+        "metadata": {"name": "m1"},
+        "spec": {"vmiName": "vm1"},
+    }
+    await migrations.create(body, NAMESPACE)
+    await migrations.merge_patch("m1", {"status": {"phase": "Running"}}, NAMESPACE, subresource="status")
+
+
+async def _start(kubeconfig: Path, port: int, health: int) -> asyncio.subprocess.Process:
+    arguments = [
+        *("webhook", "--kubeconfig", str(kubeconfig), "--bind-address", f"127.0.0.1:{port}"),
+        *("--webhook-url", f"https://127.0.0.1:{port}", "--no-register", "--secret-name", SECRET),
+        *("--namespace", "default", "--health-bind-address", f"127.0.0.1:{health}"),
+    ]
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", _MAIN, *arguments, stderr=asyncio.subprocess.DEVNULL
+    )
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline and process.returncode is None:
+        await asyncio.sleep(0.2)
+        try:
+            reader, writer = await asyncio.open_connection("127.0.0.1", health)
+        except OSError:
+            continue
+        writer.write(b"GET /readyz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        ready = b" 200 " in await reader.readline()
+        writer.close()
+        if ready:
+            return process
+    raise RuntimeError("the webhook did not get ready")
+
+
+async def _trusting(client: Client) -> ssl.SSLContext:
+    for _ in range(100):
+        try:
+            secret = await client.resource(registry.SECRETS).get(SECRET, "default")
+            break
+        except NotFound:
+            await asyncio.sleep(0.1)
+    return ssl.create_default_context(cadata=base64.b64decode((secret.data or {})["ca.crt"]).decode())
+
+
+class _Line:
+    """One connection."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+
+    @classmethod
+    async def open(cls, port: int, tls: ssl.SSLContext) -> _Line:
+        return cls(*await asyncio.open_connection("127.0.0.1", port, ssl=tls))
+
+    async def ask(self, review: bytes) -> None:
+        self._writer.write(review)
+        head = await self._reader.readuntil(b"\r\n\r\n")
+        if not head.startswith(b"HTTP/1.1 200 "):
+            raise RuntimeError(head.decode())
+        length = re.search(rb"Content-Length: (\d+)", head)
+        await self._reader.readexactly(int(length[1]) if length else 0)
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+async def _saturated(pid: int, port: int, tls: ssl.SSLContext, reviews: list[bytes]) -> tuple[float, float]:
+    """Decisions a second, and CPU seconds of each."""
+    lines = [await _Line.open(port, tls) for _ in range(CONNECTIONS)]
+    answered = 0
+    until = time.perf_counter() + 0.5
+
+    async def ask(line: _Line, first: int) -> None:
+        nonlocal answered
+        for number in itertools.count(first):
+            if time.perf_counter() >= until:
+                return
+            await line.ask(reviews[number % len(reviews)])
+            answered += 1
+
+    await asyncio.gather(*(ask(line, n) for n, line in enumerate(lines)))  # warm
+    answered, began, cpu = 0, time.perf_counter(), _cpu(pid)
+    until = began + SATURATED_SECONDS
+    await asyncio.gather(*(ask(line, n) for n, line in enumerate(lines)))
+    took, cpu = time.perf_counter() - began, _cpu(pid) - cpu
+    for line in lines:
+        line.close()
+    return answered / took, cpu / answered
+
+
+async def _paced(port: int, tls: ssl.SSLContext, reviews: list[bytes]) -> list[float]:
+    """Seconds from when each call was due."""
+    idle = [await _Line.open(port, tls) for _ in range(CONNECTIONS)]
+    latencies: list[float] = []
+
+    async def ask(review: bytes, due: float) -> None:
+        line = idle.pop() if idle else await _Line.open(port, tls)
+        await line.ask(review)
+        latencies.append(time.perf_counter() - due)
+        idle.append(line)
+
+    began = time.perf_counter()
+    calls = []
+    for number in range(int(RATE * PACED_SECONDS)):
+        due = began + number / RATE
+        await asyncio.sleep(max(0.0, due - time.perf_counter()))
+        calls.append(asyncio.create_task(ask(reviews[number % len(reviews)], due)))
+    await asyncio.gather(*calls)
+    for line in idle:
+        line.close()
+    return latencies
+
+
+def _cpu(pid: int) -> float:
+    """CPU seconds of a process so far."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / _TICKS

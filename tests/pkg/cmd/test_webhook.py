@@ -1,0 +1,107 @@
+"""`headroom webhook` on the command line: what cannot work is one line and exit 2, before anything is started."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pkg.client.errors import ConfigError
+from pkg.cmd.admission import Checks, Flags, _base, _endpoint, _hosts
+from pkg.webhook.options import KUBEVIRT_USERS, RANCHER_USERS, FailurePolicy, QuotaGuard
+from tests.pkg.cmd.rig import Call, calls
+
+
+@pytest.fixture
+def call(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Call:
+    return calls(capfd, monkeypatch)
+
+
+WRONG = {
+    "a URL without TLS": (["--webhook-url", "http://127.0.0.1:9443"], "is not https://host:port"),
+    "a URL with a path": (["--webhook-url", "https://127.0.0.1:9443/x"], "is not https://host:port"),
+    "a URL with a bad port": (["--webhook-url", "https://127.0.0.1:x"], "is not https://host:port"),
+    "no URL at all": (["--webhook-url", "nonsense"], "is not https://host:port"),
+    "a certificate without its key": (["--tls-cert-file", "tls.crt"], "go together"),
+    "a key without its certificate": (["--tls-key-file", "tls.key"], "go together"),
+    "a pattern that is none": (["--rancher-user", "it's"], "no pattern of user names"),
+    "a guard that is none": (["--quota-guard", "maybe"], "quota-guard"),
+    "a failure policy that is none": (["--failure-policy", "Perhaps"], "failure-policy"),
+    "a switch that is none": (["--reserve", "yes"], "reserve"),
+    "a KubeVirt release that is none": (["--kubevirt-profile", "latest"], "latest"),
+    "a kubeconfig that is not there": (["--kubeconfig", "/does/not/exist"], "/does/not/exist"),
+}
+
+
+@pytest.mark.parametrize("command", [["webhook"], ["controller", "--webhook"]], ids=["webhook", "controller"])
+@pytest.mark.parametrize("case", list(WRONG.values()), ids=list(WRONG))
+def test_a_wrong_call_is_one_line_and_exit_2(
+    call: Call, command: list[str], case: tuple[list[str], str]
+) -> None:
+    arguments, said = case
+    result = call(*command, *arguments)
+    assert result.code == 2, result.err
+    assert said in result.err
+    assert "Traceback" not in result.err
+    assert len(result.err.strip().splitlines()) == 1, result.err
+
+
+def test_defaults() -> None:
+    options = Flags("127.0.0.1:9443").options("me")
+    assert options.quota_guard is QuotaGuard.CORRECT
+    assert options.failure_policy is FailurePolicy.IGNORE
+    assert options.reserve
+    assert options.rancher_users == RANCHER_USERS
+    assert options.kubevirt_users == KUBEVIRT_USERS
+
+
+@pytest.mark.parametrize(
+    ("url", "base"),
+    [
+        ("https://127.0.0.1:9443", "https://127.0.0.1:9443"),
+        ("https://127.0.0.1:9443/", "https://127.0.0.1:9443"),
+        ("https://webhook.example", "https://webhook.example"),
+        ("https://[::1]:9443", "https://[::1]:9443"),
+    ],
+)
+def test_a_url_is_taken_as_scheme_host_and_port(url: str, base: str) -> None:
+    assert _base(url) == base
+
+
+@pytest.mark.parametrize("url", ["https://", "https://a:b@c", "https://a?x=1", "https://a#b", "ftp://a"])
+def test_other_urls_are_not(url: str) -> None:
+    with pytest.raises(ConfigError):
+        _base(url)
+
+
+def test_the_certificate_is_for_whom_the_api_server_calls() -> None:
+    by_url = _endpoint(Flags("x", webhook_url="https://10.0.0.1:9443"), "ns")
+    assert _hosts(by_url) == ["10.0.0.1"]
+    by_service = _endpoint(Flags("x"), "harvester-system")
+    assert _hosts(by_service) == [
+        "headroom-webhook.harvester-system.svc",
+        "headroom-webhook.harvester-system.svc.cluster.local",
+    ]
+    other = _endpoint(Flags("x", service_name="mine"), "ns")
+    assert _hosts(other)[0] == "mine.ns.svc"
+
+
+class Half:
+    """A management, or the webhooks."""
+
+    def __init__(self, *problems: str) -> None:
+        self._problems = list(problems)
+
+    def healthy(self) -> list[str]:
+        return self._problems
+
+    unsynced = unready = healthy
+
+
+def test_health_and_readiness_are_those_of_both() -> None:
+    management: Any = Half("a watch is stale")
+    admission: Any = Half("webhook certificate")
+    both = Checks(management, admission)
+    assert both.healthy() == ["a watch is stale", "webhook certificate"]
+    assert both.unsynced() == ["a watch is stale", "webhook certificate"]
+    assert Checks(management, None).unsynced() == ["a watch is stale"]
