@@ -57,7 +57,7 @@ class Cluster:
     """The truth, what the planner sees of it, and what it remembers."""
 
     base: dict[str, str] = field(
-        default_factory=lambda: {"limitsCpu": "5", "limitsMemory": "9Gi", "pods": "5"}
+        default_factory=lambda: {"limitsCpu": "6", "limitsMemory": "13Gi", "pods": "5"}
     )
     ratio: str = "1.5"
     now: float = 1000.0
@@ -73,9 +73,9 @@ class Cluster:
     patches: int = 0
 
     def __post_init__(self) -> None:
-        hard = {"limits.cpu": "5", "limits.memory": "9Gi", "pods": "5"}
+        hard = {"limits.cpu": "6", "limits.memory": "13Gi", "pods": "5"}
         self.quotas["default"] = named(quota(hard), "default")
-        own = quota({"requests.memory": "5Gi", "services": "3"}, labels=MANAGED)
+        own = quota({"requests.memory": "9Gi", "services": "3"}, labels=MANAGED)
         self.quotas["own"] = named(own, "own")
 
     # ---- the API server --------------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ from tests.pkg.util.resourcequota.world import COMPENSATION, ENTRY, MARKS, by_va
 
 RANCHERS = {"limitsCpu": "limits.cpu", "limitsMemory": "limits.memory", "pods": "pods"}
 BASES: list[dict[str, str]] = [
-    {"limitsCpu": "5", "limitsMemory": "9Gi", "pods": "5"},
+    {"limitsCpu": "6", "limitsMemory": "13Gi", "pods": "5"},
     {"limitsCpu": "3", "limitsMemory": "5000Mi", "pods": "2"},
     {"limitsMemory": "20Gi", "pods": "9"},
 ]
@@ -40,9 +40,12 @@ class Interleavings(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.cluster = Cluster()
-        self.own_base = Quantity.parse("5Gi")
+        self.own_base = Quantity.parse("9Gi")
         self.last_base = BASES[0]
         self.awake = True
+        self.beyond_since: dict[str, float] = {}
+        """Since when a VM has had pods beyond one side."""
+        self.default_is_edited = False
         self.refused: set[str] = set()
         """The migrations that were refused when the planner had last seen everything, and nobody disturbed since."""
 
@@ -63,6 +66,14 @@ class Interleavings(RuleBasedStateMachine):
         name = data.draw(st.sampled_from(sorted(self.cluster.vms)))
         if not any(move.vm == name for move in self._moves(over=False)):
             self.cluster.migrate(name)
+
+    @rule()
+    def a_node_is_evacuated(self) -> None:
+        """Several at once; whoever is not seen by the planner yet is first refused, or takes another's room."""
+        for name in set(self.cluster.vms) - {move.vm for move in self._moves(over=False)}:
+            move = self.cluster.moves[self.cluster.migrate(name)]
+            self._go_on(move, 2)
+        self.refused.clear()
 
     @precondition(lambda self: self._moves(over=False))
     @rule(data=st.data(), steps=st.integers(1, 4))
@@ -138,6 +149,8 @@ class Interleavings(RuleBasedStateMachine):
             self._render()
 
     def _render(self) -> None:
+        # A revert that the planner has not seen when the annotation goes cannot be told from a raised quota.
+        self.default_is_edited = not self.awake or bool(self.cluster.frozen)
         self.cluster.write("default", {n: self.cluster.base.get(key) for key, n in RANCHERS.items()}, {})
         self.refused.clear()
 
@@ -156,6 +169,7 @@ class Interleavings(RuleBasedStateMachine):
             "everything": list(before),
         }[what]
         edits = what in ("spec.hard", "everything")
+        self.default_is_edited |= name == "default"
         self.cluster.write(name, {resource: memory} if edits else {}, dict.fromkeys(removed))
         self.refused.clear()
 
@@ -165,6 +179,7 @@ class Interleavings(RuleBasedStateMachine):
         text=st.sampled_from([ENTRY, "{nope"]),
     )
     def somebody_writes_an_entry(self, name: str, key: str, text: str) -> None:
+        self.default_is_edited |= name == "default"
         self.cluster.write(name, {}, {f"harvesterhci.io/{key}": text})
         self.refused.clear()
 
@@ -221,6 +236,9 @@ class Interleavings(RuleBasedStateMachine):
     # ---- the promises ----------------------------------------------------------------------------------------
 
     def _check(self) -> None:
+        self._note_what_is_beyond_one_side()
+        if not self.cluster.base and not self.default_is_edited:
+            self._nothing_is_added_without_a_base()
         for name in self.cluster.quotas:
             base = self._base_of(name)
             if base and not _garbage(self.cluster.quotas[name].annotations):
@@ -239,9 +257,20 @@ class Interleavings(RuleBasedStateMachine):
             return {"requests.memory": self.own_base}
         return parse_resource_list({RANCHERS[key]: text for key, text in self.cluster.base.items()})
 
+    def _note_what_is_beyond_one_side(self) -> None:
+        beyond = [name for name in self.cluster.vms if self.cluster.beyond_one_side(name)]
+        self.beyond_since = {name: self.beyond_since.get(name, self.cluster.now) for name in beyond}
+
     def _hold_may_be_over(self, name: str) -> bool:
         moves = [move for move in self.cluster.moves.values() if move.vm == name]
-        return all(move.over for move in moves)
+        waited = self.cluster.now - self.beyond_since.get(name, self.cluster.now)
+        return all(move.over for move in moves) and waited >= EXACT.hold_limit
+
+    def _nothing_is_added_without_a_base(self) -> None:
+        hard = self.cluster.quotas["default"].hard
+        granted = {RANCHERS[key]: text for key, text in self.last_base.items()}
+        if by_value({name: hard[name] for name in granted}) != by_value(granted):
+            raise BrokenPromise(f"default: {hard} although the namespace grants nothing any longer")
 
     def _never_below_what_pods_use(self, name: str, base: ResourceList, hard: ResourceList) -> None:
         """The base is for one side of every VM, and for everything else; what is beyond comes on top."""
@@ -328,10 +357,12 @@ def _garbage(annotations: Mapping[str, str]) -> bool:
 
 TestInterleavings = Interleavings.TestCase
 TestInterleavings.settings = settings(
-    max_examples=STORIES or 60,
+    max_examples=STORIES or 120,
     stateful_step_count=40,
     derandomize=not STORIES,
-    phases=[Phase.generate] if STORIES else [Phase.generate, Phase.shrink],
+    phases=[Phase.generate]
+    if STORIES or "HEADROOM_NO_SHRINK" in os.environ
+    else [Phase.generate, Phase.shrink],
     deadline=None,
     print_blob=False,
     database=None,
