@@ -6,7 +6,8 @@ things right: the truth is VMIMs and pods, the annotations are the journal.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 
 from pkg.util import constants
 from pkg.util.names import migrating_key
@@ -61,7 +62,10 @@ class _Planning:
             self._retire()
             waiting = self._drop(found.by_vm, set())
         else:
-            waiting = self._drop(found.by_vm, self._enter(found.by_vm.values(), base))
+            values = self._values(found.by_vm.values(), base)
+            # What is over goes before others ask for its room.
+            waiting = self._drop(found.by_vm, {migrating_key(claim.vm_name) for claim, _ in values})
+            self._enter(values, base)
             self._scale(found.by_vm.values(), base)
         if base is not None and self.journal.is_true(constants.ANNOTATION_RESYNC_NEEDED):
             self.journal.set(constants.ANNOTATION_RESYNC_NEEDED, "false")
@@ -128,8 +132,10 @@ class _Planning:
         lowered = subtract(hard, {name: added[name] for name in hard})
         self.hard = difference(self.quota.hard, {n: q for n, q in lowered.items() if q >= ZERO})
 
-    def _enter(self, found: Iterable[Claim], base: Mapping[str, Quantity]) -> set[str]:
-        """Write every claim's entry, those that stand first, then in the order of the migrations; their keys."""
+    def _values(
+        self, found: Iterable[Claim], base: Mapping[str, Quantity]
+    ) -> list[tuple[Claim, ResourceList]]:
+        """The entries that there shall be: those that stand first, then in the order of the migrations."""
         values: list[tuple[Claim, ResourceList]] = []
         for claim in found:
             if claim.under_way or claim.held:
@@ -137,27 +143,37 @@ class _Planning:
             value = self._value(claim, base)
             if value:
                 values.append((claim, value))
-            elif claim.migrates and not claim.under_way:
-                for key in self.journal.keys_of(claim.vm_name, claim.vmi_uid):
-                    self.journal.remove(key)  # before others ask for the annotations' room
         values.sort(key=lambda item: (not self.journal.has(migrating_key(item[0].vm_name)), item[0].since))
-        entered: set[str] = set()
+        return values
+
+    def _enter(self, values: Sequence[tuple[Claim, ResourceList]], base: Mapping[str, Quantity]) -> None:
+        """Write the entries, as long as the caps and the annotations have room."""
+        self.added = self._standing(base, {migrating_key(claim.vm_name) for claim, _ in values})
+        compensation = {n: q for n, q in self._standing_compensation().items() if n in base}
         for claim, value in values:
             key = migrating_key(claim.vm_name)
             with_it = total([self.added, value])
             refusal = None
             if not self.journal.has(key):
                 what = f"migration of VM {claim.vm_name}"
-                refusal = self.caps.refuse(what, with_it) or refuse_size(
+                refusal = self.caps.refuse(what, total([with_it, compensation])) or refuse_size(
                     what, self.journal.with_entry(key, value)
                 )
             if refusal is not None:
                 self.problems.append(refusal)
                 continue
             self.journal.put(key, value)
-            entered.add(key)
             self.added = with_it
-        return entered
+
+    def _standing(self, base: Mapping[str, Quantity], ours: Container[str]) -> ResourceList:
+        """What entries add that stand for another reason: foreign ones, and those of a VM that has arrived while
+        its migration does not say so yet."""
+        standing: list[ResourceList] = []
+        for entry in self.journal.entries():
+            if entry.key not in ours:
+                with suppress(InvalidEntry):
+                    standing.append({n: q for n, q in entry.resources.items() if n in base})
+        return total(standing)
 
     def _value(self, claim: Claim, base: Mapping[str, Quantity]) -> ResourceList:
         """The entry that a claim shall have; empty: none."""

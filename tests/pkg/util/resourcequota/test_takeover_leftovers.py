@@ -301,6 +301,53 @@ def test_an_older_migration_does_not_push_out_one_that_has_its_room() -> None:
     assert [entry.target.value for entry in entries(found.annotations)] == ["vm0"]
 
 
+def arrived() -> tuple[VirtualMachineInstance, Pod]:
+    """vm1 lives in its target already, which its migration does not say yet; its source has ended."""
+    return vmi("vm1", nodeName="node-2"), launcher(
+        vmi("vm1"), node="node-2", migration=vmim("Running", "vm1")
+    )
+
+
+STANDING: Mapping[str, tuple[Mapping[str, str], Sequence[str]]] = {
+    "that of a VM which has arrived": ({by_name("vm1"): POD}, ["vm1"]),
+    "a foreign one in its grace": ({by_name("vm1"): POD, by_uid("gone"): POD}, ["gone", "vm1"]),
+    "not one of ours that nobody needs": ({by_name("gone"): POD}, ["vm0"]),
+}
+
+
+@sentences(STANDING)
+def test_entries_that_stand_count_for_the_cap(case: tuple[Mapping[str, str], Sequence[str]]) -> None:
+    """vm0 asks for room beside them, and the cap is for one."""
+    annotations, left = case
+    migrations, instances, pods = moving(1)
+    there, target = arrived()
+    seen = namespace(
+        quota(ONE_MORE, {**MARKS, **annotations}),
+        [*migrations, vmim("Running", "vm1")],
+        [*pods, target],
+        [*instances, there],
+        max_extra=ROOM_FOR_ONE,
+    )
+    found, _made = after(seen)
+    names = [entry.target.value.removeprefix("uid-") for entry in entries(found.annotations)]
+    assert sorted(names) == list(left)
+
+
+def test_a_compensation_that_stands_counts_for_the_cap() -> None:
+    _migrations, instances, pods = moving(2)
+    with_vm1 = quota(
+        {"limits.cpu": "5015m", "limits.memory": str(5000 * 1024**2 + 4797464313 + 2**30)},
+        {**MARKS, by_name("vm1"): POD, COMPENSATION: '{"limits.memory":"1Gi"}'},
+        used={"limits.cpu": "4015m", "limits.memory": str(6 * 2**30)},
+    )
+    refused = [vmim(vm="vm0"), vmim(vm="vm1", refused=True)]
+    for cap, entered in (("9900Mi", ["vm1"]), ("10300Mi", ["vm0", "vm1"])):
+        found, _made = after(
+            namespace(with_vm1, refused, pods, instances, max_extra=f'{{"limits.memory":"{cap}"}}')
+        )
+        assert [entry.target.value for entry in entries(found.annotations)] == entered
+
+
 def test_a_compensation_keeps_to_the_cap_too() -> None:
     tight = '{"limit":{"limitsCpu":"100","limitsMemory":"4Gi"}}'
     refused = namespace(
