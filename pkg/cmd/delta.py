@@ -106,6 +106,7 @@ class _Calculator:
         self.arch = arch
         self.estimate = estimate
         self.profile = overhead_profile(profile)
+        self.release = profile
 
     def lines(self, stream: BinaryIO) -> Iterator[str]:
         """A JSON line for each VMI. ManifestError names the object that is wrong."""
@@ -126,7 +127,7 @@ class _Calculator:
         arch = self.arch or vmi.spec.architecture or Arch.AMD64
         overhead = memory_overhead(vmi.spec, ratio=self.ratio, arch=arch, profile=self.profile)
         if self.estimate is DeltaEstimate.EXACT:
-            resources = _exact(vmi, overhead)
+            resources = _exact(vmi, overhead, self.release)
         else:
             hard = dict.fromkeys(_QUOTA)
             resources = harvester_delta(vmi.spec, hard, self.ratio, arch, self.profile) or {}
@@ -138,18 +139,21 @@ class _Calculator:
         }
 
 
-def _exact(vmi: VirtualMachineInstance, overhead: int) -> ResourceList:
-    """All that quota counts of the launcher pod, with KubeVirt's configuration as it comes."""
-    from pkg.api.core import Pod, PodSpec
+def _exact(vmi: VirtualMachineInstance, overhead: int, release: str) -> ResourceList:
+    """All that quota counts of the launcher pod and the attachment pod of hotplugged volumes, with the
+    configuration that a KubeVirt release comes with."""
+    from pkg.api.core import ResourceQuotaSpec
     from pkg.api.kubevirt import KubeVirtConfiguration
-    from pkg.util.launcher_pod import render_containers
+    from pkg.util.resource_list import add
+    from pkg.util.resourcequota.exact import attachments_usage, rendered_pod
+    from pkg.util.resourcequota.installation import with_beta_gates
+    from pkg.util.resourcequota.model import Rendering
     from pkg.util.resourcequota.usage import pod_usage
 
-    rendered = render_containers(
-        vmi, overhead=overhead, kubevirt=KubeVirtConfiguration(), quota_limits=("cpu", "memory")
-    )
-    spec = PodSpec(containers=rendered.containers, init_containers=rendered.init_containers)
-    usage = pod_usage(Pod(spec=spec))
+    spec = ResourceQuotaSpec(hard=dict.fromkeys(_QUOTA, "0"))
+    rendering = Rendering(kubevirt=with_beta_gates(KubeVirtConfiguration(), release))
+    launcher = pod_usage(rendered_pod(vmi, rendering, spec, overhead))
+    usage = add(launcher, attachments_usage(vmi, None, rendering, spec))
     return {name: quantity for name, quantity in usage.items() if name not in _ALIASES}
 
 

@@ -26,6 +26,7 @@ from pkg.util.resourcequota.model import Rendering
 
 _DEFAULT_MEMORY_LIMITS_RATIO = 2.0
 _BETA_GATES_ARE_ON_SINCE = (1, 9)
+_AFTER_LAST_RELEASE = (1, 10)
 _BETA_GATES = (GATE_IMAGE_VOLUME,)
 """Of the gates that decide about containers. Source: KubeVirt pkg/virt-config/featuregate, pull request 17405."""
 
@@ -57,7 +58,7 @@ def rendering(
     return Rendering(
         ratio,
         profile or profile_for_version(version),
-        _with_beta_gates(configuration, version),
+        with_beta_gates(configuration, version),
         tuple(limit_ranges),
         memory_limits_ratio(namespace_labels or {}),
     )
@@ -69,9 +70,12 @@ def memory_limits_ratio(namespace_labels: Mapping[str, str]) -> float:
     return parse_ratio(label, largest=float("inf")) or _DEFAULT_MEMORY_LIMITS_RATIO
 
 
-def _with_beta_gates(configuration: KubeVirtConfiguration, version: str | None) -> KubeVirtConfiguration:
-    """The configuration with the gates named that its release switches on by itself, unless it disables them."""
-    released = parse_version(version)
+def with_beta_gates(configuration: KubeVirtConfiguration, version: str | None) -> KubeVirtConfiguration:
+    """The configuration with the gates named that its release switches on by itself, unless it disables them.
+
+    `version` as the KubeVirt CR has it, or "main" for what comes after the last release.
+    """
+    released = _AFTER_LAST_RELEASE if version == "main" else parse_version(version)
     if released is None or released < _BETA_GATES_ARE_ON_SINCE:
         return configuration
     developer = configuration.developer_configuration or DeveloperConfiguration()

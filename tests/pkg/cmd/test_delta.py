@@ -83,6 +83,32 @@ def test_the_exact_estimate_is_what_the_seed_saw_quota_count(call: Call) -> None
     }
 
 
+def vmi_with(**spec: Any) -> str:
+    domain = {"resources": {"limits": {"cpu": "1", "memory": "1Gi"}, "requests": {"memory": "1Gi"}}}
+    return json.dumps({"metadata": {"name": "vm1"}, "spec": {"domain": domain, **spec}})
+
+
+@pytest.mark.parametrize(("release", "cpu"), [("1.8", "1025m"), ("1.9", "1015m"), ("main", "1015m")])
+def test_the_exact_estimate_knows_that_container_disks_are_image_volumes_since_1_9(
+    call: Call, release: str, cpu: str
+) -> None:
+    disk = {"name": "disk", "containerDisk": {"image": "registry/disk:1"}}
+    stdin = vmi_with(volumes=[disk])
+    (line,) = call(stdin, estimate=DeltaEstimate.EXACT, kubevirt_profile=release)
+    assert line["delta"]["limits.cpu"] == cpu
+
+
+def test_the_exact_estimate_has_the_attachment_pod_of_hotplugged_volumes(call: Call) -> None:
+    volume = {"name": "disk", "persistentVolumeClaim": {"claimName": "c", "hotpluggable": True}}
+    without, with_it = (
+        call(vmi_with(volumes=volumes), estimate=DeltaEstimate.EXACT)[0]["delta"]
+        for volumes in ([], [volume])
+    )
+    assert (without["limits.cpu"], with_it["limits.cpu"]) == ("1015m", "1115m")
+    assert int(with_it["limits.memory"]) - int(without["limits.memory"]) == 80_000_000
+    assert (without["pods"], with_it["pods"]) == ("1", "2")
+
+
 def test_the_overheads_of_all_vectors(call: Call) -> None:
     by_ratio: dict[str, list[dict[str, Any]]] = {}
     for vector in vectors.lines("vmi-overhead"):
