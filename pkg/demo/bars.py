@@ -56,9 +56,13 @@ def runs_of_headroom(chronicle: Chronicle, now: float) -> Iterator[Span]:
     colours = cycle(palette.HEADROOM)
     for mark, end in zip(marks, ends, strict=False):
         if mark.text:
-            yield Span(
-                mark.at, end, next(colours), (mark.text, mark.text.removeprefix("headroom controller "))
-            )
+            yield Span(mark.at, end, next(colours), _shorter(mark.text))
+
+
+def _shorter(command: str) -> tuple[str, ...]:
+    """The whole command line, its flags, its last flag."""
+    flags = command.removeprefix("headroom controller ")
+    return command, flags, flags[max(0, flags.rfind("--")) :]
 
 
 def bar(spans: Iterator[Span], scale: Scale) -> Canvas:
@@ -78,15 +82,17 @@ def bar(spans: Iterator[Span], scale: Scale) -> Canvas:
 def rancher(chronicle: Chronicle, scale: Scale) -> Canvas:
     """When Rancher's agent restarted, and what came of it."""
     canvas = Canvas(scale.columns, 1)
-    for index, mark in enumerate(chronicle.marks):
-        if mark.kind == "rancher":
-            said = next((m.text for m in chronicle.marks[index:] if m.kind == "note"), "")
-            text = mark.text + (f": {said}" if said else "")
-            column = scale.column(mark.at)
-            before = column - 1 - len(text)
-            to_the_left = column + 2 + len(text) > scale.columns and before >= 0
-            canvas.write(before if to_the_left else column + 2, 0, text, palette.BAD)
-            canvas.put(column, 0, _MARKER, palette.BAD)
+    restarts = [(index, mark) for index, mark in enumerate(chronicle.marks) if mark.kind == "rancher"]
+    ends = [scale.column(mark.at) for _, mark in restarts[1:]] + [scale.columns]
+    for (index, mark), end in zip(restarts, ends, strict=False):
+        said = next((m for m in chronicle.marks[index:] if m.kind in ("note", "good")), None)
+        text = mark.text + (f": {said.text}" if said else "")
+        colour = palette.GOOD if said and said.kind == "good" else palette.BAD
+        column = scale.column(mark.at)
+        before = column - 1 - len(text)
+        to_the_left = column + 2 + len(text) > end and canvas.is_free(before, 0, len(text))
+        canvas.write(before if to_the_left else column + 2, 0, text, colour)
+        canvas.put(column, 0, _MARKER, colour)
     return canvas
 
 

@@ -58,7 +58,7 @@ class Told:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Something that the play itself did: `kind` is act, headroom, rancher or note."""
+    """Something that the play itself did: `kind` is act, headroom, rancher, note or good (a note of what went well)."""
 
     at: float
     kind: str
@@ -103,6 +103,8 @@ class Chronicle:
     clock: Callable[[], float]
     listener: Callable[[Happening], None] = lambda _: None
     quotas: list[QuotaVersion] = field(default_factory=list)
+    quota_seen: int = 0
+    """The last version of the quota that was seen, also one that is left out of `quotas`."""
     migrations: dict[str, Track] = field(default_factory=dict)
     pods: dict[str, Track] = field(default_factory=dict)
     machines: dict[str, str] = field(default_factory=dict)
@@ -132,6 +134,7 @@ class Chronicle:
             Amounts.within(quota.used),
             tuple(sorted(key for key in quota.annotations if key.startswith(ENTRY_PREFIXES))),
         )
+        self.quota_seen = seen.version
         last = self.quota
         if last is not None and (last.hard, last.used, last.entries) == (seen.hard, seen.used, seen.entries):
             return

@@ -16,6 +16,8 @@ from pkg.testcluster import processes
 from pkg.testcluster.paths import free_ports
 from pkg.testcluster.processes import Process
 
+WEBHOOK = "--webhook"
+"""The flag with which it is given an address for webhooks, too."""
 _NAME = "headroom"
 _PROGRAM = "from pkg.cmd.main import main; main()"
 _POLL = 0.05
@@ -35,8 +37,10 @@ class Headroom:
     @classmethod
     async def start(cls, directory: Path, kubeconfig: Path, flags: tuple[str, ...]) -> Headroom:
         """Start `headroom controller FLAGS`; returns when it is ready or has ended. Raises StartError."""
-        health = f"127.0.0.1:{free_ports(1)[0]}"
+        health, webhooks = (f"127.0.0.1:{port}" for port in free_ports(2))
         own = ["--kubeconfig", str(kubeconfig), "--health-bind-address", health]
+        if WEBHOOK in flags:
+            own += ["--bind-address", webhooks, "--webhook-url", f"https://{webhooks}"]
         argv = [sys.executable, "-c", _PROGRAM, "controller", *own, *flags]
         # What the caller's environment says of other clusters and choices is not for this one: empty means unset.
         environment = {name: "" for name in os.environ if name.startswith("HEADROOM_")}

@@ -43,6 +43,19 @@ def highest_since(chronicle: Chronicle, at: float) -> Amounts:
     )
 
 
+def lowest_under_entries(chronicle: Chronicle, at: float) -> Amounts | None:
+    """The least that was allowed at any moment since `at` while an entry stood, each resource by itself.
+
+    The version that stood at `at` counts, too. None when no entry stood.
+    """
+    before = [version for version in chronicle.quotas if version.at < at][-1:]
+    since = [version for version in chronicle.quotas if version.at >= at]
+    hard = [version.hard for version in before + since if version.entries]
+    if not hard:
+        return None
+    return Amounts(min(amounts.cpu for amounts in hard), min(amounts.memory for amounts in hard))
+
+
 def first_version(
     chronicle: Chronicle, at: float, fits: Callable[[QuotaVersion], bool]
 ) -> QuotaVersion | None:

@@ -11,6 +11,7 @@ from pkg.api import registry
 from pkg.demo import questions, seed
 from pkg.demo.amounts import Amounts, Quota
 from pkg.demo.chronicle import QuotaVersion
+from pkg.demo.headroom import WEBHOOK
 from pkg.demo.stage import Stage
 from pkg.util import constants
 
@@ -19,6 +20,7 @@ _REFUSAL = (
     "exceeded quota: {quota}, requested: limits.cpu=2015m,limits.memory=4797464313, "
     "used: limits.cpu=2015m,limits.memory=4797464313, limited: limits.cpu=3,limits.memory=5000Mi"
 )
+_RESTARTS = 5
 _VM, _SECOND_VM = "vm1", "vm2"
 
 
@@ -69,7 +71,10 @@ async def raised(stage: Stage) -> None:
 
 
 async def reverted(stage: Stage) -> None:
-    """(c) Rancher's agent restarts in the middle of a second VM's migration and writes its base over everything."""
+    """(c) Rancher's agent restarts in the middle of a second VM's migration and writes its base over everything.
+
+    Without the guard that shows, and is repaired; with it nobody ever sees it.
+    """
     await _runs(stage, _SECOND_VM, seed.SECOND_DOMAIN)
     await _used(stage, f"{_SECOND_VM} takes what is left", seed.BASE)
     await stage.migrate("m2", _SECOND_VM, linger=4.0, held_back=True)
@@ -83,7 +88,8 @@ async def reverted(stage: Stage) -> None:
     repaired_since = revert.at if revert else restarted
     await _hard(stage, "headroom repairs it", seed.SECOND_RAISED, since=repaired_since, headline=True)
     _tell_how_fast(stage, repaired_since)
-    await stage.pause(1.0)
+    await stage.stop_headroom()
+    await _guarded(stage, seed.SECOND_RAISED)
     await stage.finish("m2")
     await _succeeds(stage, "m2")
     _never_more(stage, seed.SECOND_RAISED)
@@ -125,7 +131,7 @@ async def exact(stage: Stage) -> None:
 SCENARIO: tuple[Act, ...] = (
     Act("a", "refused: a quota without room for a migration", refused),
     Act("b", "with headroom: it makes room by Harvester's numbers, and takes it back", raised),
-    Act("c", "revert: Rancher's agent restarts while a second VM migrates", reverted),
+    Act("c", "revert: Rancher's agent restarts while a second VM migrates; then with the guard", reverted),
     Act("d", "back: once the old pod is gone", given_back),
     Act("e", "exact and held: what quota counts to the byte, for as long as it counts it", exact),
 )
@@ -173,6 +179,21 @@ async def _is_back(stage: Stage, migration: str, *, used: Amounts) -> None:
     stage.check("until then its room was", "held", questions.held_until_the_end(chronicle, migration))
 
 
+async def _guarded(stage: Stage, raised: Amounts) -> None:
+    """Rancher's agent again, and again, while headroom's webhook looks at what it writes."""
+    await stage.start_headroom("--estimate", "harvester", WEBHOOK)
+    guarded = await stage.is_guarded(seed.BASE)
+    stage.check("headroom's webhook guards the quota", "yes", "yes" if guarded else "no")
+    since = stage.chronicle.clock()
+    written = await stage.restart_agent(_RESTARTS)
+    stage.check("Rancher's agent restarts and writes its base", f"{_RESTARTS} times", f"{written} times")
+    seen = await stage.catch_up()
+    least = questions.lowest_under_entries(stage.chronicle, since) if seen else None
+    stage.chronicle.mark(*(("good", "no revert visible") if least == raised else ("note", "reverted")))
+    name = f"with the guard, agent restarts ×{_RESTARTS}: no revert visible, the least allowed is"
+    stage.check(name, raised, least, headline=True)
+
+
 def _never_more(stage: Stage, most: Amounts) -> None:
     """Room that nobody needs could be taken by anybody."""
     stage.check("the most that was ever allowed", most, questions.highest_since(stage.chronicle, stage.began))
@@ -190,7 +211,7 @@ def _phase(stage: Stage, migration: str) -> str:
 def _tell_how_fast(stage: Stage, reverted_at: float) -> None:
     repair = questions.first_version(stage.chronicle, reverted_at, _is(seed.SECOND_RAISED))
     if repair is not None:
-        stage.chronicle.mark("note", f"reverted, repaired within {_milliseconds(repair.at - reverted_at)} ms")
+        stage.chronicle.mark("note", f"reverted for {_milliseconds(repair.at - reverted_at)} ms")
 
 
 def _milliseconds(seconds: float) -> int:

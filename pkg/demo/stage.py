@@ -5,16 +5,19 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from pkg.api import registry
 from pkg.api.registry import Resource
 from pkg.client.client import Client
-from pkg.demo import seed
+from pkg.demo import guard, seed
+from pkg.demo.amounts import Amounts
 from pkg.demo.checks import Check, Report
 from pkg.demo.chronicle import Chronicle
 from pkg.demo.headroom import Headroom
+from pkg.demo.rancher import Agent
 from pkg.demo.watching import Watching
 from pkg.testcluster.cluster import Cluster
 from pkg.testcluster.kubevirt.options import PHASE_SECONDS
@@ -23,6 +26,7 @@ from pkg.util import constants
 PATIENCE = 60.0
 """Seconds that a fact has to come true: far more than it takes, also on a busy machine."""
 _LOOK_AGAIN = 0.25
+_LOOK_SOON = 0.05
 _VMIMS = registry.VIRTUAL_MACHINE_INSTANCE_MIGRATIONS
 
 RUNNING_SECONDS = 2.5
@@ -131,6 +135,45 @@ class Stage:
         """Kill Rancher's agent and start it again. Raises ClusterError."""
         self.chronicle.mark("rancher", "agent restarts")
         await asyncio.to_thread(self._cluster.restart, "rancher")
+
+    async def restart_agent(self, times: int) -> int:
+        """Restart Rancher's agent inside its process, one time after the other; how often it wrote its base.
+
+        Each time it is waited for what it writes, PATIENCE at most: one that writes nothing is not counted.
+        """
+        self.chronicle.mark("rancher", f"agent restarts ×{times}")
+        agent = Agent(self._cluster.directory, seed.NAMESPACE)
+        before = agent.writes()
+        for done in range(times):
+            agent.restart()
+            if not await self._until(partial(agent.has_written, before + done + 1)):
+                break
+        return agent.writes() - before
+
+    async def is_guarded(self, hard: Amounts) -> bool:
+        """Wait until the API server asks headroom's webhook and this keeps people from lowering the quota to
+        `hard`; False when that does not come within PATIENCE."""
+        kubeconfig, quota = self._cluster.kubeconfig, self.chronicle.quota
+        deadline = time.monotonic() + PATIENCE
+        while quota is not None and time.monotonic() < deadline:
+            if await guard.is_refused(kubeconfig, seed.NAMESPACE, quota.name, hard):
+                return True
+            self.go_on()
+            await asyncio.sleep(_LOOK_AGAIN)
+        return False
+
+    async def catch_up(self) -> bool:
+        """Wait until every version of the quota that there is now has been seen; False: not within PATIENCE."""
+        quotas, _ = await self._client.resource(registry.RESOURCE_QUOTAS).list(seed.NAMESPACE)
+        newest = max((int(quota.metadata.resource_version) for quota in quotas), default=0)
+        return await self._until(lambda: self.chronicle.quota_seen >= newest)
+
+    async def _until(self, done: Callable[[], bool]) -> bool:
+        deadline = time.monotonic() + PATIENCE
+        while not done() and time.monotonic() < deadline:
+            self.go_on()
+            await self._watching.changed(_LOOK_SOON)
+        return done()
 
     async def start_headroom(self, *flags: str) -> None:
         """Start `headroom controller FLAGS`. Raises StartError."""

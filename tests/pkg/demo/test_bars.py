@@ -55,7 +55,18 @@ def test_a_short_phase_is_seen_too() -> None:
 def test_when_headroom_ran_and_with_what() -> None:
     (run,) = bars.runs_of_headroom(told().chronicle, 20.0)
     assert (run.start, run.end) == (5, 19)
-    assert run.texts == ("headroom controller --estimate harvester", "--estimate harvester")
+    assert run.texts == (
+        "headroom controller --estimate harvester",
+        "--estimate harvester",
+        "--estimate harvester",
+    )
+
+
+def test_a_short_run_shows_its_last_flag() -> None:
+    story = Story()
+    story.mark(10, "headroom", "headroom controller --estimate harvester --webhook")
+    (line,) = bars.bar(bars.runs_of_headroom(story.chronicle, 16.0), SCALE).lines()
+    assert line.plain.strip() == "--webhook"
 
 
 def test_ranchers_restart_says_what_came_of_it() -> None:
@@ -66,6 +77,18 @@ def test_ranchers_restart_says_what_came_of_it() -> None:
     assert (right.plain.index("▲"), right.plain.strip()) == (54, f"▲ {said}")
     assert (left.plain.index("▲"), left.plain.strip()) == (75, f"{said} ▲")
     assert (cut.plain.index("▲"), cut.plain.strip()) == (27, f"▲ {said[:31]}")
+
+
+def test_two_restarts_do_not_write_over_each_other() -> None:
+    story = Story()
+    story.mark(8, "rancher", "restarts")
+    story.mark(8.1, "note", "reverted")
+    story.mark(10, "rancher", "restarts ×5")
+    story.mark(11, "good", "no revert visible")
+    (line,) = bars.rancher(story.chronicle, Scale(20.0, 80)).lines()
+    assert line.plain.strip() == "restarts: reverted ▲       ▲ restarts ×5: no revert visible"
+    colours = {str(span.style) for span in line.spans if line.plain[span.start] == "▲"}
+    assert colours == {palette.BAD, palette.GOOD}
 
 
 def test_an_act_is_named_where_there_is_room() -> None:

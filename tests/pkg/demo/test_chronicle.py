@@ -13,6 +13,14 @@ def test_a_version_that_shows_nothing_new_is_left_out() -> None:
     assert [version.at for version in story.chronicle.quotas] == [1]
 
 
+def test_a_version_that_is_left_out_was_seen_all_the_same() -> None:
+    story = Story()
+    story.quota(1, BASE, ONE)
+    first = story.chronicle.quota_seen
+    story.quota(2, BASE, ONE)
+    assert (first, story.chronicle.quota_seen) == (story.chronicle.quotas[-1].version, first + 1)
+
+
 def test_an_entry_alone_is_news() -> None:
     story = Story()
     story.quota(1, BASE, ONE)

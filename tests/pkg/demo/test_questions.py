@@ -7,7 +7,7 @@ import pytest
 from pkg.demo import questions
 from pkg.demo.amounts import Amounts, Quota
 
-from .story import BASE, HELD, ONE, RAISED, REFUSAL, TWO, Story, told
+from .story import BASE, ENTRY, HELD, ONE, RAISED, REFUSAL, TWO, Story, told
 
 
 @pytest.mark.parametrize(
@@ -57,12 +57,39 @@ def test_the_most_is_found_for_each_resource_by_itself() -> None:
 
 
 @pytest.mark.parametrize(
+    ("at", "least"),
+    [
+        pytest.param(0, BASE, id="a revert of a hundredth of a second is seen"),
+        pytest.param(9.505, BASE, id="the version that stands at the beginning counts"),
+        pytest.param(9.51, BASE, id="also where the next one comes at that moment"),
+        pytest.param(9.6, RAISED, id="repaired, and held since"),
+        pytest.param(12, RAISED, id="what was allowed up to the first version counts"),
+        pytest.param(13, HELD, id="the base without an entry is no revert"),
+    ],
+)
+def test_the_least_that_was_allowed_under_an_entry(at: float, least: tuple[str, str]) -> None:
+    assert questions.lowest_under_entries(told().chronicle, at) == Amounts.of(*least)
+
+
+def test_the_least_is_found_for_each_resource_by_itself() -> None:
+    story = Story()
+    story.quota(1, ("5", "1"), ONE, ENTRY)
+    story.quota(2, ("3", "9"), ONE, ENTRY)
+    assert questions.lowest_under_entries(story.chronicle, 0) == Amounts.of("3", "1")
+
+
+def test_where_no_entry_stood_there_is_no_least() -> None:
+    assert questions.lowest_under_entries(told().chronicle, 19) is None
+
+
+@pytest.mark.parametrize(
     "ask",
     [
         lambda c: questions.hard_since(c, 0, Amounts()),
         lambda c: questions.used_since(c, 0, Amounts()),
         lambda c: questions.quota_since(c, 0, Quota(Amounts(), Amounts())),
         lambda c: questions.quota_after(c, "m1"),
+        lambda c: questions.lowest_under_entries(c, 0),
         lambda c: questions.target_of(c, "m1"),
         lambda c: questions.source_of(c, "m1"),
     ],
