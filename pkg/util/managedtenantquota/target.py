@@ -50,7 +50,7 @@ def missing_targets(surroundings: Surroundings) -> list[Missing]:
             continue
         placed = assign(sides.get(vmi.name, ()), vmi, active.get(vmi.name, set()))
         targets = target_pods(migration, vmi, surroundings.pods)
-        if not targets and is_refused(migration) and not _waits_for_its_source(vmi):
+        if not targets and is_refused(migration) and not _waits(vmi, sides.get(vmi.name, ())):
             found.append(Missing(migration, vmi, placed.main, launcher=True))
         elif (
             targets and not abort_requested(migration) and _lacks_attachment(vmi, targets, surroundings.pods)
@@ -130,9 +130,10 @@ def _nodes(vmi: VirtualMachineInstance | None) -> frozenset[str]:
     return frozenset(filter(None, (vmi.status.node_name, state.source_node if state else None)))
 
 
-def _waits_for_its_source(vmi: VirtualMachineInstance) -> bool:
-    """KubeVirt starts no target while a pod of an earlier migration is left."""
-    return len(vmi.status.active_pods or ()) > 1
+def _waits(vmi: VirtualMachineInstance, sides: Iterable[Side]) -> bool:
+    """KubeVirt starts no target while a pod of an earlier migration runs (its VMIActivePodsCount; status.activePods
+    lists ended pods too)."""
+    return sum(side.launcher.labels.get(constants.LABEL_CREATED_BY) == vmi.uid for side in sides) > 1
 
 
 def _lacks_attachment(vmi: VirtualMachineInstance, targets: Sequence[Pod], pods: Iterable[Pod]) -> bool:

@@ -30,7 +30,7 @@ from tests.pkg.util.managedtenantquota.paper import (
     surroundings,
     target,
 )
-from tests.pkg.util.resourcequota.pods import attachment, limit_range
+from tests.pkg.util.resourcequota.pods import attachment, ended, limit_range
 from tests.pkg.util.resourcequota.world import sentences, vmim
 
 AT_ONCE = Policy(shortage=0.0)
@@ -190,11 +190,23 @@ class TestWhoIsRefused:
 
     def test_another_migrations_target_is_not_its_own(self) -> None:
         migration, before = refused(), refused(name="before")
-        assert self.found(migration, pods=[source(), target(before)]) == ["vm1"]
+        assert self.found(migration, pods=[source(), target(before, "Failed")]) == ["vm1"]
 
     def test_not_while_kubevirt_waits_for_an_earlier_pod_to_end(self) -> None:
-        vmi = running_vmi(activePods={"a": "node-1", "b": "node-2"})
-        assert self.found(refused(), instances=[vmi]) == []
+        before = target(refused(name="before"), "Running")
+        assert self.found(refused(), pods=[source(), before]) == []
+
+    @pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
+    def test_but_when_it_has_ended(self, phase: str) -> None:
+        before = target(refused(name="before"), "Running")
+        vmi = running_vmi(node="node-2", activePods={"a": "node-1", "b": "node-2"})
+        assert self.found(refused(), instances=[vmi], pods=[ended(source(), phase), before]) == ["vm1"]
+
+    def test_a_pod_of_an_earlier_vmi_of_that_name_is_not_waited_for(self) -> None:
+        labels = {**source().labels, "kubevirt.io/created-by": "earlier"}
+        metadata = msgspec.structs.replace(source().metadata, labels=labels, uid="earlier", name="earlier")
+        earlier = msgspec.structs.replace(source(), metadata=metadata)
+        assert self.found(refused(), pods=[earlier, source()]) == ["vm1"]
 
     def test_a_source_pod_that_is_not_known_is_rendered(self) -> None:
         assert self.found(refused(), pods=[]) == ["vm1"]
