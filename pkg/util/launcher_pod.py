@@ -24,6 +24,7 @@ from pkg.util.resource_list import ResourceList, format_resource_list, parse_res
 ANNOTATION_HOOK_SIDECARS = "hooks.kubevirt.io/hookSidecars"
 GATE_IMAGE_VOLUME = "ImageVolume"
 RESTART_ALWAYS = "Always"
+HOTPLUG_DISK = "hotplug-disk"
 _KERNEL_BOOT_VOLUME = "kernel-boot-volume"
 _EPHEMERAL_STORAGE = "ephemeral-storage"
 
@@ -52,7 +53,7 @@ _CONTAINER_DISK_BINARY_PINNED = _Support("container-disk", ("10m", "40M"), ("10m
 _VIRTIOFS = _Support("virtiofs", ("10m", "1M"), ("100m", "80M"))
 _SIDECAR = _Support("sidecar", None, None)
 _SIDECAR_PINNED = _Support("sidecar", None, ("200m", "64M"))
-_HOTPLUG_ATTACHMENT = _Support("hotplug-disk", ("10m", "2M"), ("100m", "80M"))
+_HOTPLUG_ATTACHMENT = _Support(HOTPLUG_DISK, ("10m", "2M"), ("100m", "80M"))
 
 
 def render_containers(
@@ -93,7 +94,42 @@ def render_containers(
 
 def attachment_container(kubevirt: KubeVirtConfiguration) -> Container:
     """The container of a hotplug attachment pod."""
-    return _support_container("hotplug-disk", _HOTPLUG_ATTACHMENT, kubevirt)
+    return _support_container(HOTPLUG_DISK, _HOTPLUG_ATTACHMENT, kubevirt)
+
+
+def resized_containers(
+    containers: Sequence[Container], today: LauncherContainers, kubevirt: KubeVirtConfiguration
+) -> list[Container]:
+    """The containers of an existing pod, its support containers as `today` has them where the CR sizes their kind.
+
+    What the CR says holds for the next pod, whatever this one was made with; where it says nothing, the pod tells more
+    than the defaults, which move between releases.
+    """
+    every = [*today.containers, *today.init_containers]
+    todays = {c.name: c for c in every if (kind := _type_of(c.name)) and is_sized(kind, kubevirt)}
+    return [
+        msgspec.structs.replace(container, resources=todays[container.name].resources)
+        if container.name in todays
+        else container
+        for container in containers
+    ]
+
+
+def is_sized(container_type: str, kubevirt: KubeVirtConfiguration) -> bool:
+    """Whether the CR's supportContainerResources name this kind of container."""
+    return any(entry.type == container_type for entry in kubevirt.support_container_resources or ())
+
+
+def _type_of(name: str) -> str:
+    """The kind of a support container by its name; "" for `compute` and what is not KubeVirt's."""
+    prefixes = {
+        "guest-console-log": _GUEST_CONSOLE_LOG,
+        "container-disk-binary": _CONTAINER_DISK,
+        "volume": _CONTAINER_DISK,
+        "virtiofs-": _VIRTIOFS,
+        "hook-sidecar-": _SIDECAR,
+    }
+    return next((support.type for prefix, support in prefixes.items() if name.startswith(prefix)), "")
 
 
 def _spelled_overhead(vmi: VirtualMachineInstance, overhead: int) -> Quantity:

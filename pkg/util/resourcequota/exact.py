@@ -18,7 +18,13 @@ from pkg.api.meta import ObjectMeta, RawResourceList, condition_is_true
 from pkg.util import constants
 from pkg.util.compute_container import ComputeOptions, compute_resources
 from pkg.util.constants import CPU, LIMITS_CPU, LIMITS_MEMORY, MEMORY, REQUESTS_MEMORY
-from pkg.util.launcher_pod import attachment_container, render_containers
+from pkg.util.launcher_pod import (
+    HOTPLUG_DISK,
+    attachment_container,
+    is_sized,
+    render_containers,
+    resized_containers,
+)
 from pkg.util.memory_overhead import PROFILES, OverheadProfile, memory_overhead
 from pkg.util.quantity import ZERO, Quantity
 from pkg.util.resource_list import (
@@ -84,12 +90,11 @@ def launcher_usage(
         return pod_usage(pod) if counted(pod, spec) else {}
     if not counted(source.launcher, spec):
         return {}
+    pod = _with_todays_support(vmi, source.launcher, rendering)
     if is_resized(vmi):
-        return pod_usage(
-            apply_limit_ranges(_resized(vmi, source.launcher, rendering, spec), rendering.limit_ranges)
-        )
+        return pod_usage(apply_limit_ranges(_resized(vmi, pod, rendering, spec), rendering.limit_ranges))
     # What a pod lacks, a LimitRange that came after it will give to the next one.
-    pod = _with_todays_limits(vmi, source.launcher, rendering, spec)
+    pod = _with_todays_limits(vmi, pod, rendering, spec)
     pod = apply_limit_ranges(pod, rendering.limit_ranges)
     usage = pod_usage(pod)
     return add(usage, _overhead_since(vmi, source.launcher, usage, rendering, spec))
@@ -130,6 +135,20 @@ def _with_compute(pod: Pod, compute: Container, resources: ResourceRequirements)
     changed = msgspec.structs.replace(compute, resources=resources)
     containers = [changed if container is compute else container for container in pod.spec.containers]
     return msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, containers=containers))
+
+
+def _with_todays_support(vmi: VirtualMachineInstance, pod: Pod, rendering: Rendering) -> Pod:
+    """The pod with its support containers as the KubeVirt CR sizes them now."""
+    kubevirt = rendering.kubevirt
+    if not kubevirt.support_container_resources:
+        return pod
+    today = render_containers(vmi, overhead=0, kubevirt=kubevirt)
+    spec = msgspec.structs.replace(
+        pod.spec,
+        containers=resized_containers(pod.spec.containers, today, kubevirt),
+        init_containers=resized_containers(pod.spec.init_containers or (), today, kubevirt) or None,
+    )
+    return msgspec.structs.replace(pod, spec=spec)
 
 
 def _with_todays_limits(
@@ -181,10 +200,10 @@ def _overhead_since(
 def attachments_usage(
     vmi: VirtualMachineInstance, source: Side | None, rendering: Rendering, spec: ResourceQuotaSpec
 ) -> ResourceList:
-    """The attachment pods of hotplugged volumes: as on the source, else one as the KubeVirt CR configures it."""
+    """The attachment pods of hotplugged volumes: as on the source, unless the KubeVirt CR sizes them; else one."""
     if not has_hotplugged_volumes(vmi):
         return {}
-    if source is not None and source.attachments:
+    if source is not None and source.attachments and not is_sized(HOTPLUG_DISK, rendering.kubevirt):
         return usage_of(source.attachments, spec)
     pod = _pod([attachment_container(rendering.kubevirt)], [], vmi)
     pod = apply_limit_ranges(pod, rendering.limit_ranges)

@@ -316,6 +316,50 @@ def test_the_kubevirt_cr_sizes_the_support_containers() -> None:
     assert found["limits.memory"] == Quantity.parse(4737464313 + 10**9)
 
 
+def sized(*types: str) -> KubeVirtConfiguration:
+    """A KubeVirt CR that sizes these kinds of support containers otherwise than KubeVirt does."""
+    resources = {"limits": {"cpu": "33m", "memory": "123M"}, "requests": {"cpu": "7m", "memory": "77M"}}
+    return msgspec.convert(
+        {"supportContainerResources": [{"type": kind, "resources": resources} for kind in types]},
+        KubeVirtConfiguration,
+    )
+
+
+WITH_SUPPORT = shape(
+    LIMITED,
+    {"memory": "2730Mi"},
+    devices={"filesystems": [{"name": "shared"}]},
+    volumes=[{"name": "root", "containerDisk": {}}, {"name": "shared", "persistentVolumeClaim": {}}],
+)
+SIZED: Mapping[str, tuple[KubeVirtConfiguration, KubeVirtConfiguration]] = {
+    "the CR sizes the console log since the source started": (USUAL, sized("guest-console-log")),
+    "the CR sizes the container disks since": (USUAL, sized("container-disk")),
+    "the CR sizes everything since": (
+        USUAL,
+        sized("guest-console-log", "container-disk", "virtiofs", "sidecar"),
+    ),
+    "the CR sized it all the time": (sized("guest-console-log"), sized("guest-console-log")),
+    "the CR sizes what the VM has not": (USUAL, sized("vmexport", "")),
+}
+
+
+@sentences(SIZED)
+@pytest.mark.parametrize("ratio", ["1.5", "4.5"])
+def test_support_containers_are_as_the_kubevirt_cr_sizes_them_now(
+    case: tuple[KubeVirtConfiguration, KubeVirtConfiguration], ratio: str
+) -> None:
+    then, now = (Rendering("1.5", kubevirt=case[0]), Rendering(ratio, kubevirt=case[1]))
+    source = Side(launcher(WITH_SUPPORT, rendering=then))
+    found = launcher_usage(WITH_SUPPORT, source, now, UNSCOPED)
+    assert found == pod_usage(launcher(WITH_SUPPORT, rendering=now))
+
+
+def test_a_source_of_unusual_size_tells_more_than_the_defaults() -> None:
+    source = Side(launcher(rendering=Rendering("1.5", kubevirt=sized("guest-console-log"))))
+    found = launcher_usage(SEED, source, AT_1_5, UNSCOPED)
+    assert found == pod_usage(source.launcher)
+
+
 def test_a_vmi_whose_quantities_are_garbage_is_an_error() -> None:
     with pytest.raises(QuantityError, match="memory"):
         target_usage(vmi(limits={"memory": "lots"}), None, AT_1_5, UNSCOPED)
@@ -408,7 +452,10 @@ ATTACHMENTS = {
     ),
     "an attachment pod as the KubeVirt CR sizes it": Plugged(("1m", "1M"), kubevirt=SMALL),
     "one like the source's": Plugged(
-        ("100m", "80M"), source=Side(launcher(PLUGGED), (attachment(launcher(PLUGGED)),)), kubevirt=SMALL
+        ("1m", "1M"), source=Side(launcher(PLUGGED), (attachment(launcher(PLUGGED), SMALL),))
+    ),
+    "one as the KubeVirt CR sizes it since the source got its own": Plugged(
+        ("1m", "1M"), source=Side(launcher(PLUGGED), (attachment(launcher(PLUGGED)),)), kubevirt=SMALL
     ),
     "a source whose attachment pod is not there yet": Plugged(
         ("100m", "80M"), source=Side(launcher(PLUGGED))
