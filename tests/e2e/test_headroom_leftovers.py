@@ -169,9 +169,7 @@ class TestFullAnnotations:
         scene, moves = self.begin(on, 120)  # an entry takes 80
         eventually(lambda: any(scene.phase(move) == "Running" for move in moves), 30)
         assert len(scene.entries()) == 1
-        waiting = [move for move in moves if scene.phase(move) == "Pending"]
-        assert len(waiting) == 2
-        assert all(scene.is_refused(move) for move in waiting)
+        eventually(lambda: sum(scene.is_refused(move) for move in moves) == 2, 30)
         event = scene.wait_event("TooManyMigrations")
         assert event["type"] == "Warning"
         assert "waits: the annotations would take" in event["message"]
