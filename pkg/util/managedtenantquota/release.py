@@ -8,7 +8,7 @@ A quota that refuses even then leaves the migration where it is, and nothing is 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pkg.api.core import ResourceQuota, ResourceQuotaSpec
 from pkg.api.kubevirt import VirtualMachineInstanceMigration
@@ -41,6 +41,8 @@ class Releases:
     problems: Sequence[Problem] = ()
     short_since: Mapping[str, float] | None = None
     look_again: float | None = None
+    waiting: Mapping[str, str] = field(default_factory=dict)
+    """Why a migration that could be released is not, now, by its name: for people."""
 
     @property
     def blocking(self) -> set[str]:
@@ -90,24 +92,28 @@ class _Look:
         self.problems: list[Problem] = []
         self.short_since: dict[str, float] = {}
         self.look_again: float | None = None
+        self.waiting: dict[str, str] = {}
 
     def run(self) -> Releases:
         for missing in missing_targets(self.observed.surroundings):
             if not self._has_to_wait(missing):
                 self._judge(missing)
-        return Releases(self.releasable, self.problems, self.short_since, self.look_again)
+        return Releases(self.releasable, self.problems, self.short_since, self.look_again, self.waiting)
 
     def _has_to_wait(self, missing: Missing) -> bool:
         memory: Memory = self.observed.memory
         left = memory.resting.get(missing.migration.uid, 0.0) - self.observed.now
         if left > 0:
-            self._wait(left)
-            return True
+            why = f"its target pod did not come within the lock's limit, it is tried again in {left:.0f} s"
+            return self._let_wait(missing, left, why)
         node = missing.vmi.status.node_name or ""
-        if missing.launcher and hindrance(self.observed.surroundings.running, node, self.limits):
-            self._wait(self.policy.busy)
-            return True
-        return False
+        hindered = missing.launcher and hindrance(self.observed.surroundings.running, node, self.limits)
+        return bool(hindered) and self._let_wait(missing, self.policy.busy, f"KubeVirt's limits: {hindered}")
+
+    def _let_wait(self, missing: Missing, seconds: float, why: str) -> bool:
+        self.waiting[missing.migration.name] = why
+        self._wait(seconds)
+        return True
 
     def _judge(self, missing: Missing) -> None:
         blocking: list[str] = []
@@ -116,7 +122,9 @@ class _Look:
             for quota in self.observed.quotas:
                 refused = self._evaluate(missing, quota, shortages)
                 if refused and is_taken(quota):
-                    return  # the other strategy is about to give it back: its limits are not the original ones
+                    # The other strategy is about to give it back: its limits are not the original ones.
+                    self._let_wait(missing, self.policy.sweep, _TAKEN.format(quota.name))
+                    return
                 if refused:
                     blocking.append(quota.name)
         except QuantityError as exc:
@@ -180,6 +188,9 @@ def is_taken(quota: ResourceQuota) -> bool:
         or constants.ANNOTATION_MIGRATING_COMPENSATION in annotations
         or constants.ANNOTATION_OWNER in annotations
     )
+
+
+_TAKEN = "resource quota {} still holds what was added for migrations by annotations"
 
 
 def _text(

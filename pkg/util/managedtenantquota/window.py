@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from pkg.api.core import ResourceQuota, ResourceQuotaSpec
 from pkg.api.meta import RawResourceList
@@ -62,6 +62,7 @@ class Window:
     problems: Sequence[Problem] = ()
     memory: Memory = field(default_factory=Memory)
     look_again: float | None = None
+    waiting: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def journal(self) -> Journal:
@@ -143,7 +144,7 @@ def look(observed: Observed, policy: Policy) -> Window:
         return Window(observed, policy, journals, ())
     found = releases(observed, policy, journal.additional, journal.originals)
     memory = Memory(found.short_since or {}, _still_resting(observed))
-    window = Window(observed, policy, journals, (), found.problems, memory, found.look_again)
+    window = Window(observed, policy, journals, (), found.problems, memory, found.look_again, found.waiting)
     return _with_purpose(window, journal, found)
 
 
@@ -222,4 +223,4 @@ def _replaced(
     look_again: float | None,
 ) -> Window:
     problems = [*window.problems, *([problem] if problem else [])]
-    return Window(window.observed, window.policy, window.journals, wanted, problems, memory, look_again)
+    return replace(window, wanted=wanted, problems=problems, memory=memory, look_again=look_again)
