@@ -7,8 +7,8 @@ import sys
 
 import typer
 
-from pkg.cmd import controller, delta, demo, quantity, release, testcluster, webhook
-from pkg.cmd.options import WrongCall
+from pkg.cmd import controller, delta, demo, explain, plan, quantity, release, status, testcluster, webhook
+from pkg.cmd.options import Absent, WrongCall
 
 USAGE = 2
 FAILURE = 1
@@ -28,6 +28,9 @@ app = typer.Typer(
 app.command("controller")(controller.controller)
 app.command("webhook")(webhook.webhook)
 app.command("release")(release.release)
+app.command("status")(status.status)
+app.command("explain")(explain.explain)
+app.command("plan")(plan.plan)
 app.command("demo")(demo.demo)
 app.command("delta")(delta.delta)
 app.command("quantity")(quantity.quantity)
@@ -87,7 +90,7 @@ def _line(exc: Exception) -> str:
     from pkg.generic.errors import BindError
 
     text = " ".join(str(exc).split())
-    expected = isinstance(exc, ApiError | ConfigError | BindError | OSError | WrongCall)
+    expected = isinstance(exc, ApiError | ConfigError | BindError | OSError | WrongCall | Absent)
     return text if expected else f"{type(exc).__name__}: {text}"
 
 

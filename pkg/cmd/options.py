@@ -15,6 +15,10 @@ class WrongCall(Exception):
     """A flag's value that cannot be: one line, exit code 2."""
 
 
+class Absent(Exception):
+    """What a command was asked about is not there: one line, exit code 1."""
+
+
 class LogFormat(StrEnum):
     """How log lines look."""
 

@@ -1,0 +1,185 @@
+"""Whether a migration's target pods fit into a namespace's quotas, as they are and after headroom has decided. Pure.
+
+A VM that does not migrate is asked about by a migration that does not exist: pending, and refused, so that whatever
+headroom would do about it is in the plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import msgspec
+
+from pkg.api.core import ResourceQuota
+from pkg.api.kubevirt import (
+    VirtualMachineInstance,
+    VirtualMachineInstanceMigration,
+    VirtualMachineInstanceMigrationSpec,
+    VirtualMachineInstanceMigrationStatus,
+)
+from pkg.api.meta import Condition, ObjectMeta
+from pkg.util import constants
+from pkg.util.names import migrating_key
+from pkg.util.quantity import ZERO, Quantity
+from pkg.util.resource_list import ResourceList, format_resource_list, parse_resource_list, subtract
+from pkg.util.resourcequota.claims import claims
+from pkg.util.resourcequota.model import Mode, Observed, Plan, Rendering
+from pkg.util.resourcequota.participation import is_off, takes_part
+from pkg.util.resourcequota.planner import plan
+from pkg.util.resourcequota.report_status import kept_by
+from pkg.util.resourcequota.snapshot import REPORTED, Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """One resource that a quota counts of the pods to come. `missing` is zero where it fits."""
+
+    resource: str
+    requested: Quantity
+    used: Quantity
+    limited: Quantity
+
+    @property
+    def missing(self) -> Quantity:
+        return max(ZERO, self.used + self.requested - self.limited)
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """One quota: what is asked of it, and what headroom does about it.
+
+    `raised` is what spec.hard gets more of each resource; `fits_then` is whether the pods fit afterwards; `action`
+    says it in a sentence.
+    """
+
+    quota: str
+    kept_by: str
+    needs: Sequence[Need]
+    raised: Mapping[str, Quantity]
+    fits_then: bool
+    action: str
+
+    @property
+    def fits(self) -> bool:
+        """As the quota is."""
+        return not any(need.missing for need in self.needs)
+
+    def document(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "name": self.quota,
+            "keptBy": self.kept_by,
+            "fits": self.fits,
+            "resources": {
+                need.resource: {
+                    "requested": str(need.requested),
+                    "used": str(need.used),
+                    "limited": str(need.limited),
+                    "missing": str(need.missing),
+                }
+                for need in self.needs
+            },
+            "raisedBy": format_resource_list(self.raised),
+            "fitsThen": self.fits_then,
+            "action": self.action,
+        }
+
+
+def asked_for(instance: VirtualMachineInstance) -> VirtualMachineInstanceMigration:
+    """The migration that does not exist."""
+    refused = Condition(type=constants.CONDITION_REJECTED_BY_RESOURCE_QUOTA, status="True")
+    return VirtualMachineInstanceMigration(
+        metadata=ObjectMeta(
+            name=f"asked-{instance.name}", namespace=instance.namespace, uid=f"asked-{instance.uid}"
+        ),
+        spec=VirtualMachineInstanceMigrationSpec(vmi_name=instance.name),
+        status=VirtualMachineInstanceMigrationStatus(phase=constants.PHASE_PENDING, conditions=[refused]),
+    )
+
+
+def with_migrations(snapshot: Snapshot, instances: Sequence[VirtualMachineInstance]) -> Snapshot:
+    """The same cluster with a migration of each, beside those that there are."""
+    return replace(snapshot, migrations=(*snapshot.migrations, *map(asked_for, instances)))
+
+
+def fits(
+    snapshot: Snapshot, namespace: str, vms: Collection[str], rendering: Rendering | None = None
+) -> list[Fit]:
+    """The namespace's quotas that count anything of the target pods to come of these VMs, together."""
+    rendering = rendering or snapshot.rendering(namespace)
+    found = (_fit(snapshot.observe(quota, rendering), vms) for quota in snapshot.quotas_of(namespace))
+    return [fit for fit in found if fit.needs]
+
+
+def _fit(observed: Observed, vms: Collection[str]) -> Fit:
+    quota = observed.quota
+    to_come = _to_come(observed, vms)
+    needs = _needs(quota, to_come)
+    decided = plan(observed, REPORTED)
+    then = msgspec.structs.replace(
+        quota, spec=msgspec.structs.replace(quota.spec, hard=_merged(quota, decided))
+    )
+    raised = subtract(parse_resource_list(then.hard), parse_resource_list(quota.hard))
+    return Fit(
+        quota=quota.name,
+        kept_by=kept_by(observed),
+        needs=needs,
+        raised={name: amount for name, amount in sorted(raised.items()) if amount > ZERO},
+        fits_then=not any(need.missing for need in _needs(then, to_come)),
+        action=_action(observed, decided, needs, vms),
+    )
+
+
+def _to_come(observed: Observed, vms: Collection[str]) -> ResourceList:
+    found = claims(observed, REPORTED).by_vm
+    result: ResourceList = {}
+    for name in vms:
+        for resource, amount in (found[name].future if name in found else {}).items():
+            result[resource] = result.get(resource, ZERO) + amount
+    return result
+
+
+def _needs(quota: ResourceQuota, to_come: Mapping[str, Quantity]) -> list[Need]:
+    hard, used = parse_resource_list(quota.hard), parse_resource_list(quota.used)
+    return [
+        Need(name, to_come[name], used.get(name, ZERO), limit)
+        for name, limit in sorted(hard.items())
+        if to_come.get(name, ZERO) > ZERO
+    ]
+
+
+def _merged(quota: ResourceQuota, decided: Plan) -> dict[str, Any]:
+    changed = {**quota.hard, **decided.hard}
+    return {name: limit for name, limit in changed.items() if limit is not None}
+
+
+def _action(observed: Observed, decided: Plan, needs: Sequence[Need], vms: Collection[str]) -> str:
+    quota = observed.quota
+    if not takes_part(quota):
+        return f"nothing: it is not Rancher's default quota and has no label {constants.LABEL_MANAGED}=true"
+    if is_off(quota.annotations, Mode.TAKEOVER):
+        return f"nothing: somebody has switched it off by {constants.ANNOTATION_SKIP_AUTO_SCALING}"
+    if observed.mtq:
+        return "nothing by itself: the namespace is managed tenant quota's"
+    said = "; ".join(str(problem) for problem in decided.problems)
+    raises = _raises(quota, decided)
+    if raises:
+        return f"raises {raises}" + (f"; {said}" if said else "")
+    if said:
+        return f"waits: {said}"
+    if any(need.missing for need in needs):
+        return "nothing: the namespace's annotation grants none of what is missing"
+    entered = any(migrating_key(vm) in quota.annotations for vm in vms)
+    return "the room is there already" if entered else "nothing: there is room"
+
+
+def _raises(quota: ResourceQuota, decided: Plan) -> str:
+    before = parse_resource_list(quota.hard)
+    after = parse_resource_list({name: limit for name, limit in decided.hard.items() if limit is not None})
+    return ", ".join(
+        f"{name} from {before.get(name, ZERO)} to {limit}"
+        for name, limit in sorted(after.items())
+        if limit > before.get(name, ZERO)
+    )
