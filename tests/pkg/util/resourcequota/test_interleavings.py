@@ -184,9 +184,10 @@ class Interleavings(RuleBasedStateMachine):
         self.refused.clear()
 
     def _follow_people(self) -> None:
-        """Outside migrations what people write to a quota without Rancher is its base, once the planner sees it."""
+        """Outside migrations what people write to a quota without Rancher is its base, once the planner sees it;
+        never what the planner wrote."""
         rq = self.cluster.looked_at.pop("own", None)
-        if rq is None:
+        if rq is None or rq.hard["requests.memory"] not in MEMORY_AMOUNTS:
             return
         added = any(key.startswith((*ENTRY_PREFIXES, COMPENSATION)) for key in rq.annotations)
         applied = by_value(json.loads(rq.annotations.get(APPLIED, "{}")))
