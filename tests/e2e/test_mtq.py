@@ -214,7 +214,7 @@ async def test_a_namespace_of_63_characters(there: World) -> None:
 
 
 async def test_a_volume_that_is_hotplugged_needs_a_second_pod(there: World) -> None:
-    """Its attachment pod on the target comes when the target runs: the quotas are raised a second time for it."""
+    """Its attachment pod comes when the target runs: in a window of its own, unless that is in no time at all."""
     namespace = await made(there)
     await namespace.quota({"pods": "9"})
     volume = {"name": "data", "persistentVolumeClaim": {"claimName": "data", "hotpluggable": True}}
@@ -225,7 +225,7 @@ async def test_a_volume_that_is_hotplugged_needs_a_second_pod(there: World) -> N
         await namespace.budget({"pods": "2"})
         await namespace.succeeded(await namespace.migrate())
         await namespace.at_rest({"quota": hard})
-    assert len(seen.locked) == 2
+    assert 1 <= len(seen.locked) <= 2
 
 
 async def _counts_pods(namespace: Namespace, count: str) -> bool:

@@ -1,0 +1,49 @@
+"""`headroom release` after the controller and its webhooks were killed in the middle of a window."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+
+import pytest
+
+from pkg.testcluster.cluster import Cluster
+from tests.e2e.conftest import frozen
+from tests.e2e.mtq_namespace import made, parsed
+from tests.e2e.webhook.processes import headroom
+from tests.e2e.webhook.world import until, world
+
+pytestmark = pytest.mark.cluster
+
+_MAIN = "from pkg.cmd.main import main; main()"
+
+
+async def test_a_namespace_that_was_left_locked_is_open_again(cluster: Cluster) -> None:
+    async with world(cluster) as there:
+        namespace = await made(there)
+        await namespace.quota({"limits.cpu": "8", "pods": "9"})
+        await namespace.machine()
+        hard = await namespace.fill()
+        migration = await namespace.migrate()
+        await namespace.refused(migration)
+        with headroom(cluster, "controller", "--webhook") as process, frozen(cluster, "kubevirt"):
+            await namespace.budget()
+
+            async def raised() -> bool:
+                return await namespace.hard() != parsed(hard)
+
+            await until(raised, "the raise")
+            process.kill()
+            assert f"unlocked {namespace.name}" in await release(cluster)
+            await namespace.at_rest({"quota": hard})
+
+
+async def release(cluster: Cluster) -> str:
+    """What it says."""
+    argv = [sys.executable, "-c", _MAIN, "release", "--kubeconfig", str(cluster.kubeconfig)]
+    process = await asyncio.create_subprocess_exec(
+        *argv, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+    )
+    out, err = await process.communicate()
+    assert process.returncode == 0, err.decode()
+    return out.decode()
