@@ -41,6 +41,7 @@ def given(server: ThreadedServer, *quotas: dict[str, Any]) -> None:
     """A cluster with these quotas, without KubeVirt."""
     server.server.always(LIST, QUOTAS, listing(quotas, "10"))
     server.server.always(LIST, registry.NAMESPACES.path(), listing([], "10"))
+    server.server.always(LIST, registry.VALIDATING_WEBHOOK_CONFIGURATIONS.path(), listing([], "10"))
     for each in quotas:
         name = each["metadata"]["namespace"]
         annotations = {"field.cattle.io/resourceQuota": LIMITS}

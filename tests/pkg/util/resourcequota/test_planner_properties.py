@@ -146,13 +146,13 @@ def test_a_plan_applied_gives_an_empty_plan(mode: Mode, world: Observed) -> None
 
 def begins_broken(world: Observed) -> bool:
     """A quota without the memory limit, or whose compensation is garbage: that is repaired first, and only then
-    it can be seen how much a refused pod lacks. One that is found without a base is marked first and only then
-    rid of what we added. The second patch is the last one."""
+    it can be seen how much a refused pod lacks. One that has no base is marked, and rid of what cannot be read,
+    before what we added is taken back. The second patch is the last one."""
     broken = (
         not by_value(world.quota.hard).get("limits.memory")
         or world.quota.annotations.get(COMPENSATION) == "{nope"
     )
-    return broken or (not world.limits and OWNER not in world.quota.annotations)
+    return broken or not world.limits
 
 
 @modes
