@@ -1,0 +1,57 @@
+"""Clusters on paper as the reports see them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from pkg.api.core import Namespace, Pod, ResourceQuota
+from pkg.api.kubevirt import KubeVirt, VirtualMachineInstance, VirtualMachineInstanceMigration
+from pkg.util.resourcequota.snapshot import REPORTED, Snapshot
+from tests.pkg.util.resourcequota.pods import charged
+from tests.pkg.util.resourcequota.world import BASE, applied
+
+NOON = 1767268800.0  # 2026-01-01T12:00:00Z
+
+
+def cluster(
+    quotas: Sequence[ResourceQuota],
+    migrations: Sequence[VirtualMachineInstanceMigration] = (),
+    pods: Iterable[Pod] = (),
+    instances: Sequence[VirtualMachineInstance] = (),
+    *,
+    limits: str = BASE,
+    ratio: str = "1.5",
+    annotations: Mapping[str, str] | None = None,
+    **more: Any,
+) -> Snapshot:
+    """The namespace ns1; status.used is what its quotas charge for the pods."""
+    pods = list(pods)
+    metadata = {
+        "name": "ns1",
+        "annotations": {"field.cattle.io/resourceQuota": limits, **(annotations or {})},
+    }
+    configuration = {"additionalGuestMemoryOverheadRatio": ratio}
+    kubevirt = {"spec": {"configuration": configuration}, "status": {"phase": "Deployed"}}
+    return Snapshot(
+        now=NOON,
+        namespaces=[msgspec.convert({"metadata": metadata}, Namespace)],
+        quotas=[rq if rq.used else charged(rq, pods) for rq in quotas],
+        migrations=migrations,
+        instances=instances,
+        pods=pods,
+        kubevirts=[msgspec.convert(kubevirt, KubeVirt)],
+        **more,
+    )
+
+
+def settled(snapshot: Snapshot) -> Snapshot:
+    """The same cluster once headroom has run."""
+    from dataclasses import replace
+
+    from pkg.util.resourcequota.planner import plan
+
+    done = [applied(rq, plan(snapshot.observe(rq), REPORTED)) for rq in snapshot.quotas]
+    return replace(snapshot, quotas=done)
