@@ -1,20 +1,29 @@
-"""`--dry-run` decides, logs and counts, and writes nothing."""
+"""`--dry-run` decides, logs and counts, and writes nothing; what the reports say is what goes on."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from pkg.testcluster.cluster import Cluster
+from pkg.util.quantity import Quantity
 from tests.e2e.api import Api, eventually
 from tests.e2e.conftest import StartController
+from tests.e2e.headroom.scene import LASTING, Scene
 from tests.e2e.headroom.stage import Stage, stage
+from tests.e2e.program import run
 from tests.e2e.tenant import by_value
 
 pytestmark = pytest.mark.cluster
 
 ONE = {"limits.cpu": "2015m", "limits.memory": "4797464313"}
+TWO = {"limits.cpu": "4030m", "limits.memory": "9594928626"}
+THREE = {"limits.cpu": "6045m", "limits.memory": "14392392939"}
+ENTRY = "harvesterhci.io/migrating-vm1"
+MAX_EXTRA = "headroom.harvesterhci.io/max-extra"
 PATCHES = "headroom_resourcequota_patches_total"
 
 
@@ -22,7 +31,12 @@ PATCHES = "headroom_resourcequota_patches_total"
 def on(cluster: Cluster, api: Api, shared_controller: StartController) -> Iterator[Stage]:
     with stage(cluster, api, shared_controller) as made:
         yield made
-        made.clear()
+
+
+@pytest.fixture(autouse=True)
+def clear(on: Stage) -> Iterator[None]:
+    yield
+    on.clear()
 
 
 def test_a_dry_run_says_what_it_would_do_and_does_none_of_it(on: Stage) -> None:
@@ -46,3 +60,52 @@ def test_a_dry_run_says_what_it_would_do_and_does_none_of_it(on: Stage) -> None:
     on.run()
     scene.succeed(migration)
     scene.settle(ONE)
+
+
+@pytest.fixture
+def crowded(on: Stage) -> Scene:
+    """vm1 migrates, vm2 waits: what may be added is enough for one of them."""
+    on.run()
+    scene = on.scene(limits=TWO, annotations={MAX_EXTRA: json.dumps(ONE)}).start("vm1", "vm2")
+    scene.wait_phase(scene.migrate("vm1", phase_seconds=LASTING), "Running")
+    scene.stays_refused(scene.migrate("vm2"), 0.5)
+    return scene
+
+
+def report(scene: Scene, *arguments: str) -> Any:
+    """What a command prints for programs."""
+    done = run(*arguments, "-o", "json", "--kubeconfig", str(scene.api.kubeconfig))
+    assert (done.returncode, done.stderr) == (0, ""), done
+    return json.loads(done.stdout)
+
+
+def test_status_explain_and_plan_of_a_migration_that_waits(on: Stage, crowded: Scene) -> None:
+    before = [(q["metadata"]["name"], q["metadata"]["resourceVersion"]) for q in on.api.items(crowded.quotas)]
+
+    (quota,) = report(crowded, "status", "-n", crowded.name)["quotas"]
+    for name in ONE:
+        shown = by_value(quota["resources"][name])
+        assert shown == by_value(
+            {"base": TWO[name], "added": ONE[name], "hard": THREE[name], "used": THREE[name]}
+        )
+    (added,) = quota["additions"]
+    assert (added["vm"], added["annotation"], added["state"]) == ("vm1", ENTRY, "Running")
+    assert by_value(added["resources"]) == by_value(ONE)
+
+    why = report(crowded, "explain", f"{crowded.name}/vm2")
+    assert (why["verdict"], why["migration"]["refused"]) == ("waits for quota", True)
+    needs = why["quotas"][0]["resources"]
+    assert by_value(needs["limits.memory"]) == by_value(
+        {key: THREE["limits.memory"] for key in ("used", "limited")}
+        | {key: ONE["limits.memory"] for key in ("requested", "missing")}
+    )
+    assert "max-extra" in why["quotas"][0]["action"]
+
+    planned = report(crowded, "plan", "-n", crowded.name, "--overhead-ratio", "4.5")
+    assert [vm["vm"] for vm in planned["vms"]] == ["vm1", "vm2"]
+    fit = planned["vms"][1]["quotas"][0]
+    assert Quantity.parse(fit["resources"]["limits.memory"]["requested"]) == Quantity.parse("5682461313")
+    assert not planned["vms"][1]["fitsWithHeadroom"], "the cap is for a smaller one"
+
+    after = [(q["metadata"]["name"], q["metadata"]["resourceVersion"]) for q in on.api.items(crowded.quotas)]
+    assert after == before, "looking changes nothing"

@@ -162,14 +162,16 @@ class TestFullAnnotations:
         scene = on.scene(limits=THREE).start(*self.VMS)
         eventually(lambda: "headroom.harvesterhci.io/owner" in scene.annotations())
         self.fill(scene, left)
-        return scene, [scene.migrate(vm, phase_seconds=LASTING) for vm in self.VMS]
+        first = scene.migrate(self.VMS[0], phase_seconds=LASTING)
+        scene.wait_phase(first, "Running")  # its target is there: nobody else takes its room
+        return scene, [first, *(scene.migrate(vm, phase_seconds=LASTING) for vm in self.VMS[1:])]
 
     def test_further_migrations_wait_and_go_on_when_others_finish(self, on: Stage) -> None:
         on.run()
         scene, moves = self.begin(on, 120)  # an entry takes 80
-        eventually(lambda: any(scene.phase(move) == "Running" for move in moves), 30)
-        assert len(scene.entries()) == 1
-        eventually(lambda: sum(scene.is_refused(move) for move in moves) == 2, 30)
+        for move in moves[1:]:
+            scene.stays_refused(move, 1.0)
+        assert scene.entries() == {ENTRY: by_value(ONE)}
         event = scene.wait_event("TooManyMigrations")
         assert event["type"] == "Warning"
         assert "waits: the annotations would take" in event["message"]
