@@ -26,7 +26,6 @@ BASE = {"limits.cpu": Quantity.parse("3"), "limits.memory": Quantity.parse("5000
 def running(cluster: Cluster) -> Iterator[Headroom]:
     with headroom(cluster, "controller", "--webhook", "--lock-limit", "3") as process:
         yield process
-        print(process.log.read_text()[-8000:])
 
 
 @pytest.fixture
