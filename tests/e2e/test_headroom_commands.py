@@ -20,8 +20,8 @@ from tests.e2e.tenant import by_value
 pytestmark = pytest.mark.cluster
 
 ONE = {"limits.cpu": "2015m", "limits.memory": "4797464313"}
-TWO = {"limits.cpu": "4030m", "limits.memory": "9594928626"}
 THREE = {"limits.cpu": "6045m", "limits.memory": "14392392939"}
+FOUR = {"limits.cpu": "8060m", "limits.memory": "19189857252"}
 ENTRY = "harvesterhci.io/migrating-vm1"
 MAX_EXTRA = "headroom.harvesterhci.io/max-extra"
 PATCHES = "headroom_resourcequota_patches_total"
@@ -64,9 +64,9 @@ def test_a_dry_run_says_what_it_would_do_and_does_none_of_it(on: Stage) -> None:
 
 @pytest.fixture
 def crowded(on: Stage) -> Scene:
-    """vm1 migrates, vm2 waits: what may be added is enough for one of them."""
+    """vm1 migrates, vm2 waits, vm3 rests: what may be added is enough for one of them."""
     on.run()
-    scene = on.scene(limits=TWO, annotations={MAX_EXTRA: json.dumps(ONE)}).start("vm1", "vm2")
+    scene = on.scene(limits=THREE, annotations={MAX_EXTRA: json.dumps(ONE)}).start("vm1", "vm2", "vm3")
     scene.wait_phase(scene.migrate("vm1", phase_seconds=LASTING), "Running")
     scene.stays_refused(scene.migrate("vm2"), 0.5)
     return scene
@@ -86,7 +86,7 @@ def test_status_explain_and_plan_of_a_migration_that_waits(on: Stage, crowded: S
     for name in ONE:
         shown = by_value(quota["resources"][name])
         assert shown == by_value(
-            {"base": TWO[name], "added": ONE[name], "hard": THREE[name], "used": THREE[name]}
+            {"base": THREE[name], "added": ONE[name], "hard": FOUR[name], "used": FOUR[name]}
         )
     (added,) = quota["additions"]
     assert (added["vm"], added["annotation"], added["state"]) == ("vm1", ENTRY, "Running")
@@ -96,16 +96,21 @@ def test_status_explain_and_plan_of_a_migration_that_waits(on: Stage, crowded: S
     assert (why["verdict"], why["migration"]["refused"]) == ("waits for quota", True)
     needs = why["quotas"][0]["resources"]
     assert by_value(needs["limits.memory"]) == by_value(
-        {key: THREE["limits.memory"] for key in ("used", "limited")}
-        | {key: ONE["limits.memory"] for key in ("requested", "missing")}
+        dict.fromkeys(("used", "limited"), FOUR["limits.memory"])
+        | dict.fromkeys(("requested", "missing"), ONE["limits.memory"])
     )
     assert "max-extra" in why["quotas"][0]["action"]
 
     planned = report(crowded, "plan", "-n", crowded.name, "--overhead-ratio", "4.5")
-    assert [vm["vm"] for vm in planned["vms"]] == ["vm1", "vm2"]
-    fit = planned["vms"][1]["quotas"][0]
-    assert Quantity.parse(fit["resources"]["limits.memory"]["requested"]) == Quantity.parse("5682461313")
-    assert not planned["vms"][1]["fitsWithHeadroom"], "the cap is for a smaller one"
+    assert [(vm["vm"], vm["migrates"]) for vm in planned["vms"]] == [
+        ("vm1", True),
+        ("vm2", True),
+        ("vm3", False),
+    ]
+    resting = planned["vms"][2]
+    needs = resting["quotas"][0]["resources"]
+    assert Quantity.parse(needs["limits.memory"]["requested"]) == Quantity.parse("5682461313")
+    assert (resting["fitsNow"], resting["fitsWithHeadroom"]) == (False, False), "the cap is for a smaller one"
 
     after = [(q["metadata"]["name"], q["metadata"]["resourceVersion"]) for q in on.api.items(crowded.quotas)]
     assert after == before, "looking changes nothing"
