@@ -149,8 +149,9 @@ class Interleavings(RuleBasedStateMachine):
             self._render()
 
     def _render(self) -> None:
-        # A revert that the planner has not seen when the annotation goes cannot be told from a raised quota.
-        self.default_is_edited = not self.awake or bool(self.cluster.frozen)
+        # What the planner has not seen when the annotation goes, or has not applied, cannot be told from what it has.
+        strange = self.default_is_edited and any(entries(self.cluster.quotas["default"].annotations))
+        self.default_is_edited = strange or not self.awake or bool(self.cluster.frozen)
         self.cluster.write("default", {n: self.cluster.base.get(key) for key, n in RANCHERS.items()}, {})
         self.refused.clear()
 
