@@ -50,12 +50,13 @@ def _names(text: str) -> tuple[str, str]:
 async def _look(client: Client, namespace: str, name: str) -> Explanation:
     from pkg.api.registry import VIRTUAL_MACHINES
     from pkg.cmd.snapshots import require, take
+    from pkg.util.managedtenantquota.snapshot import managed
     from pkg.util.resourcequota.report_explain import explain, not_running
 
     snapshot = await take(client, namespace)
     instance = snapshot.instance(namespace, name)
     if instance is not None:
-        return explain(snapshot, instance)
+        return managed(snapshot, instance, explain(snapshot, instance))
     await require(client, VIRTUAL_MACHINES, name, namespace)
     return not_running(namespace, name)
 

@@ -9,6 +9,7 @@ from pkg.api import registry
 from pkg.api.meta import Object
 from pkg.cmd.options import Absent
 from pkg.util.constants import LABEL_APP
+from pkg.util.managedtenantquota.constants import LOCK_SELECTOR
 
 if TYPE_CHECKING:
     from pkg.api.kubevirt import VirtualMachineInstanceMigration
@@ -42,6 +43,7 @@ async def take(client: Client, namespace: str = "") -> Snapshot:
         kubevirts=await _settings(client, registry.KUBEVIRTS),
         settings=await _settings(client, registry.SETTINGS),
         budgets=await _settings(client, registry.VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS, namespace),
+        locks=await _settings(client, registry.VALIDATING_WEBHOOK_CONFIGURATIONS, selector=LOCK_SELECTOR),
     )
 
 
@@ -69,12 +71,14 @@ async def _migrations(client: Client, namespace: str) -> list[VirtualMachineInst
         return await _list(client, migrations, namespace)
 
 
-async def _settings(client: Client, resource: Resource[T], namespace: str = "") -> list[T]:
+async def _settings(
+    client: Client, resource: Resource[T], namespace: str = "", *, selector: str = ""
+) -> list[T]:
     """What an installation sets; a report goes on without it where it may not be listed."""
     from pkg.client.errors import Forbidden
 
     try:
-        return await _list(client, resource, namespace)
+        return await _list(client, resource, namespace, selector=selector)
     except Forbidden:
         return []
 

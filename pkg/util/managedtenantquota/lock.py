@@ -153,7 +153,7 @@ def lock_body(namespace: str, webhook: Mapping[str, Any], *, now: float, holder:
             "name": lock_name(namespace),
             "labels": LOCK_LABELS,
             "annotations": {
-                ANNOTATION_SINCE: _timestamp(now),
+                ANNOTATION_SINCE: timestamp(now),
                 ANNOTATION_HOLDER: holder,
                 ANNOTATION_REASON: reason,
             },
@@ -202,7 +202,8 @@ def _selected(webhook: Mapping[str, Any]) -> str:
     return str((selector.get("matchLabels") or {}).get(NAMESPACE_NAME_LABEL, ""))
 
 
-def _timestamp(seconds: float) -> str:
+def timestamp(seconds: float) -> str:
+    """RFC 3339 with microseconds."""
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 

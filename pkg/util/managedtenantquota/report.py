@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from pkg.util.managedtenantquota.lock import Lock
+from pkg.util.managedtenantquota.lock import Lock, timestamp
 from pkg.util.managedtenantquota.model import Observed, Policy
 from pkg.util.managedtenantquota.target import target_pods
 from pkg.util.managedtenantquota.window import Window, look
@@ -33,6 +33,32 @@ class Report:
     lock: Lock | None
     raised: Sequence[Raised]
     problems: Sequence[str]
+
+    def document(self) -> dict[str, Any]:
+        """For JSON."""
+        lock = self.lock
+        return {
+            "namespace": self.namespace,
+            "budgets": list(self.budgets),
+            "additional": self.additional,
+            "lock": lock
+            and {
+                "name": lock.name,
+                "since": timestamp(lock.since),
+                "holder": lock.holder,
+                "for": lock.reason,
+            },
+            "raised": [
+                {
+                    "quota": raised.quota,
+                    "hard": raised.hard,
+                    "original": raised.original,
+                    "migrations": list(raised.migrations),
+                }
+                for raised in self.raised
+            ],
+            "problems": list(self.problems),
+        }
 
 
 def report(observed: Observed, policy: Policy | None = None) -> Report:

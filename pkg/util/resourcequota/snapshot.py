@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
+from pkg.api.admissionregistration import ValidatingWebhookConfiguration
 from pkg.api.core import LimitRange, Namespace, Pod, ResourceQuota
 from pkg.api.harvesterhci import Setting
 from pkg.api.kubevirt import KubeVirt, VirtualMachineInstance, VirtualMachineInstanceMigration
@@ -37,6 +38,8 @@ class Snapshot:
     kubevirts: Sequence[KubeVirt] = ()
     settings: Sequence[Setting] = ()
     budgets: Sequence[VirtualMachineMigrationResourceQuota] = ()
+    locks: Sequence[ValidatingWebhookConfiguration] = ()
+    """Of namespaces that managed tenant quota has locked."""
 
     def instance(self, namespace: str, name: str) -> VirtualMachineInstance | None:
         return next((vmi for vmi in self.instances if (vmi.namespace, vmi.name) == (namespace, name)), None)
