@@ -215,12 +215,13 @@ async def test_a_vm_that_cannot_start_is_told_so_and_the_reason_goes_when_it_run
     await until(halted, "the VM to be halted")
     machine = await machines.get("vm1", namespace)
     assert machine.annotations[reason] == "cpu insufficient resources due to resource quota"
-    events = [
-        event for event in await events_of(there, namespace) if event.reason == "InsufficientResourceQuota"
-    ]
-    assert [event.message for event in events] == [
-        "Set runStrategy to Halted: cpu insufficient resources due to resource quota"
-    ]
+
+    async def told() -> list[str]:
+        events = await events_of(there, namespace)
+        return [event.message for event in events if event.reason == "InsufficientResourceQuota"]
+
+    said = await until(told, "the event")
+    assert said == ["Set runStrategy to Halted: cpu insufficient resources due to resource quota"]
     await there.annotate(namespace, quota_text({**LIMITS, "limitsCpu": "4"}))
     await until(lambda: has_hard(there, namespace, {**BASE, "limits.cpu": "4"}), "the larger quota")
     await machines.merge_patch("vm1", {"spec": {"runStrategy": "Always"}}, namespace)

@@ -111,7 +111,7 @@ async def test_a_tenant_never_gets_a_byte_of_the_added_room(cluster: Cluster, th
     print(what)
     assert len(done) >= MIGRATIONS, what
     assert set(done) == {"Succeeded"}, what
-    assert not witness.refusals, (what, witness.refusals[:3])
+    assert not witness.refusals, "\n".join([what, *witness.refusals[:3]])
     assert tenant.refused_by_reserve > 100, what
     # It had all of the base, and nothing else.
     assert witness.most_of_tenants["limits.cpu"] == FREE, what

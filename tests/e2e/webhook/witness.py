@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 
@@ -16,11 +17,21 @@ from pkg.client.client import Client
 from pkg.util.quantity import ZERO, Quantity
 from pkg.util.resource_list import ResourceList, add, parse_resource_list, total
 from pkg.util.resourcequota.annotations import entries
+from pkg.util.resourcequota.sides import launcher_owner
 from pkg.util.resourcequota.usage import pod_usage
 
 _MARGIN = 1.0
 """Seconds that a refusal may take to become known: it is told by an Event, written in the background."""
 _NAMES = ("limits.cpu", "limits.memory")
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """A pod: whose it is, the VM that runs in it or "", and what quota counts of it."""
+
+    of_tenant: bool
+    vm: str
+    usage: ResourceList
 
 
 @dataclass
@@ -34,14 +45,17 @@ class Witness:
     """Versions of the quota whose spec.hard was below base + entries."""
     refusals: list[str] = field(default_factory=list)
     """Target pods that were refused although their room had been there for a while."""
+    behind: list[str] = field(default_factory=list)
+    """Refusals although there was room: quota's own count had not noticed yet that a pod has ended."""
     most_of_tenants: ResourceList = field(default_factory=dict)
     """The most that pods labelled app=tenant took at any moment, by resource."""
     _room_since: dict[tuple[str, str], float] = field(default_factory=dict)
     """VM and entry, to the time since when quota grants it."""
-    _room_of: dict[str, float] = field(default_factory=dict)
+    _room_of: dict[str, tuple[float, ResourceList]] = field(default_factory=dict)
     _born: dict[str, float] = field(default_factory=dict)
     """Migrations that were told of, and when."""
-    _tenants: dict[str, ResourceList] = field(default_factory=dict)
+    _pods: dict[str, _Seen] = field(default_factory=dict)
+    """Pods that quota counts, by uid."""
 
     def saw_quota(self, quota: ResourceQuota) -> None:
         """One version."""
@@ -55,32 +69,58 @@ class Witness:
         there = {(entry.target.value, entry.text) for entry in standing} if granted else set()
         now = time.monotonic()
         self._room_since = {entry: self._room_since.get(entry, now) for entry in there}
-        self._room_of = {vm: since for (vm, _), since in self._room_since.items()}
+        lists = {entry.target.value: dict(entry.resources) for entry in standing}
+        self._room_of = {vm: (since, lists[vm]) for (vm, _), since in self._room_since.items()}
 
     def saw_migration(self, migration: VirtualMachineInstanceMigration) -> None:
         self._born.setdefault(migration.name, time.monotonic())
 
     def saw_event(self, event: Event) -> None:
-        """FailedCreate of a migration: KubeVirt was refused its target pod. Its first try comes before the room."""
+        """FailedCreate of a migration: KubeVirt was refused its target pod. Its first tries come before the room."""
         if event.reason != "FailedCreate" or event.involved_object.kind != "VirtualMachineInstanceMigration":
             return
         name = event.involved_object.name
-        now = time.monotonic()
-        room_since = self._room_of.get(name.rpartition("-")[0], now)
-        if now - max(room_since, self._born.get(name, now)) > _MARGIN:
-            self.refusals.append(event.message)
+        vm, now = name.rpartition("-")[0], time.monotonic()
+        since, entry = self._room_of.get(vm, (now, {}))
+        if now - max(since, self._born.get(name, now)) <= _MARGIN:
+            return
+        requested, limited = (_amounts(event.message, what) for what in ("requested", "limited"))
+        if not self._covers(entry, vm, requested):
+            return  # the entry is still that of the migration before
+        there = total(seen.usage for seen in self._pods.values())
+        full = any(there.get(name, ZERO) + requested[name] > limit for name, limit in limited.items())
+        by_vm = Counter(seen.vm or "a tenant" for seen in self._pods.values())
+        detail = f"{name}: {event.message}; room since {now - since:.1f} s: {entry}; pods: {dict(by_vm)}; entries: "
+        detail += ", ".join(f"{vm} {now - at:.1f} s" for vm, (at, _) in self._room_of.items())
+        (self.refusals if full else self.behind).append(detail)
+
+    def _covers(self, entry: ResourceList, vm: str, requested: ResourceList) -> bool:
+        """Whether an entry has room for one more pod of the VM beyond the side that it lives in."""
+        of_vm = [seen.usage for seen in self._pods.values() if seen.vm == vm]
+        for name, amount in requested.items():
+            amounts = [usage.get(name, ZERO) for usage in of_vm]
+            beyond = sum(amounts, ZERO) - max(amounts, default=ZERO)
+            if entry.get(name, ZERO) < beyond + amount:
+                return False
+        return True
 
     def saw_pod(self, kind: str, pod: Pod) -> None:
         """Tenants' pods are summed up."""
-        if pod.labels.get("app") != "tenant":
-            return
         if kind == "DELETED" or pod.terminal:
-            self._tenants.pop(pod.uid, None)
+            self._pods.pop(pod.uid, None)
         else:
-            self._tenants[pod.uid] = pod_usage(pod)
-        now = total(self._tenants.values())
+            of_tenant = pod.labels.get("app") == "tenant"
+            self._pods[pod.uid] = _Seen(of_tenant, launcher_owner(pod), pod_usage(pod))
+        now = total(seen.usage for seen in self._pods.values() if seen.of_tenant)
         for name in _NAMES:
             self.most_of_tenants[name] = max(self.most_of_tenants.get(name, ZERO), now.get(name, ZERO))
+
+
+def _amounts(refusal: str, what: str) -> ResourceList:
+    """Of quota's "requested: a=1,b=2, used: …, limited: …"."""
+    found = re.search(rf"{what}: (\S+?=\S+?)(?:, |$)", refusal)
+    assert found is not None, refusal
+    return parse_resource_list(dict(pair.split("=", 1) for pair in found[1].split(",")))
 
 
 def _below(hard: Mapping[str, str | int | float], needed: Mapping[str, Quantity]) -> dict[str, str]:

@@ -9,22 +9,23 @@ What the migrations take counts at most as far as room was added: so the room th
 
 `used` is known in two ways. The pods that a cache shows, with those that were let through since (the ledger): exact,
 but blind to what other replicas let through. And status.used: it knows of everybody, but not yet of the pods that are
-on their way to quota admission, and its controller sets it by caches of its own now and then.
+on their way to quota admission, still of those that have just ended, and its controller sets it by caches of its own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pkg.util.quantity import ZERO, Quantity
-from pkg.util.resource_list import ResourceList, parse_resource_list
+from pkg.util.resource_list import ResourceList, parse_resource_list, subtract
 from pkg.util.resourcequota.available import pods_of_migrations
 from pkg.util.resourcequota.errors import ResourceQuotaError
 from pkg.util.resourcequota.exact import usage_of
 from pkg.util.resourcequota.granted import granted_by_namespace, granted_by_record, scaled_base
 from pkg.util.resourcequota.model import Observed, Policy
 from pkg.util.resourcequota.participation import is_default
+from pkg.webhook.resources.pod.tally import Sums
 
 Amounts = Mapping[str, Quantity]
 
@@ -32,13 +33,15 @@ Amounts = Mapping[str, Quantity]
 @dataclass(frozen=True, slots=True)
 class Room:
     """One quota at one moment. `base` is by the names that are scaled; `counted` is the sum of the pods that the
-    cache shows, `used` what status says; `migrations` is what their pods take."""
+    cache shows, `used` what status says, of which `ended` may be pods that are gone; `migrations` is what their pods
+    take."""
 
     base: ResourceList
     hard: ResourceList
     used: ResourceList
     counted: ResourceList
     migrations: ResourceList
+    ended: ResourceList = field(default_factory=dict)
 
     def short_by_count(self, pending: Iterable[Amounts], need: Amounts) -> ResourceList:
         """The resources in which a pod does not fit, and what is left of each; `pending` are all pods of the ledger."""
@@ -46,7 +49,7 @@ class Room:
 
     def short_by_status(self, pending: Iterable[Amounts], need: Amounts) -> ResourceList:
         """The same by status.used; `pending` are the pods that quota may not have counted yet."""
-        return self._short(self.used, pending, need)
+        return self._short(subtract(self.used, self.ended), pending, need)
 
     def exceeds_quota(self, need: Amounts) -> bool:
         """Whether quota admission will refuse the pod by itself."""
@@ -71,9 +74,9 @@ class Room:
         return short
 
 
-def room(observed: Observed, policy: Policy, counted: ResourceList) -> Room | None:
-    """The room of `observed.quota`; None where nothing says what its base is. `counted` is what the quota charges
-    for all of `observed.pods`, the namespace's."""
+def room(observed: Observed, policy: Policy, sums: Sums) -> Room | None:
+    """The room of `observed.quota`; None where nothing says what its base is. `sums` is what the quota charges for
+    all of `observed.pods`, the namespace's."""
     quota = observed.quota
     try:
         granted = granted_by_namespace(observed.limits) if is_default(quota) else granted_by_record(quota)
@@ -83,6 +86,7 @@ def room(observed: Observed, policy: Policy, counted: ResourceList) -> Room | No
         base=scaled_base(granted, quota.hard, policy),
         hard=parse_resource_list(quota.hard),
         used=parse_resource_list(quota.used),
-        counted=counted,
+        counted=sums.counted,
         migrations=usage_of(pods_of_migrations(observed), quota.spec),
+        ended=sums.ended,
     )

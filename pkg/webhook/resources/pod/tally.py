@@ -1,37 +1,59 @@
-"""What a quota charges for a namespace's pods, added up again and again: each pod is worked out once."""
+"""What a quota charges for a namespace's pods, added up again and again, and what has just ceased to be charged."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
 
-from cachetools import LRUCache
+from cachetools import LRUCache, TTLCache
 
-from pkg.api.core import Pod, ResourceQuotaSpec
-from pkg.util.quantity import ZERO, QuantityError
+from pkg.api.core import Pod, ResourceQuota
+from pkg.util.quantity import ZERO, Quantity, QuantityError
 from pkg.util.resource_list import ResourceList
 from pkg.util.resourcequota.usage import counted, pod_usage
 
-_REMEMBERED = 20000
+ENDED: Final = 5.0
+"""Seconds in which status.used may still count a pod that has ended."""
+_PODS: Final = 20000
+_QUOTAS: Final = 5000
+_FORGOTTEN: Final = 60.0
+"""Seconds after which a quota that nobody asks about is forgotten."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sums:
+    """By the names that the quota limits: its pods together, and those that ended a moment ago."""
+
+    counted: ResourceList
+    ended: ResourceList
+
+
+@dataclass(frozen=True, slots=True)
+class _Last:
+    pods: Mapping[str, ResourceList]
+    ended: Mapping[str, tuple[float, ResourceList]]
 
 
 class Tally:
-    """Remembers the usage of pods that came from a cache: an unchanged pod is the same object there."""
+    """Remembers the usage of pods that came from a cache (an unchanged pod is the same object there), and for each
+    quota the pods of the last time."""
 
-    def __init__(self) -> None:
-        self._known: LRUCache[str, tuple[Pod, ResourceList]] = LRUCache(_REMEMBERED)
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._known: LRUCache[str, tuple[Pod, ResourceList]] = LRUCache(_PODS)
+        self._last: TTLCache[str, _Last] = TTLCache(_QUOTAS, ttl=_FORGOTTEN, timer=clock)
 
-    def of(self, pods: Iterable[Pod], spec: ResourceQuotaSpec) -> ResourceList:
-        """The sum over those that the quota counts, of what it limits."""
-        hard = spec.hard or {}
-        sums: ResourceList = {}
-        for pod in pods:
-            if not counted(pod, spec):
-                continue
-            usage = self._usage(pod)
-            for name in hard:
-                if name in usage:
-                    sums[name] = sums.get(name, ZERO) + usage[name]
-        return sums
+    def of(self, quota: ResourceQuota, pods: Iterable[Pod]) -> Sums:
+        """`pods` are all of the namespace."""
+        now = self._clock()
+        there = {pod.uid: self._usage(pod) for pod in pods if counted(pod, quota.spec)}
+        last = self._last.get(quota.key) or _Last({}, {})
+        ended = {uid: (at, usage) for uid, (at, usage) in last.ended.items() if now - at < ENDED}
+        ended |= {uid: (now, usage) for uid, usage in last.pods.items() if uid not in there}
+        self._last[quota.key] = _Last(there, ended)
+        names = list(quota.hard)
+        return Sums(_sum(there.values(), names), _sum((usage for _, usage in ended.values()), names))
 
     def _usage(self, pod: Pod) -> ResourceList:
         known = self._known.get(pod.uid)
@@ -43,3 +65,12 @@ class Tally:
             usage = {}
         self._known[pod.uid] = (pod, usage)
         return usage
+
+
+def _sum(usages: Iterable[Mapping[str, Quantity]], names: Iterable[str]) -> ResourceList:
+    sums: ResourceList = {}
+    for usage in usages:
+        for name in names:
+            if name in usage:
+                sums[name] = sums.get(name, ZERO) + usage[name]
+    return sums

@@ -79,7 +79,7 @@ class Validator:
         self._clock = clock
         self._sleep = sleep
         self._ledger = Ledger()
-        self._tally = Tally()
+        self._tally = Tally(clock)
         self._looks = SharedLooks(self._look)
 
     async def validate(self, request: AdmissionRequest) -> Decision:
@@ -151,7 +151,7 @@ class Validator:
         places = []
         for quota in quotas:
             observed = replace(self._view.observe(quota), pods=pods)
-            found = room(observed, self._policy, self._tally.of(pods, quota.spec))
+            found = room(observed, self._policy, self._tally.of(quota, pods))
             if found is not None:
                 places.append(_Place(quota, found, names_of_entries(observed)))
         return _Snapshot(places, frozenset(pod.uid for pod in pods))

@@ -10,11 +10,13 @@ from pkg.util.quantity import Quantity
 from pkg.util.resource_list import ResourceList, format_resource_list, parse_resource_list
 from pkg.util.resourcequota.model import EstimateKind, Mode, Policy
 from pkg.webhook.resources.pod.room import Room, room
+from pkg.webhook.resources.pod.tally import Sums
 from tests.pkg.util.resourcequota.world import observed, quota, sentences, vmi, vmim
 from tests.pkg.webhook.resources.pod.pods import launcher, pod
 
 POLICY = Policy(Mode.TAKEOVER, EstimateKind.EXACT)
 UID = "uid-migration-of-vm1"
+NOTHING = Sums({}, {})
 
 
 def cpu(**amounts: str) -> ResourceList:
@@ -65,6 +67,12 @@ def test_status_has_its_own_say() -> None:
     assert found.short_by_status([], cpu(limits_cpu="1"))
 
 
+def test_status_may_still_count_what_has_just_ended() -> None:
+    found = replace(of(counted="2", used="3"), ended=cpu(limits_cpu="1"))
+    assert not found.short_by_status([], cpu(limits_cpu="1"))
+    assert found.short_by_status([], cpu(limits_cpu="1001m"))
+
+
 def test_a_resource_that_is_not_scaled_is_quotas_affair() -> None:
     assert not of(counted="9").short_by_count([], cpu(limits_memory="1Gi"))
 
@@ -77,7 +85,7 @@ def test_what_quota_refuses_by_itself(need: str, refused: bool) -> None:
 def test_what_migrations_take_is_the_target_beside_the_source() -> None:
     source, target = launcher(node="node1"), launcher(node="node2", target_of=UID)
     view = observed(quota(), [vmim("Running")], [vmi("vm1", nodeName="node1")])
-    found = room(replace(view, pods=[source, target, pod("500m")]), POLICY, {})
+    found = room(replace(view, pods=[source, target, pod("500m")]), POLICY, NOTHING)
     assert found is not None
     assert format_resource_list({n: q for n, q in found.migrations.items() if n == "limits.cpu"}) == {
         "limits.cpu": "2"
@@ -87,17 +95,17 @@ def test_what_migrations_take_is_the_target_beside_the_source() -> None:
 def test_a_source_that_is_left_over_is_taken_off_too() -> None:
     source, main = launcher(node="node1"), launcher(node="node2", target_of=UID)
     view = observed(quota(), [vmim("Succeeded")], [vmi("vm1", nodeName="node2")])
-    found = room(replace(view, pods=[source, main]), POLICY, {})
+    found = room(replace(view, pods=[source, main]), POLICY, NOTHING)
     assert found is not None
     assert found.migrations["limits.cpu"] == Quantity.parse("2")
     ended = replace(view, pods=[launcher(node="node1", phase="Succeeded"), main])
-    found = room(ended, POLICY, {})
+    found = room(ended, POLICY, NOTHING)
     assert found is not None
     assert not found.migrations
 
 
 def test_without_a_readable_base_nothing_is_shared_out() -> None:
-    assert room(observed(quota(), limits="garbage"), POLICY, {}) is None
-    unlimited = room(observed(quota(), limits=""), POLICY, {})
+    assert room(observed(quota(), limits="garbage"), POLICY, NOTHING) is None
+    unlimited = room(observed(quota(), limits=""), POLICY, NOTHING)
     assert unlimited is not None
     assert not unlimited.short_by_count([], parse_resource_list({"limits.cpu": "99"}))

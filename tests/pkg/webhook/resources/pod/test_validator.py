@@ -237,3 +237,15 @@ async def test_switched_off_nothing_is_looked_at() -> None:
 
 async def test_when_the_api_server_does_not_answer_the_cache_decides() -> None:
     assert await allowed(validator(PaperView(state(), None)), pod("1"), pod("1m")) == [True, False]
+
+
+async def test_what_has_just_ended_is_not_waited_for() -> None:
+    """status.used follows a second later; the place is free."""
+    before = state(pod("1"), used="3")
+    view = PaperView(before, before)
+    checked = validator(view)
+    assert await allowed(checked, pod("1m")) == [False]
+    view.cached, view.live = state(used="3"), state(used="3")
+    view.looked.clear()
+    assert await allowed(checked, pod("1")) == [True]
+    assert view.looked == ["quota"]

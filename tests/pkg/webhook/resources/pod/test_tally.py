@@ -1,0 +1,47 @@
+"""Sums over pods, and the pods that are gone since."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from pkg.util.resource_list import format_resource_list
+from pkg.webhook.resources.pod.tally import ENDED, Tally
+from tests.pkg.controller.fakes import Clock
+from tests.pkg.util.resourcequota.world import quota
+from tests.pkg.webhook.resources.pod.pods import pod
+
+QUOTA = quota({"limits.cpu": "5", "secrets": "9"})
+
+
+def test_what_the_quota_limits_is_summed_up_over_the_pods_that_it_counts() -> None:
+    sums = Tally(Clock()).of(QUOTA, [pod("1"), pod("500m"), pod("2", phase="Succeeded")])
+    assert format_resource_list(sums.counted) == {"limits.cpu": "1500m"}
+    assert sums.ended == {}
+
+
+def test_a_pod_that_is_gone_or_over_has_ended_for_a_moment() -> None:
+    clock = Clock()
+    tally = Tally(clock)
+    gone, over, stays = pod("1"), pod("2", name="over"), pod("100m")
+    tally.of(QUOTA, [gone, over, stays])
+    sums = tally.of(QUOTA, [pod("2", name="over", phase="Succeeded"), stays])
+    assert format_resource_list(sums.counted) == {"limits.cpu": "100m"}
+    assert format_resource_list(sums.ended) == {"limits.cpu": "3"}
+    clock.now += ENDED / 2
+    assert format_resource_list(tally.of(QUOTA, [stays]).ended) == {"limits.cpu": "3"}
+    clock.now += ENDED / 2
+    assert tally.of(QUOTA, [stays]).ended == {}
+
+
+def test_quotas_do_not_know_of_each_other() -> None:
+    tally = Tally(Clock())
+    tally.of(QUOTA, [pod("1")])
+    other = quota({"limits.cpu": "5"})
+    other = replace(other, metadata=replace(other.metadata, name="other"))
+    assert tally.of(other, []).ended == {}
+
+
+def test_a_pod_that_changed_is_worked_out_anew() -> None:
+    tally = Tally(Clock())
+    assert format_resource_list(tally.of(QUOTA, [pod("1", name="grows")]).counted) == {"limits.cpu": "1"}
+    assert format_resource_list(tally.of(QUOTA, [pod("2", name="grows")]).counted) == {"limits.cpu": "2"}
