@@ -86,7 +86,9 @@ def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> 
     from rich.table import Table
     from rich.text import Text
 
-    made = Table(title=Text(title), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    made = Table(
+        title=Text(title), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False
+    )
     for column in columns:
         made.add_column(column.removesuffix("#"), justify="right" if column.endswith("#") else "left")
     for row in rows:

@@ -1,0 +1,247 @@
+"""`headroom status`, `explain` and `plan` against a scripted API server: what they ask, tables, JSON, errors."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from pkg.api import registry
+from pkg.api.meta import Object
+from pkg.cmd.reports import listed, shown
+from pkg.util.quantity import Quantity
+from tests.pkg.cmd.rig import Call, ThreadedServer, calls, kubeconfig_for, threaded_server
+from tests.pkg.util.resourcequota.pods import charged, launcher
+from tests.pkg.util.resourcequota.world import HARD, MARKS, quota, sentences, vmi, vmim
+from tests.scripted_server import GET, LIST, body, listing, status
+
+NS = "ns1"
+HERE = vmi(nodeName="node-1")
+SOURCE = launcher()
+REFUSED = vmim(refused=True, created="2026-01-01T11:58:00Z")
+NAMESPACE = {
+    "metadata": {
+        "name": NS,
+        "annotations": {
+            "field.cattle.io/resourceQuota": '{"limit":{"limitsCpu":"3000m","limitsMemory":"5000Mi"}}'
+        },
+    }
+}
+
+
+def raw(obj: Object) -> dict[str, Any]:
+    found: dict[str, Any] = msgspec.to_builtins(obj)
+    return found
+
+
+@pytest.fixture
+def server() -> Iterator[ThreadedServer]:
+    with threaded_server() as server:
+        yield server
+
+
+@pytest.fixture
+def call(
+    server: ThreadedServer, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> Call:
+    """A call with the server's kubeconfig; the terminal is none."""
+    plain = calls(capfd, monkeypatch)
+
+    def call(*arguments: str, **env: str) -> Any:
+        return plain(*arguments, "--kubeconfig", kubeconfig_for(server.server.url, tmp_path), **env)
+
+    return call
+
+
+@pytest.fixture
+def cluster(server: ThreadedServer) -> None:
+    """The seed's namespace with its VM, whose migration was refused before headroom came; a node, a halted VM."""
+    rq = charged(quota(HARD, MARKS), [SOURCE])
+    kubevirt = {
+        "metadata": {"name": "kubevirt", "namespace": "kubevirt"},
+        "spec": {"configuration": {"additionalGuestMemoryOverheadRatio": "1.5"}},
+        "status": {"phase": "Deployed"},
+    }
+    script = server.server
+    for namespace in ("", NS):
+        script.always(LIST, registry.RESOURCE_QUOTAS.path(namespace), listing([raw(rq)], "10"))
+        script.always(LIST, registry.VIRTUAL_MACHINE_INSTANCES.path(namespace), listing([raw(HERE)], "10"))
+        script.always(LIST, registry.PODS.path(namespace), listing([raw(SOURCE)], "10"))
+        script.always(LIST, registry.LIMIT_RANGES.path(namespace), listing([], "10"))
+    script.always(LIST, registry.NAMESPACES.path(), listing([NAMESPACE], "10"))
+    script.always(LIST, registry.VIRTUAL_MACHINE_INSTANCE_MIGRATIONS.path(), listing([raw(REFUSED)], "10"))
+    script.always(LIST, registry.KUBEVIRTS.path(), listing([kubevirt], "10"))
+    script.always(GET, registry.NAMESPACES.path(name=NS), body(NAMESPACE))
+    script.always(GET, registry.NODES.path(name="node-1"), body({"metadata": {"name": "node-1"}}))
+    halted = {"metadata": {"name": "halted", "namespace": NS}}
+    script.always(GET, registry.VIRTUAL_MACHINES.path(NS, "halted"), body(halted))
+
+
+READING = {"LIST", "GET"}
+
+
+@pytest.mark.usefixtures("cluster")
+@sentences(
+    {
+        "status": ["status"],
+        "status of a namespace": ["status", "-n", NS],
+        "explain": ["explain", f"{NS}/vm1"],
+        "plan": ["plan", "-n", NS, "--overhead-ratio", "4.5"],
+        "plan of a node": ["plan", "--evacuate", "node-1"],
+    }
+)
+def test_they_only_read_and_every_list_once(case: list[str], server: ThreadedServer, call: Call) -> None:
+    for output in ("table", "json"):
+        result = call(*case, "-o", output)
+        assert (result.code, result.err) == (0, "")
+    asked = [(seen.verb, seen.path) for seen in server.server.requests]
+    assert {verb for verb, _path in asked} <= {LIST, GET}
+    assert max(asked.count(each) for each in asked) == 2  # one in each of the two calls
+
+
+@pytest.mark.usefixtures("cluster")
+def test_status_as_a_table(call: Call) -> None:
+    out = call("status").out
+    assert "ns1/default-abc   kept by headroom" in out
+    (row,) = [line.split() for line in out.splitlines() if line.startswith("limits.memory")]
+    assert row == ["limits.memory", "4.9Gi", "0", "4.9Gi", "4.5Gi"]
+
+
+@pytest.mark.usefixtures("cluster")
+def test_status_as_json_is_one_document(call: Call) -> None:
+    (found,) = json.loads(call("status", "-o", "json").out)["quotas"]
+    assert found["resources"]["limits.memory"] == {
+        "base": "5000Mi",
+        "added": "0",
+        "hard": "5000Mi",
+        "used": "4797464313",
+    }
+
+
+@pytest.mark.usefixtures("cluster")
+def test_explain_as_a_table(call: Call) -> None:
+    out = call("explain", f"{NS}/vm1").out
+    assert out.startswith("ns1/vm1 waits for quota: migration-of-vm1 does not fit: default-abc lacks")
+    assert "headroom: raises limits.cpu from 3 to 5015m, limits.memory from 5000Mi to 10040344313" in out
+
+
+@pytest.mark.usefixtures("cluster")
+def test_explain_as_json(call: Call) -> None:
+    found = json.loads(call("explain", f"{NS}/vm1", HEADROOM_OUTPUT="json").out)
+    assert (found["verdict"], found["quotas"][0]["resources"]["limits.cpu"]["missing"]) == (
+        "waits for quota",
+        "1030m",
+    )
+
+
+@pytest.mark.usefixtures("cluster")
+def test_explain_a_vm_that_does_not_run(call: Call) -> None:
+    assert "halted not running: the VM does not run" in call("explain", f"{NS}/halted").out
+
+
+@pytest.mark.usefixtures("cluster")
+def test_plan_of_a_node_as_a_table(server: ThreadedServer, call: Call) -> None:
+    server.server.always(LIST, registry.VIRTUAL_MACHINE_INSTANCE_MIGRATIONS.path(), listing([], "10"))
+    out = call("plan", "--evacuate", "node-1", "--overhead-ratio", "4.5").out
+    assert "VMs of node node-1" in out
+    assert "fits at ratio 4.5" in out
+    (row,) = [line for line in out.splitlines() if line.startswith("ns1/vm1")]
+    assert row.split()[:5] == ["ns1/vm1", "node-1", "no", "no", "yes"]
+    assert "limits.memory 5.3Gi" in row
+    assert "all of them at once" in out
+
+
+@pytest.mark.usefixtures("cluster")
+def test_plan_says_which_vm_migrates_already(call: Call) -> None:
+    assert "migrates already" in call("plan", "-n", NS).out
+
+
+def test_no_quota_and_no_vm(server: ThreadedServer, call: Call) -> None:
+    server.server.always(GET, registry.NAMESPACES.path(name=NS), body(NAMESPACE))
+    assert call("status", "-n", NS).out == "no quota takes part in ns1\n"
+    assert call("plan", "-n", NS).out == "no VM runs there\n"
+
+
+WRONG: Mapping[str, tuple[list[str], int, str]] = {
+    "a namespace that is not there": (["status", "-n", "gone"], 1, "there is no Namespace gone"),
+    "a namespace that is not there, for plan": (["plan", "-n", "gone"], 1, "there is no Namespace gone"),
+    "a VM's namespace that is not there": (["explain", "gone/vm1"], 1, "there is no Namespace gone"),
+    "a VM that is not there": (
+        ["explain", "ns1/gone"],
+        1,
+        "there is no VirtualMachine gone in namespace ns1",
+    ),
+    "a node that is not there": (["plan", "--evacuate", "gone"], 1, "there is no Node gone"),
+    "a VM without namespace": (["explain", "vm1"], 2, "NAMESPACE/NAME"),
+    "a VM with too many parts": (["explain", "a/b/c"], 2, "NAMESPACE/NAME"),
+    "a VM with nothing after the slash": (["explain", "ns1/"], 2, "NAMESPACE/NAME"),
+    "a namespace that cannot be one": (["status", "-n", "A B"], 2, "namespace's name"),
+    "a ratio that is no number": (
+        ["plan", "-n", NS, "--overhead-ratio", "lots"],
+        2,
+        "1.0 to 10.0, not 'lots'",
+    ),
+    "a ratio out of range": (["plan", "-n", NS, "--overhead-ratio", "11"], 2, "1.0 to 10.0, not '11'"),
+    "a node that cannot be one": (["plan", "--evacuate", "a/b"], 2, "must be a node's name"),
+    "a plan of nothing": (["plan"], 2, "--namespace or --evacuate"),
+    "an output that there is not": (["status", "-o", "xml"], 2, "xml"),
+}
+
+
+@pytest.mark.usefixtures("cluster")
+@sentences(WRONG)
+def test_what_is_wrong_is_one_line(case: tuple[list[str], int, str], call: Call) -> None:
+    arguments, code, said = case
+    result = call(*arguments)
+    assert result.code == code
+    assert said in result.said_in_one_line()
+    assert result.out == ""
+
+
+@pytest.mark.usefixtures("cluster")
+def test_who_looks_after_one_namespace_needs_no_right_to_the_whole_cluster(
+    server: ThreadedServer, call: Call
+) -> None:
+    migrations = registry.VIRTUAL_MACHINE_INSTANCE_MIGRATIONS
+    server.server.always(LIST, migrations.path(), status(403, "Forbidden"))
+    server.server.always(LIST, migrations.path(NS), listing([raw(REFUSED)], "10"))
+    server.server.always(LIST, registry.KUBEVIRTS.path(), status(403, "Forbidden"))
+    server.server.always(LIST, registry.SETTINGS.path(), status(403, "Forbidden"))
+    assert "waits for quota" in call("explain", f"{NS}/vm1").out
+
+
+@pytest.mark.usefixtures("cluster")
+def test_who_may_not_even_list_its_quotas_is_told(server: ThreadedServer, call: Call) -> None:
+    server.server.always(
+        LIST, registry.RESOURCE_QUOTAS.path(NS), status(403, "Forbidden", "quotas are secret")
+    )
+    result = call("status", "-n", NS)
+    assert (result.code, result.said_in_one_line()) == (1, "quotas are secret")
+
+
+SHOWN = {
+    ("5000Mi", "limits.memory"): "4.9Gi",
+    ("4797464313", "requests.memory"): "4.5Gi",
+    ("500Mi", "memory"): "500.0Mi",
+    ("2Ti", "requests.storage"): "2.0Ti",
+    ("1000", "limits.memory"): "1k",
+    ("-4Gi", "limits.memory"): "-4.0Gi",
+    ("2015m", "limits.cpu"): "2015m",
+    ("5", "pods"): "5",
+    ("4Gi", "hugepages-2Mi"): "4.0Gi",
+}
+
+
+@pytest.mark.parametrize(("given", "text"), SHOWN.items())
+def test_quantities_for_people(given: tuple[str, str], text: str) -> None:
+    amount, resource = given
+    assert shown(Quantity.parse(amount), resource) == text
+
+
+def test_nothing_is_a_hyphen() -> None:
+    assert shown(None, "pods") == "-"
+    assert listed({}) == "-"
