@@ -1,7 +1,7 @@
 """The controllers, laid out as Harvester's `pkg/controller/master`.
 
 Promises: each package's `register.py` shows every dependency of its controllers on one screen; a ResourceQuota
-has one writer, `resourcequota/resourcequota_controller.py`, in a namespace with a migration budget `managedtenantquota/`, and
-everybody else only enqueues it.
+has one writer, `resourcequota/resourcequota_controller.py`, or `managedtenantquota/` in a namespace with a migration
+budget, and everybody else only enqueues it.
 Forbids: decisions in handlers. They observe, ask a pure function, and write what it says.
 """
