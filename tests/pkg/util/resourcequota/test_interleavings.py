@@ -76,7 +76,7 @@ class Interleavings(RuleBasedStateMachine):
         self.refused.clear()
 
     @precondition(lambda self: self._moves(over=False))
-    @rule(data=st.data(), steps=st.integers(1, 4))
+    @rule(data=st.data(), steps=st.integers(1, 10))
     def kubevirt_goes_on(self, data: st.DataObject, steps: int) -> None:
         self._go_on(data.draw(st.sampled_from(self._moves(over=False))), steps)
 
