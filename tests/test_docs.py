@@ -54,7 +54,18 @@ def test_every_command_exists() -> None:
 
 
 def test_every_flag_exists() -> None:
-    commands = ("controller", "webhook", "release", "delta", "quantity", "demo", "testcluster up")
+    commands = (
+        "controller",
+        "webhook",
+        "release",
+        "status",
+        "explain",
+        "plan",
+        "delta",
+        "quantity",
+        "demo",
+        "testcluster up",
+    )
     listed = "\n".join(help_of(*command.split()) for command in commands)
     for flag in flags_in(TEXT) - {"--strict", "--help"}:
         assert re.search(rf"(?<![\w-]){flag}(?![\w-])", listed), flag
