@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from pkg.api import registry
 from pkg.testcluster.cluster import Cluster
 from pkg.util import constants
 from pkg.util.quantity import Quantity
@@ -24,7 +23,7 @@ BASE = {"limits.cpu": Quantity.parse("3"), "limits.memory": Quantity.parse("5000
 
 @pytest.fixture(scope="module")
 def running(cluster: Cluster) -> Iterator[Headroom]:
-    with headroom(cluster, "controller", "--webhook", "--lock-limit", "3") as process:
+    with headroom(cluster, "controller", "--webhook", "--lock-limit", "4") as process:
         yield process
 
 
@@ -47,9 +46,9 @@ async def test_a_target_that_never_comes_ends_at_the_limit(cluster: Cluster, the
             event = await namespace.told("LockLimitReached", "VirtualMachineInstanceMigration")
             await namespace.told("LockLimitReached", BUDGETS.kind)
             await namespace.at_rest({"quota": hard})
-        assert "locked for 3 s" in event.message
+        assert "locked for 4 s" in event.message
         (lock,) = seen.locked
-        assert 2.5 < lock[1] - lock[0] < 6.0
+        assert 3.5 < lock[1] - lock[0] < 8.0
         assert await namespace.lock() is None
 
 
@@ -108,5 +107,4 @@ async def test_no_namespace_with_a_budget_is_labelled_for_the_reserve(there: Wor
     assert not await there.is_labelled(name)
     quota = await there.quota(name)
     assert constants.ANNOTATION_OWNER not in quota.annotations
-    assert json.dumps(dict(quota.annotations)).count("harvesterhci") == 0
-    assert registry.RESOURCE_QUOTAS.kind == "ResourceQuota"
+    assert "harvesterhci" not in json.dumps(dict(quota.annotations))

@@ -1,4 +1,4 @@
-"""The handler: the whole way, stale caches, foreign writers, and an end of the process after every single write."""
+"""The handler: the whole way, what people are told, and what keeps a namespace unlocked."""
 
 from __future__ import annotations
 
@@ -6,43 +6,13 @@ from typing import Any
 
 import pytest
 
-from pkg.client.errors import Conflict, Unreachable
+from pkg.client.errors import Unreachable
 from pkg.util.managedtenantquota.lock import lock_body, recognise
 from pkg.util.managedtenantquota.model import Policy
-from tests.pkg.controller.managedtenantquota.server import KEY, Cluster, Ended, Process
+from tests.pkg.controller.managedtenantquota.server import KEY, Cluster, Process
+from tests.pkg.controller.managedtenantquota.walk import CLOSING, OPENING, close_window, open_window
 from tests.pkg.util.managedtenantquota.paper import FULL, HOOK, RAISED, TWICE, budget, quota
 from tests.pkg.util.resourcequota.world import by_value
-
-OPENING = [
-    ("create", "validatingwebhookconfigurations"),
-    ("patch status", "virtualmachinemigrationresourcequotas"),
-    ("patch", "resourcequotas"),
-]
-CLOSING = [
-    ("patch", "resourcequotas"),
-    ("patch status", "virtualmachinemigrationresourcequotas"),
-    ("delete", "validatingwebhookconfigurations"),
-]
-
-
-@pytest.fixture
-def cluster() -> Cluster:
-    found = Cluster()
-    found.refuse()
-    return found
-
-
-async def open_window(cluster: Cluster, process: Process) -> None:
-    assert await process.settle() == 30.0
-    assert by_value(cluster.hard) == by_value(RAISED)
-
-
-async def close_window(cluster: Cluster, process: Process) -> None:
-    cluster.enforce()
-    cluster.admit()
-    await process.settle()
-    cluster.enforce()
-    await process.settle()
 
 
 async def test_a_migration_is_released_by_six_writes(cluster: Cluster) -> None:
@@ -200,123 +170,6 @@ async def test_what_another_installation_left_is_put_in_order() -> None:
     assert cluster.at_rest
 
 
-class TestStaleCaches:
-    """The caches suggest, the API server decides."""
-
-    async def test_caches_that_stand_still_cost_no_write_twice(self, cluster: Cluster) -> None:
-        process = Process(cluster)
-        cluster.lag()
-        for _ in range(6):
-            await process.look()
-            cluster.clock.now += 0.2
-        assert cluster.writes.made == OPENING
-        cluster.enforce()
-        cluster.admit()
-        for _ in range(3):
-            await process.look()
-        # By its caches there is nothing to close: nothing was ever opened.
-        assert cluster.writes.made == OPENING
-        cluster.catch_up()
-        cluster.enforce()
-        await process.settle()
-        cluster.enforce()
-        await process.settle()
-        assert cluster.at_rest
-
-    async def test_a_raised_quota_is_never_saved_as_the_original(self, cluster: Cluster) -> None:
-        process = Process(cluster)
-        await process.look()
-        cluster.lag()  # shows the lock, but not what follows
-        cluster.clock.now += 0.2
-        await process.look()
-        assert by_value(cluster.hard) == by_value(RAISED)
-        for _ in range(3):
-            await process.look()
-        (saved,) = cluster.status["originalBlockingResourceQuotas"]
-        assert saved == {"name": "quota", "spec": {"hard": FULL}}
-
-    async def test_a_status_that_is_not_seen_keeps_the_namespace_locked(self, cluster: Cluster) -> None:
-        process = Process(cluster)
-        await process.look()
-        cluster.lag()
-        cluster.clock.now += 0.2
-        await process.look()
-        cluster.enforce()
-        cluster.migrations.gone("ns1/migration-of-vm1")
-        await process.look()  # cached: locked, nothing saved, nothing wanted → unlock. Live: raised.
-        assert by_value(cluster.hard) == by_value(FULL)
-        assert cluster.locks.objects, "unlocked while admission goes by the raised limits"
-        cluster.enforce()
-        await process.settle()
-        assert cluster.at_rest
-
-    async def test_a_quota_that_is_not_seen_raised_is_restored_before_the_status_is_cleared(
-        self, cluster: Cluster
-    ) -> None:
-        process = Process(cluster)
-        await process.look()
-        cluster.quotas.lagging = True
-        cluster.clock.now += 0.2
-        await process.look()
-        cluster.migrations.gone("ns1/migration-of-vm1")
-        await process.look()
-        assert by_value(cluster.hard) == by_value(FULL)
-        cluster.enforce()
-        await process.settle()
-        assert cluster.at_rest
-
-
-class TestForeignWriters:
-    async def test_a_quota_that_changes_between_look_and_raise_is_looked_at_again(
-        self, cluster: Cluster
-    ) -> None:
-        process = Process(cluster)
-        await process.look()
-        cluster.clock.now += 0.2
-        bump = {"metadata": {"labels": {"of": "somebody"}}}
-        cluster.quotas.before.append(lambda: cluster.quotas.edited(KEY, bump))
-        with pytest.raises(Conflict):
-            await process.look()
-        await open_window(cluster, process)
-
-    async def test_a_status_that_changes_under_our_hands_is_not_overwritten(self, cluster: Cluster) -> None:
-        process = Process(cluster)
-        await process.look()
-        cluster.clock.now += 0.2
-        cluster.budgets.before.append(
-            lambda: cluster.budgets.edited("ns1/budget", {"metadata": {"labels": {"a": "b"}}})
-        )
-        with pytest.raises(Conflict):
-            await process.look()
-        assert cluster.hard == FULL
-        await open_window(cluster, process)
-
-    async def test_a_lock_that_somebody_deletes_closes_the_window(self, cluster: Cluster) -> None:
-        process = Process(cluster)
-        await open_window(cluster, process)
-        cluster.locks.gone("lock.ns1.com")
-        cluster.enforce()
-        await process.look()
-        assert by_value(cluster.hard) == by_value(FULL)
-
-    async def test_a_quota_that_is_deleted_meanwhile_hinders_nothing(self, cluster: Cluster) -> None:
-        process = Process(cluster)
-        await open_window(cluster, process)
-        cluster.quotas.gone(KEY)
-        await process.settle()
-        assert not cluster.locks.objects
-        assert not cluster.status
-
-    async def test_two_processes_do_not_get_into_each_others_way(self, cluster: Cluster) -> None:
-        one, other = Process(cluster), Process(cluster)
-        await open_window(cluster, one)
-        await other.settle()
-        assert cluster.writes.made == OPENING
-        await close_window(cluster, other)
-        await one.settle()
-        assert cluster.at_rest
-
-
 async def test_a_lock_whose_answer_was_lost_is_the_lock(cluster: Cluster) -> None:
     process = Process(cluster)
     cluster.locks.lagging = True
@@ -326,53 +179,6 @@ async def test_a_lock_whose_answer_was_lost_is_the_lock(cluster: Cluster) -> Non
     await process.look()
     cluster.catch_up()
     await open_window(cluster, process)
-
-
-WRITES = 6
-"""Of the whole way with one blocking quota; `test_the_writes_are_enumerated` counts them."""
-
-
-async def run(cluster: Cluster, process: Process, upto: int | None) -> None:
-    """Go the whole way, and end after `upto` writes."""
-    cluster.writes.left = upto
-    await open_window(cluster, process)
-    await close_window(cluster, process)
-
-
-async def test_the_writes_are_enumerated(cluster: Cluster) -> None:
-    await run(cluster, Process(cluster), None)
-    assert len(cluster.writes.made) == WRITES
-
-
-@pytest.mark.parametrize("number", range(1, WRITES + 1))
-@pytest.mark.parametrize("fate", ["the target came", "the migration is gone", "it waits still"])
-@pytest.mark.parametrize("downtime", [0.0, 40.0, 500.0])
-async def test_ended_after_any_write_and_started_again(number: int, fate: str, downtime: float) -> None:
-    cluster = Cluster()
-    cluster.refuse()
-    with pytest.raises(Ended):
-        await run(cluster, Process(cluster), number)
-    cluster.writes.left = None
-    cluster.clock.now += downtime
-    cluster.enforce()
-    admitted = len(cluster.pods.objects) > 1
-    if fate == "the target came" and not admitted:
-        cluster.admit()
-    if fate == "the migration is gone":
-        cluster.migrations.gone("ns1/migration-of-vm1")
-    process = Process(cluster)
-    for _ in range(3):
-        await process.settle()
-        cluster.enforce()
-    # Raised for longer than a lock may last, and no target came: then it is left alone for a while.
-    rests = number == len(OPENING) and downtime > Policy().lock_limit
-    if fate == "it waits still" and not admitted and not rests:
-        assert by_value(cluster.hard) == by_value(RAISED)
-        cluster.admit()
-        for _ in range(3):
-            await process.settle()
-            cluster.enforce()
-    assert cluster.at_rest
 
 
 async def test_a_clock_that_stands_still_is_no_reason_to_raise_early(cluster: Cluster) -> None:

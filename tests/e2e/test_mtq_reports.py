@@ -1,0 +1,50 @@
+"""`headroom status` and `headroom explain` in a namespace with a migration budget."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+
+from pkg.testcluster.cluster import Cluster
+from tests.e2e.conftest import frozen
+from tests.e2e.mtq_namespace import BUDGETS, made, parsed
+from tests.e2e.program import run
+from tests.e2e.webhook.processes import headroom
+from tests.e2e.webhook.world import World, until, world
+
+pytestmark = pytest.mark.cluster
+
+
+async def test_status_and_explain_cover_it(cluster: Cluster) -> None:
+    with headroom(cluster, "controller", "--webhook"):
+        async with world(cluster) as there:
+            await _reported(cluster, there)
+
+
+async def _reported(cluster: Cluster, there: World) -> None:
+    namespace = await made(there)
+    await namespace.quota({"limits.cpu": "8", "pods": "9"})
+    await namespace.machine()
+    hard = await namespace.fill()
+    await namespace.budget({"limits.cpu": "1"})
+    migration = await namespace.migrate()
+    await namespace.refused(migration)
+    asked = ("explain", f"{namespace.name}/vm1", "-o", "json", "--kubeconfig", str(cluster.kubeconfig))
+    explained = json.loads((await asyncio.to_thread(run, *asked)).stdout)
+    assert explained["verdict"] == "waits for quota"
+    assert "pods of quota quota: requested 1, used 1, limited 1" in explained["summary"]
+    with frozen(cluster, "kubevirt"):
+        enough = {"spec": {"additionalMigrationResources": {"pods": "1"}}}
+        await there.client.resource(BUDGETS).merge_patch("budget", enough, namespace.name)
+
+        async def raised() -> bool:
+            return await namespace.hard() != parsed(hard)
+
+        await until(raised, "the raise")
+        asked = ("status", "-n", namespace.name, "-o", "json", "--kubeconfig", str(cluster.kubeconfig))
+        (shown,) = json.loads((await asyncio.to_thread(run, *asked)).stdout)["budgets"]
+    assert shown["lock"]["for"] == "vm1"
+    assert [(each["quota"], each["original"]) for each in shown["raised"]] == [("quota", hard)]
+    await namespace.at_rest({"quota": hard})

@@ -1,0 +1,57 @@
+"""The process ends after every single write, and is started again."""
+
+from __future__ import annotations
+
+import pytest
+
+from pkg.util.managedtenantquota.model import Policy
+from tests.pkg.controller.managedtenantquota.server import Cluster, Ended, Process
+from tests.pkg.controller.managedtenantquota.walk import OPENING, close_window, open_window
+from tests.pkg.util.managedtenantquota.paper import RAISED
+from tests.pkg.util.resourcequota.world import by_value
+
+WRITES = 6
+"""Of the whole way with one blocking quota; `test_the_writes_are_enumerated` counts them."""
+
+
+async def run(cluster: Cluster, process: Process, upto: int | None) -> None:
+    """Go the whole way, and end after `upto` writes."""
+    cluster.writes.left = upto
+    await open_window(cluster, process)
+    await close_window(cluster, process)
+
+
+async def test_the_writes_are_enumerated(cluster: Cluster) -> None:
+    await run(cluster, Process(cluster), None)
+    assert len(cluster.writes.made) == WRITES
+
+
+@pytest.mark.parametrize("number", range(1, WRITES + 1))
+@pytest.mark.parametrize("fate", ["the target came", "the migration is gone", "it waits still"])
+@pytest.mark.parametrize("downtime", [0.0, 40.0, 500.0])
+async def test_ended_after_any_write_and_started_again(number: int, fate: str, downtime: float) -> None:
+    cluster = Cluster()
+    cluster.refuse()
+    with pytest.raises(Ended):
+        await run(cluster, Process(cluster), number)
+    cluster.writes.left = None
+    cluster.clock.now += downtime
+    cluster.enforce()
+    admitted = len(cluster.pods.objects) > 1
+    if fate == "the target came" and not admitted:
+        cluster.admit()
+    if fate == "the migration is gone":
+        cluster.migrations.gone("ns1/migration-of-vm1")
+    process = Process(cluster)
+    for _ in range(3):
+        await process.settle()
+        cluster.enforce()
+    # Raised for longer than a lock may last, and no target came: then it is left alone for a while.
+    rests = number == len(OPENING) and downtime > Policy().lock_limit
+    if fate == "it waits still" and not admitted and not rests:
+        assert by_value(cluster.hard) == by_value(RAISED)
+        cluster.admit()
+        for _ in range(3):
+            await process.settle()
+            cluster.enforce()
+    assert cluster.at_rest

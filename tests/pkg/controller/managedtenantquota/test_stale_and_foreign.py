@@ -1,0 +1,128 @@
+"""Caches that lag behind, and others who write meanwhile."""
+
+from __future__ import annotations
+
+import pytest
+
+from pkg.client.errors import Conflict
+from tests.pkg.controller.managedtenantquota.server import KEY, Cluster, Process
+from tests.pkg.controller.managedtenantquota.walk import OPENING, close_window, open_window
+from tests.pkg.util.managedtenantquota.paper import FULL, RAISED
+from tests.pkg.util.resourcequota.world import by_value
+
+
+class TestStaleCaches:
+    """The caches suggest, the API server decides."""
+
+    async def test_caches_that_stand_still_cost_no_write_twice(self, cluster: Cluster) -> None:
+        process = Process(cluster)
+        cluster.lag()
+        for _ in range(6):
+            await process.look()
+            cluster.clock.now += 0.2
+        assert cluster.writes.made == OPENING
+        cluster.enforce()
+        cluster.admit()
+        for _ in range(3):
+            await process.look()
+        # By its caches there is nothing to close: nothing was ever opened.
+        assert cluster.writes.made == OPENING
+        cluster.catch_up()
+        cluster.enforce()
+        await process.settle()
+        cluster.enforce()
+        await process.settle()
+        assert cluster.at_rest
+
+    async def test_a_raised_quota_is_never_saved_as_the_original(self, cluster: Cluster) -> None:
+        process = Process(cluster)
+        await process.look()
+        cluster.lag()  # shows the lock, but not what follows
+        cluster.clock.now += 0.2
+        await process.look()
+        assert by_value(cluster.hard) == by_value(RAISED)
+        for _ in range(3):
+            await process.look()
+        (saved,) = cluster.status["originalBlockingResourceQuotas"]
+        assert saved == {"name": "quota", "spec": {"hard": FULL}}
+
+    async def test_a_status_that_is_not_seen_keeps_the_namespace_locked(self, cluster: Cluster) -> None:
+        process = Process(cluster)
+        await process.look()
+        cluster.lag()
+        cluster.clock.now += 0.2
+        await process.look()
+        cluster.enforce()
+        cluster.migrations.gone("ns1/migration-of-vm1")
+        await process.look()  # cached: locked, nothing saved, nothing wanted → unlock. Live: raised.
+        assert by_value(cluster.hard) == by_value(FULL)
+        assert cluster.locks.objects, "unlocked while admission goes by the raised limits"
+        cluster.enforce()
+        await process.settle()
+        assert cluster.at_rest
+
+    async def test_a_quota_that_is_not_seen_raised_is_restored_before_the_status_is_cleared(
+        self, cluster: Cluster
+    ) -> None:
+        process = Process(cluster)
+        await process.look()
+        cluster.quotas.lagging = True
+        cluster.clock.now += 0.2
+        await process.look()
+        cluster.migrations.gone("ns1/migration-of-vm1")
+        await process.look()
+        assert by_value(cluster.hard) == by_value(FULL)
+        cluster.enforce()
+        await process.settle()
+        assert cluster.at_rest
+
+
+class TestForeignWriters:
+    async def test_a_quota_that_changes_between_look_and_raise_is_looked_at_again(
+        self, cluster: Cluster
+    ) -> None:
+        process = Process(cluster)
+        await process.look()
+        cluster.clock.now += 0.2
+        bump = {"metadata": {"labels": {"of": "somebody"}}}
+        cluster.quotas.before.append(lambda: cluster.quotas.edited(KEY, bump))
+        with pytest.raises(Conflict):
+            await process.look()
+        await open_window(cluster, process)
+
+    async def test_a_status_that_changes_under_our_hands_is_not_overwritten(self, cluster: Cluster) -> None:
+        process = Process(cluster)
+        await process.look()
+        cluster.clock.now += 0.2
+        cluster.budgets.before.append(
+            lambda: cluster.budgets.edited("ns1/budget", {"metadata": {"labels": {"a": "b"}}})
+        )
+        with pytest.raises(Conflict):
+            await process.look()
+        assert cluster.hard == FULL
+        await open_window(cluster, process)
+
+    async def test_a_lock_that_somebody_deletes_closes_the_window(self, cluster: Cluster) -> None:
+        process = Process(cluster)
+        await open_window(cluster, process)
+        cluster.locks.gone("lock.ns1.com")
+        cluster.enforce()
+        await process.look()
+        assert by_value(cluster.hard) == by_value(FULL)
+
+    async def test_a_quota_that_is_deleted_meanwhile_hinders_nothing(self, cluster: Cluster) -> None:
+        process = Process(cluster)
+        await open_window(cluster, process)
+        cluster.quotas.gone(KEY)
+        await process.settle()
+        assert not cluster.locks.objects
+        assert not cluster.status
+
+    async def test_two_processes_do_not_get_into_each_others_way(self, cluster: Cluster) -> None:
+        one, other = Process(cluster), Process(cluster)
+        await open_window(cluster, one)
+        await other.settle()
+        assert cluster.writes.made == OPENING
+        await close_window(cluster, other)
+        await one.settle()
+        assert cluster.at_rest
