@@ -11,7 +11,8 @@ from pkg.testcluster.cluster import Cluster
 from pkg.util.quantity import Quantity
 from tests.e2e.api import Api, Watch, eventually
 from tests.e2e.conftest import StartController
-from tests.e2e.headroom.scene import LASTING, Scene, hards
+from tests.e2e.headroom.amounts import hards
+from tests.e2e.headroom.scene import LASTING, Scene
 from tests.e2e.headroom.stage import Stage, stage
 from tests.e2e.tenant import COMPENSATION, by_value
 

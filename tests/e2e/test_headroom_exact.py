@@ -15,7 +15,8 @@ from pkg.testcluster.kubevirt.rendering import Rendering
 from pkg.util.quantity import ZERO, Quantity
 from tests.e2e.api import Api, Raw, eventually
 from tests.e2e.conftest import StartController, frozen
-from tests.e2e.headroom.scene import METER, Amounts, Scene, hards, minus, peak, plus
+from tests.e2e.headroom.amounts import Amounts, hards, minus, peak, plus
+from tests.e2e.headroom.scene import METER, Scene
 from tests.e2e.headroom.shapes import COUNTED, LIMITS, SHAPES, SIDECARS, SMALL_CONTAINERS, Shape
 from tests.e2e.headroom.stage import Stage, stage
 from tests.e2e.tenant import by_value

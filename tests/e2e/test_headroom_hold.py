@@ -11,7 +11,8 @@ import pytest
 from pkg.testcluster.cluster import Cluster
 from tests.e2e.api import Api, Watch, eventually
 from tests.e2e.conftest import StartController
-from tests.e2e.headroom.scene import Scene, ended_in, versioned_hards
+from tests.e2e.headroom.amounts import ended_in, versioned_hards
+from tests.e2e.headroom.scene import Scene
 from tests.e2e.headroom.stage import Stage, stage
 from tests.e2e.tenant import RESYNC, by_value
 

@@ -11,7 +11,8 @@ import pytest
 from pkg.testcluster.cluster import Cluster
 from tests.e2e.api import Api, eventually
 from tests.e2e.conftest import StartController
-from tests.e2e.headroom.scene import LASTING, Scene, hards, plus
+from tests.e2e.headroom.amounts import hards, plus
+from tests.e2e.headroom.scene import LASTING, Scene
 from tests.e2e.headroom.stage import Stage, stage
 from tests.e2e.tenant import by_value
 

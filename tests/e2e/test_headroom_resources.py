@@ -10,7 +10,8 @@ from pkg.testcluster.cluster import Cluster
 from pkg.util.quantity import Quantity
 from tests.e2e.api import Api, Raw, eventually
 from tests.e2e.conftest import StartController
-from tests.e2e.headroom.scene import LASTING, Amounts, Scene, hards, plus
+from tests.e2e.headroom.amounts import Amounts, hards, plus
+from tests.e2e.headroom.scene import LASTING, Scene
 from tests.e2e.headroom.shapes import SHAPES, Shape
 from tests.e2e.headroom.stage import Stage, stage
 from tests.e2e.tenant import by_value

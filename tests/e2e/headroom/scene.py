@@ -5,12 +5,11 @@ from __future__ import annotations
 import itertools
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from pkg.testcluster.rancher.limits import LIMIT_NAMES
-from pkg.util.quantity import ZERO, Quantity
 from tests.e2e.api import CORE, KUBEVIRT, Api, Raw, Watch, eventually
+from tests.e2e.headroom.amounts import Amounts, amounts, plus, ranchers
 from tests.e2e.headroom.shapes import Shape
 from tests.e2e.tenant import ANNOTATION, DEFAULT, by_value, entry_keys
 
@@ -23,10 +22,7 @@ LASTING = "Running=600"
 """phase_seconds of a migration that runs until the test hurries it."""
 FOR_GOOD = 2.5
 """Seconds after which a refusal counts as one that stays: headroom and KubeVirt answer within a few hundredths."""
-_RANCHERS = {name: rancher for rancher, name in LIMIT_NAMES.items()}
 _numbers = itertools.count(1)
-
-Amounts = dict[str, Quantity]
 
 
 class Scene:
@@ -127,11 +123,11 @@ class Scene:
 
     def wait_hard(self, hard: Mapping[str, Any], name: str = "", timeout: float = PATIENCE) -> None:
         self._wait(
-            lambda: self.hard(name) == _amounts(hard), lambda: f"{self.hard(name)} is not {hard}", timeout
+            lambda: self.hard(name) == amounts(hard), lambda: f"{self.hard(name)} is not {hard}", timeout
         )
 
     def wait_added(self, added: Mapping[str, Any], base: Mapping[str, Any], name: str = "") -> None:
-        self.wait_hard(plus(_amounts(base), _amounts(added)), name)
+        self.wait_hard(plus(amounts(base), amounts(added)), name)
 
     def watch(self) -> Watch:
         """Every version of the quotas from now on; the first are those that are there."""
@@ -295,66 +291,3 @@ class Scene:
         while not look():
             assert time.monotonic() < deadline, f"{self.name}: {why()}"
             time.sleep(0.03)
-
-
-def ranchers(limits: Mapping[str, Any]) -> str:
-    """Rancher's annotation that grants `limits`."""
-    granted: dict[str, Any] = {_RANCHERS[n]: str(q) for n, q in limits.items() if n in _RANCHERS}
-    extended = {name: str(quantity) for name, quantity in limits.items() if name not in _RANCHERS}
-    return json.dumps({"limit": {**granted, **({"extended": extended} if extended else {})}})
-
-
-def plus(one: Amounts, other: Amounts) -> Amounts:
-    """`one` with what `other` has of the same names added."""
-    return {name: amount + other.get(name, ZERO) for name, amount in one.items()}
-
-
-def minus(one: Amounts, other: Amounts) -> Amounts:
-    """What `one` has more than `other`, names of `one`."""
-    return {name: amount - other.get(name, ZERO) for name, amount in one.items()}
-
-
-def hards(versions: Watch, name: str = "") -> list[Amounts]:
-    """Each spec.hard that a quota had, in order; without a name, of Rancher's default."""
-    return [hard for _, hard in versioned_hards(versions, name)]
-
-
-def versioned_hards(versions: Watch, name: str = "") -> list[tuple[int, Amounts]]:
-    """Likewise, with the resourceVersion that brought it: one count for all objects of an API server."""
-    found: list[tuple[int, Amounts]] = []
-    for quota in _versions(versions, name):
-        hard = by_value(quota["spec"]["hard"])
-        if not found or found[-1][1] != hard:
-            found.append((int(quota["metadata"]["resourceVersion"]), hard))
-    return found
-
-
-def ended_in(pods: Watch, name: str) -> int:
-    """The resourceVersion in which a pod ceased to count."""
-    for event in list(pods.seen):
-        pod = event.object
-        over = event.type == "DELETED" or pod.get("status", {}).get("phase") in ("Succeeded", "Failed")
-        if pod["metadata"]["name"] == name and over:
-            return int(pod["metadata"]["resourceVersion"])
-    raise AssertionError(f"pod {name} still counts")
-
-
-def peak(versions: Watch, name: str) -> Amounts:
-    """The most that was ever used, of each resource."""
-    most: Amounts = {}
-    for quota in _versions(versions, name):
-        for resource, used in by_value(quota.get("status", {}).get("used", {})).items():
-            most[resource] = max(used, most.get(resource, ZERO))
-    return most
-
-
-def _versions(versions: Watch, name: str) -> Iterator[Raw]:
-    for event in list(versions.seen):
-        metadata = event.object["metadata"]
-        default = (metadata.get("labels") or {}).get(DEFAULT) == "true"
-        if event.type != "DELETED" and (metadata["name"] == name if name else default):
-            yield event.object
-
-
-def _amounts(resources: Mapping[str, Any]) -> Amounts:
-    return {name: q if isinstance(q, Quantity) else Quantity.parse(q) for name, q in resources.items()}
