@@ -1,0 +1,161 @@
+"""What the planner promises about a namespace on paper, whatever happened to it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+from pkg.util.quantity import ZERO, Quantity
+from pkg.util.resource_list import ResourceList, parse_resource_list, subtract, total
+from pkg.util.resourcequota.annotations import ENTRY_PREFIXES, entries
+from tests.pkg.util.resourcequota.paper_cluster import BrokenPromise, Cluster
+from tests.pkg.util.resourcequota.paper_objects import Move, side_of
+from tests.pkg.util.resourcequota.pods import EXACT
+from tests.pkg.util.resourcequota.world import COMPENSATION, MARKS, by_value
+
+RANCHERS = {"limitsCpu": "limits.cpu", "limitsMemory": "limits.memory", "pods": "pods"}
+BASES: list[dict[str, str]] = [
+    {"limitsCpu": "6", "limitsMemory": "13Gi", "pods": "5"},
+    {"limitsCpu": "3", "limitsMemory": "5000Mi", "pods": "2"},
+    {"limitsMemory": "20Gi", "pods": "9"},
+]
+MEMORY_AMOUNTS = ["1Gi", "7Gi", "50Gi"]
+RECORD, APPLIED = "headroom.harvesterhci.io/base", "headroom.harvesterhci.io/applied"
+
+
+class Promises:
+    """The namespace, what is known of its past, and the checks. Each raises BrokenPromise."""
+
+    def __init__(self) -> None:
+        self.cluster = Cluster()
+        self.own_base = Quantity.parse("9Gi")
+        self.last_base = BASES[0]
+        self.held_since: dict[str, float] = {}
+        """Since when, at the latest, the planner knows that all of a VM's migrations are over."""
+        self.beyond_since: dict[str, float] = {}
+        """Since when a VM has had pods beyond one side."""
+        self.default_is_edited = False
+        self.refused: set[str] = set()
+        """The migrations that were refused when the planner had last seen everything, and nobody disturbed since."""
+
+    def _moves(self, *, over: bool | None = None) -> list[Move]:
+        return [move for move in self.cluster.moves.values() if over is None or move.over is over]
+
+    def follow_people(self) -> None:
+        """Outside migrations what people write to a quota without Rancher is its base, once the planner sees it;
+        never what the planner wrote."""
+        rq = self.cluster.looked_at.pop("own", None)
+        if rq is None or rq.hard["requests.memory"] not in MEMORY_AMOUNTS:
+            return
+        added = any(key.startswith((*ENTRY_PREFIXES, COMPENSATION)) for key in rq.annotations)
+        applied = by_value(json.loads(rq.annotations.get(APPLIED, "{}")))
+        added |= applied == by_value({"requests.memory": rq.hard["requests.memory"]})
+        if RECORD not in rq.annotations or not added:
+            self.own_base = Quantity.parse(rq.hard["requests.memory"])
+
+    def check(self) -> None:
+        self._note_what_is_beyond_one_side()
+        if not self.cluster.base and not self.default_is_edited:
+            self._nothing_is_added_without_a_base()
+        for name in self.cluster.quotas:
+            base = self._base_of(name)
+            if base and not _garbage(self.cluster.quotas[name].annotations):
+                hard = parse_resource_list(self.cluster.quotas[name].hard)
+                self._never_below_what_pods_use(name, base, hard)
+                self._entries_are_exact(name, base)
+        pending = [move for move in self._moves(over=False) if move.phase == "Pending" and not move.abort]
+        waiting = [m for m in pending if m.refused and self.cluster.to_come(m)]
+        unreadable = any(_garbage(rq.annotations) for rq in self.cluster.quotas.values())
+        self.refused = set() if unreadable or not self.cluster.base else {m.name for m in waiting}
+        if self.refused:
+            self._whoever_was_refused_fits(pending)
+
+    def _base_of(self, name: str) -> ResourceList:
+        if name == "own":
+            return {"requests.memory": self.own_base}
+        return parse_resource_list({RANCHERS[key]: text for key, text in self.cluster.base.items()})
+
+    def _note_what_is_beyond_one_side(self) -> None:
+        beyond = [name for name in self.cluster.vms if self.cluster.beyond_one_side(name)]
+        self.beyond_since = {name: self.beyond_since.get(name, self.cluster.now) for name in beyond}
+        over = [n for n in beyond if not any(m.vm == n for m in self._moves(over=False))]
+        self.held_since = {name: self.held_since.get(name, self.cluster.now) for name in over}
+
+    def _hold_may_be_over(self, name: str) -> bool:
+        moves = [move for move in self.cluster.moves.values() if move.vm == name]
+        waited = self.cluster.now - self.beyond_since.get(name, self.cluster.now)
+        return all(move.over for move in moves) and waited >= EXACT.hold_limit
+
+    def _nothing_is_added_without_a_base(self) -> None:
+        hard = self.cluster.quotas["default"].hard
+        granted = {RANCHERS[key]: text for key, text in self.last_base.items()}
+        if by_value({name: hard[name] for name in granted}) != by_value(granted):
+            raise BrokenPromise(f"default: {hard} although the namespace grants nothing any longer")
+
+    def _never_below_what_pods_use(self, name: str, base: ResourceList, hard: ResourceList) -> None:
+        """The base is for one side of every VM, and for everything else; what is beyond comes on top."""
+        beyond = total(
+            self.cluster.beyond_one_side(vm) for vm in self.cluster.vms if not self._hold_may_be_over(vm)
+        )
+        for resource, limit in base.items():
+            if hard[resource] < limit:
+                raise BrokenPromise(f"{name}: {resource} is {hard[resource]}, below the base of {limit}")
+            if hard[resource] < limit + beyond.get(resource, ZERO):
+                raise BrokenPromise(f"{name}: {resource} is {hard[resource]}, below what pods use")
+
+    def _entries_are_exact(self, name: str, base: ResourceList) -> None:
+        """What a migration has, will have and has left behind, to the byte; nothing for a VM without any of it."""
+        annotations = self.cluster.quotas[name].annotations
+        for vm, machine in self.cluster.vms.items():
+            moves = [move for move in self.cluster.moves.values() if move.vm == vm]
+            earlier = any(move.vmi_uid != machine.uid for move in moves) or self._has_pods_of_an_earlier_vmi(
+                vm
+            )
+            unsettled = any(not m.over and (m.abort or m.phase in ("", "Running")) for m in moves)
+            key = f"harvesterhci.io/migrating-{vm}"
+            text = annotations.get(key)
+            claims = total([self.cluster.beyond_one_side(vm), *map(self.cluster.to_come, moves)])
+            exact = {n: q for n, q in claims.items() if n in base and q > ZERO}
+            stands = parse_resource_list(json.loads(text)) if text else {}
+            if key in self.cluster.memories[name].unexplained:  # somebody else's, before the quota was ours
+                continue
+            if self.cluster.now - self.held_since.get(vm, self.cluster.now) >= EXACT.hold_limit and stands:
+                raise BrokenPromise(f"{name}: {vm} is held beyond the limit")
+            if earlier or (unsettled and stands) or (not stands and self._hold_may_be_over(vm)):
+                continue
+            if stands != exact:
+                raise BrokenPromise(f"{name}: the entry of {vm} is {stands}, exact is {exact}")
+
+    def _has_pods_of_an_earlier_vmi(self, vm: str) -> bool:
+        uid = self.cluster.vms[vm].uid
+        launchers = [pod for _home, pod in self.cluster.sides(vm) if side_of(pod) == pod.uid]
+        return any(pod.labels["kubevirt.io/created-by"] != uid for pod in launchers)
+
+    def _whoever_was_refused_fits(self, pending: list[Move]) -> None:
+        """Together with all others that are still to come, whoever is first."""
+        needed = total(map(self.cluster.to_come, pending))
+        for name, rq in self.cluster.quotas.items():
+            free = subtract(parse_resource_list(rq.hard), self.cluster.used(name))
+            asked = {n for move in pending if move.refused for n in self.cluster.to_come(move)}
+            short = [
+                n
+                for n in free
+                if n in asked & needed.keys() & self._base_of(name).keys() and free[n] < needed[n]
+            ]
+            if short:
+                raise BrokenPromise(f"{name}: {short} is not enough for those that were refused")
+
+    def _nothing_is_left(self) -> None:
+        for name, marks in (("default", set(MARKS)), ("own", {RECORD})):
+            rq = self.cluster.quotas[name]
+            base = self._base_of(name)
+            if rq.annotations.keys() != marks:
+                raise BrokenPromise(f"{name}: annotations are left: {rq.annotations}")
+            hard = parse_resource_list(rq.hard)
+            if {n: hard[n] for n in base} != base:
+                raise BrokenPromise(f"{name}: {hard} is not the base {base}")
+
+
+def _garbage(annotations: Mapping[str, str]) -> bool:
+    """An entry that nobody can read: spec.hard is left alone until it goes."""
+    return any(entry.text == "{nope" for entry in entries(annotations))

@@ -1,0 +1,195 @@
+"""Nothing beyond the caps, nor more annotations than an object may have (issue 5: max-extra, 200 KiB)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from pkg.api.core import Pod
+from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
+from pkg.util.resourcequota.annotations import entries
+from pkg.util.resourcequota.planner import plan
+from tests.pkg.util.resourcequota.pods import EXACT, after, launcher, namespace
+from tests.pkg.util.resourcequota.world import (
+    COMPENSATION,
+    HARD,
+    MARKS,
+    by_name,
+    by_uid,
+    by_value,
+    quota,
+    sentences,
+    vmi,
+    vmim,
+)
+
+MAX_EXTRA = "headroom.harvesterhci.io/max-extra"
+HERE = vmi(nodeName="node-1")
+SOURCE = launcher()
+POD = '{"limits.cpu":"2015m","limits.memory":"4797464313"}'
+ONE_MORE = {"limits.cpu": "5015m", "limits.memory": str(5000 * 1024**2 + 4797464313)}
+TWO_MORE = {"limits.cpu": "7030m", "limits.memory": str(5000 * 1024**2 + 2 * 4797464313)}
+
+
+# ---- max-extra -----------------------------------------------------------------------------------------------
+
+
+def moving(
+    count: int,
+) -> tuple[list[VirtualMachineInstanceMigration], list[VirtualMachineInstance], list[Pod]]:
+    """VMs whose migrations began one after another, the last VM's first."""
+    names = [f"vm{number}" for number in range(count)]
+    migrations = [
+        vmim(vm=name, created=f"2026-01-01T00:00:{count - number:02}Z") for number, name in enumerate(names)
+    ]
+    instances = [vmi(name, nodeName="node-1") for name in names]
+    return migrations, instances, [launcher(instance) for instance in instances]
+
+
+ROOM_FOR_ONE = '{"limits.memory":"5Gi"}'
+ROOM_FOR_TWO = '{"limits.cpu":"4030m"}'
+
+
+@dataclass(frozen=True)
+class Capped:
+    """The caps of the quota and of its namespace, and which of three VMs get an entry."""
+
+    quota: str
+    namespace: str
+    entered: Sequence[str]
+
+
+CAPPED = {
+    "no cap": Capped("", "", ["vm0", "vm1", "vm2"]),
+    "the quota's cap: the oldest migration first": Capped(ROOM_FOR_ONE, "", ["vm2"]),
+    "the namespace's cap likewise": Capped("", ROOM_FOR_ONE, ["vm2"]),
+    "room for two, to the milli": Capped(ROOM_FOR_TWO, "", ["vm1", "vm2"]),
+    "the smaller of both": Capped(ROOM_FOR_TWO, ROOM_FOR_ONE, ["vm2"]),
+    "no room at all": Capped('{"limits.memory":"0"}', "", []),
+    "a cap of what is not counted": Capped('{"pods":"0"}', "", ["vm0", "vm1", "vm2"]),
+    "a cap that is garbage": Capped("lots", "", []),
+}
+
+
+@sentences(CAPPED)
+def test_max_extra(case: Capped) -> None:
+    migrations, instances, pods = moving(3)
+    annotations = {**MARKS, **({MAX_EXTRA: case.quota} if case.quota else {})}
+    found, made = after(
+        namespace(quota(HARD, annotations), migrations, pods, instances, max_extra=case.namespace)
+    )
+    assert sorted(entry.target.value for entry in entries(found.annotations)) == list(case.entered)
+    assert [problem.reason for problem in made.problems] == ["MaxExtraReached"] * (3 - len(case.entered))
+
+
+def test_a_migration_that_waits_for_a_cap_gets_its_room_when_another_is_over() -> None:
+    migrations, instances, pods = moving(2)
+    first, made = after(namespace(quota(HARD, MARKS), migrations, pods, instances, max_extra=ROOM_FOR_ONE))
+    assert "VM vm0 waits: limits.memory would be raised by 9594928626, max-extra is 5Gi" in str(
+        made.problems[0]
+    )
+    second, _made = after(
+        namespace(first, [migrations[0], vmim("Succeeded", "vm1")], pods, instances, max_extra=ROOM_FOR_ONE)
+    )
+    assert [entry.target.value for entry in entries(second.annotations)] == ["vm0"]
+
+
+def test_a_cap_that_comes_later_takes_nothing_away_from_who_has_it() -> None:
+    migrations, instances, pods = moving(2)
+    first, _made = after(namespace(quota(HARD, MARKS), migrations, pods, instances))
+    assert not plan(namespace(first, migrations, pods, instances, max_extra=ROOM_FOR_ONE), EXACT)
+
+
+def test_an_older_migration_does_not_push_out_one_that_has_its_room() -> None:
+    migrations, instances, pods = moving(2)
+    with_vm0 = quota(ONE_MORE, {**MARKS, by_name("vm0"): POD})
+    found, _made = after(namespace(with_vm0, migrations, pods, instances, max_extra=ROOM_FOR_ONE))
+    assert [entry.target.value for entry in entries(found.annotations)] == ["vm0"]
+
+
+def arrived() -> tuple[VirtualMachineInstance, Pod]:
+    """vm1 lives in its target already, which its migration does not say yet; its source has ended."""
+    return vmi("vm1", nodeName="node-2"), launcher(
+        vmi("vm1"), node="node-2", migration=vmim("Running", "vm1")
+    )
+
+
+STANDING: Mapping[str, tuple[Mapping[str, str], Sequence[str]]] = {
+    "that of a VM which has arrived": ({by_name("vm1"): POD}, ["vm1"]),
+    "a foreign one in its grace": ({by_name("vm1"): POD, by_uid("gone"): POD}, ["gone", "vm1"]),
+    "not one of ours that nobody needs": ({by_name("gone"): POD}, ["vm0"]),
+}
+
+
+@sentences(STANDING)
+def test_entries_that_stand_count_for_the_cap(case: tuple[Mapping[str, str], Sequence[str]]) -> None:
+    """vm0 asks for room beside them, and the cap is for one."""
+    annotations, left = case
+    migrations, instances, pods = moving(1)
+    there, target = arrived()
+    seen = namespace(
+        quota(ONE_MORE, {**MARKS, **annotations}),
+        [*migrations, vmim("Running", "vm1")],
+        [*pods, target],
+        [*instances, there],
+        max_extra=ROOM_FOR_ONE,
+    )
+    found, _made = after(seen)
+    names = [entry.target.value.removeprefix("uid-") for entry in entries(found.annotations)]
+    assert sorted(names) == list(left)
+
+
+def test_a_compensation_that_stands_counts_for_the_cap() -> None:
+    _migrations, instances, pods = moving(2)
+    with_vm1 = quota(
+        {"limits.cpu": "5015m", "limits.memory": str(5000 * 1024**2 + 4797464313 + 2**30)},
+        {**MARKS, by_name("vm1"): POD, COMPENSATION: '{"limits.memory":"1Gi"}'},
+        used={"limits.cpu": "4015m", "limits.memory": str(6 * 2**30)},
+    )
+    refused = [vmim(vm="vm0"), vmim(vm="vm1", refused=True)]
+    for cap, entered in (("9900Mi", ["vm1"]), ("10300Mi", ["vm0", "vm1"])):
+        found, _made = after(
+            namespace(with_vm1, refused, pods, instances, max_extra=f'{{"limits.memory":"{cap}"}}')
+        )
+        assert [entry.target.value for entry in entries(found.annotations)] == entered
+
+
+def test_a_compensation_keeps_to_the_cap_too() -> None:
+    tight = '{"limit":{"limitsCpu":"100","limitsMemory":"4Gi"}}'
+    refused = namespace(
+        quota({"limits.cpu": "100", "limits.memory": "4Gi"}, MARKS),
+        [vmim(refused=True)],
+        [SOURCE],
+        [HERE],
+        limits=tight,
+        max_extra='{"limits.memory":"4797464313"}',
+    )
+    found, made = after(refused)
+    assert COMPENSATION not in found.annotations
+    assert [problem.reason for problem in made.problems] == ["MaxExtraReached"]
+    assert "compensation for vm1" in str(made.problems[0])
+    freed, _made = after(replace(refused, max_extra='{"limits.memory":"10Gi"}'))
+    assert COMPENSATION in freed.annotations
+
+
+# ---- the annotations' size -----------------------------------------------------------------------------------
+
+
+def test_past_200_kib_migrations_wait_and_nothing_is_lost() -> None:
+    """Somebody else's annotation leaves room for two entries."""
+    migrations, instances, pods = moving(3)
+    entry_size = len(by_name("vm0")) + len(POD)
+    others = 200 * 1024 - sum(len(k) + len(v) for k, v in MARKS.items()) - len("note") - 2 * entry_size
+    crowded = quota(HARD, {**MARKS, "note": "x" * others})
+    found, made = after(namespace(crowded, migrations, pods, instances))
+    assert sorted(entry.target.value for entry in entries(found.annotations)) == ["vm1", "vm2"]
+    assert [problem.reason for problem in made.problems] == ["TooManyMigrations"]
+    assert "migration of VM vm0 waits" in str(made.problems[0])
+    assert by_value(found.hard) == by_value(TWO_MORE)
+    then, _made = after(namespace(found, [*migrations[:2], vmim("Failed", "vm2")], pods, instances))
+    assert sorted(entry.target.value for entry in entries(then.annotations)) == ["vm0", "vm1"]
+
+
+def test_an_entry_that_stands_stays_although_the_annotations_are_too_large() -> None:
+    huge = quota(ONE_MORE, {**MARKS, by_name(): POD, "note": "x" * 210 * 1024})
+    assert not plan(namespace(huge, [vmim("Running")], [SOURCE], [HERE]), EXACT)

@@ -1,0 +1,73 @@
+"""Shapes of VMs whose launcher pods KubeVirt renders differently, and quotas that make a difference to them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import pytest
+
+from pkg.api.core import ResourceQuotaSpec
+from pkg.api.kubevirt import KubeVirtConfiguration, VirtualMachineInstance
+from tests.pkg.util.resourcequota.pods import machine
+from tests.pkg.util.resourcequota.world import vmi
+
+USUAL = KubeVirtConfiguration()
+SEED = vmi()
+UNSCOPED = ResourceQuotaSpec(hard={"limits.cpu": "10", "limits.memory": "100Gi"})
+REQUESTS_ONLY = ResourceQuotaSpec(hard={"requests.memory": "100Gi"})
+ALL_MEMORY = ("memory", "requests.memory", "limits.memory")
+
+
+def shape(
+    limits: Mapping[str, str] | None, requests: Mapping[str, str], **domain: Any
+) -> VirtualMachineInstance:
+    resources: dict[str, Any] = {"requests": dict(requests)}
+    if limits is not None:
+        resources["limits"] = dict(limits)
+    cpu = {"cores": 2, "sockets": 1, "threads": 1}
+    more = {key: domain.pop(key) for key in ("volumes", "priorityClassName") if key in domain}
+    return machine({"cpu": cpu, "resources": resources, **domain}, **more)
+
+
+LIMITED = {"cpu": "2", "memory": "4Gi"}
+SHAPES: dict[str, VirtualMachineInstance] = {
+    "the seed's VM": vmi(),
+    "a VM without memory limit": shape({"cpu": "2"}, {"memory": "2730Mi"}),
+    "a VM without any limit": shape(None, {"memory": "2730Mi"}),
+    "a VM with huge pages": shape(
+        LIMITED, {"memory": "4Gi"}, memory={"guest": "3996Mi", "hugepages": {"pageSize": "2Mi"}}
+    ),
+    "a VM with huge pages and no limits": shape(
+        None, {"memory": "2Gi"}, memory={"guest": "2Gi", "hugepages": {"pageSize": "1Gi"}}
+    ),
+    "a VM whose request is its limit": shape(LIMITED, {}),
+    "a VM that says only its guest's memory": shape(None, {}, memory={"guest": "3Gi"}),
+    "a VM with CPUs of its own": shape(
+        {"cpu": "2", "memory": "4Gi"},
+        {"cpu": "2", "memory": "4Gi"},
+        cpu={"cores": 2, "sockets": 1, "threads": 1, "dedicatedCpuPlacement": True},
+    ),
+    "a VM whose overhead is overcommitted": machine(
+        {
+            "cpu": {"cores": 2},
+            "resources": {"limits": LIMITED, "requests": {"memory": "1Gi"}, "overcommitGuestOverhead": True},
+        }
+    ),
+    "a VM with a device and a container disk": shape(
+        LIMITED,
+        {"memory": "2730Mi"},
+        devices={"gpus": [{"name": "g", "deviceName": "nvidia.com/A100"}]},
+        volumes=[{"name": "disk", "containerDisk": {"image": "i"}}],
+    ),
+    "a large VM": shape({"cpu": "32", "memory": "260Gi"}, {"memory": "256Gi"}),
+}
+QUOTAS = {"limits of cpu and memory": UNSCOPED, "requests only": REQUESTS_ONLY}
+
+
+def limited_of(spec: ResourceQuotaSpec) -> Collection[str]:
+    return [name for name in ("cpu", "memory") if f"limits.{name}" in (spec.hard or {})]
+
+
+shapes = pytest.mark.parametrize("instance", list(SHAPES.values()), ids=list(SHAPES))
+quotas = pytest.mark.parametrize("spec", list(QUOTAS.values()), ids=list(QUOTAS))
