@@ -14,7 +14,7 @@ from pkg.util.names import migrating_key
 from pkg.util.quantity import ZERO, Quantity
 from pkg.util.resource_list import ResourceList, marshal, maximum, parse_resource_list, subtract, total
 from pkg.util.resourcequota import entry_rules
-from pkg.util.resourcequota.annotations import Journal
+from pkg.util.resourcequota.annotations import Entry, Journal
 from pkg.util.resourcequota.calculator import (
     difference,
     limits_are_empty,
@@ -120,11 +120,7 @@ class _Planning:
             self.observed.memory.unexplained
         )  # found when the quota was taken over, and perhaps never applied
         ours = [e for e in self.journal.entries() if e.target.kind != "uid" and e.key not in foreign]
-        try:
-            added = total([*(entry.resources for entry in ours), self.journal.compensation])
-        except InvalidEntry as exc:
-            self.problems.append(exc)
-            return
+        added = total([*map(self._readable, ours), self._standing_compensation()])
         for entry in ours:
             self.journal.remove(entry.key)
         self.journal.remove(constants.ANNOTATION_MIGRATING_COMPENSATION)
@@ -242,6 +238,14 @@ class _Planning:
             self.journal.remove(constants.ANNOTATION_APPLIED)
         else:
             self.journal.put(constants.ANNOTATION_APPLIED, wanted)
+
+    def _readable(self, entry: Entry) -> Mapping[str, Quantity]:
+        """What an entry adds: garbage has never added anything."""
+        try:
+            return entry.resources
+        except InvalidEntry as exc:
+            self.problems.append(exc)
+            return {}
 
     def _standing_compensation(self) -> Mapping[str, Quantity]:
         """Garbage counts as none: it is ours to write."""

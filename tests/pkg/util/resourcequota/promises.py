@@ -121,6 +121,8 @@ class Promises:
                 continue
             if self.cluster.now - self.held_since.get(vm, self.cluster.now) >= EXACT.hold_limit and stands:
                 raise BrokenPromise(f"{name}: {vm} is held beyond the limit")
+            if f"harvesterhci.io/migratingUID-{machine.uid}" in annotations and stands:
+                raise BrokenPromise(f"{name}: {vm} counts twice")
             if earlier or (unsettled and stands) or (not stands and self._hold_may_be_over(vm)):
                 continue
             if stands != exact:

@@ -174,11 +174,21 @@ class Interleavings(RuleBasedStateMachine, Promises):
 
     @rule(
         name=st.sampled_from(["default", "own"]),
-        key=st.sampled_from(["migratingUID-gone", "migrating-gone", "migrating-a", "migratingCompensation"]),
+        key=st.sampled_from(
+            [
+                "migratingUID-gone",
+                "migratingUID-of-a",
+                "migrating-gone",
+                "migrating-a",
+                "migratingCompensation",
+            ]
+        ),
         text=st.sampled_from([ENTRY, "{nope"]),
     )
     def somebody_writes_an_entry(self, name: str, key: str, text: str) -> None:
         self.default_is_edited |= name == "default"
+        if "a" in self.cluster.vms:
+            key = key.replace("of-a", self.cluster.vms["a"].uid)
         self.cluster.write(name, {}, {f"harvesterhci.io/{key}": text})
         self.refused.clear()
 

@@ -154,6 +154,14 @@ def test_a_namespace_without_annotation_whose_quota_was_not_ours_is_left_alone()
     assert made.annotations == MARKS
 
 
+def test_an_entry_that_is_garbage_goes_with_the_same_patch() -> None:
+    before = quota(ONE_MORE, {**OURS, by_name("vm2"): "{nope"})
+    found, made = after(namespace(before, [], [SOURCE], [HERE], limits=""))
+    assert found.annotations == MARKS
+    assert by_value(found.hard) == by_value(HARD)
+    assert [problem.reason for problem in made.problems] == ["InvalidMigratingEntry"]
+
+
 def test_nothing_is_taken_below_zero() -> None:
     """Somebody else has lowered spec.hard already."""
     before = quota({"limits.cpu": "1", "limits.memory": "1Gi"}, OURS)
