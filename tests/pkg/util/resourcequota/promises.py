@@ -54,7 +54,7 @@ class Promises:
             self.own_base = Quantity.parse(rq.hard["requests.memory"])
 
     def check(self) -> None:
-        self._note_what_is_beyond_one_side()
+        self._note_what_is_held()
         if not self.cluster.base and not self.default_is_edited:
             self._nothing_is_added_without_a_base()
         for name in self.cluster.quotas:
@@ -75,10 +75,13 @@ class Promises:
             return {"requests.memory": self.own_base}
         return parse_resource_list({RANCHERS[key]: text for key, text in self.cluster.base.items()})
 
-    def _note_what_is_beyond_one_side(self) -> None:
+    def note_what_is_beyond_one_side(self) -> None:
+        """Whether the planner sees it or not."""
         beyond = [name for name in self.cluster.vms if self.cluster.beyond_one_side(name)]
         self.beyond_since = {name: self.beyond_since.get(name, self.cluster.now) for name in beyond}
-        over = [n for n in beyond if not any(m.vm == n for m in self._moves(over=False))]
+
+    def _note_what_is_held(self) -> None:
+        over = [n for n in self.beyond_since if not any(m.vm == n for m in self._moves(over=False))]
         self.held_since = {name: self.held_since.get(name, self.cluster.now) for name in over}
 
     def _hold_may_be_over(self, name: str) -> bool:

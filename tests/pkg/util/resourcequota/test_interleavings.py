@@ -216,6 +216,7 @@ class Interleavings(RuleBasedStateMachine, Promises):
 
     @invariant()
     def the_planner_keeps_its_promises(self) -> None:
+        self.note_what_is_beyond_one_side()
         if not self.awake:
             return
         for _ in range(3):
