@@ -18,6 +18,13 @@ from pkg.demo.play import Wishes
 from pkg.testcluster.errors import StartError
 
 PROGRAM = [sys.executable, "-c", "from pkg.cmd.main import main; main()"]
+INTERRUPTIBLE = [
+    sys.executable,
+    "-c",
+    "import signal; signal.signal(signal.SIGINT, signal.default_int_handler);"
+    "from pkg.cmd.main import main; main()",
+]
+"""The same where the tests run in the background, whose programs a shell starts deaf to SIGINT."""
 
 
 @pytest.fixture
@@ -163,7 +170,7 @@ def test_ended_in_the_middle_it_leaves_nothing_behind(
     number: signal.Signals, code: int, tmp_path: Path
 ) -> None:
     with subprocess.Popen(
-        [*PROGRAM, "demo", "--speed", "10"],
+        [*INTERRUPTIBLE, "demo", "--speed", "10"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -184,7 +191,7 @@ def test_ended_in_the_middle_it_leaves_nothing_behind(
 @pytest.mark.cluster
 def test_when_nobody_reads_any_more_it_ends(tmp_path: Path) -> None:
     with subprocess.Popen(
-        [*PROGRAM, "demo", "--speed", "10"],
+        [*INTERRUPTIBLE, "demo", "--speed", "10"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
