@@ -297,7 +297,7 @@ class _Planning:
         One that is seen before the room was made is real. Afterwards KubeVirt may just have created the target
         pod: status.used counts it already while the condition still says refused. That passes by itself.
         """
-        if difference(self.quota.hard, applied):
+        if any(quantity_of(self.quota.hard, name) < limit for name, limit in applied.items()):
             return True
         since = self.observed.memory.short_since
         self.short_since = self.observed.now if since is None else since
