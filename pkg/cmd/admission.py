@@ -14,7 +14,7 @@ from ssl import SSLContext
 from urllib.parse import urlsplit
 
 from pkg.api.core import ResourceQuota
-from pkg.api.registry import SECRETS
+from pkg.api.registry import PODS, SECRETS
 from pkg.client.client import Client
 from pkg.client.config import ClientConfig
 from pkg.client.errors import ConfigError
@@ -29,6 +29,7 @@ from pkg.webhook.certificate_files import CertificateFiles
 from pkg.webhook.certificate_secret import SharedCertificates
 from pkg.webhook.configurations import Endpoint, mutating
 from pkg.webhook.live_context import server_context
+from pkg.webhook.namespace_pods import NamespacePods
 from pkg.webhook.options import KUBEVIRT_USERS, RANCHER_USERS, FailurePolicy, Options, QuotaGuard
 from pkg.webhook.register import hooks
 from pkg.webhook.registration import Registrar
@@ -113,7 +114,8 @@ async def admission_server(
         return observer.observe(quota, time.time(), Memory())
 
     quotas = management.resource_quotas.cache()
-    view = View(client, observe, caches.namespaces, quotas, caches.pods, caches.migrations)
+    pods = NamespacePods(client.resource(PODS))
+    view = View(client, observe, caches.namespaces, quotas, pods, caches.migrations)
     namespace = flags.namespace or config.namespace
     endpoint = _endpoint(flags, namespace)
     options = flags.options(await own_user(client))
@@ -124,6 +126,7 @@ async def admission_server(
         context,
         Registrar(client, endpoint, options) if flags.register else None,
         synced=management.wait_for_sync,
+        stopped=pods.close,
     )
 
 

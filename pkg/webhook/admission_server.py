@@ -16,8 +16,8 @@ log = logging.getLogger(__name__)
 
 
 class AdmissionServer:
-    """`start`, and `stop` at the end. `synced` returns when the caches have; only then the webhooks are registered,
-    for before that nobody could be answered."""
+    """`start`, and `stop` at the end, when `stopped` is called too. `synced` returns when the caches have; only then
+    the webhooks are registered, for before that nobody could be answered."""
 
     def __init__(
         self,
@@ -27,12 +27,14 @@ class AdmissionServer:
         registrar: Registrar | None,
         *,
         synced: Callable[[], Awaitable[object]],
+        stopped: Callable[[], Awaitable[None]] | None = None,
         poll: float = POLL_SECONDS,
     ) -> None:
         self._server = WebhookServer(hooks, context)
         self._certificates = certificates
         self._upkeep = Upkeep(certificates, registrar, poll=poll)
         self._synced = synced
+        self._stopped = stopped
         self._task: asyncio.Task[None] | None = None
         self._registered = False
 
@@ -54,6 +56,8 @@ class AdmissionServer:
             task.cancel()
             await asyncio.wait([task])
         await self._server.close()
+        if self._stopped is not None:
+            await self._stopped()
 
     def unready(self) -> list[str]:
         """What is missing until calls can be answered, a line each."""

@@ -24,6 +24,7 @@ from pkg.client.errors import ApiError, NotFound
 from pkg.generic.cache_reader import CacheReader
 from pkg.util import constants
 from pkg.util.resourcequota.planner import Observed
+from pkg.webhook.namespace_pods import NamespacePods
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +48,7 @@ class View:
         observe: Observe,
         namespaces: CacheReader[Namespace],
         quotas: CacheReader[ResourceQuota],
-        pods: CacheReader[Pod],
+        pods: NamespacePods,
         migrations: CacheReader[VirtualMachineInstanceMigration],
     ) -> None:
         self._client = client
@@ -73,8 +74,9 @@ class View:
         """Every quota of a namespace."""
         return self._quotas.list(namespace)
 
-    def pods(self, namespace: str) -> list[Pod]:
-        return self._pods.list(namespace)
+    async def pods(self, namespace: str) -> list[Pod] | None:
+        """Every pod of a namespace that holds room, as a watch has brought them; None while that has only begun."""
+        return await self._pods.of(namespace)
 
     def migrations(self, namespace: str) -> Sequence[VirtualMachineInstanceMigration]:
         return self._cached_migrations.list(namespace)

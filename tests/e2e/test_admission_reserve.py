@@ -113,8 +113,8 @@ async def test_a_tenant_never_gets_a_byte_of_the_added_room(cluster: Cluster, th
     assert set(done) == {"Succeeded"}, what
     assert not witness.refusals, "\n".join([what, *witness.refusals[:3]])
     assert tenant.refused_by_reserve > 100, what
-    # It had all of the base, and nothing else.
-    assert witness.most_of_tenants["limits.cpu"] == FREE, what
+    # It had the base, and nothing else. (Its last place may be gone again before quota has noticed a pod's end.)
+    assert FREE - Quantity.parse(_POD) <= witness.most_of_tenants["limits.cpu"] <= FREE, what
 
 
 async def test_without_the_reserve_the_theft_shows(cluster: Cluster, there: World) -> None:

@@ -26,8 +26,12 @@ from pkg.util.resourcequota.participation import is_off, takes_part
 
 log = logging.getLogger(__name__)
 
-SETTLE = 0.1
-"""Seconds from the label to the raise: every API server knows by then, and pods it let through have been counted."""
+SETTLE = 0.25
+"""Seconds from the label to the raise, at least: every API server knows by then, and pods that it let through have been
+counted."""
+SETTLE_FACTOR = 10.0
+"""The same in times of what writing the label took: on a busy API server pods are on their way for longer."""
+LONGEST_SETTLE = 2.0
 CACHE_LAG = 1.0
 """Seconds after which a label that was written and does not show was taken away by somebody."""
 LINGER = 30.0
@@ -77,15 +81,15 @@ class Handler:
         self._excluded = excluded
         self._clock = clock
         self._labelled_at: dict[str, float] = {}
-        # Invariant: the namespaces that this process labelled, until the label goes. One that was found labelled was
-        # so before we started: that is long enough.
+        self._counts_from: dict[str, float] = {}
+        # Invariant of both: the namespaces that this process labelled, until the label goes. One that was found
+        # labelled was so before we started: that is long enough.
         self._free_since: dict[str, float] = {}
 
     async def on_namespace_changed(self, key: str, namespace: Namespace | None) -> None:
         """Set the label, or take it away after a while. Raises RetryAfter while it lingers."""
         if namespace is None or namespace.deleting:
-            self._labelled_at.pop(key, None)
-            self._free_since.pop(key, None)
+            self._forget(key)
             return
         reserve = await self._is_on()
         held = (
@@ -119,7 +123,7 @@ class Handler:
                 "namespace %s is not labelled, its added room is open to all pods: %s", namespace, exc
             )
             return
-        left = self._labelled_at.get(namespace, float("-inf")) + SETTLE - self._clock()
+        left = self._counts_from.get(namespace, float("-inf")) - self._clock()
         if left > 0:
             raise RetryAfter(left, "the namespace was labelled just now")
 
@@ -128,8 +132,10 @@ class Handler:
         just_now = self._clock() - self._labelled_at.get(name, float("-inf")) < CACHE_LAG
         if just_now or namespace is None or _is_labelled(namespace):
             return
+        began = self._clock()
         await self._label(name, constants.TRUE)
-        self._labelled_at[name] = self._clock()
+        now = self._labelled_at[name] = self._clock()
+        self._counts_from[name] = now + min(LONGEST_SETTLE, max(SETTLE, SETTLE_FACTOR * (now - began)))
 
     async def _release(self, name: str, reserve: bool) -> None:
         since = self._free_since.setdefault(name, self._clock())
@@ -137,9 +143,12 @@ class Handler:
         if reserve and left > 0:
             raise RetryAfter(left, "the label lingers")
         # Forgotten before the label goes: a raise from here on has it set anew.
-        self._labelled_at.pop(name, None)
-        self._free_since.pop(name, None)
+        self._forget(name)
         await self._label(name, None)
+
+    def _forget(self, name: str) -> None:
+        for known in (self._labelled_at, self._counts_from, self._free_since):
+            known.pop(name, None)
 
     async def _label(self, name: str, value: str | None) -> None:
         try:

@@ -51,7 +51,9 @@ class Witness:
     """The most that pods labelled app=tenant took at any moment, by resource."""
     _room_since: dict[tuple[str, str], float] = field(default_factory=dict)
     """VM and entry, to the time since when quota grants it."""
-    _room_of: dict[str, tuple[float, ResourceList]] = field(default_factory=dict)
+    _room_of: dict[str, float] = field(default_factory=dict)
+    _entries: ResourceList = field(default_factory=dict)
+    """The sum of all of them."""
     _born: dict[str, float] = field(default_factory=dict)
     """Migrations that were told of, and when."""
     _pods: dict[str, _Seen] = field(default_factory=dict)
@@ -69,8 +71,8 @@ class Witness:
         there = {(entry.target.value, entry.text) for entry in standing} if granted else set()
         now = time.monotonic()
         self._room_since = {entry: self._room_since.get(entry, now) for entry in there}
-        lists = {entry.target.value: dict(entry.resources) for entry in standing}
-        self._room_of = {vm: (since, lists[vm]) for (vm, _), since in self._room_since.items()}
+        self._room_of = {vm: since for (vm, _), since in self._room_since.items()}
+        self._entries = total(entry.resources for entry in standing)
 
     def saw_migration(self, migration: VirtualMachineInstanceMigration) -> None:
         self._born.setdefault(migration.name, time.monotonic())
@@ -81,26 +83,30 @@ class Witness:
             return
         name = event.involved_object.name
         vm, now = name.rpartition("-")[0], time.monotonic()
-        since, entry = self._room_of.get(vm, (now, {}))
+        since = self._room_of.get(vm, now)
         if now - max(since, self._born.get(name, now)) <= _MARGIN:
             return
         requested, limited = (_amounts(event.message, what) for what in ("requested", "limited"))
-        if not self._covers(entry, vm, requested):
-            return  # the entry is still that of the migration before
+        if not self._has_room_for(requested):
+            return  # the controller has yet to make it
         there = total(seen.usage for seen in self._pods.values())
         full = any(there.get(name, ZERO) + requested[name] > limit for name, limit in limited.items())
         by_vm = Counter(seen.vm or "a tenant" for seen in self._pods.values())
-        detail = f"{name}: {event.message}; room since {now - since:.1f} s: {entry}; pods: {dict(by_vm)}; entries: "
-        detail += ", ".join(f"{vm} {now - at:.1f} s" for vm, (at, _) in self._room_of.items())
+        detail = f"{name}: {event.message}; room since {now - since:.1f} s; pods: {dict(by_vm)}; entries: "
+        detail += ", ".join(f"{vm} {now - at:.1f} s" for vm, at in self._room_of.items())
         (self.refusals if full else self.behind).append(detail)
 
-    def _covers(self, entry: ResourceList, vm: str, requested: ResourceList) -> bool:
-        """Whether an entry has room for one more pod of the VM beyond the side that it lives in."""
-        of_vm = [seen.usage for seen in self._pods.values() if seen.vm == vm]
+    def _has_room_for(self, requested: ResourceList) -> bool:
+        """Whether the entries cover all pods beyond the side that each VM lives in, and one more of that size."""
+        by_vm: dict[str, list[ResourceList]] = defaultdict(list)
+        for seen in self._pods.values():
+            if seen.vm:
+                by_vm[seen.vm].append(seen.usage)
         for name, amount in requested.items():
-            amounts = [usage.get(name, ZERO) for usage in of_vm]
-            beyond = sum(amounts, ZERO) - max(amounts, default=ZERO)
-            if entry.get(name, ZERO) < beyond + amount:
+            for usages in by_vm.values():
+                amounts = [usage.get(name, ZERO) for usage in usages]
+                amount += sum(amounts, ZERO) - max(amounts)
+            if self._entries.get(name, ZERO) < amount:
                 return False
         return True
 

@@ -85,6 +85,7 @@ class PaperView(View):
         self.cached = cached
         self.live = live
         self.looked: list[str] = []
+        self.watched = True
 
     def observe(self, quota: ResourceQuota) -> Observed:
         return self.cached.observe(quota)
@@ -98,8 +99,8 @@ class PaperView(View):
     def quotas(self, namespace: str) -> list[ResourceQuota]:
         return self.cached.quotas
 
-    def pods(self, namespace: str) -> list[Pod]:
-        return self.cached.pods
+    async def pods(self, namespace: str) -> list[Pod] | None:
+        return self.cached.pods if self.watched else None
 
     def migrations(self, namespace: str) -> Sequence[VirtualMachineInstanceMigration]:
         return self.cached.migrations

@@ -15,6 +15,7 @@ from pkg.client.client import Client
 from pkg.client.errors import NotFound, ServerError
 from pkg.util.resourcequota.model import Observed
 from pkg.webhook import view as module
+from pkg.webhook.namespace_pods import NamespacePods
 from pkg.webhook.view import View
 from tests.pkg.controller.fakes import Kind
 from tests.pkg.util.resourcequota.world import observed, quota, vmi, vmim
@@ -71,7 +72,7 @@ def made(server: Server) -> View:
         observe,
         cache(registry.NAMESPACES),
         cache(registry.RESOURCE_QUOTAS),
-        cache(registry.PODS),
+        cast("NamespacePods", None),
         cache(registry.VIRTUAL_MACHINE_INSTANCE_MIGRATIONS),
     )
 

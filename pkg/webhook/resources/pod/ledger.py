@@ -16,6 +16,8 @@ from pkg.util.quantity import Quantity
 EXPIRY: Final = 10.0
 """Seconds after which a pod that never turned up is given up. A request that another webhook holds up for longer may
 find its place taken, by at most its own size."""
+DOUBTFUL_EXPIRY: Final = 2.0
+"""Seconds for a pod that quota would refuse by what is known of it: that may change while the pod is on its way."""
 YOUNG: Final = 0.1
 """Seconds in which status.used may not count a pod yet that was let through."""
 
@@ -25,6 +27,7 @@ class _Pending:
     usage: Mapping[str, Quantity]
     quotas: Collection[str]
     since: float
+    until: float
 
 
 class Ledger:
@@ -34,17 +37,25 @@ class Ledger:
         self._pending: dict[str, dict[str, _Pending]] = {}
 
     def admit(
-        self, namespace: str, uid: str, usage: Mapping[str, Quantity], quotas: Collection[str], now: float
+        self,
+        namespace: str,
+        uid: str,
+        usage: Mapping[str, Quantity],
+        quotas: Collection[str],
+        now: float,
+        *,
+        doubtful: bool = False,
     ) -> None:
         """A pod was let through; `quotas` are the names of those that will count it."""
-        self._pending.setdefault(namespace, {})[uid] = _Pending(usage, quotas, now)
+        until = now + (DOUBTFUL_EXPIRY if doubtful else EXPIRY)
+        self._pending.setdefault(namespace, {})[uid] = _Pending(usage, quotas, now, until)
 
     def settle(self, namespace: str, seen: Collection[str], now: float) -> None:
         """Forget the pods that are seen (by uid), and those that are given up."""
         kept = {
             uid: pending
             for uid, pending in self._pending.get(namespace, {}).items()
-            if uid not in seen and now - pending.since < EXPIRY
+            if uid not in seen and now < pending.until
         }
         if kept:
             self._pending[namespace] = kept

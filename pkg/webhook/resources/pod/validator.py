@@ -14,7 +14,7 @@ from typing import Final
 from pkg.api.core import Pod, ResourceQuota
 from pkg.util import constants
 from pkg.util.quantity import ZERO, Quantity
-from pkg.util.resource_list import ResourceList
+from pkg.util.resource_list import ResourceList, parse_resource_list
 from pkg.util.resourcequota.demand import is_finished
 from pkg.util.resourcequota.model import Policy
 from pkg.util.resourcequota.participation import is_off, takes_part
@@ -24,7 +24,7 @@ from pkg.webhook.options import Options
 from pkg.webhook.resources.pod.ledger import YOUNG, Ledger
 from pkg.webhook.resources.pod.looks import SharedLooks
 from pkg.webhook.resources.pod.room import Room, room
-from pkg.webhook.resources.pod.tally import Tally
+from pkg.webhook.resources.pod.tally import Sums, Tally
 from pkg.webhook.resources.resourcequota.guard import names_of_entries
 from pkg.webhook.view import View
 
@@ -122,11 +122,13 @@ class Validator:
         return None
 
     def _admit(self, snapshot: _Snapshot, asked: _Pod) -> None:
-        """Remember the pod until it is seen. One that quota will refuse takes nothing."""
+        """Remember the pod until it is seen; one that quota will most likely refuse only for a moment."""
         places = [place for place in snapshot.places if counted(asked.pod, place.quota.spec)]
-        if places and not any(place.room.exceeds_quota(asked.need) for place in places):
+        if places:
+            doubtful = any(place.room.exceeds_quota(asked.need) for place in places)
             names = frozenset(place.quota.name for place in places)
-            self._ledger.admit(asked.pod.namespace, asked.ticket, asked.need, names, self._clock())
+            now = self._clock()
+            self._ledger.admit(asked.pod.namespace, asked.ticket, asked.need, names, now, doubtful=doubtful)
 
     async def _is_of_migration(self, pod: Pod, request: AdmissionRequest) -> bool:
         """A target or attachment pod of a migration under way, made by KubeVirt: anybody can write a label."""
@@ -147,14 +149,19 @@ class Validator:
             if takes_part(quota) and not is_off(quota.annotations, self._policy.mode)
         ]
         quotas = await asyncio.gather(*(self._view.quota_live(quota) for quota in ours))
-        pods = self._view.pods(namespace)
+        # After the quotas: what they count has been there before.
+        pods = await self._view.pods(namespace)
         places = []
         for quota in quotas:
-            observed = replace(self._view.observe(quota), pods=pods)
-            found = room(observed, self._policy, self._tally.of(quota, pods))
+            observed = self._view.observe(quota)
+            if pods is None:
+                sums = Sums(parse_resource_list(quota.used), {})
+            else:
+                observed, sums = replace(observed, pods=pods), self._tally.of(quota, pods)
+            found = room(observed, self._policy, sums)
             if found is not None:
                 places.append(_Place(quota, found, names_of_entries(observed)))
-        return _Snapshot(places, frozenset(pod.uid for pod in pods))
+        return _Snapshot(places, frozenset(pod.uid for pod in pods or ()))
 
 
 def refusal_of(

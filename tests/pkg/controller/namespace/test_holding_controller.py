@@ -8,7 +8,14 @@ import pytest
 
 from pkg.api import registry
 from pkg.client.errors import Forbidden, ServerError
-from pkg.controller.namespace.holding_controller import CACHE_LAG, LINGER, SETTLE, Handler, holds
+from pkg.controller.namespace.holding_controller import (
+    CACHE_LAG,
+    LINGER,
+    LONGEST_SETTLE,
+    SETTLE,
+    Handler,
+    holds,
+)
 from pkg.controller.namespace.pod_webhook import ASK_AGAIN, ASK_SOON, PodWebhook
 from pkg.generic.errors import RetryAfter
 from pkg.util import constants
@@ -144,6 +151,13 @@ async def test_a_raise_waits_until_the_label_counts() -> None:
     place.clock.now += SETTLE
     assert await place.before_raise() is None
     assert place.writes == 1
+
+
+@pytest.mark.parametrize(("took", "waits"), [(0.01, SETTLE), (0.05, 0.5), (5.0, LONGEST_SETTLE)])
+async def test_on_a_busy_api_server_it_waits_longer(took: float, waits: float) -> None:
+    place = Place()
+    place.namespaces.before.append(lambda: setattr(place.clock, "now", place.clock.now + took))
+    assert await place.before_raise() == pytest.approx(waits)
 
 
 async def test_a_raise_in_a_labelled_namespace_waits_for_nothing() -> None:

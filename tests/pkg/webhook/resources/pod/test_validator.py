@@ -12,7 +12,7 @@ from pkg.api.core import Pod
 from pkg.util import constants
 from pkg.util.resourcequota.model import EstimateKind, Mode, Policy
 from pkg.webhook.options import Options
-from pkg.webhook.resources.pod.ledger import EXPIRY
+from pkg.webhook.resources.pod.ledger import DOUBTFUL_EXPIRY, EXPIRY
 from pkg.webhook.resources.pod.validator import LOOKS, Validator
 from tests.pkg.util.resourcequota.world import ENTRY, MARKS, by_name, quota, vmi, vmim
 from tests.pkg.webhook.paper import KUBEVIRT, PaperView, State, request
@@ -100,11 +100,16 @@ async def test_a_pod_that_never_came_gives_its_place_back() -> None:
     assert await allowed(checked, pod("1")) == [True]
 
 
-async def test_a_pod_that_quota_refuses_takes_nobodys_place() -> None:
-    """Of something else there is too little: 100Gi of memory are never free here."""
-    checked = validator(PaperView(state(), state()))
-    # Refused by us too, for the base has less memory than that; by quota for its hard limit.
-    assert await allowed(checked, pod("1", "95Gi"), pod("1")) == [False, True]
+async def test_a_pod_that_quota_refuses_takes_a_place_only_for_a_moment() -> None:
+    """The namespace may have no more pods, says status.used; until the pod gets there, that may have changed."""
+    clock = Clock()
+    there = state()
+    used = {"limits.cpu": "2", "pods": "2"}
+    there.quotas = [quota({**HARD, "pods": "2"}, {**MARKS, by_name(): ENTRY}, used=used)]
+    checked = validator(PaperView(there, there), clock)
+    assert await allowed(checked, pod("1"), pod("1m")) == [True, False]
+    clock.now += DOUBTFUL_EXPIRY
+    assert await allowed(checked, pod("1")) == [True]
 
 
 async def test_a_dry_run_takes_nobodys_place() -> None:
@@ -249,3 +254,9 @@ async def test_what_has_just_ended_is_not_waited_for() -> None:
     view.looked.clear()
     assert await allowed(checked, pod("1")) == [True]
     assert view.looked == ["quota"]
+
+
+async def test_until_the_pods_are_watched_status_is_all_there_is() -> None:
+    view = PaperView(state(pod("1"), used="2900m"), state(pod("1"), used="2900m"))
+    view.watched = False
+    assert await allowed(validator(view), pod("100m"), pod("1m")) == [True, False]

@@ -1,0 +1,95 @@
+"""All pods of the few namespaces that hold added room: watched from the first question on, until nobody asks any more.
+
+A process caches KubeVirt's pods only, for a cluster has many others. A live list would do for one question, but the API
+server makes it wait for its own cache, and a tenant may ask a hundred times a second.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Final
+
+from pkg.api.core import Pod
+from pkg.api.registry import Resource
+from pkg.cache import SharedIndexInformer
+from pkg.client.decode import ListPage, WatchEvent
+from pkg.client.resource_client import ResourceClient
+
+log = logging.getLogger(__name__)
+
+SYNC_TIMEOUT: Final = 2.0
+"""Seconds that the first question of a namespace waits: the API server waits 5 s for the whole answer."""
+IDLE: Final = 300.0
+"""Seconds without a question after which a namespace is no longer watched."""
+MOST: Final = 40
+"""Namespaces watched at once: each holds one of the connections that all requests share. The one that has not been
+asked about for longest gives way."""
+
+
+class NamespacePods:
+    """One informer a namespace. `close` at the end."""
+
+    def __init__(self, pods: ResourceClient[Pod], clock: Callable[[], float] = time.monotonic) -> None:
+        self._pods = pods
+        self._clock = clock
+        self._informers: dict[str, SharedIndexInformer[Pod]] = {}
+        self._asked_at: dict[str, float] = {}
+        # Invariant: whatever is watched was asked about.
+        self._ending: set[asyncio.Task[None]] = set()
+
+    async def of(self, namespace: str) -> list[Pod] | None:
+        """What the watch has brought so far; None while the first list has not come."""
+        self._asked_at[namespace] = self._clock()
+        informer = self._informers.get(namespace)
+        if informer is None:
+            self._make_room()
+            informer = self._informers[namespace] = SharedIndexInformer(_Within(self._pods, namespace))
+            informer.start()
+            log.debug("watching the pods of %s", namespace)
+        if not informer.has_synced() and not await informer.wait_for_sync(SYNC_TIMEOUT):
+            return None
+        return informer.indexer.list()
+
+    async def close(self) -> None:
+        """End every watch."""
+        for namespace in list(self._informers):
+            self._end(namespace)
+        if self._ending:
+            await asyncio.wait(self._ending)
+
+    def _make_room(self) -> None:
+        longest_idle_first = sorted(self._informers, key=self._asked_at.__getitem__)
+        too_many = len(longest_idle_first) - MOST + 1
+        for number, namespace in enumerate(longest_idle_first):
+            if number < too_many or self._clock() - self._asked_at[namespace] > IDLE:
+                self._end(namespace)
+
+    def _end(self, namespace: str) -> None:
+        del self._asked_at[namespace]
+        task = asyncio.create_task(self._informers.pop(namespace).stop())
+        self._ending.add(task)
+        task.add_done_callback(self._ending.discard)
+
+
+class _Within:
+    """A ListerWatcher over one namespace."""
+
+    def __init__(self, pods: ResourceClient[Pod], namespace: str) -> None:
+        self._pods = pods
+        self._namespace = namespace
+
+    @property
+    def resource(self) -> Resource[Pod]:
+        return self._pods.resource
+
+    async def list_page(self, namespace: str = "", **options: Any) -> ListPage[Pod]:
+        return await self._pods.list_page(self._namespace, **options)
+
+    def watch(
+        self, namespace: str = "", **options: Any
+    ) -> AbstractAsyncContextManager[AsyncIterator[WatchEvent[Pod]]]:
+        return self._pods.watch(self._namespace, **options)
