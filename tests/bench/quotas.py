@@ -12,8 +12,9 @@ from pkg.api.core import ResourceQuota
 from pkg.cache import SharedIndexInformer
 from pkg.client.client import Client
 from pkg.util import constants
+from pkg.util.constants import LIMITS_MEMORY
 from pkg.util.quantity import ZERO, Quantity
-from pkg.util.resourcequota.calculator import LIMITS_MEMORY, quantity_of
+from pkg.util.resourcequota.calculator import quantity_of
 
 TIMEOUT = 60.0
 

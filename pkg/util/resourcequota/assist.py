@@ -11,19 +11,13 @@ from dataclasses import dataclass
 
 from pkg.api.kubevirt import VirtualMachineInstance
 from pkg.util import constants
+from pkg.util.constants import LIMITS_CPU, LIMITS_MEMORY
 from pkg.util.names import migrating_uid_key
 from pkg.util.quantity import ZERO, Quantity, QuantityError
 from pkg.util.resourcequota import entry_rules
 from pkg.util.resourcequota.annotations import Journal
 from pkg.util.resourcequota.base import parse_base
-from pkg.util.resourcequota.calculator import (
-    LIMITS_CPU,
-    LIMITS_MEMORY,
-    difference,
-    limits_are_empty,
-    quantity_of,
-    scaled_hard,
-)
+from pkg.util.resourcequota.calculator import difference, limits_are_empty, quantity_of, scaled_hard
 from pkg.util.resourcequota.compensation import MemoryState, compensation_for
 from pkg.util.resourcequota.demand import Demand, Standing, demands, is_finished
 from pkg.util.resourcequota.errors import (

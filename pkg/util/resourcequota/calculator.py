@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from pkg.api.meta import RawResourceList
+from pkg.util.constants import LIMITS_CPU, LIMITS_MEMORY
 from pkg.util.quantity import ZERO, Quantity, QuantityError
 from pkg.util.resource_list import ResourceList, total
 
-LIMITS_CPU = "limits.cpu"
-LIMITS_MEMORY = "limits.memory"
 COMPENSATION_MARGIN = Quantity.parse("128Mi")
 """Upstream's allowance for what KubeVirt's own estimate leaves out (additionalCompensationMemory)."""
 

@@ -7,11 +7,12 @@ from collections.abc import Mapping
 from pkg.api.core import ResourceQuota
 from pkg.api.meta import RawResourceList
 from pkg.util import constants
+from pkg.util.constants import LIMITS_CPU, LIMITS_MEMORY
 from pkg.util.quantity import Quantity, QuantityError
 from pkg.util.resource_list import ResourceList, parse_resource_list
 from pkg.util.resourcequota.annotations import ENTRY_PREFIXES, parse_resources
 from pkg.util.resourcequota.base import parse_base
-from pkg.util.resourcequota.calculator import LIMITS_CPU, LIMITS_MEMORY, difference
+from pkg.util.resourcequota.calculator import difference
 from pkg.util.resourcequota.errors import InvalidBaseQuantity, InvalidEntry
 from pkg.util.resourcequota.model import EstimateKind, Policy
 

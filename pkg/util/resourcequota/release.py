@@ -7,18 +7,13 @@ from contextlib import suppress
 from pkg.api.core import ResourceQuota
 from pkg.api.kubevirt import VirtualMachineInstanceMigration
 from pkg.util import constants
+from pkg.util.constants import LIMITS_CPU, LIMITS_MEMORY
 from pkg.util.names import migrating_uid_key
 from pkg.util.quantity import ZERO
 from pkg.util.resource_list import parse_resource_list, subtract, total
 from pkg.util.resourcequota.annotations import Journal, parse_resources
 from pkg.util.resourcequota.base import parse_base
-from pkg.util.resourcequota.calculator import (
-    LIMITS_CPU,
-    LIMITS_MEMORY,
-    difference,
-    limits_are_empty,
-    scaled_hard,
-)
+from pkg.util.resourcequota.calculator import difference, limits_are_empty, scaled_hard
 from pkg.util.resourcequota.demand import Standing, demands, is_finished
 from pkg.util.resourcequota.errors import ResourceQuotaError
 from pkg.util.resourcequota.granted import granted_by_namespace, granted_by_record, scaled_base
