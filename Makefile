@@ -1,21 +1,28 @@
 # make demo    the main job on an embedded control plane      make test   everything that CI runs
 # make bench   the benchmark table                            make lint   style, types, layers
+# make install the command alone, in .venv
 SHELL := /bin/bash
 PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
+PYTEST_PARALLEL ?= --numprocesses 2 --dist loadgroup
 
-.PHONY: demo test test-fast lint bench build lock clean
+# The tests start hundreds of headroom processes: none of them compiles the sources again.
+unexport PYTHONDONTWRITEBYTECODE
+
+.PHONY: demo install test test-fast lint bench soak build manifests image lock clean
+
+install: $(STAMP)
 
 demo: $(STAMP)
 	$(BIN)/headroom demo
 
-# The end-to-end tests share the machine with a whole control plane: what fails gets a second try, by itself.
+# Each worker process has an embedded cluster of its own: what fails beside the others gets a second try by itself.
 test: lint build
-	$(BIN)/python -m pytest || $(BIN)/python -m pytest --last-failed
+	$(BIN)/python -m pytest $(PYTEST_PARALLEL) || $(BIN)/python -m pytest --last-failed
 
 test-fast: lint
-	$(BIN)/python -m pytest -m "not cluster"
+	$(BIN)/python -m pytest $(PYTEST_PARALLEL) -m "not cluster"
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
@@ -23,8 +30,24 @@ lint: $(STAMP)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+# deploy/*.yaml and the chart's README, from the chart.
+manifests: build
+	$(BIN)/python -m deploy.render
+
+# An OCI archive in build/, without a container engine, and headroom from it (as root alone); needs Debian 12.
+image: $(STAMP)
+	$(BIN)/python -m deploy.image
+
 bench: build
 	$(BIN)/python -m tests.bench
+
+# 1,000 migrations while the webhook is killed every few seconds: `make soak SIZE=100` for a tenth.
+SIZE ?= 1000
+soak: build
+	$(BIN)/python -m tests.bench.soak $(SIZE)
+	HEADROOM_SOAK=1 $(BIN)/python -m pytest tests/e2e/test_admission_race.py tests/e2e/test_admission_reserve.py \
+	  tests/e2e/test_admission_upkeep.py
+	HEADROOM_ELECTION=real $(BIN)/python -m pytest tests/e2e/test_leader_election.py
 
 build: $(STAMP)
 	$(BIN)/headroom testcluster build
@@ -35,12 +58,14 @@ $(STAMP): requirements.lock setup.cfg pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	touch $@
 
-# The newest versions that setup.cfg allows, with hashes.
+# The newest versions that setup.cfg allows, with hashes; the image's, at the same versions, without the tests' tools.
+COMPILE := .venv/lock/bin/pip-compile --quiet --generate-hashes --allow-unsafe --strip-extras \
+	--no-emit-index-url --no-emit-trusted-host --no-emit-find-links --no-header
 lock:
 	$(PYTHON) -m venv .venv/lock
 	.venv/lock/bin/python -m pip install --quiet --disable-pip-version-check pip-tools
-	.venv/lock/bin/pip-compile --quiet --extra test --generate-hashes --allow-unsafe --strip-extras \
-	  --no-emit-index-url --no-emit-trusted-host --no-emit-find-links --no-header --output-file requirements.lock setup.cfg
+	$(COMPILE) --extra test --output-file requirements.lock setup.cfg
+	$(COMPILE) --no-annotate --constraint requirements.lock --output-file requirements-run.lock setup.cfg
 	rm -rf .venv/lock
 
 clean:

@@ -11,7 +11,8 @@
   object any other is `GET` (`LIST` is the same word). Each request takes the next reply of its route's script; the last
   one given to `always` answers when the script is used up. A request that nothing was written for gets a 404 and
   stands in `server.unscripted`; an unscripted watch stays open without a word.
-- A reply is one of `listing`, `body`, `status`, `raw` (any bytes), `cut` (half an answer), `refuse` (reset without an
+- A reply is one of `listing`, `body`, `status`, `resources` or `groups` (discovery),
+  `raw` (any bytes), `cut` (half an answer), `refuse` (reset without an
   answer), `silent` (never an answer), `slow(seconds, reply)`, `watch`, or any coroutine function from the request to
   a response.
 - `watch(*steps)` sends its steps and then ends the stream properly. A step is a line (`added`, `modified`, `deleted`,
@@ -73,6 +74,7 @@ __all__ = [
     "deleted",
     "drop",
     "error",
+    "groups",
     "hang",
     "line",
     "listing",
@@ -81,6 +83,7 @@ __all__ = [
     "piece",
     "raw",
     "refuse",
+    "resources",
     "silent",
     "slow",
     "status",
@@ -206,6 +209,18 @@ def listing(items: Sequence[Mapping[str, Any]], resource_version: str, continue_
     """One page of a list; `continue_` says that more pages follow."""
     meta = {"resourceVersion": resource_version} | ({"continue": continue_} if continue_ else {})
     return body({"apiVersion": "v1", "kind": "List", "metadata": meta, "items": list(items)})
+
+
+def resources(api_version: str, *plurals: str) -> Reply:
+    """Discovery of one version: an APIResourceList."""
+    listed = [{"name": plural, "kind": plural, "verbs": ["list", "watch"]} for plural in plurals]
+    return body({"kind": "APIResourceList", "groupVersion": api_version, "resources": listed})
+
+
+def groups(*api_versions: str) -> Reply:
+    """Discovery of the groups: an APIGroupList."""
+    listed = [{"name": each.split("/")[0], "versions": [{"groupVersion": each}]} for each in api_versions]
+    return body({"kind": "APIGroupList", "apiVersion": "v1", "groups": listed})
 
 
 def status(code: int, reason: str, message: str = "", retry_after: int | None = None) -> Reply:

@@ -105,6 +105,7 @@ class PodSpec(Struct):
     init_containers: list[Container] | None = None
     node_name: str | None = None
     overhead: RawResourceList | None = None
+    runtime_class_name: str | None = None
     resources: ResourceRequirements | None = None
     priority_class_name: str | None = None
     active_deadline_seconds: int | None = None
@@ -165,6 +166,18 @@ class LimitRange(Object):
     spec: LimitRangeSpec = LimitRangeSpec()
 
 
+class RuntimeClassOverhead(Struct):
+    """node.k8s.io/v1 Overhead: what a pod of the class costs beside its containers."""
+
+    pod_fixed: RawResourceList | None = None
+
+
+class RuntimeClass(Object):
+    """node.k8s.io/v1 RuntimeClass, cluster scoped."""
+
+    overhead: RuntimeClassOverhead = RuntimeClassOverhead()
+
+
 class NodeStatus(Struct):
     """core/v1 NodeStatus."""
 
@@ -176,6 +189,12 @@ class Node(Object):
     """core/v1 Node."""
 
     status: NodeStatus = NodeStatus()
+
+
+class ConfigMap(Object):
+    """core/v1 ConfigMap."""
+
+    data: dict[str, str] = msgspec.field(default_factory=dict)
 
 
 class Secret(Object):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pkg.api.meta import Object
+from pkg.api.registry import Resource
 
 
 class Setting(Object):
@@ -10,3 +11,14 @@ class Setting(Object):
 
     value: str = ""
     default: str = ""
+
+
+SETTINGS = Resource(
+    "harvesterhci.io",
+    "v1beta1",
+    "settings",
+    "Setting",
+    Setting,
+    namespaced=False,
+    status_subresource=False,
+)

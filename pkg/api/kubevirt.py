@@ -5,7 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from pkg.api.core import ResourceRequirements
-from pkg.api.meta import Condition, Object, RawQuantity, Struct
+from pkg.api.meta import Condition, LabelSelector, Object, RawQuantity, Struct
+from pkg.api.registry import Resource
 
 
 class Present(Struct):
@@ -50,12 +51,35 @@ class Memory(Struct):
     reserved_overhead: ReservedOverhead | None = None
 
 
+class PluginBinding(Struct):
+    """kubevirt.io/v1 PluginBinding: by the name that the KubeVirt CR registers it under."""
+
+    name: str = ""
+
+
 class Interface(Struct):
-    """kubevirt.io/v1 Interface."""
+    """kubevirt.io/v1 Interface. `passt` is the binding of KubeVirt up to 1.2, `passtBinding` that since 1.8."""
 
     name: str = ""
     model: str = ""
     sriov: Present | None = None
+    binding: PluginBinding | None = None
+    passt: Present | None = None
+    passt_binding: Present | None = None
+    ports: list[Present] | None = None
+
+
+class MultusNetwork(Struct):
+    """kubevirt.io/v1 MultusNetwork: a NetworkAttachmentDefinition, `namespace/name` or a name in the VMI's own."""
+
+    network_name: str = ""
+
+
+class Network(Struct):
+    """kubevirt.io/v1 Network."""
+
+    name: str = ""
+    multus: MultusNetwork | None = None
 
 
 class LunTarget(Struct):
@@ -86,6 +110,11 @@ class HostDevice(Struct):
     name: str = ""
     device_name: str = ""
     claim_name: str | None = None
+    request_name: str | None = None
+
+    @property
+    def is_claimed(self) -> bool:
+        return self.claim_name is not None or self.request_name is not None
 
 
 class Devices(Struct):
@@ -191,6 +220,7 @@ class VirtualMachineInstanceSpec(Struct):
     liveness_probe: Probe | None = None
     readiness_probe: Probe | None = None
     volumes: list[Volume] | None = None
+    networks: list[Network] | None = None
     priority_class_name: str | None = None
 
 
@@ -254,6 +284,15 @@ class VirtualMachineInstanceMigrationSpec(Struct):
     """kubevirt.io/v1 VirtualMachineInstanceMigrationSpec."""
 
     vmi_name: str = ""
+    send_to: Present | None = None
+    receive: Present | None = None
+
+
+class PhaseTransition(Struct):
+    """kubevirt.io/v1 VirtualMachineInstanceMigrationPhaseTransitionTimestamp."""
+
+    phase: str = ""
+    phase_transition_timestamp: str | None = None
 
 
 class VirtualMachineInstanceMigrationStatus(Struct):
@@ -262,6 +301,7 @@ class VirtualMachineInstanceMigrationStatus(Struct):
     phase: str | None = None
     conditions: list[Condition] | None = None
     migration_state: MigrationState | None = None
+    phase_transition_timestamps: list[PhaseTransition] | None = None
 
 
 class VirtualMachineInstanceMigration(Object):
@@ -343,6 +383,19 @@ class DeveloperConfiguration(Struct):
     use_emulation: bool = False
 
 
+class InterfaceBindingPlugin(Struct):
+    """kubevirt.io/v1 InterfaceBindingPlugin: its sidecar, and what it costs the compute container."""
+
+    sidecar_image: str = ""
+    compute_resource_overhead: ResourceRequirements | None = None
+
+
+class NetworkConfiguration(Struct):
+    """kubevirt.io/v1 NetworkConfiguration: the binding plugins by name."""
+
+    binding: dict[str, InterfaceBindingPlugin] | None = None
+
+
 class KubeVirtConfiguration(Struct):
     """kubevirt.io/v1 KubeVirtConfiguration."""
 
@@ -351,6 +404,15 @@ class KubeVirtConfiguration(Struct):
     support_container_resources: list[SupportContainerResources] | None = None
     virtual_machine_options: VirtualMachineOptions | None = None
     developer_configuration: DeveloperConfiguration | None = None
+    network: NetworkConfiguration | None = None
+    auto_cpu_limit_namespace_label_selector: LabelSelector | None = msgspec.field(
+        name="autoCPULimitNamespaceLabelSelector", default=None
+    )
+    default_runtime_class: str = ""
+
+    @property
+    def binding_plugins(self) -> dict[str, InterfaceBindingPlugin]:
+        return (self.network.binding or {}) if self.network else {}
 
 
 class KubeVirtSpec(Struct):
@@ -371,3 +433,37 @@ class KubeVirt(Object):
 
     spec: KubeVirtSpec = KubeVirtSpec()
     status: KubeVirtStatus = KubeVirtStatus()
+
+
+VIRTUAL_MACHINES = Resource(
+    "kubevirt.io",
+    "v1",
+    "virtualmachines",
+    "VirtualMachine",
+    VirtualMachine,
+    status_subresource=True,
+)
+VIRTUAL_MACHINE_INSTANCES = Resource(
+    "kubevirt.io",
+    "v1",
+    "virtualmachineinstances",
+    "VirtualMachineInstance",
+    VirtualMachineInstance,
+    status_subresource=False,
+)
+VIRTUAL_MACHINE_INSTANCE_MIGRATIONS = Resource(
+    "kubevirt.io",
+    "v1",
+    "virtualmachineinstancemigrations",
+    "VirtualMachineInstanceMigration",
+    VirtualMachineInstanceMigration,
+    status_subresource=True,
+)
+KUBEVIRTS = Resource(
+    "kubevirt.io",
+    "v1",
+    "kubevirts",
+    "KubeVirt",
+    KubeVirt,
+    status_subresource=True,
+)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+import datetime
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, ClassVar
 
 import msgspec
 
@@ -24,9 +27,14 @@ class Struct(msgspec.Struct, rename="camel", omit_defaults=True, gc=False, **_OP
     cache of thousands of objects stays out of its way.
     """
 
+    whole: ClassVar[bool] = False
+    """Whether the struct declares all that the kind has on the wire; only then a list of it may be rewritten."""
+
 
 class OwnerReference(Struct):
-    """metav1.OwnerReference, the fields in use."""
+    """metav1.OwnerReference."""
+
+    whole: ClassVar[bool] = True
 
     api_version: str = ""
     kind: str = ""
@@ -48,8 +56,8 @@ class ObjectMeta(Struct):
     creation_timestamp: str | None = None
     deletion_timestamp: str | None = None
     deletion_grace_period_seconds: int | None = None
-    labels: dict[str, str] | None = None
-    annotations: dict[str, str] | None = None
+    labels: Mapping[str, str] | None = None
+    annotations: Mapping[str, str] | None = None
     finalizers: list[str] | None = None
     owner_references: list[OwnerReference] | None = None
 
@@ -95,20 +103,26 @@ class Object(Struct):
         return f"{meta.namespace}/{meta.name}" if meta.namespace else meta.name
 
     @property
-    def annotations(self) -> dict[str, str]:
-        return self.metadata.annotations or {}
+    def annotations(self) -> Mapping[str, str]:
+        """Read only, as everything in a cached object."""
+        return MappingProxyType(self.metadata.annotations or {})
 
     @property
-    def labels(self) -> dict[str, str]:
-        return self.metadata.labels or {}
+    def labels(self) -> Mapping[str, str]:
+        """Read only."""
+        return MappingProxyType(self.metadata.labels or {})
 
     @property
     def deleting(self) -> bool:
         return self.metadata.deletion_timestamp is not None
 
 
+class PartialObjectMetadata(Object):
+    """metav1.PartialObjectMetadata: the metadata of an object of any kind."""
+
+
 def split_key(key: str) -> tuple[str, str]:
-    """client-go's SplitMetaNamespaceKey: `ns/name` to (ns, name), `name` to ("", name)."""
+    """client-go's SplitMetaNamespaceKey, Harvester's ref.Parse: `ns/name` to (ns, name), `name` to ("", name)."""
     namespace, _, name = key.rpartition("/")
     return namespace, name
 
@@ -122,7 +136,9 @@ class ListMeta(Struct):
 
 
 class Condition(Struct):
-    """A status condition, as KubeVirt's objects carry them."""
+    """A status condition: metav1.Condition with what core kinds, wrangler and KubeVirt have beside that."""
+
+    whole: ClassVar[bool] = True
 
     type: str = ""
     status: str = ""
@@ -130,6 +146,48 @@ class Condition(Struct):
     message: str | None = None
     last_transition_time: str | None = None
     last_probe_time: str | None = None
+    last_update_time: str | None = None
+    last_heartbeat_time: str | None = None
+    observed_generation: int | None = None
+
+
+def now_rfc3339() -> str:
+    """metav1.Now: RFC 3339, whole seconds, UTC."""
+    return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def set_condition(
+    conditions: Sequence[Condition] | None,
+    type: str,
+    status: str,
+    *,
+    reason: str | None = None,
+    message: str | None = None,
+    now: str | None = None,
+) -> list[Condition]:
+    """The conditions with this one in the place of its type (wrangler's condition.Cond, meta.SetStatusCondition).
+
+    lastTransitionTime is `now` (RFC 3339; default: this moment) when the status changes, lastUpdateTime when anything
+    does. A condition that stands already stays as it is, so that the lists are equal.
+    """
+    moment = now or now_rfc3339()
+    after = list(conditions or ())
+    for place, known in enumerate(after):
+        if known.type != type:
+            continue
+        if (known.status, known.reason, known.message) != (status, reason, message):
+            transition = known.last_transition_time if known.status == status else moment
+            after[place] = msgspec.structs.replace(
+                known,
+                status=status,
+                reason=reason,
+                message=message,
+                last_transition_time=transition,
+                last_update_time=moment,
+            )
+        return after
+    new = Condition(type=type, status=status, reason=reason, message=message)
+    return [*after, msgspec.structs.replace(new, last_transition_time=moment, last_update_time=moment)]
 
 
 def condition_is_true(conditions: list[Condition] | None, condition_type: str) -> bool:

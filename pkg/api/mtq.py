@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pkg.api.core import ResourceQuotaSpec
 from pkg.api.meta import Object, RawResourceList, Struct
+from pkg.api.registry import Resource
 
 
 class ResourceQuotaNameAndSpec(Struct):
@@ -42,3 +43,13 @@ class VirtualMachineMigrationResourceQuota(Object):
     def additional(self) -> RawResourceList:
         """What may be added."""
         return self.spec.additional_migration_resources or {}
+
+
+VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS = Resource(
+    "mtq.kubevirt.io",
+    "v1alpha1",
+    "virtualmachinemigrationresourcequotas",
+    "VirtualMachineMigrationResourceQuota",
+    VirtualMachineMigrationResourceQuota,
+    status_subresource=True,
+)

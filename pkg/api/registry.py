@@ -1,19 +1,29 @@
-"""Every kind's group, version, plural and type, in one table: paths are built here and nowhere else."""
+"""Resource: a kind's group, version, plural and type. Paths are built here and nowhere else.
+
+The kinds of Kubernetes stand here; those of an add-on stand beside their structs (pkg.api.kubevirt, ...).
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Generic, TypeVar
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
 
-from pkg.api import admissionregistration, core, harvesterhci, kubevirt, mtq
-from pkg.api.meta import Object
+from pkg.api import admissionregistration, coordination, core
+from pkg.api.meta import Object, OwnerReference
 
 T = TypeVar("T", bound=Object)
+
+BY_TYPE: dict[type, Resource[Any]] = {}
+"""Every Resource by the type that its objects decode into; the first definition of a type stays."""
 
 
 @dataclass(frozen=True, slots=True)
 class Resource(Generic[T]):
-    """One REST resource: where it lives and what its objects decode into."""
+    """One REST resource: where it lives and what its objects decode into.
+
+    `status_subresource`: whether status is written through the subresource alone, or there is none; writes the other
+    way are refused at once. None: not known, the API server decides.
+    """
 
     group: str
     version: str
@@ -21,6 +31,10 @@ class Resource(Generic[T]):
     kind: str
     type: type[T]
     namespaced: bool = True
+    status_subresource: bool | None = field(default=None, compare=False)
+
+    def __post_init__(self) -> None:
+        BY_TYPE.setdefault(self.type, self)
 
     @property
     def api_version(self) -> str:
@@ -28,9 +42,9 @@ class Resource(Generic[T]):
         return f"{self.group}/{self.version}" if self.group else self.version
 
     @property
-    def crd_name(self) -> str:
-        """The CustomResourceDefinition that brings this kind, `plural.group`."""
-        return f"{self.plural}.{self.group}"
+    def group_resource(self) -> str:
+        """`plural`, or `plural.group`, as the API server's messages name it."""
+        return f"{self.plural}.{self.group}" if self.group else self.plural
 
     def path(self, namespace: str = "", name: str = "", subresource: str = "") -> str:
         """The URL path of the collection, an object or its subresource."""
@@ -43,13 +57,45 @@ class Resource(Generic[T]):
         return "/".join(parts)
 
 
-NAMESPACES = Resource("", "v1", "namespaces", "Namespace", core.Namespace, namespaced=False)
-NODES = Resource("", "v1", "nodes", "Node", core.Node, namespaced=False)
-PODS = Resource("", "v1", "pods", "Pod", core.Pod)
-RESOURCE_QUOTAS = Resource("", "v1", "resourcequotas", "ResourceQuota", core.ResourceQuota)
-LIMIT_RANGES = Resource("", "v1", "limitranges", "LimitRange", core.LimitRange)
-SECRETS = Resource("", "v1", "secrets", "Secret", core.Secret)
-EVENTS = Resource("", "v1", "events", "Event", core.Event)
+def kind_of(obj: Object) -> tuple[str, str]:
+    """apiVersion and kind. Raises ValueError for an object that says none and whose type stands in no registry."""
+    if obj.api_version and obj.kind:
+        return obj.api_version, obj.kind
+    resource = BY_TYPE.get(type(obj))
+    if resource is None:
+        raise ValueError(f"{type(obj).__name__} {obj.key} has no kind and is not in the registry")
+    return resource.api_version, resource.kind
+
+
+def owner_reference(obj: Object, *, controller: bool = False) -> OwnerReference:
+    """A reference to the owner `obj`; `controller`: to the one that manages the object (metav1.NewControllerRef)."""
+    api_version, kind = kind_of(obj)
+    managing = True if controller else None
+    return OwnerReference(
+        api_version=api_version,
+        kind=kind,
+        name=obj.name,
+        uid=obj.uid,
+        controller=managing,
+        block_owner_deletion=managing,
+    )
+
+
+NAMESPACES = Resource(
+    "", "v1", "namespaces", "Namespace", core.Namespace, namespaced=False, status_subresource=True
+)
+NODES = Resource("", "v1", "nodes", "Node", core.Node, namespaced=False, status_subresource=True)
+PODS = Resource("", "v1", "pods", "Pod", core.Pod, status_subresource=True)
+RESOURCE_QUOTAS = Resource(
+    "", "v1", "resourcequotas", "ResourceQuota", core.ResourceQuota, status_subresource=True
+)
+LIMIT_RANGES = Resource("", "v1", "limitranges", "LimitRange", core.LimitRange, status_subresource=False)
+CONFIG_MAPS = Resource("", "v1", "configmaps", "ConfigMap", core.ConfigMap, status_subresource=False)
+SECRETS = Resource("", "v1", "secrets", "Secret", core.Secret, status_subresource=False)
+EVENTS = Resource("", "v1", "events", "Event", core.Event, status_subresource=False)
+LEASES = Resource(
+    "coordination.k8s.io", "v1", "leases", "Lease", coordination.Lease, status_subresource=False
+)
 CUSTOM_RESOURCE_DEFINITIONS = Resource(
     "apiextensions.k8s.io",
     "v1",
@@ -57,6 +103,7 @@ CUSTOM_RESOURCE_DEFINITIONS = Resource(
     "CustomResourceDefinition",
     core.CustomResourceDefinition,
     namespaced=False,
+    status_subresource=True,
 )
 VALIDATING_WEBHOOK_CONFIGURATIONS = Resource(
     "admissionregistration.k8s.io",
@@ -65,6 +112,7 @@ VALIDATING_WEBHOOK_CONFIGURATIONS = Resource(
     "ValidatingWebhookConfiguration",
     admissionregistration.ValidatingWebhookConfiguration,
     namespaced=False,
+    status_subresource=False,
 )
 MUTATING_WEBHOOK_CONFIGURATIONS = Resource(
     "admissionregistration.k8s.io",
@@ -73,26 +121,21 @@ MUTATING_WEBHOOK_CONFIGURATIONS = Resource(
     "MutatingWebhookConfiguration",
     admissionregistration.MutatingWebhookConfiguration,
     namespaced=False,
+    status_subresource=False,
 )
-VIRTUAL_MACHINES = Resource("kubevirt.io", "v1", "virtualmachines", "VirtualMachine", kubevirt.VirtualMachine)
-VIRTUAL_MACHINE_INSTANCES = Resource(
-    "kubevirt.io", "v1", "virtualmachineinstances", "VirtualMachineInstance", kubevirt.VirtualMachineInstance
-)
-VIRTUAL_MACHINE_INSTANCE_MIGRATIONS = Resource(
-    "kubevirt.io",
+VALIDATING_ADMISSION_POLICIES = Resource(
+    "admissionregistration.k8s.io",
     "v1",
-    "virtualmachineinstancemigrations",
-    "VirtualMachineInstanceMigration",
-    kubevirt.VirtualMachineInstanceMigration,
+    "validatingadmissionpolicies",
+    "ValidatingAdmissionPolicy",
+    admissionregistration.ValidatingAdmissionPolicy,
+    namespaced=False,
 )
-KUBEVIRTS = Resource("kubevirt.io", "v1", "kubevirts", "KubeVirt", kubevirt.KubeVirt)
-SETTINGS = Resource(
-    "harvesterhci.io", "v1beta1", "settings", "Setting", harvesterhci.Setting, namespaced=False
-)
-VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS = Resource(
-    "mtq.kubevirt.io",
-    "v1alpha1",
-    "virtualmachinemigrationresourcequotas",
-    "VirtualMachineMigrationResourceQuota",
-    mtq.VirtualMachineMigrationResourceQuota,
+VALIDATING_ADMISSION_POLICY_BINDINGS = Resource(
+    "admissionregistration.k8s.io",
+    "v1",
+    "validatingadmissionpolicybindings",
+    "ValidatingAdmissionPolicyBinding",
+    admissionregistration.ValidatingAdmissionPolicyBinding,
+    namespaced=False,
 )

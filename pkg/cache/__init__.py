@@ -3,20 +3,24 @@
 Promises: one list and one watch a kind, however many handlers; after `has_synced()` the indexer holds what the
 server had, and every later change reaches it and then every handler, in order, with no `await` between the two.
 A deletion that a broken watch missed still arrives, as `on_delete(obj, final_state_unknown=True)`. An unchanged
-resourceVersion is never an update, except on a resync. A kind whose CRD is missing holds nobody up.
+resourceVersion is never an update, except on a resync. A kind whose CRD is missing holds nobody up. An object that
+does not decode stays as it was. Only the server's own discovery empties a store, never a 404.
 Forbids: handlers that wait or do the work (they enqueue), and changing an object that came from the cache.
 """
 
+from pkg.cache.crds import CustomResourceWatch
 from pkg.cache.handlers import HandlerRegistration, ResourceEventHandler, ResourceEventHandlerFuncs
 from pkg.cache.informer import SharedIndexInformer, wait_for_cache_sync
-from pkg.cache.options import ReflectorOptions
-from pkg.cache.reflector import Reflector
+from pkg.cache.recovery import ReflectorOptions
+from pkg.cache.reflector import ListerWatcher, Reflector
 from pkg.cache.store import NAMESPACE_INDEX, Indexer, object_key
 
 __all__ = [
     "NAMESPACE_INDEX",
+    "CustomResourceWatch",
     "HandlerRegistration",
     "Indexer",
+    "ListerWatcher",
     "Reflector",
     "ReflectorOptions",
     "ResourceEventHandler",

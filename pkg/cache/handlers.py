@@ -45,20 +45,20 @@ class ResourceEventHandlerFuncs(Generic[T]):
 class HandlerRegistration(Generic[T]):
     """One handler's place in an informer: what `add_event_handler` returns and `remove_event_handler` takes."""
 
-    def __init__(self, handler: ResourceEventHandler[T], resync_period: float, kind: str) -> None:
+    def __init__(
+        self, handler: ResourceEventHandler[T], resync_period: float, kind: str, synced: asyncio.Event
+    ) -> None:
         self._handler = handler
         self._kind = kind
-        self._synced = False
+        self._synced = synced
+        self.removed = False
         self.resync_period = resync_period
         self.resync_timer: asyncio.TimerHandle | None = None
 
     def has_synced(self) -> bool:
-        """Whether this handler was told of everything in the first list."""
-        return self._synced
-
-    def mark_synced(self) -> None:
-        """The first list was delivered."""
-        self._synced = True
+        """Whether this handler was told of everything in the first list: the same as its informer's has_synced, for
+        handlers are told at once."""
+        return self._synced.is_set()
 
     def add(self, obj: T, is_in_initial_list: bool) -> None:
         self._call("on_add", obj, obj, is_in_initial_list)
@@ -69,6 +69,11 @@ class HandlerRegistration(Generic[T]):
     def delete(self, obj: T, final_state_unknown: bool) -> None:
         self._call("on_delete", obj, obj, final_state_unknown)
 
+    def remove(self) -> None:
+        """The handler is called no more."""
+        self.removed = True
+        self.stop_resync()
+
     def stop_resync(self) -> None:
         """Ends the timer, if one runs."""
         if self.resync_timer is not None:
@@ -77,6 +82,8 @@ class HandlerRegistration(Generic[T]):
 
     def _call(self, method: str, about: T, *args: Any) -> None:
         """An exception costs this handler this event, nobody else anything."""
+        if self.removed:
+            return
         try:
             getattr(self._handler, method)(*args)
         except Exception:

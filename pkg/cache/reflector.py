@@ -5,44 +5,74 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import AsyncIterator, Callable
-from typing import Generic, Protocol, TypeVar
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Generic, Protocol, TypeVar
 
-from pkg.api.meta import Object, Status
-from pkg.cache.health import Health, Silent
-from pkg.cache.lister import ListerWatcher, list_all
-from pkg.cache.options import ReflectorOptions
-from pkg.cache.recovery import KEEPS_POSITION, Attempt, Next, Recovery
-from pkg.client.decode import WatchEvent
-from pkg.client.errors import ApiError, Gone, NotFound, Unreachable, error_from_status
+from pkg.api.meta import Object, ObjectMeta, Status
+from pkg.api.registry import Resource
+from pkg.cache.recovery import KEEPS_POSITION, Attempt, Health, Next, Recovery, ReflectorOptions, Silent
+from pkg.client.decode import ListPage, WatchEvent
+from pkg.client.errors import (
+    ApiError,
+    Gone,
+    NotFound,
+    NotInstalled,
+    ServerError,
+    Unreachable,
+    error_from_status,
+)
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T", bound=Object)
+K = TypeVar("K")
+
+_SLOW_IN_A_ROW = 3
+"""So many WatchLists that were silent before their end, and the server is taken for one that does not know them."""
+
+
+class ListerWatcher(Protocol[T]):
+    """The part of a ResourceClient that a reflector uses."""
+
+    @property
+    def resource(self) -> Resource[T]: ...
+
+    async def is_served(self) -> bool: ...
+
+    async def list_page(self, *, limit: int, continue_: str = "", retry: bool = True) -> ListPage[T]: ...
+
+    def watch(
+        self,
+        *,
+        resource_version: str,
+        timeout_seconds: int,
+        send_initial_events: bool = False,
+        read_timeout: float = ...,
+    ) -> AbstractAsyncContextManager[AsyncIterator[WatchEvent[T]]]: ...
 
 
 class Sink(Protocol[T]):
-    """Where a reflector writes: an Indexer, or an informer. Sync; must not raise."""
+    """Where a reflector writes (SharedProcessor). Sync; must not raise."""
 
-    def add(self, obj: T) -> object: ...
+    def changed(self, obj: T) -> None: ...
 
-    def update(self, obj: T) -> object: ...
+    def deleted(self, meta: ObjectMeta, obj: T | None) -> None: ...
 
-    def delete(self, obj: T) -> object: ...
+    def replaced(self, items: list[T], undecodable: list[ObjectMeta]) -> None: ...
 
-    def replace(self, items: list[T], resource_version: str) -> object: ...
+    def not_installed(self) -> None: ...
 
 
 class InitialEventsNeverEnded(Exception):
-    """The server says nothing more, but not that the initial events are over: it does not know WatchList."""
+    """The server says nothing more, but not that the initial events are over: slow, or it does not know WatchList."""
 
 
 class Reflector(Generic[T]):
     """client-go's Reflector. `run` goes on until it is cancelled, whatever the server does.
 
-    The first list is a WatchList (one object at a time, never a whole page in memory), unless `watch_list` is false
-    or the server refuses it: then pages of `page_size`. `on_missing` is called when the server does not know the kind;
-    `installed` is False from then on until it does. Times are those of the running loop.
+    `installed` is False from when the server's discovery says that it does not know the kind until a list comes
+    through. Times are those of the running loop.
     """
 
     def __init__(
@@ -50,71 +80,119 @@ class Reflector(Generic[T]):
         client: ListerWatcher[T],
         sink: Sink[T],
         *,
-        page_size: int = 500,
-        watch_list: bool = True,
         options: ReflectorOptions | None = None,
         rand: random.Random | None = None,
-        on_missing: Callable[[], object] | None = None,
     ) -> None:
         self.kind = client.resource.plural
         self.last_sync_resource_version = ""
         self.installed = True
         self._client = client
         self._sink = sink
-        self._page_size = page_size
-        self._watch_list = watch_list
         self._options = options or ReflectorOptions()
         self._rand = rand or random.Random()
-        self._on_missing = on_missing
         self._recovery = Recovery(self._options, self._rand)
-        # A watch that is still allowed to be silent is not stale, nor is the one that follows it.
-        stale_after = max(self._options.stale_after, 2 * self._options.silence_limit)
-        self._health = Health(self.kind, stale_after)
+        self._health = Health(self.kind, self._options)
+        self._watch_list = self._options.watch_list
+        self._slow_watch_lists = 0
         self._wake = asyncio.Event()
         # The store is like the server was at last_sync_resource_version: a watch can start there.
         self._resumable = False
-        # Something was listed since the kind was last found missing.
-        self._filled = False
-        self._opened: float | None = None
+        # The list held something that may have been any object: list again as soon as the watch ends.
+        self._incomplete = False
+        self._opened_at: float | None = None
         self._events = 0
 
     async def run(self) -> None:
         """Lists and watches for ever."""
         self._health.started(self._now())
         while True:
-            self._opened, self._events = None, 0
+            self._opened_at, self._events = None, 0
             try:
                 await self.list_and_watch()
-                following = self._recovery.after_end(self._finished())
+                following = self._recovery.after_end(self._attempt())
             except Exception as err:
                 following = self._failed(err)
-            self._resumable = self._resumable and following.resume
+            self._resumable = self._resumable and following.resume and not self._incomplete
             await self._pause(following.delay)
 
     async def list_and_watch(self) -> None:
         """Lists, unless the last watch can be resumed, then watches until the server ends the watch.
 
-        Raises ApiError when either fails.
+        Raises ApiError when either fails, NotInstalled where discovery confirms that the server does not know the kind.
         """
+        if not self.installed and not await self._client.is_served():
+            raise NotInstalled(f"{self.kind} is not installed", status=404)
+        try:
+            await self._list_and_watch()
+        except NotFound as err:
+            # A proxy or a server that is starting answers 404 too: only a list of what is served tells.
+            if await self._client.is_served():
+                raise
+            raise NotInstalled(str(err), status=404) from err
+
+    async def _list_and_watch(self) -> None:
         if not self._resumable and self._watch_list and await self._watch_listed():
             return
         if not self._resumable:
-            items, resource_version = await list_all(self._client, self._page_size)
-            self._synced(items, resource_version)
+            self._synced(*await self._listed())
         await self._watch()
 
-    def healthy(self, now: float) -> bool:
-        """Whether there was a sign of life lately; `now` is the loop's time()."""
-        return not self._health.problems(now)
+    @property
+    def trouble(self) -> ApiError | None:
+        """Why the last list or watch failed; None while all is well."""
+        return self._health.trouble
 
     def problems(self, now: float) -> list[str]:
-        """`healthy` in words."""
+        """What is wrong, in words: no sign of life lately; `now` is the loop's time()."""
         return self._health.problems(now)
 
     def retry_now(self) -> None:
         """Ends the pause before the next attempt."""
         self._recovery.woken()
         self._wake.set()
+
+    # -- one list -----------------------------------------------------------------------------------------------------
+
+    async def _listed(self) -> tuple[list[T], list[ObjectMeta], str]:
+        """Every object, those that don't decode, and the resourceVersion to watch from: a consistent read.
+
+        No resourceVersion is sent: kube-apiserver 1.31 and later serve a consistent list from their watch cache, so
+        that "0", which may go back in time, would save nothing. Pages were the cheapest in a fresh cluster (1.34), but
+        some minutes later those of an idle kind cost the server two to four times the CPU of a list in one piece
+        (presumably the cache no longer has their snapshot and etcd is read): hence a WatchList, whose cost is steady,
+        comes first. A continue token that expires half-way leads to one request without pages, as client-go's pager
+        does it: that always gets through. Raises what the client raises.
+        """
+        try:
+            return await self._pages(self._options.page_size)
+        except Gone as err:
+            log.info("%s: the list's continue token expired, listing in one piece: %s", self.kind, err)
+            return await self._pages(0)
+
+    async def _pages(self, size: int) -> tuple[list[T], list[ObjectMeta], str]:
+        # The reflector has a backoff of its own; only what has begun is worth the transport's retries.
+        page = await self._client.list_page(limit=size, retry=False)
+        items, undecodable = page.items, page.undecodable
+        # The first page's version: whatever changed while the later pages came is seen by the watch that starts here.
+        resource_version = page.metadata.resource_version
+        while page.metadata.continue_:
+            page = await self._client.list_page(limit=size, continue_=page.metadata.continue_)
+            items.extend(page.items)
+            undecodable.extend(page.undecodable)
+        if not resource_version:
+            raise ServerError("the list has no resourceVersion", status=500)
+        return items, undecodable, resource_version
+
+    def _synced(self, items: list[T], undecodable: list[ObjectMeta], resource_version: str) -> None:
+        """A whole list is here."""
+        self._sink.replaced(items, undecodable)
+        self._incomplete = not all(meta.name for meta in undecodable)
+        self.last_sync_resource_version = resource_version
+        self._resumable = True
+        if not self.installed:
+            log.info("%s: installed now", self.kind)
+        self.installed = True
+        self._health.heard(self._now())
 
     # -- one watch ----------------------------------------------------------------------------------------------------
 
@@ -124,9 +202,12 @@ class Reflector(Generic[T]):
             await self._watch(send_initial_events=True)
         except (ApiError, InitialEventsNeverEnded) as err:
             # Once it is synced this is a watch like any other. Other errors a list would meet as well.
-            if self._resumable or isinstance(err, (*KEEPS_POSITION, NotFound, Gone)):
+            if self._resumable or isinstance(err, (*KEEPS_POSITION, Gone)):
                 raise
-            if not isinstance(err, ApiError) or 400 <= err.status < 500:
+            if not isinstance(err, ApiError):
+                self._slow_watch_lists += 1
+                self._watch_list = self._slow_watch_lists < _SLOW_IN_A_ROW
+            elif 400 <= err.status < 500:
                 self._watch_list = False
             log.info("%s: no WatchList, listing instead: %s", self.kind, err)
             return False
@@ -148,7 +229,7 @@ class Reflector(Generic[T]):
                     read_timeout=2 * options.silence_limit,
                 ) as events,
             ):
-                self._opened = self._now()
+                self._opened_at = self._now()
                 self._heard(silence, limit)
                 if send_initial_events:
                     await self._initial_events(events, silence, limit)
@@ -169,36 +250,44 @@ class Reflector(Generic[T]):
 
         Changes made meanwhile may stand among them, so this is a small store of its own.
         """
-        collected: dict[str, T] = {}
+        items: dict[str, T] = {}
+        undecodable: dict[str, ObjectMeta] = {}
         async for event in events:
             self._heard(silence, limit)
-            obj = event.object
+            obj, meta = event.object, event.undecodable
             if event.type == "ERROR":
                 raise error_from_status(event.status or Status())
             if event.initial_events_end:
-                self._synced(list(collected.values()), event.resource_version)
+                self._slow_watch_lists = 0
+                self._synced(list(items.values()), list(undecodable.values()), event.resource_version)
                 return
-            if obj is not None and event.type == "DELETED":
-                collected.pop(obj.key, None)
-            elif obj is not None:
-                collected[obj.key] = obj
+            if obj is not None:
+                _note(event.type, obj.key, obj, items, undecodable)
+            elif meta is not None:
+                _note(event.type, Object(metadata=meta).key, meta, undecodable, items)
         raise Unreachable("the watch ended within its initial events")
 
     async def _follow(
         self, events: AsyncIterator[WatchEvent[T]], silence: asyncio.Timeout, limit: float
     ) -> None:
-        writes = {"ADDED": self._sink.add, "MODIFIED": self._sink.update, "DELETED": self._sink.delete}
         async for event in events:
             self._heard(silence, limit)
             if event.type == "ERROR":
                 raise error_from_status(event.status or Status())
-            write = writes.get(event.type)
-            if write is not None and event.object is not None:
-                write(event.object)
+            self._pass_on(event)
             if event.resource_version:
                 self.last_sync_resource_version = event.resource_version
             self._events += 1
             self._health.recovered()
+
+    def _pass_on(self, event: WatchEvent[T]) -> None:
+        obj = event.object
+        if event.type == "DELETED":
+            meta = event.undecodable if obj is None else obj.metadata
+            if meta is not None:
+                self._sink.deleted(meta, obj)
+        elif obj is not None and event.type in ("ADDED", "MODIFIED"):
+            self._sink.changed(obj)
 
     def _heard(self, silence: asyncio.Timeout, limit: float) -> None:
         """A sign of life: moves the silence limit. Not at every event: a timer each would cost more than decoding."""
@@ -208,49 +297,33 @@ class Reflector(Generic[T]):
         if until is not None and abs(now + limit - until) > limit / 16 and not silence.expired():
             silence.reschedule(now + limit)
 
-    def _synced(self, items: list[T], resource_version: str) -> None:
-        """A whole list is here."""
-        self._sink.replace(items, resource_version)
-        self.last_sync_resource_version = resource_version
-        self._resumable = self._filled = True
-        if not self.installed:
-            log.info("%s: installed now", self.kind)
-        self.installed = True
-        self._recovery.listed()
-        self._health.heard(self._now())
-
     # -- what follows -------------------------------------------------------------------------------------------------
 
     def _failed(self, err: Exception) -> Next:
-        following = self._recovery.after_failure(self._finished(), err, filled=self._filled)
-        if isinstance(err, NotFound):
-            self._health.heard(self._now())
+        following = self._recovery.after_failure(self._attempt(), err)
+        if isinstance(err, NotInstalled):
+            self._not_installed(err)
         elif isinstance(err, ApiError):
             self._health.failed(err)
         else:
             log.exception("%s: list and watch failed", self.kind)
-        if following.missing:
-            self._missing(err)
         return following
 
-    def _missing(self, err: Exception) -> None:
-        """The kind is not installed: what was there is gone."""
-        if self._filled:
-            self._filled = False
-            self._sink.replace([], "")
+    def _not_installed(self, err: NotInstalled) -> None:
+        self._health.heard(self._now())
+        self._health.recovered()
         if self.installed:
             log.info("%s: not installed, waiting for it: %s", self.kind, err)
         self.installed = False
         self.last_sync_resource_version = ""
-        if self._on_missing is not None:
-            self._on_missing()
+        self._sink.not_installed()
 
-    def _finished(self) -> Attempt:
+    def _attempt(self) -> Attempt:
         """What came of the attempt that just ended."""
-        lasted = 0.0 if self._opened is None else self._now() - self._opened
+        lasted = 0.0 if self._opened_at is None else self._now() - self._opened_at
         if lasted >= self._options.healthy_after:
             self._health.recovered()
-        return Attempt(self._opened is not None, lasted, self._events)
+        return Attempt(self._opened_at is not None, lasted, self._events)
 
     async def _pause(self, seconds: float) -> None:
         try:
@@ -263,3 +336,13 @@ class Reflector(Generic[T]):
     @staticmethod
     def _now() -> float:
         return asyncio.get_running_loop().time()
+
+
+def _note(change: str, key: str, known: K, notes: dict[str, K], others: dict[str, Any]) -> None:
+    """Keeps what is known of an object in one of the two."""
+    if others:
+        others.pop(key, None)
+    if change == "DELETED":
+        notes.pop(key, None)
+    else:
+        notes[key] = known

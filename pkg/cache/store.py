@@ -55,10 +55,6 @@ class Indexer(Generic[T]):
     def __contains__(self, key: object) -> bool:
         return key in self._items
 
-    def key_of(self, obj: T) -> str:
-        """The key under which an object stands."""
-        return self._key_func(obj)
-
     def get_by_key(self, key: str) -> T | None:
         """The object of that key, None when there is none."""
         return self._items.get(key)
@@ -144,9 +140,14 @@ class Indexer(Generic[T]):
             raise KeyError(f"index {name!r} was never added") from None
 
     def _values(self, name: str, func: IndexFunc[T], obj: T) -> tuple[str, ...]:
-        """An index function that raises costs its own entry: the object must still reach the store."""
+        """An index function that raises, or names what cannot be a value, costs its own entry: the object must still
+        reach the store. A str is one value, not its letters."""
         try:
-            return tuple(func(obj))
+            values = func(obj)
+            values = (values,) if isinstance(values, str) else tuple(values)
+            if wrong := [value for value in values if not isinstance(value, str)]:
+                raise TypeError(f"an index value is a str, not {wrong[0]!r}")
+            return values
         except Exception:
             log.exception("index %s: no value for %s", name, self._key_func(obj))
             return ()

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Self, TypeVar, cast
 
-from pkg.api.meta import Object
+from pkg.api.meta import Object, PartialObjectMetadata
 from pkg.api.registry import Resource
 from pkg.client.config import ClientConfig
-from pkg.client.resource_client import ResourceClient
+from pkg.client.resource_client import PARTIAL_METADATA, ResourceClient
 from pkg.client.transport import Transport
 
 T = TypeVar("T", bound=Object)
@@ -17,16 +18,20 @@ class Client:
     """Resource clients over one transport. `async with Client(config) as client` closes its connections."""
 
     def __init__(self, config: ClientConfig | Transport, **options: Any) -> None:
-        """`options` go to Transport: user_agent, qps, burst, retry, metrics."""
+        """`options` go to Transport: user_agent, qps, burst, retry, metrics, before_write."""
         self.transport = config if isinstance(config, Transport) else Transport(config, **options)
-        self._resources: dict[tuple[str, str], ResourceClient[Any]] = {}
+        self._resources: dict[Resource[Any], ResourceClient[Any]] = {}
 
     def resource(self, resource: Resource[T]) -> ResourceClient[T]:
-        """The client of a kind, made once."""
-        key = (resource.api_version, resource.plural)
-        if key not in self._resources:
-            self._resources[key] = ResourceClient(self.transport, resource)
-        return cast("ResourceClient[T]", self._resources[key])
+        """The client of a kind, made once; of a definition with a struct of its own, another one."""
+        if resource not in self._resources:
+            self._resources[resource] = ResourceClient(self.transport, resource)
+        return cast("ResourceClient[T]", self._resources[resource])
+
+    def metadata(self, resource: Resource[Any]) -> ResourceClient[PartialObjectMetadata]:
+        """A client of the kind that gets the metadata of its objects alone. For reading."""
+        partial = replace(resource, type=PartialObjectMetadata)
+        return ResourceClient(self.transport, partial, accept=PARTIAL_METADATA)
 
     async def close(self) -> None:
         """Closes every connection."""

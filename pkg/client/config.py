@@ -9,25 +9,40 @@ import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 from multidict import CIMultiDict
 
 from pkg.client.credentials import Certificate, CredentialSource, Static
 from pkg.client.errors import ConfigError
-from pkg.client.tls import TLSSettings
+from pkg.client.tls import TLSContexts, TLSFiles, TLSSettings
 
 DEFAULT_KUBECONFIG = "~/.kube/config"
+_HEADER_SAFE = "!#$&'*+-.^_`|~"
+"""What may stand in a header's name beside letters and digits (RFC 9110); the rest is percent-encoded."""
 
 
 @dataclass(frozen=True, slots=True)
 class Impersonation:
-    """Act as somebody else (the own account needs RBAC's `impersonate`)."""
+    """Act as another user (the own account needs RBAC's `impersonate`)."""
 
     user: str
     groups: tuple[str, ...] = ()
     uid: str = ""
+    extra: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def headers(self) -> CIMultiDict[str]:
+        """As client-go's round_trippers.go sends them."""
+        headers: CIMultiDict[str] = CIMultiDict({"Impersonate-User": self.user})
+        for group in self.groups:
+            headers.add("Impersonate-Group", group)
+        if self.uid:
+            headers["Impersonate-Uid"] = self.uid
+        for key, values in self.extra.items():
+            for value in values:
+                headers.add(f"Impersonate-Extra-{quote(key, safe=_HEADER_SAFE)}", value)
+        return headers
 
 
 @dataclass(frozen=True)
@@ -35,42 +50,43 @@ class ClientConfig:
     """How to reach one API server.
 
     `host` is scheme, host, port and an optional path prefix (Rancher's proxy), without a trailing slash;
-    `server_name` the name to verify in the certificate where it differs; `proxy` an HTTP proxy's URL;
-    `namespace` the context's or the pod's own.
+    `tls_files` are read again while the client runs; `server_name` is the name to verify in the certificate where
+    it differs; `proxy` an HTTP proxy's URL; `namespace` the context's or the pod's own; `in_cluster`: it is a pod's.
     """
 
     host: str
     tls: TLSSettings = field(default_factory=TLSSettings, repr=False)
+    tls_files: TLSFiles | None = field(default=None, repr=False)
     credentials: CredentialSource = field(default_factory=Static, repr=False)
     server_name: str | None = None
     proxy: str | None = None
     namespace: str = "default"
     impersonation: Impersonation | None = None
-    _contexts: dict[Certificate | None, ssl.SSLContext] = field(
-        default_factory=dict, init=False, repr=False, compare=False
-    )
+    in_cluster: bool = False
+    _contexts: TLSContexts | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         parts = urlsplit(self.host)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ConfigError(f"the server address {self.host!r} is not an http:// or https:// URL")
-        if self.proxy and urlsplit(self.proxy).scheme not in ("http", "https"):
-            raise ConfigError(f"the proxy {self.proxy!r} is not an http:// or https:// URL")
-        self.ssl_context()  # a bad certificate shows here, not at the first request
+        if self.proxy:
+            _check_proxy(self.proxy)
+        if parts.scheme == "https":
+            # A bad certificate shows here, not at the first request.
+            object.__setattr__(self, "_contexts", TLSContexts(self.tls, self.tls_files))
 
     @property
     def hostname(self) -> str:
         return urlsplit(self.host).hostname or ""
 
+    @property
+    def refreshable(self) -> bool:
+        """Whether asking again after a 401 can give other credentials."""
+        return self.credentials.refreshable or self.tls_files is not None
+
     def ssl_context(self, certificate: Certificate | None = None) -> ssl.SSLContext | None:
-        """The context to connect with (None for http), kept until a credential plugin hands out another certificate."""
-        if not self.host.startswith("https:"):
-            return None
-        if certificate not in self._contexts:
-            context = self.tls.context(certificate)
-            self._contexts.clear()
-            self._contexts[certificate] = context
-        return self._contexts[certificate]
+        """The context to connect with (None for http), the same one until a certificate changes."""
+        return None if self._contexts is None else self._contexts.get(certificate)
 
     async def auth_headers(self, *, refresh: bool = False) -> CIMultiDict[str]:
         """Headers that say who is asking. `refresh`: the last ones were refused (401). Raises ConfigError."""
@@ -83,12 +99,10 @@ class ClientConfig:
         headers: CIMultiDict[str] = CIMultiDict()
         if credential.authorization:
             headers["Authorization"] = credential.authorization
-        if (who := self.impersonation) is not None:
-            headers["Impersonate-User"] = who.user
-            for group in who.groups:
-                headers.add("Impersonate-Group", group)
-            if who.uid:
-                headers["Impersonate-Uid"] = who.uid
+        if self.impersonation is not None:
+            headers.extend(self.impersonation.headers())
+        if self._contexts is not None:
+            await self._contexts.reread(now=refresh)
         return headers, self.ssl_context(credential.certificate)
 
     def impersonate(self, user: str, groups: tuple[str, ...] | list[str] = ()) -> ClientConfig:
@@ -121,6 +135,19 @@ def load_config(
         "no cluster is configured: give --kubeconfig, set $KUBECONFIG, run in a pod with a service account,"
         f" or have {DEFAULT_KUBECONFIG}"
     )
+
+
+def _check_proxy(proxy: str) -> None:
+    """Raises ConfigError, without the password that the URL may hold."""
+    scheme, _, rest = proxy.rpartition("://")
+    shown = f"{scheme}://{rest.rpartition('@')[2]}" if scheme else proxy
+    if scheme.startswith("socks"):
+        raise ConfigError(
+            f"the proxy {shown!r} is a SOCKS proxy, which is not supported: give the URL of an HTTP proxy as"
+            " proxy-url in the kubeconfig or in HTTPS_PROXY, or reach the server directly (NO_PROXY)"
+        )
+    if scheme not in ("http", "https"):
+        raise ConfigError(f"the proxy {shown!r} is not an http:// or https:// URL")
 
 
 def is_loopback(hostname: str) -> bool:

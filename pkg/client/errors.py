@@ -5,25 +5,34 @@ from __future__ import annotations
 import email.utils
 import time
 from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 
 from pkg.api.meta import Status
+from pkg.api.registry import Resource
+from pkg.client.nesting import UNDECODABLE, decode
+from pkg.errors import ReportedError
 
 _STATUS = msgspec.json.Decoder(Status)
 _SHOWN = 300
 """Characters of an answer that is no metav1.Status (a proxy's HTML page) that a message shows."""
+LONGEST_RETRY_AFTER = 60.0
+"""Seconds: no server's word keeps a key or a watch away for longer."""
+_NONSENSE = 86400.0
 
 
-class ConfigError(Exception):
+class ConfigError(ReportedError):
     """The configuration can't work: one line that names the file or field and what is wrong with it."""
 
+    exit_code = 2
 
-class ApiError(Exception):
+
+class ApiError(ReportedError):
     """A request that was refused, or never answered.
 
     `status` is the HTTP status (0: no answer), `reason` metav1.Status' reason ("AlreadyExists", "Expired",
-    …; "" when the answer had none), `retry_after` the seconds that the server asks to wait, or None.
+    …; "" when the answer had none), `retry_after` the seconds that the server asks to wait (60 at most), or None.
     """
 
     def __init__(
@@ -53,6 +62,10 @@ class Forbidden(ApiError):
 
 class NotFound(ApiError):
     """404: no such object, or no such kind (the CRD is not installed)."""
+
+
+class NotInstalled(NotFound):
+    """404, and the server's discovery confirms that it does not know the kind."""
 
 
 class Conflict(ApiError):
@@ -87,6 +100,15 @@ class Unreachable(ApiError):
     """No (whole) answer: refused, reset, timed out, or a watch that broke off. Status 0; the message names the host."""
 
 
+class ReadOnly(ApiError):
+    """A write that was not sent, because of `--dry-run`."""
+
+
+def refuse_write() -> None:
+    """A transport's `before_write` in a dry run. Raises ReadOnly."""
+    raise ReadOnly("nothing is written in a dry run")
+
+
 _BY_STATUS: dict[int, type[ApiError]] = {
     400: BadRequest,
     401: Unauthorized,
@@ -117,8 +139,8 @@ def error_from_status(status: Status, *, code: int = 0, retry_after: float | Non
 def error_from_response(code: int, body: bytes, headers: Mapping[str, str]) -> ApiError:
     """The error of an HTTP answer with a status of 400 or more."""
     try:
-        status = _STATUS.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+        status = decode(_STATUS, body)
+    except UNDECODABLE:
         status = Status()
     if not status.message:
         text = " ".join(body.decode("utf-8", "replace").split())
@@ -128,18 +150,28 @@ def error_from_response(code: int, body: bytes, headers: Mapping[str, str]) -> A
     return error_from_status(status, code=code, retry_after=parse_retry_after(headers.get("Retry-After")))
 
 
+def not_found(resource: Resource[Any], name: str) -> NotFound:
+    """The error in the API server's words, for what a cache does not have."""
+    return NotFound(f'{resource.group_resource} "{name}" not found', status=404, reason="NotFound")
+
+
 def parse_retry_after(value: str | None) -> float | None:
-    """Seconds of a Retry-After header: a number or an HTTP date (RFC 9110 §10.2.3); None where it is neither."""
+    """Seconds of a Retry-After header: a number or an HTTP date (RFC 9110 §10.2.3), at most LONGEST_RETRY_AFTER; None
+    for one that makes no sense."""
     if not value:
         return None
     text = value.strip()
     if text.isascii() and text.isdigit():
-        return float(text)
+        return _sensible(float(text))
     try:
-        when = email.utils.parsedate_to_datetime(text)
-    except ValueError:
+        return _sensible(max(0.0, email.utils.parsedate_to_datetime(text).timestamp() - time.time()))
+    except (ValueError, OverflowError):
         return None
-    return max(0.0, when.timestamp() - time.time())
+
+
+def _sensible(seconds: float) -> float | None:
+    """A day or more is nonsense: then the own back-off knows better."""
+    return min(seconds, LONGEST_RETRY_AFTER) if 0 <= seconds < _NONSENSE else None
 
 
 def _class_of(code: int, reason: str) -> type[ApiError]:
@@ -152,4 +184,10 @@ def _class_of(code: int, reason: str) -> type[ApiError]:
 
 def _details_retry_after(status: Status) -> float | None:
     seconds = (status.details or {}).get("retryAfterSeconds")
-    return float(seconds) if isinstance(seconds, int | float) and seconds > 0 else None
+    # Zero is what the field holds when the server says nothing.
+    return _sensible(float(seconds)) if type(seconds) is int and 0 < seconds < _NONSENSE else None
+
+
+def one_line(error: object) -> str:
+    """A text for a log line or a message, whatever line breaks it has."""
+    return " ".join(str(error).split())

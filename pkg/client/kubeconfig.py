@@ -1,4 +1,4 @@
-"""kubeconfig files, read and merged by the `kubernetes` package; credential plugins are run by its ExecProvider.
+"""kubeconfig files, read and merged by the `kubernetes` package; token files and plugins are read and run here.
 
 The package's loader is used for all it does well. Exec plugins and token files are taken out of its hands:
 it logs a failing plugin and goes on without credentials, and it reads a token file only once.
@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +20,10 @@ from kubernetes.config.exec_provider import ExecProvider
 from kubernetes.config.kube_config import ConfigNode, KubeConfigLoader, KubeConfigMerger
 
 from pkg.client.config import ClientConfig, Impersonation, environment_proxy
-from pkg.client.credentials import Certificate, CredentialSource, ExecPlugin, Reread, Static
-from pkg.client.errors import ConfigError
-from pkg.client.tls import TLSSettings
+from pkg.client.credentials import CredentialSource, Reread, Static, read_token
+from pkg.client.errors import ConfigError, one_line
+from pkg.client.exec_plugin import Command, ExecPlugin
+from pkg.client.tls import TLSFiles
 
 
 def load(paths: list[str], context: str | None = None) -> ClientConfig:
@@ -78,16 +78,22 @@ class _Kubeconfig:
     def client_config(self) -> ClientConfig:
         if not self._cluster.value.get("server"):
             raise ConfigError(f"cluster {self._cluster_name!r} has no server")
-        folder = tempfile.mkdtemp(prefix="headroom-")
+        folder = tempfile.mkdtemp(prefix="kubeconfig-")
         try:
             loaded = self._load(folder)
-            tls = TLSSettings(_read(loaded.ssl_ca_cert), _certificate(loaded), loaded.verify_ssl)
+            files = TLSFiles(
+                ca=_kept(loaded.ssl_ca_cert, folder),
+                certificate=_kept(loaded.cert_file, folder),
+                key=_kept(loaded.key_file, folder),
+                verify=loaded.verify_ssl,
+            )
         finally:
             shutil.rmtree(folder, ignore_errors=True)
         host = str(self._cluster.value["server"]).rstrip("/")
         return ClientConfig(
             host=host,
-            tls=tls,
+            tls=files.read(),
+            tls_files=files if files.on_disk else None,
             credentials=self._credentials(loaded),
             server_name=self._cluster.value.get("tls-server-name"),
             proxy=self._cluster.value.get("proxy-url") or environment_proxy(host),
@@ -119,7 +125,7 @@ class _Kubeconfig:
         if self._auth_provider:
             return self._provider()
         if self._exec is not None:
-            return ExecPlugin(_plugin(self._exec, self._cluster))
+            return ExecPlugin(_plugin(self._exec, self._cluster).run)
         return Static()
 
     def _provider(self) -> CredentialSource:
@@ -133,7 +139,7 @@ class _Kubeconfig:
 
     def _provider_token(self) -> str | None:
         """The auth-provider's token, renewed by the package when it is about to expire. Blocks."""
-        folder = tempfile.mkdtemp(prefix="headroom-")
+        folder = tempfile.mkdtemp(prefix="kubeconfig-")
         try:
             token = bearer_token(self._load(folder))
         except Exception as err:  # the providers' own libraries raise what they like
@@ -149,19 +155,6 @@ def bearer_token(configuration: Configuration) -> str | None:
     """The Authorization value that the package loaded; older releases keep it under another name."""
     keys = configuration.api_key
     return keys.get("BearerToken") or keys.get("authorization")
-
-
-def read_token(path: Path) -> str:
-    """An Authorization value from a token file. Raises ConfigError."""
-    try:
-        token = path.read_text().strip()
-    except OSError as err:
-        raise ConfigError(f"token file {path}: {err.strerror or err}") from err
-    except UnicodeDecodeError as err:
-        raise ConfigError(f"token file {path} is not a text") from err
-    if not token:
-        raise ConfigError(f"token file {path} is empty")
-    return f"Bearer {token}"
 
 
 def _merge(paths: list[str]) -> KubeConfigMerger:
@@ -195,41 +188,29 @@ def _entry(root: ConfigNode, section: str, key: str, name: str) -> ConfigNode:
 def _impersonation(user: dict[str, Any]) -> Impersonation | None:
     if not user.get("as"):
         return None
-    return Impersonation(user["as"], tuple(user.get("as-groups") or ()), user.get("as-uid") or "")
+    extra = user.get("as-user-extra") or {}
+    return Impersonation(
+        user["as"],
+        tuple(user.get("as-groups") or ()),
+        user.get("as-uid") or "",
+        {str(key): tuple(map(str, values or ())) for key, values in extra.items()},
+    )
 
 
-def _certificate(loaded: Configuration) -> Certificate | None:
-    if bool(loaded.cert_file) != bool(loaded.key_file):
-        raise ConfigError("only one of client-certificate and client-key is set")
-    if not loaded.cert_file:
+def _kept(path: str | None, folder: str) -> Path | str | None:
+    """A file of the kubeconfig's by its path; one that the package made of a data field by its content."""
+    if not path:
         return None
-    return Certificate(_read(loaded.cert_file) or "", _read(loaded.key_file) or "")
+    return Path(path).read_text() if Path(path).is_relative_to(folder) else Path(path)
 
 
-def _read(path: str | None) -> str | None:
-    return Path(path).read_text() if path else None
-
-
-def _plugin(node: ConfigNode, cluster: ConfigNode) -> Callable[[], dict[str, Any]]:
-    """What runs the plugin once: blocking, raises ConfigError."""
-    command = node.value.get("command")
+def _plugin(node: ConfigNode, cluster: ConfigNode) -> Command:
     provider = ExecProvider(node, os.path.dirname(node.path or "") or None, cluster)
-
-    def run() -> dict[str, Any]:
-        try:
-            status: dict[str, Any] = provider.run()
-        except FileNotFoundError as err:
-            hint = node.value.get("installHint")
-            raise ConfigError(
-                f"the credential plugin {command!r} is not installed"
-                + (f": {one_line(hint)}" if hint else "")
-            ) from err
-        except (ConfigException, OSError) as err:
-            raise ConfigError(f"the credential plugin {command!r} failed: {one_line(err)}") from err
-        return status
-
-    return run
-
-
-def one_line(error: object) -> str:
-    return " ".join(str(error).split())
+    return Command(
+        api_version=provider.api_version,
+        args=provider.args,
+        env=provider.env,
+        folder=provider.cwd,
+        cluster=provider.cluster and provider.cluster.value,
+        install_hint=node.value.get("installHint") or "",
+    )

@@ -30,7 +30,11 @@ class TokenBucket:
         now = self._clock()
         self._tokens = min(self._burst, self._tokens + (now - self._filled_at) * self._qps)
         self._filled_at = now
-        # Below zero is a debt: whoever comes later waits for it too.
+        # Below zero is a debt: what comes later waits for it too.
         self._tokens -= 1.0
         if self._tokens < 0.0:
-            await self._sleep(-self._tokens / self._qps)
+            try:
+                await self._sleep(-self._tokens / self._qps)
+            except BaseException:
+                self._tokens += 1.0  # it was not sent: who gives up leaves no debt to the next one
+                raise

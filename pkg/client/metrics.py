@@ -10,6 +10,13 @@ _BUCKETS = (0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0)
 ERROR_CODE = "<error>"
 """The code label of a request that got no answer, as in client-go."""
 
+UNDECODABLE_OBJECTS = Counter(
+    "rest_client_undecodable_objects",
+    "Number of times an object of a list or watch did not decode (reason invalid: it is left as it was), or was nested"
+    " so deep that a part of it was cut off (reason too_deep), partitioned by kind.",
+    ["kind", "reason"],
+)
+
 
 class RestClientMetrics:
     """Counts and times requests; a watch is timed until its headers come."""

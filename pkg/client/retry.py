@@ -5,11 +5,30 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
-from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, stop_after_attempt
+from tenacity import (
+    AsyncRetrying,
+    RetryCallState,
+    retry_if_exception,
+    retry_if_exception_type,
+    stop_after_attempt,
+)
 from tenacity.wait import wait_exponential, wait_random
 
-from pkg.client.errors import ApiError, ServerError, ServiceUnavailable, TooManyRequests, Unreachable
+from pkg.client.errors import (
+    ApiError,
+    Conflict,
+    ServerError,
+    ServiceUnavailable,
+    TooManyRequests,
+    Unreachable,
+)
+
+T = TypeVar("T")
+
+CONFLICT_TRIES = 6
+"""Other writers may come first five times in one go; after that a queue's backoff takes over."""
 
 
 class NotSent(Unreachable):
@@ -30,13 +49,14 @@ class RetryPolicy:
 
     `attempts` counts the first one; waits double from `base` up to `maximum`, plus up to `base` of jitter. A
     Retry-After is honoured on top of the jitter, unless it is longer than `longest_retry_after`: then the
-    error goes to the caller, who has better things to do than to wait here.
+    error goes to the caller, whose queue waits without keeping a worker.
     """
 
     attempts: int = 5
     base: float = 0.1
     maximum: float = 5.0
-    longest_retry_after: float = 30.0
+    longest_retry_after: float = 1.0
+    """What the API server's own priority and fairness always asks for."""
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
 
     def retrying(self, *, repeatable: bool) -> AsyncRetrying:
@@ -57,15 +77,35 @@ class RetryPolicy:
     def _again(self, err: BaseException, repeatable: bool) -> bool:
         if not isinstance(err, ApiError) or isinstance(err, Untrusted | Closed):
             return False
-        if (err.retry_after or 0.0) > self.longest_retry_after:
-            return False
-        if isinstance(err, NotSent | TooManyRequests | ServiceUnavailable):
-            return True  # the server did not take the request: even a create may be sent again
-        if isinstance(err, ServerError):
-            return repeatable and err.retry_after is not None
-        return repeatable and isinstance(err, Unreachable)
+        if isinstance(err, NotSent):
+            return True  # the server cannot have seen it
+        if err.retry_after is not None:
+            # The server says that it did not take the request: client-go's with_retry.
+            return (
+                isinstance(err, TooManyRequests | ServerError) and err.retry_after <= self.longest_retry_after
+            )
+        # Without it a 503 may be a proxy's, about a request that the server had.
+        return repeatable and isinstance(err, TooManyRequests | ServiceUnavailable | Unreachable)
 
 
 def _retry_after(state: RetryCallState) -> float | None:
     error = state.outcome.exception() if state.outcome else None
     return error.retry_after if isinstance(error, ApiError) else None
+
+
+async def retry_on_conflict(
+    attempt: Callable[[bool], Awaitable[T]],
+    *,
+    tries: int = CONFLICT_TRIES,
+    errors: tuple[type[ApiError], ...] = (Conflict,),
+) -> T:
+    """`await attempt(again)` until it raises no Conflict, `tries` times at most, without a pause (client-go's
+    RetryOnConflict). `again` is True after a conflict: read the object anew and decide anew.
+
+    Raises the last of `errors`, and at once whatever else `attempt` raises.
+    """
+    loop = AsyncRetrying(stop=stop_after_attempt(tries), retry=retry_if_exception_type(errors), reraise=True)
+    async for turn in loop:
+        with turn:
+            return await attempt(turn.retry_state.attempt_number > 1)
+    raise AssertionError("unreachable")

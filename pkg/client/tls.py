@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import ssl
 import tempfile
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pkg.client.credentials import Certificate
+from pkg.client.credentials import REREAD_SECONDS, Certificate
 from pkg.client.errors import ConfigError
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +51,88 @@ class TLSSettings:
         return context
 
 
+@dataclass(frozen=True, slots=True)
+class TLSFiles:
+    """Where TLSSettings come from: each part is a file (a Path), its content, or None."""
+
+    ca: Path | str | None = None
+    certificate: Path | str | None = None
+    key: Path | str | None = field(default=None, repr=False)
+    verify: bool = True
+
+    @property
+    def on_disk(self) -> bool:
+        """Whether anything can change."""
+        return any(isinstance(part, Path) for part in (self.ca, self.certificate, self.key))
+
+    def read(self) -> TLSSettings:
+        """The settings as the files are now. Raises ConfigError."""
+        if bool(self.certificate) != bool(self.key):
+            raise ConfigError("only one of client-certificate and client-key is set")
+        pair = None
+        if self.certificate and self.key:
+            pair = Certificate(_text(self.certificate), _text(self.key))
+        return TLSSettings(None if self.ca is None else _text(self.ca), pair, self.verify)
+
+
+class TLSContexts:
+    """The context to connect with: kept until a certificate changes, so that connections are used again.
+
+    Files are read again every `period` seconds, and when the credentials were refused; while what is there is not
+    whole (a certificate is there, its key not yet), the last ones stay in use. client-go: cert_rotation.go.
+    """
+
+    def __init__(
+        self,
+        settings: TLSSettings,
+        files: TLSFiles | None,
+        *,
+        period: float = REREAD_SECONDS,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._settings = settings
+        self._files = files
+        self._period = period
+        self._clock = clock
+        self._read_at = clock()
+        self._for: Certificate | None = None
+        self._context = settings.context()
+
+    def get(self, certificate: Certificate | None = None) -> ssl.SSLContext:
+        """The context now; `certificate` is a credential plugin's. Raises ConfigError."""
+        if certificate != self._for:
+            self._context, self._for = self._settings.context(certificate), certificate
+        return self._context
+
+    async def reread(self, *, now: bool = False) -> None:
+        """Reads the files again if it is time, or `now`."""
+        if self._files is None or not (now or self._clock() - self._read_at >= self._period):
+            return
+        self._read_at = self._clock()
+        try:
+            settings = await asyncio.to_thread(self._files.read)
+            if settings != self._settings:
+                self._context = settings.context(self._for)
+                self._settings = settings
+                logger.info("the client's certificate files were read again")
+        except ConfigError as err:
+            logger.warning("keeping the certificates in use: %s", err)
+
+
+def _text(part: Path | str) -> str:
+    if isinstance(part, str):
+        return part
+    try:
+        return part.read_text()
+    except OSError as err:
+        raise ConfigError(f"{part}: {err.strerror or err}") from err
+    except UnicodeDecodeError as err:
+        raise ConfigError(f"{part} is not a PEM file") from err
+
+
 def _present(context: ssl.SSLContext, certificate: Certificate) -> None:
     # The ssl module loads a key from a file only: a private folder that exists for this moment.
-    with tempfile.TemporaryDirectory(prefix="headroom-") as folder:
+    with tempfile.TemporaryDirectory(prefix="client-tls-") as folder:
         cert_file, key_file = Path(folder, "tls.crt"), Path(folder, "tls.key")
         cert_file.write_text(certificate.certificate)
         key_file.write_text(certificate.key)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import ssl
+import sys
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
 from typing import Any
@@ -15,7 +17,8 @@ from multidict import CIMultiDict
 from yarl import URL
 
 from pkg.client.config import ClientConfig
-from pkg.client.errors import ConfigError, Unauthorized, Unreachable, error_from_response
+from pkg.client.errors import ApiError, ConfigError, Unauthorized, Unreachable, error_from_response
+from pkg.client.guarded_body import BeforeWrite, GuardedBody
 from pkg.client.limiter import TokenBucket
 from pkg.client.lines import split_lines
 from pkg.client.metrics import RestClientMetrics, default_metrics
@@ -26,35 +29,40 @@ REQUEST_TIMEOUT = 30.0
 READ_TIMEOUT = 90.0
 """Seconds of silence after which a stream counts as dead: bookmarks come every minute."""
 _CONNECTIONS = 100
-"""Connections to the server at once: a watch holds one each, requests share the rest."""
+"""Connections that requests share. Watches have their own, as many as there are."""
 _READ_BUFFER = 512 * 1024
-_IDEMPOTENT = frozenset({"GET", "HEAD", "OPTIONS", "PUT", "DELETE"})
+_READS = frozenset({"GET", "HEAD", "OPTIONS"})
 _KEEP_ALIVE = 60.0
+JSON = "application/json"
 MERGE_PATCH = "application/merge-patch+json"
 JSON_PATCH = "application/json-patch+json"
-USER_AGENT = "headroom"
 
 
 class Transport:
     """Requests to the server of `config`. Make and use it within one event loop; `close` it at the end.
 
-    `qps`/`burst` limit requests on this side (None: API priority and fairness does it on the server's).
+    `user_agent` "" is the program's name. `qps`/`burst` limit requests on this side (None: API priority and
+    fairness does it on the server's).
+    `before_write` is asked at every attempt of every write, in the step of the loop in which its bytes leave; the
+    ApiError that it raises is what the request raises, and nothing was sent.
     """
 
     def __init__(
         self,
         config: ClientConfig,
         *,
-        user_agent: str = USER_AGENT,
+        user_agent: str = "",
         qps: float | None = None,
         burst: int | None = None,
         retry: RetryPolicy | None = None,
         metrics: RestClientMetrics | None = None,
+        before_write: BeforeWrite | None = None,
     ) -> None:
         self.config = config
+        self._before_write = before_write
         self._headers = {
-            "User-Agent": user_agent,
-            "Accept": "application/json",
+            "User-Agent": user_agent or default_user_agent(),
+            "Accept": JSON,
             # Measured over loopback too: a third less CPU for a list here, the same in the server, which compresses
             # only what is longer than 128 KiB and no watch.
             "Accept-Encoding": "gzip",
@@ -63,7 +71,8 @@ class Transport:
         self._retry = retry or RetryPolicy()
         self._metrics = metrics or default_metrics()
         self._metrics_host = URL(config.host).authority
-        self._session: aiohttp.ClientSession | None = None
+        self._sessions: dict[bool, aiohttp.ClientSession] = {}
+        # One for requests, one for streams.
         self._closed = False
 
     async def request(
@@ -73,17 +82,25 @@ class Transport:
         *,
         params: Mapping[str, str] | None = None,
         body: bytes | None = None,
-        content_type: str = "application/json",
-        timeout: float = REQUEST_TIMEOUT,
+        content_type: str = JSON,
+        accept: str = JSON,
+        timeout: float | None = REQUEST_TIMEOUT,
+        read_timeout: float | None = None,
         retry: bool = True,
+        repeatable: bool | None = None,
     ) -> bytes:
-        """The body of the answer; `path` is encoded already, `timeout` (seconds) is that of each attempt.
+        """The body of the answer; `path` is encoded already.
 
-        With `retry`, what the server refused for now (429, 503) or what can be repeated safely is sent again
-        with jittered backoff. Raises ApiError: a subclass by status, Unreachable where no whole answer came.
+        `timeout` (seconds) is that of each attempt, None: as long as something comes every `read_timeout` seconds.
+        With `retry`, what never left or what the server asks to repeat (429 or 5xx with Retry-After) is sent again,
+        with jittered backoff; what is `repeatable` also after a broken connection, a bare 429 or 503. Reads are
+        repeatable, writes only if the caller says so: a precondition makes the second one harmless.
+        Raises ApiError: a subclass by status, Unreachable where no whole answer came.
         """
-        timeouts = aiohttp.ClientTimeout(total=timeout, sock_connect=CONNECT_TIMEOUT)
-        headers = {"Content-Type": content_type} if body is not None else {}
+        timeouts = aiohttp.ClientTimeout(
+            total=timeout, connect=REQUEST_TIMEOUT, sock_connect=CONNECT_TIMEOUT, sock_read=read_timeout
+        )
+        headers = {"Accept": accept} | ({"Content-Type": content_type} if body is not None else {})
 
         async def attempt() -> bytes:
             async with await self._exchange(method, path, params, body, headers, timeouts) as response:
@@ -92,13 +109,17 @@ class Transport:
 
         if not retry:
             return await attempt()
-        # A merge patch sent twice ends in the same state, or in a Conflict when it names a resourceVersion.
-        repeatable = method in _IDEMPOTENT or content_type == MERGE_PATCH
+        if repeatable is None:
+            repeatable = method in _READS
         return await self._retry.retrying(repeatable=repeatable)(attempt)
 
     @contextlib.asynccontextmanager
     async def stream(
-        self, path: str, params: Mapping[str, str] | None = None, read_timeout: float = READ_TIMEOUT
+        self,
+        path: str,
+        params: Mapping[str, str] | None = None,
+        read_timeout: float = READ_TIMEOUT,
+        accept: str = JSON,
     ) -> AsyncIterator[AsyncIterator[bytes]]:
         """A watch: `async with transport.stream(...) as lines`, then `async for line in lines`; never retried.
 
@@ -109,7 +130,9 @@ class Transport:
         timeouts = aiohttp.ClientTimeout(
             total=None, connect=REQUEST_TIMEOUT, sock_connect=CONNECT_TIMEOUT, sock_read=read_timeout
         )
-        response = await self._exchange("GET", path, params, None, {}, timeouts)
+        response = await self._exchange(
+            "GET", path, params, None, {"Accept": accept}, timeouts, streaming=True
+        )
         chunks = self._chunks(response)
         lines = split_lines(chunks, source=self.config.host)
         try:
@@ -122,9 +145,9 @@ class Transport:
     async def close(self) -> None:
         """Closes every connection; running requests and streams fail, later ones too."""
         self._closed = True
-        if self._session is not None:
-            await self._session.close()
-            self._session = None
+        while self._sessions:
+            _, session = self._sessions.popitem()
+            await session.close()
 
     async def _chunks(self, response: aiohttp.ClientResponse) -> AsyncGenerator[bytes, None]:
         with unreachable_errors(self.config.host):
@@ -139,41 +162,68 @@ class Transport:
         body: bytes | None,
         headers: Mapping[str, str],
         timeouts: aiohttp.ClientTimeout,
+        streaming: bool = False,
     ) -> aiohttp.ClientResponse:
-        """An answer of 2xx with its body unread; after a 401 the request is sent once more with fresh credentials."""
+        """An answer of 2xx with its body unread; after a 401 it is sent once more with fresh credentials."""
         url = URL(self.config.host + path + (f"?{urlencode(params)}" if params else ""), encoded=True)
         refresh = False
         while True:
             if self._limiter is not None:
                 await self._limiter.take()
-            auth, context = await self._authenticate(refresh)
+            auth, context = await self._authenticate(refresh, timeouts)
             auth.update(headers)
-            response = await self._send(method, url, data=body, headers=auth, ssl=context, timeout=timeouts)
+            try:
+                response = await self._send(
+                    self._opened(streaming),
+                    method,
+                    url,
+                    data=body,
+                    headers=auth,
+                    ssl=context,
+                    timeout=timeouts,
+                )
+            except Untrusted:
+                if refresh or self.config.tls_files is None:
+                    raise
+                refresh = (
+                    True  # the authority's file may have been renewed together with the server's certificate
+                )
+                continue
             if 200 <= response.status < 300:
                 return response
             async with response:
                 with unreachable_errors(self.config.host):
                     error = error_from_response(response.status, await response.read(), response.headers)
-            if refresh or not isinstance(error, Unauthorized) or not self.config.credentials.refreshable:
+            if refresh or not isinstance(error, Unauthorized) or not self.config.refreshable:
                 raise error
             refresh = True
 
-    async def _authenticate(self, refresh: bool) -> tuple[CIMultiDict[str], ssl.SSLContext | None]:
+    async def _authenticate(
+        self, refresh: bool, timeouts: aiohttp.ClientTimeout
+    ) -> tuple[CIMultiDict[str], ssl.SSLContext | None]:
+        limit = timeouts.total or timeouts.connect
         try:
-            return await self.config.authenticate(refresh=refresh)
+            async with asyncio.timeout(limit):
+                return await self.config.authenticate(refresh=refresh)
+        except TimeoutError:
+            message = f"the credentials did not come within {limit:g} s"
+            raise Unauthorized(message, status=401, reason="Credentials") from None
         except ConfigError as err:
             # An ApiError, so that a controller backs off and goes on when a token can't be had for a while.
             raise Unauthorized(str(err), status=401, reason="Credentials") from err
 
-    async def _send(self, method: str, url: URL, **options: Any) -> aiohttp.ClientResponse:
+    async def _send(
+        self, session: aiohttp.ClientSession, method: str, url: URL, **options: Any
+    ) -> aiohttp.ClientResponse:
         """One attempt, timed until the headers come."""
         if options["ssl"] is None:
             options["ssl"] = True
+        guarded = self._guarded(method, options)
         started = time.perf_counter()
         code = 0
         try:
-            with unreachable_errors(self.config.host):
-                response = await self._opened().request(
+            with _refusals(guarded), unreachable_errors(self.config.host):
+                response = await session.request(
                     method,
                     url,
                     proxy=self.config.proxy,
@@ -187,17 +237,45 @@ class Transport:
             self._metrics.observe(method, self._metrics_host, code, time.perf_counter() - started)
         return response
 
-    def _opened(self) -> aiohttp.ClientSession:
+    def _guarded(self, method: str, options: dict[str, Any]) -> GuardedBody | None:
+        """Puts a write's body under guard."""
+        if self._before_write is None or method in _READS:
+            return None
+        options["data"] = guarded = GuardedBody(options["data"] or b"", self._before_write)
+        return guarded
+
+    def _opened(self, streaming: bool) -> aiohttp.ClientSession:
         if self._closed:
             raise Closed(f"{self.config.host} is no longer asked: the client is closed")
-        if self._session is None:
-            self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=_CONNECTIONS, keepalive_timeout=_KEEP_ALIVE),
+        if streaming not in self._sessions:
+            session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(
+                    limit=0 if streaming else _CONNECTIONS, keepalive_timeout=_KEEP_ALIVE
+                ),
                 cookie_jar=aiohttp.DummyCookieJar(),
                 headers=self._headers,
                 read_bufsize=_READ_BUFFER,
             )
-        return self._session
+            # aiohttp sends a DELETE or PUT again by itself when a connection breaks: that is for RetryPolicy to decide.
+            session._retry_connection = False
+            self._sessions[streaming] = session
+        return self._sessions[streaming]
+
+
+def default_user_agent() -> str:
+    """The program's name, as client-go has it: the API server takes it for the field manager too."""
+    return os.path.basename(sys.argv[0]) or "python"
+
+
+@contextlib.contextmanager
+def _refusals(guarded: GuardedBody | None) -> Iterator[None]:
+    """What was refused before it was sent is no connection that broke."""
+    try:
+        yield
+    except ApiError as err:
+        if guarded is not None and guarded.refused is not None:
+            raise guarded.refused from err
+        raise
 
 
 @contextlib.contextmanager

@@ -6,22 +6,24 @@ import contextlib
 import json
 import sys
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar
 
-import typer
-
+from pkg.cmd.flags import option
 from pkg.cmd.options import WrongCall, overhead_profile
+from pkg.util.resourcequota.policy import EstimateKind
 
 if TYPE_CHECKING:
     from pkg.api.kubevirt import VirtualMachineInstance
+    from pkg.util.kubevirt.rendering import Rendering
     from pkg.util.resource_list import ResourceList
 
 _KIND = "VirtualMachineInstance"
 _QUOTA = ("limits.cpu", "limits.memory")
-"""The quota is taken to limit both."""
+"""What the quota is taken to limit where the input says nothing of the cluster."""
 _ALIASES = ("cpu", "memory", "ephemeral-storage")
-"""Names under which a quota may limit requests; they are printed as requests.… only."""
+"""Names under which a quota may limit requests; `delta` has them as requests.… only."""
 
 
 class Arch(StrEnum):
@@ -31,53 +33,49 @@ class Arch(StrEnum):
     ARM64 = "arm64"
 
 
-class DeltaEstimate(StrEnum):
-    """How much a migration needs: Harvester's formula, or all that quota counts of the target pod."""
+@dataclass(frozen=True)
+class DeltaOptions:
+    """The VMIs and how they are computed."""
 
-    HARVESTER = "harvester"
-    EXACT = "exact"
+    title: ClassVar = "Options"
+
+    file: str = option(..., "YAML or JSON file; - is stdin.", "--file", "-f", metavar="FILE")
+    overhead_ratio: str | None = option(
+        None,
+        "Value of additional-guest-memory-overhead-ratio, 1.0 to 10.0. Default: what the KubeVirt object or the "
+        "Setting in FILE says, else 1.5.",
+        metavar="RATIO",
+    )
+    arch: Arch | None = option(None, "Architecture of VMIs that name none. Default: amd64.")
+    estimate: EstimateKind = option(
+        EstimateKind.HARVESTER,
+        "How much a migration needs: Harvester's formula, or exactly what quota counts of the target pod.",
+    )
+    kubevirt_profile: str | None = option(
+        None,
+        'KubeVirt release, or "main". Default: the version that the KubeVirt object in FILE reports, else 1.8.',
+        metavar="VERSION",
+    )
 
 
-def delta(
-    file: Annotated[
-        str, typer.Option("--file", "-f", envvar="HEADROOM_FILE", help="YAML or JSON file; - is stdin.")
-    ],
-    overhead_ratio: Annotated[
-        str, typer.Option(envvar="HEADROOM_OVERHEAD_RATIO", help="additional-guest-memory-overhead-ratio.")
-    ] = "1.5",
-    arch: Annotated[
-        Arch | None,
-        typer.Option(envvar="HEADROOM_ARCH", help="Else the VMI's own, else amd64.", show_default=False),
-    ] = None,
-    estimate: Annotated[
-        DeltaEstimate, typer.Option(envvar="HEADROOM_ESTIMATE", help="How much a migration needs.")
-    ] = DeltaEstimate.HARVESTER,
-    kubevirt_profile: Annotated[
-        str, typer.Option(envvar="HEADROOM_KUBEVIRT_PROFILE", help='A KubeVirt release, or "main".')
-    ] = "1.8",
-) -> int:
+def delta(options: DeltaOptions) -> None:
     """Print what a live migration of each VirtualMachineInstance adds to its namespace's quota, a JSON line each.
 
-    Offline: nothing but the input is looked at; the quota is taken to limit both cpu and memory.
+    Offline: reads nothing but the input. KubeVirt, Setting, Namespace, ResourceQuota, LimitRange and Pod objects
+    (RuntimeClass and NetworkAttachmentDefinition too) hold for the VMIs that follow them. Without any such object the
+    quota is taken to limit both cpu and memory.
     """
     from pkg.cmd.manifests import ManifestError
 
+    calculator = _Calculator(options)
     try:
-        calculator = _Calculator(overhead_ratio, arch, estimate, kubevirt_profile)
-        with _open(file) as stream:
+        with _open(options.file) as stream:
             for line in calculator.lines(stream):
                 sys.stdout.write(line + "\n")
-    except WrongCall as error:
-        return _fail(str(error), 2)
     except ManifestError as error:
-        return _fail(f"{file}: {error}" if file != "-" else str(error), 1)
-    return 0
-
-
-def _fail(message: str, code: int) -> int:
-    sys.stdout.flush()
-    print(f"headroom: {message}", file=sys.stderr)
-    return code
+        raise ManifestError(f"{options.file}: {error}" if options.file != "-" else str(error)) from error
+    finally:
+        sys.stdout.flush()
 
 
 @contextlib.contextmanager
@@ -95,70 +93,92 @@ def _open(file: str) -> Iterator[BinaryIO]:
 
 
 class _Calculator:
-    """The flags of one call, checked."""
+    """The flags of one call, checked, and the cluster as far as it was read."""
 
-    def __init__(self, ratio: str, arch: Arch | None, estimate: DeltaEstimate, profile: str) -> None:
-        from pkg.util.memory_overhead import parse_ratio
+    def __init__(self, options: DeltaOptions) -> None:
+        from pkg.cmd.delta_context import Context
+        from pkg.util.kubevirt.overhead import parse_ratio
 
-        if parse_ratio(ratio) is None:
+        ratio = options.overhead_ratio
+        if ratio is not None and parse_ratio(ratio) is None:
             raise WrongCall(f"--overhead-ratio must be a number from 1.0 to 10.0, not {ratio!r}")
-        self.ratio = ratio
-        self.arch = arch
-        self.estimate = estimate
-        self.profile = overhead_profile(profile)
-        self.release = profile
+        self.options = options
+        self.profile = (
+            overhead_profile(options.kubevirt_profile) if options.kubevirt_profile is not None else None
+        )
+        self.context = Context()
+        self._said: set[str] = set()
 
     def lines(self, stream: BinaryIO) -> Iterator[str]:
         """A JSON line for each VMI. ManifestError names the object that is wrong."""
-        from pkg.cmd.manifests import ManifestError, name_of, read_objects
+        import msgspec
+
+        from pkg.cmd.manifests import ManifestError, name_of, one_line, read_objects
         from pkg.util.quantity import QuantityError
 
         for place, document in read_objects(stream):
             try:
-                yield json.dumps(self.describe(_decode(document)))
-            except (QuantityError, ManifestError) as error:
-                raise ManifestError(f"{name_of(place, document)}: {error}") from error
+                if not self.context.take(document):
+                    yield json.dumps(self.describe(_decode(document, self.options.arch)))
+            except (QuantityError, ManifestError, msgspec.ValidationError, RecursionError) as error:
+                raise ManifestError(f"{name_of(place, document)}: {one_line(error)}") from error
 
     def describe(self, vmi: VirtualMachineInstance) -> dict[str, Any]:
         """What is printed for one VMI. QuantityError if one of its quantities is none."""
-        from pkg.util.memory_overhead import harvester_delta, memory_overhead
+        from pkg.util.kubevirt.observed_overhead import architecture, overhead_of
+        from pkg.util.kubevirt.overhead import harvester_delta
         from pkg.util.resource_list import format_resource_list
 
-        arch = self.arch or vmi.spec.architecture or Arch.AMD64
-        overhead = memory_overhead(vmi.spec, ratio=self.ratio, arch=arch, profile=self.profile)
-        if self.estimate is DeltaEstimate.EXACT:
-            resources = _exact(vmi, overhead, self.release)
-        else:
-            hard = dict.fromkeys(_QUOTA)
-            resources = harvester_delta(vmi.spec, hard, self.ratio, arch, self.profile) or {}
-        return {
+        rendering = self._rendering(vmi)
+        line: dict[str, Any] = {
             "namespace": vmi.namespace,
             "name": vmi.name,
-            "overhead": overhead,
-            "delta": format_resource_list(resources),
+            "overhead": overhead_of(vmi, rendering).at(rendering.ratio).value(),
+        }
+        if self.options.estimate is EstimateKind.HARVESTER:
+            delta = harvester_delta(
+                vmi.spec, dict.fromkeys(_QUOTA), rendering.ratio, architecture(vmi), rendering.profile
+            )
+            return line | {"delta": format_resource_list(delta or {})}
+        target = format_resource_list(self._target(vmi, rendering))
+        return line | {
+            "delta": {name: target[name] for name in target if name not in _ALIASES},
+            "target": target,
         }
 
+    def _rendering(self, vmi: VirtualMachineInstance) -> Rendering:
+        """As the flags say, else the input, else what Harvester comes with."""
+        from pkg.util.constants import SETTING_OVERHEAD_RATIO
+        from pkg.util.kubevirt.rendering import harvester_ratio
 
-def _exact(vmi: VirtualMachineInstance, overhead: int, release: str) -> ResourceList:
-    """All that quota counts of the launcher pod and the attachment pod of hotplugged volumes, with the
-    configuration that a KubeVirt release comes with."""
-    from pkg.api.core import ResourceQuotaSpec
-    from pkg.api.kubevirt import KubeVirtConfiguration
-    from pkg.util.resource_list import add
-    from pkg.util.resourcequota.exact import attachments_usage, rendered_pod
-    from pkg.util.resourcequota.installation import with_beta_gates
-    from pkg.util.resourcequota.model import Rendering
-    from pkg.util.resourcequota.usage import pod_usage
+        context, ratio = self.context, self.options.overhead_ratio
+        if ratio is None and (self.options.estimate is EstimateKind.HARVESTER or not context.has_ratio):
+            ratio = harvester_ratio(context.settings.get(("", SETTING_OVERHEAD_RATIO)))
+        if self.profile is None:
+            self._say_once(context.version())
+        return context.rendering(vmi.namespace, self.profile, ratio)
 
-    spec = ResourceQuotaSpec(hard=dict.fromkeys(_QUOTA, "0"))
-    rendering = Rendering(kubevirt=with_beta_gates(KubeVirtConfiguration(), release))
-    launcher = pod_usage(rendered_pod(vmi, rendering, spec, overhead))
-    usage = add(launcher, attachments_usage(vmi, None, rendering, spec))
-    return {name: quantity for name, quantity in usage.items() if name not in _ALIASES}
+    def _say_once(self, version: str | None) -> None:
+        from pkg.util.kubevirt.profiles import NEWEST, is_unknown
+
+        if version is not None and is_unknown(version) and version not in self._said:
+            self._said.add(version)
+            print(f"headroom: KubeVirt {version} is not known, profile {NEWEST!r} is used", file=sys.stderr)
+
+    def _target(self, vmi: VirtualMachineInstance, rendering: Rendering) -> ResourceList:
+        """All that quota counts of the target's launcher and attachment pods."""
+        from pkg.api.core import ResourceQuotaSpec
+        from pkg.util.kubevirt.target import target_usage
+
+        quotas = self.context.quotas.get(vmi.namespace, {}).values()
+        limited = {name for quota in quotas for name in quota.hard} if self.context.is_given else set(_QUOTA)
+        spec = ResourceQuotaSpec(hard=dict.fromkeys(limited, "0"))
+        return target_usage(vmi, self.context.source(vmi), rendering, spec)
 
 
-def _decode(document: Mapping[str, Any]) -> VirtualMachineInstance:
-    """The VMI that a document holds; one without a kind is taken for a VMI if it looks like one."""
+def _decode(document: Mapping[str, Any], arch: Arch | None) -> VirtualMachineInstance:
+    """The VMI that a document holds, of `arch` if it names none; one without a kind is taken for a VMI if it looks
+    like one."""
     import msgspec
 
     from pkg.api.kubevirt import VirtualMachineInstance
@@ -170,7 +190,7 @@ def _decode(document: Mapping[str, Any]) -> VirtualMachineInstance:
     spec = document.get("spec")
     if not isinstance(spec, dict) or not isinstance(spec.get("domain"), dict):
         raise ManifestError("no spec.domain")
-    try:
-        return msgspec.convert(document, VirtualMachineInstance)
-    except (msgspec.ValidationError, RecursionError) as error:
-        raise ManifestError(" ".join(str(error).split())) from error
+    vmi = msgspec.convert(document, VirtualMachineInstance)
+    if arch is None or vmi.spec.architecture:
+        return vmi
+    return msgspec.structs.replace(vmi, spec=msgspec.structs.replace(vmi.spec, architecture=arch.value))

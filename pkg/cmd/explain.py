@@ -8,36 +8,41 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pkg.cmd import reports
-from pkg.cmd.options import Kubeconfig, WrongCall
-from pkg.cmd.reports import Output, OutputOption
+from pkg.cmd.options import ClusterOptions, Output, WrongCall
+from pkg.cmd.reports import ReportOptions
+from pkg.report.amounts import shown
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from pkg.client.client import Client
-    from pkg.util.resourcequota.report_explain import Explanation
-    from pkg.util.resourcequota.report_fit import Fit
+    from pkg.report.explain import Explanation
+    from pkg.report.fit import Fit
+    from pkg.report.snapshot import Basis
 
 
 _VM = re.compile(r"[a-z0-9](?:[-.a-z0-9]{0,251}[a-z0-9])?")
 
 
 def explain(
-    vm: Annotated[str, typer.Argument(metavar="NS/VM", envvar="HEADROOM_VM", show_default=False)],
-    output: OutputOption = Output.TABLE,
-    kubeconfig: Kubeconfig = None,
+    vm: Annotated[
+        str, typer.Argument(metavar="NS/VM", envvar="HEADROOM_VM", help="Namespace and name of the VM.")
+    ],
+    report: ReportOptions,
+    cluster: ClusterOptions,
 ) -> None:
     """Explain why the VM's migration waits: which quota, which resource, and what headroom does about it.
 
     Of a VM that does not migrate: whether it could. Writes nothing.
     """
     namespace, name = _names(vm)
-    found = reports.ask(kubeconfig, lambda client: _look(client, namespace, name))
-    if output is Output.JSON:
-        reports.print_json(found.document())
+    basis, found = reports.ask(cluster.kubeconfig, lambda client: _look(client, report, namespace, name))
+    if report.output is Output.JSON:
+        reports.print_json({**found.document(), "basis": basis.document()})
         return
     heading = f"{namespace}/{name} {found.verdict}: {found.summary}"
     reports.print_all(reports.line(heading), *(part for fit in found.fits for part in _parts(fit)))
+    reports.print_remark(basis)
 
 
 def _names(text: str) -> tuple[str, str]:
@@ -47,28 +52,27 @@ def _names(text: str) -> tuple[str, str]:
     return reports.check_namespace(namespace), name
 
 
-async def _look(client: Client, namespace: str, name: str) -> Explanation:
-    from pkg.api.registry import VIRTUAL_MACHINES
+async def _look(
+    client: Client, report: ReportOptions, namespace: str, name: str
+) -> tuple[Basis, Explanation]:
+    from pkg.api.kubevirt import VIRTUAL_MACHINES
     from pkg.cmd.snapshots import require, take
-    from pkg.util.managedtenantquota.snapshot import managed
-    from pkg.util.resourcequota.report_explain import explain, not_running
+    from pkg.report.budget_snapshot import managed
+    from pkg.report.explain import explain, not_running
 
-    snapshot = await take(client, namespace)
+    snapshot = await take(client, report, namespace)
     instance = snapshot.instance(namespace, name)
     if instance is not None:
-        return managed(snapshot, instance, explain(snapshot, instance))
+        return snapshot.basis, managed(snapshot, instance, explain(snapshot, instance))
     await require(client, VIRTUAL_MACHINES, name, namespace)
-    return not_running(namespace, name)
+    return snapshot.basis, not_running(namespace, name)
 
 
 def _parts(fit: Fit) -> list[RenderableType]:
     rows = [
         [
             need.resource,
-            *(
-                reports.shown(q, need.resource)
-                for q in (need.requested, need.used, need.limited, need.missing)
-            ),
+            *(shown(q, need.resource) for q in (need.requested, need.used, need.limited, need.missing)),
         ]
         for need in fit.needs
     ]

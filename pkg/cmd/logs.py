@@ -7,7 +7,7 @@ import logging
 import sys
 from datetime import UTC, datetime
 
-from pkg.cmd.options import LogFormat
+from pkg.cmd.options import LogFormat, LogOptions
 
 _NOISY = ("asyncio", "aiohttp")
 
@@ -27,13 +27,15 @@ class _JSONFormatter(logging.Formatter):
         return json.dumps(line)
 
 
-def set_up(log_format: LogFormat, verbose: bool) -> None:
+def set_up(options: LogOptions) -> None:
     """Install the one handler of this process; called once, by the command that runs."""
     handler = logging.StreamHandler(sys.stderr)
-    if log_format is LogFormat.JSON:
+    if options.log_format is LogFormat.JSON:
         handler.setFormatter(_JSONFormatter())
     else:
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)-7s %(message)s", "%H:%M:%S"))
-    logging.basicConfig(level=logging.DEBUG if verbose else logging.INFO, handlers=[handler], force=True)
+    logging.basicConfig(
+        level=logging.DEBUG if options.verbose else logging.INFO, handlers=[handler], force=True
+    )
     for name in _NOISY:
         logging.getLogger(name).setLevel(logging.WARNING)

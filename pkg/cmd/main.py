@@ -7,8 +7,21 @@ import sys
 
 import typer
 
-from pkg.cmd import controller, delta, demo, explain, plan, quantity, release, status, testcluster, webhook
-from pkg.cmd.options import Absent, WrongCall
+from pkg.cmd import (
+    controller,
+    delta,
+    demo,
+    explain,
+    plan,
+    quantity,
+    release,
+    scale,
+    status,
+    testcluster,
+    webhook,
+)
+from pkg.cmd.flags import add_command
+from pkg.errors import ReportedError
 
 USAGE = 2
 FAILURE = 1
@@ -21,20 +34,34 @@ app = typer.Typer(
     name="headroom",
     help="Keeps a namespace's ResourceQuota from blocking live migration of VMs.",
     no_args_is_help=True,
-    add_completion=False,
+    add_completion=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-app.command("controller")(controller.controller)
-app.command("webhook")(webhook.webhook)
-app.command("release")(release.release)
-app.command("status")(status.status)
-app.command("explain")(explain.explain)
-app.command("plan")(plan.plan)
-app.command("demo")(demo.demo)
-app.command("delta")(delta.delta)
-app.command("quantity")(quantity.quantity)
-app.add_typer(testcluster.app, name="testcluster")
+
+
+def version() -> None:
+    """Print the version."""
+    from importlib.metadata import version
+
+    print(f"headroom {version('harvester-headroom')}")
+
+
+for _command in (
+    controller.controller,
+    webhook.webhook,
+    release.release,
+    status.status,
+    explain.explain,
+    plan.plan,
+    demo.demo,
+    scale.scale,
+    delta.delta,
+    quantity.quantity,
+    version,
+):
+    add_command(app, _command)
+app.add_typer(testcluster.app, name="testcluster", short_help="Run an embedded cluster on this machine.")
 
 
 def main() -> None:
@@ -57,10 +84,12 @@ def run(arguments: list[str]) -> int:
         return FAILURE
     except SystemExit as exc:
         return _code(exc.code)
+    except (ReportedError, OSError) as exc:
+        return _say(str(exc), getattr(exc, "exit_code", FAILURE))
     except Exception as exc:
         if os.environ.get("HEADROOM_TRACEBACK"):
             raise
-        return _say(_line(exc), _exit_code(exc))
+        return _say(f"{type(exc).__name__}: {exc}", FAILURE)
 
 
 def _say_usage(exc: Exception) -> int:
@@ -76,24 +105,6 @@ def _code(result: object) -> int:
     return result if isinstance(result, int) else 0
 
 
-def _exit_code(exc: Exception) -> int:
-    """Errors that name themselves a wrong configuration end with 2."""
-    from pkg.client.errors import ConfigError
-    from pkg.generic.errors import BindError
-
-    return USAGE if isinstance(exc, ConfigError | BindError | WrongCall) else FAILURE
-
-
-def _line(exc: Exception) -> str:
-    """The error in one line; a bug's class is named, so that a report says more than its text."""
-    from pkg.client.errors import ApiError, ConfigError
-    from pkg.generic.errors import BindError
-
-    text = " ".join(str(exc).split())
-    expected = isinstance(exc, ApiError | ConfigError | BindError | OSError | WrongCall | Absent)
-    return text if expected else f"{type(exc).__name__}: {text}"
-
-
 def _say(message: str, code: int) -> int:
-    print(f"headroom: {message}", file=sys.stderr)
+    print(f"headroom: {' '.join(message.split())}", file=sys.stderr)
     return code

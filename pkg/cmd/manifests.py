@@ -12,10 +12,12 @@ from typing import Any, BinaryIO
 
 import msgspec
 
+from pkg.errors import ReportedError
+
 _BOM = b"\xef\xbb\xbf"
 
 
-class ManifestError(Exception):
+class ManifestError(ReportedError):
     """Input that cannot be read as objects."""
 
 

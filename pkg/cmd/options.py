@@ -1,22 +1,36 @@
-"""Flags that several commands share. Every flag is an environment variable HEADROOM_<FLAG> too."""
+"""The groups of flags that several commands share, and what follows from them. `pkg.cmd.flags` says how to add a flag.
+
+Enums are imported from where they are used; those modules import nothing heavy, for a command line starts with them.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
 
-import typer
+from pkg.cmd.flags import option
+from pkg.errors import ReportedError
+from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
+from pkg.webhook.options import QuotaGuard
 
 if TYPE_CHECKING:
-    from pkg.util.memory_overhead import OverheadProfile
+    from pkg.leaderelection import LeaderElectionConfig
+    from pkg.util.kubevirt.profiles import Profile
+
+DEFAULT_SERVICE = "headroom-webhook"
+DEFAULT_SECRET = "headroom-webhook-tls"
 
 
-class WrongCall(Exception):
-    """A flag's value that cannot be: one line, exit code 2."""
+class WrongCall(ReportedError):
+    """A flag's value that cannot be."""
+
+    exit_code = 2
 
 
-class Absent(Exception):
-    """What a command was asked about is not there: one line, exit code 1."""
+class Absent(ReportedError):
+    """What a command was asked about is not there."""
 
 
 class LogFormat(StrEnum):
@@ -26,61 +40,265 @@ class LogFormat(StrEnum):
     JSON = "json"
 
 
-class Estimate(StrEnum):
-    """How much a migration needs."""
+class Output(StrEnum):
+    """How a report is printed."""
 
-    HARVESTER = "harvester"
-    EXACT = "exact"
-
-
-class ModeChoice(StrEnum):
-    """See pkg.util.resourcequota.planner.Mode; here so that a command line costs no import of the planner."""
-
-    TAKEOVER = "takeover"
-    ASSIST = "assist"
+    TABLE = "table"
+    JSON = "json"
 
 
-Kubeconfig = Annotated[
-    str | None,
-    typer.Option(
-        "--kubeconfig",
-        envvar="HEADROOM_KUBECONFIG",
-        help="Kubeconfig file; else $KUBECONFIG, in-cluster, ~/.kube/config.",
-        show_default=False,
-    ),
-]
-LogFormatOption = Annotated[LogFormat, typer.Option("--log-format", envvar="HEADROOM_LOG_FORMAT")]
-Verbose = Annotated[
-    bool, typer.Option("--verbose", "-v", envvar="HEADROOM_VERBOSE", help="Log at debug level.")
-]
-HealthBindAddress = Annotated[
-    str,
-    typer.Option(
-        "--health-bind-address", envvar="HEADROOM_HEALTH_BIND_ADDRESS", help="/healthz and /readyz; 0 is off."
-    ),
-]
-MetricsBindAddress = Annotated[
-    str | None,
-    typer.Option(
-        "--metrics-bind-address",
-        envvar="HEADROOM_METRICS_BIND_ADDRESS",
-        help="/metrics; beside the health checks if not given, 0 is off.",
-        show_default=False,
-    ),
-]
+class Switch(StrEnum):
+    """A choice whose default depends on another one."""
+
+    ON = "on"
+    OFF = "off"
 
 
-def overhead_profile(name: str) -> OverheadProfile:
+@dataclass(frozen=True)
+class ClusterOptions:
+    """Which cluster."""
+
+    title: ClassVar = "Cluster"
+
+    kubeconfig: str | None = option(
+        None,
+        "Kubeconfig file. Default: $KUBECONFIG, then the pod's service account, then ~/.kube/config.",
+        metavar="FILE",
+    )
+
+
+@dataclass(frozen=True)
+class LogOptions:
+    """Log lines, on stderr."""
+
+    title: ClassVar = "Logging"
+
+    log_format: LogFormat = option(LogFormat.TEXT, "Format of the log lines.")
+    verbose: bool = option(False, "Log at debug level.", "--verbose", "-v")
+
+
+@dataclass(frozen=True)
+class ProcessOptions:
+    """A process that runs until a signal."""
+
+    title: ClassVar = "Process"
+
+    namespace: str | None = option(
+        None,
+        "Namespace of headroom's own objects: the Lease, the certificate's Secret and the Service. Default: the pod's "
+        "namespace, else the kubeconfig context's.",
+        metavar="NAMESPACE",
+    )
+    health_bind_address: str = option(
+        "127.0.0.1:8081", "Address of /healthz and /readyz; 0 switches them off.", metavar="HOST:PORT"
+    )
+    metrics_bind_address: str | None = option(
+        None,
+        "Address of /metrics; 0 switches it off. Default: the address of the health checks.",
+        metavar="HOST:PORT",
+    )
+
+
+@dataclass(frozen=True)
+class PolicyOptions:
+    """What the controllers and the webhooks decide by: both processes need the same values."""
+
+    title: ClassVar = "Policy"
+
+    mode: Mode = option(
+        Mode.TAKEOVER, "takeover replaces Harvester's migration-quota controllers, assist runs beside them."
+    )
+    estimate: EstimateKind | None = option(
+        None,
+        "How much a migration needs: Harvester's formula, or exactly what quota counts of the target pod. "
+        "Default: exact in takeover mode, else harvester.",
+    )
+    kubevirt_profile: str | None = option(
+        None,
+        "KubeVirt release whose overhead constants count. Default: the version that the KubeVirt object reports.",
+        metavar="VERSION",
+    )
+    hold_limit: float = option(
+        600.0,
+        "How long after its migration a source pod that does not end keeps the added room.",
+        metavar="SECONDS",
+        min=0.0,
+    )
+    reserve: Switch | None = option(
+        None,
+        "Keep added room for migrations: other pods may not use it. Default: on in takeover mode, else off.",
+    )
+    rancher_user: list[str] | None = option(
+        None,
+        "User names of Rancher, whose quota writes are corrected instead of denied; may be repeated. "
+        "Default: Rancher's service accounts.",
+        metavar="PATTERN",
+    )
+    kubevirt_user: list[str] | None = option(
+        None,
+        "User name of virt-controller, which creates the pods of migrations; may be repeated. "
+        "Default: its service account in the namespace of the KubeVirt object.",
+        metavar="NAME",
+    )
+    controller_user: list[str] | None = option(
+        None,
+        "User name whose writes a namespace's migration lock lets through, beside headroom's own; may be repeated.",
+        metavar="NAME",
+    )
+
+    def policy(self) -> Policy:
+        """The policy of one decision; flags of the controllers alone keep their defaults."""
+        default = EstimateKind.EXACT if self.mode is Mode.TAKEOVER else EstimateKind.HARVESTER
+        return Policy(self.mode, self.estimate or default, hold_limit=self.hold_limit)
+
+    def reserves(self) -> bool:
+        """Whether other pods are kept out of the room that is added for migrations."""
+        return self.mode is Mode.TAKEOVER if self.reserve is None else self.reserve is Switch.ON
+
+    def profile(self) -> Profile | None:
+        """The chosen profile; None: as the KubeVirt object says. Raises WrongCall."""
+        return None if self.kubevirt_profile is None else overhead_profile(self.kubevirt_profile)
+
+
+@dataclass(frozen=True)
+class ControllerOptions:
+    """The controllers alone."""
+
+    title: ClassVar = "Controllers"
+
+    workers: int = option(10, "Workers of each kind's queue.", metavar="COUNT", min=1, max=1000)
+    dry_run: bool = option(False, "Decide, log and count, but write nothing.")
+    compensate: bool = option(
+        True, "Make room for a migration that is still refused although its entry is applied."
+    )
+    foreign_grace: float = option(
+        60.0,
+        "How long an entry that no migration explains is kept, if another program wrote it.",
+        metavar="SECONDS",
+        min=0.0,
+    )
+    render_default_quota: bool = option(
+        False, "Create and update default quotas from the namespaces' annotations, where there is no Rancher."
+    )
+    lock_limit: float = option(
+        120.0,
+        "How long a namespace with a migration budget (VMMRQ) is locked at most.",
+        metavar="SECONDS",
+        min=1.0,
+    )
+    never_lock: list[str] | None = option(
+        None,
+        "Namespaces that are never locked for a migration, beside headroom's own, kube-*, and those of KubeVirt, "
+        "Harvester and Rancher; may be repeated.",
+        metavar="PATTERN",
+    )
+    webhook: bool = option(False, "Serve the admission webhooks in this process too.")
+
+
+@dataclass(frozen=True)
+class ElectionOptions:
+    """Several replicas, one of which writes."""
+
+    title: ClassVar = "Leader election"
+
+    leader_elect: bool | None = option(
+        None,
+        "Write only while holding the Lease headroom; other replicas stand by with warm caches. "
+        "Default: on in a cluster, off outside.",
+        "--leader-elect/--no-leader-elect",
+    )
+    leader_elect_lease_duration: float = option(
+        15.0, "How long other replicas wait after the last renewal that they saw.", metavar="SECONDS"
+    )
+    leader_elect_renew_deadline: float = option(
+        10.0, "How long the leader goes on after its last renewal that succeeded.", metavar="SECONDS"
+    )
+    leader_elect_retry_period: float = option(
+        2.0, "Time between two attempts to acquire or renew the Lease.", metavar="SECONDS"
+    )
+
+    def config(self) -> LeaderElectionConfig:
+        """The durations. Raises WrongCall where a replica could write beside another."""
+        from pkg.leaderelection import LeaderElectionConfig
+
+        try:
+            return LeaderElectionConfig(
+                self.leader_elect_lease_duration,
+                self.leader_elect_renew_deadline,
+                self.leader_elect_retry_period,
+            )
+        except ValueError as error:
+            raise WrongCall(f"--leader-elect-*: {error}") from error
+
+
+@dataclass(frozen=True)
+class WebhookOptions:
+    """The admission webhooks."""
+
+    title: ClassVar = "Webhooks"
+
+    bind_address: str | None = option(
+        None,
+        "Address that the webhooks listen on. Default: :9443 in a pod, else 127.0.0.1:9443.",
+        metavar="HOST:PORT",
+    )
+    webhook_url: str | None = option(
+        None,
+        "https://host:port to register instead of the Service, where the API server cannot reach a Service.",
+        metavar="URL",
+    )
+    quota_guard: QuotaGuard = option(
+        QuotaGuard.CORRECT,
+        "Writes that lower a quota during migrations: correct Rancher's and deny all others, deny all, or off.",
+    )
+    failure_policy: list[str] | None = option(
+        None,
+        "What the API server does with a write while no webhook answers: Ignore or Fail, for all webhooks; with "
+        "WEBHOOK= for one of namespaces, virtualmachines, resourcequotas, pods. May be repeated. Default: Ignore.",
+        metavar="[WEBHOOK=]POLICY",
+    )
+    client_ca_file: Path | None = option(
+        None,
+        "CA of the API server's client certificate; with it, callers without one are turned away. The API server "
+        "presents one if its --admission-control-config-file names a kubeconfig for webhooks.",
+        metavar="FILE",
+    )
+    client_name: list[str] | None = option(
+        None,
+        "Common name or DNS name that the client certificate must have; may be repeated. Default: any name.",
+        metavar="NAME",
+    )
+    register: bool = option(
+        True, "Write the webhook configurations; with --no-register they are left to a chart or another tool."
+    )
+    inject_ca_from: str | None = option(
+        None,
+        "Certificate of cert-manager whose CA its injector writes into the webhook configurations.",
+        metavar="NAMESPACE/NAME",
+    )
+    service_name: str = option(DEFAULT_SERVICE, "Service that the API server calls.", metavar="NAME")
+    secret_name: str = option(
+        DEFAULT_SECRET, "Secret with the self-issued certificate that all replicas share.", metavar="NAME"
+    )
+    tls_cert_file: Path | None = option(
+        None,
+        "Serve this certificate (cert-manager's) instead of a self-issued one; reloaded on change.",
+        metavar="FILE",
+    )
+    tls_key_file: Path | None = option(None, "Private key of --tls-cert-file.", metavar="FILE")
+    tls_ca_file: Path | None = option(
+        None,
+        "CA to register. Default: ca.crt beside the certificate; without one caBundle is left to an injector.",
+        metavar="FILE",
+    )
+
+
+def overhead_profile(name: str) -> Profile:
     """The overhead constants of a profile's name or of any KubeVirt version. Raises WrongCall."""
-    from pkg.util.memory_overhead import PROFILES, is_version, profile_for_version
+    from pkg.util.kubevirt.profiles import PROFILES, is_version, profile_for_version
 
     if name in PROFILES:
         return PROFILES[name]
     if not is_version(name):
         raise WrongCall(f"--kubevirt-profile must be a KubeVirt version or main, not {name!r}")
     return profile_for_version(name)
-
-
-def chosen_profile(name: str | None) -> OverheadProfile | None:
-    """The profile that --kubevirt-profile names; None: as the KubeVirt CR says. Raises WrongCall."""
-    return None if name is None else overhead_profile(name)

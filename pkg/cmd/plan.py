@@ -4,70 +4,68 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from pkg.cmd import reports
-from pkg.cmd.options import Kubeconfig, WrongCall
-from pkg.cmd.reports import NamespaceOption, Output, OutputOption
+from pkg.cmd.flags import option
+from pkg.cmd.options import ClusterOptions, Output, WrongCall
+from pkg.cmd.reports import NamespaceOptions, ReportOptions
+from pkg.report.amounts import listed
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from pkg.client.client import Client
-    from pkg.util.resourcequota.report_fit import Fit
-    from pkg.util.resourcequota.report_plan import MigrationPlan, VmPlan
+    from pkg.report.fit import Fit
+    from pkg.report.plan import MigrationPlan, VmPlan
+    from pkg.report.snapshot import Basis
 
 
 _NODE = re.compile(r"[a-z0-9](?:[-.a-z0-9]{0,251}[a-z0-9])?")
 
 
-def plan(
-    namespace: NamespaceOption = None,
-    overhead_ratio: Annotated[
-        str | None,
-        typer.Option(
-            envvar="HEADROOM_OVERHEAD_RATIO",
-            help="additional-guest-memory-overhead-ratio to try, 1.0 to 10.0. Default: as it is configured.",
-            show_default=False,
-        ),
-    ] = None,
-    evacuate: Annotated[
-        str | None,
-        typer.Option(
-            envvar="HEADROOM_EVACUATE",
-            metavar="NODE",
-            help="All VMs of this node, each and together; of every namespace unless one is given.",
-            show_default=False,
-        ),
-    ] = None,
-    output: OutputOption = Output.TABLE,
-    kubeconfig: Kubeconfig = None,
-) -> None:
-    """Show which VMs could migrate now or at another overhead ratio, and what headroom would add. Writes nothing."""
-    where = reports.check_namespace(namespace)
-    _check(namespace, overhead_ratio, evacuate)
+@dataclass(frozen=True)
+class PlanOptions(NamespaceOptions):
+    """What is planned for."""
 
-    async def look(client: Client) -> MigrationPlan:
+    overhead_ratio: str | None = option(
+        None,
+        "additional-guest-memory-overhead-ratio to try, 1.0 to 10.0. Default: as it is configured.",
+        metavar="RATIO",
+    )
+    evacuate: str | None = option(
+        None,
+        "All VMs of this node, each and together; of every namespace unless one is given.",
+        metavar="NODE",
+    )
+
+
+def plan(chosen: PlanOptions, report: ReportOptions, cluster: ClusterOptions) -> None:
+    """Show which VMs could migrate now or at another overhead ratio, and what headroom would add. Writes nothing."""
+    where = reports.check_namespace(chosen.namespace)
+    _check(chosen.namespace, chosen.overhead_ratio, chosen.evacuate)
+
+    async def look(client: Client) -> tuple[Basis, MigrationPlan]:
         from pkg.api.registry import NODES
         from pkg.cmd.snapshots import require, take
-        from pkg.util.resourcequota.report_plan import plan_migrations
+        from pkg.report.plan import plan_migrations
 
-        snapshot = await take(client, where)
-        if evacuate:
-            await require(client, NODES, evacuate)
-        return plan_migrations(snapshot, overhead_ratio, evacuate or "")
+        snapshot = await take(client, report, where)
+        if chosen.evacuate:
+            await require(client, NODES, chosen.evacuate)
+        return snapshot.basis, plan_migrations(snapshot, chosen.overhead_ratio, chosen.evacuate or "")
 
-    found = reports.ask(kubeconfig, look)
-    if output is Output.JSON:
-        reports.print_json(found.document())
-    else:
-        reports.print_all(*_parts(found))
+    basis, found = reports.ask(cluster.kubeconfig, look)
+    if report.output is Output.JSON:
+        reports.print_json({**found.document(), "basis": basis.document()})
+        return
+    reports.print_all(*_parts(found))
+    reports.print_remark(basis)
 
 
 def _check(namespace: str | None, ratio: str | None, node: str | None) -> None:
-    from pkg.util.memory_overhead import parse_ratio
+    from pkg.util.kubevirt.overhead import parse_ratio
 
     if not namespace and not node:
         raise WrongCall("plan needs --namespace or --evacuate")
@@ -90,7 +88,7 @@ def _parts(found: MigrationPlan) -> list[RenderableType]:
                 "all of them at once",
                 ["quota", "with headroom", "headroom adds", "why"],
                 [
-                    [f"{namespace}/{fit.quota}", _yes(fit.fits_then), reports.listed(fit.raised), _why([fit])]
+                    [f"{namespace}/{fit.quota}", _yes(fit.fits_then), listed(fit.raised), _why([fit])]
                     for namespace, fit in found.together
                 ],
             )
@@ -102,7 +100,7 @@ def _row(vm: VmPlan) -> list[str]:
     name = f"{vm.namespace}/{vm.vm}"
     if vm.migrates:
         return [name, vm.node or "-", "migrates already", "", "", "", ""]
-    adds = "; ".join(f"{fit.quota}: {reports.listed(fit.raised)}" for fit in vm.fits if fit.raised)
+    adds = "; ".join(f"{fit.quota}: {listed(fit.raised)}" for fit in vm.fits if fit.raised)
     return [
         name,
         vm.node or "-",

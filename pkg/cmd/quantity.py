@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
-from typing import Annotated, Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
-import typer
-
+from pkg.cmd.flags import option
+from pkg.cmd.options import WrongCall
 from pkg.util.quantity import Quantity, QuantityError
 
 _Operation = Callable[[Quantity, Quantity], "str | int"]
@@ -25,27 +26,30 @@ _OPERATIONS: dict[str, _Operation] = {
 }
 
 
-def quantity(
-    add: Annotated[bool, typer.Option("--add", envvar="HEADROOM_ADD", help="Lines A<TAB>B: A + B.")] = False,
-    sub: Annotated[bool, typer.Option("--sub", envvar="HEADROOM_SUB", help="Lines A<TAB>B: A - B.")] = False,
-    cmp: Annotated[
-        bool, typer.Option("--cmp", envvar="HEADROOM_CMP", help="Lines A<TAB>B: -1, 0 or 1.")
-    ] = False,
-) -> int:
+@dataclass(frozen=True)
+class QuantityOptions:
+    """What is computed."""
+
+    title: ClassVar = "Options"
+
+    add: bool = option(False, "Lines A<TAB>B: A + B.", "--add")
+    sub: bool = option(False, "Lines A<TAB>B: A - B.", "--sub")
+    cmp: bool = option(False, "Lines A<TAB>B: -1, 0 or 1.", "--cmp")
+
+
+def quantity(options: QuantityOptions) -> None:
     """Read quantities, one a line, from stdin; print a JSON line each.
 
     A line that is no quantity comes out with "error" and the others go on.
     """
-    chosen = [name for name, wanted in (("add", add), ("sub", sub), ("cmp", cmp)) if wanted]
+    chosen = [name for name in _OPERATIONS if getattr(options, name)]
     if len(chosen) > 1:
-        print(f"headroom: --{chosen[0]} and --{chosen[1]} exclude each other", file=sys.stderr)
-        return 2
+        raise WrongCall(f"--{chosen[0]} and --{chosen[1]} exclude each other")
     operation = chosen[0] if chosen else None
     for line in sys.stdin.buffer:
         text = line.removesuffix(b"\n").removesuffix(b"\r").decode(errors="replace")
         sys.stdout.write(json.dumps(describe(text, operation)) + "\n")
     sys.stdout.flush()
-    return 0
 
 
 def describe(text: str, operation: str | None) -> dict[str, Any]:

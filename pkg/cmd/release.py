@@ -1,51 +1,84 @@
-"""`headroom release`: give every ResourceQuota back to Harvester."""
+"""`headroom release`: give every ResourceQuota back to Harvester, and leave nothing behind."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, ClassVar
 
 import typer
 
 from pkg.cmd import logs
-from pkg.cmd.options import Kubeconfig, LogFormat, LogFormatOption, Verbose
+from pkg.cmd.flags import option
+from pkg.cmd.options import ClusterOptions, ElectionOptions, LogOptions
 
 if TYPE_CHECKING:
-    from pkg.client.config import ClientConfig
+    from pkg.cmd.releasing import Released
+
+
+class Part(StrEnum):
+    """What can be released by itself."""
+
+    WEBHOOKS = "webhooks"
+    LOCKS = "locks"
+    QUOTAS = "quotas"
+
+
+@dataclass(frozen=True)
+class ReleaseOptions:
+    """The installation that ends."""
+
+    title: ClassVar = "Installation"
+
+    namespace: str | None = option(
+        None,
+        "Namespace of headroom's own objects, which are removed. Default: the pod's namespace, else the kubeconfig "
+        "context's.",
+        metavar="NAMESPACE",
+    )
+    only: Part | None = option(
+        None,
+        "Only this: remove the webhooks, unlock every namespace, or give every quota back. Default: all, and the "
+        "Secret, ConfigMap and Lease of headroom itself.",
+    )
+    scale_down: list[str] | None = option(
+        None, "Deployment of that namespace to stop first; may be repeated.", metavar="NAME"
+    )
 
 
 def release(
-    kubeconfig: Kubeconfig = None, log_format: LogFormatOption = LogFormat.TEXT, verbose: Verbose = False
+    cluster: ClusterOptions, installation: ReleaseOptions, election: ElectionOptions, logging: LogOptions
 ) -> None:
     """Hand every ResourceQuota that headroom took over back to Harvester's own controllers, and remove its webhooks.
 
-    Stop the controller and the webhooks first: while they run they take over what they see.
+    Stop the controller and the webhooks first (--scale-down does): while they run they take over what they see. With
+    --leader-elect it waits for the controllers' Lease.
     """
     from pkg.client.config import load_config
+    from pkg.cmd.releasing import Releasing
 
-    logs.set_up(log_format, verbose)
-    removed, closed, released = asyncio.run(_release(load_config(kubeconfig)))
-    for kind in removed:
-        typer.echo(f"removed {kind}")
-    for namespace in closed:
-        typer.echo(f"unlocked {namespace}")
-    for key in released:
-        typer.echo(f"released {key}")
-    typer.echo(f"{len(released)} resource quotas released")
+    logs.set_up(logging)
+    durations = election.config()
+    config = load_config(cluster.kubeconfig)
+    elected = config.in_cluster if election.leader_elect is None else election.leader_elect
+    releasing = Releasing(
+        config,
+        installation.namespace or config.namespace,
+        tuple(installation.scale_down or ()),
+        durations if elected else None,
+        installation.only or "",
+    )
+    released = asyncio.run(releasing.run())
+    for line in _lines(released, counted=installation.only in (None, Part.QUOTAS)):
+        typer.echo(line)
 
 
-async def _release(config: ClientConfig) -> tuple[list[str], list[str], list[str]]:
-    """What was removed, the namespaces that were unlocked, and the quotas that were given back."""
-    from pkg.client.client import Client
-    from pkg.controller.managedtenantquota.release import close_all
-    from pkg.controller.namespace.release import unlabel_all
-    from pkg.controller.resourcequota.release import release_all
-    from pkg.webhook.registration import unregister
-
-    async with Client(config) as client:
-        # First: a webhook that is registered and does not answer may be in the way of everything else.
-        removed = await unregister(client)
-        closed = await close_all(client)
-        released = await release_all(client)
-        await unlabel_all(client)
-        return removed, closed, released
+def _lines(released: Released, *, counted: bool) -> Iterator[str]:
+    """What was done; counted: quotas were among it, even if there was none."""
+    yield from (f"removed {what}" for what in released.removed)
+    yield from (f"unlocked {namespace}" for namespace in released.unlocked)
+    yield from (f"released {key}" for key in released.quotas)
+    if counted:
+        yield f"{len(released.quotas)} resource quotas released"

@@ -6,44 +6,51 @@ import asyncio
 import json
 import re
 import sys
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
+from shutil import get_terminal_size
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-import typer
-
-from pkg.cmd.options import WrongCall
-from pkg.util.quantity import Quantity
+from pkg.cmd.flags import option
+from pkg.cmd.options import Output, WrongCall
+from pkg.util.constants import USER_AGENT
+from pkg.util.resourcequota.policy import EstimateKind, Mode
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.table import Table
 
     from pkg.client.client import Client
+    from pkg.report.snapshot import Basis
 
 T = TypeVar("T")
 _NAME = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?")
-_WIDE = 200
-"""Columns where nobody looks: nothing is cut."""
-_UNITS = (("Ti", 1024**4), ("Gi", 1024**3), ("Mi", 1024**2))
+_COLUMNS = 120
+"""Width of a table in a pipe, unless $COLUMNS says otherwise; cells are folded, nothing is cut."""
 
 
-class Output(StrEnum):
-    """How a report comes out."""
+@dataclass(frozen=True)
+class ReportOptions:
+    """How a report is printed."""
 
-    TABLE = "table"
-    JSON = "json"
+    title: ClassVar = "Options"
+
+    output: Output = option(Output.TABLE, "A table for people or JSON for programs.", "--output", "-o")
+    mode: Mode | None = option(
+        None, "Report for this mode. Default: the running controller's, else takeover."
+    )
+    estimate: EstimateKind | None = option(
+        None, "Report for this estimate. Default: the running controller's, else the mode's default."
+    )
 
 
-OutputOption = Annotated[
-    Output, typer.Option("--output", "-o", envvar="HEADROOM_OUTPUT", help="For people or for programs.")
-]
-NamespaceOption = Annotated[
-    str | None,
-    typer.Option(
-        "--namespace", "-n", envvar="HEADROOM_NAMESPACE", help="Only this namespace.", show_default=False
-    ),
-]
+@dataclass(frozen=True)
+class NamespaceOptions:
+    """Which namespace."""
+
+    title: ClassVar = "Options"
+
+    namespace: str | None = option(None, "Only this namespace.", "--namespace", "-n", metavar="NAMESPACE")
 
 
 def check_namespace(name: str | None) -> str:
@@ -61,7 +68,7 @@ def ask(kubeconfig: str | None, question: Callable[[Client], Awaitable[T]]) -> T
     config = load_config(kubeconfig)
 
     async def answer() -> T:
-        async with Client(config) as client:
+        async with Client(config, user_agent=USER_AGENT) as client:
             return await question(client)
 
     return asyncio.run(answer())
@@ -74,10 +81,18 @@ def print_json(document: Any) -> None:
 
 
 def print_all(*parts: RenderableType) -> None:
-    """Tables and lines; in colours only where somebody looks."""
+    """Tables and lines; in colours only on a terminal."""
+    from rich.text import Text
+
     console = _console()
     for part in parts:
-        console.print(part)
+        console.print(part, soft_wrap=isinstance(part, Text))  # a line is one line, for grep
+
+
+def print_remark(basis: Basis) -> None:
+    """What the report assumes."""
+    if basis.remark:
+        print_all(line(basis.remark))
 
 
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
@@ -103,27 +118,9 @@ def line(text: str) -> RenderableType:
     return Text(text)
 
 
-def shown(amount: Quantity | None, resource: str) -> str:
-    """A quantity for people: memory and storage in binary units, all else as it is spelled."""
-    if amount is None:
-        return "-"
-    if not any(word in resource for word in ("memory", "storage", "hugepages")):
-        return str(amount)
-    number = amount.value()
-    for unit, size in _UNITS:
-        if abs(number) >= size:
-            return f"{number / size:.1f}{unit}"
-    return str(amount)
-
-
-def listed(amounts: Mapping[str, Quantity]) -> str:
-    """Several resources in one cell."""
-    return ", ".join(f"{name} {shown(amount, name)}" for name, amount in sorted(amounts.items())) or "-"
-
-
 def _console() -> Console:
     from rich.console import Console
 
     if sys.stdout.isatty():
         return Console()
-    return Console(width=_WIDE, no_color=True, highlight=False)
+    return Console(width=get_terminal_size((_COLUMNS, 24)).columns, no_color=True, highlight=False)

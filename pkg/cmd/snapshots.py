@@ -6,26 +6,32 @@ import time
 from typing import TYPE_CHECKING, TypeVar
 
 from pkg.api import registry
+from pkg.api.harvesterhci import SETTINGS
+from pkg.api.kubevirt import KUBEVIRTS, VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINE_INSTANCES
 from pkg.api.meta import Object
+from pkg.api.mtq import VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS
 from pkg.cmd.options import Absent
 from pkg.util.constants import LABEL_APP
 from pkg.util.managedtenantquota.constants import LOCK_SELECTOR
+from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
 
 if TYPE_CHECKING:
     from pkg.api.kubevirt import VirtualMachineInstanceMigration
     from pkg.api.registry import Resource
     from pkg.client.client import Client
-    from pkg.util.resourcequota.snapshot import Snapshot
+    from pkg.cmd.reports import ReportOptions
+    from pkg.report.snapshot import Basis, Snapshot
+    from pkg.util.installation import Installation
 
 T = TypeVar("T", bound=Object)
 
 
-async def take(client: Client, namespace: str = "") -> Snapshot:
+async def take(client: Client, chosen: ReportOptions, namespace: str = "") -> Snapshot:
     """The cluster, or one namespace; migrations are always the whole cluster's, for KubeVirt's limits count them.
 
     Raises Absent for a namespace that is not there, ApiError.
     """
-    from pkg.util.resourcequota.snapshot import Snapshot
+    from pkg.report.snapshot import Snapshot
 
     every = (
         [await require(client, registry.NAMESPACES, namespace)]
@@ -37,14 +43,45 @@ async def take(client: Client, namespace: str = "") -> Snapshot:
         namespaces=every,
         quotas=await _list(client, registry.RESOURCE_QUOTAS, namespace),
         migrations=await _migrations(client, namespace),
-        instances=await _list(client, registry.VIRTUAL_MACHINE_INSTANCES, namespace),
+        instances=await _list(client, VIRTUAL_MACHINE_INSTANCES, namespace),
         pods=await _list(client, registry.PODS, namespace, selector=LABEL_APP),
         limit_ranges=await _list(client, registry.LIMIT_RANGES, namespace),
-        kubevirts=await _settings(client, registry.KUBEVIRTS),
-        settings=await _settings(client, registry.SETTINGS),
-        budgets=await _settings(client, registry.VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS, namespace),
+        kubevirts=await _settings(client, KUBEVIRTS),
+        settings=await _settings(client, SETTINGS),
+        budgets=await _settings(client, VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS, namespace),
+        basis=await _basis(client, chosen),
         locks=await _settings(client, registry.VALIDATING_WEBHOOK_CONFIGURATIONS, selector=LOCK_SELECTOR),
     )
+
+
+async def _basis(client: Client, chosen: ReportOptions) -> Basis:
+    """By the flags, else by the ConfigMap of the running controller, else assumed."""
+    from pkg.report.snapshot import Basis
+
+    said = None if chosen.mode and chosen.estimate else await _installation(client)
+    found, source = said or (None, "")
+    mode = chosen.mode or (found.mode if found else Mode.TAKEOVER)
+    default = EstimateKind.EXACT if mode is Mode.TAKEOVER else EstimateKind.HARVESTER
+    estimate = chosen.estimate or (found.estimate if found and found.mode is mode else default)
+    if chosen.mode or chosen.estimate:
+        source = "flags"
+    return Basis(Policy(mode, estimate, settle=0.0), source)
+
+
+async def _installation(client: Client) -> tuple[Installation, str] | None:
+    """What the controller published, and where."""
+    from pkg.client.errors import Forbidden, NotFound
+    from pkg.util.installation import CONFIG_MAP, USUAL_NAMESPACES, read
+
+    for namespace in dict.fromkeys(filter(None, (client.transport.config.namespace, *USUAL_NAMESPACES))):
+        try:
+            found = await client.resource(registry.CONFIG_MAPS).get(name=CONFIG_MAP, namespace=namespace)
+        except (NotFound, Forbidden):
+            continue
+        installation = read(found.data)
+        if installation is not None:
+            return installation, f"ConfigMap {namespace}/{CONFIG_MAP}"
+    return None
 
 
 async def require(client: Client, resource: Resource[T], name: str, namespace: str = "") -> T:
@@ -52,7 +89,7 @@ async def require(client: Client, resource: Resource[T], name: str, namespace: s
     from pkg.client.errors import NotFound
 
     try:
-        return await client.resource(resource).get(name, namespace)
+        return await client.resource(resource).get(name=name, namespace=namespace)
     except NotFound as exc:
         where = f" in namespace {namespace}" if namespace else ""
         raise Absent(f"there is no {resource.kind} {name}{where}") from exc
@@ -62,7 +99,7 @@ async def _migrations(client: Client, namespace: str) -> list[VirtualMachineInst
     """The whole cluster's; who looks after one namespace only has no right to them, and gets its own."""
     from pkg.client.errors import Forbidden
 
-    migrations = registry.VIRTUAL_MACHINE_INSTANCE_MIGRATIONS
+    migrations = VIRTUAL_MACHINE_INSTANCE_MIGRATIONS
     try:
         return await _list(client, migrations)
     except Forbidden:
@@ -84,11 +121,6 @@ async def _settings(
 
 
 async def _list(client: Client, resource: Resource[T], namespace: str = "", *, selector: str = "") -> list[T]:
-    """Empty where the kind is not installed."""
-    from pkg.client.errors import NotFound
+    from pkg.client.resource_client import list_installed
 
-    try:
-        objects, _version = await client.resource(resource).list(namespace, label_selector=selector)
-    except NotFound:
-        return []
-    return objects
+    return await list_installed(client.resource(resource), namespace, label_selector=selector)

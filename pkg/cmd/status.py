@@ -5,41 +5,44 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pkg.cmd import reports
-from pkg.cmd.options import Kubeconfig
-from pkg.cmd.reports import NamespaceOption, Output, OutputOption
+from pkg.cmd.options import ClusterOptions, Output
+from pkg.cmd.reports import NamespaceOptions, ReportOptions
+from pkg.report.amounts import listed, shown
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from pkg.client.client import Client
-    from pkg.util.managedtenantquota.report import Report
-    from pkg.util.resourcequota.report_status import QuotaStatus
+    from pkg.report.budget import Report
+    from pkg.report.snapshot import Basis
+    from pkg.report.status import QuotaStatus
 
 
-def status(
-    namespace: NamespaceOption = None, output: OutputOption = Output.TABLE, kubeconfig: Kubeconfig = None
-) -> None:
-    """Show the quotas that take part: base, what is added to it, for which VMs and since when. Writes nothing."""
+def status(chosen: NamespaceOptions, report: ReportOptions, cluster: ClusterOptions) -> None:
+    """Show each managed quota: its base, what is added to it, for which VMs and since when. Writes nothing."""
 
-    where = reports.check_namespace(namespace)
+    where = reports.check_namespace(chosen.namespace)
 
-    async def look(client: Client) -> tuple[list[QuotaStatus], list[Report]]:
+    async def look(client: Client) -> tuple[Basis, list[QuotaStatus], list[Report]]:
         from pkg.cmd.snapshots import take
-        from pkg.util.managedtenantquota.snapshot import reports as with_budgets
-        from pkg.util.resourcequota.report_status import status as of
+        from pkg.report.budget_snapshot import reports as with_budgets
+        from pkg.report.status import status as of
 
-        snapshot = await take(client, where)
-        return of(snapshot), with_budgets(snapshot)
+        snapshot = await take(client, report, where)
+        return snapshot.basis, of(snapshot), with_budgets(snapshot)
 
-    quotas, budgets = reports.ask(kubeconfig, look)
-    if output is Output.JSON:
+    basis, quotas, budgets = reports.ask(cluster.kubeconfig, look)
+    if report.output is Output.JSON:
         documents = [found.document() for found in budgets]
-        reports.print_json({"quotas": [quota.document() for quota in quotas], "budgets": documents})
-    elif quotas or budgets:
+        found = [quota.document() for quota in quotas]
+        reports.print_json({"basis": basis.document(), "quotas": found, "budgets": documents})
+        return
+    if quotas or budgets:
         reports.print_all(*(part for quota in quotas for part in _parts(quota)))
         reports.print_all(*(part for found in budgets for part in _budget_parts(found)))
     else:
-        reports.print_all(reports.line(f"no quota takes part in {where or 'any namespace'}"))
+        reports.print_all(reports.line(f"no managed quota in {where or 'any namespace'}"))
+    reports.print_remark(basis)
 
 
 def _parts(quota: QuotaStatus) -> list[RenderableType]:
@@ -48,16 +51,14 @@ def _parts(quota: QuotaStatus) -> list[RenderableType]:
             f"{quota.namespace}/{quota.name}   kept by {quota.kept_by}",
             ["resource", "base#", "added#", "hard#", "used#"],
             [
-                [row.name, *(reports.shown(q, row.name) for q in (row.base, row.added, row.hard, row.used))]
+                [row.name, *(shown(q, row.name) for q in (row.base, row.added, row.hard, row.used))]
                 for row in quota.resources
             ],
         )
     ]
-    added = [
-        [each.vm, each.state, each.since or "-", reports.listed(each.resources)] for each in quota.additions
-    ]
+    added = [[each.vm, each.state, each.since or "-", listed(each.resources)] for each in quota.additions]
     if quota.compensation:
-        added.append(["(refused pods)", "compensation", "-", reports.listed(quota.compensation)])
+        added.append(["(refused pods)", "compensation", "-", listed(quota.compensation)])
     if added:
         parts.append(reports.table("added", ["VM", "state", "since", "resources"], added))
     return [*parts, *(reports.line(f"! {problem}") for problem in quota.problems)]
@@ -72,7 +73,9 @@ def _budget_parts(found: Report) -> list[RenderableType]:
     ]
     if found.lock is not None:
         parts.append(
-            reports.line(f"locked by {found.lock.holder or 'somebody'} for {found.lock.reason or '-'}")
+            reports.line(
+                f"locked by {found.lock.holder or 'an unknown holder'} for {found.lock.reason or '-'}"
+            )
         )
     rows = [
         [raised.quota, name, str(limit), str(raised.hard.get(name, "-")), ", ".join(raised.migrations)]

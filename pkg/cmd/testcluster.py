@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
-from enum import StrEnum
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, ClassVar
 
 import typer
 
-from pkg.testcluster.errors import ClusterError
+from pkg.cmd.flags import add_command, option
+from pkg.cmd.options import Output
+from pkg.cmd.reports import ReportOptions
 from pkg.testcluster.progress import Lines
 
 if TYPE_CHECKING:
@@ -22,79 +22,69 @@ app = typer.Typer(
     no_args_is_help=True, help="A real control plane on this machine: etcd, API server, quota, fake nodes."
 )
 
-Directory = Annotated[
-    Path,
-    typer.Option(
-        "--dir", envvar="HEADROOM_DIR", help="The cluster's folder: kubeconfig, logs, pids.", file_okay=False
-    ),
-]
+
+@dataclass(frozen=True)
+class DirectoryOptions:
+    """Which embedded cluster."""
+
+    title: ClassVar = "Options"
+
+    directory: Path = option(
+        ..., "The cluster's folder: kubeconfig, logs, pids.", "--dir", metavar="DIR", file_okay=False
+    )
 
 
-class Output(StrEnum):
-    """How `status` prints."""
+@dataclass(frozen=True)
+class UpOptions(DirectoryOptions):
+    """What runs in the cluster."""
 
-    TABLE = "table"
-    JSON = "json"
+    kubevirt: bool = option(True, "Run the stand-in for KubeVirt's controllers.")
+    rancher: bool = option(True, "Run the stand-in for Rancher's agent.")
+    kwok: bool = option(True, "Run kwok, with fake nodes that run pods.")
+    nodes: int = option(3, "Number of fake nodes.", metavar="COUNT", min=0, max=1000)
 
 
-@app.command()
 def build() -> None:
-    """Find or build the cluster's binaries (about ten minutes the first time) and print where they are."""
-    from pkg.testcluster.binaries import ensure_binaries
+    """Find or build the cluster's binaries and helm (about ten minutes the first time); print where they are."""
+    from pkg.testcluster.binaries import ensure_binaries, ensure_helm
 
-    with _one_line_errors():
-        binaries = ensure_binaries(Lines())
-    for path in (binaries.etcd, binaries.kube_apiserver, binaries.kube_controller_manager, binaries.kwok):
+    binaries, helm = ensure_binaries(Lines()), ensure_helm(Lines())
+    for path in (
+        *(binaries.etcd, binaries.kube_apiserver, binaries.kube_controller_manager, binaries.kwok),
+        helm,
+    ):
         typer.echo(path)
 
 
-@app.command()
-def up(
-    directory: Directory,
-    kubevirt: Annotated[
-        bool, typer.Option(envvar="HEADROOM_KUBEVIRT", help="Run the stand-in for KubeVirt's controllers.")
-    ] = True,
-    rancher: Annotated[
-        bool, typer.Option(envvar="HEADROOM_RANCHER", help="Run the stand-in for Rancher's agent.")
-    ] = True,
-    kwok: Annotated[
-        bool, typer.Option(envvar="HEADROOM_KWOK", help="Run kwok, with fake nodes that run pods.")
-    ] = True,
-    nodes: Annotated[
-        int, typer.Option(envvar="HEADROOM_NODES", min=0, max=1000, help="Number of fake nodes.")
-    ] = 3,
-) -> None:
+def up(options: UpOptions) -> None:
     """Start a cluster and leave it running; returns when it is ready."""
     from pkg.testcluster import cluster
 
-    with _one_line_errors():
-        started = cluster.up(
-            directory, kwok=kwok, kubevirt=kubevirt, rancher=rancher, nodes=nodes, progress=Lines()
-        )
+    started = cluster.up(
+        options.directory,
+        kwok=options.kwok,
+        kubevirt=options.kubevirt,
+        rancher=options.rancher,
+        nodes=options.nodes,
+        progress=Lines(),
+    )
     typer.echo(f"export KUBECONFIG={started.kubeconfig}")
 
 
-@app.command()
-def down(directory: Directory) -> None:
+def down(options: DirectoryOptions) -> None:
     """End the cluster's processes, and no others. Works after a crash, and when nothing runs."""
     from pkg.testcluster import cluster
 
-    with _one_line_errors():
-        ended = cluster.down(directory)
+    ended = cluster.down(options.directory)
     typer.echo(f"ended: {', '.join(ended)}" if ended else "nothing was running")
 
 
-@app.command()
-def status(
-    directory: Directory,
-    output: Annotated[Output, typer.Option("--output", "-o", envvar="HEADROOM_OUTPUT")] = Output.TABLE,
-) -> None:
+def status(options: DirectoryOptions, report: ReportOptions) -> None:
     """Show what runs. Exit status 0 when the cluster is ready, 1 otherwise."""
     from pkg.testcluster import cluster
 
-    with _one_line_errors():
-        found = cluster.status(directory)
-    if output is Output.JSON:
+    found = cluster.status(options.directory)
+    if report.output is Output.JSON:
         typer.echo(found.as_json())
     else:
         _print_table(found)
@@ -110,10 +100,5 @@ def _print_table(found: Status) -> None:
         typer.echo(f"{name:<24} {f'pid {pid}' if pid else 'not running'}")
 
 
-@contextlib.contextmanager
-def _one_line_errors() -> Iterator[None]:
-    try:
-        yield
-    except (ClusterError, OSError) as error:
-        typer.echo(f"headroom: {error}", err=True)
-        raise typer.Exit(1) from error
+for _command in (build, up, down, status):
+    add_command(app, _command)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pkg.api.core import Pod
-from pkg.generic.factory import Management
+from pkg.config.management import Management
 from pkg.util import constants
 
 MIGRATIONS_BY_VMI = "vmi"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from pkg.util.memory_overhead import OverheadProfile
+from pkg.util.kubevirt.profiles import Profile
 from pkg.util.resourcequota.model import EstimateKind, Mode, Policy
 
 
@@ -14,7 +14,7 @@ class Options:
     """The choices behind `headroom controller`'s flags."""
 
     policy: Policy = field(default_factory=lambda: Policy(Mode.TAKEOVER, EstimateKind.EXACT))
-    profile: OverheadProfile | None = None
+    profile: Profile | None = None
     """The KubeVirt release whose overhead constants count; None: as the KubeVirt CR says."""
     reserve: bool = False
     """Label the namespaces that hold added room, for the webhook that keeps other pods out of it."""
@@ -22,6 +22,10 @@ class Options:
     """Decide, log and count, write no ResourceQuota and nothing else."""
     lock_limit: float = 120.0
     """Seconds that a namespace with a migration budget is locked at most."""
+    namespace: str = "default"
+    """Headroom's own."""
+    never_lock: Sequence[str] = ()
+    """More namespaces (shell patterns) that are never locked."""
     controller_users: Sequence[str] = ()
     """Accounts beside our own whose writes a lock lets through: those of other installations of headroom."""
     kubevirt_users: Sequence[str] = ()

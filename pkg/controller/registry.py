@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from pkg.config.management import Management
 from pkg.controller import managedtenantquota, migration, namespace, resourcequota, virtualmachine
 from pkg.controller.indexes import index
+from pkg.controller.installation import version
 from pkg.controller.options import Options
 from pkg.generic.events import EventRecorder
-from pkg.generic.factory import Management
 
 _WRITERS_OF_OTHER_KINDS = (
     migration.register,
@@ -22,6 +23,7 @@ def register_all(management: Management, events: EventRecorder, options: Options
     A dry run is about quotas: what else would be written is not decided at all.
     """
     index(management)
+    version.register(management, events, options)
     if options.dry_run:
         resourcequota.register(management, events, options)
         return

@@ -2,14 +2,146 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from rich.text import Text
 
 from pkg.demo import palette
-from pkg.demo.canvas import Canvas
-from pkg.demo.timeline import Column, Plateau, plateaus
+from pkg.demo.history import Amounts, QuotaVersion
 from pkg.util.quantity import Quantity
 
-_EIGHTHS = " ▁▂▃▄▅▆▇"
+Resource = Callable[[Amounts], Quantity]
+"""Which of the two a chart is about."""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A span of time: the least and the most that was allowed in it, and where it ended."""
+
+    low: Quantity
+    high: Quantity
+    hard: Quantity
+    used: Quantity
+
+
+@dataclass(frozen=True, slots=True)
+class Plateau:
+    """A limit that stood from column `first` on, for `length` columns."""
+
+    first: int
+    length: int
+    value: Quantity
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """`seconds` of time on `columns` columns."""
+
+    seconds: float
+    columns: int
+
+    def column(self, at: float) -> int:
+        """The column in which a moment lies; the last one for what comes after."""
+        return min(max(0, int(at / self.seconds * self.columns)), self.columns - 1)
+
+    def end(self, column: int) -> float:
+        """The moment at which a column ends."""
+        return (column + 1) * self.seconds / self.columns
+
+
+def columns(
+    versions: Sequence[QuotaVersion], resource: Resource, scale: Scale, now: float
+) -> list[Column | None]:
+    """A Column for each of the scale's; None before the first version and after `now`."""
+    found: list[Column | None] = []
+    next_version = 0
+    last: QuotaVersion | None = None
+    for index in range(scale.columns):
+        here = [last] if last is not None else []
+        while next_version < len(versions) and versions[next_version].at < scale.end(index):
+            here.append(versions[next_version])
+            next_version += 1
+        last = here[-1] if here else None
+        over = index > scale.column(now)
+        found.append(None if over or not here else _column(here, resource))
+    return found
+
+
+def _column(versions: Sequence[QuotaVersion], resource: Resource) -> Column:
+    hard = [resource(version.hard) for version in versions]
+    return Column(min(hard), max(hard), hard[-1], resource(versions[-1].used))
+
+
+def plateaus(found: Sequence[Column | None], value: Callable[[Column], Quantity]) -> list[Plateau]:
+    """The runs of columns in which the value ends the same."""
+    runs: list[Plateau] = []
+    for index, column in enumerate(found):
+        if column is None:
+            continue
+        here = value(column)
+        if runs and runs[-1].value == here:
+            runs[-1] = Plateau(runs[-1].first, index - runs[-1].first + 1, here)
+        else:
+            runs.append(Plateau(index, 1, here))
+    return runs
+
+
+BLANK = " "
+
+
+class Canvas:
+    """`width` × `height` cells; row 0 is the top. What falls outside is cut off."""
+
+    def __init__(self, width: int, height: int) -> None:
+        self.width = width
+        self.height = height
+        self._chars = [[BLANK] * width for _ in range(height)]
+        self._fore = [[""] * width for _ in range(height)]
+        self._back = [[""] * width for _ in range(height)]
+
+    def put(self, column: int, row: int, char: str, style: str = "") -> None:
+        """Set a cell's character and its colour; what is painted behind it stays."""
+        if self._inside(column, row):
+            self._chars[row][column] = char
+            self._fore[row][column] = style
+
+    def paint(self, column: int, row: int, colour: str) -> None:
+        """Set what is behind a cell's character."""
+        if self._inside(column, row):
+            self._back[row][column] = colour
+
+    def write(self, column: int, row: int, text: str, style: str = "") -> None:
+        """Set a run of cells."""
+        for offset, char in enumerate(text):
+            self.put(column + offset, row, char, style)
+
+    def is_free(self, column: int, row: int, length: int) -> bool:
+        """Whether a run of cells lies inside and shows no character yet."""
+        if not (self._inside(column, row) and self._inside(column + length - 1, row)):
+            return False
+        return all(char == BLANK for char in self._chars[row][column : column + length])
+
+    def is_painted(self, column: int, row: int, length: int, colour: str) -> bool:
+        """Whether all of a run of cells has this colour behind it."""
+        return self._inside(column, row) and all(
+            back == colour for back in self._back[row][column : column + length]
+        )
+
+    def lines(self) -> list[Text]:
+        """The rows, from the top."""
+        return [self._line(row) for row in range(self.height)]
+
+    def _line(self, row: int) -> Text:
+        line = Text(no_wrap=True, end="")
+        for char, fore, back in zip(self._chars[row], self._fore[row], self._back[row], strict=True):
+            line.append(char, f"{fore} on {back}".strip() if back else fore)
+        return line
+
+    def _inside(self, column: int, row: int) -> bool:
+        return 0 <= column < self.width and 0 <= row < self.height
+
+
 _DASH = "╌"
 # By where a line leaves the cell: left, right, up, down.
 _BOXES = {
@@ -31,18 +163,14 @@ _BOXES = {
 }
 
 
-def chart(
-    found: Sequence[Column | None], *, base: Quantity, top: int, height: int, smooth: bool = True
-) -> Canvas:
-    """The chart of `found`, a column each, from 0 to `top` (in thousandths, as `Quantity.milli_value`).
-
-    `smooth`: heights to an eighth of a row, where block characters meet without a gap (on terminals).
-    """
+def chart(found: Sequence[Column | None], *, base: Quantity, top: int, height: int) -> Canvas:
+    """The chart of `found`, a column each, from 0 to `top` (in thousandths, as `Quantity.milli_value`)."""
     canvas = Canvas(len(found), height)
     levels = _Levels(top, height)
     for index, column in enumerate(found):
         if column is not None:
-            _fill(canvas, index, _area(column, levels, smooth=smooth))
+            for above in range(_area(column, levels)):
+                canvas.paint(index, height - 1 - above, palette.USED)
     for index in range(len(found)):
         if canvas.is_free(index, levels.row(base), 1):
             canvas.put(index, levels.row(base), _DASH, palette.BASE)
@@ -71,21 +199,12 @@ class _Levels:
         return self._height - 1 - self.rows_below(value)
 
 
-def _area(column: Column, levels: _Levels, *, smooth: bool) -> float:
+def _area(column: Column, levels: _Levels) -> int:
     """The area's height in rows. It reaches into the line's row only where more is used than allowed."""
     level = levels.exact(column.used)
     if column.used <= column.hard:
         level = min(level, float(levels.rows_below(column.hard)))
-    return level if smooth else float(round(level))
-
-
-def _fill(canvas: Canvas, column: int, level: float) -> None:
-    full = int(level)
-    for above in range(full):
-        canvas.paint(column, canvas.height - 1 - above, palette.USED)
-    eighths = int((level - full) * len(_EIGHTHS))
-    if eighths:
-        canvas.put(column, canvas.height - 1 - full, _EIGHTHS[eighths], palette.USED)
+    return round(level)
 
 
 def _line(canvas: Canvas, found: Sequence[Column | None], levels: _Levels) -> None:

@@ -1,4 +1,4 @@
-"""What the play has to come out as, and what came."""
+"""What the demo has to come out as, and what came."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One fact of an act: `expected` and `seen` are compared with ==, quantities so by value."""
+    """One fact of an step: `expected` and `seen` are compared with ==, quantities so by value."""
 
-    act: str
+    step: str
     name: str
     expected: object
     seen: object
@@ -25,7 +25,7 @@ class Check:
         verdict = "ok" if self.ok else "FAILED"
         expected, seen = str(self.expected), str(self.seen)
         outcome = f"expected and seen {seen}" if expected == seen else f"expected {expected}; seen {seen}"
-        return f"{verdict:<7} ({self.act}) {self.name}: {outcome}"
+        return f"{verdict:<7} ({self.step}) {self.name}: {outcome}"
 
 
 @dataclass(slots=True)

@@ -1,34 +1,39 @@
-"""The play as plain lines, for pipes and logs: no cursor tricks, no colours."""
+"""The demo as plain lines, as it happens: the same in a terminal, a pipe and a log."""
 
 from __future__ import annotations
 
+import os
 from typing import TextIO
 
-from pkg.demo.amounts import Amounts
-from pkg.demo.checks import Check
-from pkg.demo.chronicle import Chronicle, Happening, Mark, PhaseChange, QuotaVersion, Told
+from pkg.demo.checks import Check, Report
+from pkg.demo.history import Amounts, EventSeen, Happening, History, Mark, PhaseChange, QuotaVersion
 
 
 class Lines:
-    """Prints each happening and each check as it comes. `broken`: nobody reads any more, nothing more is printed."""
+    """Prints each happening and each check as it comes. `broken`: the pipe is closed, nothing is printed."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
         self.broken = False
         self._last: tuple[Amounts, Amounts] | None = None
 
-    def happened(self, chronicle: Chronicle, happening: Happening) -> None:
+    def follow(self, history: History, report: Report) -> None:
+        """Print what these two are told of."""
+        history.listener = lambda happening: self.happened(history, happening)
+        report.listener = self.checked
+
+    def happened(self, history: History, happening: Happening) -> None:
         """One line, or none for what says nothing new."""
         match happening:
-            case Mark(kind="act", text=text):
+            case Mark(kind="step", text=text):
                 self.say(f"\n== {text} ==")
             case Mark():
                 self._at(happening.at, describe_mark(happening))
             case QuotaVersion():
                 self._quota(happening)
             case PhaseChange():
-                self._at(happening.at, describe_phase(chronicle, happening))
-            case Told(about=about, reason=reason, message=message):
+                self._at(happening.at, describe_phase(history, happening))
+            case EventSeen(about=about, reason=reason, message=message):
                 self._at(happening.at, f"{'event':<10}{about}: {reason}: {message}")
 
     def checked(self, check: Check) -> None:
@@ -56,19 +61,19 @@ class Lines:
             self._at(version.at, f"{'quota':<10}{version.name}: {cpu}, {memory}")
 
 
-def describe_phase(chronicle: Chronicle, change: PhaseChange) -> str:
+def describe_phase(history: History, change: PhaseChange) -> str:
     """Whose phase changed, in one line."""
-    if change.about in chronicle.migrations:
+    if change.about in history.migrations:
         return f"{'migration':<10}{change.about} of {change.vm}: {change.phase or 'new'}"
-    job = chronicle.pods[change.about].job
-    migration = next((m.name for m in chronicle.migrations.values() if m.uid == job), "")
+    job = history.pods[change.about].job
+    migration = next((m.name for m in history.migrations.values() if m.uid == job), "")
     whose = f"{migration}'s target" if migration else f"{change.vm}'s first"
-    counts = ", no longer counted" if chronicle.pods[change.about].ended else ""
+    counts = ", no longer counted" if history.pods[change.about].ended else ""
     return f"{'pod':<10}{change.about} ({whose}): {change.phase}{counts}"
 
 
 def describe_mark(mark: Mark) -> str:
-    """What the play did, in one line."""
+    """What the demo did, in one line."""
     match mark.kind:
         case "headroom":
             return f"{'headroom':<10}{mark.text or 'stopped'}"
@@ -76,3 +81,8 @@ def describe_mark(mark: Mark) -> str:
             return f"{'rancher':<10}{mark.text}"
         case _:
             return f"{'':<10}{mark.text}"
+
+
+def is_terminal(stream: TextIO) -> bool:
+    """Whether the picture can be shown: never in CI."""
+    return stream.isatty() and not os.environ.get("CI") and os.environ.get("TERM") != "dumb"

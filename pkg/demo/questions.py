@@ -1,145 +1,142 @@
-"""Questions about the chronicle that the acts' checks ask. Pure."""
+"""Questions about the history that the steps' checks ask. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from pkg.demo.amounts import Amounts, Quota
-from pkg.demo.chronicle import Chronicle, QuotaVersion, Track
+from pkg.demo.history import Amounts, History, Quota, QuotaVersion, Track
 from pkg.util.quantity import ZERO
 
 _REFUSED = "exceeded quota"
 
 
-def hard_since(chronicle: Chronicle, at: float, wanted: Amounts) -> Amounts | None:
+def hard_since(history: History, at: float, wanted: Amounts) -> Amounts | None:
     """`wanted` if spec.hard was that at any moment since `at`, else what it is now."""
-    found = first_version(chronicle, at, lambda version: version.hard == wanted) or chronicle.quota
+    found = first_version(history, at, lambda version: version.hard == wanted) or history.quota
     return found.hard if found else None
 
 
-def used_since(chronicle: Chronicle, at: float, wanted: Amounts) -> Amounts | None:
+def used_since(history: History, at: float, wanted: Amounts) -> Amounts | None:
     """The same about status.used."""
-    found = first_version(chronicle, at, lambda version: version.used == wanted) or chronicle.quota
+    found = first_version(history, at, lambda version: version.used == wanted) or history.quota
     return found.used if found else None
 
 
-def quota_since(chronicle: Chronicle, at: float, wanted: Quota) -> Quota | None:
+def quota_since(history: History, at: float, wanted: Quota) -> Quota | None:
     """The same about both at one moment."""
-    found = first_version(chronicle, at, lambda version: _quota(version) == wanted) or chronicle.quota
+    found = first_version(history, at, lambda version: _quota(version) == wanted) or history.quota
     return _quota(found) if found else None
 
 
-def quota_after(chronicle: Chronicle, migration: str) -> Quota | None:
+def quota_after(history: History, migration: str) -> Quota | None:
     """The quota now, None while the migration's source pod still counts."""
-    return _quota(chronicle.quota) if chronicle.quota and is_over(chronicle, migration) else None
+    return _quota(history.quota) if history.quota and is_over(history, migration) else None
 
 
-def highest_since(chronicle: Chronicle, at: float) -> Amounts:
+def highest_since(history: History, at: float) -> Amounts:
     """The most that was allowed at any moment since `at`, each resource by itself."""
-    hard = [version.hard for version in chronicle.quotas if version.at >= at]
+    hard = [version.hard for version in history.quotas if version.at >= at]
     return Amounts(
         max((amounts.cpu for amounts in hard), default=ZERO),
         max((amounts.memory for amounts in hard), default=ZERO),
     )
 
 
-def lowest_under_entries(chronicle: Chronicle, at: float) -> Amounts | None:
+def lowest_under_entries(history: History, at: float) -> Amounts | None:
     """The least that was allowed at any moment since `at` while an entry stood, each resource by itself.
 
     The version that stood at `at` counts, too. None when no entry stood.
     """
-    before = [version for version in chronicle.quotas if version.at < at][-1:]
-    since = [version for version in chronicle.quotas if version.at >= at]
+    before = [version for version in history.quotas if version.at < at][-1:]
+    since = [version for version in history.quotas if version.at >= at]
     hard = [version.hard for version in before + since if version.entries]
     if not hard:
         return None
     return Amounts(min(amounts.cpu for amounts in hard), min(amounts.memory for amounts in hard))
 
 
-def first_version(
-    chronicle: Chronicle, at: float, fits: Callable[[QuotaVersion], bool]
-) -> QuotaVersion | None:
+def first_version(history: History, at: float, fits: Callable[[QuotaVersion], bool]) -> QuotaVersion | None:
     """The first version seen since `at` that fits."""
-    return next((version for version in chronicle.quotas if version.at >= at and fits(version)), None)
+    return next((version for version in history.quotas if version.at >= at and fits(version)), None)
 
 
-def state_of(chronicle: Chronicle, migration: str) -> str:
+def state_of(history: History, migration: str) -> str:
     """Phase and refusal in one phrase."""
-    track = chronicle.migrations.get(migration)
+    track = history.migrations.get(migration)
     if track is None:
         return "not there"
     return f"{track.phase or 'new'}, {'refused' if track.refused is not None else 'never refused'}"
 
 
-def phases_of(chronicle: Chronicle, migration: str) -> str:
+def phases_of(history: History, migration: str) -> str:
     """Every phase that the migration was seen in, in order."""
-    track = chronicle.migrations.get(migration)
+    track = history.migrations.get(migration)
     return " ".join(change.phase for change in track.phases if change.phase) if track else ""
 
 
-def refusal_of(chronicle: Chronicle, migration: str) -> str:
+def refusal_of(history: History, migration: str) -> str:
     """Quota's own words about the migration's target pod, as the API server said them; "" when it said none."""
-    for told in chronicle.told:
-        at = told.message.find(_REFUSED)
-        if told.about == migration and at >= 0:
-            return told.message[at:]
+    for event in history.events:
+        at = event.message.find(_REFUSED)
+        if event.about == migration and at >= 0:
+            return event.message[at:]
     return ""
 
 
-def target_of(chronicle: Chronicle, migration: str) -> Track | None:
+def target_of(history: History, migration: str) -> Track | None:
     """The pod that was made for the migration."""
-    track = chronicle.migrations.get(migration)
-    return next((pod for pod in chronicle.pods.values() if track and pod.job == track.uid), None)
+    track = history.migrations.get(migration)
+    return next((pod for pod in history.pods.values() if track and pod.job == track.uid), None)
 
 
-def source_of(chronicle: Chronicle, migration: str) -> Track | None:
+def source_of(history: History, migration: str) -> Track | None:
     """The pod that the migration moved the VM out of: the VM's newest one before the target."""
-    target = target_of(chronicle, migration)
+    target = target_of(history, migration)
     if target is None:
         return None
     older = [
         pod
-        for pod in chronicle.pods.values()
+        for pod in history.pods.values()
         if pod.vm == target.vm and pod.began.version < target.began.version
     ]
     return max(older, key=lambda pod: pod.began.version, default=None)
 
 
-def is_over(chronicle: Chronicle, migration: str) -> bool:
+def is_over(history: History, migration: str) -> bool:
     """Whether the source pod of the migration has stopped counting."""
-    source = source_of(chronicle, migration)
+    source = source_of(history, migration)
     return source is not None and source.ended is not None
 
 
-def held_until_the_end(chronicle: Chronicle, migration: str) -> str:
+def held_until_the_end(history: History, migration: str) -> str:
     """Whether the limit was ever below what the pods took, from the migration's success to its source pod's end.
 
     The pods are asked, not status.used: that follows them only after a moment.
     """
-    track, source = chronicle.migrations.get(migration), source_of(chronicle, migration)
+    track, source = history.migrations.get(migration), source_of(history, migration)
     if track is None or track.ended is None or source is None or source.ended is None:
         return "not over"
     span = range(track.ended.version, source.ended.version)
-    for version in chronicle.quotas:
-        needed = counted_at(chronicle, version.version)
+    for version in history.quotas:
+        needed = counted_at(history, version.version)
         if version.version in span and not covers(version.hard, needed):
             return f"lowered to {version.hard} while pods took {needed}"
     return "held"
 
 
-def counted_at(chronicle: Chronicle, version: int) -> Amounts:
+def counted_at(history: History, version: int) -> Amounts:
     """What the pods that had not ended at a version took together."""
     alive = [
         pod.usage
-        for pod in chronicle.pods.values()
+        for pod in history.pods.values()
         if pod.began.version < version and (pod.ended is None or pod.ended.version > version)
     ]
     return sum(alive, Amounts())
 
 
-def admission_of(chronicle: Chronicle, migration: str, earlier: str) -> str:
+def admission_of(history: History, migration: str, earlier: str) -> str:
     """Whether the migration's target pod was admitted while the source pod of an earlier migration still counted."""
-    target, source = target_of(chronicle, migration), source_of(chronicle, earlier)
+    target, source = target_of(history, migration), source_of(history, earlier)
     if target is None or source is None:
         return "not there"
     counted = source.ended is None or target.began.version < source.ended.version

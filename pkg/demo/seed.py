@@ -7,9 +7,13 @@ Source: the investigation of overhead ratio and quota with Harvester 1.7 (README
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Final
 
-from pkg.demo.amounts import Amounts
+import yaml
+
+from pkg.api.registry import VALIDATING_ADMISSION_POLICIES, VALIDATING_ADMISSION_POLICY_BINDINGS
+from pkg.demo.history import Amounts
 from pkg.testcluster.kubevirt.options import PHASE_SECONDS, SOURCE_LINGER
 from pkg.util import constants
 
@@ -52,6 +56,23 @@ SECOND_DOMAIN: Final[Mapping[str, Any]] = {
         "requests": {"cpu": "60m", "memory": "64Mi"},
     },
 }
+
+
+PLURALS: Final = {
+    each.kind: each.plural for each in (VALIDATING_ADMISSION_POLICIES, VALIDATING_ADMISSION_POLICY_BINDINGS)
+}
+
+
+def policies() -> list[dict[str, Any]]:
+    """The objects of deploy/policy.yaml."""
+    return list(yaml.safe_load_all((Path(__file__).parent / "policy.yaml").read_text("utf-8")))
+
+
+def forged() -> dict[str, Any]:
+    """A tenant's pod with the labels of a launcher, for which a quota would be raised if labels were believed."""
+    labels = {constants.LABEL_APP: constants.APP_VIRT_LAUNCHER, constants.LABEL_VM_NAME: "vm1"}
+    container = {"name": "compute", "image": "none", "resources": {"limits": {"cpu": "1m", "memory": "1Mi"}}}
+    return {"metadata": {"name": "forged", "labels": labels}, "spec": {"containers": [container]}}
 
 
 def setting() -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The API server's watches, written down in the chronicle as they come."""
+"""The API server's watches, written down in the history as they come."""
 
 from __future__ import annotations
 
@@ -9,28 +9,29 @@ from typing import Any, Generic, Self, TypeVar
 
 from pkg.api import registry
 from pkg.api.core import Event, Pod
+from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINES
 from pkg.api.meta import Object
 from pkg.api.registry import Resource
 from pkg.cache import SharedIndexInformer, wait_for_cache_sync
 from pkg.client.client import Client
-from pkg.demo.chronicle import Chronicle
+from pkg.demo.history import History
 from pkg.util import constants
 
 T = TypeVar("T", bound=Object)
 
 
 class Watching:
-    """`async with Watching(client, namespace, chronicle) as watching`: the chronicle follows the namespace."""
+    """`async with Watching(client, namespace, history) as watching`: the history follows the namespace."""
 
-    def __init__(self, client: Client, namespace: str, chronicle: Chronicle) -> None:
+    def __init__(self, client: Client, namespace: str, history: History) -> None:
         self._namespace = namespace
-        self._chronicle = chronicle
+        self._chronicle = history
         self._changed = asyncio.Event()
         self._informers: list[SharedIndexInformer[Any]] = []
-        self._watch(client, registry.RESOURCE_QUOTAS, chronicle.see_quota)
-        self._watch(client, registry.VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, chronicle.see_migration)
-        self._watch(client, registry.VIRTUAL_MACHINES, chronicle.see_machine)
-        self._watch(client, registry.PODS, _launchers(chronicle.see_pod), _launchers(chronicle.lose_pod))
+        self._watch(client, registry.RESOURCE_QUOTAS, history.see_quota)
+        self._watch(client, VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, history.see_migration)
+        self._watch(client, VIRTUAL_MACHINES, history.see_machine)
+        self._watch(client, registry.PODS, _launchers(history.see_pod), _launchers(history.lose_pod))
         self._watch(client, registry.EVENTS, self._see_event)
 
     async def __aenter__(self) -> Self:
@@ -54,7 +55,7 @@ class Watching:
         self._changed.clear()
 
     def _see_event(self, event: Event) -> None:
-        if event.involved_object.kind == registry.VIRTUAL_MACHINE_INSTANCE_MIGRATIONS.kind:
+        if event.involved_object.kind == VIRTUAL_MACHINE_INSTANCE_MIGRATIONS.kind:
             self._chronicle.see_event(event)
 
     def _watch(

@@ -16,7 +16,7 @@ from pkg.generic.event_handlers import EnqueueHandler, Resolver
 from pkg.generic.metrics import ReconcileMetrics
 from pkg.generic.reconcile import Handler, NamedHandler, Verdict, combine, settle
 from pkg.generic.removal import RemovalHandler
-from pkg.workqueue.queue import DEFAULT_PRIORITY, ShutDown
+from pkg.workqueue.queue import LOW_PRIORITY, ShutDown
 from pkg.workqueue.rate_limiters import RateLimiter
 from pkg.workqueue.rate_limiting_queue import RateLimitingQueue
 
@@ -30,10 +30,11 @@ _CANCEL_GRACE = 1.0
 
 
 class Controller(Generic[T]):
-    """Calls handlers with the keys of one kind: of objects that changed, and of those that somebody enqueued.
+    """Calls handlers with the keys of one kind: of objects that changed, and of those that were enqueued.
 
     Handlers are called one after the other with `(key, obj)`, obj fresh from the cache, None when it is not there
-    (any more). `client` is needed for `on_remove` only.
+    (any more); or as the handler before returned it, if the cache has nothing newer. `client` is needed for
+    `on_remove` only.
     """
 
     def __init__(
@@ -49,12 +50,13 @@ class Controller(Generic[T]):
         self.informer = informer
         self.queue: RateLimitingQueue[str] = RateLimitingQueue(name, rate_limiter=rate_limiter)
         self._client = client
-        self._cache = CacheReader(informer.indexer)
+        self._cache = CacheReader(informer.indexer, informer)
         self._worker_count = workers
         self._handlers: dict[str, NamedHandler[T]] = {}
         self._conflicted: set[str] = set()
         # Invariant: the keys that had their one retry without backoff since they last succeeded.
         self._workers: list[asyncio.Task[None]] = []
+        self._started = False
         self._stopping = False
 
     @property
@@ -74,12 +76,19 @@ class Controller(Generic[T]):
         return self._cache
 
     def on_change(self, name: str, handler: Handler[T]) -> None:
-        """Call `handler` for every object that comes, changes or goes. ValueError when the name is taken."""
+        """Call `handler` for every object that is there, comes, changes or goes, also if it is added while the
+        controller runs: the handlers that were there are then called once more too (as by lasso). ValueError when the
+        name is taken."""
         if name in self._handlers:
             raise ValueError(f"controller {self.name} has a handler {name} already")
-        if not self._handlers:
-            self.informer.add_event_handler(EnqueueHandler(_own_key, self.enqueue_key))
+        first = not self._handlers
         self._handlers[name] = NamedHandler(name, handler, ReconcileMetrics(name, self._worker_count))
+        if first:
+            self.informer.add_event_handler(EnqueueHandler(_own_key, self.queue.add))
+        else:
+            self.enqueue_all()
+        if self._started:
+            self.start_workers()
 
     def on_remove(self, name: str, handler: Callable[[str, T], Awaitable[object]]) -> None:
         """Call `handler` once an object is being deleted; it stays, by a finalizer, until that succeeded."""
@@ -90,22 +99,31 @@ class Controller(Generic[T]):
 
         On an update it is asked about the old and the new object (wrangler's relatedresource.Watch).
         """
-        other.informer.add_event_handler(EnqueueHandler(resolver, self.enqueue_key))
+        other.informer.add_event_handler(EnqueueHandler(resolver, self.queue.add))
 
-    def enqueue(self, namespace: str, name: str) -> None:
-        """Have the handlers called for this object soon; namespace "" for cluster-scoped kinds."""
-        self.enqueue_key(f"{namespace}/{name}" if namespace else name)
+    def enqueue(self, key: str, *, immediately: bool = False) -> None:
+        """Have the handlers called for this key (`namespace/name`, or `name`) soon.
 
-    def enqueue_key(self, key: str, priority: int = DEFAULT_PRIORITY) -> None:
-        """Have the handlers called for this key soon."""
-        self.queue.add(key, priority)
+        As the queue's rate limiter allows, like lasso's Enqueue: a handler that enqueues its own key, or two that
+        enqueue each other's, cannot take the whole loop. `immediately`: at once, for what cannot turn in a circle.
+        """
+        if immediately:
+            self.queue.add(key)
+        else:
+            self.queue.add_rate_limited(key)
 
-    def enqueue_after(self, key: str, seconds: float, priority: int = DEFAULT_PRIORITY) -> None:
+    def enqueue_after(self, key: str, seconds: float) -> None:
         """Have the handlers called for this key in `seconds`."""
-        self.queue.add_after(key, seconds, priority)
+        self.queue.add_after(key, seconds)
+
+    def enqueue_all(self) -> None:
+        """Have the handlers called for every object in the cache, after what is more urgent."""
+        for key in self.informer.indexer.list_keys():
+            self.queue.add(key, LOW_PRIORITY)
 
     def start_workers(self) -> None:
-        """Begin to call handlers; wants the running loop. Not before the caches have synced."""
+        """Begin to call handlers, as soon as there is one. Wants the running loop and synced caches."""
+        self._started = True
         if self._workers or not self._handlers or self._stopping:
             return
         self._workers = [
@@ -142,15 +160,33 @@ class Controller(Generic[T]):
                 settle(self.queue, key, await self._reconcile(key), self._conflicted)
             finally:
                 self.queue.done(key)
+            # Handlers that never wait must not keep the loop from leases, probes and admission requests.
+            await asyncio.sleep(0)
 
-    async def _reconcile(self, key: str) -> Verdict:
+    async def _reconcile(self, key: str) -> Verdict[T]:
         # The object is read anew for every handler: the one before may have waited long enough for it to change.
         get = self.informer.indexer.get_by_key
-        return combine([await handler.call(key, get(key)) for handler in tuple(self._handlers.values())])
+        verdicts: list[Verdict[T]] = []
+        returned: T | None = None
+        for handler in tuple(self._handlers.values()):
+            verdict = await handler.call(key, _newer(get(key), returned))
+            returned = verdict.returned or returned
+            verdicts.append(verdict)
+        return combine(verdicts)
 
 
 def _own_key(obj: Object) -> tuple[str]:
     return (obj.key,)
+
+
+def _newer(cached: T | None, returned: T | None) -> T | None:
+    """What the next handler gets: the object as the handler before left it, until the cache has that or a later one."""
+    if cached is None or returned is None or cached.uid != returned.uid:
+        return cached
+    was, now = cached.metadata.resource_version, returned.metadata.resource_version
+    if was.isdigit() and now.isdigit():
+        return returned if int(now) > int(was) else cached
+    return returned
 
 
 def _cause(worker: asyncio.Task[None]) -> str:

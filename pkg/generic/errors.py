@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from pkg.errors import ReportedError
+
+_FORBIDDEN_RETRY = 5.0
+"""Seconds after which a handler is called again that needs a cache for which the rights are missing."""
+
 
 class Skip(Exception):
     """Nothing more to do for this key now, although the handler did not get to its end (lasso's ErrSkip)."""
@@ -15,8 +20,17 @@ class RetryAfter(Exception):
         self.seconds = seconds
 
 
-class BindError(Exception):
+class CacheForbidden(RetryAfter):
+    """The cache that a handler reads could never be filled: the rights are missing. What it would show is not true."""
+
+    def __init__(self, kind: str, reason: str) -> None:
+        super().__init__(_FORBIDDEN_RETRY, f"the cache of {kind} is empty: {reason}")
+
+
+class BindError(ReportedError):
     """An address that cannot be listened on; the text is one line for the person who chose it."""
+
+    exit_code = 2
 
 
 def one_line(error: BaseException) -> str:

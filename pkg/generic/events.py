@@ -1,4 +1,4 @@
-"""Events on objects, for people: client-go's EventRecorder with its correlator, in small."""
+"""Events on objects, for people: client-go's EventRecorder with its correlator (`tools/record/events_cache.go`)."""
 
 from __future__ import annotations
 
@@ -11,15 +11,22 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from cachetools import TTLCache
+from cachetools import LRUCache, TTLCache
 from prometheus_client import Counter
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt, wait_exponential
 
 from pkg.api import registry
 from pkg.api.meta import Object
-from pkg.api.registry import Resource
 from pkg.client.client import Client
-from pkg.client.errors import AlreadyExists, ApiError, NotFound, ServerError, TooManyRequests, Unreachable
+from pkg.client.errors import (
+    AlreadyExists,
+    ApiError,
+    NotFound,
+    ReadOnly,
+    ServerError,
+    TooManyRequests,
+    Unreachable,
+)
 from pkg.generic.errors import one_line
 from pkg.workqueue.queue import loop_time
 
@@ -27,11 +34,18 @@ log = logging.getLogger(__name__)
 
 NORMAL = "Normal"
 WARNING = "Warning"
+"""The two types of an event (core/v1)."""
 
 QUEUE_LIMIT = 1000
 """Different events that may wait to be written; more are dropped and counted."""
 AGGREGATION_SECONDS = 600.0
 """A repeat within this time raises `count` of the event that is there (client-go's interval)."""
+SIMILAR_LIMIT = 10
+"""Messages of one reason on one object within that time; later ones share one event (client-go's aggregator)."""
+SIMILAR_PREFIX = "(combined from similar events): "
+SPAM_BURST = 25
+SPAM_SECONDS = 300.0
+"""An object gets so many writes at once, then one in so many seconds (client-go's spam filter)."""
 _REMEMBERED = 4096
 _DEFAULT_NAMESPACE = "default"
 """Where events about cluster-scoped objects live."""
@@ -40,17 +54,40 @@ _NAME_LIMIT = 253
 _TRIES = 6
 """How often one event is tried, 1, 2, 4, 8 and 10 s apart: a restart of the API server should cost none."""
 
-DROPPED = Counter("headroom_events_dropped_total", "Events that were not written", ["reason"])
+DROPPED = Counter("event_recorder_dropped_total", "Events that were not written", ["reason"])
+
+
+class _About(NamedTuple):
+    """Whom an event is about."""
+
+    kind: str
+    key: str
+    uid: str
 
 
 class _Identity(NamedTuple):
-    """What makes two events the same."""
+    """What makes two events the same; `message` is None for those that are combined from similar ones."""
 
-    uid: str
-    key: str
+    about: _About
     type: str
     reason: str
-    message: str
+    message: str | None
+
+
+@dataclass(slots=True)
+class _Bucket:
+    """The writes that an object has left."""
+
+    tokens: float
+    at: float
+
+    def take(self, now: float) -> bool:
+        self.tokens = min(float(SPAM_BURST), self.tokens + (now - self.at) / SPAM_SECONDS)
+        self.at = now
+        if self.tokens < 1:
+            return False
+        self.tokens -= 1
+        return True
 
 
 @dataclass(slots=True)
@@ -58,6 +95,7 @@ class _Occurrence:
     """What happened since it was last written."""
 
     reference: dict[str, str]
+    message: str
     first: str
     last: str
     count: int = 1
@@ -65,9 +103,9 @@ class _Occurrence:
     """The event's name, once it was tried to be created."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Written:
-    """An event that exists on the server."""
+    """An event that exists on the server; `count` has what the spam filter kept back too."""
 
     name: str
     count: int
@@ -87,6 +125,10 @@ class EventRecorder:
         self._written: TTLCache[_Identity, _Written] = TTLCache(
             _REMEMBERED, ttl=AGGREGATION_SECONDS, timer=loop_time
         )
+        self._similar: TTLCache[_Identity, set[str]] = TTLCache(
+            _REMEMBERED, ttl=AGGREGATION_SECONDS, timer=loop_time
+        )
+        self._buckets: LRUCache[_About, _Bucket] = LRUCache(_REMEMBERED)
         self._writer: asyncio.Task[None] | None = None
         self._last_stamp = 0
         self._stopped = False
@@ -120,18 +162,42 @@ class EventRecorder:
         if self._stopped:
             self._drop("stopped")
             return
-        identity = _Identity(obj.uid, obj.key, type, reason, message)
+        reference = reference_to(obj)
+        identity = _Identity(_About(reference["kind"], obj.key, obj.uid), type, reason, message)
+        if self._is_one_of_many(identity):
+            identity, message = identity._replace(message=None), SIMILAR_PREFIX + message
         now = _rfc3339(self._wall_clock())
         waiting = self._pending.get(identity)
         if waiting is not None:
             waiting.count += 1
-            waiting.last = now
-        elif len(self._pending) >= QUEUE_LIMIT:
+            waiting.last, waiting.message = now, message
+            return
+        if len(self._pending) >= QUEUE_LIMIT:
             self._drop("queue full")
-        else:
-            self._pending[identity] = _Occurrence(reference_to(obj), now, now)
+            return
+        if not self._may_write(identity.about):
+            self._drop("spam")
+            if (written := self._written.get(identity)) is not None:
+                written.count += 1
+            return
+        self._pending[identity] = _Occurrence(reference, message, now, now)
         if self._writer is None or self._writer.done():
             self._writer = asyncio.get_running_loop().create_task(self._write_all(), name="event recorder")
+
+    def _is_one_of_many(self, identity: _Identity) -> bool:
+        """Whether so many similar events were told lately that this one is combined with the others."""
+        kind_of_event = identity._replace(message=None)
+        messages = self._similar.get(kind_of_event, set())
+        if identity.message is not None and len(messages) < SIMILAR_LIMIT:
+            messages = messages | {identity.message}
+        self._similar[kind_of_event] = messages  # stored anew: the time counts from the last one
+        return identity.message not in messages
+
+    def _may_write(self, about: _About) -> bool:
+        bucket = self._buckets.get(about)
+        if bucket is None:
+            bucket = self._buckets[about] = _Bucket(float(SPAM_BURST), loop_time())
+        return bucket.take(loop_time())
 
     @staticmethod
     def _retrying() -> AsyncRetrying:
@@ -152,14 +218,21 @@ class EventRecorder:
             occurrence = self._pending.pop(identity)
             try:
                 await self._retrying()(self._write, identity, occurrence)
+            except ReadOnly:
+                log.info(
+                    "dry run: %s %s on %s: %s",
+                    *(identity.type, identity.reason, identity.about.key, occurrence.message),
+                )
             except ApiError as error:
-                log.warning("event %s on %s not written: %s", identity.reason, identity.key, one_line(error))
+                log.warning(
+                    "event %s on %s not written: %s", identity.reason, identity.about.key, one_line(error)
+                )
                 self._drop("refused")
             except asyncio.CancelledError:
                 self._drop("stopped")
                 raise
             except Exception:
-                log.exception("event %s on %s not written", identity.reason, identity.key)
+                log.exception("event %s on %s not written", identity.reason, identity.about.key)
                 self._drop("failed")
 
     async def _write(self, identity: _Identity, occurrence: _Occurrence) -> None:
@@ -168,19 +241,26 @@ class EventRecorder:
             try:
                 await self._repeat(identity, occurrence, known)
             except NotFound:
-                del self._written[identity]  # the API server keeps events for an hour, people may delete them
+                # Not `del`: its time may have ended meanwhile.
+                self._written.pop(
+                    identity, None
+                )  # the API server keeps events for an hour, people may delete them
             else:
                 return
         if not occurrence.name:
             occurrence.name = self._name(occurrence.reference["name"])
         with contextlib.suppress(AlreadyExists):  # the try before got through, only its answer was lost
-            await self._events.create(self._body(identity, occurrence), _namespace(occurrence.reference))
+            await self._events.create(
+                self._body(identity, occurrence), namespace=_namespace(occurrence.reference)
+            )
         self._written[identity] = _Written(occurrence.name, occurrence.count)
 
     async def _repeat(self, identity: _Identity, occurrence: _Occurrence, known: _Written) -> None:
         count = known.count + occurrence.count
-        patch = {"count": count, "lastTimestamp": occurrence.last}
-        await self._events.merge_patch(known.name, patch, _namespace(occurrence.reference))
+        patch: dict[str, Any] = {"count": count, "lastTimestamp": occurrence.last}
+        if identity.message is None:
+            patch["message"] = occurrence.message
+        await self._events.merge_patch(patch, name=known.name, namespace=_namespace(occurrence.reference))
         self._written[identity] = _Written(known.name, count)
 
     def _body(self, identity: _Identity, occurrence: _Occurrence) -> dict[str, Any]:
@@ -194,7 +274,7 @@ class EventRecorder:
             "involvedObject": {key: value for key, value in occurrence.reference.items() if value},
             "type": identity.type,
             "reason": identity.reason,
-            "message": identity.message,
+            "message": occurrence.message,
             "count": occurrence.count,
             "firstTimestamp": occurrence.first,
             "lastTimestamp": occurrence.last,
@@ -212,15 +292,9 @@ class EventRecorder:
 def reference_to(obj: Object) -> dict[str, str]:
     """The involvedObject of an event about `obj`.
 
-    Items of a typed list carry no kind on the wire: it is taken from the registry by the object's type. Raises
-    ValueError for a type that stands in no table and brings no kind itself.
+    Raises ValueError for an object that says no kind and whose type stands in no registry.
     """
-    api_version, kind = obj.api_version, obj.kind
-    if not (api_version and kind):
-        resource = _RESOURCE_BY_TYPE.get(type(obj))
-        if resource is None:
-            raise ValueError(f"{type(obj).__name__} {obj.key} has no kind and is not in the registry")
-        api_version, kind = resource.api_version, resource.kind
+    api_version, kind = registry.kind_of(obj)
     return {
         "apiVersion": api_version,
         "kind": kind,
@@ -229,11 +303,6 @@ def reference_to(obj: Object) -> dict[str, str]:
         "uid": obj.uid,
         "resourceVersion": obj.metadata.resource_version,
     }
-
-
-_RESOURCE_BY_TYPE: dict[type, Resource[Any]] = {
-    resource.type: resource for resource in vars(registry).values() if isinstance(resource, Resource)
-}
 
 
 def _namespace(reference: dict[str, str]) -> str:

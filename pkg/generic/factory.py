@@ -1,43 +1,30 @@
-"""Management: every controller of a process, one shared informer and one queue a kind."""
+"""ControllerFactory: every controller of a process, one shared informer and one queue a kind."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Iterator
 from typing import Any, TypeVar
 
-from pkg.api import registry
-from pkg.api.admissionregistration import ValidatingWebhookConfiguration
-from pkg.api.core import LimitRange, Namespace, Pod, ResourceQuota
-from pkg.api.harvesterhci import Setting
-from pkg.api.kubevirt import (
-    KubeVirt,
-    VirtualMachine,
-    VirtualMachineInstance,
-    VirtualMachineInstanceMigration,
-)
 from pkg.api.meta import Object
-from pkg.api.mtq import VirtualMachineMigrationResourceQuota
 from pkg.api.registry import Resource
-from pkg.cache import SharedIndexInformer, wait_for_cache_sync
-from pkg.cache.selected import Selected
+from pkg.cache import CustomResourceWatch, SharedIndexInformer, wait_for_cache_sync
 from pkg.client.client import Client
 from pkg.generic.controller import Controller
 from pkg.generic.events import EventRecorder
-from pkg.util.constants import LABEL_APP
-from pkg.util.managedtenantquota.constants import LOCK_SELECTOR
 from pkg.workqueue.queue import loop_time
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T", bound=Object)
 
-KUBEVIRT_PODS = LABEL_APP
-"""A selector: every pod with this label, whatever its value."""
+_POLL = 1.0
+"""Seconds between looks at a kind that is forbidden, or required and not installed."""
 
 
-class Management:
-    """What `register(management)` functions get: controllers by kind, made when first asked for.
+class ControllerFactory:
+    """Controllers by kind, made when first asked for (lasso's SharedControllerFactory).
 
     `workers` is the number of workers of every controller. The client stays the caller's to close.
     """
@@ -45,27 +32,55 @@ class Management:
     def __init__(self, client: Client, *, workers: int = 10) -> None:
         self.client = client
         self._workers = workers
-        self._controllers: dict[Resource[Any], Controller[Any]] = {}
+        self._controllers: dict[tuple[Resource[Any], str], Controller[Any]] = {}
+        self._required: set[Controller[Any]] = set()
         self._recorders: dict[str, EventRecorder] = {}
+        self._definitions = CustomResourceWatch(client)
         self._starter: asyncio.Task[None] | None = None
+        self._leading: asyncio.Event | None = None
         self._stopping = False
 
     def controller(
-        self, resource: Resource[T], *, workers: int | None = None, label_selector: str = ""
+        self,
+        resource: Resource[T],
+        *,
+        workers: int | None = None,
+        label_selector: str = "",
+        name: str = "",
     ) -> Controller[T]:
-        """The kind's controller. `workers` and `label_selector`, which objects its cache holds, count only the
-        first time."""
-        found: Controller[T] | None = self._controllers.get(resource)
+        """The controller of a kind, or of those of its objects that match `label_selector` or have the `name`: one for
+        each of these choices.
+
+        Another definition of the same resource (a struct of your own) is another kind. `workers` counts only the first
+        time. The name, which logs, probes and queue metrics carry, is the plural; a second kind of the same plural
+        has its group, selector and struct in it as well.
+        """
+        identity = (resource, f"{label_selector} {name}".strip())
+        found: Controller[T] | None = self._controllers.get(identity)
         if found is None:
             client = self.client.resource(resource)
-            source = Selected(client, label_selector) if label_selector else client
-            found = Controller(
-                resource.plural, SharedIndexInformer(source), workers=workers or self._workers, client=client
+            selected = identity[1]
+            fields = f"metadata.name={name}" if name else ""
+            source = (
+                client.select(label_selector=label_selector, field_selector=fields) if selected else client
             )
-            self._controllers[resource] = found
-            if self._starter is not None:
+            found = Controller(
+                self._free_name(resource, selected),
+                SharedIndexInformer(source),
+                workers=workers or self._workers,
+                client=client,
+            )
+            self._controllers[identity] = found
+            if self._starter is not None and not self._stopping:
                 self._begin()  # asked for while running
         return found
+
+    def require(self, *controllers: Controller[Any]) -> None:
+        """No handler is called before these kinds are installed and their caches hold what the server has.
+
+        Without this a kind that is not installed counts as synced, with an empty cache.
+        """
+        self._required.update(controllers)
 
     def recorder(self, component: str) -> EventRecorder:
         """The component's event recorder; `stop` drains it."""
@@ -73,57 +88,14 @@ class Management:
             self._recorders[component] = EventRecorder(self.client, component)
         return self._recorders[component]
 
-    @property
-    def resource_quotas(self) -> Controller[ResourceQuota]:
-        return self.controller(registry.RESOURCE_QUOTAS)
-
-    @property
-    def limit_ranges(self) -> Controller[LimitRange]:
-        return self.controller(registry.LIMIT_RANGES)
-
-    @property
-    def namespaces(self) -> Controller[Namespace]:
-        return self.controller(registry.NAMESPACES)
-
-    @property
-    def pods(self) -> Controller[Pod]:
-        """KubeVirt's pods only, launchers and attachments: a cluster has many others."""
-        return self.controller(registry.PODS, label_selector=KUBEVIRT_PODS)
-
-    @property
-    def virtual_machines(self) -> Controller[VirtualMachine]:
-        return self.controller(registry.VIRTUAL_MACHINES)
-
-    @property
-    def virtual_machine_instances(self) -> Controller[VirtualMachineInstance]:
-        return self.controller(registry.VIRTUAL_MACHINE_INSTANCES)
-
-    @property
-    def virtual_machine_instance_migrations(self) -> Controller[VirtualMachineInstanceMigration]:
-        return self.controller(registry.VIRTUAL_MACHINE_INSTANCE_MIGRATIONS)
-
-    @property
-    def kubevirts(self) -> Controller[KubeVirt]:
-        return self.controller(registry.KUBEVIRTS)
-
-    @property
-    def settings(self) -> Controller[Setting]:
-        return self.controller(registry.SETTINGS)
-
-    @property
-    def virtual_machine_migration_resource_quotas(self) -> Controller[VirtualMachineMigrationResourceQuota]:
-        return self.controller(registry.VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS)
-
-    @property
-    def locks(self) -> Controller[ValidatingWebhookConfiguration]:
-        """The webhook configurations that lock a namespace, and no others."""
-        return self.controller(registry.VALIDATING_WEBHOOK_CONFIGURATIONS, label_selector=LOCK_SELECTOR)
-
-    async def start(self) -> None:
+    async def start(self, leading: asyncio.Event | None = None) -> None:
         """Start every informer and return; workers begin by themselves as soon as all informers have synced.
 
-        A kind that is not installed holds nobody up.
+        With `leading` not before that is set: a standby's caches are warm when it becomes the leader.
+        A kind that is not installed holds nothing up, unless it is required. A kind that may not be listed holds up the
+        handlers that read its cache (CacheForbidden), and nothing else.
         """
+        self._leading = leading
         self._begin()
 
     async def wait_for_sync(self, timeout: float | None = None) -> bool:
@@ -139,39 +111,93 @@ class Management:
         await asyncio.gather(*(controller.stop(timeout) for controller in self._controllers.values()))
         left = max(0.0, deadline - loop_time())
         await asyncio.gather(*(recorder.stop(left) for recorder in self._recorders.values()))
-        await asyncio.gather(*(informer.stop() for informer in self._informers()))
+        await asyncio.gather(self._definitions.stop(), *(informer.stop() for informer in self._informers()))
 
     def synced(self) -> bool:
         """Whether every cache in use holds what the server had."""
         return not self.unsynced()
 
     def unsynced(self) -> list[str]:
-        """The kinds whose cache has not synced."""
-        return [c.name for c in self._controllers.values() if not c.informer.has_synced()]
+        """The kinds whose cache has not synced, and why not where that is known."""
+        return [
+            c.name + reason
+            for c in self._controllers.values()
+            if (reason := self._why_unsynced(c)) is not None
+        ]
 
     def healthy(self) -> list[str]:
-        """What is wrong, a line each: dead workers, ended informers, stale watches. Empty when nothing is."""
+        """What only a restart heals, a line each: dead workers, ended informers. Empty when nothing is wrong."""
         if self._stopping:
             return []
-        now = loop_time()
         workers = [problem for c in self._controllers.values() for problem in c.healthy()]
-        return workers + [problem for informer in self._informers() for problem in informer.problems(now)]
+        return workers + [problem for informer in self._informers() for problem in informer.healthy()]
+
+    def unready(self) -> list[str]:
+        """What keeps the caches from being current, a line each: kinds that have not synced, watches without a sign
+        of life. A restart would heal neither, and an outage of the API server would restart every replica."""
+        now = loop_time()
+        stale = [problem for informer in self._informers() for problem in informer.problems(now)]
+        return [f"not synced: {name}" for name in self.unsynced()] + stale
 
     def _informers(self) -> list[SharedIndexInformer[Any]]:
         return [controller.informer for controller in self._controllers.values()]
 
     def _begin(self) -> None:
         for informer in self._informers():
+            self._definitions.add(informer)
             informer.start()
         if self._starter is not None:
             self._starter.cancel()  # the new one waits for the old ones' caches too
         self._starter = asyncio.create_task(self._start_workers(), name="start of workers")
 
     async def _start_workers(self) -> None:
-        await self.wait_for_sync()
-        log.info("caches synced: %s", ", ".join(c.name for c in self._controllers.values()))
+        forbidden = [c for c in self._controllers.values() if not await self._settled(c)]
+        log.info(
+            "caches synced: %s", ", ".join(c.name for c in self._controllers.values() if c not in forbidden)
+        )
+        if self._leading is not None:
+            await self._leading.wait()
         for controller in self._controllers.values():
             controller.start_workers()
+        for controller in forbidden:
+            await controller.informer.wait_for_sync()
+            log.info("%s: listed now, every handler is called once more", controller.name)
+            for other in self._controllers.values():
+                other.enqueue_all()  # what read this cache, handlers and resolvers, could not do its work
+
+    async def _settled(self, controller: Controller[Any]) -> bool:
+        """Wait until a kind no longer holds up the start; False if it is forbidden."""
+        informer, required = controller.informer, controller in self._required
+        while not await informer.wait_for_sync(_POLL) or (required and not informer.installed):
+            if informer.forbidden and not required:
+                log.error("%s: what needs this kind is held up: %s", controller.name, informer.forbidden)
+                return False
+            if informer.has_synced():
+                await asyncio.sleep(_POLL)
+        return True
+
+    def _why_unsynced(self, controller: Controller[Any]) -> str | None:
+        """None when it is synced."""
+        informer = controller.informer
+        if controller in self._required and not informer.installed:
+            return " (not installed)"
+        if informer.has_synced():
+            return None
+        return f" ({informer.forbidden})" if informer.forbidden else ""
+
+    def _free_name(self, resource: Resource[Any], label_selector: str) -> str:
+        taken = {controller.name for controller in self._controllers.values()}
+        return next(name for name in _names(resource, label_selector) if name not in taken)
+
+
+def _names(resource: Resource[Any], label_selector: str) -> Iterator[str]:
+    """Names for a kind's controller, each more precise than the one before."""
+    name = resource.plural
+    yield name
+    yield (name := f"{resource.group_resource}/{resource.version}")
+    yield (name := f"{name}?{label_selector}")
+    yield (name := f"{name} as {resource.type.__name__}")
+    yield from (f"{name} {number}" for number in range(2, 1_000_000))
 
 
 async def _end(task: asyncio.Task[None]) -> None:

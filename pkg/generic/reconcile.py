@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import traceback
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from pkg.api.meta import Object
-from pkg.client.errors import Conflict
+from pkg.client.errors import ApiError, Conflict, NotFound
 from pkg.generic.errors import RetryAfter, Skip, one_line
 from pkg.generic.metrics import ReconcileMetrics, Result
 from pkg.workqueue.queue import loop_time
@@ -21,7 +22,16 @@ log = logging.getLogger(__name__)
 T = TypeVar("T", bound=Object)
 
 Handler = Callable[[str, T | None], Awaitable[object]]
-"""`async def handler(key, obj)`; obj is None when the cache does not hold the key."""
+"""`async def handler(key, obj)`; obj is None when the cache does not hold the key.
+
+A handler that wrote the object may return what the server answered: the next handler of the key then gets that,
+unless the cache has something newer by then. Anything else that it returns is ignored.
+"""
+
+LONGEST_RETRY_AFTER = 60.0
+"""Seconds: a server that asks for more is tried again all the same."""
+_REMINDER = 300.0
+"""Seconds after which a failure that goes on is logged again."""
 
 
 class Outcome(IntEnum):
@@ -44,54 +54,71 @@ _RESULTS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
-    """An outcome; `delay` in seconds is set when a handler asked to be called again after it."""
+class Verdict(Generic[T]):
+    """What came of a call: the outcome, and more of it for some.
+
+    `delay`: a handler asked to be called again after so many seconds. `not_before`: the server asked for so many
+    seconds of peace (Retry-After); nothing brings the key back sooner. `returned`: the object as a handler left it.
+    """
 
     outcome: Outcome
     delay: float | None = None
+    not_before: float | None = None
+    returned: T | None = None
 
 
-def combine(verdicts: Iterable[Verdict]) -> Verdict:
-    """The verdict on a key from those of its handlers: the most urgent outcome, the shortest delay."""
-    outcome, delays = Outcome.DONE, []
-    for verdict in verdicts:
-        outcome = max(outcome, verdict.outcome)
-        if verdict.delay is not None:
-            delays.append(verdict.delay)
-    return Verdict(outcome, min(delays, default=None))
+_DONE: Verdict[Any] = Verdict(Outcome.DONE)
+_SKIPPED: Verdict[Any] = Verdict(Outcome.SKIPPED)
+_CONFLICT: Verdict[Any] = Verdict(Outcome.CONFLICT)
 
 
-@dataclass(frozen=True, slots=True)
+def combine(verdicts: Iterable[Verdict[T]]) -> Verdict[T]:
+    """The verdict on a key from those of its handlers: the most urgent outcome, shortest delay, longest peace."""
+    found = list(verdicts)
+    if len(found) == 1:
+        return found[0]
+    return Verdict(
+        max((verdict.outcome for verdict in found), default=Outcome.DONE),
+        min((verdict.delay for verdict in found if verdict.delay is not None), default=None),
+        max((verdict.not_before for verdict in found if verdict.not_before is not None), default=None),
+    )
+
+
 class NamedHandler(Generic[T]):
     """A handler under the name that its logs and metrics carry."""
 
-    name: str
-    handler: Handler[T]
-    metrics: ReconcileMetrics
+    def __init__(self, name: str, handler: Handler[T], metrics: ReconcileMetrics) -> None:
+        self.name = name
+        self._handler = handler
+        self._metrics = metrics
+        self._failing: dict[str, tuple[object, float]] = {}
+        # Invariant: the keys that failed since they last succeeded, each with its error and when that was last logged.
 
-    async def call(self, key: str, obj: T | None) -> Verdict:
+    async def call(self, key: str, obj: T | None) -> Verdict[T]:
         """Run it. Raises nothing but what is meant for the worker: its own cancellation, an exit of the process."""
         started = loop_time()
-        self.metrics.active.inc()
+        self._metrics.active.inc()
         try:
             verdict = await self._judge(key, obj)
         finally:
-            self.metrics.active.dec()
-        self.metrics.observe(_RESULTS[verdict.outcome], loop_time() - started)
+            self._metrics.active.dec()
+        self._metrics.observe(_RESULTS[verdict.outcome], loop_time() - started)
+        if self._failing and verdict.outcome is not Outcome.FAILED:
+            self._failing.pop(key, None)
         return verdict
 
-    async def _judge(self, key: str, obj: T | None) -> Verdict:
+    async def _judge(self, key: str, obj: T | None) -> Verdict[T]:
         try:
-            await self.handler(key, obj)
+            returned = await self._handler(key, obj)
         except Skip as skip:
             log.debug("%s: %s skipped: %s", self.name, key, skip)
-            return Verdict(Outcome.SKIPPED)
+            return _SKIPPED
         except RetryAfter as later:
             log.debug("%s: %s again in %g s: %s", self.name, key, later.seconds, later)
             return Verdict(Outcome.LATER, later.seconds)
         except Conflict as conflict:
             log.debug("%s: %s changed under our hands: %s", self.name, key, one_line(conflict))
-            return Verdict(Outcome.CONFLICT)
+            return _CONFLICT
         except asyncio.CancelledError as error:
             if _worker_is_cancelled():
                 raise
@@ -99,12 +126,44 @@ class NamedHandler(Generic[T]):
             return self._failed(key, error)
         except Exception as error:
             return self._failed(key, error)
-        return Verdict(Outcome.DONE)
+        if returned is None or (left := _same_kind(obj, returned)) is None:
+            return _DONE
+        return Verdict(Outcome.DONE, returned=left)
 
-    def _failed(self, key: str, error: BaseException) -> Verdict:
-        log.error("%s: %s failed, will be retried: %s", self.name, key, one_line(error))
-        log.debug("%s: %s: traceback", self.name, key, exc_info=error)
-        return Verdict(Outcome.FAILED)
+    def _failed(self, key: str, error: BaseException) -> Verdict[T]:
+        asked = error.retry_after if isinstance(error, ApiError) else None
+        not_before = min(asked, LONGEST_RETRY_AFTER) if asked is not None and asked > 0 else None
+        signature, now = _signature(error), loop_time()
+        before, logged_at = self._failing.get(key, (None, now))
+        if signature == before and now - logged_at < _REMINDER:
+            log.debug("%s: %s failed again: %s", self.name, key, one_line(error))
+            return Verdict(Outcome.FAILED, not_before=not_before)
+        self._failing[key] = (signature, now)
+        if isinstance(error, NotFound):
+            log.info("%s: %s waits for something that is not there: %s", self.name, key, one_line(error))
+        else:
+            unexpected = None if isinstance(error, ApiError) or signature == before else error
+            log.error(
+                "%s: %s failed, will be retried: %s", self.name, key, one_line(error), exc_info=unexpected
+            )
+        return Verdict(Outcome.FAILED, not_before=not_before)
+
+
+def _same_kind(obj: T | None, returned: object) -> T | None:
+    """What a handler returned, if it is its object: a handler may well return something else."""
+    if obj is None or type(returned) is not type(obj):
+        return None
+    return returned if returned.key == obj.key and returned.uid == obj.uid else None
+
+
+def _signature(error: BaseException) -> object:
+    """What tells one error from another: a status of the API server, or the lines that raised; its text may differ at
+    every attempt."""
+    if isinstance(error, ApiError):
+        return type(error), error.status
+    # A set: an exception that is kept and raised anew has the same lines in it again and again.
+    lines = frozenset((frame.f_code, line) for frame, line in traceback.walk_tb(error.__traceback__))
+    return type(error), lines
 
 
 def _worker_is_cancelled() -> bool:
@@ -112,38 +171,21 @@ def _worker_is_cancelled() -> bool:
     return task is None or task.cancelling() > 0
 
 
-def settle(queue: RateLimitingQueue[str], key: str, verdict: Verdict, conflicted: set[str]) -> None:
+def settle(queue: RateLimitingQueue[str], key: str, verdict: Verdict[T], conflicted: set[str]) -> None:
     """Decide a processed key's future: the only place that forgets and retries (controller-runtime's
     reconcileHandler). `conflicted` remembers the keys that had their retry without backoff.
     """
-    _SETTLE[verdict.outcome](queue, key, conflicted)
-    if verdict.delay is not None:
-        queue.add_after(key, verdict.delay)
-
-
-def _forget(queue: RateLimitingQueue[str], key: str, conflicted: set[str]) -> None:
-    queue.forget(key)
-    conflicted.discard(key)
-
-
-def _retry_at_once(queue: RateLimitingQueue[str], key: str, conflicted: set[str]) -> None:
-    # The watch most likely brings the newer object within milliseconds. A second conflict in a row means that it
-    # has not yet: from then on the backoff gives it time.
-    if key in conflicted:
+    if verdict.not_before is not None:
+        queue.add_not_before(key, verdict.not_before)
+    if verdict.outcome is Outcome.FAILED or (verdict.outcome is Outcome.CONFLICT and key in conflicted):
         queue.add_rate_limited(key)
-    else:
+    elif verdict.outcome is Outcome.CONFLICT:
+        # The watch most likely brings the newer object within milliseconds. A second conflict in a row means that it
+        # has not yet: from then on the backoff gives it time.
         conflicted.add(key)
         queue.add(key)
-
-
-def _retry(queue: RateLimitingQueue[str], key: str, conflicted: set[str]) -> None:
-    queue.add_rate_limited(key)
-
-
-_SETTLE: dict[Outcome, Callable[[RateLimitingQueue[str], str, set[str]], None]] = {
-    Outcome.DONE: _forget,
-    Outcome.SKIPPED: _forget,
-    Outcome.LATER: _forget,
-    Outcome.CONFLICT: _retry_at_once,
-    Outcome.FAILED: _retry,
-}
+    else:
+        queue.forget(key)
+        conflicted.discard(key)
+    if verdict.delay is not None:
+        queue.add_after(key, verdict.delay)

@@ -8,11 +8,15 @@ from typing import Any, Generic, TypeVar
 from pkg.api.meta import Object
 from pkg.client.errors import NotFound
 from pkg.client.resource_client import ResourceClient
+from pkg.client.retry import retry_on_conflict
 
 T = TypeVar("T", bound=Object)
 
 FINALIZER_PREFIX = "wrangler.cattle.io/"
 """Wire format: Harvester's controllers leave the same finalizers under the same names."""
+
+_TRIES = 5
+"""How often the finalizer is taken off an object that others keep changing, before the key is retried."""
 
 
 class RemovalHandler(Generic[T]):
@@ -25,16 +29,35 @@ class RemovalHandler(Generic[T]):
         self._handler = handler
         self._client = client
 
-    async def __call__(self, key: str, obj: T | None) -> None:
-        """Raises what the handler raises (the finalizer then stays) and ApiError of the patch, Conflict included."""
+    async def __call__(self, key: str, obj: T | None) -> T | None:
+        """Returns the object as it was written. Raises what the handler raises (the finalizer then stays) and ApiError
+        of the patch."""
         if obj is None:
-            return
+            return None
         held = self.finalizer in (obj.metadata.finalizers or ())
         if obj.deleting and held:
-            await self._handler(key, obj)
-            await self._patch(obj, self._removal(obj))
-        elif not obj.deleting and not held:
-            await self._patch(obj, self._addition(obj))
+            returned = await self._handler(key, obj)
+            return await self._release(returned if isinstance(returned, type(obj)) else obj)
+        if not obj.deleting and not held:
+            return await self._patch(obj, self._addition(obj))
+        return None
+
+    async def _release(self, obj: T) -> T | None:
+        """Take the finalizer from the object as it is now: the handler may have changed it, and others all the time.
+
+        The handler succeeded; to call it again because of a conflict would have it change the object again, for ever.
+        """
+
+        async def attempt(again: bool) -> T | None:
+            now = await self._client.get(name=obj.name, namespace=obj.namespace) if again else obj
+            if now.uid != obj.uid or self.finalizer not in (now.metadata.finalizers or ()):
+                return None
+            return await self._patch(now, self._removal(now))
+
+        try:
+            return await retry_on_conflict(attempt, tries=_TRIES)
+        except NotFound:
+            return None
 
     def _addition(self, obj: T) -> dict[str, Any]:
         if obj.metadata.finalizers:
@@ -45,7 +68,7 @@ class RemovalHandler(Generic[T]):
         place = (obj.metadata.finalizers or []).index(self.finalizer)
         return {"op": "remove", "path": f"/metadata/finalizers/{place}"}
 
-    async def _patch(self, obj: T, operation: dict[str, Any]) -> None:
+    async def _patch(self, obj: T, operation: dict[str, Any]) -> T | None:
         # Both operations are only right for the list that was seen. A replaced resourceVersion is the server's
         # precondition: 409 where a JSON patch `test` would give 422, which looks like a bad request.
         version = {
@@ -54,6 +77,6 @@ class RemovalHandler(Generic[T]):
             "value": obj.metadata.resource_version,
         }
         try:
-            await self._client.json_patch(obj.name, [version, operation], obj.namespace)
+            return await self._client.json_patch([version, operation], name=obj.name, namespace=obj.namespace)
         except NotFound:
-            pass  # gone meanwhile: nothing left to hold or to release
+            return None  # gone meanwhile: nothing left to hold or to release

@@ -24,10 +24,10 @@ class Checks(Protocol):
     """What is asked; Management is one."""
 
     def healthy(self) -> list[str]:
-        """What is wrong, a line each."""
+        """What only a restart heals, a line each."""
 
-    def unsynced(self) -> list[str]:
-        """The caches that have not synced."""
+    def unready(self) -> list[str]:
+        """What is missing for the work to be done, a line each."""
 
 
 class HealthServer:
@@ -49,7 +49,11 @@ class HealthServer:
             raise BindError(f"cannot listen on {bind_address}: {_reason(error)}") from error
         bound = runner.addresses[0]
         self.addresses.append((bound[0], bound[1]))
-        log.info("serving on %s:%d", bound[0], bound[1])
+
+    def log_addresses(self) -> None:
+        """Once the start has succeeded: one that fails is one line, its error."""
+        for host, port in self.addresses:
+            log.info("serving on %s:%d", host, port)
 
     async def close(self) -> None:
         """Stop listening; requests that are being answered get a second."""
@@ -101,22 +105,22 @@ def _application(*routes: dict[str, _Handler]) -> web.Application:
 
 def _health(checks: Checks) -> dict[str, _Handler]:
     async def healthz(request: web.Request) -> web.Response:
-        return _answer(checks.healthy)
+        return _answer(checks.healthy, 500)
 
     async def readyz(request: web.Request) -> web.Response:
-        return _answer(lambda: [f"not synced: {name}" for name in checks.unsynced()])
+        return _answer(checks.unready, 503)
 
     return {"/healthz": healthz, "/readyz": readyz}
 
 
-def _answer(check: Callable[[], list[str]]) -> web.Response:
+def _answer(check: Callable[[], list[str]], failed: int) -> web.Response:
     try:
         problems = check()
     except Exception as error:
         log.exception("a health check failed")
         problems = [f"check failed: {one_line(error)}"]
     if problems:
-        return web.Response(status=500, text="\n".join(problems) + "\n")
+        return web.Response(status=failed, text="\n".join(problems) + "\n")
     return web.Response(text="ok")
 
 

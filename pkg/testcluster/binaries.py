@@ -1,4 +1,4 @@
-"""Finds or makes the four binaries of the embedded cluster.
+"""Finds or makes the four binaries of the embedded cluster, and helm.
 
 In this order, binary by binary:
 
@@ -8,7 +8,7 @@ In this order, binary by binary:
 4. a build from the Go module proxy (build.py).
 
 Steps 3 and 4 run under a lock of that cache folder and put a binary into it by one rename: a second process waits and
-then finds it, and nobody ever sees half a file.
+then finds it, and no process ever sees half a file.
 """
 
 from __future__ import annotations
@@ -21,12 +21,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from .build import build
-from .download import Sources, fetch, release_sources
-from .errors import ClusterError, DownloadError
-from .locks import locked
-from .progress import Progress, Silent
-from .versions import COMPONENTS, Component, go_architecture, go_operating_system
+from pkg.testcluster.build import build
+from pkg.testcluster.download import Sources, fetch, release_sources
+from pkg.testcluster.errors import ClusterError, DownloadError
+from pkg.testcluster.locks import locked
+from pkg.testcluster.progress import Progress, Silent
+from pkg.testcluster.versions import (
+    COMPONENTS,
+    HELM_COMPONENT,
+    Component,
+    go_architecture,
+    go_operating_system,
+)
 
 _SCRATCH_PREFIX = ".unfinished-"
 
@@ -48,13 +54,24 @@ def ensure_binaries(
     components: tuple[Component, ...] = COMPONENTS,
 ) -> Binaries:
     """All four binaries, made if need be (minutes, the first time). ClusterError says what to do otherwise."""
-    progress = progress or Silent()
+    found = _ensure(progress or Silent(), environ, components)
+    return Binaries(found["etcd"], found["kube-apiserver"], found["kube-controller-manager"], found["kwok"])
+
+
+def ensure_helm(progress: Progress | None = None, *, environ: Mapping[str, str] = os.environ) -> Path:
+    """helm, made if need be (a minute or two, the first time). ClusterError says what to do otherwise."""
+    return _ensure(progress or Silent(), environ, (HELM_COMPONENT,))["helm"]
+
+
+def _ensure(
+    progress: Progress, environ: Mapping[str, str], components: tuple[Component, ...]
+) -> dict[str, Path]:
     found = find_binaries(environ, components)
     unfinished = [c for c in components if any(name not in found for name in c.packages)]
     sources = release_sources(unfinished, environ, progress) if unfinished else {}
     for component in unfinished:
         found |= _complete(component, found, sources.get(component.name), environ, progress)
-    return Binaries(found["etcd"], found["kube-apiserver"], found["kube-controller-manager"], found["kwok"])
+    return found
 
 
 def find_binaries(

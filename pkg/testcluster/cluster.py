@@ -13,18 +13,18 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from . import processes, readiness
-from .binaries import ensure_binaries
-from .control_plane import Command, ControlPlane, prepare
-from .errors import AlreadyRunning, ClusterError
-from .guard import Guard
-from .locks import locked
-from .nodes import node_names
-from .paths import Paths
-from .processes import Process
-from .progress import Progress, Silent
-from .rest import Rest
-from .versions import ETCD, KUBERNETES, KWOK
+from pkg.testcluster import processes, readiness
+from pkg.testcluster.binaries import ensure_binaries
+from pkg.testcluster.control_plane import Command, ControlPlane, prepare
+from pkg.testcluster.errors import AlreadyRunning, ClusterError
+from pkg.testcluster.guard import Guard
+from pkg.testcluster.locks import locked
+from pkg.testcluster.nodes import node_names
+from pkg.testcluster.paths import Paths
+from pkg.testcluster.processes import Process
+from pkg.testcluster.progress import Progress, Silent
+from pkg.testcluster.rest import Rest
+from pkg.testcluster.versions import ETCD, KUBERNETES, KWOK
 
 #: Name of a stand-in's process, and the module that is run with --kubeconfig.
 STAND_INS = {"kubevirt": "pkg.testcluster.kubevirt", "rancher": "pkg.testcluster.rancher"}

@@ -1,7 +1,7 @@
 """How etcd, kube-apiserver, kube-controller-manager and kwok are run: certificates, flags, environment.
 
 Tuned for a cluster that lives for minutes on two cores: nothing is synced to disk, the controller manager runs only the
-controllers that quota, namespaces, service accounts and garbage collection need, and nobody throttles itself.
+controllers that quota, namespaces, service accounts and garbage collection need, and no client-side rate limits.
 Admission, quota, RBAC, priority and fairness are as in any cluster.
 """
 
@@ -11,12 +11,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from .binaries import Binaries
-from .certificates import Authority, KeyPair, write_signing_key
-from .kubeconfig import write_kubeconfig
-from .paths import Paths, free_ports
+from pkg.testcluster.binaries import Binaries
+from pkg.testcluster.certificates import Authority, KeyPair, write_signing_key
+from pkg.testcluster.kubeconfig import write_kubeconfig
+from pkg.testcluster.paths import Paths, free_ports
 
 STAGES = Path(__file__).parent / "kwok"
+AUDIT_POLICY = Path(__file__).parent / "audit.yaml"
 
 _LOOPBACK = "127.0.0.1"
 _SERVICE_RANGE = "10.96.0.0/16"
@@ -123,6 +124,8 @@ class ControlPlane:
             f"--service-account-key-file={ids.service_accounts.certificate}",
             f"--service-account-signing-key-file={ids.service_accounts.key}",
             "--allow-privileged=true",
+            f"--audit-policy-file={AUDIT_POLICY}",
+            f"--audit-log-path={self.paths.audit_log}",
             "--profiling=false",
         ]
         return Command("kube-apiserver", argv, _GO_TUNING)
@@ -153,7 +156,7 @@ class ControlPlane:
             *(f"--config={path}" for path in sorted(STAGES.glob("*.yaml"))),
             "--manage-all-nodes=false",
             "--manage-nodes-with-annotation-selector=kwok.x-k8s.io/node=fake",
-            # Nobody here takes a node for dead, so nobody needs its heartbeat.
+            # There is no node lifecycle controller, so no node needs a heartbeat.
             "--node-lease-duration-seconds=0",
             "--cidr=10.128.0.1/16",
             "--node-ip=10.127.0.1",

@@ -1,7 +1,8 @@
 """Official releases: where they are, whether they can be reached, and what their checksums say.
 
 A binary is used only when it is what a checksum file *next to it* names: `<file>.sha256` for Kubernetes, `SHA256SUMS`
-for etcd. kwok's releases carry none today: kwok comes from a mirror that adds `<file>.sha256`, or is built.
+for etcd, `<file>.sha256sum` for helm. kwok's releases carry none today: kwok comes from a mirror that adds
+`<file>.sha256`, or is built.
 
 | variable | |
 |---|---|
@@ -9,6 +10,7 @@ for etcd. kwok's releases carry none today: kwok comes from a mirror that adds `
 | HEADROOM_DOWNLOAD_KUBERNETES | base address instead of https://dl.k8s.io |
 | HEADROOM_DOWNLOAD_ETCD | instead of https://github.com/etcd-io/etcd/releases/download |
 | HEADROOM_DOWNLOAD_KWOK | instead of https://github.com/kubernetes-sigs/kwok/releases/download |
+| HEADROOM_DOWNLOAD_HELM | instead of https://get.helm.sh |
 """
 
 from __future__ import annotations
@@ -24,9 +26,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from .errors import ChecksumMismatch, DownloadError
-from .progress import Progress
-from .versions import Component, go_architecture, go_operating_system
+from pkg.testcluster.errors import ChecksumMismatch, DownloadError
+from pkg.testcluster.progress import Progress
+from pkg.testcluster.versions import Component, go_architecture, go_operating_system
 
 #: Seconds, for all projects together, in which reachability is found out.
 REACHABILITY_TIMEOUT = 3.0
@@ -37,6 +39,7 @@ _BASES = {
     "kubernetes": "https://dl.k8s.io",
     "etcd": "https://github.com/etcd-io/etcd/releases/download",
     "kwok": "https://github.com/kubernetes-sigs/kwok/releases/download",
+    "helm": "https://get.helm.sh",
 }
 _OFF = {"off", "0", "false", "no"}
 _CHUNK = 1 << 20
@@ -76,6 +79,9 @@ def artifacts_of(component: Component, environ: Mapping[str, str]) -> dict[str, 
         stem = f"etcd-{version}-{system}-{arch}"
         folder = f"{base}/{version}"
         return {"etcd": Artifact(f"{folder}/{stem}.tar.gz", f"{folder}/SHA256SUMS", f"{stem}/etcd")}
+    if component.name == "helm":
+        url = f"{base}/helm-{version}-{system}-{arch}.tar.gz"
+        return {"helm": Artifact(url, url + ".sha256sum", f"{system}-{arch}/helm")}
     url = f"{base}/{version}/{component.name}-{system}-{arch}"
     return {component.name: Artifact(url, url + ".sha256")}
 

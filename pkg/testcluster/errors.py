@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from pkg.errors import ReportedError
 
-class ClusterError(Exception):
+
+class ClusterError(ReportedError):
     """The embedded cluster cannot be built, started or stopped."""
 
 

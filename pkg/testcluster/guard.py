@@ -1,7 +1,7 @@
-"""Nothing is left behind: a small process that ends a cluster when whoever wanted it has gone, however it went.
+"""Nothing is left behind: a small process that ends a cluster when the process that started it has ended, however.
 
 It waits on a pipe whose other end its parent holds and the kernel closes. (The kernel's own "signal when the parent
-dies", PR_SET_PDEATHSIG, looks at the *thread* that started the process: a cluster started from a worker thread would
+dies", PR_SET_PDEATHSIG, is about the *thread* that started the process: a cluster started from a worker thread would
 die with the thread.)
 """
 
@@ -75,7 +75,7 @@ class Guard:
 def main(directory: str, remove: str) -> None:
     if os.read(0, 1) == _CALLED_OFF:
         return
-    from .cluster import down
+    from pkg.testcluster.cluster import down
 
     down(Path(directory))
     if remove == "remove":

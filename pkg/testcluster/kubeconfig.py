@@ -7,7 +7,7 @@ import json
 import os
 from pathlib import Path
 
-from .certificates import KeyPair
+from pkg.testcluster.certificates import KeyPair
 
 NAME = "headroom-testcluster"
 

@@ -2,7 +2,7 @@
 
 A process that writes down its own pid and start time *before* it turns into etcd or kube-apiserver (exec keeps both)
 can be found again by `down`, whenever its parent was killed. If the spec is gone by then, a `down` came in between:
-end, instead of becoming a process that nobody knows of. (`down` removes the spec first and reads the record after.)
+end, instead of becoming a process without a record. (`down` removes the spec first and reads the record after.)
 
 Only the standard library, and no import of this package: it runs before each of the cluster's processes.
 """
@@ -30,7 +30,7 @@ def main(spec_path: str) -> None:
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(log, 1)
     os.dup2(log, 2)
-    # What the caller had open, a lock of flock(1) or a pipe that somebody reads to its end, is not the cluster's.
+    # What the caller had open, a lock of flock(1) or a pipe that is read to its end, is not the cluster's.
     os.closerange(3, os.sysconf("SC_OPEN_MAX"))
     record = spec_path.removesuffix(".json") + ".pid"
     with open(record + ".new", "w", encoding="ascii") as file:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from .errors import ClusterError
+from pkg.testcluster.errors import ClusterError
 
 _POLL = 0.1
 

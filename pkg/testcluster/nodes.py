@@ -1,6 +1,6 @@
 """The fake nodes, which kwok keeps Ready and on which it runs pods.
 
-There is no scheduler: whoever creates a pod names its node. The labels are those that a launcher pod's nodeSelector
+There is no scheduler: a pod is created with its node's name. The labels are those that a launcher pod's nodeSelector
 asks for, the capacity is beyond what any test fills.
 """
 

@@ -7,7 +7,7 @@ import socket
 from dataclasses import dataclass
 from pathlib import Path
 
-from .errors import ClusterError
+from pkg.testcluster.errors import ClusterError
 
 # Below the range that the kernel hands out to outgoing connections: none of them can take a port between the moment
 # it was found free and the moment the server listens on it.
@@ -35,6 +35,11 @@ class Paths:
     @property
     def description(self) -> Path:
         return self.directory / "cluster.json"
+
+    @property
+    def audit_log(self) -> Path:
+        """JSON lines of audit.k8s.io/v1: the requests of headroom's own accounts."""
+        return self.directory / "audit.log"
 
     @property
     def lock(self) -> Path:

@@ -19,9 +19,10 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from .errors import ClusterError, StartError
-from .launcher import identity
+from pkg.testcluster.errors import ClusterError, StartError
+from pkg.testcluster.launcher import identity
 
 _LAUNCHER = Path(__file__).parent / "launcher.py"
 _POLL = 0.01
@@ -52,7 +53,7 @@ class Process:
             return False
         if running:
             return True
-        # Our own child, perhaps: nobody else takes its entry away then.
+        # Our own child, perhaps: only its parent can reap it.
         with contextlib.suppress(ChildProcessError):
             os.waitpid(self.pid, os.WNOHANG)
         return False
@@ -114,14 +115,33 @@ def names(directory: Path) -> list[str]:
     return sorted({file.stem for file in files if file.suffix in (".json", ".pid")})
 
 
-def restart(directory: Path, name: str) -> Process:
-    """Kill process `name` (SIGKILL: a crash, as far as it knows) and start it again as it was started."""
+def check(directory: Path, wanted: Iterable[str]) -> None:
+    """ClusterError when one of the processes does not run."""
+    for name in wanted:
+        if not find(directory, name).alive():
+            said = last_log_line(directory, name) or "no message"
+            raise ClusterError(f"{name} ended by itself: {said}")
+
+
+def restart(directory: Path, name: str, argv: Sequence[str] = ()) -> Process:
+    """Kill process `name` (SIGKILL: a crash, as far as it knows) and start it again as it was started, or as `argv`."""
+    spec = _spec(directory, name)
+    _end([find(directory, name)], signal.SIGKILL, _KILL_TIMEOUT)
+    return spawn(name, argv or spec["argv"], directory, spec["env"])
+
+
+def argv(directory: Path, name: str) -> list[str]:
+    """How process `name` was started."""
+    words: list[str] = _spec(directory, name)["argv"]
+    return words
+
+
+def _spec(directory: Path, name: str) -> dict[str, Any]:
     try:
-        spec = json.loads((directory / "processes" / f"{name}.json").read_text("utf-8"))
+        spec: dict[str, Any] = json.loads((directory / "processes" / f"{name}.json").read_text("utf-8"))
     except (OSError, ValueError) as error:
         raise ClusterError(f"{directory} has no process {name} to restart") from error
-    _end([find(directory, name)], signal.SIGKILL, _KILL_TIMEOUT)
-    return spawn(name, spec["argv"], directory, spec["env"])
+    return spec
 
 
 def stop(directory: Path, only: Iterable[str] | None = None, *, grace: float = 0.0) -> list[str]:
@@ -197,7 +217,7 @@ def _end(processes: Sequence[Process], number: signal.Signals, timeout: float) -
 
 
 def _wait_reaped(processes: Sequence[Process]) -> None:
-    """Give whoever adopted ended processes (pid 1) a moment to take their entries away: `ps` then shows none."""
+    """Give pid 1, which adopts ended processes, a moment to reap them: `ps` then shows none."""
     deadline = time.monotonic() + _REAP_TIMEOUT
     while time.monotonic() < deadline and any(_has_entry(process) for process in processes):
         time.sleep(_POLL)

@@ -23,7 +23,7 @@ class Progress(Protocol):
 
 
 class Silent:
-    """Reports to nobody."""
+    """Discards every report."""
 
     def step(self, text: str) -> None:
         pass

@@ -10,10 +10,10 @@ from typing import Any
 
 import yaml
 
-from .errors import StartError
-from .nodes import fake_node, is_ready
-from .processes import Process, last_log_line
-from .rest import Rest, RestError
+from pkg.testcluster.errors import StartError
+from pkg.testcluster.nodes import fake_node, is_ready
+from pkg.testcluster.processes import Process, last_log_line
+from pkg.testcluster.rest import Rest, RestError
 
 CRDS = Path(__file__).parent / "crds"
 

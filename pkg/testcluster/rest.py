@@ -10,13 +10,12 @@ import http.client
 import json
 import os
 import ssl
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 from urllib.parse import urlsplit
 
-from .errors import ClusterError
+from pkg.testcluster.errors import ClusterError
 
 TIMEOUT = 10.0
 
@@ -94,13 +93,12 @@ def _tls(cluster: Mapping[str, str], user: Mapping[str, str]) -> ssl.SSLContext:
     context = ssl.create_default_context(
         cadata=_decode(cluster["certificate-authority-data"]).decode("ascii")
     )
-    # The ssl module reads a client certificate from files only.
-    with tempfile.TemporaryDirectory(prefix="headroom-") as folder:
-        certificate, key = os.path.join(folder, "crt"), os.path.join(folder, "key")
-        for path, data in ((certificate, user["client-certificate-data"]), (key, user["client-key-data"])):
-            with open(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as file:
-                file.write(_decode(data))
-        context.load_cert_chain(certificate, key)
+    # The ssl module reads a client certificate from a file only. This one is in memory: nothing stays behind, also
+    # when the process is killed here.
+    with open(os.memfd_create("client-certificate"), "wb") as file:
+        file.write(_decode(user["client-certificate-data"]) + b"\n" + _decode(user["client-key-data"]))
+        file.flush()
+        context.load_cert_chain(f"/proc/self/fd/{file.fileno()}")
     return context
 
 

@@ -1,4 +1,4 @@
-"""The one place where the embedded cluster's versions are pinned.
+"""The one place where the versions of the embedded cluster and of helm are pinned.
 
 A new version needs three edits: here, the go.mod of its folder under gomod/, and `go mod tidy` there (which rewrites
 go.sum). The Kubernetes staging modules follow the release: Kubernetes 1.34.N is built with k8s.io/X v0.34.N.
@@ -13,6 +13,7 @@ from pathlib import Path
 KUBERNETES = "v1.34.4"
 ETCD = "v3.6.5"
 KWOK = "v0.7.0"
+HELM = "v3.19.5"
 
 #: The lowest Go release that the modules under gomod/ ask for (their `go` directive).
 GO_MINIMUM = (1, 24)
@@ -53,7 +54,22 @@ KUBERNETES_COMPONENT = Component(
 ETCD_COMPONENT = Component("etcd", ETCD, {"etcd": "go.etcd.io/etcd/server/v3"})
 KWOK_COMPONENT = Component("kwok", KWOK, {"kwok": "sigs.k8s.io/kwok/cmd/kwok"})
 
+#: What the embedded cluster runs.
 COMPONENTS = (ETCD_COMPONENT, KUBERNETES_COMPONENT, KWOK_COMPONENT)
+
+_KUBERNETES_MAJOR, _KUBERNETES_MINOR, _ = KUBERNETES.removeprefix("v").split(".")
+#: No part of the cluster: what the chart is rendered, linted and installed with.
+HELM_COMPONENT = Component(
+    "helm",
+    HELM,
+    {"helm": "helm.sh/helm/v3/cmd/helm"},
+    # As helm's own Makefile does: its version, and the Kubernetes release that it renders for without a cluster.
+    f"-s -w -X helm.sh/helm/v3/internal/version.version={HELM}"
+    f" -X helm.sh/helm/v3/pkg/lint/rules.k8sVersionMajor={_KUBERNETES_MAJOR}"
+    f" -X helm.sh/helm/v3/pkg/lint/rules.k8sVersionMinor={_KUBERNETES_MINOR}"
+    f" -X helm.sh/helm/v3/pkg/chartutil.k8sVersionMajor={_KUBERNETES_MAJOR}"
+    f" -X helm.sh/helm/v3/pkg/chartutil.k8sVersionMinor={_KUBERNETES_MINOR}",
+)
 
 
 def go_architecture() -> str:

@@ -47,7 +47,7 @@ def unmarshal(text: str) -> ResourceList:
     quantity. A null value is zero, as for Go."""
     try:
         decoded = msgspec.json.decode(text)
-    except (msgspec.DecodeError, UnicodeEncodeError) as error:
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError) as error:
         raise ValueError(f"not JSON: {error}") from error
     if decoded is None:
         return {}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -16,6 +16,7 @@ import msgspec
 from pkg.api.meta import Object, Struct
 from pkg.client.decode import decoder_for
 from pkg.client.errors import ServerError
+from pkg.client.nesting import UNDECODABLE, decode
 
 API_VERSION: Final = "admission.k8s.io/v1"
 KIND: Final = "AdmissionReview"
@@ -57,6 +58,8 @@ class AdmissionRequest(Struct):
     object: msgspec.Raw = _NULL
     old_object: msgspec.Raw = _NULL
     dry_run: bool = False
+    authenticated: bool = False
+    """Whether the listener knows that the API server asks; never what a review says of itself."""
 
     def new(self, kind: type[T]) -> T:
         """The object as it shall be. Raises BadReview when there is none, or it is no `kind`."""
@@ -82,23 +85,27 @@ class Decision:
 
     allowed: bool = True
     message: str = ""
+    reason: str = ""
+    """Of a refusal, for metrics: one of a few words."""
     patch: Sequence[Mapping[str, Any]] = ()
     warnings: Sequence[str] = ()
+    audit: Mapping[str, str] = field(default_factory=dict)
+    """Annotations of the API server's audit event; it puts the webhook's name before the keys."""
 
 
 ALLOW: Final = Decision()
 
 
-def deny(message: str) -> Decision:
+def deny(message: str, *, reason: str = "invalid") -> Decision:
     """A refusal; the person sees `admission webhook "…" denied the request: <message>`."""
-    return Decision(allowed=False, message=message)
+    return Decision(allowed=False, message=message, reason=reason)
 
 
-def decode_review(body: bytes) -> AdmissionRequest:
-    """The request of a review. Raises BadReview."""
+def decode_review(body: bytes, *, authenticated: bool = False) -> AdmissionRequest:
+    """The request of a review; `authenticated`: it is known to come from the API server. Raises BadReview."""
     try:
-        review = _REVIEW.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError) as exc:
+        review = decode(_REVIEW, body)
+    except (*UNDECODABLE, RecursionError) as exc:
         raise BadReview(f"the body is no AdmissionReview: {exc}") from exc
     if review.kind != KIND or review.api_version != API_VERSION:
         raise BadReview(
@@ -106,7 +113,7 @@ def decode_review(body: bytes) -> AdmissionRequest:
         )
     if review.request is None or not review.request.uid:
         raise BadReview("the review has no request, or the request no uid")
-    return review.request
+    return msgspec.structs.replace(review.request, authenticated=authenticated)
 
 
 def encode_answer(uid: str, decision: Decision) -> bytes:
@@ -122,6 +129,8 @@ def encode_answer(uid: str, decision: Decision) -> bytes:
     if decision.patch:
         response["patchType"] = "JSONPatch"
         response["patch"] = base64.b64encode(msgspec.json.encode(list(decision.patch))).decode("ascii")
+    if decision.audit:
+        response["auditAnnotations"] = dict(decision.audit)
     if decision.warnings:
         response["warnings"] = list(decision.warnings)
     return msgspec.json.encode({"apiVersion": API_VERSION, "kind": KIND, "response": response})
@@ -133,6 +142,6 @@ def _decoded(raw: msgspec.Raw, kind: type[T], field: str) -> T:
         raise BadReview(f"the request has no {field}")
     try:
         decoded: T = decoder_for(kind).object(content)
-    except ServerError as exc:
+    except (ServerError, RecursionError) as exc:
         raise BadReview(f"{field}: {exc}") from exc
     return decoded

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+import time
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from ssl import SSLContext
 
-from pkg.client.errors import ApiError
+from pkg.webhook.caller import Caller
 from pkg.webhook.registration import Registrar
 from pkg.webhook.server import Hook, WebhookServer
 from pkg.webhook.upkeep import POLL_SECONDS, Certificates, Upkeep
@@ -26,17 +27,18 @@ class AdmissionServer:
         context: SSLContext,
         registrar: Registrar | None,
         *,
+        client_names: Collection[str] = (),
+        caller: Caller | None = None,
         synced: Callable[[], Awaitable[object]],
         stopped: Callable[[], Awaitable[None]] | None = None,
         poll: float = POLL_SECONDS,
     ) -> None:
-        self._server = WebhookServer(hooks, context)
+        self._server = WebhookServer(hooks, context, client_names=client_names, caller=caller)
         self._certificates = certificates
         self._upkeep = Upkeep(certificates, registrar, poll=poll)
         self._synced = synced
         self._stopped = stopped
         self._task: asyncio.Task[None] | None = None
-        self._registered = False
 
     @property
     def address(self) -> tuple[str, int]:
@@ -61,8 +63,12 @@ class AdmissionServer:
 
     def unready(self) -> list[str]:
         """What is missing until calls can be answered, a line each."""
-        missing = [] if self._certificates.loaded else ["webhook certificate"]
-        return missing if self._registered else [*missing, "webhook registration"]
+        missing, expires, why = [], self._certificates.expires, self._upkeep.not_registered
+        if expires is None:
+            missing.append("webhook certificate")
+        elif expires <= time.time():
+            missing.append(f"webhook certificate: it ended {time.time() - expires:.0f} s ago")
+        return [*missing, f"webhook registration: {why}"] if why else missing
 
     def healthy(self) -> list[str]:
         """What is wrong, a line each."""
@@ -77,11 +83,10 @@ class AdmissionServer:
 
     async def _register(self) -> None:
         pause = 0.5
-        while not self._registered:
-            try:
-                await self._upkeep.register()
-                self._registered = True
-            except ApiError as exc:
-                log.warning("webhooks are not registered yet: %s", exc)
-                await asyncio.sleep(pause)
-                pause = min(pause * 2, 10.0)
+        while True:
+            await self._upkeep.register()
+            if not self._upkeep.not_registered:
+                return
+            log.warning("webhooks are not registered yet: %s", self._upkeep.not_registered)
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, 10.0)

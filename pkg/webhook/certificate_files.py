@@ -38,8 +38,8 @@ class CertificateFiles:
         return self._bundle
 
     @property
-    def loaded(self) -> bool:
-        return self._loaded is not None
+    def expires(self) -> float | None:
+        return expiry(self._loaded) if self._loaded is not None else None
 
     async def refresh(self) -> None:
         """Load what changed. Raises ConfigError as long as nothing usable was ever there; later that is logged: a

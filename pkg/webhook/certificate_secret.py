@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from pkg.api.core import Secret
-from pkg.client.errors import AlreadyExists, ConfigError, Conflict, NotFound
+from pkg.client.errors import AlreadyExists, ConfigError, Conflict, NotFound, ReadOnly
 from pkg.client.resource_client import ResourceClient
 from pkg.webhook.certificates import (
     CertificateError,
@@ -43,7 +43,9 @@ _ATTEMPTS: Final = 10
 
 
 class SharedCertificates:
-    """Keeps the Secret and the live context right. `bundle` is what an API server has to trust."""
+    """Keeps the Secret and the live context right; in a dry run the certificate stays in memory.
+
+    `bundle` is what an API server has to trust."""
 
     def __init__(
         self,
@@ -72,9 +74,8 @@ class SharedCertificates:
         return self._material.bundle if self._material is not None else None
 
     @property
-    def loaded(self) -> bool:
-        """Whether the listener has something to show."""
-        return self._loaded is not None
+    def expires(self) -> float | None:
+        return expiry(self._loaded) if self._loaded is not None else None
 
     async def refresh(self) -> None:
         """Read the Secret, renew what is due, load what is to be served. Raises ApiError, ConfigError."""
@@ -121,7 +122,7 @@ class SharedCertificates:
     async def _shared(self) -> Material:
         for _attempt in range(_ATTEMPTS):
             try:
-                secret = await self._secrets.get(self._name, self._namespace)
+                secret = await self._secrets.get(name=self._name, namespace=self._namespace)
             except NotFound:
                 if (created := await self._create()) is not None:
                     return created
@@ -141,9 +142,11 @@ class SharedCertificates:
             "data": _data(material),
         }
         try:
-            await self._secrets.create(body, self._namespace)
+            await self._secrets.create(body, namespace=self._namespace)
         except AlreadyExists:
             return None
+        except ReadOnly:
+            return material
         except NotFound as exc:
             raise ConfigError(f"namespace {self._namespace} for the certificate's secret: {exc}") from exc
         log.info("secret %s/%s created", self._namespace, self._name)
@@ -166,9 +169,11 @@ class SharedCertificates:
             "data": data,
         }
         try:
-            await self._secrets.merge_patch(self._name, patch, self._namespace)
+            await self._secrets.merge_patch(patch, name=self._name, namespace=self._namespace)
         except (Conflict, NotFound):
             return None
+        except ReadOnly:
+            return self._material or due
         log.info("secret %s/%s: certificates renewed", self._namespace, self._name)
         return due
 

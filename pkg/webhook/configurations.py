@@ -8,13 +8,18 @@ stores then equals what is wanted, and drift is seen by comparing.
 from __future__ import annotations
 
 import base64
+import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+import msgspec
+
+from pkg.config.probe import PROBE_LABEL, PROBE_PATH
 from pkg.util import constants
-from pkg.util.webhook_names import CONFIGURATION_NAME
+from pkg.util.constants import WEBHOOK_CONFIGURATION_NAME
+from pkg.util.managedtenantquota.constants import NAMESPACE_NAME_LABEL
 from pkg.webhook.options import Options, QuotaGuard
 
 MANAGED_BY: Final = {"app.kubernetes.io/managed-by": "headroom"}
@@ -40,6 +45,8 @@ class Endpoint:
     service_namespace: str = ""
     service_name: str = ""
     service_port: int = 443
+    key: str = ""
+    """The last part of the reserve's path, by which the API server is known (see `Caller`)."""
 
     def client_config(self, path: str) -> dict[str, Any]:
         """WebhookClientConfig without a caBundle."""
@@ -57,7 +64,10 @@ def validating(endpoint: Endpoint, options: Options, bundle: bytes | None) -> li
             "namespaces",
             VALIDATE_NAMESPACE,
             [_rule("", "v1", ["namespaces"], ["UPDATE"], "Cluster")],
-            {"quota-annotation-changes": _annotation_changes(constants.ANNOTATION_RANCHER_RESOURCE_QUOTA)},
+            {
+                "quota-annotation-changes": f"({_annotation_changes(constants.ANNOTATION_RANCHER_RESOURCE_QUOTA)})"
+                f" || ({_annotation_goes(constants.ANNOTATION_RANCHER_RESOURCE_QUOTA)}) || ({_SWITCHED_OFF})"
+            },
         ),
         make.webhook(
             "virtualmachines",
@@ -76,7 +86,8 @@ def validating(endpoint: Endpoint, options: Options, bundle: bytes | None) -> li
             _rule("", "v1", ["pods/resize"], ["UPDATE"], "Namespaced"),
         ]
         selector = {"matchLabels": {constants.LABEL_HOLDING: constants.TRUE}}
-        webhooks.append(make.webhook("pods", VALIDATE_POD, rules, {}, selector))
+        path = f"{VALIDATE_POD}/{endpoint.key}" if endpoint.key else VALIDATE_POD
+        webhooks.append(make.webhook("pods", path, rules, {}, selector))
     return webhooks
 
 
@@ -89,7 +100,24 @@ def mutating(endpoint: Endpoint, options: Options, bundle: bytes | None) -> list
     conditions = {**_guarded(options), "by-rancher": _users(options.rancher_users)}
     webhook = make.webhook("resourcequotas", MUTATE_RESOURCE_QUOTA, [rule], conditions)
     # Asked again when a later webhook changed the object after us.
-    return [{**webhook, "reinvocationPolicy": "IfNeeded"}]
+    # What is corrected is told by an Event.
+    return [{**webhook, "reinvocationPolicy": "IfNeeded", "sideEffects": "NoneOnDryRun"}]
+
+
+def probing(endpoint: Endpoint, options: Options, bundle: bytes | None) -> list[Webhook]:
+    """The webhook of the probe's configuration: Events with its label in our own namespace, and nothing else."""
+    make = _Maker(endpoint, options, bundle)
+    rule = _rule("", "v1", ["events"], ["CREATE"], "Namespaced")
+    selector = {"matchLabels": {NAMESPACE_NAME_LABEL: options.namespace}}
+    webhook = make.webhook("probe", PROBE_PATH, [rule], {}, selector)
+    selected = {"objectSelector": {"matchLabels": {PROBE_LABEL: constants.TRUE}}}
+    return [{**webhook, **selected, "failurePolicy": "Fail", "reinvocationPolicy": "Never"}]
+
+
+def fingerprint(endpoint: Endpoint, options: Options) -> str:
+    """A hash of what is asked of the API server, wherever it is answered; replicas with the same flags agree."""
+    asked = [validating(Endpoint(), options, None), mutating(Endpoint(), options, None), bool(endpoint.url)]
+    return hashlib.sha256(msgspec.json.encode(asked, order="deterministic")).hexdigest()[:16]
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,10 +140,10 @@ class _Maker:
         if self.bundle is not None:
             client_config["caBundle"] = base64.b64encode(self.bundle).decode("ascii")
         webhook: Webhook = {
-            "name": f"{name}.{CONFIGURATION_NAME}",
+            "name": f"{name}.{WEBHOOK_CONFIGURATION_NAME}",
             "admissionReviewVersions": ["v1"],
             "clientConfig": client_config,
-            "failurePolicy": self.options.failure_policy.value,
+            "failurePolicy": self.options.failure_policy_of(name).value,
             "matchPolicy": "Equivalent",
             "namespaceSelector": dict(namespace_selector or {}),
             "objectSelector": {},
@@ -144,28 +172,57 @@ def _guarded(options: Options) -> dict[str, str]:
         f" || ({_labelled(constants.LABEL_MANAGED)})",
         # status is a subresource and does not come here; most other updates leave spec.hard alone.
         "limits-change": "request.operation == 'DELETE' || (has(object.spec.hard)"
-        " && (!has(oldObject.spec.hard) || object.spec.hard != oldObject.spec.hard))",
+        " && (!has(oldObject.spec.hard) || object.spec.hard != oldObject.spec.hard))"
+        f" || ({_SWITCHED_OFF}) || ({_loses_label()})",
         "not-the-namespace-controller": f"request.userInfo.username != '{NAMESPACE_CONTROLLER}'",
     }
     if options.passes:
-        conditions["not-headroom"] = f"request.userInfo.username != '{options.passes}'"
+        conditions["not-headroom"] = " && ".join(
+            f"request.userInfo.username != '{user}'" for user in options.passes
+        )
     return conditions
 
 
 def _labelled(label: str) -> str:
-    labels = "oldObject.metadata.labels"
-    return f"has({labels}) && '{label}' in {labels} && {labels}['{label}'] == 'true'"
+    return _says("oldObject.metadata.labels", label, constants.TRUE)
+
+
+def _loses_label() -> str:
+    """The label that makes a quota managed goes: that takes all of its room."""
+    new = "object.metadata.labels"
+    labels = (constants.LABEL_DEFAULT_RESOURCE_QUOTA, constants.LABEL_MANAGED)
+    return " || ".join(
+        f"(({_labelled(label)}) && !({_says(new, label, constants.TRUE)}))" for label in labels
+    )
+
+
+def _says(marks: str, key: str, value: str) -> str:
+    return f"has({marks}) && '{key}' in {marks} && {marks}['{key}'] == '{value}'"
+
+
+def _is_off(subject: str) -> str:
+    places = (f"{subject}.metadata.labels", f"{subject}.metadata.annotations")
+    return " || ".join(f"({_says(marks, constants.LABEL_MANAGED, constants.FALSE)})" for marks in places)
 
 
 def _annotation_changes(annotation: str) -> str:
     """CEL without optional types: they came later than matchConditions did."""
 
     def stands(subject: str) -> str:
-        return f"has({subject}.metadata.annotations) && '{annotation}' in {subject}.metadata.annotations"
+        return _stands(subject, annotation)
 
     new, old = (f"{subject}.metadata.annotations['{annotation}']" for subject in ("object", "oldObject"))
     same = f"oldObject != null && {stands('oldObject')} && {old} == {new}"
     return f"{stands('object')} && {new} != '' && !({same})"
+
+
+def _annotation_goes(annotation: str) -> str:
+    new = f"object.metadata.annotations['{annotation}']"
+    return f"({_stands('oldObject', annotation)}) && !({_stands('object', annotation)} && {new} != '')"
+
+
+def _stands(subject: str, annotation: str) -> str:
+    return f"has({subject}.metadata.annotations) && '{annotation}' in {subject}.metadata.annotations"
 
 
 def _users(patterns: Sequence[str]) -> str:
@@ -180,3 +237,7 @@ def _users(patterns: Sequence[str]) -> str:
 def _expression(pattern: str) -> str:
     parts = {"*": ".*", "?": "."}
     return "".join(parts.get(character) or re.escape(character) for character in pattern)
+
+
+_SWITCHED_OFF: Final = f"({_is_off('object')}) && !({_is_off('oldObject')})"
+"""In an UPDATE: a person switches headroom off, and is told which migrations lose their room."""

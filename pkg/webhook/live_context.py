@@ -5,14 +5,25 @@ from __future__ import annotations
 import os
 import ssl
 import tempfile
+from pathlib import Path
 
+from pkg.client.errors import ConfigError
 from pkg.webhook.certificates import CertificateError
 
 
-def server_context() -> ssl.SSLContext:
-    """TLS 1.2 and newer, without a certificate yet."""
+def server_context(client_authority: Path | None = None) -> ssl.SSLContext:
+    """TLS 1.2 and newer, without a certificate yet; with a CA for clients, those have to present a certificate of it.
+
+    Raises ConfigError for a CA that cannot be used.
+    """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
+    if client_authority is not None:
+        try:
+            context.load_verify_locations(client_authority)
+        except (OSError, ssl.SSLError) as exc:
+            raise ConfigError(f"--client-ca-file {client_authority}: {_reason(exc)}") from exc
+        context.verify_mode = ssl.CERT_REQUIRED
     return context
 
 

@@ -26,9 +26,20 @@ IN_FLIGHT = Gauge(
 DECISIONS = Counter(
     "headroom_admission_decisions_total", "Admission decisions by what was answered.", ["webhook", "decision"]
 )
+DENIALS = Counter("headroom_admission_denials_total", "Denied requests by reason.", ["webhook", "reason"])
+TIMEOUTS = Counter(
+    "headroom_admission_timeouts_total",
+    "Looks at the API server that did not end before the review's deadline.",
+)
+REMEMBERED = Gauge(
+    "headroom_reserve_remembered_pods", "Pods that the reserve let through and has not seen yet."
+)
 CERTIFICATE_EXPIRY = Gauge(
     "headroom_webhook_certificate_expiry_seconds", "When the serving certificate ends, seconds since 1970."
 )
+
+UNREACHABLE = Gauge("headroom_webhook_unreachable", "1 while the API server does not reach the webhooks.")
+DRIFT = Gauge("headroom_webhook_registration_drift", "1 while a replica with other flags answers.")
 
 UNKNOWN_PATH = "unknown"
 """The label of requests to paths that nothing is served on: a stranger's paths must not become series."""
@@ -51,6 +62,8 @@ class WebhookMetrics:
         self._codes[code].inc()
         self._latency.observe(seconds)
 
-    def decided(self, *, allowed: bool, patched: bool) -> None:
-        """What the answer said."""
+    def decided(self, *, allowed: bool, patched: bool, reason: str = "") -> None:
+        """What the answer said; `reason` of a refusal."""
+        if not allowed:
+            DENIALS.labels(self._path, reason).inc()
         self._decisions["denied" if not allowed else "patched" if patched else "allowed"].inc()

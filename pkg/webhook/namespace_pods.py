@@ -9,14 +9,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Final
 
 from pkg.api.core import Pod
-from pkg.api.registry import Resource
 from pkg.cache import SharedIndexInformer
-from pkg.client.decode import ListPage, WatchEvent
 from pkg.client.resource_client import ResourceClient
 
 log = logging.getLogger(__name__)
@@ -47,7 +44,9 @@ class NamespacePods:
         informer = self._informers.get(namespace)
         if informer is None:
             self._make_room()
-            informer = self._informers[namespace] = SharedIndexInformer(_Within(self._pods, namespace))
+            informer = self._informers[namespace] = SharedIndexInformer(
+                self._pods.select(namespace=namespace)
+            )
             informer.start()
             log.debug("watching the pods of %s", namespace)
         if not informer.has_synced() and not await informer.wait_for_sync(SYNC_TIMEOUT):
@@ -73,23 +72,3 @@ class NamespacePods:
         task = asyncio.create_task(self._informers.pop(namespace).stop())
         self._ending.add(task)
         task.add_done_callback(self._ending.discard)
-
-
-class _Within:
-    """A ListerWatcher over one namespace."""
-
-    def __init__(self, pods: ResourceClient[Pod], namespace: str) -> None:
-        self._pods = pods
-        self._namespace = namespace
-
-    @property
-    def resource(self) -> Resource[Pod]:
-        return self._pods.resource
-
-    async def list_page(self, namespace: str = "", **options: Any) -> ListPage[Pod]:
-        return await self._pods.list_page(self._namespace, **options)
-
-    def watch(
-        self, namespace: str = "", **options: Any
-    ) -> AbstractAsyncContextManager[AsyncIterator[WatchEvent[Pod]]]:
-        return self._pods.watch(self._namespace, **options)

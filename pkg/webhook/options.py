@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
 from fnmatch import fnmatchcase
 from typing import Final
-
-from pkg.webhook.admission import UserInfo
 
 RANCHER_USERS: Final = (
     "system:serviceaccount:cattle-system:*",
@@ -18,10 +16,8 @@ RANCHER_USERS: Final = (
 """Rancher's own accounts: its server and the cluster agent (service account `cattle` of cattle-system), fleet's agent,
 and the agent's user where it comes with a client certificate. People who work through Rancher come under their own
 names (it impersonates them) and are people here."""
-
-
-KUBEVIRT_USERS: Final = ("system:serviceaccount:*:kubevirt-controller",)
-"""virt-controller's account, in whichever namespace KubeVirt is installed."""
+WEBHOOKS: Final = ("namespaces", "virtualmachines", "resourcequotas", "pods")
+"""What a failure policy can be given to."""
 CLUSTER_ADMINS: Final = "system:masters"
 
 
@@ -49,23 +45,43 @@ class Options:
     quota_guard: QuotaGuard = QuotaGuard.CORRECT
     reserve: bool = True
     failure_policy: FailurePolicy = FailurePolicy.IGNORE
+    failure_policies: Mapping[str, FailurePolicy] = field(default_factory=dict)
+    """By webhook, where it is not `failure_policy`."""
     rancher_users: Sequence[str] = RANCHER_USERS
-    kubevirt_users: Sequence[str] = KUBEVIRT_USERS
+    namespace: str = "default"
+    """Our own: the probe's."""
     own_user: str = ""
     """Who we are for the API server; "" when that could not be found out."""
+    controller_users: Sequence[str] = ()
+    """The controller's accounts, where the webhooks have another one."""
 
     @property
-    def passes(self) -> str:
-        """The service account whose writes pass unseen: our own. A person's account never is: who runs headroom
-        from a shell is guarded against themselves."""
-        return self.own_user if self.own_user.startswith("system:serviceaccount:") else ""
+    def passes(self) -> tuple[str, ...]:
+        """The service accounts whose writes pass unseen: our own and the controller's. A person's account never is:
+        who runs headroom from a shell is guarded against themselves."""
+        users = (self.own_user, *self.controller_users)
+        return tuple(user for user in users if user.startswith("system:serviceaccount:"))
+
+    def failure_policy_of(self, webhook: str) -> FailurePolicy:
+        """Of one of WEBHOOKS."""
+        return self.failure_policies.get(webhook, self.failure_policy)
 
     def is_rancher(self, user: str) -> bool:
         """Whether a user name is one of Rancher's accounts."""
         return any(fnmatchcase(user, pattern) for pattern in self.rancher_users)
 
-    def is_kubevirt(self, user: UserInfo) -> bool:
-        """Whether somebody makes pods for migrations: KubeVirt's controller, or who may do everything anyway."""
-        if CLUSTER_ADMINS in (user.groups or ()):
-            return True
-        return any(fnmatchcase(user.username, pattern) for pattern in self.kubevirt_users)
+
+def parse_failure_policies(texts: Iterable[str]) -> tuple[FailurePolicy, dict[str, FailurePolicy]]:
+    """`POLICY` for all webhooks and `WEBHOOK=POLICY` for one; the last of each holds. Raises ValueError."""
+    common, single = FailurePolicy.IGNORE, dict[str, FailurePolicy]()
+    for text in texts:
+        webhook, is_single, policy = text.rpartition("=")
+        if policy not in tuple(FailurePolicy):
+            raise ValueError(f"{text!r} does not end in one of {', '.join(FailurePolicy)}")
+        if not is_single:
+            common = FailurePolicy(policy)
+        elif webhook in WEBHOOKS:
+            single[webhook] = FailurePolicy(policy)
+        else:
+            raise ValueError(f"{webhook!r} is not one of the webhooks {', '.join(WEBHOOKS)}")
+    return common, single

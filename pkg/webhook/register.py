@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from pkg.config.probe import PROBE_PATH
+from pkg.util.constants import LOCK_PATH
 from pkg.util.resourcequota.planner import Policy
-from pkg.util.webhook_names import LOCK_PATH
 from pkg.webhook import configurations as paths
 from pkg.webhook.options import Options
+from pkg.webhook.probe import answer_probe
 from pkg.webhook.resources.lock import validator as lock
 from pkg.webhook.resources.namespace import validator as namespace
 from pkg.webhook.resources.pod import validator as pod
@@ -18,16 +20,24 @@ from pkg.webhook.view import View
 
 
 def hooks(
-    view: View, policy: Policy, options: Options, locks: lock.Locks, accounts: lock.Accounts
+    view: View,
+    policy: Policy,
+    options: Options,
+    endpoint: paths.Endpoint,
+    locks: lock.Locks,
+    accounts: lock.Accounts,
+    tell: resourcequota.Tell,
 ) -> Mapping[str, Hook]:
     """What is served by path. All paths are served whatever is registered: another replica may still be asked with
     the options of before."""
-    guard = resourcequota.Guard(view, policy, options)
+    guard = resourcequota.Guard(view, policy, options, tell)
+    mark = paths.fingerprint(endpoint, options)
     return {
-        paths.VALIDATE_NAMESPACE: namespace.Validator(view).validate,
+        PROBE_PATH: lambda request: answer_probe(request, mark),
+        paths.VALIDATE_NAMESPACE: namespace.Validator(view, policy).validate,
         paths.VALIDATE_RESOURCE_QUOTA: guard.validate,
         paths.MUTATE_RESOURCE_QUOTA: guard.mutate,
-        paths.VALIDATE_POD: pod.Validator(view, policy, options).validate,
+        paths.VALIDATE_POD: pod.Validator(view, policy, options, accounts.makes_targets).validate,
         LOCK_PATH: lock.Validator(locks, accounts).validate,
         paths.VALIDATE_VIRTUAL_MACHINE: virtualmachine.Validator(view).validate,
     }

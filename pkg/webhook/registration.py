@@ -6,25 +6,34 @@ import asyncio
 import contextlib
 import copy
 import logging
+import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
-from urllib.parse import urlsplit
 
 from pkg.api.admissionregistration import MutatingWebhookConfiguration, ValidatingWebhookConfiguration
 from pkg.api.registry import MUTATING_WEBHOOK_CONFIGURATIONS, VALIDATING_WEBHOOK_CONFIGURATIONS, Resource
 from pkg.client.client import Client
 from pkg.client.errors import AlreadyExists, Conflict, NotFound
-from pkg.util.webhook_names import CONFIGURATION_NAME
+from pkg.client.retry import retry_on_conflict
+from pkg.config.probe import PROBE_CONFIGURATION, NotReached, probe
+from pkg.util.constants import WEBHOOK_CONFIGURATION_NAME
+from pkg.webhook.caller import Caller
 from pkg.webhook.configurations import (
     MANAGED_BY,
     Endpoint,
     Webhook,
+    fingerprint,
     mutating,
+    probing,
     validating,
 )
-from pkg.webhook.options import Options
+from pkg.webhook.metrics import DRIFT, UNREACHABLE
+from pkg.webhook.options import WEBHOOKS, FailurePolicy, Options
 
 log = logging.getLogger(__name__)
+
+INJECT_CA_FROM = "cert-manager.io/inject-ca-from"
 
 Configuration = ValidatingWebhookConfiguration | MutatingWebhookConfiguration
 _Make = Callable[[Endpoint, Options, bytes | None], list[Webhook]]
@@ -33,88 +42,215 @@ _KINDS: Sequence[tuple[Resource[Any], _Make]] = (
     (VALIDATING_WEBHOOK_CONFIGURATIONS, validating),
     (MUTATING_WEBHOOK_CONFIGURATIONS, mutating),
 )
-_ATTEMPTS = 5
-_CONNECT_TIMEOUT = 1.0
+EVENT_NOT_REACHED = "WebhookNotReached"
+WITHDRAWN_AFTER = 60.0
+"""Seconds in which every probe failed, after which the webhooks are withdrawn."""
+_OTHER_SECONDS = 60.0
+"""After the answer of a replica with other flags, nothing is rewritten for so long."""
+_NEWS_ATTEMPTS = 20
+_NEWS_PAUSE = 0.1
+ANNOTATION_HASH = "headroom.harvesterhci.io/configuration-hash"
+"""On our configurations: the fingerprint of the replica that wrote them."""
 
 
 class Registrar:
-    """Writes only what differs; replicas that write the same thing do not get into each other's way."""
+    """Registers the webhooks once the API server is proven to reach them, and withdraws them when it no longer does.
 
-    def __init__(self, client: Client, endpoint: Endpoint, options: Options) -> None:
+    Writes only what differs. Replicas that want the same do not get into each other's way; those that want something
+    else are noticed by the mark that their answers carry, and warned about.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        endpoint: Endpoint,
+        options: Options,
+        *,
+        caller: Caller | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        tell: Callable[[str], None] = lambda _: None,
+        inject_ca_from: str | None = None,
+    ) -> None:
+        """`caller` has the key to register with, and gets the one that is registered already; None: without any.
+        `tell` is given what people have to know; `inject_ca_from` is `namespace/name` of cert-manager's Certificate,
+        for its CA injector."""
+        self._annotations = {INJECT_CA_FROM: inject_ca_from} if inject_ca_from else {}
         self._client = client
         self._endpoint = endpoint
         self._options = options
+        self._caller = caller
+        self._clock = clock
+        self._tell = tell
+        self.mark = fingerprint(endpoint, options)
+        self._failing_since: float | None = None
+        self._other_seen = float("-inf")
+        self._told = False
 
     async def ensure(self, bundle: bytes | None) -> None:
         """Make the configurations say what they should. `bundle` None: whoever sets caBundle there is let alone.
 
-        Raises ApiError.
+        Raises ApiError, and NotReached while the API server does not reach the webhook.
         """
+        try:
+            mark, ours = await self._proven(bundle)
+        except NotReached as exc:
+            await self._not_reached(exc, bundle)
+            raise
+        self._failing_since = None
+        self._told = False
+        UNREACHABLE.set(0)
+        if mark != self.mark:
+            self._other_seen = self._clock()
+            log.warning(
+                "another replica answers, and it was started with other flags (%s, not %s)", mark, self.mark
+            )
+        DRIFT.set(mark != self.mark)
+        if not ours or self._clock() - self._other_seen < _OTHER_SECONDS:
+            # Two that rewrite each other's configurations would never end.
+            with contextlib.suppress(NotFound):
+                await self._adopt()
+            return
         for resource, make in _KINDS:
-            await self._ensure(resource, make(self._endpoint, self._options, bundle))
+            await self._ensure(
+                resource,
+                WEBHOOK_CONFIGURATION_NAME,
+                lambda make=make: make(self._known(), self._options, bundle),  # type: ignore[misc]
+            )
 
-    async def _ensure(self, resource: Resource[Any], wanted: list[Webhook]) -> None:
-        for attempt in range(_ATTEMPTS):
+    def _known(self) -> Endpoint:
+        """The endpoint with the key that is registered, or shall be."""
+        return replace(self._endpoint, key=self._caller.key) if self._caller else self._endpoint
+
+    async def _adopt(self) -> None:
+        """Where another replica keeps the configurations, its key is the one that the API server sends. Raises
+        ApiError."""
+        if self._caller is not None:
+            found = await self._client.resource(VALIDATING_WEBHOOK_CONFIGURATIONS).get(
+                name=WEBHOOK_CONFIGURATION_NAME
+            )
+            self._caller.adopt(found.webhooks or ())
+
+    async def _proven(self, bundle: bytes | None) -> tuple[str, bool]:
+        """The mark of the replica that answered the probe, and whether it is registered where we are.
+
+        Raises NotReached, ApiError."""
+        wanted = probing(self._endpoint, self._options, bundle)
+        if self._endpoint.url and await self._is_anothers(wanted):
+            with contextlib.suppress(NotReached):
+                return await probe(self._client, self._options.namespace), False
+        await self._ensure(MUTATING_WEBHOOK_CONFIGURATIONS, PROBE_CONFIGURATION, lambda: wanted)
+        for attempt in range(_NEWS_ATTEMPTS):
             try:
-                await self._write(resource, wanted)
-                return
-            except (AlreadyExists, Conflict, NotFound):
-                if attempt == _ATTEMPTS - 1:
+                mark = await probe(self._client, self._options.namespace)
+                # Replicas that start together may each have registered themselves: the last one stays.
+                return mark, not (self._endpoint.url and await self._is_anothers(wanted))
+            except NotReached:
+                if attempt == _NEWS_ATTEMPTS - 1:
                     raise
+                # An API server learns of a configuration by a watch.
+                await asyncio.sleep(_NEWS_PAUSE)
+        raise AssertionError("unreachable")
 
-    async def _write(self, resource: Resource[Any], wanted: list[Webhook]) -> None:
+    async def _is_anothers(self, wanted: list[Webhook]) -> bool:
+        """Whether the probe is registered for the address of another replica."""
+        try:
+            found = await self._client.resource(MUTATING_WEBHOOK_CONFIGURATIONS).get(name=PROBE_CONFIGURATION)
+        except NotFound:
+            return False
+        standing = {webhook.get("clientConfig", {}).get("url") for webhook in found.webhooks or ()}
+        return standing != {webhook["clientConfig"]["url"] for webhook in wanted}
+
+    async def _not_reached(self, why: NotReached, bundle: bytes | None) -> None:
+        """After a minute the webhooks with Ignore are withdrawn: no write waits for what does not answer."""
+        since = self._failing_since = self._failing_since or self._clock()
+        UNREACHABLE.set(1)
+        if self._clock() - since < WITHDRAWN_AFTER:
+            return
+        strict = [name for name in WEBHOOKS if self._options.failure_policy_of(name) is FailurePolicy.FAIL]
+        if strict:
+            await self._withdraw_others(bundle)
+            self._say(
+                f"the API server does not reach the webhooks, writes to {', '.join(strict)} fail: {why}"
+            )
+        elif await unregister(self._client, keep_probe=True):
+            self._say(f"the webhooks are withdrawn until the API server reaches them again: {why}")
+
+    async def _withdraw_others(self, bundle: bytes | None) -> None:
+        """Leave only the webhooks with Fail, of what is registered."""
+        for resource, make in _KINDS:
+            wanted = make(self._known(), self._options, bundle)
+            strict = [each for each in wanted if each["failurePolicy"] == FailurePolicy.FAIL]
+            with contextlib.suppress(NotFound):
+                await self._client.resource(resource).get(name=WEBHOOK_CONFIGURATION_NAME)
+                await self._ensure(resource, WEBHOOK_CONFIGURATION_NAME, lambda strict=strict: strict)  # type: ignore[misc]
+
+    def _say(self, what: str) -> None:
+        """Once for each time that the webhooks are not reached."""
+        if not self._told:
+            self._told = True
+            log.warning("%s", what)
+            self._tell(what)
+
+    async def _ensure(self, resource: Resource[Any], name: str, make: Callable[[], list[Webhook]]) -> None:
+        # Another replica may create, change or delete the same configuration meanwhile.
+        await retry_on_conflict(
+            lambda _: self._write(resource, name, make), errors=(AlreadyExists, Conflict, NotFound)
+        )
+
+    async def _write(self, resource: Resource[Any], name: str, make: Callable[[], list[Webhook]]) -> None:
         configurations = self._client.resource(resource)
         try:
-            found: Configuration = await configurations.get(CONFIGURATION_NAME)
+            found: Configuration = await configurations.get(name=name)
         except NotFound:
-            if wanted:
-                await configurations.create(_body(resource, wanted))
-                log.info("%s %s created", resource.kind, CONFIGURATION_NAME)
+            if wanted := make():
+                await configurations.create(self._body(resource, name, wanted))
+                log.info("%s %s created", resource.kind, name)
             return
+        if self._caller is not None:
+            self._caller.adopt(found.webhooks or ())
+        wanted = make()
         if not wanted:
-            await configurations.delete(CONFIGURATION_NAME, uid=found.uid)
-            log.info("%s %s removed", resource.kind, CONFIGURATION_NAME)
+            await configurations.delete(name=name, uid=found.uid)
+            log.info("%s %s removed", resource.kind, name)
             return
         standing = found.webhooks or []
         wanted = _with_their_bundle(wanted, standing)
-        if standing == wanted or await self._is_a_live_replica(standing, wanted):
+        if (
+            standing == wanted
+            and (self._annotations | {ANNOTATION_HASH: self.mark}).items() <= found.annotations.items()
+        ):
             return
-        patch = {
-            "metadata": {"resourceVersion": found.metadata.resource_version, "labels": MANAGED_BY},
-            "webhooks": wanted,
+        metadata = {
+            "resourceVersion": found.metadata.resource_version,
+            "labels": MANAGED_BY,
+            "annotations": self._annotations | {ANNOTATION_HASH: self.mark},
         }
-        await configurations.merge_patch(CONFIGURATION_NAME, patch)
-        log.info("%s %s updated", resource.kind, CONFIGURATION_NAME)
+        await configurations.merge_patch({"metadata": metadata, "webhooks": wanted}, name=name)
+        log.info("%s %s updated", resource.kind, name)
 
-    async def _is_a_live_replica(self, standing: list[Webhook], wanted: list[Webhook]) -> bool:
-        """Whether all that differs is the URL, and something answers there: replicas that are registered by URL
-        would take the registration from each other for ever."""
-        if not self._endpoint.url or _without_urls(standing) != _without_urls(wanted):
-            return False
-        urls = {webhook.get("clientConfig", {}).get("url", "") for webhook in standing}
-        bases = {f"{urlsplit(url).scheme}://{urlsplit(url).netloc}" for url in urls}
-        return len(bases) == 1 and await _answers(bases.pop())
+    def _body(self, resource: Resource[Any], name: str, webhooks: list[Webhook]) -> dict[str, Any]:
+        annotations = self._annotations | {ANNOTATION_HASH: self.mark}
+        return {
+            "apiVersion": resource.api_version,
+            "kind": resource.kind,
+            "metadata": {"name": name, "labels": MANAGED_BY, "annotations": annotations},
+            "webhooks": webhooks,
+        }
 
 
-async def unregister(client: Client) -> list[str]:
+async def unregister(client: Client, *, keep_probe: bool = False) -> list[str]:
     """Remove the configurations; the kinds of those that were there. Raises ApiError."""
     removed = []
     for resource, _make in _KINDS:
         try:
-            await client.resource(resource).delete(CONFIGURATION_NAME)
+            await client.resource(resource).delete(name=WEBHOOK_CONFIGURATION_NAME)
         except NotFound:
             continue
         removed.append(resource.kind)
+    if not keep_probe:
+        with contextlib.suppress(NotFound):
+            await client.resource(MUTATING_WEBHOOK_CONFIGURATIONS).delete(name=PROBE_CONFIGURATION)
     return removed
-
-
-def _body(resource: Resource[Any], webhooks: list[Webhook]) -> dict[str, Any]:
-    return {
-        "apiVersion": resource.api_version,
-        "kind": resource.kind,
-        "metadata": {"name": CONFIGURATION_NAME, "labels": MANAGED_BY},
-        "webhooks": webhooks,
-    }
 
 
 def _with_their_bundle(wanted: list[Webhook], standing: list[Webhook]) -> list[Webhook]:
@@ -125,21 +261,3 @@ def _with_their_bundle(wanted: list[Webhook], standing: list[Webhook]) -> list[W
         if "caBundle" not in webhook["clientConfig"] and bundles.get(webhook["name"]):
             webhook["clientConfig"]["caBundle"] = bundles[webhook["name"]]
     return completed
-
-
-def _without_urls(webhooks: list[Webhook]) -> list[Webhook]:
-    stripped = copy.deepcopy(webhooks)
-    for webhook in stripped:
-        url = webhook.get("clientConfig", {}).get("url", "")
-        webhook.get("clientConfig", {})["url"] = urlsplit(url).path
-    return stripped
-
-
-async def _answers(url: str) -> bool:
-    parts = urlsplit(url)
-    with contextlib.suppress(OSError, TimeoutError, ValueError):
-        async with asyncio.timeout(_CONNECT_TIMEOUT):
-            _reader, writer = await asyncio.open_connection(parts.hostname, parts.port or 443)
-        writer.close()
-        return True
-    return False

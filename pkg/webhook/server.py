@@ -8,9 +8,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import socket
 import ssl
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Any, Final
 
 from aiohttp import web
@@ -22,6 +23,9 @@ from aiohttp.web_protocol import RequestHandler
 from pkg.generic.errors import BindError
 from pkg.generic.server import parse_bind_address
 from pkg.webhook.admission import AdmissionRequest, BadReview, Decision, decode_review, encode_answer
+from pkg.webhook.caller import Caller
+from pkg.webhook.connections import CLOSED, Acceptor, Connection, Limits
+from pkg.webhook.deadline import REVIEW_SECONDS, deadline
 from pkg.webhook.metrics import UNKNOWN_PATH, WebhookMetrics
 
 log = logging.getLogger(__name__)
@@ -29,10 +33,16 @@ log = logging.getLogger(__name__)
 MAX_BODY: Final = 3 * 1024 * 1024
 """Bytes. An object holds at most 1.5 MB in etcd, and an update's review has two of them."""
 _TOO_LARGE: Final = f"a review holds at most {MAX_BODY} bytes"
-READ_TIMEOUT: Final = 10.0
-"""Seconds that a request's body may take: twice what the API server gives us for everything."""
+_LARGE: Final = 64 * 1024
+_LARGE_AT_ONCE: Final = 16
+"""Bodies above _LARGE bytes that are read at a time: what all connections together hold in memory is bounded."""
+_SILENT: Final = logging.getLogger(f"{__name__}.http")
+_SILENT.disabled = True
+"""aiohttp's: it logs a traceback for every malformed request, which is what a flood of those would cost us most."""
 _KEEP_ALIVE: Final = 300.0
 _BACKLOG: Final = 1024
+
+_END_OF_HEAD: Final = b"\r\n\r\n"
 
 Hook = Callable[[AdmissionRequest], Awaitable[Decision]]
 """Answers one request. BadReview becomes a 400; whatever else it raises a 500, and then the failurePolicy decides."""
@@ -45,118 +55,181 @@ class WebhookServer:
     in use: connections that stand keep theirs, new ones get the new one."""
 
     def __init__(
-        self, hooks: Mapping[str, Hook], context: ssl.SSLContext | None, *, read_timeout: float = READ_TIMEOUT
+        self,
+        hooks: Mapping[str, Hook],
+        context: ssl.SSLContext | None,
+        *,
+        client_names: Collection[str] = (),
+        caller: Caller | None = None,
+        limits: Limits | None = None,
     ) -> None:
+        """`client_names`: whose client certificates are answered; empty: everybody is, with or without one. `caller`
+        tells the API server's requests by their path."""
         self._hooks = dict(hooks)
         self._context = context
-        self._read_timeout = read_timeout
+        self._client_names = frozenset(client_names)
+        self._caller = caller or Caller()
+        self._limits = limits or Limits()
         self._metrics = {path: WebhookMetrics(path) for path in self._hooks}
         self._unknown = WebhookMetrics(UNKNOWN_PATH)
-        self._runner: web.ServerRunner | None = None
+        self._large = asyncio.Semaphore(_LARGE_AT_ONCE)
+        self._server: _Server | None = None
+        self._acceptor: Acceptor | None = None
         self.address: tuple[str, int] = ("", 0)
 
     async def start(self, bind_address: str) -> None:
         """Listen on "host:port" (port 0: a free one); `address` says where then. Raises BindError."""
         host, port = parse_bind_address(bind_address)
-        server = _Server(
-            self._handle,
-            self._read_timeout,
-            access_log=None,
-            keepalive_timeout=_KEEP_ALIVE,
-            # What an early answer leaves unread is not waited for: a body without end would hold the connection.
-            lingering_time=1.0,
-        )
-        self._runner = web.ServerRunner(server, shutdown_timeout=2.0)
-        await self._runner.setup()
         try:
-            site = web.TCPSite(self._runner, host or None, port, ssl_context=self._context, backlog=_BACKLOG)
-            await site.start()
+            listening = await _listening(host, port)
         except OSError as error:
-            await self.close()
             reason = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
             raise BindError(f"cannot listen on {bind_address}: {reason}") from error
-        bound = self._runner.addresses[0]
+        self._server = _Server(self._handle, self._limits)
+        self._acceptor = Acceptor(self._server.protocol, self._context, self._limits)
+        self._server.acceptor = self._acceptor
+        self._acceptor.listen(listening)
+        bound = listening[0].getsockname()
         self.address = (bound[0], bound[1])
         log.info("webhooks on %s:%d: %s", *self.address, ", ".join(sorted(self._hooks)))
 
     async def close(self) -> None:
         """Stop listening; what is being answered gets two seconds."""
-        runner, self._runner = self._runner, None
-        if runner is not None:
-            await runner.cleanup()
+        acceptor, self._acceptor = self._acceptor, None
+        server, self._server = self._server, None
+        if acceptor is not None:
+            await acceptor.close()
+        if server is not None:
+            server.pre_shutdown()
+            await server.shutdown(2.0)
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         started = time.perf_counter()
-        metrics = self._metrics.get(request.path, self._unknown)
+        path, by_key = self._caller.split(request.path)
+        metrics = self._metrics.get(path, self._unknown)
         metrics.in_flight.inc()
         try:
-            response = await self._answer(request, metrics)
+            response = await self._answer(request, path, metrics, authenticated=by_key or _certified(request))
         finally:
             metrics.in_flight.dec()
+        if isinstance(request.protocol, _Protocol) and not request.protocol.answered(
+            request.content_length or 0
+        ):
+            response.force_close()
         metrics.answered(response.status, time.perf_counter() - started)
         return response
 
-    async def _answer(self, request: web.BaseRequest, metrics: WebhookMetrics) -> web.Response:
-        hook = self._hooks.get(request.path)
-        if hook is None:
-            return _refusal(404, f"no webhook is served on {request.path[:200]}")
+    async def _answer(
+        self, request: web.BaseRequest, path: str, metrics: WebhookMetrics, *, authenticated: bool
+    ) -> web.Response:
+        refused = self._refused(request, path)
+        if refused is not None:
+            return refused
+        try:
+            body = await self._read(request)
+        except TimeoutError:
+            return _refusal(408, f"the request did not end within {self._limits.body:g} s")
+        except web.HTTPRequestEntityTooLarge:
+            return _refusal(413, _TOO_LARGE)
+        except web.RequestPayloadError as exc:
+            return _refusal(400, f"the request broke off: {exc}")
+        try:
+            review = decode_review(body, authenticated=authenticated)
+        except BadReview as exc:
+            return _refusal(400, str(exc))
+        if isinstance(request.protocol, _Protocol):
+            request.protocol.connection.proven = True
+        return await self._decide(path, review, metrics)
+
+    def _refused(self, request: web.BaseRequest, path: str) -> web.Response | None:
+        """What is wrong with a request's head, as an answer."""
+        if not self._may_ask(request):
+            return _refusal(403, "the client certificate is not the API server's")
+        if path not in self._hooks:
+            return _refusal(404, f"no webhook is served on {path[:200]}")
         if request.method != "POST":
             return _refusal(405, "reviews are sent with POST", {"Allow": "POST"})
         if request.content_type != "application/json":
             return _refusal(415, "a review is application/json")
         if (request.content_length or 0) > MAX_BODY:
             return _refusal(413, _TOO_LARGE)
+        return None
+
+    async def _decide(self, path: str, review: AdmissionRequest, metrics: WebhookMetrics) -> web.Response:
         try:
-            # Checked against the limit by aiohttp while it comes in, whatever Content-Length says.
-            async with asyncio.timeout(self._read_timeout):
-                body = await request.read()
-            review = decode_review(body)
-            decision = await hook(review)
-        except TimeoutError:
-            return _refusal(408, f"the request did not end within {self._read_timeout:g} s")
-        except web.HTTPRequestEntityTooLarge:
-            return _refusal(413, _TOO_LARGE)
-        except web.RequestPayloadError as exc:
-            return _refusal(400, f"the request broke off: {exc}")
+            with deadline(REVIEW_SECONDS):
+                decision = await self._hooks[path](review)
         except BadReview as exc:
             return _refusal(400, str(exc))
         except Exception as exc:
-            log.error("%s: no decision: %s: %s", request.path, type(exc).__name__, exc)
-            log.debug("%s: traceback", request.path, exc_info=exc)
+            log.error("%s: no decision: %s: %s", path, type(exc).__name__, exc)
+            log.debug("%s: traceback", path, exc_info=exc)
             return _refusal(500, f"no decision: {type(exc).__name__}")
-        metrics.decided(allowed=decision.allowed, patched=bool(decision.patch))
+        metrics.decided(allowed=decision.allowed, patched=bool(decision.patch), reason=decision.reason)
         if not decision.allowed:
-            log.info("%s: denied to %s: %s", request.path, review.user_info.username, decision.message)
+            log.info("%s: denied to %s: %s", path, review.user_info.username, decision.message)
         return web.Response(body=encode_answer(review.uid, decision), content_type="application/json")
+
+    async def _read(self, request: web.BaseRequest) -> bytes:
+        """The body, checked against the limit by aiohttp while it comes in, whatever Content-Length says."""
+        async with asyncio.timeout(self._limits.body):
+            if request.content_length is not None and request.content_length <= _LARGE:
+                return await request.read()
+            async with self._large:
+                return await request.read()
+
+    def _may_ask(self, request: web.BaseRequest) -> bool:
+        if not self._client_names or request.transport is None:
+            return not self._client_names
+        certificate = request.transport.get_extra_info("peercert") or {}
+        names = [
+            value for part in certificate.get("subject", ()) for key, value in part if key == "commonName"
+        ]
+        names += [value for _kind, value in certificate.get("subjectAltName", ())]
+        return not self._client_names.isdisjoint(names)
+
+
+def _certified(request: web.BaseRequest) -> bool:
+    """Whether the client has shown a certificate: with --client-ca-file each one is verified."""
+    return request.transport is not None and bool(request.transport.get_extra_info("peercert"))
+
+
+async def _listening(host: str, port: int) -> list[socket.socket]:
+    """Listening sockets on every address of a host; all of them on one port. Raises OSError."""
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(
+        asyncio.Protocol, host or None, port, backlog=_BACKLOG, start_serving=False
+    )
+    try:
+        found = [each.dup() for each in server.sockets]
+    finally:
+        server.close()
+    for each in found:
+        each.listen(_BACKLOG)
+    return found
 
 
 class _Server(web.Server):
-    """Also ends connections whose first request's head does not come: aiohttp waits for that without limit."""
+    """aiohttp's, with a time limit for each head: it waits for those without end."""
 
-    def __init__(self, handler: _Handler, head_timeout: float, **options: Any) -> None:
-        super().__init__(handler, request_factory=self._request, **options)
-        self._head_timeout = head_timeout
-        self._waiting: dict[RequestHandler, asyncio.TimerHandle] = {}
-        # Invariant: the connections that have not begun a request yet.
+    def __init__(self, handler: _Handler, limits: Limits) -> None:
+        super().__init__(
+            handler,
+            request_factory=self._request,
+            # What a client has asked for ends with the client.
+            handler_cancellation=True,
+            access_log=None,
+            logger=_SILENT,
+            keepalive_timeout=_KEEP_ALIVE,
+            # What an early answer leaves unread is not waited for: a body without end would hold the connection.
+            lingering_time=1.0,
+        )
+        self.limits = limits
+        self.acceptor: Acceptor | None = None
 
-    def connection_made(self, handler: RequestHandler, transport: asyncio.Transport) -> None:
-        super().connection_made(handler, transport)
-        loop = asyncio.get_running_loop()
-        self._waiting[handler] = loop.call_later(self._head_timeout, self._too_late, handler, transport)
-
-    def connection_lost(self, handler: RequestHandler, exc: BaseException | None = None) -> None:
-        self._begun(handler)
-        super().connection_lost(handler, exc)
-
-    def _begun(self, handler: RequestHandler) -> None:
-        timer = self._waiting.pop(handler, None)
-        if timer is not None:
-            timer.cancel()
-
-    def _too_late(self, handler: RequestHandler, transport: asyncio.Transport) -> None:
-        self._waiting.pop(handler, None)
-        transport.write(b"HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Length: 0\r\n\r\n")
-        transport.close()
+    def protocol(self, connection: Connection) -> asyncio.Protocol:
+        """One for a new connection."""
+        return _Protocol(self, connection, **self._kwargs)
 
     def _request(
         self,
@@ -166,9 +239,80 @@ class _Server(web.Server):
         writer: AbstractStreamWriter,
         task: asyncio.Task[None],
     ) -> web.BaseRequest:
-        self._begun(protocol)
+        assert isinstance(protocol, _Protocol)
+        protocol.begun()
         loop = asyncio.get_running_loop()
         return web.BaseRequest(message, payload, protocol, writer, task, loop, client_max_size=MAX_BODY)
+
+
+class _Protocol(RequestHandler):
+    """One connection. The first head is waited for from the handshake on, each further one from its first byte."""
+
+    __slots__ = ("_after_head", "_head", "_server", "_timer", "connection")
+
+    def __init__(self, server: _Server, connection: Connection, **options: Any) -> None:
+        super().__init__(server, loop=asyncio.get_running_loop(), **options)
+        self.connection = connection
+        self._server = server
+        self._head = bytearray()
+        self._after_head: int | None = None
+        # Invariant: None while a head is coming in, into `_head`; else the bytes that came after it.
+        self._timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.connection.transport = transport
+        super().connection_made(transport)
+        self._await_head()
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        self._stop_waiting()
+        if self._server.acceptor is not None:
+            self._server.acceptor.lost(self.connection)
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self._after_head is not None:
+            self._after_head += len(data)
+        else:
+            self._head += data
+            end = self._head.find(_END_OF_HEAD)
+            if end >= 0:
+                self._after_head = len(self._head) - end - len(_END_OF_HEAD)
+                self._head.clear()
+            elif self._timer is None:
+                self._await_head()
+        super().data_received(data)
+
+    def begun(self) -> None:
+        """A whole head was read."""
+        self._stop_waiting()
+        self.connection.busy = True
+
+    def answered(self, content_length: int) -> bool:
+        """A request is over. False: more than it has come in, the connection is not to be used again: the API server
+        never sends a request before it has the answer to the last one."""
+        extra = (self._after_head or 0) - content_length
+        self._after_head = None
+        self.connection.busy = False
+        if self._server.acceptor is not None:
+            self._server.acceptor.used(self.connection)
+        return extra <= 0
+
+    def _stop_waiting(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _await_head(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(self._server.limits.head, self._too_late)
+
+    def _too_late(self) -> None:
+        self._timer = None
+        transport = self.connection.transport
+        CLOSED.labels("head").inc()
+        if isinstance(transport, asyncio.Transport):
+            transport.write(b"HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Length: 0\r\n\r\n")
+            transport.close()
 
 
 def _refusal(status: int, reason: str, headers: Mapping[str, str] | None = None) -> web.Response:

@@ -8,6 +8,7 @@ import logging
 from typing import Protocol
 
 from pkg.client.errors import ApiError, ConfigError
+from pkg.config.probe import NotReached
 from pkg.webhook.certificates import CertificateError
 from pkg.webhook.registration import Registrar
 
@@ -25,8 +26,8 @@ class Certificates(Protocol):
         """PEM of the CAs to trust; None when somebody else tells the API server."""
 
     @property
-    def loaded(self) -> bool:
-        """Whether the listener has a certificate."""
+    def expires(self) -> float | None:
+        """When the certificate that the listener has ends, seconds since 1970; None without one."""
 
     async def refresh(self) -> None:
         """Find out what is current, renew what is due."""
@@ -51,16 +52,28 @@ class Upkeep:
         self._certificates = certificates
         self._registrar = registrar
         self._poll = poll
+        self.not_registered = "the caches have not synced yet"
+        """Why the webhooks are not registered; "" once they are."""
 
     async def load(self) -> None:
         """Get a certificate. Raises ApiError, ConfigError, CertificateError: without it nothing can be served."""
         await self._certificates.refresh()
 
     async def register(self) -> None:
-        """Tell the API server; not before there is something that answers. Raises ApiError."""
+        """Tell the API server; not before there is something that answers. What fails stands in `not_registered`, but
+        an API server that is away for a moment says nothing about webhooks that are registered."""
         bundle = self._certificates.bundle
-        if self._registrar is not None:
-            await self._registrar.ensure(bundle)
+        try:
+            if self._registrar is not None:
+                await self._registrar.ensure(bundle)
+        except NotReached as exc:
+            self.not_registered = str(exc)
+            return
+        except ApiError as exc:
+            log.warning("webhook registration: %s", exc)
+            self.not_registered = self.not_registered and str(exc)
+            return
+        self.not_registered = ""
         self._certificates.told(bundle)
 
     async def run(self) -> None:

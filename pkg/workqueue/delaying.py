@@ -7,7 +7,7 @@ import heapq
 from collections.abc import Callable
 from typing import NamedTuple
 
-from pkg.workqueue.queue import DEFAULT_PRIORITY, K, Queue, loop_time
+from pkg.workqueue.queue import DEFAULT_PRIORITY, LEFTOVERS, K, Queue, loop_time
 
 
 class _Due(NamedTuple):
@@ -26,7 +26,8 @@ class DelayingQueue(Queue[K]):
         self._due: dict[K, _Due] = {}
         # Invariant: the delayed items, each with the earliest moment that was asked for.
         self._due_heap: list[tuple[_Due, K]] = []
-        # Invariant: holds every entry of `_due`. Others are leftovers of later moments and skipped.
+        # Invariant: holds every entry of `_due`. Others are leftovers of other moments and skipped; there are never
+        # many more of them than items.
         self._timer: asyncio.TimerHandle | None = None
         # Invariant: set for the first entry of `_due_heap`; None while that is empty. One timer for all, because
         # the loop's own heap does not keep the order of timers of the same moment.
@@ -36,11 +37,29 @@ class DelayingQueue(Queue[K]):
         """How many items wait for their time."""
         return len(self._due)
 
+    def add_not_before(self, item: K, seconds: float, priority: int = DEFAULT_PRIORITY) -> None:
+        """Add an item in `seconds`, and hand it out no sooner, whoever adds it meanwhile: a server's Retry-After.
+
+        What was added before is put off as well. Ignored once the queue is shutting down. Needs the running loop.
+        """
+        if self._shutting_down:
+            return
+        self._waiting.pop(item, None)
+        known = self._due.get(item)
+        when = asyncio.get_running_loop().time() + seconds
+        if known is not None:
+            priority = max(priority, known.priority)
+            when = max(when, known.when) if item in self._held else when
+        priority = max(priority, self._dirty.pop(item, priority))
+        self._metrics.retry()
+        self._held.add(item)
+        self._put_off(item, _Due(when, next(self._sequence), priority))
+
     def add_after(self, item: K, seconds: float, priority: int = DEFAULT_PRIORITY) -> None:
         """Add an item in `seconds`, at once if that is not positive. Ignored once the queue is shutting down.
 
         Asked for twice, the earlier moment and the higher priority win. An `add` meanwhile does not stop the
-        timer. Needs the running loop.
+        timer. An item of `add_not_before` keeps its moment. Needs the running loop.
         """
         if self._shutting_down:
             return
@@ -51,19 +70,31 @@ class DelayingQueue(Queue[K]):
         when = asyncio.get_running_loop().time() + seconds
         known = self._due.get(item)
         if known is not None:
-            when, priority = min(when, known.when), max(priority, known.priority)
+            when = known.when if item in self._held else min(when, known.when)
+            priority = max(priority, known.priority)
             if (when, priority) == (known.when, known.priority):
                 return
-        due = _Due(when, next(self._sequence), priority)
-        self._due[item] = due
-        heapq.heappush(self._due_heap, (due, item))
-        self._set_timer()
+        self._put_off(item, _Due(when, next(self._sequence), priority))
 
     def shut_down(self) -> None:
-        """As Queue's; what is still delayed is dropped."""
+        """As Queue's; what is still delayed is dropped, as by client-go."""
         super().shut_down()
         self._due.clear()
         self._due_heap.clear()
+        self._held.clear()
+        self._set_timer()
+
+    def _raise_held(self, item: K, priority: int) -> None:
+        due = self._due[item]
+        if priority > due.priority:
+            self._put_off(item, due._replace(priority=priority))
+
+    def _put_off(self, item: K, due: _Due) -> None:
+        self._due[item] = due
+        heapq.heappush(self._due_heap, (due, item))
+        if len(self._due_heap) > 2 * len(self._due) + LEFTOVERS:
+            self._due_heap = [(entry, key) for key, entry in self._due.items()]
+            heapq.heapify(self._due_heap)
         self._set_timer()
 
     def _set_timer(self) -> None:
@@ -84,5 +115,6 @@ class DelayingQueue(Queue[K]):
             due, item = heapq.heappop(self._due_heap)
             if self._due.get(item) == due:
                 del self._due[item]
+                self._held.discard(item)
                 self.add(item, due.priority)
         self._set_timer()

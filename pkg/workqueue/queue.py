@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import heapq
 import itertools
 import time
@@ -17,6 +18,9 @@ K = TypeVar("K", bound=Hashable)
 DEFAULT_PRIORITY = 0
 LOW_PRIORITY = -100
 """Of the first listing and of resyncs: live events overtake them (controller-runtime's LowPriority)."""
+
+LEFTOVERS = 64
+"""Entries of a heap that are no longer valid, beyond as many as there are items: then it is built anew."""
 
 
 class ShutDown(Exception):
@@ -45,8 +49,11 @@ class Queue(Generic[K]):
         # Invariant: the items that a worker has, with the priority they were handed out with.
         self._waiting: dict[K, int] = {}
         # Invariant: item -> sequence number of its one valid heap entry. Entries with another number are
-        # leftovers of a lower priority and skipped: moving an item inside a heap would cost O(n).
+        # leftovers of a lower priority and skipped: moving an item inside a heap would cost O(n). There are never
+        # many more leftovers than items.
         self._heap: list[tuple[int, int, K]] = []
+        self._held: set[K] = set()
+        # Invariant: the items that no `add` may bring before their time; a delaying queue has some.
         self._sequence = itertools.count()
         self._getters: deque[asyncio.Future[None]] = deque()
         self._drainers: deque[asyncio.Future[None]] = deque()
@@ -76,14 +83,19 @@ class Queue(Generic[K]):
         """
         if self._shutting_down:
             return
-        known = self._dirty.get(item)
-        if known is not None and known >= priority:
+        if self._held and item in self._held:
+            self._raise_held(item, priority)
             return
+        known = self._dirty.get(item)
         if known is None:
             self._metrics.add(item)
+        elif known >= priority:
+            return
         self._dirty[item] = priority
         if item not in self._processing:
             self._push(item, priority)
+            if known is not None:
+                self._drop_leftovers()
 
     async def get(self) -> K:
         """Wait for an item and take it; the caller must call `done` with it.
@@ -134,6 +146,15 @@ class Queue(Generic[K]):
         heapq.heappush(self._heap, (-priority, number, item))
         _wake_one(self._getters)
 
+    def _drop_leftovers(self) -> None:
+        if len(self._heap) > 2 * len(self._waiting) + LEFTOVERS:
+            self._heap = [entry for entry in self._heap if self._waiting.get(entry[2]) == entry[1]]
+            heapq.heapify(self._heap)
+
+    def _raise_held(self, item: K, priority: int) -> None:
+        """Note the higher priority of an item that is held."""
+        raise NotImplementedError
+
     def _pop(self) -> K:
         while True:
             _, number, item = heapq.heappop(self._heap)
@@ -148,7 +169,9 @@ class Queue(Generic[K]):
             await getter
         except asyncio.CancelledError:
             if getter.cancelled():
-                self._getters.remove(getter)
+                # Not there any more if an `add` or `shut_down` of the same turn came across it and went on to the next.
+                with contextlib.suppress(ValueError):
+                    self._getters.remove(getter)
             else:
                 # Woken and cancelled in the same turn: pass the call on, or an item sleeps beside a worker.
                 _wake_one(self._getters)

@@ -88,7 +88,9 @@ async def _measuring(kubeconfig: Path, namespaces: list[str]) -> AsyncIterator[t
         for name in namespaces:
             await quotas.wait_until_taken_over(name)
         yield client, quotas
-        await in_parallel(partial(client.resource(registry.NAMESPACES).delete, name) for name in namespaces)
+        await in_parallel(
+            partial(client.resource(registry.NAMESPACES).delete, name=name) for name in namespaces
+        )
 
 
 @asynccontextmanager

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pkg.api import registry
+from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINE_INSTANCES
 from pkg.client.client import Client
 from pkg.util import constants
 
@@ -64,25 +65,27 @@ async def namespace_with_quota(client: Client, name: str) -> None:
             "metadata": {"name": "default-bench", "labels": {constants.LABEL_DEFAULT_RESOURCE_QUOTA: "true"}},
             "spec": {"hard": {"limits.cpu": "3", "limits.memory": "5000Mi"}},
         },
-        name,
+        namespace=name,
     )
 
 
 async def migration(client: Client, namespace: str, vm: str) -> None:
     """A VMI and a migration of it that nobody has looked at yet, both named like the VM."""
-    await client.resource(registry.VIRTUAL_MACHINE_INSTANCES).create(vmi(namespace, vm), namespace)
-    await client.resource(registry.VIRTUAL_MACHINE_INSTANCE_MIGRATIONS).create(
+    await client.resource(VIRTUAL_MACHINE_INSTANCES).create(vmi(namespace, vm), namespace=namespace)
+    await client.resource(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS).create(
         {
             "apiVersion": "kubevirt.io/v1",
             "kind": "VirtualMachineInstanceMigration",
             "metadata": {"name": vm},
             "spec": {"vmiName": vm},
         },
-        namespace,
+        namespace=namespace,
     )
 
 
 async def set_phase(client: Client, namespace: str, name: str, phase: str) -> None:
     """What virt-controller writes when a migration gets on."""
-    migrations = client.resource(registry.VIRTUAL_MACHINE_INSTANCE_MIGRATIONS)
-    await migrations.merge_patch(name, {"status": {"phase": phase}}, namespace, subresource="status")
+    migrations = client.resource(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS)
+    await migrations.merge_patch(
+        {"status": {"phase": phase}}, name=name, namespace=namespace, subresource="status"
+    )

@@ -14,7 +14,7 @@ from pkg.client.client import Client
 from pkg.util import constants
 from pkg.util.constants import LIMITS_MEMORY
 from pkg.util.quantity import ZERO, Quantity
-from pkg.util.resourcequota.calculator import quantity_of
+from pkg.util.resourcequota.base import quantity_of
 
 TIMEOUT = 60.0
 

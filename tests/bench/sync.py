@@ -9,7 +9,7 @@ import time
 from functools import partial
 from pathlib import Path
 
-from pkg.api import registry
+from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCES
 from pkg.cache import SharedIndexInformer
 from pkg.client.client import Client
 from pkg.client.config import load_config
@@ -24,11 +24,13 @@ RUNS = 3
 async def sync(kubeconfig: Path) -> list[Row]:
     """The median of three processes; the objects are made first and removed afterwards."""
     async with Client(load_config(str(kubeconfig))) as client:
-        vmis = client.resource(registry.VIRTUAL_MACHINE_INSTANCES)
+        vmis = client.resource(VIRTUAL_MACHINE_INSTANCES)
         bodies = [vmi("default", f"bench-{number:05}", SIZE) for number in range(VMIS)]
-        await in_parallel(partial(vmis.create, body, "default") for body in bodies)
+        await in_parallel(partial(vmis.create, body, namespace="default") for body in bodies)
         runs = [await _in_a_process(kubeconfig) for _ in range(RUNS)]
-        await in_parallel(partial(vmis.delete, body["metadata"]["name"], "default") for body in bodies)
+        await in_parallel(
+            partial(vmis.delete, name=body["metadata"]["name"], namespace="default") for body in bodies
+        )
 
     def median(key: str) -> float:
         return percentile([run[key] for run in runs], 0.5)
@@ -52,7 +54,7 @@ async def _in_a_process(kubeconfig: Path) -> dict[str, float]:
 async def _measure(kubeconfig: str) -> dict[str, float]:
     async with Client(load_config(kubeconfig)) as client:
         await client.transport.request("GET", "/version")  # the connection is not what is measured
-        informer = SharedIndexInformer(client.resource(registry.VIRTUAL_MACHINE_INSTANCES))
+        informer = SharedIndexInformer(client.resource(VIRTUAL_MACHINE_INSTANCES))
         seconds, cpu = time.perf_counter(), time.process_time()
         informer.start()
         await informer.wait_for_sync(60)

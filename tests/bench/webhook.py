@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from pkg.api import registry
+from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINE_INSTANCES
 from pkg.client.client import Client
 from pkg.client.config import load_config
 from pkg.client.errors import NotFound
@@ -58,8 +59,8 @@ async def webhook(kubeconfig: Path) -> list[Row]:
         finally:
             process.send_signal(signal.SIGTERM)
             await process.wait()
-            await client.resource(registry.NAMESPACES).delete(NAMESPACE)
-            await client.resource(registry.SECRETS).delete(SECRET, "default")
+            await client.resource(registry.NAMESPACES).delete(name=NAMESPACE)
+            await client.resource(registry.SECRETS).delete(name=SECRET, namespace="default")
     return [
         Row("admission decisions on one core", rate, "/s", 1500, at_least=True),
         Row("… CPU each", cpu * 1000, "ms"),
@@ -151,21 +152,23 @@ async def _migrating_namespace(client: Client) -> None:
     entry = {constants.ANNOTATION_MIGRATING_NAME_PREFIX + "vm1": _ENTRY}
     quota = _quota(_HARD, entry)
     del quota["metadata"]["uid"], quota["metadata"]["managedFields"], quota["status"]
-    await client.resource(registry.RESOURCE_QUOTAS).create(quota, NAMESPACE)
-    instances = client.resource(registry.VIRTUAL_MACHINE_INSTANCES)
+    await client.resource(registry.RESOURCE_QUOTAS).create(quota, namespace=NAMESPACE)
+    instances = client.resource(VIRTUAL_MACHINE_INSTANCES)
     machine = vmi(NAMESPACE, "vm1")
     await instances.create(
-        {"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance", **machine}, NAMESPACE
+        {"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance", **machine}, namespace=NAMESPACE
     )
-    migrations = client.resource(registry.VIRTUAL_MACHINE_INSTANCE_MIGRATIONS)
+    migrations = client.resource(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS)
     body = {
         "apiVersion": "kubevirt.io/v1",
         "kind": "VirtualMachineInstanceMigration",
         "metadata": {"name": "m1"},
         "spec": {"vmiName": "vm1"},
     }
-    await migrations.create(body, NAMESPACE)
-    await migrations.merge_patch("m1", {"status": {"phase": "Running"}}, NAMESPACE, subresource="status")
+    await migrations.create(body, namespace=NAMESPACE)
+    await migrations.merge_patch(
+        {"status": {"phase": "Running"}}, name="m1", namespace=NAMESPACE, subresource="status"
+    )
 
 
 async def _start(kubeconfig: Path, port: int, health: int) -> asyncio.subprocess.Process:
@@ -195,7 +198,7 @@ async def _start(kubeconfig: Path, port: int, health: int) -> asyncio.subprocess
 async def _trusting(client: Client) -> ssl.SSLContext:
     for _ in range(100):
         try:
-            secret = await client.resource(registry.SECRETS).get(SECRET, "default")
+            secret = await client.resource(registry.SECRETS).get(name=SECRET, namespace="default")
             break
         except NotFound:
             await asyncio.sleep(0.1)

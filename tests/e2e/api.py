@@ -49,7 +49,7 @@ class Api:
         return Api(self.kubeconfig, user=user, groups=groups)
 
     def get(self, path: str, **query: str) -> Raw:
-        return self._send("GET", path + (f"?{urlencode(query)}" if query else ""))
+        return self.send("GET", path + (f"?{urlencode(query)}" if query else ""))
 
     def find(self, path: str) -> Raw | None:
         """None when there is no such object."""
@@ -65,19 +65,19 @@ class Api:
         return found
 
     def create(self, path: str, body: Mapping[str, Any]) -> Raw:
-        return self._send("POST", path, body)
+        return self.send("POST", path, body)
 
     def patch(self, path: str, patch: Mapping[str, Any]) -> Raw:
         """A JSON merge patch: null removes a key."""
-        return self._send("PATCH", path, patch, MERGE_PATCH)
+        return self.send("PATCH", path, patch, MERGE_PATCH)
 
     def replace(self, path: str, body: Mapping[str, Any]) -> Raw:
-        return self._send("PUT", path, body)
+        return self.send("PUT", path, body)
 
     def delete(self, path: str, **query: str) -> None:
         """Nothing happens when it is gone already."""
         try:
-            self._send("DELETE", path + (f"?{urlencode(query)}" if query else ""))
+            self.send("DELETE", path + (f"?{urlencode(query)}" if query else ""))
         except ApiFailure as failure:
             if failure.status != 404:
                 raise
@@ -89,16 +89,17 @@ class Api:
     def connection(self, timeout: float | None = 20.0) -> http.client.HTTPSConnection:
         return http.client.HTTPSConnection(self.address, timeout=timeout, context=self._tls)
 
-    def _send(
+    def send(
         self, method: str, path: str, body: Mapping[str, Any] | None = None, content: str = "application/json"
     ) -> Raw:
+        """One request, repeated once after a broken connection unless it is a POST."""
         data = None if body is None else json.dumps(body).encode()
         for attempt in (1, 2):
             try:
                 return self._once(method, path, data, content)
-            except (ConnectionError, http.client.HTTPException):
-                self._local.connection = None
-                if attempt == 2 or method == "POST":
+            except (OSError, http.client.HTTPException) as failed:
+                self._local.connection = None  # it may be in the middle of an answer
+                if attempt == 2 or method == "POST" or isinstance(failed, TimeoutError):
                     raise
         raise AssertionError("unreachable")
 

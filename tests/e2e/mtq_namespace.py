@@ -12,15 +12,16 @@ from typing import Any
 from pkg.api import registry
 from pkg.api.admissionregistration import ValidatingWebhookConfiguration
 from pkg.api.core import Event, ResourceQuota
+from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINE_INSTANCES
 from pkg.api.meta import condition_is_true
-from pkg.api.mtq import VirtualMachineMigrationResourceQuota
+from pkg.api.mtq import VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS, VirtualMachineMigrationResourceQuota
 from pkg.client.errors import NotFound
 from pkg.util.constants import CONDITION_REJECTED_BY_RESOURCE_QUOTA
 from pkg.util.managedtenantquota.lock import lock_name, locked_namespace
 from pkg.util.quantity import Quantity
 from tests.e2e.webhook.world import World, until
 
-BUDGETS = registry.VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS
+BUDGETS = VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS
 LOCKS = registry.VALIDATING_WEBHOOK_CONFIGURATIONS
 ENOUGH = {"limits.cpu": "2", "limits.memory": "2Gi", "requests.memory": "2Gi", "pods": "4"}
 SMALL = {"cpu": "500m", "memory": "64Mi"}
@@ -37,7 +38,7 @@ class Namespace:
     async def quota(self, hard: Mapping[str, str], name: str = "quota", **spec: Any) -> None:
         body = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": name}}
         body["spec"] = {"hard": dict(hard), **spec}
-        await self.world.client.resource(registry.RESOURCE_QUOTAS).create(body, self.name)
+        await self.world.client.resource(registry.RESOURCE_QUOTAS).create(body, namespace=self.name)
         await until(lambda: self._counts(name), f"{name} to count")
 
     async def budget(self, additional: Mapping[str, str] | None = None, name: str = "budget") -> None:
@@ -47,7 +48,7 @@ class Namespace:
             "metadata": {"name": name},
             "spec": {"additionalMigrationResources": dict(ENOUGH if additional is None else additional)},
         }
-        await self.world.client.resource(BUDGETS).create(body, self.name)
+        await self.world.client.resource(BUDGETS).create(body, namespace=self.name)
 
     async def machine(self, name: str = "vm1", **more: Any) -> None:
         await self.world.machine(self.name, name, **{**SMALL, **more})
@@ -62,7 +63,7 @@ class Namespace:
             "metadata": {"name": name},
             "spec": {"domain": domain, **spec},
         }
-        await self.world.client.resource(registry.VIRTUAL_MACHINE_INSTANCES).create(body, self.name)
+        await self.world.client.resource(VIRTUAL_MACHINE_INSTANCES).create(body, namespace=self.name)
 
     async def fill(self, quota: str = "quota", **left: str) -> dict[str, str]:
         """Lower a quota to what is used; `left`: and a bit. Its spec.hard."""
@@ -72,22 +73,22 @@ class Namespace:
         zero = Quantity.parse("0")
         hard = {name: str(Quantity.parse(used) + spare.get(name, zero)) for name, used in found.used.items()}
         quotas = self.world.client.resource(registry.RESOURCE_QUOTAS)
-        await quotas.merge_patch(quota, {"spec": {"hard": hard}}, self.name)
+        await quotas.merge_patch({"spec": {"hard": hard}}, name=quota, namespace=self.name)
         await until(lambda: self._counts(quota), f"{quota} to be enforced")
         return hard
 
     async def get(self, quota: str = "quota") -> ResourceQuota:
-        return await self.world.client.resource(registry.RESOURCE_QUOTAS).get(quota, self.name)
+        return await self.world.client.resource(registry.RESOURCE_QUOTAS).get(name=quota, namespace=self.name)
 
     async def hard(self, quota: str = "quota") -> dict[str, Quantity]:
         return parsed((await self.get(quota)).hard)
 
     async def get_budget(self, name: str = "budget") -> VirtualMachineMigrationResourceQuota:
-        return await self.world.client.resource(BUDGETS).get(name, self.name)
+        return await self.world.client.resource(BUDGETS).get(name=name, namespace=self.name)
 
     async def lock(self) -> ValidatingWebhookConfiguration | None:
         try:
-            return await self.world.client.resource(LOCKS).get(lock_name(self.name))
+            return await self.world.client.resource(LOCKS).get(name=lock_name(self.name))
         except NotFound:
             return None
 
@@ -98,8 +99,8 @@ class Namespace:
         """Until quota has refused the target pod."""
 
         async def marked() -> bool:
-            migrations = self.world.client.resource(registry.VIRTUAL_MACHINE_INSTANCE_MIGRATIONS)
-            found = await migrations.get(migration, self.name)
+            migrations = self.world.client.resource(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS)
+            found = await migrations.get(name=migration, namespace=self.name)
             return condition_is_true(found.status.conditions, CONDITION_REJECTED_BY_RESOURCE_QUOTA)
 
         await until(marked, f"{migration} to be refused")
@@ -109,20 +110,20 @@ class Namespace:
             await self.world.until_phase(self.name, migration, "Succeeded", seconds=seconds)
 
     async def at_rest(self, originals: Mapping[str, Mapping[str, str]], seconds: float = 15.0) -> None:
-        """Until the quotas are as they were, the status is empty and the lock is gone."""
+        """Until the quotas are as they were, the status holds no originals and the lock is gone."""
 
         async def resting() -> bool:
             status = (await self.get_budget()).status
             if await self.lock() is not None or status.original_blocking_resource_quotas:
                 return False
-            if status.migrations_to_blocking_resource_quotas or status.additional_migration_resources:
+            if status.migrations_to_blocking_resource_quotas:
                 return False
             return all([await self.hard(name) == parsed(hard) for name, hard in originals.items()])
 
         await until(resting, f"{self.name} to rest", seconds=seconds)
 
     async def events(self, reason: str, kind: str = "") -> list[Event]:
-        found, _ = await self.world.client.resource(registry.EVENTS).list(
+        found = await self.world.client.resource(registry.EVENTS).list(
             self.name, field_selector=f"reason={reason}"
         )
         return [event for event in found if kind in ("", event.involved_object.kind)]
@@ -180,7 +181,7 @@ async def watched(namespace: Namespace) -> AsyncIterator[Seen]:
 
 async def _watch_locks(namespace: Namespace, seen: Seen, ready: asyncio.Event) -> None:
     locks = namespace.world.client.resource(LOCKS)
-    _, version = await locks.list()
+    version = (await locks.list()).resource_version
     async with locks.watch(resource_version=version) as events:
         ready.set()
         async for event in events:
@@ -195,7 +196,8 @@ async def _watch_locks(namespace: Namespace, seen: Seen, ready: asyncio.Event) -
 
 async def _watch_quotas(namespace: Namespace, seen: Seen, ready: asyncio.Event) -> None:
     quotas = namespace.world.client.resource(registry.RESOURCE_QUOTAS)
-    found, version = await quotas.list(namespace.name)
+    found = await quotas.list(namespace.name)
+    version = found.resource_version
     seen.raised += [(quota.name, parsed(quota.hard), False) for quota in found]
     async with quotas.watch(namespace.name, resource_version=version) as events:
         ready.set()

@@ -10,9 +10,9 @@ from typing import Any
 from pkg.client.client import Client
 from pkg.client.config import load_config
 from pkg.client.transport import Transport
+from pkg.config.management import Management
 from pkg.controller.options import Options
 from pkg.controller.registry import register_all
-from pkg.generic.factory import Management
 from pkg.testcluster.cluster import Cluster
 
 _OF_THE_SEQUENCE = (

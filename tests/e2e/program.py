@@ -11,15 +11,22 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Mapping
 from pathlib import Path
 
 COMMAND = [sys.executable, "-c", "from pkg.cmd.main import main; main()"]
 ROOT = Path(__file__).parents[2]
 
 
+def of_a_soak(whole: int) -> int:
+    """A fifth of a soak's repetitions; all of them in `make soak`."""
+    return whole if os.environ.get("HEADROOM_SOAK") else whole // 5
+
+
 def environment() -> dict[str, str]:
-    """This one, without what would change how headroom finds its cluster."""
-    kept = {name: text for name, text in os.environ.items() if not name.startswith(("HEADROOM_", "KUBE"))}
+    """This one, without what would change how headroom finds its cluster or make it compile its sources again."""
+    left_out = ("HEADROOM_", "KUBE", "PYTHONDONTWRITEBYTECODE")
+    kept = {name: text for name, text in os.environ.items() if not name.startswith(left_out)}
     return kept | {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
 
 
@@ -47,7 +54,9 @@ def free_port() -> int:
 class Program:
     """`headroom <arguments>` that runs until it is told to stop; what it logs goes to `log`."""
 
-    def __init__(self, log: Path, *arguments: str, port: int = 0) -> None:
+    def __init__(
+        self, log: Path, *arguments: str, port: int = 0, env: Mapping[str, str] | None = None
+    ) -> None:
         self.log = log
         self.port = port or free_port()
         with log.open("ab") as out:
@@ -56,7 +65,7 @@ class Program:
                 stdout=out,
                 stderr=out,
                 stdin=subprocess.DEVNULL,
-                env=environment(),
+                env=environment() | dict(env or {}),
                 cwd=ROOT,
             )
 

@@ -10,6 +10,7 @@ import pytest
 
 from pkg.api import registry
 from pkg.api.core import Event
+from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINES
 from pkg.client.errors import ApiError, Forbidden
 from pkg.testcluster.cluster import Cluster
 from pkg.util import constants
@@ -71,7 +72,7 @@ async def test_a_quota_annotation_is_held_against_what_is_used_and_what_migrates
     assert said == f"namespace {namespace} has migrating VMs, can't change resource quotas"
     # Another annotation, or taking this one away, is nobody's business.
     patch = {"metadata": {"annotations": {"of/alice": "here"}}}
-    await alice.resource(registry.NAMESPACES).merge_patch(namespace, patch)
+    await alice.resource(registry.NAMESPACES).merge_patch(patch, name=namespace)
 
 
 async def test_a_namespace_without_a_default_quota_takes_any_annotation(there: World) -> None:
@@ -110,17 +111,21 @@ async def test_a_quota_is_not_deleted_under_a_migration_but_goes_with_its_namesp
     alice = there.by("alice")
     migration = await there.migrating(namespace)
     quota = await there.quota(namespace)
-    said = await refused(alice.resource(registry.RESOURCE_QUOTAS).delete(quota.name, namespace))
+    said = await refused(
+        alice.resource(registry.RESOURCE_QUOTAS).delete(name=quota.name, namespace=namespace)
+    )
     assert "it can be deleted when they are done" in said
     assert await there.phase(namespace, migration) == "Running"
-    await there.client.resource(registry.NAMESPACES).delete(namespace)
+    await there.client.resource(registry.NAMESPACES).delete(name=namespace)
 
     async def gone() -> bool:
-        return not (await there.client.resource(registry.RESOURCE_QUOTAS).list(namespace))[0]
+        return not (await there.client.resource(registry.RESOURCE_QUOTAS).list(namespace))
 
     await until(gone, "the end of the quota", seconds=40)
     empty = await there.namespace()
-    await alice.resource(registry.RESOURCE_QUOTAS).delete((await there.quota(empty)).name, empty)
+    await alice.resource(registry.RESOURCE_QUOTAS).delete(
+        name=(await there.quota(empty)).name, namespace=empty
+    )
 
 
 async def test_entries_that_a_person_removes_or_garbles_are_repaired_at_once(there: World) -> None:
@@ -131,7 +136,7 @@ async def test_entries_that_a_person_removes_or_garbles_are_repaired_at_once(the
     key = "harvesterhci.io/migrating-vm1"
     for value in (None, "garbage"):
         patch = {"metadata": {"annotations": {key: value}}}
-        await alice.merge_patch(before.name, patch, namespace)
+        await alice.merge_patch(patch, name=before.name, namespace=namespace)
 
         async def repaired() -> bool:
             now = await there.quota(namespace)
@@ -153,9 +158,13 @@ async def test_storage_that_the_namespace_has_not_got_is_refused(there: World) -
     )
     assert await refused(create) == "storage insufficient resources due to resource quota"
     await there.create_machine(namespace, annotations=claims("60Gi", "40Gi"), client=alice, strategy="Halted")
-    machines = alice.resource(registry.VIRTUAL_MACHINES)
-    await machines.merge_patch("vm1", {"metadata": {"annotations": claims("200Gi")}}, namespace)
-    grown = machines.merge_patch("vm1", {"metadata": {"annotations": claims("301Gi")}}, namespace)
+    machines = alice.resource(VIRTUAL_MACHINES)
+    await machines.merge_patch(
+        {"metadata": {"annotations": claims("200Gi")}}, name="vm1", namespace=namespace
+    )
+    grown = machines.merge_patch(
+        {"metadata": {"annotations": claims("301Gi")}}, name="vm1", namespace=namespace
+    )
     assert await refused(grown) == "storage insufficient resources due to resource quota"
 
 
@@ -182,7 +191,9 @@ async def test_added_room_is_for_the_migration_and_the_base_for_everybody(there:
     # A pod does not grow into it either.
     resize = {"spec": {"containers": [{"name": "main", "resources": {"limits": {"cpu": "2"}}}]}}
     with pytest.raises(ApiError):
-        await tenant.resource(registry.PODS).merge_patch(first.name, resize, namespace, subresource="resize")
+        await tenant.resource(registry.PODS).merge_patch(
+            resize, name=first.name, namespace=namespace, subresource="resize"
+        )
     await there.until_phase(namespace, migration, "Succeeded")
     await until(lambda: has_hard(there, namespace, BASE), "the room's end")
 
@@ -205,15 +216,15 @@ async def test_elsewhere_no_pod_is_looked_at(there: World, running: Headroom) ->
 async def test_a_vm_that_cannot_start_is_told_so_and_the_reason_goes_when_it_runs(there: World) -> None:
     namespace = await there.namespace()
     await there.create_machine(namespace, cpu="3")  # 3 CPU fit, with the console log's 15m they do not
-    machines = there.client.resource(registry.VIRTUAL_MACHINES)
+    machines = there.client.resource(VIRTUAL_MACHINES)
     reason = constants.ANNOTATION_INSUFFICIENT_RESOURCE_QUOTA
 
     async def halted() -> bool:
-        machine = await machines.get("vm1", namespace)
+        machine = await machines.get(name="vm1", namespace=namespace)
         return machine.spec.run_strategy == "Halted" and reason in machine.annotations
 
     await until(halted, "the VM to be halted")
-    machine = await machines.get("vm1", namespace)
+    machine = await machines.get(name="vm1", namespace=namespace)
     assert machine.annotations[reason] == "cpu insufficient resources due to resource quota"
 
     async def told() -> list[str]:
@@ -224,10 +235,10 @@ async def test_a_vm_that_cannot_start_is_told_so_and_the_reason_goes_when_it_run
     assert said == ["Set runStrategy to Halted: cpu insufficient resources due to resource quota"]
     await there.annotate(namespace, quota_text({**LIMITS, "limitsCpu": "4"}))
     await until(lambda: has_hard(there, namespace, {**BASE, "limits.cpu": "4"}), "the larger quota")
-    await machines.merge_patch("vm1", {"spec": {"runStrategy": "Always"}}, namespace)
+    await machines.merge_patch({"spec": {"runStrategy": "Always"}}, name="vm1", namespace=namespace)
 
     async def cleared() -> bool:
-        machine = await machines.get("vm1", namespace)
+        machine = await machines.get(name="vm1", namespace=namespace)
         return machine.status.printable_status == "Running" and reason not in machine.annotations
 
     await until(cleared, "the reason to go")
@@ -238,10 +249,10 @@ async def test_a_vm_that_only_waits_for_a_migration_to_end_is_not_halted(there: 
     migration = await there.migrating(namespace)
     # 2015m are left without the migration; with it the quota's used is above the base.
     await there.create_machine(namespace, "vm2")
-    machines = there.client.resource(registry.VIRTUAL_MACHINES)
+    machines = there.client.resource(VIRTUAL_MACHINES)
 
     async def runs() -> bool:
-        machine = await machines.get("vm2", namespace)
+        machine = await machines.get(name="vm2", namespace=namespace)
         assert machine.spec.run_strategy != "Halted", machine.annotations
         return machine.status.printable_status == "Running"
 
@@ -256,9 +267,10 @@ async def has_hard(there: World, namespace: str, hard: object) -> bool:
 
 
 async def migration_of(there: World, namespace: str, name: str) -> object:
-    return await there.client.resource(registry.VIRTUAL_MACHINE_INSTANCE_MIGRATIONS).get(name, namespace)
+    return await there.client.resource(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS).get(
+        name=name, namespace=namespace
+    )
 
 
 async def events_of(there: World, namespace: str) -> list[Event]:
-    events, _ = await there.client.resource(registry.EVENTS).list(namespace)
-    return events
+    return await there.client.resource(registry.EVENTS).list(namespace)

@@ -12,15 +12,16 @@ import pytest
 
 from pkg.testcluster import processes
 from pkg.testcluster.cluster import Cluster
+from tests.e2e.program import of_a_soak
 from tests.e2e.webhook.processes import headroom
 from tests.e2e.webhook.witness import Witness, summary, witnesses
 from tests.e2e.webhook.world import World, world
 
 pytestmark = pytest.mark.cluster
 
-RESTARTS = 500
-MIGRATIONS = 30
-SECONDS = 75.0
+RESTARTS = of_a_soak(500)
+MIGRATIONS = of_a_soak(30)
+SECONDS = 240.0
 BASE = {"limitsCpu": "4030m", "limitsMemory": "9400Mi"}
 """Two VMs of 2015m fill it: every target needs room."""
 HARD = {"limits.cpu": "4030m", "limits.memory": "9400Mi"}

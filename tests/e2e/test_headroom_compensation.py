@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 
 import pytest
@@ -34,14 +33,6 @@ LOWERED = {
     "requests.memory": "6600M",
     "pods": "1",
 }
-MISSING = {
-    "limits.cpu": "30m",
-    "limits.memory": "94928626",
-    "requests.cpu": "10m",
-    "requests.memory": "80218994",
-    "pods": "1",
-}
-"""Two VMs of 2015m / 4797464313 and 130m / 3340109497 use that much more."""
 HARVESTER = ("--estimate", "harvester")
 
 
@@ -159,8 +150,8 @@ def test_the_exact_estimate_compensates_as_well_and_several_vms_at_once(on: Stag
         assert most <= by_value({"all": "45459690504"})["all"]
 
 
-def test_what_is_missing_is_made_up_for_in_every_resource(on: Stage, grown: Grown) -> None:
-    """Somebody has lowered the limits below what two VMs use already."""
+def test_what_is_missing_for_another_reason_is_not_made_up_for(on: Stage, grown: Grown) -> None:
+    """The limits were lowered below what two VMs use: that looks as if other pods had taken the room."""
     on.run("--no-compensate")
     on.ratio("1.5")
     scene = on.scene().start("vm1", "vm2")
@@ -169,10 +160,5 @@ def test_what_is_missing_is_made_up_for_in_every_resource(on: Stage, grown: Grow
     scene.stays_refused(migration)
     with scene.watch() as versions:
         on.run()
-        scene.wait_phase(migration, "Running")
-        eventually(lambda: COMPENSATION not in scene.annotations())
-        scene.hurry(migration)
-        scene.succeed(migration)
-        scene.settle(LOWERED)
-        (missing,) = [text for text in compensations(versions) if text is not None]
-        assert by_value(json.loads(missing)) == by_value(MISSING)
+        scene.stays_refused(migration)
+        assert compensations(versions) == [None]

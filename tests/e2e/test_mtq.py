@@ -85,7 +85,9 @@ async def test_a_budget_that_is_too_small_changes_nothing_and_says_so(namespace:
     assert (seen.locked, seen.since) == ([], None)
     # Tried again as soon as it changes.
     enough = {"additionalMigrationResources": {"limits.memory": "2Gi"}}
-    await namespace.world.client.resource(BUDGETS).merge_patch("budget", {"spec": enough}, namespace.name)
+    await namespace.world.client.resource(BUDGETS).merge_patch(
+        {"spec": enough}, name="budget", namespace=namespace.name
+    )
     await namespace.succeeded(migration)
     await namespace.at_rest({"quota": hard})
 
@@ -151,14 +153,16 @@ async def test_tenants_are_refused_during_the_lock_and_pass_after_it(
         labelled = {"labels": {constants.LABEL_MIGRATION_JOB_UID: "forged"}}
         await refused_by_the_lock(namespace.world.pod(name, alice, **labelled))
         patch = {"spec": {"hard": {"pods": "99"}}}
-        message = await refused_by_the_lock(quotas.merge_patch("quota", patch, name))
+        message = await refused_by_the_lock(quotas.merge_patch(patch, name="quota", namespace=name))
         assert "resource quotas can't be changed" in message
-        message = await refused_by_the_lock(quotas.delete("quota", name))
+        message = await refused_by_the_lock(quotas.delete(name="quota", namespace=name))
         assert "resource quotas can't be deleted" in message
         more = {"spec": {"additionalMigrationResources": {"pods": "99"}}}
-        await refused_by_the_lock(budgets.merge_patch("budget", more, name))
-        await refused_by_the_lock(budgets.merge_patch("budget", {"status": None}, name, subresource="status"))
-        await refused_by_the_lock(budgets.delete("budget", name))
+        await refused_by_the_lock(budgets.merge_patch(more, name="budget", namespace=name))
+        await refused_by_the_lock(
+            budgets.merge_patch({"status": None}, name="budget", namespace=name, subresource="status")
+        )
+        await refused_by_the_lock(budgets.delete(name="budget", namespace=name))
         with pytest.raises(Forbidden, match="locked by headroom"):
             await _create_budget(admin, name)
         # Everything else goes on: another namespace, another kind, the status of a quota.
@@ -169,8 +173,8 @@ async def test_tenants_are_refused_during_the_lock_and_pass_after_it(
     await namespace.at_rest({"quota": hard})
     await _until_there_is_room(namespace)
     await namespace.world.pod(name, alice)
-    await quotas.merge_patch("quota", patch, name)
-    await budgets.delete("budget", name)
+    await quotas.merge_patch(patch, name="quota", namespace=name)
+    await budgets.delete(name="budget", namespace=name)
     await pods.list(name)
 
 
@@ -185,7 +189,7 @@ async def _create_budget(client: Client, namespace: str) -> None:
         "metadata": {"name": "another"},
         "spec": {},
     }
-    await client.resource(BUDGETS).create(body, namespace)
+    await client.resource(BUDGETS).create(body, namespace=namespace)
 
 
 async def _until_there_is_room(namespace: Namespace) -> None:
@@ -243,7 +247,7 @@ async def test_two_budgets_are_an_error_and_nothing_is_touched(namespace: Namesp
         assert "(budget, other)" in event.message
     assert seen.versions("quota") == [parsed(hard)]
     assert (seen.locked, seen.since) == ([], None)
-    await namespace.world.client.resource(BUDGETS).delete("other", namespace.name)
+    await namespace.world.client.resource(BUDGETS).delete(name="other", namespace=namespace.name)
     await namespace.succeeded(migration)
     await namespace.at_rest({"quota": hard})
 
@@ -257,7 +261,7 @@ async def test_a_namespace_that_is_deleted_under_its_lock_goes(
     with frozen(cluster, "kubevirt"):
         await namespace.budget()
         await until(lambda: _is_raised(namespace, hard), "the raise")
-        await namespace.world.client.resource(registry.NAMESPACES).delete(namespace.name)
+        await namespace.world.client.resource(registry.NAMESPACES).delete(name=namespace.name)
 
         async def unlocked() -> bool:
             return await namespace.lock() is None
@@ -266,7 +270,7 @@ async def test_a_namespace_that_is_deleted_under_its_lock_goes(
 
     async def gone() -> bool:
         try:
-            await namespace.world.client.resource(registry.NAMESPACES).get(namespace.name)
+            await namespace.world.client.resource(registry.NAMESPACES).get(name=namespace.name)
         except NotFound:
             return True
         return False
@@ -279,7 +283,9 @@ async def test_what_another_installation_left_half_done_is_finished(namespace: N
     hard = await namespace.fill()
     client, name = namespace.world.client, namespace.name
     raised = {"limits.cpu": str(parsed(hard)["limits.cpu"] + parsed({"q": "2"})["q"])}
-    await client.resource(registry.RESOURCE_QUOTAS).merge_patch("quota", {"spec": {"hard": raised}}, name)
+    await client.resource(registry.RESOURCE_QUOTAS).merge_patch(
+        {"spec": {"hard": raised}}, name="quota", namespace=name
+    )
     await client.resource(LOCKS).create(_their_lock(name))
     await namespace.budget({"limits.cpu": "2"})
     status = {
@@ -287,7 +293,9 @@ async def test_what_another_installation_left_half_done_is_finished(namespace: N
         "migrationsToBlockingResourceQuotas": {"gone": ["quota"]},
         "additionalMigrationResources": {"limits.cpu": "2"},
     }
-    await client.resource(BUDGETS).merge_patch("budget", {"status": status}, name, subresource="status")
+    await client.resource(BUDGETS).merge_patch(
+        {"status": status}, name="budget", namespace=name, subresource="status"
+    )
     await namespace.at_rest({"quota": hard})
 
 

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from pkg.api import registry
+from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCE_MIGRATIONS
 from pkg.testcluster.cluster import Cluster
 from tests.e2e.mtq_namespace import Namespace, made
 from tests.e2e.mtq_process import controllers
@@ -16,7 +16,7 @@ from tests.e2e.webhook.world import World, until, world
 
 pytestmark = pytest.mark.cluster
 
-WAY = ["lock", "save", "raise", "raise", "restore", "restore", "clear", "unlock"]
+WAY = ["mirror", "lock", "save", "raise", "raise", "restore", "restore", "clear", "unlock"]
 """The writes, with two quotas that block; `test_these_are_all_the_writes` counts them."""
 
 
@@ -48,11 +48,11 @@ def kinds(writes: list[str]) -> list[str]:
     """The writes by their names in WAY."""
     names = []
     for number, write in enumerate(writes):
-        before = number < len(WAY) // 2
+        before = number <= len(WAY) // 2
         if "validatingwebhook" in write:
             names.append("lock" if write.startswith("POST") else "unlock")
         elif "virtualmachinemigration" in write:
-            names.append("save" if before else "clear")
+            names.append("mirror" if number == 0 else "save" if before else "clear")
         else:
             names.append("raise" if before else "restore")
     return names
@@ -89,6 +89,6 @@ async def test_ended_after_this_write_and_started_again(
 
 
 async def _is_gone(namespace: Namespace, migration: str) -> bool:
-    resource = registry.VIRTUAL_MACHINE_INSTANCE_MIGRATIONS
-    found, _ = await namespace.world.client.resource(resource).list(namespace.name)
+    resource = VIRTUAL_MACHINE_INSTANCE_MIGRATIONS
+    found = await namespace.world.client.resource(resource).list(namespace.name)
     return all(each.name != migration for each in found)

@@ -10,7 +10,7 @@ import pytest
 from pkg.testcluster.cluster import Cluster
 from pkg.util import constants
 from pkg.util.quantity import Quantity
-from pkg.util.resourcequota.annotations import has_migrating_vm
+from pkg.util.resourcequota.journal import has_migrating_vm
 from tests.e2e.conftest import frozen
 from tests.e2e.mtq_namespace import BUDGETS, Namespace, made, parsed, watched
 from tests.e2e.webhook.processes import Headroom, headroom
@@ -74,7 +74,7 @@ async def test_a_quota_changes_sides_in_the_middle_of_a_migration_and_back(there
     assert len(seen.locked) == 1
     assert await _given_back(there, name)
 
-    await there.client.resource(BUDGETS).delete("budget", name)
+    await there.client.resource(BUDGETS).delete(name="budget", namespace=name)
     third = await there.migrate(name, running=0.5, linger=0.2)
     await until(lambda: _taken_over(there, name), "the quota to be taken over again")
     await there.until_phase(name, third, "Succeeded")

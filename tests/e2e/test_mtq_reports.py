@@ -37,7 +37,7 @@ async def _reported(cluster: Cluster, there: World) -> None:
     assert "pods of quota quota: requested 1, used 1, limited 1" in explained["summary"]
     with frozen(cluster, "kubevirt"):
         enough = {"spec": {"additionalMigrationResources": {"pods": "1"}}}
-        await there.client.resource(BUDGETS).merge_patch("budget", enough, namespace.name)
+        await there.client.resource(BUDGETS).merge_patch(enough, name="budget", namespace=namespace.name)
 
         async def raised() -> bool:
             return await namespace.hard() != parsed(hard)

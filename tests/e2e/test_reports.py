@@ -35,7 +35,9 @@ def ask(kubeconfig: Path) -> Any:
     """A reading command's document."""
 
     def asked(*arguments: str) -> Any:
-        result = run(*arguments, "--output", "json", "--kubeconfig", str(kubeconfig))
+        # Whatever mode an earlier controller has published.
+        mode = ("--mode", "takeover", "--estimate", "exact")
+        result = run(*arguments, *mode, "--output", "json", "--kubeconfig", str(kubeconfig))
         assert (result.returncode, result.stderr) == (0, "")
         return json.loads(result.stdout)
 

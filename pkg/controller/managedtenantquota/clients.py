@@ -1,17 +1,14 @@
-"""What the sequence writes: three kinds."""
+"""What the sequence writes: three kinds; and the Leases that it reads."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from pkg.api.admissionregistration import ValidatingWebhookConfiguration
+from pkg.api.coordination import Lease
 from pkg.api.core import ResourceQuota
-from pkg.api.mtq import VirtualMachineMigrationResourceQuota
-from pkg.api.registry import (
-    RESOURCE_QUOTAS,
-    VALIDATING_WEBHOOK_CONFIGURATIONS,
-    VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS,
-)
+from pkg.api.mtq import VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS, VirtualMachineMigrationResourceQuota
+from pkg.api.registry import LEASES, RESOURCE_QUOTAS, VALIDATING_WEBHOOK_CONFIGURATIONS
 from pkg.client.client import Client
 from pkg.client.resource_client import ResourceClient
 
@@ -23,6 +20,7 @@ class Clients:
     budgets: ResourceClient[VirtualMachineMigrationResourceQuota]
     quotas: ResourceClient[ResourceQuota]
     locks: ResourceClient[ValidatingWebhookConfiguration]
+    leases: ResourceClient[Lease]
 
     @classmethod
     def of(cls, client: Client) -> Clients:
@@ -30,4 +28,5 @@ class Clients:
             budgets=client.resource(VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS),
             quotas=client.resource(RESOURCE_QUOTAS),
             locks=client.resource(VALIDATING_WEBHOOK_CONFIGURATIONS),
+            leases=client.resource(LEASES),
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from pkg.api.kubevirt import KubeVirt
@@ -11,10 +11,12 @@ from pkg.api.registry import VALIDATING_WEBHOOK_CONFIGURATIONS
 from pkg.client.client import Client
 from pkg.client.errors import NotFound
 from pkg.client.identity import own_user
+from pkg.config.probe import NotReached
 from pkg.generic.cache_reader import CacheReader
-from pkg.util.managedtenantquota.accounts import virt_controllers
-from pkg.util.managedtenantquota.lock import Webhook, client_config, lock_webhook
-from pkg.util.webhook_names import CONFIGURATION_NAME
+from pkg.util.constants import WEBHOOK_CONFIGURATION_NAME
+from pkg.util.kubevirt.accounts import virt_controllers
+from pkg.util.managedtenantquota.constants import NEVER_LOCKED
+from pkg.util.managedtenantquota.lock import Webhook, client_config, is_never_locked, lock_webhook
 
 
 class CannotLock(Exception):
@@ -31,12 +33,17 @@ class LockMaker:
         *,
         holders: Sequence[str] = (),
         kubevirt_users: Sequence[str] = (),
+        never_lock: Sequence[str] = NEVER_LOCKED,
+        probe: Callable[[], Awaitable[object]],
     ) -> None:
-        """`holders`: user names beside our own whose writes pass; `kubevirt_users`: instead of virt-controller's."""
+        """`holders`: user names beside our own whose writes pass; `kubevirt_users`: instead of virt-controller's;
+        `never_lock`: shell patterns of namespaces; `probe` raises NotReached when the API server does not reach us."""
         self._client = client
         self._kubevirts = kubevirts
         self._holders = tuple(holders)
         self._kubevirt_users = tuple(kubevirt_users)
+        self._never_lock = tuple(never_lock)
+        self._probe = probe
         self._own = ""
 
     async def holder(self) -> str:
@@ -45,16 +52,23 @@ class LockMaker:
 
     async def webhook(self, namespace: str) -> Webhook:
         """The webhook of a namespace's lock. Raises CannotLock, ApiError."""
+        if is_never_locked(namespace, [*self._never_lock, *(kv.namespace for kv in self._kubevirts.list())]):
+            raise CannotLock("it is a system namespace, or one that --never-lock names")
         configurations = self._client.resource(VALIDATING_WEBHOOK_CONFIGURATIONS)
         try:
-            where = client_config(await configurations.get(CONFIGURATION_NAME))
+            where = client_config(await configurations.get(name=WEBHOOK_CONFIGURATION_NAME))
         except NotFound:
             where = None
         if where is None:
             raise CannotLock(
-                f"headroom's webhooks are not registered (no ValidatingWebhookConfiguration {CONFIGURATION_NAME}): "
+                f"headroom's webhooks are not registered (no ValidatingWebhookConfiguration "
+                f"{WEBHOOK_CONFIGURATION_NAME} with a caBundle): "
                 "run `headroom controller --webhook` or `headroom webhook`"
             )
+        try:
+            await self._probe()
+        except NotReached as exc:
+            raise CannotLock(f"the API server does not reach headroom's webhook: {exc}") from exc
         return lock_webhook(
             namespace, where, holders=await self._users(), virt_controllers=self._virt_controllers()
         )
@@ -73,4 +87,4 @@ class LockMaker:
         return self._own
 
     def _virt_controllers(self) -> Sequence[str]:
-        return self._kubevirt_users or virt_controllers(self._kubevirts.list())
+        return virt_controllers(self._kubevirts.list(), self._kubevirt_users)

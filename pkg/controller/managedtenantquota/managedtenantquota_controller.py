@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from cachetools import TTLCache
 
+from pkg.api.admissionregistration import ValidatingWebhookConfiguration
 from pkg.api.core import Namespace
-from pkg.controller.managedtenantquota.metrics import LIMIT_REACHED, LOCKS_HELD
+from pkg.client.errors import ApiError, Conflict
+from pkg.controller.managedtenantquota.metrics import LIMIT_REACHED, LOCK_AGE, LOCKS_HELD
 from pkg.controller.managedtenantquota.observation import Observer
 from pkg.controller.managedtenantquota.writer import Writer
 from pkg.generic.errors import RetryAfter
 from pkg.generic.events import EventRecorder
-from pkg.util.managedtenantquota.constants import EVENT_LOCK_LIMIT
+from pkg.util.managedtenantquota.constants import EVENT_LOCK_LIMIT, EVENT_RESTORE_REFUSED
+from pkg.util.managedtenantquota.lock import recognise
 from pkg.util.managedtenantquota.model import Memory, Observed, Policy, Problem
-from pkg.util.managedtenantquota.sequence import Decision, Wait, decide
-from pkg.util.managedtenantquota.window import journal_of
+from pkg.util.managedtenantquota.sequence import Decision, Restore, Unlock, Wait, Write, decide
+from pkg.util.managedtenantquota.window import age_of, is_overdue, journal_of
 from pkg.workqueue.queue import loop_time
 
 log = logging.getLogger(__name__)
@@ -27,6 +30,8 @@ _MOST_WRITES = 100
 """In one go; a namespace with more blocking quotas than that goes on in the next."""
 _PAUSE = 1.0
 """Seconds until then."""
+_FIRST_PAUSE = 0.05
+"""Seconds after the first error of a namespace; twice as long after each further one."""
 _SAID_SECONDS = 600.0
 _SAID = 4096
 
@@ -48,19 +53,37 @@ class Handler:
         self._policy = policy
         self._clock = clock
         self._memories: dict[str, Memory] = {}
+        self._failures: dict[str, int] = {}
         self._said: TTLCache[tuple[str, str], bool] = TTLCache(_SAID, ttl=_SAID_SECONDS, timer=loop_time)
 
     async def on_namespace_changed(self, key: str, _namespace: Namespace | None) -> None:
-        """Do what is next. Raises RetryAfter while there is something to come back for, ApiError."""
-        if not self._observer.concerns_us(key):
-            self._memories.pop(key, None)
+        """Do what is next. Raises RetryAfter while there is something to come back for, also after an ApiError."""
+        memory = self._memory(key)
+        if not self._observer.concerns_us(key) and memory.orphans is None:
+            self._forget(key)
             return
-        observed = self._observer.cached(key, self._clock(), self._memory(key))
-        decision = self._decide(key, observed)
-        if decision.writes:
-            observed = await self._observer.live(key, self._clock(), self._memory(key))
-            decision, observed = await self._write(key, observed)
+        observed = self._observer.cached(key, self._clock(), memory)
+        try:
+            decision = self._decide(key, observed)
+            if decision.writes:
+                observed = await self._live(key, observed)
+                decision, observed = await self._write(key, observed)
+        except ApiError as exc:
+            raise RetryAfter(self._pause(key, observed), f"after an error: {exc}") from exc
+        if observed.not_restored:
+            raise RetryAfter(self._pause(key, observed), "a quota could not be restored")
+        self._failures.pop(key, None)
         self._come_back(observed, decision)
+
+    async def _live(self, key: str, cached: Observed) -> Observed:
+        """What the API server has. Raises ApiError; an overdue lock is ended before."""
+        try:
+            return await self._observer.live(key, self._clock(), self._memory(key))
+        except ApiError:
+            lock = cached.lock
+            if lock is not None and is_overdue(lock, self._clock(), self._policy):
+                await self._writer.do(Unlock(lock), cached, self._clock())
+            raise
 
     async def _write(self, key: str, observed: Observed) -> tuple[Decision, Observed]:
         """The caches suggested, now the API server decides: every write is for what stands there, and bound to it."""
@@ -68,9 +91,34 @@ class Handler:
             decision = self._decide(key, observed)
             if isinstance(decision.step, Wait):
                 return decision, observed
-            observed = await self._writer.do(decision.step, observed, self._clock())
+            observed = await self._try(key, decision.step, observed)
             observed = replace(observed, now=self._clock(), memory=self._memory(key))
         raise RetryAfter(_PAUSE, "there is more to write")
+
+    async def _try(self, key: str, step: Write, observed: Observed) -> Observed:
+        """Raises ApiError. One quota that cannot be restored does not keep the others from it."""
+        try:
+            return await self._writer.do(step, observed, self._clock())
+        except Conflict:
+            raise
+        except ApiError as exc:
+            if not isinstance(step, Restore):
+                raise
+            name = step.quota.name
+            message = f"resource quota {name} is still raised, restoring it is tried again: {exc}"
+            about = [step.quota, *observed.budgets]
+            self._say(key, Problem(EVENT_RESTORE_REFUSED, message, about, f"{EVENT_RESTORE_REFUSED}/{name}"))
+            return replace(observed, not_restored={**observed.not_restored, name: str(exc)})
+
+    def _pause(self, key: str, observed: Observed) -> float:
+        """Seconds until the next try: longer each time, and never past the moment at which the lock has to end."""
+        failures = self._failures[key] = min(self._failures.get(key, 0) + 1, 20)
+        pause = min(_FIRST_PAUSE * 2.0 ** (failures - 1), self._policy.sweep)
+        if observed.lock is not None:
+            policy = self._policy
+            left = observed.lock.since + policy.lock_limit + policy.grace - self._clock()
+            pause = min(pause, left) if left > 0 else pause
+        return pause
 
     def _decide(self, key: str, observed: Observed) -> Decision:
         decision = decide(observed, self._policy)
@@ -101,10 +149,22 @@ class Handler:
         if seconds:
             raise RetryAfter(min(seconds), decision.step.why)
 
+    def _forget(self, key: str) -> None:
+        self._memories.pop(key, None)
+        self._failures.pop(key, None)
+
     def _memory(self, key: str) -> Memory:
         return self._memories.get(key, Memory())
 
 
-def show_locks(count: Callable[[], int]) -> None:
-    """The gauge says what the cache holds when it is asked."""
-    LOCKS_HELD.set_function(count)
+def show_locks(
+    cached: Callable[[], Sequence[ValidatingWebhookConfiguration]], clock: Callable[[], float] = time.time
+) -> None:
+    """The gauges say what the cache holds when they are asked."""
+
+    def oldest() -> float:
+        ages = [age_of(lock, clock()) for each in cached() if (lock := recognise(each))]
+        return max(ages, default=0.0)
+
+    LOCKS_HELD.set_function(lambda: len(cached()))
+    LOCK_AGE.set_function(oldest)

@@ -9,6 +9,7 @@ from prometheus_client import Counter, Gauge, Histogram
 from pkg.util.quantity import Quantity
 
 LOCKS_HELD = Gauge("headroom_mtq_locks_held", "Namespaces that are locked now.")
+LOCK_AGE = Gauge("headroom_mtq_oldest_lock_seconds", "Age of the oldest lock that stands, 0 without one.")
 LOCK_SECONDS = Histogram(
     "headroom_mtq_lock_seconds",
     "How long namespaces were locked.",

@@ -7,22 +7,24 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from pkg.api.admissionregistration import ValidatingWebhookConfiguration
-from pkg.api.core import ResourceQuota
+from pkg.api.coordination import Lease
+from pkg.api.core import Pod, ResourceQuota
 from pkg.api.kubevirt import VirtualMachineInstance
 from pkg.api.mtq import VirtualMachineMigrationResourceQuota
-from pkg.client.errors import NotFound
+from pkg.client.errors import Forbidden, NotFound
+from pkg.client.resource_client import list_installed
 from pkg.controller.indexes import PODS_BY_MIGRATION
 from pkg.controller.managedtenantquota.clients import Clients
 from pkg.controller.managedtenantquota.identity import CannotLock, LockMaker
-from pkg.controller.resourcequota.observation import Caches
 from pkg.generic.cache_reader import CacheReader
 from pkg.util import constants
-from pkg.util.managedtenantquota.lock import Lock, lock_name, locked_namespace, recognise
+from pkg.util.kubevirt.migration import is_finished
+from pkg.util.kubevirt.profiles import Profile
+from pkg.util.managedtenantquota.constants import UPSTREAM_LEASE
+from pkg.util.managedtenantquota.lock import Lock, lock_name, locked_namespace, moment, recognise
 from pkg.util.managedtenantquota.model import Memory, Observed, Surroundings
 from pkg.util.managedtenantquota.target import running_sources
-from pkg.util.memory_overhead import OverheadProfile
-from pkg.util.resourcequota.demand import is_finished
-from pkg.util.resourcequota.installation import rendering
+from pkg.util.resourcequota.observe import Source
 
 LOCKS_BY_NAMESPACE = "locked namespace"
 
@@ -35,6 +37,7 @@ class Kinds:
     budgets: CacheReader[VirtualMachineMigrationResourceQuota]
     quotas: CacheReader[ResourceQuota]
     locks: CacheReader[ValidatingWebhookConfiguration]
+    pods: CacheReader[Pod]
 
     def index(self) -> None:
         """Make locks findable by the namespace that they record; once."""
@@ -42,12 +45,12 @@ class Kinds:
 
 
 class Observer:
-    """`cached` costs no request and suggests; `live` costs four and decides."""
+    """`cached` costs no request and suggests; `live` costs six and decides."""
 
     def __init__(
-        self, caches: Caches, kinds: Kinds, locks: LockMaker, profile: OverheadProfile | None = None
+        self, source: Source, kinds: Kinds, locks: LockMaker, profile: Profile | None = None
     ) -> None:
-        self._caches = caches
+        self._source = source
         self._kinds = kinds
         self._locks = locks
         self._profile = profile
@@ -58,7 +61,7 @@ class Observer:
         return bool(kinds.budgets.list(namespace) or kinds.locks.by_index(LOCKS_BY_NAMESPACE, namespace))
 
     def cached(self, namespace: str, now: float, memory: Memory) -> Observed:
-        """By the caches. How a lock shall look is not looked at."""
+        """By the source. How a lock shall look is not looked at."""
         kinds = self._kinds
         return Observed(
             namespace=namespace,
@@ -78,10 +81,14 @@ class Observer:
         were. The save is bound to the version of that status.
         """
         observed = self.cached(namespace, now, memory)
-        budgets, lock, wanted = await asyncio.gather(
-            self._live_budgets(namespace), self._live_lock(namespace, observed.lock), self._wanted(namespace)
+        budgets, lock, wanted, upstream = await asyncio.gather(
+            list_installed(self._kinds.clients.budgets, namespace),
+            self._live_lock(namespace, observed.lock),
+            self._wanted(namespace),
+            self._upstream(now),
         )
-        observed = replace(observed, budgets=budgets, quotas=await self._live_quotas(namespace))
+        quotas = await self._live_quotas(namespace)
+        observed = replace(observed, budgets=budgets, quotas=quotas, upstream=upstream)
         if isinstance(lock, CannotLock):
             return replace(observed, lock=None, can_lock=False, why_not=str(lock))
         if isinstance(wanted, CannotLock):
@@ -89,21 +96,15 @@ class Observer:
         return replace(observed, lock=lock, wanted_lock=wanted)
 
     def _exists(self, namespace: str) -> bool:
-        found = self._caches.namespaces.get("", namespace)
+        found = self._source.namespaces.get(name=namespace)
         return found is not None and not found.deleting
 
     def _cached_lock(self, namespace: str) -> Lock | None:
         found = self._kinds.locks.by_index(LOCKS_BY_NAMESPACE, namespace)
         return recognise(min(found, key=lambda lock: lock.name)) if found else None
 
-    async def _live_budgets(self, namespace: str) -> list[VirtualMachineMigrationResourceQuota]:
-        try:
-            return (await self._kinds.clients.budgets.list(namespace))[0]
-        except NotFound:  # the kind is not installed any more
-            return []
-
     async def _live_quotas(self, namespace: str) -> list[ResourceQuota]:
-        return (await self._kinds.clients.quotas.list(namespace))[0]
+        return await self._kinds.clients.quotas.list(namespace)
 
     async def _live_lock(self, namespace: str, cached: Lock | None) -> Lock | CannotLock | None:
         """The lock under our name for it, or under the name that the cache knows (another installation's)."""
@@ -112,7 +113,7 @@ class Observer:
             names.insert(0, cached.name)
         for name in names:
             try:
-                found = await self._kinds.clients.locks.get(name)
+                found = await self._kinds.clients.locks.get(name=name)
             except NotFound:
                 continue
             lock = recognise(found)
@@ -123,6 +124,18 @@ class Observer:
             return lock
         return None
 
+    async def _upstream(self, now: float) -> str:
+        """Who holds the Lease of KubeVirt's managed-tenant-quota controller, wherever that is installed."""
+        try:
+            selector = f"metadata.name={UPSTREAM_LEASE}"
+            found = await self._kinds.clients.leases.list(field_selector=selector)
+        except (NotFound, Forbidden):
+            return ""
+        held = [lease for lease in found if _is_held(lease, now)]
+        return (
+            f"KubeVirt's managed-tenant-quota controller runs, it holds Lease {held[0].key}" if held else ""
+        )
+
     async def _wanted(self, namespace: str) -> dict[str, object] | CannotLock:
         try:
             return await self._locks.webhook(namespace)
@@ -130,30 +143,32 @@ class Observer:
             return reason
 
     def _surroundings(self, namespace: str) -> Surroundings:
-        caches = self._caches
-        migrations = caches.migrations.list(namespace)
+        source = self._source
+        migrations = source.migrations.list(namespace)
         pending = any(migration.phase == constants.PHASE_PENDING for migration in migrations)
-        setting = caches.settings.get("", constants.SETTING_OVERHEAD_RATIO)
-        limit_ranges = caches.limit_ranges.list(namespace)
-        in_cache = caches.namespaces.get("", namespace)
-        labels = in_cache.labels if in_cache else {}
         return Surroundings(
             migrations=migrations,
-            instances={vmi.name: vmi for vmi in caches.instances.list(namespace)},
-            pods=caches.pods.list(namespace) if pending else (),
-            rendering=rendering(caches.kubevirts.list(), setting, limit_ranges, self._profile, labels),
+            instances={vmi.name: vmi for vmi in source.instances.list(namespace)},
+            pods=source.pods.list(namespace) if pending else (),
+            rendering=source.rendering(namespace, self._profile),
             running=self._running() if pending else (),
         )
 
     def _running(self) -> Sequence[Collection[str]]:
-        caches = self._caches
-        migrations = [each for each in caches.migrations.list() if not is_finished(each)]
+        source = self._source
+        migrations = [each for each in source.migrations.list() if not is_finished(each)]
         instances: dict[str, VirtualMachineInstance] = {}
         with_target: set[str] = set()
         for migration in migrations:
-            vmi = caches.instances.get(migration.namespace, migration.spec.vmi_name)
+            vmi = source.instances.get(namespace=migration.namespace, name=migration.spec.vmi_name)
             if vmi is not None:
                 instances[vmi.key] = vmi
-            if caches.pods.by_index(PODS_BY_MIGRATION, f"{migration.namespace}/{migration.uid}"):
+            if self._kinds.pods.by_index(PODS_BY_MIGRATION, f"{migration.namespace}/{migration.uid}"):
                 with_target.add(migration.uid)
         return running_sources(migrations, instances, with_target)
+
+
+def _is_held(lease: Lease, now: float) -> bool:
+    """Whether its holder has renewed it in time; `now` in seconds since the epoch."""
+    spec = lease.spec
+    return bool(spec.holder_identity) and moment(spec.renew_time) + (spec.lease_duration_seconds or 0) > now

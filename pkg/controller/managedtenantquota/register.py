@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 
 from pkg.api.admissionregistration import ValidatingWebhookConfiguration
 from pkg.api.kubevirt import KubeVirt
 from pkg.api.meta import Object
+from pkg.config.management import Management
+from pkg.config.probe import probe
 from pkg.controller.managedtenantquota.clients import Clients
 from pkg.controller.managedtenantquota.identity import LockMaker
 from pkg.controller.managedtenantquota.managedtenantquota_controller import Handler, show_locks
 from pkg.controller.managedtenantquota.observation import Kinds, Observer
 from pkg.controller.managedtenantquota.writer import Writer
 from pkg.controller.options import Options
-from pkg.controller.resourcequota.observation import Caches
 from pkg.generic.events import EventRecorder
-from pkg.generic.factory import Management
+from pkg.util.managedtenantquota.constants import NEVER_LOCKED
 from pkg.util.managedtenantquota.lock import locked_namespace
 from pkg.util.managedtenantquota.model import Policy
 
@@ -28,17 +30,19 @@ def register(management: Management, events: EventRecorder, options: Options) ->
     budgets = management.virtual_machine_migration_resource_quotas
     quotas, locks = management.resource_quotas, management.locks
     clients = Clients.of(management.client)
-    kinds = Kinds(clients, budgets.cache(), quotas.cache(), locks.cache())
+    kinds = Kinds(clients, budgets.cache(), quotas.cache(), locks.cache(), management.pods.cache())
     kinds.index()
     maker = LockMaker(
         management.client,
         management.kubevirts.cache(),
         holders=options.controller_users,
         kubevirt_users=options.kubevirt_users,
+        never_lock=(*NEVER_LOCKED, options.namespace, *options.never_lock),
+        probe=partial(probe, management.client, options.namespace),
     )
-    observer = Observer(Caches.of(management), kinds, maker, options.profile)
+    observer = Observer(management.source(), kinds, maker, options.profile)
     handler = Handler(observer, Writer(clients, maker, events), events, Policy(lock_limit=options.lock_limit))
-    show_locks(lambda: len(locks.cache().list()))
+    show_locks(lambda: locks.cache().list())
     namespaces.on_change(MANAGED_TENANT_QUOTA_CONTROLLER, handler.on_namespace_changed)
 
     def with_budgets(_: KubeVirt) -> Iterable[str]:

@@ -17,6 +17,7 @@ from pkg.generic.errors import RetryAfter
 from pkg.generic.events import EventRecorder
 from pkg.util.managedtenantquota.constants import (
     ANNOTATION_HOLDER,
+    ANNOTATION_ORIGINALS,
     EVENT_LOCKED,
     EVENT_RELEASED,
     EVENT_UNLOCKED,
@@ -27,11 +28,11 @@ from pkg.util.managedtenantquota.model import Observed
 from pkg.util.managedtenantquota.sequence import (
     Clear,
     MakeLock,
-    MendLock,
     Raise,
     Restore,
     Save,
     Unlock,
+    UpdateLock,
     Write,
 )
 from pkg.util.managedtenantquota.window import journal_of
@@ -60,8 +61,8 @@ class Writer:
         match step:
             case MakeLock():
                 return await self._lock(step, observed, now)
-            case MendLock():
-                return await self._mend(step, observed)
+            case UpdateLock():
+                return await self._update(step, observed)
             case Save() | Clear():
                 return await self._status(step, observed)
             case Raise():
@@ -75,7 +76,15 @@ class Writer:
         assert self._locks is not None
         assert observed.wanted_lock is not None
         holder = await self._locks.holder()
-        body = lock_body(observed.namespace, observed.wanted_lock, now=now, holder=holder, reason=step.reason)
+        body = lock_body(
+            observed.namespace,
+            observed.wanted_lock,
+            now=now,
+            holder=holder,
+            reason=step.reason,
+            originals=step.originals,
+            longest=step.longest,
+        )
         try:
             made = await self._clients.locks.create(body)
         except AlreadyExists as exc:
@@ -84,25 +93,28 @@ class Writer:
         self._tell(observed, EVENT_LOCKED, f"locked for the migration of {step.reason}")
         return replace(observed, lock=recognise(made))
 
-    async def _mend(self, step: MendLock, observed: Observed) -> Observed:
+    async def _update(self, step: UpdateLock, observed: Observed) -> Observed:
         assert self._locks is not None
         assert observed.wanted_lock is not None
         patch: dict[str, Any] = {
             "metadata": {
                 "resourceVersion": step.lock.resource_version,
                 "labels": LOCK_LABELS,
-                "annotations": {ANNOTATION_HOLDER: await self._locks.holder()},
+                "annotations": {
+                    ANNOTATION_HOLDER: await self._locks.holder(),
+                    ANNOTATION_ORIGINALS: step.originals.text(),
+                },
             },
             "webhooks": [dict(observed.wanted_lock)],
         }
-        mended = await self._clients.locks.merge_patch(step.lock.name, patch)
-        log.info("%s: lock %s mended", observed.namespace, step.lock.name)
-        return replace(observed, lock=recognise(mended))
+        updated = await self._clients.locks.merge_patch(patch, name=step.lock.name)
+        log.info("%s: lock %s updated", observed.namespace, step.lock.name)
+        return replace(observed, lock=recognise(updated))
 
     async def _status(self, step: Save | Clear, observed: Observed) -> Observed:
         budget = step.budget
         written = await self._clients.budgets.merge_patch(
-            budget.name, step.patch, budget.namespace, subresource="status"
+            step.patch, name=budget.name, namespace=budget.namespace, subresource="status"
         )
         log.debug("%s: %s %s", observed.namespace, type(step).__name__.lower(), budget.name)
         return replace(observed, budgets=_with(observed.budgets, written))
@@ -125,7 +137,9 @@ class Writer:
             "spec": {"hard": dict(step.hard)},
         }
         try:
-            written = await self._clients.quotas.merge_patch(quota.name, patch, quota.namespace)
+            written = await self._clients.quotas.merge_patch(
+                patch, name=quota.name, namespace=quota.namespace
+            )
         except NotFound:  # deleted meanwhile: nothing to raise, nothing to restore
             left = [other for other in observed.quotas if other.name != quota.name]
             return replace(observed, quotas=left)
@@ -136,13 +150,17 @@ class Writer:
     async def _unlock(self, step: Unlock, observed: Observed, now: float) -> Observed:
         lock = step.lock
         try:
-            await self._clients.locks.delete(lock.name, uid=lock.uid)
+            await self._clients.locks.delete(name=lock.name, uid=lock.uid)
         except NotFound:
             return replace(observed, lock=None)
         seconds = max(0.0, now - lock.since)
         metrics.LOCK_SECONDS.observe(seconds)
         log.info("%s: unlocked after %.2f s", observed.namespace, seconds)
-        self._tell(observed, EVENT_UNLOCKED, "unlocked, the resource quotas are as before")
+        raised = sorted({name for each in observed.budgets for name in journal_of(each).originals})
+        still = f"the resource quotas are still to be restored: {', '.join(raised)}"
+        self._tell(
+            observed, EVENT_UNLOCKED, f"unlocked, {still if raised else 'the resource quotas are as before'}"
+        )
         return replace(observed, lock=None)
 
     def _tell(self, observed: Observed, reason: str, message: str) -> None:

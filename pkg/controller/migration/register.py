@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
+from pkg.config.management import Management
 from pkg.controller.indexes import MIGRATIONS_BY_VMI
 from pkg.controller.migration.ui_state import UIStateWriter
 from pkg.controller.migration.vmi_controller import VMIHandler
 from pkg.controller.migration.vmim_controller import VMIMHandler
 from pkg.controller.options import Options
 from pkg.generic.events import EventRecorder
-from pkg.generic.factory import Management
 
 VMIM_CONTROLLER = "virtualMachineInstanceMigrationController"
 VMI_CONTROLLER = "virtualMachineInstanceController"
@@ -36,6 +36,6 @@ def register(management: Management, events: EventRecorder, options: Options) ->
     def migrations_of(instance: VirtualMachineInstance) -> list[str]:
         return [m.key for m in migrations.cache().by_index(MIGRATIONS_BY_VMI, instance.key)]
 
-    # A VMI that turns up after its migration, and a migration that is deleted under its VMI.
+    # A VMI that is created after its migration, and a migration that is deleted before its VMI.
     migrations.watch_related(instances, migrations_of)
     instances.watch_related(migrations, instance_of)

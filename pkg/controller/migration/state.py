@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.util import constants
-from pkg.util.resourcequota.demand import abort_requested, is_finished
+from pkg.util.kubevirt.migration import abort_requested, is_finished
 
 _STATES = {
     constants.PHASE_UNSET: constants.STATE_PENDING,

@@ -46,7 +46,7 @@ class UIStateWriter:
     async def _exists(self, namespace: str, migration_uid: str) -> bool:
         """Asked of the server: a migration that is new may not have reached the cache yet."""
         try:
-            migrations, _version = await self._migrations.list(namespace)
+            migrations = await self._migrations.list(namespace)
         except NotFound:  # the kind itself is gone; that says nothing
             return True
         return any(migration.uid == migration_uid for migration in migrations)
@@ -58,18 +58,18 @@ class UIStateWriter:
         # The uid makes the API server refuse the patch for a VMI that was re-created under the same name.
         patch = {"metadata": {"uid": vmi.uid, "annotations": dict(annotations)}}
         try:
-            await self._instances.merge_patch(vmi.name, patch, vmi.namespace)
+            await self._instances.merge_patch(patch, name=vmi.name, namespace=vmi.namespace)
         except NotFound:
             return
         await self._bump(vmi)
 
     async def _bump(self, vmi: VirtualMachineInstance) -> None:
         """A VMI without VM is fine."""
-        if self._machine_cache.get(vmi.namespace, vmi.name) is None:
+        if self._machine_cache.get(namespace=vmi.namespace, name=vmi.name) is None:
             return
         timestamp = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         patch = {"metadata": {"annotations": {constants.ANNOTATION_TIMESTAMP: timestamp}}}
         try:
-            await self._machines.merge_patch(vmi.name, patch, vmi.namespace)
+            await self._machines.merge_patch(patch, name=vmi.name, namespace=vmi.namespace)
         except NotFound:
             return

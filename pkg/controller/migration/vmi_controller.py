@@ -24,7 +24,7 @@ class VMIHandler:
         self._states = states
 
     async def on_vmi_changed(self, _key: str, vmi: VirtualMachineInstance | None) -> None:
-        """A VMI on its way out is left alone."""
+        """A VMI that is being deleted is left alone."""
         if vmi is None or vmi.deleting:
             return
         await self._states.sync(vmi)
@@ -37,6 +37,6 @@ class VMIHandler:
             if pod.deleting:
                 continue
             try:
-                await self._pods.delete(pod.name, namespace, uid=pod.uid)
+                await self._pods.delete(name=pod.name, namespace=namespace, uid=pod.uid)
             except NotFound:
                 continue

@@ -18,6 +18,6 @@ class VMIMHandler:
         """A migration that is gone, or whose VMI is, is a leftover: nothing to show."""
         if vmim is None:
             return
-        vmi = self._instances.get(vmim.namespace, vmim.spec.vmi_name)
+        vmi = self._instances.get(namespace=vmim.namespace, name=vmim.spec.vmi_name)
         if vmi is not None:
             await self._states.sync(vmi)

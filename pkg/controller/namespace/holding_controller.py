@@ -1,8 +1,8 @@
 """Labels the namespaces that hold added room, so that the webhook sees their new pods and no others.
 
-The label stands before the room does. An API server learns of it through a watch, and pods that it let through just
-before are on their way to quota admission for a moment: `before_raise` makes the raise wait for both. A label that
-stands a little longer than the room costs only those few looks, and saves the next migration the wait.
+The label is set before the room is added. An API server learns of it through a watch, and pods that it admitted just
+before still have to pass quota admission: `before_raise` delays the raise until both have happened. A label that stays
+a little longer than the room costs a few webhook calls, and saves the next migration the delay.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from pkg.controller.namespace.pod_webhook import PodWebhook
 from pkg.generic.cache_reader import CacheReader
 from pkg.generic.errors import RetryAfter
 from pkg.util import constants
-from pkg.util.resourcequota.annotations import has_migrating_vm
-from pkg.util.resourcequota.demand import is_finished
+from pkg.util.kubevirt.migration import is_finished
+from pkg.util.resourcequota.journal import has_migrating_vm
 from pkg.util.resourcequota.model import Mode
-from pkg.util.resourcequota.participation import is_off, takes_part
+from pkg.util.resourcequota.participation import is_off, switched_off, takes_part
 
 log = logging.getLogger(__name__)
 
 SETTLE = 0.25
-"""Seconds from the label to the raise, at least: every API server knows by then, and pods that it let through have been
-counted."""
+"""Seconds from the label to the raise, at least: by then every API server has seen the label, and the pods admitted
+before have been counted."""
 SETTLE_FACTOR = 10.0
-"""The same in times of what writing the label took: on a busy API server pods are on their way for longer."""
+"""The same as a multiple of the time that writing the label took: a busy API server is slower to admit pods."""
 LONGEST_SETTLE = 2.0
 CACHE_LAG = 1.0
-"""Seconds after which a label that was written and does not show was taken away by somebody."""
+"""Seconds after which a label that was written and does not show counts as removed by another writer."""
 LINGER = 30.0
 """Seconds that the label stays when nothing is held any more."""
 
@@ -69,7 +69,7 @@ class Handler:
         excluded: Callable[[str], bool] = lambda _: False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`reserve` False, or no webhook that sees pods: labels are only taken away; `excluded` says so of one
+        """`reserve` False, or no webhook for pods: labels are only removed; `excluded` says so for one
         namespace."""
         self._namespaces = namespaces
         self._namespace_cache = namespace_cache
@@ -87,7 +87,7 @@ class Handler:
         self._free_since: dict[str, float] = {}
 
     async def on_namespace_changed(self, key: str, namespace: Namespace | None) -> None:
-        """Set the label, or take it away after a while. Raises RetryAfter while it lingers."""
+        """Set the label, or remove it LINGER seconds after the last entry. Raises RetryAfter until then."""
         if namespace is None or namespace.deleting:
             self._forget(key)
             return
@@ -95,13 +95,14 @@ class Handler:
         held = (
             reserve
             and not self._excluded(key)
+            and not switched_off(namespace)
             and holds(self._quota_cache.list(key), self._migration_cache.list(key), self._mode)
         )
         if held:
             self._free_since.pop(key, None)
             await self._ensure(key)
             if not _is_labelled(namespace):
-                raise RetryAfter(CACHE_LAG, "to see the label")
+                raise RetryAfter(CACHE_LAG, "waiting for the label to appear in the cache")
         elif _is_labelled(namespace):
             await self._release(key, reserve)
 
@@ -111,7 +112,7 @@ class Handler:
     async def before_raise(self, namespace: str) -> None:
         """Call before a quota of the namespace is raised. Raises RetryAfter while the label does not count yet.
 
-        A label that cannot be written holds no migration up: the room is open to all then, as without a reserve.
+        A label that cannot be written does not delay a migration: the room is then not reserved.
         """
         if not await self._is_on():
             return
@@ -120,7 +121,9 @@ class Handler:
             await self._ensure(namespace)
         except ApiError as exc:
             log.warning(
-                "namespace %s is not labelled, its added room is open to all pods: %s", namespace, exc
+                "namespace %s cannot be labelled, its added room is not reserved for migrations: %s",
+                namespace,
+                exc,
             )
             return
         left = self._counts_from.get(namespace, float("-inf")) - self._clock()
@@ -128,7 +131,7 @@ class Handler:
             raise RetryAfter(left, "the namespace was labelled just now")
 
     async def _ensure(self, name: str) -> None:
-        namespace = self._namespace_cache.get("", name)
+        namespace = self._namespace_cache.get(name=name)
         just_now = self._clock() - self._labelled_at.get(name, float("-inf")) < CACHE_LAG
         if just_now or namespace is None or _is_labelled(namespace):
             return
@@ -141,7 +144,7 @@ class Handler:
         since = self._free_since.setdefault(name, self._clock())
         left = since + LINGER - self._clock()
         if reserve and left > 0:
-            raise RetryAfter(left, "the label lingers")
+            raise RetryAfter(left, "keeping the label for the next migration")
         # Forgotten before the label goes: a raise from here on has it set anew.
         self._forget(name)
         await self._label(name, None)
@@ -153,7 +156,7 @@ class Handler:
     async def _label(self, name: str, value: str | None) -> None:
         try:
             await self._namespaces.merge_patch(
-                name, {"metadata": {"labels": {constants.LABEL_HOLDING: value}}}
+                {"metadata": {"labels": {constants.LABEL_HOLDING: value}}}, name=name
             )
         except NotFound:
             return

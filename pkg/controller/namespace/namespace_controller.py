@@ -14,7 +14,7 @@ from pkg.util import constants
 from pkg.util.resource_list import format_resource_list
 from pkg.util.resourcequota.base import parse_base
 from pkg.util.resourcequota.errors import ResourceQuotaError
-from pkg.util.resourcequota.planner import takes_part
+from pkg.util.resourcequota.participation import switched_off, takes_part
 
 
 class Handler:
@@ -32,7 +32,7 @@ class Handler:
 
     async def on_namespace_changed(self, _key: str, namespace: Namespace | None) -> None:
         """Nothing without an annotation, nothing where a default quota stands."""
-        if namespace is None or namespace.deleting:
+        if namespace is None or namespace.deleting or switched_off(namespace):
             return
         annotation = namespace.annotations.get(constants.ANNOTATION_RANCHER_RESOURCE_QUOTA, "")
         if not annotation or any(map(takes_part, self._quota_cache.list(namespace.name))):
@@ -43,12 +43,12 @@ class Handler:
             self._events.event(namespace, "Warning", exc.reason, str(exc))
             return
         if hard and not await self._exists(namespace.name):
-            await self._quotas.create(_default_quota(annotation, hard), namespace.name)
+            await self._quotas.create(_default_quota(annotation, hard), namespace=namespace.name)
 
     async def _exists(self, namespace: str) -> bool:
         """Asked of the server: the name is generated, so a second one would not collide with the first."""
         selector = f"{constants.LABEL_DEFAULT_RESOURCE_QUOTA}=true"
-        quotas, _version = await self._quotas.list(namespace, label_selector=selector)
+        quotas = await self._quotas.list(namespace, label_selector=selector)
         return bool(quotas)
 
 

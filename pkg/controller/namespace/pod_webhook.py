@@ -1,4 +1,4 @@
-"""Whether anybody keeps pods out of added room: without the webhook a label is of no use to anyone."""
+"""Whether the webhook that keeps pods out of added room is registered: without it the label has no use."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pkg.api.admissionregistration import ValidatingWebhookConfiguration
 from pkg.client.errors import ApiError, NotFound
 from pkg.client.resource_client import ResourceClient
-from pkg.util.webhook_names import CONFIGURATION_NAME
+from pkg.util.constants import WEBHOOK_CONFIGURATION_NAME
 
 ASK_AGAIN = 5.0
 """Seconds for which a yes counts."""
@@ -34,7 +34,7 @@ class PodWebhook:
         if self._clock() - self._asked_at < (ASK_AGAIN if self._registered else ASK_SOON):
             return self._registered
         try:
-            configuration = await self._configurations.get(CONFIGURATION_NAME)
+            configuration = await self._configurations.get(name=WEBHOOK_CONFIGURATION_NAME)
         except NotFound:
             self._registered = False
         except ApiError:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pkg.api.meta import Object
 from pkg.api.registry import VALIDATING_WEBHOOK_CONFIGURATIONS
+from pkg.config.management import Management
 from pkg.controller.namespace.holding_controller import Handler as HoldingHandler
 from pkg.controller.namespace.namespace_controller import Handler
 from pkg.controller.namespace.pod_webhook import PodWebhook
 from pkg.controller.options import Options
 from pkg.controller.resourcequota.resourcequota_controller import BeforeRaise
 from pkg.generic.events import EventRecorder
-from pkg.generic.factory import Management
 
 NAMESPACE_CONTROLLER = "namespaceController"
 HOLDING_CONTROLLER = "holdingController"

@@ -11,11 +11,11 @@ from pkg.util import constants
 async def unlabel_all(client: Client) -> list[str]:
     """The names of the namespaces that were labelled. Raises ApiError."""
     namespaces = client.resource(NAMESPACES)
-    labelled, _version = await namespaces.list(label_selector=constants.LABEL_HOLDING)
+    labelled = await namespaces.list(label_selector=constants.LABEL_HOLDING)
     for namespace in labelled:
         try:
             await namespaces.merge_patch(
-                namespace.name, {"metadata": {"labels": {constants.LABEL_HOLDING: None}}}
+                {"metadata": {"labels": {constants.LABEL_HOLDING: None}}}, name=namespace.name
             )
         except NotFound:
             continue

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from pkg.util.resourcequota.annotations import ENTRY_PREFIXES
+from pkg.util.resourcequota.journal import ENTRY_PREFIXES
 
 STEP = 0.04
 """Seconds added for each entry beyond the first."""

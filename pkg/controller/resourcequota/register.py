@@ -8,13 +8,13 @@ from pkg.api.core import Namespace
 from pkg.api.harvesterhci import Setting
 from pkg.api.kubevirt import KubeVirt, VirtualMachineInstance
 from pkg.api.meta import Object
+from pkg.config.management import Management
 from pkg.controller.indexes import MIGRATIONS_BY_VMI
 from pkg.controller.options import Options
-from pkg.controller.resourcequota.observation import Caches, Observer
 from pkg.controller.resourcequota.resourcequota_controller import BeforeRaise, Handler
 from pkg.generic.events import EventRecorder
-from pkg.generic.factory import Management
 from pkg.util import constants
+from pkg.util.resourcequota.observe import Observer
 
 RESOURCE_QUOTA_CONTROLLER = "resourceQuotaController"
 
@@ -25,7 +25,7 @@ def register(
     """The handler reads the caches and writes one kind; `before_raise` readies a namespace for added room."""
     quotas = management.resource_quotas
     migrations = management.virtual_machine_instance_migrations
-    observer = Observer(Caches.of(management), options.profile)
+    observer = Observer(management.source(), options.profile)
     handler = Handler(
         quotas.client, observer, events, options.policy, before_raise=before_raise, dry_run=options.dry_run
     )

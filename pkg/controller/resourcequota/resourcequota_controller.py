@@ -14,16 +14,18 @@ from dataclasses import dataclass, field
 from prometheus_client import Counter
 
 from pkg.api.core import ResourceQuota
-from pkg.client.errors import Conflict, NotFound
+from pkg.client.errors import Conflict, Invalid, NotFound
 from pkg.client.resource_client import ResourceClient
+from pkg.client.retry import retry_on_conflict
 from pkg.controller.resourcequota.batching import LONGEST, next_write_after
-from pkg.controller.resourcequota.observation import Observer
 from pkg.generic.errors import RetryAfter
 from pkg.generic.events import EventRecorder
+from pkg.util.constants import ANNOTATION_TOUCHED
 from pkg.util.quantity import Quantity
-from pkg.util.resourcequota.calculator import quantity_of
+from pkg.util.resourcequota.base import quantity_of
 from pkg.util.resourcequota.errors import ResourceQuotaError
-from pkg.util.resourcequota.model import Memory, Plan, Policy
+from pkg.util.resourcequota.model import Memory, Observed, Plan, Policy
+from pkg.util.resourcequota.observe import Observer
 from pkg.util.resourcequota.planner import plan
 
 log = logging.getLogger(__name__)
@@ -32,8 +34,10 @@ BeforeRaise = Callable[[str], Awaitable[None]]
 """Called with a namespace's name before a quota of its is raised; may raise RetryAfter."""
 
 _WRITES = Counter("headroom_resourcequota_patches_total", "Patches of ResourceQuotas.", ["result"])
-CONFLICT_RETRIES = 5
-"""Foreign writers that may get in between in one go; after that the queue's backoff takes over."""
+_TOUCHES = Counter(
+    "headroom_resourcequota_touches_total",
+    "Patches that had KubeVirt try a migration again that was refused although its room was there.",
+)
 
 
 @dataclass(slots=True)
@@ -87,26 +91,32 @@ class Handler:
             raise RetryAfter(decided.look_again)
 
     async def _settle(self, quota: ResourceQuota, kept: _Remembered) -> Plan:
-        """Plan and write. A conflict is a foreign writer's: read what it wrote and go again at once."""
-        for attempt in range(CONFLICT_RETRIES + 1):
-            decided = plan(self._observer.observe(quota, self._clock(), kept.memory), self._policy)
-            kept.memory = decided.memory
-            self._say(quota, kept, decided.problems)
-            if not decided or self._only_say(quota, kept, decided):
-                return decided
-            if self._before_raise is not None and _raises(quota, decided):
-                await self._before_raise(quota.namespace)
-            try:
-                await self._write(quota, kept, decided)
-                return decided
-            except NotFound:
-                return Plan()
-            except Conflict as conflict:
-                log.debug("%s: somebody else was faster: %s", quota.key, conflict)
-                if attempt == CONFLICT_RETRIES:
-                    raise
-                quota = await self._quotas.get(quota.name, quota.namespace)
-        raise AssertionError("unreachable")
+        """Plan and write; after a conflict with another writer again, with what it wrote."""
+
+        async def attempt(again: bool) -> Plan:
+            if not again:
+                return await self._plan_and_write(quota, kept)
+            log.debug("%s: conflict, retrying", quota.key)
+            now = await self._quotas.get(name=quota.name, namespace=quota.namespace)
+            return await self._plan_and_write(now, kept)
+
+        return await retry_on_conflict(attempt, errors=(Conflict, Invalid))
+
+    async def _plan_and_write(self, quota: ResourceQuota, kept: _Remembered) -> Plan:
+        """Raises Conflict or Invalid when the quota is no longer what was decided from."""
+        observed = self._observer.observe(quota, self._clock(), kept.memory)
+        decided = plan(observed, self._policy)
+        kept.memory = decided.memory
+        self._say(observed, kept, decided.problems)
+        if not decided or self._only_say(quota, kept, decided):
+            return decided
+        if self._before_raise is not None and _raises(quota, decided):
+            await self._before_raise(quota.namespace)
+        try:
+            await self._write(quota, kept, decided)
+        except NotFound:
+            return Plan()
+        return decided
 
     def _wait_for_company(self, quota: ResourceQuota, kept: _Remembered) -> None:
         """Soon after a write the next decision waits, unless somebody changed spec.hard: a repair never waits."""
@@ -118,8 +128,11 @@ class Handler:
 
     async def _write(self, quota: ResourceQuota, kept: _Remembered, decided: Plan) -> None:
         kept.written_at = self._clock()
-        kept.written = await self._quotas.merge_patch(quota.name, decided.patch(quota), quota.namespace)
+        patch = decided.patch(quota)
+        kept.written = await self._quotas.json_patch(patch, name=quota.name, namespace=quota.namespace)
         _WRITES.labels("written").inc()
+        if decided.annotations.get(ANNOTATION_TOUCHED):
+            _TOUCHES.inc()
         log.info("%s: %s", quota.key, _summary(quota, decided))
 
     def _only_say(self, quota: ResourceQuota, kept: _Remembered, decided: Plan) -> bool:
@@ -130,13 +143,15 @@ class Handler:
             log.info("%s: would write: %s", quota.key, _summary(quota, decided))
         return self._dry_run
 
-    def _say(self, quota: ResourceQuota, kept: _Remembered, problems: Sequence[ResourceQuotaError]) -> None:
-        """A Warning event for what a person has to mend, once until it changes."""
+    def _say(self, observed: Observed, kept: _Remembered, problems: Sequence[ResourceQuotaError]) -> None:
+        """An event for what people have to know, about the VM that it concerns or the quota, once until it changes."""
         said = [(problem.reason, str(problem)) for problem in problems]
-        for reason, message in said:
-            if (reason, message) not in kept.said:
-                log.warning("%s: %s", quota.key, message)
-                self._events.event(quota, "Warning", reason, message)
+        for problem, spoken in zip(problems, said, strict=True):
+            if spoken in kept.said:
+                continue
+            log.warning("%s: %s", observed.quota.key, problem)
+            about = observed.instances.get(problem.vm) or observed.quota
+            self._events.event(about, problem.kind, problem.reason, str(problem))
         kept.said = said
 
 
@@ -150,6 +165,8 @@ def _raises(quota: ResourceQuota, decided: Plan) -> bool:
 
 def _summary(quota: ResourceQuota, decided: Plan) -> str:
     changes = [f"{name} {quota.hard.get(name, 'unset')} -> {to}" for name, to in decided.hard.items()]
+    if decided.annotations.get(ANNOTATION_TOUCHED):
+        changes.append("touched: KubeVirt is to try again")
     return ", ".join(changes) or "annotations only"
 
 

@@ -20,14 +20,14 @@ from pkg.util.constants import (
     REQUESTS_MEMORY,
     REQUESTS_STORAGE,
 )
+from pkg.util.kubevirt.evidence import vm_of
+from pkg.util.kubevirt.target import launcher_usage
 from pkg.util.quantity import ZERO, Quantity, QuantityError
 from pkg.util.resource_list import maximum
-from pkg.util.resourcequota.available import available, held_by_entries, pods_of_migrations
 from pkg.util.resourcequota.base import parse_base, parse_limits
+from pkg.util.resourcequota.claims import available, held_by_entries, taken_by_migrations
 from pkg.util.resourcequota.errors import InsufficientResources, InvalidEntry, ResourceQuotaError
-from pkg.util.resourcequota.exact import launcher_usage, usage_of
-from pkg.util.resourcequota.model import Observed
-from pkg.util.resourcequota.sides import launcher_owner
+from pkg.util.resourcequota.model import EstimateKind, Mode, Observed, Policy
 
 _CHECKED: Final = (
     (LIMITS_CPU, "cpu"),
@@ -38,6 +38,8 @@ _CHECKED: Final = (
 """Resource, and what the reason calls it; the first that is short is named."""
 _LIMITING: Final = (LIMITS_CPU, LIMITS_MEMORY, REQUESTS_STORAGE)
 """A namespace annotation with none of these is no quota to check (upstream)."""
+_EXACT: Final = Policy(Mode.TAKEOVER, EstimateKind.EXACT)
+"""What pods use does not depend on an estimate."""
 _ALWAYS: Final = "Always"
 _RUNNING: Final = "Running"
 
@@ -54,14 +56,9 @@ def wants_to_run(machine: VirtualMachine) -> bool:
     return bool(machine.status.printable_status) and run_strategy(machine) != constants.RUN_STRATEGY_HALTED
 
 
-def is_launcher(pod: Pod) -> bool:
-    """Whether a pod is one that a VM runs in."""
-    return pod.labels.get(constants.LABEL_APP) == constants.APP_VIRT_LAUNCHER
-
-
 def has_pod(machine: VirtualMachine, pods: Iterable[Pod]) -> bool:
     """Whether any launcher pod among these is the VM's, over or not."""
-    return any(is_launcher(pod) and launcher_owner(pod) == machine.name for pod in pods)
+    return any(vm_of(pod) == machine.name for pod in pods)
 
 
 def shortage_of(machine: VirtualMachine, observed: Observed) -> InsufficientResources | None:
@@ -72,7 +69,7 @@ def shortage_of(machine: VirtualMachine, observed: Observed) -> InsufficientReso
             return None
         base = parse_base(observed.limits)
         need = need_of(machine, observed)
-    except (ResourceQuotaError, QuantityError):  # whoever can mend that is told elsewhere
+    except (ResourceQuotaError, QuantityError):  # the quota's own controller reports it
         return None
     held = held_by_migrations(observed)
     for name, word in _CHECKED:
@@ -99,7 +96,7 @@ def need_of(machine: VirtualMachine, observed: Observed) -> Mapping[str, Quantit
 
 def held_by_migrations(observed: Observed) -> Mapping[str, Quantity]:
     """What goes when the migrations are over: their entries, or their pods where those take more."""
-    pods = usage_of(pods_of_migrations(observed), observed.quota.spec)
+    pods = taken_by_migrations(observed, _EXACT)
     try:
         return maximum(held_by_entries(observed.quota), pods)
     except InvalidEntry:

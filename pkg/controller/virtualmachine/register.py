@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from pkg.api.core import Pod
 from pkg.api.kubevirt import VirtualMachineInstance
+from pkg.config.management import Management
 from pkg.controller.options import Options
-from pkg.controller.resourcequota.observation import Caches, Observer
-from pkg.controller.virtualmachine.check import is_launcher
 from pkg.controller.virtualmachine.vm_controller import Handler
 from pkg.generic.events import EventRecorder
-from pkg.generic.factory import Management
 from pkg.util import constants
-from pkg.util.resourcequota.sides import launcher_owner
+from pkg.util.kubevirt.evidence import vm_of
+from pkg.util.resourcequota.observe import Observer
 
 VIRTUAL_MACHINE_CONTROLLER = "virtualMachineController"
 LAUNCHERS_BY_VM = "launchers-by-vm"
@@ -32,7 +31,7 @@ def register(management: Management, events: EventRecorder, options: Options) ->
         quota_cache=quotas.cache(),
         pods=pods.client,
         pods_of=lambda key: pods.cache().by_index(LAUNCHERS_BY_VM, key),
-        observer=Observer(Caches.of(management), options.profile),
+        observer=Observer(management.source(), options.profile),
         events=events,
     )
     machines.on_change(VIRTUAL_MACHINE_CONTROLLER, handler.on_virtual_machine_changed)
@@ -46,4 +45,5 @@ def register(management: Management, events: EventRecorder, options: Options) ->
 
 
 def _vm_of(pod: Pod) -> list[str]:
-    return [f"{pod.namespace}/{launcher_owner(pod)}"] if is_launcher(pod) else []
+    name = vm_of(pod)
+    return [f"{pod.namespace}/{name}"] if name else []

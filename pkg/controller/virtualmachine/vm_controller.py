@@ -29,11 +29,11 @@ from pkg.util.resourcequota.participation import is_default
 CONFIRM = 1.0
 """Seconds that a shortage has to last: status.used follows a pod that ended a little later."""
 AGAIN = 5.0
-"""Seconds until a VM that wants to run and has no pod yet is looked at again."""
+"""Seconds until a VM that wants to run and has no pod yet is re-checked."""
 
 
 class Observer(Protocol):
-    """`pkg.controller.resourcequota.observation.Observer`."""
+    """`pkg.util.resourcequota.observe.Observer`."""
 
     def observe(self, quota: ResourceQuota, now: float, memory: Memory) -> Observed: ...
 
@@ -77,10 +77,10 @@ class Handler:
             raise RetryAfter(AGAIN, "no pod yet")
         left = self._short_since.setdefault(key, self._clock()) + CONFIRM - self._clock()
         if left > 0:
-            raise RetryAfter(left, "is it short for good?")
+            raise RetryAfter(left, "confirming the shortage")
         shortage = await self._live_shortage(machine)
         if shortage is None:
-            raise RetryAfter(AGAIN, "the API server knows better than the caches")
+            raise RetryAfter(AGAIN, "the caches are stale, the VM fits")
         await self._halt(machine, shortage)
         self._short_since.pop(key, None)
 
@@ -96,14 +96,14 @@ class Handler:
         return next((shortage for shortage in found if shortage is not None), None)
 
     async def _live_shortage(self, machine: VirtualMachine) -> InsufficientResources | None:
-        """The pod may have come and the quota counted it, while the cache knows only the quota (harvester issue
+        """The pod may exist and be counted, while the cache has only the new quota (harvester issue
         7585)."""
         namespace = machine.namespace
-        # The quotas first: of a pod that comes in between, the check is told, and then there is no shortage.
+        # The quotas first: a pod that is created in between is then in the list, and there is no shortage.
         selector = f"{constants.LABEL_DEFAULT_RESOURCE_QUOTA}=true"
-        quotas, _version = await self._quotas.list(namespace, label_selector=selector)
+        quotas = await self._quotas.list(namespace, label_selector=selector)
         selector = f"{constants.LABEL_APP} in ({constants.APP_VIRT_LAUNCHER},{constants.APP_HOTPLUG_DISK})"
-        pods, _version = await self._pods.list(namespace, label_selector=selector)
+        pods = await self._pods.list(namespace, label_selector=selector)
         if has_pod(machine, pods):
             return None
         for quota in quotas:
@@ -125,7 +125,7 @@ class Handler:
             "spec": spec,
         }
         try:
-            await self._machines.merge_patch(machine.name, patch, machine.namespace)
+            await self._machines.merge_patch(patch, name=machine.name, namespace=machine.namespace)
         except NotFound:
             return
         self._events.event(
@@ -141,10 +141,10 @@ class Handler:
             return
         if run_strategy(machine) == constants.RUN_STRATEGY_HALTED:
             return
-        if not is_running(self._instance_cache.get(machine.namespace, machine.name)):
+        if not is_running(self._instance_cache.get(namespace=machine.namespace, name=machine.name)):
             return
         patch = {"metadata": {"annotations": {constants.ANNOTATION_INSUFFICIENT_RESOURCE_QUOTA: None}}}
         try:
-            await self._machines.merge_patch(machine.name, patch, machine.namespace)
+            await self._machines.merge_patch(patch, name=machine.name, namespace=machine.namespace)
         except NotFound:
             return

@@ -7,15 +7,16 @@ import asyncio
 import logging
 import sys
 from collections.abc import Sequence
+from dataclasses import fields
 
 from pkg.client.client import Client
 from pkg.client.config import load_config
 from pkg.client.errors import ConfigError
-from pkg.generic.factory import Management
+from pkg.config.management import Management
 from pkg.generic.run import run_until_signal
 from pkg.testcluster.kubevirt.options import Options
 from pkg.testcluster.kubevirt.register import register
-from pkg.util.memory_overhead import PROFILES
+from pkg.util.kubevirt.profiles import PROFILES
 
 _DRAIN = 1.0
 """Seconds. What is not written by then is written after the next start."""
@@ -37,22 +38,19 @@ def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--parallel-outbound", type=int, default=default.parallel_outbound, metavar="N")
     parser.add_argument("--first-retry", type=_seconds, default=default.first_retry, metavar="SECONDS")
     parser.add_argument("--max-retry", type=_seconds, default=default.max_retry, metavar="SECONDS")
+    parser.add_argument(
+        "--finished-linger", type=_seconds, default=default.finished_linger, metavar="SECONDS"
+    )
+    parser.add_argument("--quota-lag", type=_seconds, default=default.quota_lag, metavar="SECONDS")
+    parser.add_argument("--drained-bucket", action="store_true")
+    parser.add_argument("--namespace-prefix", default=default.namespace_prefix, metavar="PREFIX")
     parser.add_argument("-v", "--verbose", action="store_true")
     return parser.parse_args(argv)
 
 
 def options_of(arguments: argparse.Namespace) -> Options:
     """The command line as Options."""
-    return Options(
-        source_linger=arguments.source_linger,
-        target_linger=arguments.target_linger,
-        phase_delay=arguments.phase_delay,
-        overhead_profile=arguments.overhead_profile,
-        parallel_migrations=arguments.parallel_migrations,
-        parallel_outbound=arguments.parallel_outbound,
-        first_retry=arguments.first_retry,
-        max_retry=arguments.max_retry,
-    )
+    return Options(**{field.name: getattr(arguments, field.name) for field in fields(Options)})
 
 
 async def serve(arguments: argparse.Namespace, stop: asyncio.Event) -> None:

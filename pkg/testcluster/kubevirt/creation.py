@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import logging
+import re
 import time
-from collections.abc import Callable, Collection, Mapping
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
 
 from pkg.api.core import Pod
-from pkg.api.meta import Object
+from pkg.api.meta import Object, condition_is_true
 from pkg.client.errors import (
     AlreadyExists,
     ApiError,
@@ -23,11 +26,137 @@ from pkg.client.resource_client import ResourceClient
 from pkg.generic.cache_reader import CacheReader
 from pkg.generic.events import WARNING, EventRecorder
 from pkg.testcluster.kubevirt.lookup import Pods
-from pkg.testcluster.kubevirt.nodes import pick_node
 from pkg.testcluster.kubevirt.objects import Node
 from pkg.testcluster.kubevirt.patches import timestamp
-from pkg.testcluster.kubevirt.refusals import Refusal, Refusals
+from pkg.testcluster.kubevirt.quota_lag import QuotaLag
 from pkg.workqueue.queue import loop_time
+from pkg.workqueue.rate_limiters import ItemExponentialFailureRateLimiter
+
+HOSTNAME_LABEL = "kubernetes.io/hostname"
+
+
+def pick_node(
+    nodes: Iterable[Node],
+    *,
+    load: Mapping[str, int],
+    avoid: Collection[str] = (),
+    selector: Mapping[str, str] | None = None,
+) -> str | None:
+    """The least loaded node that may be used, the first by name among equals; None when there is none."""
+    fitting = [
+        node for node in nodes if node.name not in avoid and _usable(node) and _selected(node, selector or {})
+    ]
+    best = min(fitting, key=lambda node: (load.get(node.name, 0), natural_order(node.name)), default=None)
+    return best.name if best else None
+
+
+@functools.lru_cache(maxsize=4096)
+def natural_order(name: str) -> list[tuple[bool, int, str]]:
+    """A sort key by which node-2 comes before node-10."""
+    parts = re.split(r"(\d+)", name)
+    return [(part.isdigit(), int(part) if part.isdigit() else 0, part) for part in parts]
+
+
+def _usable(node: Node) -> bool:
+    conditions = node.status.conditions or []
+    known = any(condition.type == "Ready" for condition in conditions)
+    ready = condition_is_true(conditions, "Ready") or not known
+    return ready and not node.spec.unschedulable and not node.deleting
+
+
+def _selected(node: Node, selector: Mapping[str, str]) -> bool:
+    labels = {HOSTNAME_LABEL: node.name, **node.labels}
+    return all(labels.get(key) == value for key, value in selector.items())
+
+
+QUOTA_EXCEEDED = "exceeded quota"
+"""What quota admission says; KubeVirt looks for these words, the status does not tell quota from other refusals."""
+
+QUICK: Final = (0.05, 0.2, 0.8)
+"""Seconds. An event of a quota may be ahead of the admission plugin's own cache by a moment."""
+_OTHER_FIRST, _OTHER_MAX = 0.1, 30.0
+
+
+def is_quota_refusal(error: ApiError) -> bool:
+    """Whether quota, and nothing else, said no."""
+    return isinstance(error, Forbidden) and QUOTA_EXCEEDED in error.message
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A pod that was not created. `not_before` is a loop time; `generation` counts the namespace's quota events."""
+
+    message: str
+    by_quota: bool
+    generation: int
+    not_before: float
+    quick: int = 0
+
+
+class Refusals:
+    """The last refusal of each key, and its backoff: `first` seconds doubled up to `maximum`.
+
+    A change of the namespace's quotas makes a key due at once, and again after each of `quick` seconds. Memory only:
+    after a restart everything is tried again.
+    """
+
+    def __init__(self, first: float = 5.0, maximum: float = 300.0, quick: Sequence[float] = QUICK) -> None:
+        self._quick_delays = tuple(quick)
+        self._quota: ItemExponentialFailureRateLimiter[str] = ItemExponentialFailureRateLimiter(
+            first, maximum
+        )
+        self._other: ItemExponentialFailureRateLimiter[str] = ItemExponentialFailureRateLimiter(
+            _OTHER_FIRST, _OTHER_MAX
+        )
+        self._last: dict[str, Refusal] = {}
+        self._generations: dict[str, int] = {}
+
+    def quota_changed(self, namespace: str) -> list[str]:
+        """Note a change of a quota; the keys that are due by it."""
+        self._generations[namespace] = self.generation(namespace) + 1
+        prefix = f"{namespace}/"
+        return [key for key in self._last if key.startswith(prefix)]
+
+    def generation(self, namespace: str) -> int:
+        """Changes of quotas in the namespace so far."""
+        return self._generations.get(namespace, 0)
+
+    def last(self, key: str) -> Refusal | None:
+        """The key's last refusal, None when there was none since it was forgotten."""
+        return self._last.get(key)
+
+    def wait(self, key: str, now: float) -> float:
+        """Seconds until the key may be tried again, 0 when it may now."""
+        last = self._last.get(key)
+        if last is None or (last.by_quota and last.generation != self._generation_of(key)):
+            return 0.0
+        return max(0.0, last.not_before - now)
+
+    def refused(self, key: str, error: ApiError, *, generation: int, now: float) -> float:
+        """Note a refusal; seconds until the next try. `generation` is the one before the request was sent."""
+        by_quota = is_quota_refusal(error)
+        quick = self._quick(key, generation) if by_quota else len(self._quick_delays)
+        slow = self._quota if by_quota else self._other
+        delay = self._quick_delays[quick] if quick < len(self._quick_delays) else slow.when(key)
+        self._last[key] = Refusal(error.message, by_quota, generation, now + delay, quick)
+        return delay
+
+    def forget(self, key: str) -> None:
+        """The key got what it wanted, or is gone."""
+        self._last.pop(key, None)
+        self._quota.forget(key)
+        self._other.forget(key)
+
+    def _quick(self, key: str, generation: int) -> int:
+        """Which of the quick tries this was: they begin with the first refusal after a quota changed."""
+        last = self._last.get(key)
+        if last is None or not last.by_quota:
+            return len(self._quick_delays)
+        return 0 if last.generation != generation else min(last.quick + 1, len(self._quick_delays))
+
+    def _generation_of(self, key: str) -> int:
+        return self.generation(key.partition("/")[0])
+
 
 logger = logging.getLogger(__name__)
 
@@ -73,6 +202,7 @@ class Placement:
         self._placed.pop(pod_key, None)
 
 
+@dataclass(eq=False)
 class Creator:
     """Creates pods; a refusal is remembered, logged, and told to people as an Event.
 
@@ -80,21 +210,14 @@ class Creator:
     charged for nothing stays until the quota is next counted.
     """
 
-    def __init__(
-        self,
-        pods: ResourceClient[Pod],
-        placement: Placement,
-        refusals: Refusals,
-        recorder: EventRecorder,
-        clock: Clock,
-    ) -> None:
-        self._pods = pods
-        self._placement = placement
-        self.refusals = refusals
-        self._recorder = recorder
-        self._clock = clock
-        self._created: dict[str, float] = {}
-        self._uncertain: set[str] = set()
+    pods: ResourceClient[Pod]
+    placement: Placement
+    refusals: Refusals
+    recorder: EventRecorder
+    clock: Clock
+    lag: QuotaLag
+    _created: dict[str, float] = field(default_factory=dict, init=False)
+    _uncertain: set[str] = field(default_factory=set, init=False)
 
     async def create(self, key: str, body: Mapping[str, Any], about: Object, what: str) -> Refusal | None:
         """None when the pod exists now; else why not, for the retries of `key`.
@@ -107,22 +230,23 @@ class Creator:
             return None
         generation = self.refusals.generation(namespace)
         try:
-            await self._pods.create(body, namespace)
+            self.lag.admit(body, namespace)
+            await self.pods.create(body, namespace=namespace)
         except AlreadyExists:
             pass
         except (BadRequest, Forbidden, Invalid, NotFound) as error:
-            self._placement.forget(pod_key)
+            self.placement.forget(pod_key)
             return self._refused(key, error, generation, about, what)
         except (ServerError, Unreachable):
             self._uncertain.add(pod_key)
             raise
-        self._created[pod_key] = self._clock.loop()
+        self._created[pod_key] = self.clock.loop()
         self.refusals.forget(key)
         return None
 
     def _is_awaited(self, pod_key: str) -> bool:
         """Whether the pod was created a moment ago: the cache will show it."""
-        now = self._clock.loop()
+        now = self.clock.loop()
         self._created = {key: since for key, since in self._created.items() if now - since < _UNSEEN}
         return pod_key in self._created
 
@@ -131,7 +255,7 @@ class Creator:
         if pod_key not in self._uncertain:
             return False
         try:
-            await self._pods.get(name, namespace)
+            await self.pods.get(name=name, namespace=namespace)
         except NotFound:
             self._uncertain.discard(pod_key)
             return False
@@ -139,9 +263,9 @@ class Creator:
         return True
 
     def _refused(self, key: str, error: ApiError, generation: int, about: Object, what: str) -> Refusal:
-        delay = self.refusals.refused(key, error, generation=generation, now=self._clock.loop())
+        delay = self.refusals.refused(key, error, generation=generation, now=self.clock.loop())
         logger.info("reenqueuing %s: failed to create %s: %s; again in %g s", key, what, error, delay)
-        self._recorder.event(about, WARNING, "FailedCreate", f"Error creating pod: {error.message}")
+        self.recorder.event(about, WARNING, "FailedCreate", f"Error creating pod: {error.message}")
         refusal = self.refusals.last(key)
         assert refusal is not None
         return refusal

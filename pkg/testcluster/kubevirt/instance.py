@@ -8,7 +8,6 @@ from typing import Any
 from pkg.api.core import Pod
 from pkg.api.meta import Condition
 from pkg.testcluster.kubevirt import names
-from pkg.testcluster.kubevirt.machine import SYNCHRONIZED
 from pkg.testcluster.kubevirt.objects import VirtualMachineInstance
 from pkg.testcluster.kubevirt.patches import (
     Patch,
@@ -89,7 +88,7 @@ def status_patch(
 def refused_patch(vmi: VirtualMachineInstance, message: str, now: str) -> Patch | None:
     """The merge patch that says why there is no pod."""
     condition = Condition(
-        type=SYNCHRONIZED,
+        type=names.CONDITION_SYNCHRONIZED,
         status="False",
         reason="FailedCreate",
         message=f"failed to create virtual machine pod: {message}",
@@ -184,12 +183,12 @@ def _conditions(vmi: VirtualMachineInstance, pod: Pod | None, phase: str, now: s
                 last_transition_time=now,
             )
         ]
-    kept = [c for c in before or () if pod is None or c.type != SYNCHRONIZED]
+    kept = [c for c in before or () if pod is None or c.type != names.CONDITION_SYNCHRONIZED]
     merged = conditions_with(kept, *wanted)
     return (
         merged
         if merged is not None
-        else (conditions_without(before, SYNCHRONIZED) if pod is not None else None)
+        else (conditions_without(before, names.CONDITION_SYNCHRONIZED) if pod is not None else None)
     )
 
 

@@ -57,7 +57,7 @@ class Pods:
     def launcher_of(self, attachment: Pod) -> Pod | None:
         """The launcher that owns an attachment pod, if it is (still) known."""
         owner = owner_name(attachment, "Pod")
-        return self._pods.get(attachment.namespace, owner) if owner else None
+        return self._pods.get(namespace=attachment.namespace, name=owner) if owner else None
 
     def load(self, node_names: Iterable[str]) -> Counter[str]:
         """Living launchers by node."""

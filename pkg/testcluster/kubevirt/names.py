@@ -15,6 +15,9 @@ ANNOTATION_MIGRATION_TARGET_READY: Final = "kubevirt.io/migration-target-ready-t
 ANNOTATION_OBSERVED_API: Final = "kubevirt.io/latest-observed-api-version"
 ANNOTATION_OBSERVED_STORAGE: Final = "kubevirt.io/storage-observed-api-version"
 ANNOTATION_LAST_APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
+CONDITION_MIGRATION_REQUIRED: Final = "MigrationRequired"
+CONDITION_SYNCHRONIZED: Final = "Synchronized"
+"""Condition of a VMI whose pod could not be created: status False, reason FailedCreate."""
 
 _SUFFIX_LETTERS: Final = "bcdfghjklmnpqrstvwxz2456789"
 """apimachinery's alphabet for generated names: no vowels, no words."""

@@ -1,6 +1,6 @@
 """KubeVirt's objects with the fields that only their controller reads: supersets of `pkg.api`'s types.
 
-Lists are replaced whole by a merge patch, so whoever writes one must have decoded all of it.
+Lists are replaced whole by a merge patch, so a writer must have decoded all of it.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class VirtualMachineInstanceMigration(Object):
 
     @property
     def phase(self) -> str:
-        """`""` while nobody has looked at the migration yet."""
+        """`""` before the controller has seen the migration."""
         return self.status.phase or ""
 
     @property
@@ -156,9 +156,21 @@ class Node(core.Node):
 
 
 _GROUP, _VERSION = "kubevirt.io", "v1"
-MACHINES = Resource(_GROUP, _VERSION, "virtualmachines", "VirtualMachine", VirtualMachine)
+MACHINES = Resource(
+    _GROUP,
+    _VERSION,
+    "virtualmachines",
+    "VirtualMachine",
+    VirtualMachine,
+    status_subresource=True,
+)
 INSTANCES = Resource(
-    _GROUP, _VERSION, "virtualmachineinstances", "VirtualMachineInstance", VirtualMachineInstance
+    _GROUP,
+    _VERSION,
+    "virtualmachineinstances",
+    "VirtualMachineInstance",
+    VirtualMachineInstance,
+    status_subresource=False,
 )
 MIGRATIONS = Resource(
     _GROUP,
@@ -166,5 +178,14 @@ MIGRATIONS = Resource(
     "virtualmachineinstancemigrations",
     "VirtualMachineInstanceMigration",
     VirtualMachineInstanceMigration,
+    status_subresource=True,
 )
-NODES = Resource("", "v1", "nodes", "Node", Node, namespaced=False)
+NODES = Resource(
+    "",
+    "v1",
+    "nodes",
+    "Node",
+    Node,
+    namespaced=False,
+    status_subresource=True,
+)

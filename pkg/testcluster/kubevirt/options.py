@@ -10,6 +10,7 @@ Annotations (prefix `testcluster.headroom.harvesterhci.io/`), looked for on the 
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -39,7 +40,13 @@ PACED_PHASES: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The command line. Durations are seconds; a limit of None is KubeVirt's default."""
+    """The command line. Durations are seconds; a limit of None is KubeVirt's default.
+
+    `finished_linger`: how long a launcher that has ended stays (and counts for `count/pods`); inf: as long as its VMI.
+    `quota_lag`: a pod is refused as well where it would not fit `status.hard` as it was so long ago, as by an API
+    server whose cache lags. `drained_bucket`: the queue's rate limit is used up, as in a busy cluster; what quota has
+    refused is tried again at the quota's events, and by time only after `max_retry`.
+    """
 
     source_linger: float = 31.0
     target_linger: float = 0.0
@@ -49,10 +56,15 @@ class Options:
     parallel_outbound: int = constants.DEFAULT_PARALLEL_OUTBOUND_MIGRATIONS_PER_NODE
     first_retry: float = 5.0
     max_retry: float = 300.0
+    finished_linger: float = math.inf
+    quota_lag: float = 0.0
+    drained_bucket: bool = False
+    namespace_prefix: str = ""
+    """Only VMs of namespaces whose names begin so: beside another KubeVirt."""
 
 
 @dataclass(frozen=True, slots=True)
-class Wishes:
+class MigrationOptions:
     """The options that hold for one migration."""
 
     source_linger: float
@@ -67,10 +79,10 @@ class Wishes:
         return self.by_phase.get(phase, default)
 
 
-def wishes(options: Options, *objects: Object | None) -> Wishes:
+def migration_options(options: Options, *objects: Object | None) -> MigrationOptions:
     """What the first of the objects says that says anything, else the command line."""
     phase_delay, by_phase = _phase_seconds(_annotation(PHASE_SECONDS, objects), options.phase_delay)
-    return Wishes(
+    return MigrationOptions(
         source_linger=_seconds(_annotation(SOURCE_LINGER, objects), options.source_linger),
         target_linger=_seconds(_annotation(TARGET_LINGER, objects), options.target_linger),
         phase_delay=phase_delay,

@@ -1,14 +1,17 @@
-"""Pieces of merge patches. A list in a merge patch replaces the whole list, so each is built from all that stands."""
+"""Pieces of merge patches, and JSON patches made of them.
+
+A list in a merge patch replaces the whole list, so each is built from all that stands.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
 
-from pkg.api.meta import Condition, Object
+from pkg.api.meta import Condition
 from pkg.testcluster.kubevirt.objects import PhaseTransition
 
 Patch = dict[str, Any]
@@ -25,12 +28,6 @@ def parse_timestamp(text: str | None) -> float | None:
         return datetime.fromisoformat(text).timestamp() if text else None
     except ValueError:
         return None
-
-
-def guarded(obj: Object, patch: Mapping[str, Any]) -> Patch:
-    """The patch, to be refused with a conflict if the object has changed since it was read."""
-    metadata = {**patch.get("metadata", {}), "resourceVersion": obj.metadata.resource_version}
-    return {**patch, "metadata": metadata}
 
 
 def conditions_with(conditions: Sequence[Condition] | None, *changes: Condition) -> list[Any] | None:
@@ -68,6 +65,35 @@ def transitions(before: Iterable[PhaseTransition] | None, phases: Iterable[str],
 def replacing(before: Mapping[str, Any], after: Mapping[str, Any]) -> Patch:
     """The merge patch that turns one object into the other: what is gone becomes null."""
     return {**dict.fromkeys(before.keys() - after.keys()), **after}
+
+
+def as_json_patch(before: Mapping[str, Any], patch: Patch) -> list[Patch]:
+    """The merge patch as a JSON patch (RFC 6902) that tests the uid and each value that it replaces.
+
+    virt-controller patches VMIs so: a change of anything else is no conflict, one of `/status/conditions` is.
+    """
+    uid = {"op": "test", "path": "/metadata/uid", "value": before["metadata"]["uid"]}
+    return [uid, *_operations("", before, patch)]
+
+
+def _operations(prefix: str, before: Mapping[str, Any], patch: Patch) -> Iterator[Patch]:
+    for key, value in patch.items():
+        path = f"{prefix}/{key.replace('~', '~0').replace('/', '~1')}"
+        old = before.get(key)
+        if isinstance(value, Mapping) and isinstance(old, Mapping):
+            yield from _operations(path, old, dict(value))
+            continue
+        yield {"op": "test", "path": path, "value": old}
+        if value is not None:
+            yield {"op": "add", "path": path, "value": _without_nulls(value)}
+        elif key in before:
+            yield {"op": "remove", "path": path}
+
+
+def _without_nulls(value: Any) -> Any:
+    if not isinstance(value, Mapping):
+        return value
+    return {key: _without_nulls(below) for key, below in value.items() if below is not None}
 
 
 def _differs(one: Condition, other: Condition) -> bool:

@@ -72,7 +72,7 @@ def decide(view: View) -> Step:
         return fail(view, "source node reported migration failed")
     if migration.deleting and not view.state.completed:
         return _abort(view)
-    if migration.phase and migration.phase == view.wishes.fail_at_phase:
+    if migration.phase and migration.phase == view.options.fail_at_phase:
         return _break(view)
     act = TABLE.get(migration.phase)
     return act(view) if act else Wait()
@@ -146,7 +146,7 @@ def _target_ready(view: View) -> Step:
 
 def _running(view: View) -> Step:
     if view.state.completed:
-        return _enter(view)
+        return Wait() if _is_resizing(view) else _enter(view)
     return _after_hold(view, _arrive)
 
 
@@ -161,6 +161,15 @@ TABLE: Final[Mapping[str, Callable[[View], Step]]] = MappingProxyType(
         c.PHASE_RUNNING: _running,
     }
 )
+
+
+def _is_resizing(view: View) -> bool:
+    """Whether the VMI is yet to take what was plugged in: until then its migration stays Running."""
+    conditions = (view.vmi.status.conditions if view.vmi else None) or []
+    return any(condition.type == c.CONDITION_CPU_CHANGE for condition in conditions) or any(
+        condition_is_true(conditions, kind)
+        for kind in (c.CONDITION_MEMORY_CHANGE, names.CONDITION_MIGRATION_REQUIRED)
+    )
 
 
 # Steps that several rows share

@@ -17,7 +17,8 @@ from pkg.api.meta import Object
 from pkg.testcluster.kubevirt import names
 from pkg.testcluster.kubevirt.objects import VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.util import constants
-from pkg.util.launcher_pod import LauncherContainers, attachment_container
+from pkg.util.kubevirt.launcher import LauncherContainers, attachment_container
+from pkg.util.kubevirt.rendering import Rendering
 
 Body = dict[str, Any]
 
@@ -99,7 +100,10 @@ def attachment_pod(
         metadata["annotations"] = {names.ANNOTATION_MIGRATION_JOB_NAME: migration.name}
     spec = {
         "containers": [
-            {**_container(attachment_container(configuration)), "command": ["/usr/bin/container-disk"]}
+            {
+                **_container(attachment_container(Rendering(kubevirt=configuration))),
+                "command": ["/usr/bin/container-disk"],
+            }
         ],
         "nodeName": launcher.spec.node_name,
         "restartPolicy": "Never",

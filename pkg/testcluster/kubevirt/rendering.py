@@ -11,13 +11,14 @@ from pkg.api.kubevirt import KubeVirt, KubeVirtConfiguration, VirtualMachineInst
 from pkg.testcluster.kubevirt import objects
 from pkg.testcluster.kubevirt.options import Options
 from pkg.util import constants
-from pkg.util.launcher_pod import LauncherContainers, render_containers
-from pkg.util.memory_overhead import PROFILES, memory_overhead, normalize_ratio, parse_ratio
-from pkg.util.parallel_migrations import Limits, limits_of
+from pkg.util.kubevirt import rendering as rules
+from pkg.util.kubevirt.launcher import LauncherContainers, render_containers
+from pkg.util.kubevirt.overhead import memory_overhead, normalize_ratio, parse_ratio
+from pkg.util.kubevirt.parallel_migrations import Limits, limits_of
+from pkg.util.kubevirt.profiles import PROFILES
+from pkg.util.kubevirt.rendering import memory_limits_ratio
 
 NO_RATIO = ""
-LABEL_MEMORY_LIMITS_RATIO = "alpha.kubevirt.io/auto-memory-limits-ratio"
-_MEMORY_LIMITS_RATIO = 2.0
 REPORTING_PROFILE = "main"
 """The release whose VMIs report the overhead (status.memory.memoryOverhead), as the recorded objects do."""
 
@@ -34,22 +35,39 @@ class Rendering:
     ratio: str
     profile: str
     quota_limits: frozenset[str] = frozenset()
-    memory_limits_ratio: float = _MEMORY_LIMITS_RATIO
+    memory_limits_ratio: float = 2.0
 
     def overhead(self, vmi: objects.VirtualMachineInstance) -> int:
         """Bytes of memory that the launcher needs beside the guest."""
-        arch = vmi.spec.architecture or "amd64"
-        return memory_overhead(vmi.spec, ratio=self.ratio, arch=arch, profile=PROFILES[self.profile])
+        return memory_overhead(
+            vmi.spec,
+            ratio=self.ratio,
+            arch=vmi.spec.architecture or "amd64",
+            profile=PROFILES[self.profile],
+            plugins=self.configuration.binding_plugins,
+        )
 
-    def containers(self, vmi: objects.VirtualMachineInstance) -> LauncherContainers:
+    @property
+    def shared(self) -> rules.Rendering:
+        """The same for the renderer that the product and this stand-in share."""
+        return rules.Rendering(
+            self.ratio,
+            PROFILES[self.profile],
+            self.configuration,
+            memory_limits_ratio=self.memory_limits_ratio,
+        )
+
+    def containers(
+        self, vmi: objects.VirtualMachineInstance, *, is_target: bool = False
+    ) -> LauncherContainers:
         """The launcher's containers with their resources."""
         plain = VirtualMachineInstance(metadata=vmi.metadata, spec=vmi.spec)
         return render_containers(
             plain,
+            self.shared,
             overhead=self.overhead(vmi),
-            kubevirt=self.configuration,
             quota_limits=self.quota_limits,
-            memory_limits_ratio=self.memory_limits_ratio,
+            digests_known=is_target,
         )
 
     @property
@@ -75,7 +93,7 @@ def rendering(
         ratio=overhead_ratio(configuration, setting),
         profile=options.overhead_profile,
         quota_limits=limited_by(quotas),
-        memory_limits_ratio=memory_limits_ratio(namespace),
+        memory_limits_ratio=memory_limits_ratio(namespace.labels if namespace else {}),
     )
 
 
@@ -84,16 +102,6 @@ def limited_by(quotas: Iterable[ResourceQuota]) -> frozenset[str]:
     names = {name for quota in quotas for name in quota.hard}
     limits_of = {constants.CPU: constants.LIMITS_CPU, constants.MEMORY: constants.LIMITS_MEMORY}
     return frozenset(resource for resource, limit in limits_of.items() if limit in names)
-
-
-def memory_limits_ratio(namespace: Namespace | None) -> float:
-    """The namespace's label, if it is a number of at least 1, else KubeVirt's 2."""
-    label = namespace.labels.get(LABEL_MEMORY_LIMITS_RATIO, "") if namespace else ""
-    try:
-        ratio = float(label)
-    except ValueError:
-        return _MEMORY_LIMITS_RATIO
-    return ratio if 1.0 <= ratio < float("inf") else _MEMORY_LIMITS_RATIO
 
 
 def deployed_configuration(kubevirts: Iterable[KubeVirt]) -> KubeVirtConfiguration:
@@ -120,4 +128,6 @@ def limits(configuration: KubeVirtConfiguration, options: Options) -> Limits:
 
 def observed_version(profile: str) -> str:
     """The version that a KubeVirt of that profile reports."""
-    return "v1.10.0" if profile == REPORTING_PROFILE else f"v{profile}.0"
+    if profile == REPORTING_PROFILE:
+        return "v1.10.0"
+    return f"v{profile}" if profile.count(".") == 2 else f"v{profile}.0"

@@ -11,7 +11,7 @@ from pkg.testcluster.kubevirt.objects import (
     VirtualMachineInstance,
     VirtualMachineInstanceMigration,
 )
-from pkg.testcluster.kubevirt.options import Wishes
+from pkg.testcluster.kubevirt.options import MigrationOptions
 from pkg.testcluster.kubevirt.patches import Patch
 from pkg.testcluster.kubevirt.pod import hotplugged
 from pkg.util import constants
@@ -61,7 +61,7 @@ class CreateAttachment:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Look again in `seconds`; None: when something changes."""
+    """Re-check in `seconds`; None: when something changes."""
 
     seconds: float | None = None
 
@@ -82,7 +82,7 @@ class View:
     source: Pod | None
     target: Pod | None
     attachment: Pod | None
-    wishes: Wishes
+    options: MigrationOptions
     now: str
     age: float = 0.0
     rival: bool = False
@@ -113,4 +113,4 @@ class View:
 
     def remaining(self, phase: str) -> float:
         """Seconds that the phase still has to last."""
-        return self.wishes.hold(phase) - self.age
+        return self.options.hold(phase) - self.age

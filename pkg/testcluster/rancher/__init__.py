@@ -1,7 +1,7 @@
 """A stand-in for Rancher, as far as it writes ResourceQuotas: the base, and nothing but the base.
 
 Promises: the namespace annotation `field.cattle.io/resourceQuota` is rendered into the namespace's default quota when
-it changes, and into every one when the "agent" (re)starts, whoever has raised spec.hard since. Only spec.hard is
+it changes, and into every one when the "agent" (re)starts, no matter what has raised spec.hard since. Only spec.hard is
 written.
 Forbids: knowing anything of headroom or Harvester. It is the other side, and must not be kinder than the original.
 

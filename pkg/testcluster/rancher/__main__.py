@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pkg.client.client import Client
 from pkg.client.config import load_config
 from pkg.client.errors import ConfigError
-from pkg.generic.factory import Management
+from pkg.config.management import Management
 from pkg.generic.run import run_until_signal
 from pkg.testcluster.rancher.agent import register
 

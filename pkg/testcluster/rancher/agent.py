@@ -6,8 +6,8 @@ import logging
 
 from pkg.api.core import Namespace
 from pkg.api.registry import RESOURCE_QUOTAS
+from pkg.config.management import Management
 from pkg.generic.controller import Controller
-from pkg.generic.factory import Management
 from pkg.testcluster.rancher.namespace_controller import AGENT_NAMESPACE, ANNOTATION_RESTART, NamespaceHandler
 
 logger = logging.getLogger(__name__)
@@ -28,7 +28,7 @@ class Agent:
         self._handler.restart()
         namespaces = self._namespaces.cache().list()
         for namespace in namespaces:
-            self._namespaces.enqueue_key(namespace.key)
+            self._namespaces.enqueue(namespace.key, immediately=True)
         logger.info("agent restarted: %d namespaces", len(namespaces))
 
     async def on_namespace_changed(self, key: str, namespace: Namespace | None) -> None:

@@ -83,21 +83,22 @@ class NamespaceHandler:
         return _first(await self._list(namespace))
 
     async def _list(self, namespace: str) -> list[ResourceQuota]:
-        quotas, _ = await self._quotas.list(namespace, label_selector=DEFAULT_QUOTA_SELECTOR)
-        return quotas
+        return await self._quotas.list(namespace, label_selector=DEFAULT_QUOTA_SELECTOR)
 
     async def _create(self, namespace: str, annotation: str, hard: dict[str, str]) -> None:
         try:
-            quota = await self._quotas.create(quota_body(namespace, annotation, hard), namespace)
+            quota = await self._quotas.create(quota_body(namespace, annotation, hard), namespace=namespace)
         except NotFound:
             return  # The namespace is gone.
         logger.info("namespace %s: created quota %s with %s", namespace, quota.name, hard)
 
     async def _replace(self, quota: ResourceQuota, hard: dict[str, str]) -> None:
-        """Replace spec.hard whole. Without a resourceVersion: whoever wrote last, the base is what Rancher wants."""
+        """Replace spec.hard whole. Without a resourceVersion: Rancher overwrites every other writer."""
         try:
             await self._quotas.json_patch(
-                quota.name, [{"op": "add", "path": "/spec/hard", "value": hard}], quota.namespace
+                [{"op": "add", "path": "/spec/hard", "value": hard}],
+                name=quota.name,
+                namespace=quota.namespace,
             )
         except NotFound:
             return  # Deleted meanwhile.

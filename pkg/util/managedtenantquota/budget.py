@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pkg.api.meta import RawResourceList
 from pkg.util.quantity import ZERO, Quantity
 from pkg.util.resource_list import ResourceList, parse_resource_list
-from pkg.util.resourcequota.calculator import difference
+from pkg.util.resourcequota.base import difference
 
 
 def with_budget(hard: RawResourceList, additional: RawResourceList) -> ResourceList:
@@ -39,11 +39,6 @@ def to_restore(
         name: limit for name, limit in before.items() if name in now and (locked or now[name] == raised[name])
     }
     return difference(hard, ours)
-
-
-def is_untouched(hard: RawResourceList, original: RawResourceList) -> bool:
-    """Whether the quota says what was saved, for every resource that was."""
-    return not difference(hard, parse_resource_list(original))
 
 
 def is_enforced(hard: RawResourceList, enforced: RawResourceList, additional: RawResourceList) -> bool:

@@ -12,20 +12,38 @@ NAMESPACE_NAME_LABEL: Final = "kubernetes.io/metadata.name"
 
 ANNOTATION_SINCE: Final = "headroom.harvesterhci.io/locked-since"
 """On a lock: RFC 3339 with fractions of a second; its creationTimestamp has none."""
+ANNOTATION_UNTIL: Final = "headroom.harvesterhci.io/locked-until"
+"""The moment at which the lock is ended at the latest."""
 ANNOTATION_HOLDER: Final = "headroom.harvesterhci.io/locked-by"
 ANNOTATION_REASON: Final = "headroom.harvesterhci.io/locked-for"
 """On a lock: the VMs whose migrations it was made for."""
 
-VIRT_CONTROLLER: Final = "kubevirt-controller"
-"""The service account that creates target pods."""
-KUBEVIRT_NAMESPACE: Final = "kubevirt"
-"""Where KubeVirt lives unless its CR is somewhere else."""
+ANNOTATION_ORIGINALS: Final = "headroom.harvesterhci.io/originals"
+"""On a lock: spec.hard of the quotas that are raised under it, as JSON. It survives the VMMRQ, whose status says the
+same."""
 
+NEVER_LOCKED: Final = (
+    "kube-*",
+    "kubevirt",
+    "harvester-system",
+    "harvester-public",
+    "cattle-*",
+    "fleet-*",
+    "longhorn-system",
+)
+"""Namespaces (shell patterns) of Kubernetes, KubeVirt, Harvester and Rancher: without new pods there the cluster stops.
+The namespaces of headroom and of the KubeVirt objects belong to them too."""
+
+UPSTREAM_LEASE: Final = "mtq-controller"
+"""The Lease of KubeVirt's managed-tenant-quota (pkg/mtq-controller/application.go)."""
+
+EVENT_UPSTREAM: Final = "UpstreamControllerRunning"
 EVENT_NOT_ENOUGH: Final = "NotEnoughResourceToRelease"
 EVENT_SEVERAL_BUDGETS: Final = "MultipleMigrationResourceQuotas"
 EVENT_INVALID_BUDGET: Final = "InvalidMigrationResourceQuota"
 EVENT_LOCK_UNAVAILABLE: Final = "LockUnavailable"
 EVENT_LOCK_LIMIT: Final = "LockLimitReached"
+EVENT_RESTORE_REFUSED: Final = "ResourceQuotaNotRestored"
 EVENT_LOCKED: Final = "NamespaceLocked"
 EVENT_UNLOCKED: Final = "NamespaceUnlocked"
 EVENT_RELEASED: Final = "ResourceQuotaRaised"

@@ -11,20 +11,26 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from fnmatch import fnmatchcase
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+import msgspec
+
 from pkg.api.admissionregistration import ValidatingWebhookConfiguration
+from pkg.api.meta import RawResourceList, Struct
 from pkg.util import constants
+from pkg.util.constants import LOCK_PATH
 from pkg.util.managedtenantquota.constants import (
     ANNOTATION_HOLDER,
+    ANNOTATION_ORIGINALS,
     ANNOTATION_REASON,
     ANNOTATION_SINCE,
+    ANNOTATION_UNTIL,
     LOCK_LABEL,
     LOCK_LABELS,
     NAMESPACE_NAME_LABEL,
 )
-from pkg.util.webhook_names import LOCK_PATH
 
 TIMEOUT_SECONDS: Final = 10
 NAMESPACE_CONTROLLERS: Final = (
@@ -33,7 +39,21 @@ NAMESPACE_CONTROLLERS: Final = (
 )
 """Who empties a namespace that is being deleted: that must not have to wait for us."""
 
+MANAGER: Final = "headroom"
+"""The first part of our User-Agent: what managedFields call us."""
+
 Webhook = dict[str, Any]
+
+
+class Originals(Struct):
+    """What a lock records: spec.hard of the quotas by name, and what is added to them."""
+
+    quotas: dict[str, RawResourceList] = msgspec.field(default_factory=dict)
+    additional: RawResourceList = msgspec.field(default_factory=dict)
+
+    def text(self) -> str:
+        """The annotation's value; the same content gives the same text."""
+        return msgspec.json.encode(self, order="sorted").decode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +68,12 @@ class Lock:
     holder: str
     reason: str
     webhooks: Sequence[Webhook]
+    recorded: str = ""
+    """The annotation with the originals as it stands, whoever wrote it."""
+    originals: Originals | None = None
+    """The same, if it was written by headroom; None otherwise."""
+    until: float = 0.0
+    """When it ends at the latest; 0 where nothing says."""
 
 
 def lock_name(namespace: str) -> str:
@@ -74,20 +100,30 @@ def recognise(configuration: ValidatingWebhookConfiguration) -> Lock | None:
         uid=configuration.uid,
         resource_version=configuration.metadata.resource_version,
         namespace=namespace,
-        since=_seconds(annotations.get(ANNOTATION_SINCE), configuration.metadata.creation_timestamp),
+        since=moment(annotations.get(ANNOTATION_SINCE), configuration.metadata.creation_timestamp),
         holder=annotations.get(ANNOTATION_HOLDER, ""),
         reason=annotations.get(ANNOTATION_REASON, ""),
         webhooks=configuration.webhooks or [],
+        recorded=annotations.get(ANNOTATION_ORIGINALS, ""),
+        originals=_originals(configuration),
+        until=moment(annotations.get(ANNOTATION_UNTIL)),
     )
+
+
+def is_never_locked(namespace: str, patterns: Sequence[str]) -> bool:
+    """Whether a namespace is one of the system's; `patterns` are shell patterns."""
+    return any(fnmatchcase(namespace, pattern) for pattern in patterns)
 
 
 def client_config(registration: ValidatingWebhookConfiguration) -> dict[str, Any] | None:
     """Where our webhooks are served, by what they are registered with: address and CA, with the lock's path.
 
-    None when nothing is registered there.
+    None when nothing is registered there, or with an empty caBundle: it cannot be called then.
     """
     for webhook in registration.webhooks or ():
         config = dict(webhook.get("clientConfig") or {})
+        if not config.get("caBundle"):
+            continue
         if config.get("url"):
             parts = urlsplit(config["url"])
             config["url"] = f"{parts.scheme}://{parts.netloc}{LOCK_PATH}"
@@ -144,8 +180,17 @@ def lock_webhook(
     }
 
 
-def lock_body(namespace: str, webhook: Mapping[str, Any], *, now: float, holder: str, reason: str) -> Webhook:
-    """The whole configuration, to be created."""
+def lock_body(
+    namespace: str,
+    webhook: Mapping[str, Any],
+    *,
+    now: float,
+    holder: str,
+    reason: str,
+    originals: Originals | None = None,
+    longest: float = 0.0,
+) -> Webhook:
+    """The whole configuration, to be created. `longest`: seconds that it stands at most, 0 when that is not known."""
     return {
         "apiVersion": "admissionregistration.k8s.io/v1",
         "kind": "ValidatingWebhookConfiguration",
@@ -154,8 +199,10 @@ def lock_body(namespace: str, webhook: Mapping[str, Any], *, now: float, holder:
             "labels": LOCK_LABELS,
             "annotations": {
                 ANNOTATION_SINCE: timestamp(now),
+                **({ANNOTATION_UNTIL: timestamp(now + longest)} if longest else {}),
                 ANNOTATION_HOLDER: holder,
                 ANNOTATION_REASON: reason,
+                ANNOTATION_ORIGINALS: (originals or Originals()).text(),
             },
         },
         "webhooks": [dict(webhook)],
@@ -197,6 +244,15 @@ def _rule(group: str, resources: list[str], operations: list[str]) -> Webhook:
     }
 
 
+def _originals(configuration: ValidatingWebhookConfiguration) -> Originals | None:
+    """None also for garbage, and for what another program wrote."""
+    if not configuration.metadata.wrote_annotation(MANAGER, ANNOTATION_ORIGINALS):
+        return None
+    with suppress(msgspec.DecodeError):
+        return msgspec.json.decode(configuration.annotations[ANNOTATION_ORIGINALS], type=Originals)
+    return None
+
+
 def _selected(webhook: Mapping[str, Any]) -> str:
     selector = webhook.get("namespaceSelector") or {}
     return str((selector.get("matchLabels") or {}).get(NAMESPACE_NAME_LABEL, ""))
@@ -207,11 +263,11 @@ def timestamp(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
-def _seconds(*texts: str | None) -> float:
-    """The first that is a time; none: long ago, so that such a lock does not stay."""
+def moment(*texts: str | None) -> float:
+    """Seconds since the epoch of the first text that is a time; none: long ago, so that such a lock does not stay."""
     for text in texts:
         with suppress(ValueError):
             if text:
-                moment = datetime.fromisoformat(text)
-                return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+                found = datetime.fromisoformat(text)
+                return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
     return 0.0

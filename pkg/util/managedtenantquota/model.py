@@ -10,8 +10,8 @@ from pkg.api.core import Pod, ResourceQuota
 from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.api.meta import Object
 from pkg.api.mtq import VirtualMachineMigrationResourceQuota
-from pkg.util.managedtenantquota.lock import Lock
-from pkg.util.resourcequota.model import Rendering
+from pkg.util.kubevirt.rendering import Rendering
+from pkg.util.managedtenantquota.lock import Lock, Originals
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +20,8 @@ class Policy:
 
     lock_limit: float = 120.0
     """A window that is open for longer is closed, whatever it waits for."""
+    grace: float = 10.0
+    """Beyond that limit the quotas get so long to be restored under the lock; then the lock ends in any case."""
     settle: float = 0.1
     """From the lock to what it protects: every API server knows by then, and what it let through has been counted."""
     joining: float = 10.0
@@ -31,8 +33,10 @@ class Policy:
     the cache does not show yet."""
     sweep: float = 30.0
     """A namespace that something is still to be done in is looked at again after this long (upstream's)."""
-    busy: float = 5.0
-    """A migration that KubeVirt's parallel limits hold up is looked at again after this long (upstream's)."""
+    busy: float = 2.0
+    """A migration that KubeVirt's parallel limits hold up is looked at again after this long (upstream: 5 s, too
+    long for a place that other namespaces compete for); so is one whose namespace cannot be locked: a webhook that
+    restarts is back in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +58,8 @@ class Memory:
     """Migration uid to the time when the budget was first seen not to suffice for it."""
     resting: Mapping[str, float] = field(default_factory=dict)
     """Migration uid to the time until which it is left alone."""
+    orphans: Originals | None = None
+    """What a lock recorded that had to end before its quotas could be restored, and that no VMMRQ holds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,4 +97,8 @@ class Observed:
     why_not: str = ""
     """Why it cannot be locked."""
     wanted_lock: Mapping[str, Any] | None = None
+    upstream: str = ""
+    """Who holds the Lease of KubeVirt's own managed-tenant-quota controller; "" while it does not run."""
+    not_restored: Mapping[str, str] = field(default_factory=dict)
+    """Quotas whose restore was refused in this pass, by name, and why."""
     memory: Memory = field(default_factory=Memory)

@@ -15,24 +15,29 @@ from typing import Any, Final
 import msgspec
 
 from pkg.api.core import ResourceQuota
+from pkg.api.meta import RawResourceList
 from pkg.api.mtq import VirtualMachineMigrationResourceQuota
-from pkg.util.managedtenantquota.lock import Lock, fits
+from pkg.util.managedtenantquota.lock import Lock, Originals, fits
 from pkg.util.managedtenantquota.model import Memory, Observed, Policy, Problem
-from pkg.util.managedtenantquota.window import Journal, Window, look
+from pkg.util.managedtenantquota.window import Window, journal_of, look
 
 
 @dataclass(frozen=True, slots=True)
 class MakeLock:
-    """Create the lock; `reason` are the VMs that it is for."""
+    """Create the lock; `reason` are the VMs that it is for, `originals` how the quotas are that block them."""
 
     reason: str
+    originals: Originals
+    longest: float = 0.0
+    """Seconds that it stands at most."""
 
 
 @dataclass(frozen=True, slots=True)
-class MendLock:
-    """A lock stands that is not as it shall be: another installation's, or the CA has changed."""
+class UpdateLock:
+    """A lock stands that is not as it shall be: another installation's, the CA has changed, or another quota blocks."""
 
     lock: Lock
+    originals: Originals
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +87,7 @@ class Wait:
     why: str = ""
 
 
-Write = MakeLock | MendLock | Save | Raise | Restore | Clear | Unlock
+Write = MakeLock | UpdateLock | Save | Raise | Restore | Clear | Unlock
 Step = Write | Wait
 
 
@@ -100,11 +105,24 @@ class Decision:
 
 
 def decide(observed: Observed, policy: Policy) -> Decision:
-    """The next step in a namespace. Raises QuantityError when the journal holds no quantities."""
+    """The next step in a namespace; never raises for what stands in an object."""
     window = look(observed, policy)
-    table = OPENING if window.wanted else CLOSING
+    table = HANDS_OFF if observed.upstream else OPENING if window.wanted else CLOSING
     step = next(step for row in table if (step := row(window)) is not None)
     return Decision(step, window.problems, window.memory)
+
+
+# Whatever else there is to be done.
+
+
+def _overdue(window: Window) -> Step | None:
+    """A lock ends in time, whatever stands in the way of everything else."""
+    lock = window.observed.lock
+    return Unlock(lock) if lock is not None and window.overdue else None
+
+
+def _leave_alone(window: Window) -> Step:
+    return Wait(window.policy.sweep, "KubeVirt's own controller does it")
 
 
 # While there are migrations to be released.
@@ -114,12 +132,19 @@ def _lock(window: Window) -> Step | None:
     if window.locked:
         return None
     vms = sorted({each.migration.spec.vmi_name for each in window.wanted})
-    return MakeLock(", ".join(vms[:_SHOWN]) + (f" and {len(vms) - _SHOWN} more" if len(vms) > _SHOWN else ""))
+    reason = ", ".join(vms[:_SHOWN]) + (f" and {len(vms) - _SHOWN} more" if len(vms) > _SHOWN else "")
+    return MakeLock(reason, window.originals(), window.policy.lock_limit + window.policy.grace)
 
 
-def _mend(window: Window) -> Step | None:
+def _update(window: Window) -> Step | None:
+    """What the lock records has to be right before anything is raised."""
     lock, wanted = window.observed.lock, window.observed.wanted_lock
-    return MendLock(lock) if lock is not None and wanted is not None and not fits(lock, wanted) else None
+    if lock is None or wanted is None:
+        return None
+    originals = window.originals()
+    if fits(lock, wanted) and lock.recorded == originals.text():
+        return None
+    return UpdateLock(lock, originals)
 
 
 def _settle(window: Window) -> Step | None:
@@ -130,7 +155,7 @@ def _settle(window: Window) -> Step | None:
 def _save(window: Window) -> Step | None:
     if not window.unsaved():
         return None
-    journal = window.journal
+    journal, budget = window.journal, window.observed.budgets[0]
     originals = dict(journal.originals)
     for name in window.blocking:
         quota = window.quota(name)
@@ -142,15 +167,14 @@ def _save(window: Window) -> Step | None:
             {"name": name, "spec": msgspec.to_builtins(originals[name])} for name in sorted(originals)
         ],
         "migrationsToBlockingResourceQuotas": {**{n: list(q) for n, q in journal.members.items()}, **members},
-        "additionalMigrationResources": {**_stale(journal), **journal.additional},
+        "additionalMigrationResources": _instead_of(budget, journal.additional),
     }
-    return Save(journal.budget, _bound(journal.budget, status))
+    return Save(budget, _bound(budget, status))
 
 
-def _stale(journal: Journal) -> dict[str, None]:
-    """What the status says to be added and is not: a merge patch has to take it out by name."""
-    stands = journal.budget.status.additional_migration_resources or {}
-    return dict.fromkeys(name for name in stands if name not in journal.additional)
+def _instead_of(budget: VirtualMachineMigrationResourceQuota, additional: RawResourceList) -> dict[str, Any]:
+    """What the status says to be added; a merge patch has to take out by name what it says and is not."""
+    return dict.fromkeys(budget.status.additional_migration_resources or {}) | additional
 
 
 def _raise(window: Window) -> Step | None:
@@ -161,7 +185,8 @@ def _raise(window: Window) -> Step | None:
 
 def _await_targets(window: Window) -> Step:
     left = window.policy.lock_limit - window.age
-    return Wait(max(0.0, min(left, window.policy.sweep)), "the target pods are to come")
+    again = window.policy.sweep if window.look_again is None else window.look_again
+    return Wait(max(0.0, min(left, window.policy.sweep, again)), "the target pods are to come")
 
 
 # While there are none.
@@ -172,6 +197,14 @@ def _restore(window: Window) -> Step | None:
     return Restore(*found) if found else None
 
 
+def _await_restore(window: Window) -> Step | None:
+    """The others are restored; those that could not be are tried again soon."""
+    refused = window.observed.not_restored
+    return (
+        Wait(None, "; ".join(f"{name}: {why}" for name, why in sorted(refused.items()))) if refused else None
+    )
+
+
 def _await_enforcement(window: Window) -> Step | None:
     """Unlocked before admission goes by the old limits, the room would be open to everybody for a moment."""
     if window.is_in_force():
@@ -180,8 +213,18 @@ def _await_enforcement(window: Window) -> Step | None:
 
 
 def _clear(window: Window) -> Step | None:
-    for journal in window.saved:
-        return Clear(journal.budget, _bound(journal.budget, dict.fromkeys(_STATUS_FIELDS)))
+    """Nothing is raised any more. Upstream keeps in the status what may be added, and people read it there."""
+    several = len(window.observed.budgets) > 1 or not window.observed.exists
+    for budget in window.observed.budgets:
+        idle = several or budget.deleting or not budget.additional
+        mirrored = idle or budget.status.additional_migration_resources == budget.additional
+        if journal_of(budget).empty and mirrored:
+            continue
+        status = {
+            **dict.fromkeys(_JOURNAL),
+            "additionalMigrationResources": _instead_of(budget, budget.additional) or None,
+        }
+        return Clear(budget, _bound(budget, status))
     return None
 
 
@@ -197,15 +240,20 @@ def _rest(window: Window) -> Step:
 _SHOWN = 10
 _ENFORCEMENT_POLL = 1.0
 """Seconds. An event of the quota comes first, usually."""
-_STATUS_FIELDS = (
-    "originalBlockingResourceQuotas",
-    "migrationsToBlockingResourceQuotas",
-    "additionalMigrationResources",
-)
+_JOURNAL = ("originalBlockingResourceQuotas", "migrationsToBlockingResourceQuotas")
 
 Row = Callable[[Window], Step | None]
-OPENING: Final[Sequence[Row]] = (_lock, _mend, _settle, _save, _raise, _await_targets)
-CLOSING: Final[Sequence[Row]] = (_restore, _await_enforcement, _clear, _unlock, _rest)
+HANDS_OFF: Final[Sequence[Row]] = (_overdue, _leave_alone)
+OPENING: Final[Sequence[Row]] = (_lock, _update, _settle, _save, _raise, _await_targets)
+CLOSING: Final[Sequence[Row]] = (
+    _overdue,
+    _restore,
+    _await_restore,
+    _await_enforcement,
+    _clear,
+    _unlock,
+    _rest,
+)
 """The first row that has something to say is the next step; the last one of each always has."""
 
 

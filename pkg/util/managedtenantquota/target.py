@@ -9,13 +9,13 @@ from pkg.api.core import LimitRange, LimitRangeItem, LimitRangeSpec, Pod, Resour
 from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.api.meta import RawResourceList
 from pkg.util import constants
+from pkg.util.kubevirt.evidence import ControlledPods, vouched
+from pkg.util.kubevirt.migration import abort_requested, is_finished, is_refused
+from pkg.util.kubevirt.rendering import Rendering
+from pkg.util.kubevirt.target import Side, attachments_usage, has_hotplugged_volumes, launcher_usage
 from pkg.util.managedtenantquota.model import Surroundings
 from pkg.util.quantity import Quantity
 from pkg.util.resource_list import ResourceList, total
-from pkg.util.resourcequota.demand import abort_requested, is_finished, is_refused
-from pkg.util.resourcequota.exact import attachments_usage, has_hotplugged_volumes, launcher_usage
-from pkg.util.resourcequota.model import Rendering
-from pkg.util.resourcequota.sides import Side, assign, sides_by_vm
 
 _CONTAINER = "Container"
 _RUNNING = "Running"
@@ -38,24 +38,24 @@ class Missing:
 
 def missing_targets(surroundings: Surroundings) -> list[Missing]:
     """The refused migrations that wait for a pod of their target, oldest first."""
-    sides = sides_by_vm(surroundings.pods)
-    active: dict[str, set[str]] = {}
+    pods = ControlledPods(surroundings.pods)
+    of_vm: dict[str, list[VirtualMachineInstanceMigration]] = {}
     for migration in surroundings.migrations:
-        if not is_finished(migration):
-            active.setdefault(migration.spec.vmi_name, set()).add(migration.uid)
+        of_vm.setdefault(migration.spec.vmi_name, []).append(migration)
     found = []
     for migration in sorted(surroundings.migrations, key=_age):
         vmi = surroundings.instances.get(migration.spec.vmi_name)
         if vmi is None or migration.phase != constants.PHASE_PENDING or migration.deleting:
             continue
-        placed = assign(sides.get(vmi.name, ()), vmi, active.get(vmi.name, set()))
+        home = vouched(vmi, of_vm[vmi.name], pods).home
+        source = home[0] if home else None
         targets = target_pods(migration, vmi, surroundings.pods)
-        if not targets and is_refused(migration) and not _waits(vmi, sides.get(vmi.name, ())):
-            found.append(Missing(migration, vmi, placed.main, launcher=True))
+        if not targets and is_refused(migration) and not _waits(vmi, pods):
+            found.append(Missing(migration, vmi, source, launcher=True))
         elif (
             targets and not abort_requested(migration) and _lacks_attachment(vmi, targets, surroundings.pods)
         ):
-            found.append(Missing(migration, vmi, placed.main, launcher=False))
+            found.append(Missing(migration, vmi, source, launcher=False))
     return found
 
 
@@ -130,10 +130,10 @@ def _nodes(vmi: VirtualMachineInstance | None) -> frozenset[str]:
     return frozenset(filter(None, (vmi.status.node_name, state.source_node if state else None)))
 
 
-def _waits(vmi: VirtualMachineInstance, sides: Iterable[Side]) -> bool:
+def _waits(vmi: VirtualMachineInstance, pods: ControlledPods) -> bool:
     """KubeVirt starts no target while a pod of an earlier migration runs (its VMIActivePodsCount; status.activePods
     lists ended pods too)."""
-    return sum(side.launcher.labels.get(constants.LABEL_CREATED_BY) == vmi.uid for side in sides) > 1
+    return sum(pods.is_live(side) for side in pods.of(vmi.uid)) > 1
 
 
 def _lacks_attachment(vmi: VirtualMachineInstance, targets: Sequence[Pod], pods: Iterable[Pod]) -> bool:

@@ -5,30 +5,35 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+import msgspec
+
 from pkg.api.core import ResourceQuota, ResourceQuotaSpec
 from pkg.api.meta import RawResourceList
 from pkg.api.mtq import VirtualMachineMigrationResourceQuota
 from pkg.util.managedtenantquota.budget import is_enforced, to_raise, to_restore
 from pkg.util.managedtenantquota.constants import (
+    EVENT_INVALID_BUDGET,
     EVENT_LOCK_LIMIT,
     EVENT_LOCK_UNAVAILABLE,
     EVENT_SEVERAL_BUDGETS,
+    EVENT_UPSTREAM,
 )
+from pkg.util.managedtenantquota.lock import Lock, Originals
 from pkg.util.managedtenantquota.model import Memory, Observed, Policy, Problem
 from pkg.util.managedtenantquota.release import Releasable, Releases, releases
-
-_UNLOCK_GRACE = 5.0
-"""Seconds beyond the lock's limit in which quota admission may still go by the raised limits."""
+from pkg.util.quantity import Quantity, QuantityError
 
 
 @dataclass(frozen=True, slots=True)
 class Journal:
-    """What a budget's status holds of the quotas that are raised."""
+    """What is known of the quotas that are raised: from a budget's status, or from the lock's annotation (`budget`
+    None). What cannot be read is left out, and named in `unreadable`."""
 
-    budget: VirtualMachineMigrationResourceQuota
+    budget: VirtualMachineMigrationResourceQuota | None
     originals: Mapping[str, ResourceQuotaSpec]
     members: Mapping[str, Sequence[str]]
     additional: RawResourceList
+    unreadable: Sequence[str] = ()
 
     @property
     def empty(self) -> bool:
@@ -39,13 +44,50 @@ class Journal:
 def journal_of(budget: VirtualMachineMigrationResourceQuota) -> Journal:
     """Reads the status. What upstream's controller left there is understood too."""
     status = budget.status
-    originals = {saved.name: saved.spec for saved in status.original_blocking_resource_quotas or ()}
+    originals, unreadable = {}, []
+    for saved in status.original_blocking_resource_quotas or ():
+        hard, bad = _readable(saved.spec.hard or {})
+        originals[saved.name] = msgspec.structs.replace(saved.spec, hard=hard)
+        unreadable += [f"{name} of quota {saved.name}" for name in bad]
     members = {
         name: tuple(quotas or ())
         for name, quotas in (status.migrations_to_blocking_resource_quotas or {}).items()
     }
-    added = status.additional_migration_resources if originals else None
-    return Journal(budget, originals, members, added or budget.additional)
+    if not originals:
+        return Journal(budget, originals, members, budget.additional)
+    added, bad = _readable(status.additional_migration_resources or budget.additional)
+    unreadable += [f"{name} of what was added" for name in bad]
+    return Journal(budget, originals, members, added, unreadable)
+
+
+def recorded(originals: Originals) -> Journal:
+    """What a lock's annotation says."""
+    specs = {name: ResourceQuotaSpec(hard=_readable(hard)[0]) for name, hard in originals.quotas.items()}
+    return Journal(None, specs, {}, _readable(originals.additional)[0])
+
+
+def _readable(resources: RawResourceList) -> tuple[RawResourceList, list[str]]:
+    """The resources whose quantities can be read, and the names of the others."""
+    good: RawResourceList = {}
+    bad = []
+    for name, value in resources.items():
+        try:
+            Quantity.parse(value)
+        except QuantityError:
+            bad.append(name)
+        else:
+            good[name] = value
+    return good, bad
+
+
+def age_of(lock: Lock, now: float) -> float:
+    """Seconds since it was made. A clock that was set back must not keep a lock for ever."""
+    return abs(now - lock.since)
+
+
+def is_overdue(lock: Lock, now: float, policy: Policy) -> bool:
+    """Whether a lock has to end now, whatever else stands in the way."""
+    return age_of(lock, now) >= policy.lock_limit + policy.grace
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +118,15 @@ class Window:
 
     @property
     def age(self) -> float:
-        """Seconds since the lock was made, 0 without one. A clock that was set back must not keep a lock for ever."""
+        """Seconds since the lock was made, 0 without one."""
         lock = self.observed.lock
-        return abs(self.observed.now - lock.since) if lock else 0.0
+        return age_of(lock, self.observed.now) if lock else 0.0
+
+    @property
+    def overdue(self) -> bool:
+        """Whether the lock has to end now."""
+        lock = self.observed.lock
+        return lock is not None and is_overdue(lock, self.observed.now, self.policy)
 
     @property
     def locked(self) -> bool:
@@ -98,6 +146,14 @@ class Window:
         members = {found.migration.name for found in self.wanted}
         return not journal.originals.keys() >= set(self.blocking) or not journal.members.keys() >= members
 
+    def originals(self) -> Originals:
+        """What the lock has to record."""
+        specs = {name: quota.spec for name in self.blocking if (quota := self.quota(name)) is not None}
+        specs |= self.journal.originals
+        return Originals(
+            quotas={name: spec.hard or {} for name, spec in specs.items()}, additional=self.journal.additional
+        )
+
     def next_to_raise(self) -> tuple[ResourceQuota, dict[str, str]] | None:
         """A quota that still says what it said originally, and what it shall say."""
         for name in self.blocking:
@@ -113,16 +169,18 @@ class Window:
         for journal in self.saved:
             for name, original in journal.originals.items():
                 quota = self.quota(name)
-                if quota is None:
+                if quota is None or name in self.observed.not_restored:
                     continue
-                change = to_restore(quota.hard, original.hard or {}, journal.additional, locked=self.locked)
+                # A lock may have recorded what somebody changed before it held: only what we wrote is taken back.
+                all_of_it = self.locked and journal.budget is not None
+                change = to_restore(quota.hard, original.hard or {}, journal.additional, locked=all_of_it)
                 if change:
                     return quota, change
         return None
 
     def is_in_force(self) -> bool:
-        """Whether quota admission goes by the limits that were restored. Not waited for longer than a lock may last."""
-        if self.age >= self.policy.lock_limit + _UNLOCK_GRACE:
+        """Whether quota admission goes by the limits that were restored; not waited for without a lock."""
+        if not self.locked:
             return True
         quotas = [(self.quota(name), journal) for journal in self.saved for name in journal.originals]
         return all(
@@ -133,19 +191,41 @@ class Window:
 
 
 def look(observed: Observed, policy: Policy) -> Window:
-    """Work out what the namespace needs. Raises QuantityError for a journal that is garbage."""
+    """Work out what the namespace needs."""
     journals = [journal_of(budget) for budget in observed.budgets]
-    if not observed.exists or not journals:
-        return Window(observed, policy, journals, ())
-    if len(journals) > 1:
-        return Window(observed, policy, journals, (), [_several(observed)], observed.memory)
+    orphans = _orphans(observed, journals)
+    if orphans is not None:
+        journals.append(recorded(orphans))
+    problems = [_unreadable(observed, journal) for journal in journals if journal.unreadable]
+    memory = replace(observed.memory, orphans=orphans)
+    window = Window(observed, policy, journals, (), problems, memory)
+    if orphans is not None and not _still_to_restore(window):
+        window = replace(window, memory=replace(memory, orphans=None))
+    if observed.upstream:
+        return _replaced(window, (), _upstream(observed), memory, policy.sweep)
+    if not observed.exists or not observed.budgets or problems:
+        return window
+    if len(observed.budgets) > 1:
+        return _replaced(window, (), _several(observed), memory, None)
     journal = journals[0]
-    if journal.budget.deleting:
-        return Window(observed, policy, journals, ())
+    if observed.budgets[0].deleting:
+        return window
     found = releases(observed, policy, journal.additional, journal.originals)
-    memory = Memory(found.short_since or {}, _still_resting(observed))
+    memory = Memory(found.short_since or {}, _still_resting(observed), window.memory.orphans)
     window = Window(observed, policy, journals, (), found.problems, memory, found.look_again, found.waiting)
     return _with_purpose(window, journal, found)
+
+
+def _orphans(observed: Observed, journals: Sequence[Journal]) -> Originals | None:
+    """What only a lock has recorded, or one that had to end: the budget is gone, or its status is garbage."""
+    if any(not journal.empty and not journal.unreadable for journal in journals):
+        return None
+    originals = observed.lock.originals if observed.lock else observed.memory.orphans
+    return originals if originals is not None and originals.quotas else None
+
+
+def _still_to_restore(window: Window) -> bool:
+    return bool(window.observed.not_restored) or window.next_to_restore() is not None
 
 
 def _with_purpose(window: Window, journal: Journal, found: Releases) -> Window:
@@ -160,7 +240,11 @@ def _with_purpose(window: Window, journal: Journal, found: Releases) -> Window:
     elif window.age >= policy.joining:
         wanted = [each for each in wanted if each.migration.name in journal.members]
     if wanted and not observed.can_lock:
-        return _replaced(window, (), _no_lock(observed), window.memory, policy.sweep)
+        # What is raised already stays under the lock that stands: the API server enforces it without an answer of ours.
+        locked = observed.lock is not None
+        kept = [each for each in wanted if locked and each.migration.name in journal.members]
+        problem = None if kept else _no_lock(observed)
+        return _replaced(window, kept, problem, window.memory, policy.busy)
     return _replaced(window, wanted, None, window.memory, window.look_again)
 
 
@@ -180,19 +264,36 @@ def _at_the_limit(window: Window, wanted: Sequence[Releasable]) -> Window:
     resting = {**window.memory.resting, **tired}
     names = ", ".join(each.migration.name for each in wanted)
     message = (
-        f"namespace {observed.namespace} was locked for {policy.lock_limit:g} s and no target pod came for {names}: "
-        "the quotas are restored and the namespace is unlocked"
-        + (f", the next try is in {policy.rest:g} s" if was_raised else "")
+        f"namespace {observed.namespace} has been locked for {policy.lock_limit:g} s and no target pod "
+        f"has come for {names}: the quotas are being restored, the lock ends in {policy.grace:g} s at the latest"
+        + (f"; the migrations are tried again in {policy.rest:g} s" if was_raised else "")
     )
     about = [*(each.migration for each in wanted), *observed.budgets]
     since = observed.lock.since if observed.lock else 0.0
     problem = Problem(EVENT_LOCK_LIMIT, message, about, f"{EVENT_LOCK_LIMIT}/{since}")
-    memory = Memory(window.memory.short_since, resting)
+    memory = replace(window.memory, resting=resting)
     return _replaced(window, (), problem, memory, policy.rest if was_raised else window.look_again)
 
 
 def _still_resting(observed: Observed) -> dict[str, float]:
     return {uid: until for uid, until in observed.memory.resting.items() if until > observed.now}
+
+
+def _unreadable(observed: Observed, journal: Journal) -> Problem:
+    names = ", ".join(journal.unreadable)
+    message = (
+        f"the status of {journal.budget.name if journal.budget else 'the lock'} holds no quantity for {names}: "
+        "what was added there cannot be taken back from it, compare the quotas' spec.hard with what they should be"
+    )
+    return Problem(EVENT_INVALID_BUDGET, message, list(observed.budgets), f"{EVENT_INVALID_BUDGET}/{names}")
+
+
+def _upstream(observed: Observed) -> Problem:
+    message = (
+        f"{observed.upstream}: headroom leaves namespace {observed.namespace} to it; to migrate to headroom, remove "
+        "that controller"
+    )
+    return Problem(EVENT_UPSTREAM, message, list(observed.budgets), EVENT_UPSTREAM)
 
 
 def _several(observed: Observed) -> Problem:

@@ -9,27 +9,35 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from pkg.api.kubevirt import VirtualMachineInstance
 from pkg.util import constants
 from pkg.util.constants import LIMITS_CPU, LIMITS_MEMORY
+from pkg.util.kubevirt.migration import Demand, Stage, demands
 from pkg.util.names import migrating_uid_key
-from pkg.util.quantity import ZERO, Quantity, QuantityError
-from pkg.util.resourcequota import entry_rules
-from pkg.util.resourcequota.annotations import Journal
-from pkg.util.resourcequota.base import parse_base
-from pkg.util.resourcequota.calculator import difference, limits_are_empty, quantity_of, scaled_hard
-from pkg.util.resourcequota.compensation import MemoryState, compensation_for
-from pkg.util.resourcequota.demand import Demand, Standing, demands, is_finished
+from pkg.util.quantity import ZERO, Quantity
+from pkg.util.resourcequota.base import (
+    difference,
+    limits_are_empty,
+    parse_base,
+    quantity_of,
+    scaled_hard,
+)
+from pkg.util.resourcequota.claims import Claim, claims
+from pkg.util.resourcequota.compensation import MemoryState, Settled, compensation_for, settled
 from pkg.util.resourcequota.errors import (
     InvalidEntry,
     InvalidNamespaceAnnotation,
-    NoLimits,
+    NotServed,
     ResourceQuotaError,
 )
-from pkg.util.resourcequota.exact import target_usage
-from pkg.util.resourcequota.model import EstimateKind, Memory, Observed, Plan, Policy
+from pkg.util.resourcequota.journal import (
+    Journal,
+    drop_finished,
+    drop_unexplained,
+    explained_keys,
+    unexplained,
+)
+from pkg.util.resourcequota.model import EstimateKind, Memory, Observed, Plan, Policy, earliest
 from pkg.util.resourcequota.participation import is_off
-from pkg.util.resourcequota.sides import assign, sides_by_vm
 
 SCALED = (LIMITS_CPU, LIMITS_MEMORY)
 """The resources that Harvester scales."""
@@ -58,38 +66,40 @@ class _Planning:
         self.off = is_off(observed.quota.annotations, policy.mode)
         self.problems: list[ResourceQuotaError] = []
         self.hard: Mapping[str, str | None] = {}
-        self.short_since: float | None = None
+        self.settled = Settled()
         self.look_again: float | None = None
+        self.claims: Mapping[str, Claim] = {}
 
     def run(self) -> Plan:
-        claims = demands(self.observed.migrations, self.observed.instances)
-        dropped, waiting = self._drop(claims)
+        asked = demands(self.observed.migrations, self.observed.instances)
+        dropped, waiting = self._drop(asked)
         base = None if self.off else self._base()
+        if base is not None:
+            self._claim()
         if base is not None and base.limits:
-            self._add(claims, base.limits)
-            self._scale(claims, base.limits)
+            self._add(asked)
+            self._scale(base.limits)
+        self._report_unserved()
         self._flag(dropped, settled=base is not None)
         return Plan(
             annotations=self.journal.changes(),
             hard=self.hard,
             problems=self.problems,
-            memory=Memory(waiting, self.short_since),
-            look_again=self.look_again,
+            memory=Memory(waiting, self.settled.since),
+            look_again=earliest(self.look_again, self.settled.look_again),
         )
 
-    def _drop(self, claims: Mapping[str, Demand]) -> tuple[bool, dict[str, float]]:
+    def _drop(self, asked: Mapping[str, Demand]) -> tuple[bool, dict[str, float]]:
         """Entries that are no longer needed go; with them, beside Harvester, the compensation (as upstream)."""
-        dropped = entry_rules.drop_finished(self.journal, claims.values())
+        dropped = drop_finished(self.journal, asked.values())
         waiting: dict[str, float] = {}
         if not self.off:
-            orphaned, waiting = entry_rules.drop_unexplained(
+            orphaned, waiting = drop_unexplained(
                 self.journal,
-                entry_rules.unexplained(
+                unexplained(
                     self.journal,
-                    entry_rules.explained_keys(self.journal, claims.values()),
-                    uids_unknown=any(
-                        c.vmi is None and c.standing is not Standing.FINISHED for c in claims.values()
-                    ),
+                    explained_keys(self.journal, asked.values()),
+                    uids_unknown=any(c.vmi is None and c.stage is not Stage.FINISHED for c in asked.values()),
                 ),
                 self.observed.memory.unexplained,
                 ours=False,
@@ -98,7 +108,7 @@ class _Planning:
             )
             dropped |= orphaned
         if waiting:
-            self._wait(min(waiting.values()) + self.policy.foreign_grace - self.observed.now)
+            self.look_again = min(waiting.values()) + self.policy.foreign_grace - self.observed.now
         if dropped:
             self.journal.remove(constants.ANNOTATION_MIGRATING_COMPENSATION)
         return dropped, waiting
@@ -121,51 +131,41 @@ class _Planning:
             return _Base({})
         return _Base({name: limits[name] for name in SCALED if name in limits and not limits[name].is_zero()})
 
-    def _add(self, claims: Mapping[str, Demand], base: Mapping[str, Quantity]) -> None:
+    def _claim(self) -> None:
+        found = claims(self.observed, self.policy)
+        self.claims = found.by_vm
+        self.problems += found.problems
+
+    def _add(self, asked: Mapping[str, Demand]) -> None:
         """An entry for every VM that needs one and has none yet."""
-        for claim in claims.values():
-            if claim.standing is not Standing.WANTED or claim.vmi is None:
+        for claim in self.claims.values():
+            wanted = claim.stage >= Stage.WANTED and asked[claim.vm_name].vmi is not None
+            if not wanted or self.journal.keys_of(claim.vm_name, claim.vmi_uid):
                 continue
-            if self.journal.keys_of(claim.vm_name, claim.vmi_uid):
-                continue
-            need = self._need(claim.vmi)
-            if need is None:
-                self.problems.append(NoLimits(f"VM {claim.vm_name} has neither a cpu nor a memory limit"))
-            else:
+            need = self._need(claim)
+            if need is not None:
                 self.journal.put(migrating_uid_key(claim.vmi_uid), need)
 
-    def _need(self, vmi: VirtualMachineInstance) -> Mapping[str, Quantity] | None:
-        try:
-            if self.policy.estimate is EstimateKind.EXACT:
-                return self._exact(vmi)
-            return self.observed.estimate(vmi, self.quota.hard)
-        except QuantityError as exc:
-            self.problems.append(NoLimits(f"VM {vmi.name}: {exc}"))
+    def _need(self, claim: Claim) -> Mapping[str, Quantity] | None:
+        """Of the two resources that Harvester reads in an entry. None: the VM limits neither."""
+        need = claim.room if self.policy.estimate is EstimateKind.EXACT else claim.formula
+        if need is None:
             return None
+        return {name: need[name] for name in SCALED if name in need and name in self.quota.hard}
 
-    def _exact(self, vmi: VirtualMachineInstance) -> Mapping[str, Quantity]:
-        """What quota will count of the target, of the two resources that Harvester reads in an entry."""
-        active = {m.uid for m in self.observed.migrations if not is_finished(m)}
-        placed = assign(sides_by_vm(self.observed.pods).get(vmi.name, ()), vmi, active)
-        usage = target_usage(vmi, placed.main, self.observed.rendering, self.quota.spec)
-        return {name: usage[name] for name in SCALED if name in usage and name in self.quota.hard}
-
-    def _scale(self, claims: Mapping[str, Demand], base: Mapping[str, Quantity]) -> None:
+    def _scale(self, base: Mapping[str, Quantity]) -> None:
         """spec.hard = base + entries + compensation. Garbage in an entry: spec.hard is left alone."""
         deltas = self._deltas()
-        self._compensate(claims, base, deltas)
+        self._compensate(base, deltas)
         compensation = self._compensation()
         if deltas is not None and compensation is not None:
             self.hard = difference(self.quota.hard, scaled_hard(base, deltas, compensation))
 
     def _compensate(
-        self,
-        claims: Mapping[str, Demand],
-        base: Mapping[str, Quantity],
-        deltas: Sequence[Mapping[str, Quantity]] | None,
+        self, base: Mapping[str, Quantity], deltas: Sequence[Mapping[str, Quantity]] | None
     ) -> None:
         """Room for refused target pods whose entry does not suffice (limits.memory only, as upstream)."""
-        needs = self._refused_needs(claims)
+        needs = self._refused_needs()
         if not needs:
             return
         hard = quantity_of(self.quota.hard, LIMITS_MEMORY)
@@ -180,16 +180,44 @@ class _Planning:
         else:
             state = MemoryState(used, scaled_hard(base, deltas, {})[LIMITS_MEMORY], stands)
         wanted = compensation_for(state, need)
-        if wanted != (stands or ZERO) and self._shortage_lasts(state, hard):
-            self.journal.put(constants.ANNOTATION_MIGRATING_COMPENSATION, {LIMITS_MEMORY: wanted})
+        if deltas is None and wanted.is_zero():
+            return  # beside garbage Harvester adds what is missing, and takes nothing away
+        if wanted != (stands or ZERO):
+            applied = hard == state.limit(state.stands)
+            self.settled = settled(self.observed, self.policy, applied=applied)
+            if self.settled.believed:
+                self.journal.put(constants.ANNOTATION_MIGRATING_COMPENSATION, {LIMITS_MEMORY: wanted})
 
-    def _refused_needs(self, claims: Mapping[str, Demand]) -> list[Quantity]:
+    def _report_unserved(self) -> None:
+        """What a refused migration lacks that Harvester's rules never add. limits.memory is compensated in time."""
+        hard = self.quota.hard | {name: limit for name, limit in self.hard.items() if limit is not None}
+        for claim in self.claims.values():
+            if claim.stage is not Stage.REFUSED:
+                continue
+            lacks = {
+                name: missing
+                for name, need in sorted(claim.to_come.items())
+                if name in hard and not (name == LIMITS_MEMORY and claim.formula)
+                if (missing := quantity_of(self.quota.used, name) + need - quantity_of(hard, name)) > ZERO
+            }
+            if lacks:
+                what = ", ".join(f"{amount} of {name}" for name, amount in lacks.items())
+                self.problems.append(
+                    NotServed(
+                        f"VM {claim.vm_name}: mode assist does not add what its migration lacks ({what}); "
+                        "--mode takeover does",
+                        vm=claim.vm_name,
+                    )
+                )
+
+    def _refused_needs(self) -> list[Quantity]:
         """limits.memory of the target pods that quota refused, of the VMs whose entry stands."""
-        needs = []
-        for claim in claims.values():
-            if claim.refused and claim.vmi and self.journal.keys_of(claim.vm_name, claim.vmi_uid):
-                need = self._need(claim.vmi) or {}
-                needs.append(need.get(LIMITS_MEMORY, ZERO))
+        refused = [
+            claim
+            for claim in self.claims.values()
+            if claim.stage is Stage.REFUSED and self.journal.keys_of(claim.vm_name, claim.vmi_uid)
+        ]
+        needs = [(self._need(claim) or {}).get(LIMITS_MEMORY, ZERO) for claim in refused]
         return [need for need in needs if not need.is_zero()]
 
     def _compensation(self) -> Mapping[str, Quantity] | None:
@@ -200,21 +228,6 @@ class _Planning:
             if str(exc) not in map(str, self.problems):
                 self.problems.append(exc)
             return None
-
-    def _shortage_lasts(self, state: MemoryState, hard: Quantity) -> bool:
-        """Whether to believe in a shortage now.
-
-        One that is seen before the room was made is real. Afterwards KubeVirt may just have created the target
-        pod: status.used counts it already while the condition still says refused. That passes by itself.
-        """
-        if hard != state.limit(state.stands):
-            return True
-        since = self.observed.memory.short_since
-        self.short_since = self.observed.now if since is None else since
-        left = self.short_since + self.policy.settle - self.observed.now
-        if left > 0:
-            self._wait(left)
-        return left <= 0
 
     def _deltas(self) -> list[Mapping[str, Quantity]] | None:
         try:
@@ -232,6 +245,3 @@ class _Planning:
             self.journal.set(constants.ANNOTATION_RESYNC_NEEDED, "true")
         elif settled and self.journal.is_true(constants.ANNOTATION_RESYNC_NEEDED):
             self.journal.set(constants.ANNOTATION_RESYNC_NEEDED, "false")
-
-    def _wait(self, seconds: float) -> None:
-        self.look_again = max(0.0, seconds if self.look_again is None else min(self.look_again, seconds))

@@ -1,17 +1,33 @@
-"""The base: what Rancher's namespace annotation grants, before anything is added for migrations.
+"""The base of a quota, and spec.hard made of it: base + entries + compensation. Pure.
 
-Source: rancher `NamespaceResourceQuota` (management.cattle.io/v3) and Harvester pkg/util/resourcequota.
+The base is what Rancher's namespace annotation grants, or what a quota without Rancher said before anything was added
+for migrations. Source: rancher `NamespaceResourceQuota` (management.cattle.io/v3) and Harvester
+pkg/util/resourcequota (calculator.go, utils.go). The arithmetic works on any resource name.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from functools import lru_cache
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
 
-from pkg.util.quantity import Quantity, QuantityError
-from pkg.util.resourcequota.errors import InvalidBaseQuantity, InvalidNamespaceAnnotation
+from pkg.api.core import ResourceQuota
+from pkg.api.meta import RawResourceList
+from pkg.util import constants
+from pkg.util.constants import LIMITS_CPU, LIMITS_MEMORY
+from pkg.util.quantity import ZERO, Quantity, QuantityError
+from pkg.util.resource_list import ResourceList, parse_resource_list, total
+from pkg.util.resourcequota.errors import (
+    BaseEdited,
+    InvalidBaseQuantity,
+    InvalidEntry,
+    InvalidNamespaceAnnotation,
+    ResourceQuotaError,
+)
+from pkg.util.resourcequota.journal import has_migrating_vm, parse_resources
+from pkg.util.resourcequota.model import EstimateKind, Observed, Policy
+from pkg.util.resourcequota.participation import is_default
 
 RESOURCE_NAMES: Mapping[str, str] = MappingProxyType(
     {
@@ -35,7 +51,6 @@ RESOURCE_NAMES: Mapping[str, str] = MappingProxyType(
 _FOLDED = {name.lower(): name for name in RESOURCE_NAMES}
 
 
-@lru_cache(maxsize=4096)
 def parse_limits(annotation: str) -> Mapping[str, str]:
     """The annotation's limits as text, by the ResourceQuota's resource names; empty ones are left out.
 
@@ -64,18 +79,21 @@ def parse_limits(annotation: str) -> Mapping[str, str]:
 def parse_base(annotation: str) -> Mapping[str, Quantity]:
     """The annotation's limits as quantities, by the ResourceQuota's resource names.
 
-    Raises InvalidNamespaceAnnotation, or InvalidBaseQuantity naming the limit that does not parse. Only the
-    limits that headroom adds to must parse; a strange `secrets` limit is Rancher's affair.
+    Raises InvalidNamespaceAnnotation, or InvalidBaseQuantity naming the limit that does not parse or is negative. Only
+    those that headroom adds to are looked at; a strange `secrets` limit is Rancher's affair.
     """
     base: dict[str, Quantity] = {}
     for name, text in parse_limits(annotation).items():
         try:
             base[name] = Quantity.parse(text)
         except QuantityError as exc:
-            if name in ("limits.cpu", "limits.memory"):
+            if name in (LIMITS_CPU, LIMITS_MEMORY):
                 raise InvalidBaseQuantity(
-                    f"field.cattle.io/resourceQuota: {name} is {text!r}: {exc}"
+                    f"field.cattle.io/resourceQuota: {name} is {text[:80]!r}: {exc}"
                 ) from exc
+        else:
+            if base[name] < ZERO and counts_of_pods(name):
+                raise InvalidBaseQuantity(f"field.cattle.io/resourceQuota: {name} is {text[:80]!r}: negative")
     return base
 
 
@@ -101,3 +119,186 @@ def _extended(key: str, value: object) -> dict[str, str]:
     if key.lower() != "extended" or not isinstance(value, dict):
         return {}
     return {name: text for name, text in value.items() if isinstance(text, str)}
+
+
+# ---- what a quota grants, by the names of its spec.hard ------------------------------------------------------
+
+_ALIASES = (
+    ("cpu", "requests.cpu"),
+    ("memory", "requests.memory"),
+    ("ephemeral-storage", "requests.ephemeral-storage"),
+)
+"""Two names of one thing: quota counts requests under both."""
+ALIAS: Mapping[str, str] = dict(_ALIASES) | {second: first for first, second in _ALIASES}
+_PLAIN = {"cpu", "memory", "ephemeral-storage", "pods", "count/pods"}
+_NO_POD_RESOURCES = {"requests.storage"}
+
+
+def counts_of_pods(name: str) -> bool:
+    """Whether a quota's resource is something that pods use up."""
+    if name in _PLAIN or name.startswith("hugepages-"):
+        return True
+    return name.startswith(("requests.", "limits.")) and name not in _NO_POD_RESOURCES
+
+
+def scaled_base(granted: Mapping[str, Quantity], hard: RawResourceList, policy: Policy) -> ResourceList:
+    """The non-zero limits that entries are added to, by their name in spec.hard.
+
+    Harvester's estimate: limits.cpu and limits.memory, which upstream adds to spec.hard where they are missing.
+    Exact: whatever spec.hard counts of pods and the base names.
+    """
+    names = [name for name in (LIMITS_CPU, LIMITS_MEMORY) if name in granted]
+    if policy.estimate is EstimateKind.EXACT:
+        names += [name for name in hard if counts_of_pods(name) and name not in names]
+    if policy.render:
+        names += [name for name in granted if name not in names]
+    found = {name: granted.get(name, granted.get(ALIAS.get(name, ""))) for name in names}
+    return {name: limit for name, limit in found.items() if limit is not None and not limit.is_zero()}
+
+
+def granted_by_namespace(annotation: str) -> ResourceList:
+    """The base of Rancher's default quota. Raises InvalidNamespaceAnnotation, InvalidBaseQuantity."""
+    return dict(parse_base(annotation)) if annotation else {}
+
+
+def granted_by_record(quota: ResourceQuota) -> ResourceList:
+    """The base of a quota without Rancher: its record, or what people have written to it since.
+
+    While it is raised, `applied` says what we made of each limit: one that says something else was edited, and is the
+    base as written. Without that note the record holds as long as entries stand. Raises InvalidBaseQuantity when
+    the record is garbage and nothing else tells.
+    """
+    annotations, hard = quota.annotations, _hard(quota)
+    text = annotations.get(constants.ANNOTATION_BASE)
+    applied = _applied(quota)
+    added = has_migrating_vm(annotations) or constants.ANNOTATION_MIGRATING_COMPENSATION in annotations
+    if text is None or not (added or applied):
+        return hard
+    try:
+        record = parse_resources(constants.ANNOTATION_BASE, text)
+    except InvalidEntry as exc:
+        raise InvalidBaseQuantity(str(exc)) from exc
+    # Only what we scale differs from the base; the rest of spec.hard is people's at any time.
+    edited = edits_of(quota)
+    kept = {name: limit for name, limit in record.items() if counts_of_pods(name) and name not in edited}
+    lost = {name: kept[name] for name in (LIMITS_CPU, LIMITS_MEMORY) if name in kept}
+    return {name: kept.get(name, hard[name]) for name in hard} | lost
+
+
+def edits_of(quota: ResourceQuota) -> Mapping[str, Quantity | None]:
+    """The limits that people changed while the quota was raised, with what we had made of them; None: not scaled."""
+    applied = _applied(quota)
+    if not applied:
+        return {}
+    changed = {name: limit for name, limit in applied.items() if difference(quota.hard, {name: limit})}
+    added = {name: None for name in quota.hard if counts_of_pods(name) and name not in applied}
+    return {**changed, **added}
+
+
+def _applied(quota: ResourceQuota) -> ResourceList:
+    """What we raised spec.hard to; empty: nothing tells."""
+    text = quota.annotations.get(constants.ANNOTATION_APPLIED, "")
+    try:
+        return dict(parse_resources(constants.ANNOTATION_APPLIED, text)) if text else {}
+    except InvalidEntry:
+        return {}
+
+
+def _hard(quota: ResourceQuota) -> ResourceList:
+    try:
+        return parse_resource_list(quota.hard)
+    except QuantityError as exc:
+        raise InvalidBaseQuantity(f"spec.hard: {exc}") from exc
+
+
+@dataclass(frozen=True, slots=True)
+class Base:
+    """The limits that entries are added to; empty: there are none, None: what says so is garbage. `record` is what a
+    quota without Rancher shall have recorded."""
+
+    limits: ResourceList | None
+    record: ResourceList | None = None
+    problems: tuple[ResourceQuotaError, ...] = ()
+
+
+def base_of(observed: Observed, policy: Policy) -> Base:
+    """The base of a quota in takeover mode."""
+    quota, record = observed.quota, None
+    try:
+        if is_default(quota):
+            granted = granted_by_namespace(observed.limits)
+        else:
+            granted = record = granted_by_record(quota)
+    except ResourceQuotaError as exc:
+        return Base(None, problems=(exc,))
+    # Upstream's rule for a quota that limits neither cpu nor memory, where only those two are scaled.
+    harvester = policy.estimate is EstimateKind.HARVESTER and not policy.render
+    if harvester and limits_are_empty(quota.hard):
+        return Base({}, record)
+    edited = () if is_default(quota) else _edited(quota)
+    return Base(scaled_base(granted, quota.hard, policy), record, edited)
+
+
+def _edited(quota: ResourceQuota) -> tuple[ResourceQuotaError, ...]:
+    changed = [
+        f"{name} from {before} to {quota.hard.get(name, 'unset')}"
+        for name, before in sorted(edits_of(quota).items())
+        if before is not None and constants.ANNOTATION_BASE in quota.annotations
+    ]
+    if not changed:
+        return ()
+    return (
+        BaseEdited(f"changed while it was raised: {', '.join(changed)}; what was written is the new base"),
+    )
+
+
+# ---- spec.hard -----------------------------------------------------------------------------------------------
+
+COMPENSATION_MARGIN = Quantity.parse("128Mi")
+"""Upstream's allowance for what KubeVirt's own estimate leaves out (additionalCompensationMemory)."""
+
+
+def scaled_hard(
+    base: Mapping[str, Quantity],
+    entries: Iterable[Mapping[str, Quantity]],
+    compensation: Mapping[str, Quantity],
+) -> ResourceList:
+    """spec.hard as it shall be: for each non-zero limit of the base, base + all entries + compensation.
+
+    A resource that the base does not limit is left alone (upstream CalculateNewResourceQuotaFromBaseDelta).
+    """
+    delta = total([*entries, compensation])
+    return {name: limit + delta.get(name, ZERO) for name, limit in base.items() if not limit.is_zero()}
+
+
+def difference(hard: RawResourceList, wanted: Mapping[str, Quantity]) -> dict[str, str]:
+    """The part of `wanted` that spec.hard does not already say by value, in canonical spelling."""
+    return {name: str(value) for name, value in wanted.items() if not _says(hard, name, value)}
+
+
+def _says(hard: RawResourceList, name: str, value: Quantity) -> bool:
+    if name not in hard:
+        return False
+    try:
+        return Quantity.parse(hard[name]) == value
+    except QuantityError:
+        return False
+
+
+def quantity_of(resources: RawResourceList, name: str) -> Quantity:
+    """A resource's quantity; absent or unreadable counts as zero (the API server lets no unreadable one in)."""
+    try:
+        return Quantity.parse(resources[name]) if name in resources else ZERO
+    except QuantityError:
+        return ZERO
+
+
+def limits_are_empty(hard: RawResourceList) -> bool:
+    """Whether both the cpu and the memory limit are zero or absent (upstream IsEmptyResourceQuota)."""
+    return quantity_of(hard, LIMITS_CPU).is_zero() and quantity_of(hard, LIMITS_MEMORY).is_zero()
+
+
+def shortage(used: Quantity, need: Quantity, hard: Quantity) -> Quantity:
+    """How much of one resource is missing for a pod of `need`: used + need - hard, at least zero."""
+    missing = used + need - hard
+    return missing if missing > ZERO else ZERO

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 
 from pkg.util import constants
 from pkg.util.quantity import ZERO, Quantity
-from pkg.util.resourcequota.annotations import parse_resources
 from pkg.util.resourcequota.errors import CapReached, InvalidEntry, ResourceQuotaError, TooManyEntries
+from pkg.util.resourcequota.journal import parse_resources
 
 MAX_ANNOTATION_BYTES = 200 * 1024
 """An object's annotations may take 256 KiB; what is left is for others."""

@@ -1,45 +1,75 @@
-"""What each VM of a namespace claims of one ResourceQuota, in takeover mode. Pure.
+"""What each VM of a namespace claims of one ResourceQuota beyond the base. Pure.
 
-The base is for one side of a VM: a launcher pod and its attachment pods. Everything beyond is the claim:
+The base is for one side of a VM: a launcher pod and its attachment pod. The claim is for the other one:
 
-    entry = pods left over + the target's pods + the target's pods that are still to be created
+    what old sides still use + the target: min(the source as KubeVirt would render it today, the target)
 
-so the same sum holds the room before the target exists, while both run, and until the source is gone.
+so the same sum holds the room before the target exists, while both run, and until the source is gone. What a VM has
+grown by, the base pays. `pkg.util.kubevirt.evidence` says which pods are sides and what they are worth at most.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import partial
 
-from cachetools import LRUCache
-
-from pkg.api.core import ResourceQuotaSpec
+from pkg.api.core import Pod, ResourceQuota, ResourceQuotaSpec
 from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.api.meta import RawResourceList
-from pkg.util.constants import (
-    LABEL_MIGRATION_JOB_UID,
-    LIMITS_CPU,
-    LIMITS_MEMORY,
-    PHASE_PENDING,
-    PHASE_SCHEDULED,
-    PHASE_SCHEDULING,
+from pkg.util import constants
+from pkg.util.constants import LIMITS_CPU, LIMITS_MEMORY
+from pkg.util.kubevirt.evidence import (
+    Bound,
+    ControlledPods,
+    Sides,
+    bound_of,
+    charged_until,
+    ended_launchers,
+    minimum,
+    smallest,
+    vouched,
+    within,
 )
-from pkg.util.quantity import QuantityError
-from pkg.util.resource_list import ResourceList, total
-from pkg.util.resourcequota.demand import Demand, Standing, demands, is_finished
-from pkg.util.resourcequota.errors import NoLimits, ResourceQuotaError
-from pkg.util.resourcequota.exact import attachments_usage, has_hotplugged_volumes, target_usage, usage_of
-from pkg.util.resourcequota.model import EstimateKind, Observed, Policy, Rendering
-from pkg.util.resourcequota.sides import Side, Sides, age, assign, sides_by_vm
+from pkg.util.kubevirt.migration import Demand, Stage, demands, is_finished
+from pkg.util.kubevirt.observed_overhead import is_resized, overhead_of
+from pkg.util.kubevirt.rendering import Rendering
+from pkg.util.kubevirt.target import (
+    Side,
+    attachments_usage,
+    has_hotplugged_volumes,
+    rendered_pod,
+    side_as_it_was,
+    target_usage,
+)
+from pkg.util.quantity import ZERO, Quantity
+from pkg.util.quotacount.usage import pod_usage
+from pkg.util.resource_list import ResourceList, add, maximum, subtract, total
+from pkg.util.resourcequota.base import quantity_of
+from pkg.util.resourcequota.errors import NoLimits, NotUnderstood, ResourceQuotaError, SideTooLarge
+from pkg.util.resourcequota.journal import entries
+from pkg.util.resourcequota.model import EstimateKind, Observed, Policy
 
-_ATTACHING = (PHASE_PENDING, PHASE_SCHEDULING, PHASE_SCHEDULED)
-"""Phases in which KubeVirt may still create the target's attachment pods."""
+_ATTACHING = (constants.PHASE_PENDING, constants.PHASE_SCHEDULING, constants.PHASE_SCHEDULED)
+"""Phases in which KubeVirt may still create the target's attachment pod."""
 _BOTH_LIMITS: RawResourceList = {LIMITS_CPU: "1", LIMITS_MEMORY: "1"}
 """Which of them count is asked of the base: spec.hard may have lost one, and gets it back with the same patch."""
+_Render = Callable[[VirtualMachineInstance, Side, Rendering, ResourceQuotaSpec], ResourceList]
+_AFTER_GRACE = 0.05
+"""Seconds: Kubernetes still charges a pod at the very moment at which its grace ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class OldSide:
+    """A side that a migration left behind. `ended` is when that was, in seconds since the epoch, None where nothing
+    tells."""
+
+    uid: str
+    usage: ResourceList
+    ended: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,163 +81,338 @@ class Claim:
 
     vm_name: str
     vmi_uid: str
-    left_over: ResourceList
-    """Pods of an old side; a fact."""
-    target: ResourceList
-    """The pods of a target that exists beside the side that the VM lives in; a fact."""
-    future: ResourceList
-    """What is still to be created for a migration under way."""
-    formula: ResourceList | None
-    """Harvester's number for the same migration, under `--estimate harvester`."""
-    migrates: bool
+    stage: Stage
+    migrates: bool = False
     """The VM has migrations, finished or not."""
-    under_way: bool
-    wanted: bool
-    refused: bool
     since: str = ""
-    ended: float | None = None
-    """When its last migration ended, in seconds since the epoch."""
+    old: tuple[OldSide, ...] = ()
+    target: ResourceList = field(default_factory=dict)
+    """What an existing target uses, as far as its VMI's spec goes: a fact, however little of it was granted."""
+    room: ResourceList = field(default_factory=dict)
+    """What the target may have while the migration may still go on: its pods, and those still to be created."""
+    to_come: ResourceList = field(default_factory=dict)
+    """What quota will count of the target's pods that do not exist yet."""
+    formula: ResourceList | None = None
+    """Harvester's number for the same migration, under `--estimate harvester`."""
+    ended: Quantity = ZERO
+    """How many pods of earlier migrations are over and still there, while this one needs room: as objects they
+    count."""
 
     @property
-    def held(self) -> bool:
-        """The migration is over and a pod of the old side still counts."""
-        return not self.under_way and bool(self.left_over)
+    def left_over(self) -> ResourceList:
+        return total(side.usage for side in self.old)
 
     @property
-    def exact(self) -> ResourceList:
-        """What quota counts, and will count, of the VM beyond one side."""
-        return total([self.left_over, self.target, self.future])
+    def granted(self) -> ResourceList:
+        """What its pods use of what is granted to them."""
+        return add(self.left_over, minimum(self.target, self.room))
+
+    def wanted(self, policy: Policy) -> ResourceList:
+        """The entry it shall have, whatever stands."""
+        if self.stage < Stage.ANNOUNCED:
+            return self.left_over
+        if self.stage is Stage.ANNOUNCED:
+            return self.granted
+        if policy.estimate is EstimateKind.HARVESTER:
+            return add(self.left_over, self.formula or {})
+        return add(self.left_over, self.room)
+
+    def may_stay(self) -> ResourceList:
+        """The most that stays of an entry that stands already: what the pods that it was granted for use, and what the
+        migration would be granted today if it goes on after all."""
+        going_on = self.room if self.formula is None else maximum(self.room, self.formula)
+        return add(self.left_over, maximum(self.target, going_on))
 
 
 @dataclass(frozen=True, slots=True)
 class Claims:
-    """All claims by VM name, and what could not be worked out."""
+    """All claims by VM name, what could not be worked out, and when Kubernetes will cease to charge one of the pods
+    (seconds since the epoch)."""
 
     by_vm: Mapping[str, Claim]
     problems: tuple[ResourceQuotaError, ...]
+    changes_at: float | None = None
 
 
 def claims(observed: Observed, policy: Policy) -> Claims:
-    """The claims of every VM that migrates or has pods of an old side left, by VM name."""
+    """The claim of every VM that migrates or has an old side left.
+
+    Whatever goes wrong with one VM is that VM's problem: it claims nothing, and the others go on.
+    """
+    pods = ControlledPods(observed.pods, observed.now)
+    of_vm = _by_vm(observed)
+    asked = demands(observed.migrations, observed.instances)
+    found: dict[str, Claim] = {}
+    problems: list[ResourceQuotaError] = []
+    changes: list[float] = []
+    for name in sorted(of_vm):
+        demand = asked.get(name) or Demand(name, Stage.FINISHED, observed.instances.get(name))
+        try:
+            sides = vouched(demand.vmi, of_vm[name], pods)
+            ended = ended_launchers(demand.vmi, of_vm[name], pods) if demand.vmi else []
+            looked = _Vm(observed, policy, demand, of_vm[name], sides, len(ended))
+            found[name] = looked.claim()
+            problems += looked.problems
+            changes += charged_until((*sides.home, *sides.target, *sides.old))
+        except Exception as exc:  # a tenant's objects, read by formulas that were made for KubeVirt's
+            problems.append(NotUnderstood(f"VM {name}: {_shortened(exc)}", vm=name))
+    changes_at = min(changes) + _AFTER_GRACE if changes else None
+    return Claims(found, tuple(problems), changes_at)
+
+
+def _by_vm(observed: Observed) -> Mapping[str, Sequence[VirtualMachineInstanceMigration]]:
+    """The migrations of each VM; none of one whose VMI still names the pods of a migration that was deleted."""
     of_vm: dict[str, list[VirtualMachineInstanceMigration]] = defaultdict(list)
     for migration in observed.migrations:
         of_vm[migration.spec.vmi_name].append(migration)
-    asked = demands(observed.migrations, observed.instances)
-    sides = sides_by_vm(observed.pods)
-    found: dict[str, Claim] = {}
-    problems: list[ResourceQuotaError] = []
-    for name in sorted(asked.keys() | sides.keys()):
-        demand = asked.get(name) or Demand(name, Standing.FINISHED, False, observed.instances.get(name))
-        active = [m for m in of_vm[name] if not is_finished(m)]
-        ended = [m for m in of_vm[name] if is_finished(m)]
-        placed = assign(sides.get(name, ()), demand.vmi, {m.uid for m in active})
-        try:
-            claim = _claim(observed, policy, demand, active, ended, placed)
-        except QuantityError as exc:
-            problems.append(NoLimits(f"VM {name}: {exc}"))
-            continue
-        if (
-            claim.wanted
-            and policy.estimate is EstimateKind.HARVESTER
-            and claim.formula is None
-            and demand.vmi
-        ):
-            problems.append(NoLimits(f"VM {name} has neither a cpu nor a memory limit"))
-        found[name] = claim
-    return Claims(found, tuple(problems))
+    for name, vmi in observed.instances.items():
+        if vmi.status.migration_state is not None:
+            of_vm.setdefault(name, [])
+    return of_vm
 
 
-def _claim(
-    observed: Observed,
-    policy: Policy,
-    demand: Demand,
-    active: list[VirtualMachineInstanceMigration],
-    ended: list[VirtualMachineInstanceMigration],
-    placed: Sides,
-) -> Claim:
-    spec = observed.quota.spec
-    wanted = demand.standing is Standing.WANTED and demand.vmi is not None
-    exact = policy.estimate is EstimateKind.EXACT or demand.refused  # a compensation is always exact
-    formula = None
-    if wanted and demand.vmi is not None and policy.estimate is EstimateKind.HARVESTER:
-        # Once the VM lives in its target, the pod that it left is all that is there beyond one side.
-        formula = {} if _is_target(placed.main, active) else observed.estimate(demand.vmi, _BOTH_LIMITS)
-    return Claim(
-        vm_name=demand.vm_name,
-        vmi_uid=demand.vmi_uid,
-        left_over=usage_of((pod for side in placed.old for pod in side.pods), spec),
-        target=usage_of(placed.target.pods, spec) if placed.target else {},
-        future=_future(observed, demand.vmi, active, placed) if demand.vmi and wanted and exact else {},
-        formula=dict(formula) if formula is not None else None,
-        migrates=bool(active or ended),
-        under_way=bool(active),
-        wanted=wanted,
-        refused=demand.refused,
-        since=min((m.metadata.creation_timestamp or "" for m in active), default=""),
-        ended=_ended(ended, placed),
-    )
+def _shortened(exc: Exception) -> str:
+    text = f"{type(exc).__name__}: {exc}"
+    return text if len(text) <= 200 else text[:200] + "…"
 
 
-def _future(
-    observed: Observed,
-    vmi: VirtualMachineInstance,
-    active: list[VirtualMachineInstanceMigration],
-    placed: Sides,
-) -> ResourceList:
-    """The target's pods that do not exist yet."""
-    spec, rendering = observed.quota.spec, observed.rendering
-    target = placed.target or (placed.main if _is_target(placed.main, active) else None)
-    if target is None:
-        return _target_usage(vmi, placed.main, rendering, spec)
-    attaching = any(m.phase in _ATTACHING for m in active)
-    if attaching and has_hotplugged_volumes(vmi) and not target.attachments:
-        return attachments_usage(vmi, placed.main, rendering, spec)
-    return {}
+class _Vm:
+    """One VM at one moment."""
+
+    def __init__(
+        self,
+        observed: Observed,
+        policy: Policy,
+        demand: Demand,
+        migrations: Sequence[VirtualMachineInstanceMigration],
+        sides: Sides,
+        ended: int,
+    ) -> None:
+        self.observed = observed
+        self.ended = ended
+        self.policy = policy
+        self.demand = demand
+        self.vmi = demand.vmi
+        self.migrations = migrations
+        self.active = [m for m in migrations if not is_finished(m)]
+        self.sides = sides
+        self.problems: list[ResourceQuotaError] = []
+        self.bound = self._bound()
+        self.home = self._worth(sides.home)
+
+    def claim(self) -> Claim:
+        stage = self._stage()
+        moving = stage >= Stage.ANNOUNCED and bool(self.sides.home) and self._may_go_on()
+        target = self._worth(self.sides.target)
+        room, to_come = self._room() if moving else ({}, {})
+        return Claim(
+            vm_name=self.demand.vm_name,
+            vmi_uid=self.demand.vmi_uid,
+            stage=stage,
+            migrates=bool(self.migrations),
+            since=min((m.metadata.creation_timestamp or "" for m in self.active), default=""),
+            old=tuple(self._old(side) for side in self.sides.old),
+            target=target if moving else {},
+            room=room,
+            to_come=to_come,
+            formula=self._formula(stage),
+            ended=Quantity.of(self.ended) if moving else ZERO,
+        )
+
+    def _stage(self) -> Stage:
+        if self.sides.arrived and self.active:
+            return Stage.ARRIVED
+        if self.demand.stage < Stage.WANTED:
+            return self.demand.stage
+        exact = self.policy.estimate is EstimateKind.EXACT
+        ready = self._may_go_on() and (bool(self.sides.home) or not exact)
+        return self.demand.stage if ready else Stage.ANNOUNCED
+
+    def _may_go_on(self) -> bool:
+        """KubeVirt creates a target only of a VMI that runs. One without any status is upstream's case."""
+        if self.vmi is None or self.vmi.deleting:
+            return False
+        phases = (
+            (constants.PHASE_RUNNING,)
+            if self.policy.estimate is EstimateKind.EXACT
+            else (None, "", constants.PHASE_RUNNING)
+        )
+        return self.vmi.status.phase in phases
+
+    def _room(self) -> tuple[ResourceList, ResourceList]:
+        """(what the target may have, what quota will count of its pods that are still to come).
+
+        The source as KubeVirt would render it today has the growth of the overhead in it, and whatever else operators
+        have changed since; what was plugged into the VM is only in the target.
+        """
+        assert self.vmi is not None
+        coming = self._today("target", target_usage)
+        source = coming
+        if is_resized(self.vmi):
+            source = maximum(self.home, self._today("source", side_as_it_was))
+        if not self.sides.target:
+            return minimum(source, coming), coming
+        attachment = self._attachment_to_come()
+        there = self._worth(self.sides.target)
+        return minimum(source, add(there, attachment)), attachment
+
+    def _today(self, what: str, render: _Render) -> ResourceList:
+        """A side as it would be rendered today, from each that qualifies as the source: the smallest."""
+        vmi, spec, rendering = self.vmi, self.observed.quota.spec, self.observed.rendering
+        assert vmi is not None
+        found = []
+        for side in map(self._believed, self.sides.home):
+            work_out = partial(render, vmi, side, rendering, spec)
+            found.append(self.observed.memo.rendered(self._key(what, *side.pods), rendering, work_out))
+        most = add(self.bound.launcher, self.bound.attachment)
+        return smallest(within(usage, most, vmi) for usage in found)
+
+    def _key(self, what: str, *pods: Pod) -> Hashable:
+        """The versions of what a rendering is made of; None where one has none, or the quota has scopes."""
+        spec = self.observed.quota.spec
+        objects = [self.vmi, *pods] if self.vmi else []
+        versions = [(each.uid, each.metadata.resource_version) for each in objects]
+        if not all(all(version) for version in versions) or spec.scopes or spec.scope_selector:
+            return None
+        return (what, *versions, *(name in (spec.hard or {}) for name in (LIMITS_CPU, LIMITS_MEMORY)))
+
+    def _attachment_to_come(self) -> ResourceList:
+        vmi = self.vmi
+        assert vmi is not None
+        attaching = any(m.phase in _ATTACHING for m in self.active)
+        if not attaching or not has_hotplugged_volumes(vmi) or any(s.attachments for s in self.sides.target):
+            return {}
+        source = self._believed(self.sides.home[0])
+        return attachments_usage(vmi, source, self.observed.rendering, self.observed.quota.spec)
+
+    def _formula(self, stage: Stage) -> ResourceList | None:
+        harvester = self.policy.estimate is EstimateKind.HARVESTER
+        if not harvester or stage < Stage.ANNOUNCED or self.vmi is None or not self._may_go_on():
+            return None
+        formula = self.observed.estimate(self.vmi, _BOTH_LIMITS)
+        if formula is None and stage >= Stage.WANTED:
+            self._say(NoLimits, "has neither a cpu nor a memory limit")
+        return dict(formula) if formula is not None else None
+
+    def _old(self, side: Side) -> OldSide:
+        """What is left over is beyond the base as far as it is not larger than the side that the VM lives in."""
+        usage = self._worth((side,))
+        if self.home:
+            usage = minimum(usage, self.home)
+        return OldSide(side.launcher.uid, usage, self._ended(side))
+
+    def _ended(self, side: Side) -> float | None:
+        """When the migration that left a side behind ended, as far as KubeVirt says so. Too early a time only shortens
+        the hold."""
+        name = side.launcher.name
+        ordered = sorted(self.migrations, key=lambda m: m.metadata.creation_timestamp or "")
+        states = [m.status.migration_state for m in ordered if m.status.migration_state]
+        left = [state for state in states if state.source_pod == name]
+        last = (left or [state for state in states if state.target_pod == name])[-1:]
+        with suppress(ValueError, OverflowError):
+            return max(
+                (datetime.fromisoformat(s.end_timestamp or "").timestamp() for s in last), default=None
+            )
+        return None
+
+    def _worth(self, sides: Sequence[Side]) -> ResourceList:
+        """What is counted of a side; the smallest of several."""
+        usage, limited = smallest(map(self._usage, sides)), smallest(map(self._limited_usage, sides))
+        if limited != usage:
+            more = subtract(usage, limited)
+            what = ", ".join(f"{name} by {amount}" for name, amount in sorted(more.items()) if amount > ZERO)
+            name = sides[0].launcher.name
+            self._say(SideTooLarge, f"pod {name} exceeds what the VM's spec renders to: {what}")
+        return limited
+
+    def _usage(self, side: Side) -> ResourceList:
+        return self._usage_of(side.pods)
+
+    def _limited_usage(self, side: Side) -> ResourceList:
+        """As far as the VM's spec goes: the launcher and the attachment pod each by itself."""
+        if self.vmi is None:
+            return self._usage(side)
+        launcher, attachment = self._usage_of([side.launcher]), self._usage_of(side.attachments)
+        return add(self._limited(launcher), minimum(attachment, self.bound.attachment))
+
+    def _usage_of(self, pods: Sequence[Pod]) -> ResourceList:
+        return self.observed.memo.usage(pods, self.observed.quota.spec, self.observed.now)
+
+    def _limited(self, launcher: Mapping[str, Quantity]) -> ResourceList:
+        return dict(launcher) if self.vmi is None else within(launcher, self.bound.launcher, self.vmi)
+
+    def _believed(self, side: Side) -> Side:
+        """The side as a pattern for the next one: without an attachment pod that KubeVirt would not make so large."""
+        there = self._usage_of(side.attachments)
+        return side if minimum(there, self.bound.attachment) == there else replace(side, attachments=())
+
+    def _bound(self) -> Bound:
+        if self.vmi is None or not self.sides.home:
+            return Bound({}, {})
+        rendering = _with_runtime_class(self.observed.rendering, self.sides.home[0].launcher)
+        work_out = partial(bound_of, self.vmi, rendering, self.observed.quota.spec)
+        return self.observed.memo.rendered(self._key("bound"), rendering, work_out)
+
+    def _say(self, kind: type[ResourceQuotaError], what: str) -> None:
+        self.problems.append(kind(f"VM {self.demand.vm_name} {what}", vm=self.demand.vm_name))
 
 
-_TARGETS: LRUCache[tuple[object, ...], tuple[Rendering, ResourceList]] = LRUCache(maxsize=16384)
-# What a target will count depends on versions of objects and the rendering; it is worked out once for each.
+# ---- what the claims add up to -------------------------------------------------------------------------------
 
 
-def _target_usage(
-    vmi: VirtualMachineInstance, source: Side | None, rendering: Rendering, spec: ResourceQuotaSpec
-) -> ResourceList:
-    version = vmi.metadata.resource_version
-    if not version or spec.scopes or spec.scope_selector:
-        return target_usage(vmi, source, rendering, spec)
-    pods = tuple((pod.uid, pod.metadata.resource_version) for pod in source.pods) if source else ()
-    limited = tuple(name in (spec.hard or {}) for name in (LIMITS_CPU, LIMITS_MEMORY))
-    key = (vmi.uid, version, pods, limited)
-    cached = _TARGETS.get(key)
-    if cached is None or cached[0] is not rendering:
-        cached = _TARGETS[key] = (rendering, target_usage(vmi, source, rendering, spec))
-    return cached[1]
+def taken_by_migrations(observed: Observed, policy: Policy) -> ResourceList:
+    """What the pods of migrations use of what is granted to them: targets, and what is left over of sources."""
+    return total(claim.granted for claim in claims(observed, policy).by_vm.values())
 
 
-def _is_target(side: Side | None, active: list[VirtualMachineInstanceMigration]) -> bool:
-    """The VM has moved into its target before its migration says so: there is nothing left to create."""
-    return side is not None and side.launcher.labels.get(LABEL_MIGRATION_JOB_UID) in {m.uid for m in active}
+def _with_runtime_class(rendering: Rendering, launcher: Pod) -> Rendering:
+    """With the pod overhead of the RuntimeClass that the KubeVirt CR names for launchers. The API server sets it from
+    the RuntimeClass, a cluster object, and admits no pod that says otherwise (its RuntimeClass admission plugin)."""
+    named = rendering.kubevirt.default_runtime_class
+    if not named or launcher.spec.runtime_class_name != named or not launcher.spec.overhead:
+        return rendering
+    return replace(rendering, pod_overhead=launcher.spec.overhead)
 
 
-def _ended(migrations: list[VirtualMachineInstanceMigration], placed: Sides) -> float | None:
-    """When the migration that made the VM's newest pod ended, as far as KubeVirt says so.
+def overhead_growth(observed: Observed) -> ResourceList:
+    """By how much the namespace's running VMs can have outgrown the base because the overhead ratio was raised: the
+    one reason for which pods that were all let in can be more than the base and the entries."""
+    pods = ControlledPods(observed.pods, observed.now)
+    of_vm = _by_vm(observed)
+    grown: ResourceList = {}
+    for name, vmi in observed.instances.items():
+        with suppress(Exception):  # said by its claim
+            if vouched(vmi, of_vm.get(name, ()), pods).home:
+                grown = add(grown, _growth(vmi, observed))
+    return grown
 
-    It may have been deleted, or have failed without a word: when earlier ones ended does not matter then.
+
+def _growth(vmi: VirtualMachineInstance, observed: Observed) -> ResourceList:
+    rendering, spec = observed.rendering, observed.quota.spec
+
+    overhead = overhead_of(vmi, rendering)
+
+    def at(ratio: str) -> ResourceList:
+        return pod_usage(rendered_pod(vmi, rendering, spec, overhead.at(ratio).value()))
+
+    before, now = at(rendering.usual_ratio), at(rendering.ratio)
+    more = {name: now[name] - before[name] for name in now if name in before}
+    return {name: amount for name, amount in more.items() if amount > ZERO}
+
+
+def held_by_entries(quota: ResourceQuota) -> Mapping[str, Quantity]:
+    """The sum of all migrating entries on a quota. Raises InvalidEntry."""
+    return total(entry.resources for entry in entries(quota.annotations))
+
+
+def available(
+    base: Mapping[str, Quantity], quota: ResourceQuota, held: Mapping[str, Quantity], name: str
+) -> Quantity | None:
+    """What is left of one resource, maybe less than nothing; None where the base does not limit it.
+
+    Source: Harvester pkg/util/resourcequota/calculator.go; the entries stand for the migrations.
     """
-    times = {}
-    for migration in migrations:
-        state = migration.status.migration_state
-        with suppress(ValueError):
-            if state is not None and state.end_timestamp:
-                times[migration.uid] = datetime.fromisoformat(state.end_timestamp).timestamp()
-    sides = [side.launcher for side in (placed.main, placed.target, *placed.old) if side is not None]
-    newest = max(sides, key=age, default=None)
-    job = newest.labels.get(LABEL_MIGRATION_JOB_UID) if newest else None
-    return times.get(job) if job else max(times.values(), default=None)
-
-
-def entry_of(claim: Claim, policy: Policy) -> ResourceList:
-    """The value of the claim's entry: exactly what quota counts, or Harvester's number while it migrates."""
-    if policy.estimate is EstimateKind.HARVESTER and claim.wanted:
-        return total([claim.left_over, claim.formula or {}])
-    return claim.exact
+    limit = base.get(name, ZERO)
+    if limit.is_zero():
+        return None
+    return limit - (quantity_of(quota.used, name) - held.get(name, ZERO))

@@ -1,7 +1,8 @@
-"""Compensation: room for a target pod that quota refused although its entry is applied.
+"""Compensation: room for a target pod that quota refused although its entry is applied. Pure.
 
 It happens when the namespace already uses more than its base, for example after the overhead ratio was raised
-(Harvester issue 9435). `limits.memory` only, as upstream; the value is what is missing plus 128Mi.
+(Harvester issue 9435). Whether to believe in a shortage is one question for both modes; how much is upstream's answer
+here (`limits.memory` only, what is missing plus 128Mi), for assist mode.
 """
 
 from __future__ import annotations
@@ -9,7 +10,30 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pkg.util.quantity import Quantity
-from pkg.util.resourcequota.calculator import COMPENSATION_MARGIN, shortage
+from pkg.util.resourcequota.base import COMPENSATION_MARGIN, shortage
+from pkg.util.resourcequota.model import Observed, Policy
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """Whether a shortage is believed, since when it is seen, and in how many seconds to ask again."""
+
+    believed: bool = False
+    since: float | None = None
+    look_again: float | None = None
+
+
+def settled(observed: Observed, policy: Policy, *, applied: bool) -> Settled:
+    """Whether to believe in a shortage now; `applied`: spec.hard has the room already.
+
+    One that is seen before the room was made is real. Afterwards KubeVirt may just have created the target
+    pod: status.used counts it already while the condition still says refused. That passes by itself.
+    """
+    if not applied:
+        return Settled(believed=True)
+    since = observed.now if observed.memory.short_since is None else observed.memory.short_since
+    left = since + policy.settle - observed.now
+    return Settled(believed=left <= 0, since=since, look_again=left if left > 0 else None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 
 class ResourceQuotaError(Exception):
-    """Base: `reason` is the Event's reason, `str(self)` its message."""
+    """Base: `reason` is the Event's reason, `kind` its type, `str(self)` its message. It is about the VM named `vm`, or
+    about the quota."""
 
     reason = "ResourceQuotaNotScaled"
+    kind = "Warning"
+
+    def __init__(self, message: str, *, vm: str = "") -> None:
+        super().__init__(message)
+        self.vm = vm
 
 
 class InvalidNamespaceAnnotation(ResourceQuotaError):
@@ -31,6 +37,31 @@ class NoLimits(ResourceQuotaError):
     """A migrating VM has neither a cpu nor a memory limit: Harvester's formula has no delta for it."""
 
     reason = "MigrationNotScaled"
+
+
+class NotServed(ResourceQuotaError):
+    """Mode assist, and a refused migration lacks what Harvester's rules never add."""
+
+    reason = "MigrationNotServed"
+
+
+class NotUnderstood(ResourceQuotaError):
+    """Something about one VM cannot be worked out: it gets no room, the others go on."""
+
+    reason = "MigrationNotScaled"
+
+
+class SideTooLarge(ResourceQuotaError):
+    """A pod of the VM counts more than its VMI's spec renders to: the rest is not followed."""
+
+    reason = "PodExceedsVirtualMachine"
+
+
+class BaseEdited(ResourceQuotaError):
+    """A managed quota was edited while it was raised: what was written is its new base."""
+
+    reason = "BaseChanged"
+    kind = "Normal"
 
 
 class CapReached(ResourceQuotaError):

@@ -2,31 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
-from pkg.api.core import LimitRange, Pod, ResourceQuota
-from pkg.api.kubevirt import KubeVirtConfiguration, VirtualMachineInstance, VirtualMachineInstanceMigration
+from cachetools import LRUCache
+
+from pkg.api.core import Pod, ResourceQuota, ResourceQuotaSpec
+from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.api.meta import RawResourceList
-from pkg.util.memory_overhead import DEFAULT_PROFILE, OverheadProfile
+from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.quantity import Quantity
+from pkg.util.quotacount.usage import counted, pod_usage
+from pkg.util.resource_list import ResourceList, total
 from pkg.util.resourcequota.errors import ResourceQuotaError
+from pkg.util.resourcequota.policy import EstimateKind as EstimateKind
+from pkg.util.resourcequota.policy import Mode as Mode
+from pkg.util.resourcequota.policy import Policy as Policy
 
-
-class Mode(StrEnum):
-    """`assist` runs beside Harvester's controllers and agrees with them, `takeover` replaces them."""
-
-    ASSIST = "assist"
-    TAKEOVER = "takeover"
-
-
-class EstimateKind(StrEnum):
-    """How much a migration needs: Harvester's formula, or what quota will count."""
-
-    HARVESTER = "harvester"
-    EXACT = "exact"
+T = TypeVar("T")
 
 
 class Estimate(Protocol):
@@ -39,34 +33,12 @@ class Estimate(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Policy:
-    """What an operator chose. Durations in seconds."""
+class Waiting:
+    """A migration that is still refused although its room is there: how often its quota was touched for it, and when
+    that is due next (seconds)."""
 
-    mode: Mode
-    estimate: EstimateKind = EstimateKind.HARVESTER
-    foreign_grace: float = 60.0
-    """An entry that no migration explains and that is not ours goes after this long."""
-    settle: float = 0.25
-    """A shortage seen right after the room was made is looked at again after this long: KubeVirt's condition
-    is older than its target pod, and status.used then already counts the pod."""
-    hold_limit: float = 600.0
-    """A source pod that never ends keeps its room no longer than this after its migration."""
-    compensate: bool = True
-    """A migration that is refused although its entry is applied gets what is missing."""
-    render: bool = False
-    """Every limit of the namespace annotation is kept in spec.hard, not only what is scaled."""
-
-
-@dataclass(frozen=True, slots=True)
-class Rendering:
-    """What decides how KubeVirt would render a launcher pod now. `ratio` is the overhead ratio, "" for none;
-    `memory_limits_ratio` is what a limit of memory that a quota asks for is of the request."""
-
-    ratio: str = ""
-    profile: OverheadProfile = DEFAULT_PROFILE
-    kubevirt: KubeVirtConfiguration = field(default_factory=KubeVirtConfiguration)
-    limit_ranges: Sequence[LimitRange] = ()
-    memory_limits_ratio: float = 2.0
+    due: float
+    touches: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +50,41 @@ class Memory:
     short_since: float | None = None
     """Since when a refused migration is seen not to fit although its entry is applied."""
     held_since: Mapping[str, float] = field(default_factory=dict)
-    """VM name to the time when its migration was first seen over with a pod of the old side left."""
+    """Uid of an old side's launcher pod to the time when it was first seen left over."""
+    waiting: Mapping[str, Waiting] = field(default_factory=dict)
+    """By uid of the migration."""
+
+
+class Memo:
+    """What depends on versions of objects alone, worked out once for each. Owned by who observes: the decisions
+    themselves keep nothing."""
+
+    def __init__(self, size: int = 16384) -> None:
+        self._usages: LRUCache[tuple[str, str], ResourceList] = LRUCache(size)
+        self._rendered: LRUCache[Hashable, tuple[Rendering, Any]] = LRUCache(size)
+
+    def usage(self, pods: Iterable[Pod], spec: ResourceQuotaSpec, now: float) -> ResourceList:
+        """What a quota charges for these pods together."""
+        return total([self._usage(pod) for pod in pods if counted(pod, spec, now)])
+
+    def rendered(self, key: Hashable, rendering: Rendering, work_out: Callable[[], T]) -> T:
+        """What depends on the versions in `key` and on the rendering; with no key it is not kept."""
+        if key is None:
+            return work_out()
+        found = self._rendered.get(key)
+        if found is None or found[0] is not rendering:
+            found = self._rendered[key] = (rendering, work_out())
+        value: T = found[1]
+        return value
+
+    def _usage(self, pod: Pod) -> ResourceList:
+        version = (pod.uid, pod.metadata.resource_version)
+        if not all(version):
+            return pod_usage(pod)
+        found = self._usages.get(version)
+        if found is None:
+            found = self._usages[version] = pod_usage(pod)
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +108,9 @@ class Observed:
     max_extra: str = ""
     mtq: bool = False
     """The namespace has a migration budget (VirtualMachineMigrationResourceQuota): its quotas are that strategy's."""
+    namespace_off: bool = False
+    """A person has switched headroom off for the whole namespace."""
+    memo: Memo = field(default_factory=Memo, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,11 +127,40 @@ class Plan:
     def __bool__(self) -> bool:
         return bool(self.annotations or self.hard)
 
-    def patch(self, quota: ResourceQuota) -> dict[str, Any]:
-        """The JSON merge patch, bound to the version that was observed."""
-        patch: dict[str, Any] = {"metadata": {"resourceVersion": quota.metadata.resource_version}}
-        if self.annotations:
-            patch["metadata"]["annotations"] = dict(self.annotations)
-        if self.hard:
-            patch["spec"] = {"hard": dict(self.hard)}
-        return patch
+    def patch(self, quota: ResourceQuota) -> list[dict[str, Any]]:
+        """The JSON patch (RFC 6902), bound to what was decided from and to that alone: this very quota, its labels,
+        annotations and spec.hard. status.hard and status.used move the resourceVersion with every pod that comes or
+        goes; bound to that, one patch in five met a conflict that was none."""
+        meta = quota.metadata
+        return [
+            _test("/metadata/uid", meta.uid),
+            _test("/metadata/labels", meta.labels),
+            _test("/metadata/annotations", meta.annotations),
+            _test("/spec/hard", quota.spec.hard),
+            *_changes("/metadata/annotations", meta.annotations, self.annotations),
+            *_changes("/spec/hard", quota.spec.hard, self.hard),
+        ]
+
+
+def _test(path: str, value: Mapping[str, Any] | str | None) -> dict[str, Any]:
+    """None: nothing is there (the API server's JSON patch has it so)."""
+    return {"op": "test", "path": path, "value": dict(value) if isinstance(value, Mapping) else value}
+
+
+def _changes(
+    path: str, before: Mapping[str, Any] | None, changes: Mapping[str, str | None]
+) -> Iterator[dict[str, Any]]:
+    if changes and before is None:
+        yield {"op": "add", "path": path, "value": {}}
+    for key, value in changes.items():
+        where = f"{path}/{key.replace('~', '~0').replace('/', '~1')}"
+        if value is not None:
+            yield {"op": "add", "path": where, "value": value}
+        elif key in (before or {}):
+            yield {"op": "remove", "path": where}
+
+
+def earliest(*seconds: float | None) -> float | None:
+    """The first of several moments to look again, in seconds from now; None: none of them."""
+    given = [each for each in seconds if each is not None]
+    return max(0.0, min(given)) if given else None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from pkg.api.core import ResourceQuota
+from pkg.api.meta import Object
 from pkg.util import constants
 from pkg.util.resourcequota.model import Mode
 
@@ -21,7 +22,17 @@ def is_managed(quota: ResourceQuota) -> bool:
 
 def takes_part(quota: ResourceQuota) -> bool:
     """Whether a ResourceQuota is ours to scale at all: one of both kinds, and not on its way out."""
-    return not quota.deleting and (is_default(quota) or is_managed(quota))
+    return not quota.deleting and not switched_off(quota) and (is_default(quota) or is_managed(quota))
+
+
+def switched_off(*objects: Object) -> bool:
+    """Whether a person has switched headroom off, by label or annotation, on one of them: a quota, or its namespace.
+    "false" anywhere wins over "true"."""
+    return any(
+        constants.FALSE
+        in (obj.labels.get(constants.LABEL_MANAGED), obj.annotations.get(constants.LABEL_MANAGED))
+        for obj in objects
+    )
 
 
 def is_off(annotations: Mapping[str, str], mode: Mode) -> bool:

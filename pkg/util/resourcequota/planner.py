@@ -8,20 +8,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.resourcequota import assist, takeover
-from pkg.util.resourcequota.annotations import has_migrating_vm
-from pkg.util.resourcequota.model import (
-    Estimate,
-    EstimateKind,
-    Memory,
-    Mode,
-    Observed,
-    Plan,
-    Policy,
-    Rendering,
-)
-from pkg.util.resourcequota.participation import is_default, is_off, takes_part
-from pkg.util.resourcequota.release import is_ours, retire, stand_back, with_entries
+from pkg.util.resourcequota.journal import has_migrating_vm
+from pkg.util.resourcequota.model import Estimate, EstimateKind, Memory, Mode, Observed, Plan, Policy
+from pkg.util.resourcequota.participation import is_default, is_off, switched_off, takes_part
+from pkg.util.resourcequota.release import is_ours, release, retire, stand_back, with_entries
+from pkg.util.resourcequota.touch import with_touch
 
 __all__ = [
     "Estimate",
@@ -40,12 +33,20 @@ __all__ = [
 
 def plan(observed: Observed, policy: Policy) -> Plan:
     """The one patch that brings a ResourceQuota to where its namespace's migrations want it."""
+    return with_touch(observed, _decided(observed, policy))
+
+
+def _decided(observed: Observed, policy: Policy) -> Plan:
     if observed.mtq:
         return _stand_back(observed, policy)
+    if observed.namespace_off or switched_off(observed.quota):
+        return Plan() if observed.quota.deleting else release(observed)
     if not takes_part(observed.quota):
         left = is_ours(observed.quota) and not observed.quota.deleting  # it has lost the label
-        return retire(observed.quota) if left and policy.mode is Mode.TAKEOVER else Plan()
-    if policy.mode is Mode.TAKEOVER and not is_off(observed.quota.annotations, policy.mode):
+        return retire(observed.quota) if left else Plan()
+    # Harvester's controllers know default quotas only: beside them there is nothing to agree with on another.
+    ours = policy.mode is Mode.TAKEOVER or not is_default(observed.quota)
+    if ours and not is_off(observed.quota.annotations, policy.mode):
         return takeover.plan(observed, policy)
     return assist.plan(observed, policy) if is_default(observed.quota) else Plan()
 

@@ -8,15 +8,21 @@ from pkg.api.core import ResourceQuota
 from pkg.api.kubevirt import VirtualMachineInstanceMigration
 from pkg.util import constants
 from pkg.util.constants import LIMITS_CPU, LIMITS_MEMORY
+from pkg.util.kubevirt.migration import Stage, demands, is_finished
 from pkg.util.names import migrating_uid_key
 from pkg.util.quantity import ZERO
 from pkg.util.resource_list import parse_resource_list, subtract, total
-from pkg.util.resourcequota.annotations import Journal, parse_resources
-from pkg.util.resourcequota.base import parse_base
-from pkg.util.resourcequota.calculator import difference, limits_are_empty, scaled_hard
-from pkg.util.resourcequota.demand import Standing, demands, is_finished
+from pkg.util.resourcequota.base import (
+    difference,
+    granted_by_namespace,
+    granted_by_record,
+    limits_are_empty,
+    parse_base,
+    scaled_base,
+    scaled_hard,
+)
 from pkg.util.resourcequota.errors import ResourceQuotaError
-from pkg.util.resourcequota.granted import granted_by_namespace, granted_by_record, scaled_base
+from pkg.util.resourcequota.journal import Journal, parse_resources
 from pkg.util.resourcequota.model import EstimateKind, Mode, Observed, Plan, Policy
 from pkg.util.resourcequota.participation import is_default
 
@@ -37,6 +43,7 @@ def release(observed: Observed) -> Plan:
     journal = Journal(observed.quota.annotations)
     journal.remove(constants.ANNOTATION_OWNER)
     journal.remove(constants.ANNOTATION_SKIP_AUTO_SCALING)
+    journal.remove(constants.ANNOTATION_TOUCHED)
     hard: dict[str, str] = {}
     with suppress(ResourceQuotaError):  # garbage: spec.hard stays, Harvester leaves it alone too
         hard |= _beyond_harvester(journal, observed)
@@ -134,7 +141,7 @@ def _rename_entries(journal: Journal, observed: Observed) -> None:
     needed: set[str] = set()
     for claim in claims.values():
         keys = journal.keys_of(claim.vm_name, claim.vmi_uid)
-        if claim.standing is Standing.FINISHED or not keys:
+        if claim.stage is Stage.FINISHED or not keys:
             continue
         if claim.vmi is None:
             needed.update(keys)

@@ -1,310 +1,366 @@
 """Instead of Harvester: entries follow the migrations and the pods that quota counts. Pure.
 
-Whatever somebody does to the annotations or to spec.hard, the same patch that would have followed them puts
-things right: the truth is VMIMs and pods, the annotations are the journal.
+    base → the entries that there shall be → the journal → spec.hard
+
+Whatever happens to the annotations or to spec.hard, the same patch that would have followed it puts things right: the
+truth is VMIMs and pods, the annotations are the journal.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
+from pkg.api.core import ResourceQuota
 from pkg.util import constants
+from pkg.util.kubevirt.evidence import minimum
+from pkg.util.kubevirt.migration import Stage
 from pkg.util.names import migrating_key
 from pkg.util.quantity import ZERO, Quantity
-from pkg.util.resource_list import ResourceList, marshal, maximum, parse_resource_list, subtract, total
-from pkg.util.resourcequota import entry_rules
-from pkg.util.resourcequota.annotations import Entry, Journal
-from pkg.util.resourcequota.calculator import (
-    difference,
-    limits_are_empty,
-    quantity_of,
-    scaled_hard,
-    shortage,
-)
+from pkg.util.quotacount.usage import COUNT_PODS
+from pkg.util.resource_list import ResourceList, add, maximum, parse_resource_list, subtract, total
+from pkg.util.resourcequota.base import Base, base_of, difference, quantity_of, scaled_hard, shortage
 from pkg.util.resourcequota.caps import Caps, refuse_size
-from pkg.util.resourcequota.claims import Claim, claims, entry_of
+from pkg.util.resourcequota.claims import Claim, Claims, claims, overhead_growth
+from pkg.util.resourcequota.compensation import Settled, settled
 from pkg.util.resourcequota.errors import HoldLimitReached, InvalidEntry, ResourceQuotaError
-from pkg.util.resourcequota.granted import granted_by_namespace, granted_by_record, scaled_base
-from pkg.util.resourcequota.model import EstimateKind, Memory, Observed, Plan, Policy
+from pkg.util.resourcequota.journal import Journal, drop_unexplained, unexplained
+from pkg.util.resourcequota.model import Memory, Observed, Plan, Policy, earliest
 from pkg.util.resourcequota.participation import is_default
 
 
 def plan(observed: Observed, policy: Policy) -> Plan:
     """The patch for one ResourceQuota that is ours: marks, entries, compensation and spec.hard together."""
-    return _Planning(observed, policy).run()
+    held = _hold(observed, policy, claims(observed, policy))
+    base = base_of(observed, policy)
+    wanted = _wanted(observed, policy, held.claims, base.limits or {})
+    written = _written(observed, policy, held.claims, base, wanted)
+    scaled = _scaled(observed, policy, held.claims, base, written)
+    changes_at = held.claims.changes_at
+    return Plan(
+        annotations=written.journal.changes(),
+        hard=scaled.hard,
+        problems=(*held.claims.problems, *held.problems, *base.problems, *written.problems, *scaled.problems),
+        memory=Memory(written.waiting, scaled.settled.since, held.since),
+        look_again=earliest(
+            held.look_again,
+            written.look_again,
+            scaled.settled.look_again,
+            None if changes_at is None else changes_at - observed.now,
+        ),
+    )
 
 
-class _Planning:
-    """One run of `plan`: the journal as it changes, and what has been found on the way."""
+# ---- holds ---------------------------------------------------------------------------------------------------
 
-    def __init__(self, observed: Observed, policy: Policy) -> None:
-        self.observed = observed
-        self.policy = policy
-        self.quota = observed.quota
-        self.journal = Journal(observed.quota.annotations)
-        self.problems: list[ResourceQuotaError] = []
-        self.hard: Mapping[str, str | None] = {}
-        self.caps = Caps(self.quota.annotations.get(constants.ANNOTATION_MAX_EXTRA, ""), observed.max_extra)
-        self.added: ResourceList = {}
-        self.held_since: dict[str, float] = {}
-        self.short_since: float | None = None
-        self.look_again: float | None = None
 
-    def run(self) -> Plan:
-        found = claims(self.observed, self.policy)
-        self.problems += found.problems
-        self._mark()
-        base = self._base()
-        if base is None:
-            waiting = self._drop(found.by_vm, set())
-        elif not base:
-            self._retire()
-            waiting = self._drop(found.by_vm, set())
-        else:
-            values = self._values(found.by_vm.values(), base)
-            # What is over goes before others ask for its room.
-            waiting = self._drop(found.by_vm, {migrating_key(claim.vm_name) for claim, _ in values})
-            self._enter(values, base)
-            self._scale(found.by_vm.values(), base)
-        if base is not None and self.journal.is_true(constants.ANNOTATION_RESYNC_NEEDED):
-            self.journal.set(constants.ANNOTATION_RESYNC_NEEDED, "false")
-        return Plan(
-            annotations=self.journal.changes(),
-            hard=self.hard,
-            problems=self.problems,
-            memory=Memory(waiting, self.short_since, self.held_since),
-            look_again=self.look_again,
-        )
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """The claims without the old sides whose time is over, and since when each of the others is left over."""
 
-    def _mark(self) -> None:
-        """Harvester stands back from a default quota that carries its skip; the owner mark says whose it is."""
-        if is_default(self.quota):
-            self.journal.set(constants.ANNOTATION_SKIP_AUTO_SCALING, "true")
-            self.journal.set(constants.ANNOTATION_OWNER, constants.OWNER)
+    claims: Claims
+    since: Mapping[str, float]
+    problems: Sequence[ResourceQuotaError]
+    look_again: float | None
 
-    @property
-    def _ours(self) -> bool:
-        """Whether the quota was ours already when it was observed: then its name keys are ours too."""
-        mark = constants.ANNOTATION_OWNER if is_default(self.quota) else constants.ANNOTATION_BASE
-        return mark in self.quota.annotations
 
-    def _base(self) -> ResourceList | None:
-        """The limits that entries are added to; empty: there are none. None: what says so is garbage."""
-        try:
-            if is_default(self.quota):
-                granted = granted_by_namespace(self.observed.limits)
-            else:
-                granted = granted_by_record(self.quota)
-                self.journal.set(constants.ANNOTATION_BASE, marshal(granted))
-        except ResourceQuotaError as exc:
-            self.problems.append(exc)
-            return None
-        if self._leaves_alone():
-            return {}
-        return scaled_base(granted, self.quota.hard, self.policy)
+def _hold(observed: Observed, policy: Policy, found: Claims) -> _Held:
+    """A side that never ends keeps its room no longer than the limit, whatever else its VM does meanwhile."""
+    since: dict[str, float] = {}
+    problems: list[ResourceQuotaError] = []
+    kept: dict[str, Claim] = {}
+    for name, claim in found.by_vm.items():
+        old = []
+        for side in claim.old:
+            first = min(observed.memory.held_since.get(side.uid, observed.now), side.ended or observed.now)
+            since[side.uid] = first
+            if first + policy.hold_limit > observed.now:
+                old.append(side)
+        if len(old) < len(claim.old):
+            limit = f"{policy.hold_limit:g} s"
+            said = f"VM {name}: a pod of the old side still counts {limit} after the migration"
+            problems.append(HoldLimitReached(said, vm=name))
+        kept[name] = replace(claim, old=tuple(old))
+    left = [at + policy.hold_limit - observed.now for at in since.values()]
+    look_again = earliest(*(seconds for seconds in left if seconds > 0))
+    return _Held(replace(found, by_vm=kept), since, problems, look_again)
 
-    def _leaves_alone(self) -> bool:
-        """Upstream's rule for a quota that limits neither cpu nor memory, where only those two are scaled."""
-        return (
-            self.policy.estimate is EstimateKind.HARVESTER
-            and not self.policy.render
-            and limits_are_empty(self.quota.hard)
-        )
 
-    def _retire(self) -> None:
-        """The namespace lost its annotation: what we added goes, and with it the reason for every entry."""
-        if not (is_default(self.quota) and self._ours and not self.observed.limits):
-            return
-        foreign = (
-            self.observed.memory.unexplained
-        )  # found when the quota was taken over, and perhaps never applied
-        ours = [e for e in self.journal.entries() if e.target.kind != "uid" and e.key not in foreign]
-        added = total([*map(self._readable, ours), self._standing_compensation()])
-        for entry in ours:
-            self.journal.remove(entry.key)
-        self.journal.remove(constants.ANNOTATION_MIGRATING_COMPENSATION)
-        hard = parse_resource_list({name: raw for name, raw in self.quota.hard.items() if name in added})
-        lowered = subtract(hard, {name: added[name] for name in hard})
-        self.hard = difference(self.quota.hard, {n: q for n, q in lowered.items() if q >= ZERO})
+# ---- the entries that there shall be -------------------------------------------------------------------------
 
-    def _values(
-        self, found: Iterable[Claim], base: Mapping[str, Quantity]
-    ) -> list[tuple[Claim, ResourceList]]:
-        """The entries that there shall be: those that stand first, then in the order of the migrations."""
-        values: list[tuple[Claim, ResourceList]] = []
-        for claim in found:
-            if claim.under_way or claim.held:
-                entry_rules.adopt(self.journal, claim.vm_name, claim.vmi_uid)
-            value = self._value(claim, base)
-            if value:
-                values.append((claim, value))
-        values.sort(key=lambda item: (not self.journal.has(migrating_key(item[0].vm_name)), item[0].since))
-        return values
 
-    def _enter(self, values: Sequence[tuple[Claim, ResourceList]], base: Mapping[str, Quantity]) -> None:
-        """Write the entries, as long as the caps and the annotations have room."""
-        self.added = self._standing(base, {migrating_key(claim.vm_name) for claim, _ in values})
-        compensation = {n: q for n, q in self._standing_compensation().items() if n in base}
-        for claim, value in values:
-            key = migrating_key(claim.vm_name)
-            with_it = total([self.added, value])
-            refusal = None
-            if not self.journal.has(key):
-                what = f"migration of VM {claim.vm_name}"
-                refusal = self.caps.refuse(what, total([with_it, compensation])) or refuse_size(
-                    what, self.journal.with_entry(key, value)
-                )
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """An entry that there shall be. `stands` is what stands for the VM now, under whatever key, None: nothing."""
+
+    claim: Claim
+    key: str
+    value: ResourceList
+    stands: ResourceList | None
+
+
+def _wanted(observed: Observed, policy: Policy, found: Claims, base: Mapping[str, Quantity]) -> list[_Wanted]:
+    """Those that stand first, then in the order of the migrations."""
+    journal = Journal(observed.quota.annotations)
+    wanted = []
+    for claim in found.by_vm.values():
+        stands = journal.standing(claim.vm_name, claim.vmi_uid)
+        value = add(_value(claim, stands or {}, policy), _ended(observed.quota, claim, base))
+        value = {n: q for n, q in value.items() if n in base and q > ZERO}
+        if value:
+            wanted.append(_Wanted(claim, migrating_key(claim.vm_name), value, stands))
+    return sorted(wanted, key=lambda each: (each.stands is None, each.claim.since))
+
+
+def _value(claim: Claim, stands: Mapping[str, Quantity], policy: Policy) -> ResourceList:
+    """What stands stays as far as it is used, or will be if the migration goes on; nothing else does."""
+    return maximum(claim.wanted(policy), minimum(stands, claim.may_stay()))
+
+
+def _ended(quota: ResourceQuota, claim: Claim, base: Mapping[str, Quantity]) -> ResourceList:
+    """Launchers that are over and that KubeVirt has left, as far as the base has no room for them beside what runs."""
+    there = quantity_of(quota.used, COUNT_PODS) - claim.target.get(COUNT_PODS, ZERO)
+    beyond = max(ZERO, there - base.get(COUNT_PODS, ZERO))
+    return {COUNT_PODS: min(claim.ended, beyond)} if claim.stage >= Stage.WANTED else {}
+
+
+# ---- the journal ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Written:
+    """The journal with the entries in it, what they add up to, and what a compensation may be at most; since when each
+    foreign entry waits for its end."""
+
+    journal: Journal
+    added: ResourceList
+    known: ResourceList
+    waiting: Mapping[str, float]
+    problems: Sequence[ResourceQuotaError]
+    look_again: float | None
+
+
+def _written(
+    observed: Observed, policy: Policy, found: Claims, base: Base, wanted: Sequence[_Wanted]
+) -> _Written:
+    """What is over goes before others ask for its room."""
+    quota = observed.quota
+    journal = Journal(quota.annotations)
+    if is_default(quota):
+        journal.set(constants.ANNOTATION_SKIP_AUTO_SCALING, "true")
+        journal.set(constants.ANNOTATION_OWNER, constants.OWNER)
+    if base.record is not None:
+        journal.put(constants.ANNOTATION_BASE, base.record)
+    for each in wanted:
+        journal.adopt(each.claim.vm_name, each.claim.vmi_uid)
+    waiting = _drop(journal, observed, policy, found, base, {each.key for each in wanted})
+    known = _known(observed, wanted)
+    added, problems = _enter(journal, observed, base.limits or {}, wanted, known)
+    if base.limits is not None and journal.is_true(constants.ANNOTATION_RESYNC_NEEDED):
+        journal.set(constants.ANNOTATION_RESYNC_NEEDED, "false")
+    look_again = min(waiting.values()) + policy.foreign_grace - observed.now if waiting else None
+    return _Written(journal, added, known, waiting, problems, look_again)
+
+
+def _drop(
+    journal: Journal, observed: Observed, policy: Policy, found: Claims, base: Base, entries: set[str]
+) -> dict[str, float]:
+    """Remove what nothing accounts for any longer; since when each foreign entry waits for its end."""
+    explained = set(entries)
+    for claim in found.by_vm.values():
+        keys = journal.keys_of(claim.vm_name, claim.vmi_uid)
+        if not base.limits and claim.stage >= Stage.ANNOUNCED:
+            explained.update(keys)  # nothing to add them to: they are left as they are
+        elif claim.migrates:
+            for key in set(keys) - entries:
+                journal.remove(key)
+    return drop_unexplained(
+        journal,
+        unexplained(journal, explained),
+        observed.memory.unexplained,
+        ours=_is_ours(observed.quota),
+        now=observed.now,
+        grace=policy.foreign_grace,
+    )[1]
+
+
+def _is_ours(quota: ResourceQuota) -> bool:
+    """Whether the quota was ours already when it was observed: then its name keys are ours too."""
+    mark = constants.ANNOTATION_OWNER if is_default(quota) else constants.ANNOTATION_BASE
+    return mark in quota.annotations
+
+
+def _enter(
+    journal: Journal,
+    observed: Observed,
+    base: Mapping[str, Quantity],
+    wanted: Sequence[_Wanted],
+    known: Mapping[str, Quantity],
+) -> tuple[ResourceList, list[ResourceQuotaError]]:
+    """Write the entries, as long as the caps and the annotations have room; what they add up to, and who waits."""
+    caps = Caps(observed.quota.annotations.get(constants.ANNOTATION_MAX_EXTRA, ""), observed.max_extra)
+    compensation = minimum(journal.compensation_or_none(), known)
+    added = total(
+        {n: q for n, q in entry.readable().items() if n in base}
+        for entry in journal.entries()
+        if entry.key not in {each.key for each in wanted}
+    )
+    problems: list[ResourceQuotaError] = []
+    for each in wanted:
+        what = f"migration of VM {each.claim.vm_name}"
+        value: ResourceList | None = each.value
+        if _grows(each):
+            refusal = caps.refuse(what, total([added, each.value, compensation]))
+            if refusal is None and each.stands is None:
+                refusal = refuse_size(what, journal.with_entry(each.key, each.value))
             if refusal is not None:
-                self.problems.append(refusal)
-                continue
-            self.journal.put(key, value)
-            self.added = with_it
-
-    def _standing(self, base: Mapping[str, Quantity], ours: Container[str]) -> ResourceList:
-        """What entries add that stand for another reason: foreign ones, and those of a VM that has arrived while
-        its migration does not say so yet."""
-        standing: list[ResourceList] = []
-        for entry in self.journal.entries():
-            if entry.key not in ours:
-                with suppress(InvalidEntry):
-                    standing.append({n: q for n, q in entry.resources.items() if n in base})
-        return total(standing)
-
-    def _value(self, claim: Claim, base: Mapping[str, Quantity]) -> ResourceList:
-        """The entry that a claim shall have; empty: none."""
-        if claim.held and self._hold_is_over(claim):
-            return {}
-        value = {n: q for n, q in entry_of(claim, self.policy).items() if n in base and not q.is_zero()}
-        key = migrating_key(claim.vm_name)
-        if claim.under_way and not claim.wanted and self.journal.has(key):
-            # An abort was asked for, or the VMI is not known: what stands stays until the migration is over.
-            return maximum(self.journal.resources(key), value)
-        return value
-
-    def _hold_is_over(self, claim: Claim) -> bool:
-        now = self.observed.now
-        since = min(self.observed.memory.held_since.get(claim.vm_name, now), claim.ended or now)
-        self.held_since[claim.vm_name] = since
-        left = since + self.policy.hold_limit - now
-        if left > 0:
-            self._wait(left)
-            return False
-        limit = f"{self.policy.hold_limit:g} s"
-        self.problems.append(
-            HoldLimitReached(
-                f"VM {claim.vm_name}: a pod of the old side still counts {limit} after the migration"
-            )
-        )
-        return True
-
-    def _drop(self, found: Mapping[str, Claim], entries: set[str]) -> dict[str, float]:
-        """Remove what nothing accounts for any longer; since when each foreign entry waits for its end."""
-        explained = set(entries)
-        uids_unknown = False
-        for claim in found.values():
-            keys = self.journal.keys_of(claim.vm_name, claim.vmi_uid)
-            if claim.under_way:
-                explained.update(keys)
-                uids_unknown |= not claim.vmi_uid
-            elif claim.migrates:
-                for key in set(keys) - entries:
-                    self.journal.remove(key)
-        waiting = entry_rules.drop_unexplained(
-            self.journal,
-            entry_rules.unexplained(self.journal, explained, uids_unknown=uids_unknown),
-            self.observed.memory.unexplained,
-            ours=self._ours,
-            now=self.observed.now,
-            grace=self.policy.foreign_grace,
-        )[1]
-        if waiting:
-            self._wait(min(waiting.values()) + self.policy.foreign_grace - self.observed.now)
-        return waiting
-
-    def _scale(self, found: Collection[Claim], base: Mapping[str, Quantity]) -> None:
-        """spec.hard = base + entries + compensation. Garbage in an entry: spec.hard is left alone."""
-        try:
-            deltas = [entry.resources for entry in self.journal.entries()]
-        except InvalidEntry as exc:
-            self.problems.append(exc)
-            return
-        without = scaled_hard(base, deltas, {})
-        stands = self._standing_compensation()
-        self._compensate(found, without, stands)
-        wanted = scaled_hard(base, deltas, self._standing_compensation())
-        self.hard = difference(self.quota.hard, wanted)
-        if wanted == base or is_default(self.quota):
-            self.journal.remove(constants.ANNOTATION_APPLIED)
+                problems.append(refusal)
+                value = None if each.stands is None else minimum(each.value, each.stands)
+        if value:
+            journal.put(each.key, value)
+            added = total([added, value])
         else:
-            self.journal.put(constants.ANNOTATION_APPLIED, wanted)
+            journal.remove(each.key)
+    return added, problems
 
-    def _readable(self, entry: Entry) -> Mapping[str, Quantity]:
-        """What an entry adds: garbage has never added anything."""
-        try:
-            return entry.resources
-        except InvalidEntry as exc:
-            self.problems.append(exc)
-            return {}
 
-    def _standing_compensation(self) -> Mapping[str, Quantity]:
-        """Garbage counts as none: it is ours to write."""
-        try:
-            return self.journal.compensation
-        except InvalidEntry:
-            return {}
+def _grows(wanted: _Wanted) -> bool:
+    stands = wanted.stands or {}
+    return wanted.stands is None or any(q > stands.get(n, ZERO) for n, q in wanted.value.items())
 
-    def _compensate(
-        self, found: Collection[Claim], without: Mapping[str, Quantity], stands: Mapping[str, Quantity]
-    ) -> None:
-        """Room for the target pods that quota refused although their entries are applied: exactly what is
-        missing."""
-        refused = [c for c in found if c.refused and c.future and self.journal.has(migrating_key(c.vm_name))]
-        if not refused or not self.policy.compensate:
-            self.journal.remove(constants.ANNOTATION_MIGRATING_COMPENSATION)
-            return
-        needed = total([*(claim.future for claim in refused), *self._reserved(found, refused)])
-        asked = {name for claim in refused for name in claim.future}
-        missing = {}
-        for name, limit in without.items():
-            short = shortage(quantity_of(self.quota.used, name), needed.get(name, ZERO), limit)
-            if not short.is_zero() and name in asked:
-                missing[name] = short
-        if all(stands.get(name, ZERO) >= short for name, short in missing.items()):
-            return
-        if not self._shortage_lasts(total([without, {n: q for n, q in stands.items() if n in without}])):
-            return
-        names = ", ".join(claim.vm_name for claim in refused)
-        refusal = self.caps.refuse(f"compensation for {names}", total([self.added, missing]))
-        if refusal is not None:
-            self.problems.append(refusal)
-            return
-        self.journal.put(constants.ANNOTATION_MIGRATING_COMPENSATION, missing)
 
-    def _reserved(self, found: Iterable[Claim], refused: Sequence[Claim]) -> Iterator[ResourceList]:
-        """The room of target pods that are still to come and were not refused: whoever comes first may take it,
-        so a refused pod does not fit as long as it fits only into another's room."""
-        for claim in found:
-            key = migrating_key(claim.vm_name)
-            if claim.wanted and claim not in refused and self.journal.has(key):
-                there = total([claim.left_over, claim.target])
-                free = subtract(self.journal.resources(key), there)
-                yield {name: amount for name, amount in free.items() if amount > ZERO}
+# ---- spec.hard -----------------------------------------------------------------------------------------------
 
-    def _shortage_lasts(self, applied: Mapping[str, Quantity]) -> bool:
-        """Whether to believe in a shortage now.
 
-        One that is seen before the room was made is real. Afterwards KubeVirt may just have created the target
-        pod: status.used counts it already while the condition still says refused. That passes by itself.
-        """
-        if any(quantity_of(self.quota.hard, name) < limit for name, limit in applied.items()):
-            return True
-        since = self.observed.memory.short_since
-        self.short_since = self.observed.now if since is None else since
-        left = self.short_since + self.policy.settle - self.observed.now
-        if left > 0:
-            self._wait(left)
-        return left <= 0
+@dataclass(frozen=True, slots=True)
+class _Scaled:
+    """What changes in spec.hard; whether a shortage is believed."""
 
-    def _wait(self, seconds: float) -> None:
-        self.look_again = max(0.0, seconds if self.look_again is None else min(self.look_again, seconds))
+    hard: Mapping[str, str | None] = field(default_factory=dict)
+    problems: Sequence[ResourceQuotaError] = ()
+    settled: Settled = field(default_factory=Settled)
+
+
+def _scaled(observed: Observed, policy: Policy, found: Claims, base: Base, written: _Written) -> _Scaled:
+    """spec.hard = base + entries + compensation. Garbage in an entry, or in the base: spec.hard is left alone."""
+    journal, quota = written.journal, observed.quota
+    if base.limits is None:
+        return _Scaled()
+    if not base.limits:
+        return _retired(observed, journal)
+    try:
+        deltas = [entry.resources for entry in journal.entries()]
+    except InvalidEntry as exc:
+        return _Scaled(problems=[exc])
+    compensated = _compensated(observed, policy, found, written, scaled_hard(base.limits, deltas, {}))
+    if compensated.value:
+        journal.put(constants.ANNOTATION_MIGRATING_COMPENSATION, compensated.value)
+    else:
+        journal.remove(constants.ANNOTATION_MIGRATING_COMPENSATION)
+    wanted = scaled_hard(base.limits, deltas, compensated.value)
+    if wanted == base.limits or is_default(quota):
+        journal.remove(constants.ANNOTATION_APPLIED)
+    else:
+        journal.put(constants.ANNOTATION_APPLIED, wanted)
+    return _Scaled(difference(quota.hard, wanted), compensated.problems, compensated.settled)
+
+
+def _retired(observed: Observed, journal: Journal) -> _Scaled:
+    """The namespace lost its annotation: what we added goes, and with it the reason for every entry."""
+    quota, before = observed.quota, Journal(observed.quota.annotations)
+    if not (is_default(quota) and _is_ours(quota) and not observed.limits):
+        return _Scaled()
+    foreign = observed.memory.unexplained  # found when the quota was taken over, and perhaps never applied
+    ours = [e for e in journal.entries() if e.target.kind != "uid" and e.key not in foreign]
+    went = [e for e in before.entries() if e.target.kind != "uid" and e.key not in foreign]
+    problems: list[ResourceQuotaError] = [e.problem for e in went if e.problem is not None]
+    added = total([*(entry.readable() for entry in went), before.compensation_or_none()])
+    for entry in ours:
+        journal.remove(entry.key)
+    journal.remove(constants.ANNOTATION_MIGRATING_COMPENSATION)
+    hard = parse_resource_list({name: raw for name, raw in quota.hard.items() if name in added})
+    lowered = subtract(hard, {name: added[name] for name in hard})
+    return _Scaled(difference(quota.hard, {n: q for n, q in lowered.items() if q >= ZERO}), problems)
+
+
+@dataclass(frozen=True, slots=True)
+class _Compensated:
+    """The compensation that shall stand."""
+
+    value: ResourceList = field(default_factory=dict)
+    problems: Sequence[ResourceQuotaError] = ()
+    settled: Settled = field(default_factory=Settled)
+
+
+def _compensated(
+    observed: Observed, policy: Policy, found: Claims, written: _Written, without: Mapping[str, Quantity]
+) -> _Compensated:
+    """Room for target pods that quota refused although their entries are applied, as far as there is a reason for it:
+    VMs that have outgrown the base by a raised overhead ratio, and an estimate that is known to be short. What
+    is missing because other pods took the room is not made up for: they would take that too."""
+    journal = written.journal
+    refused = [
+        claim
+        for claim in found.by_vm.values()
+        if claim.stage is Stage.REFUSED and claim.to_come and journal.has(migrating_key(claim.vm_name))
+    ]
+    if not refused or not policy.compensate:
+        return _Compensated()
+    missing = minimum(_missing(observed.quota, found, refused, journal, without), written.known)
+    stands = minimum(journal.compensation_or_none(), written.known)
+    if all(stands.get(name, ZERO) >= short for name, short in missing.items()):
+        return _Compensated(stands)
+    applied = total([without, {n: q for n, q in stands.items() if n in without}])
+    shown = all(quantity_of(observed.quota.hard, name) >= limit for name, limit in applied.items())
+    lasting = settled(observed, policy, applied=shown)
+    if not lasting.believed:
+        return _Compensated(stands, settled=lasting)
+    names = ", ".join(claim.vm_name for claim in refused)
+    caps = Caps(observed.quota.annotations.get(constants.ANNOTATION_MAX_EXTRA, ""), observed.max_extra)
+    refusal = caps.refuse(f"compensation for {names}", total([written.added, missing]))
+    if refusal is not None:
+        return _Compensated(stands, [refusal], lasting)
+    return _Compensated(missing, settled=lasting)
+
+
+def _known(observed: Observed, wanted: Sequence[_Wanted]) -> ResourceList:
+    """The most that can be missing for a known reason: what the VMs have outgrown the base by, and what Harvester's
+    estimate leaves out. Nothing while no target pod is refused."""
+    refused = [each for each in wanted if each.claim.stage is Stage.REFUSED and each.claim.to_come]
+    if not refused:
+        return {}
+    left_out = [subtract(each.claim.room, each.value) for each in refused]
+    more = (
+        {n: q for n, q in short.items() if q > ZERO and n in each.value}
+        for each, short in zip(refused, left_out, strict=True)
+    )
+    return total([overhead_growth(observed), *more])
+
+
+def _missing(
+    quota: ResourceQuota,
+    found: Claims,
+    refused: Sequence[Claim],
+    journal: Journal,
+    without: Mapping[str, Quantity],
+) -> ResourceList:
+    """What the refused pods lack against base and entries, by resource."""
+    needed = total([*(claim.to_come for claim in refused), *_reserved(found, refused, journal)])
+    asked = {name for claim in refused for name in claim.to_come}
+    short = {
+        name: shortage(quantity_of(quota.used, name), needed.get(name, ZERO), limit)
+        for name, limit in without.items()
+        if name in asked
+    }
+    return {name: amount for name, amount in short.items() if amount > ZERO}
+
+
+def _reserved(found: Claims, refused: Sequence[Claim], journal: Journal) -> Iterable[ResourceList]:
+    """The room of target pods that are still to come and were not refused: whoever comes first may take it,
+    so a refused pod does not fit as long as it fits only into another's room."""
+    for claim in found.by_vm.values():
+        key = migrating_key(claim.vm_name)
+        if claim.stage >= Stage.WANTED and claim not in refused and journal.has(key):
+            there = total([claim.left_over, claim.target])
+            free = subtract(journal.resources(key), there)
+            yield {name: amount for name, amount in free.items() if amount > ZERO}

@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 
 from pkg.api import registry
 from pkg.api.core import Event, Pod, ResourceQuota
-from pkg.api.kubevirt import VirtualMachineInstanceMigration
+from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VirtualMachineInstanceMigration
 from pkg.client.client import Client
+from pkg.util.kubevirt.evidence import vm_of
 from pkg.util.quantity import ZERO, Quantity
+from pkg.util.quotacount.usage import pod_usage
 from pkg.util.resource_list import ResourceList, add, parse_resource_list, total
-from pkg.util.resourcequota.annotations import entries
-from pkg.util.resourcequota.sides import launcher_owner
-from pkg.util.resourcequota.usage import pod_usage
+from pkg.util.resourcequota.journal import entries
 
 _MARGIN = 1.0
 """Seconds that a refusal may take to become known: it is told by an Event, written in the background."""
@@ -116,7 +116,7 @@ class Witness:
             self._pods.pop(pod.uid, None)
         else:
             of_tenant = pod.labels.get("app") == "tenant"
-            self._pods[pod.uid] = _Seen(of_tenant, launcher_owner(pod), pod_usage(pod))
+            self._pods[pod.uid] = _Seen(of_tenant, vm_of(pod), pod_usage(pod))
         now = total(seen.usage for seen in self._pods.values() if seen.of_tenant)
         for name in _NAMES:
             self.most_of_tenants[name] = max(self.most_of_tenants.get(name, ZERO), now.get(name, ZERO))
@@ -170,7 +170,7 @@ async def _quotas(client: Client, namespace: str, witness: Witness, began: async
 
 
 async def _migrations(client: Client, namespace: str, witness: Witness, began: asyncio.Event) -> None:
-    async with client.resource(registry.VIRTUAL_MACHINE_INSTANCE_MIGRATIONS).watch(namespace) as migrations:
+    async with client.resource(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS).watch(namespace) as migrations:
         began.set()
         async for migration in migrations:
             if migration.object is not None:

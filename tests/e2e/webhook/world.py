@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 from pkg.api import registry
 from pkg.api.core import Pod, ResourceQuota
+from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINES
 from pkg.client.client import Client
 from pkg.client.config import ClientConfig, load_config
 from pkg.client.errors import NotFound
@@ -51,7 +52,7 @@ class World:
         """What was made goes: a migration under way would keep a place from the next test's (five in a cluster)."""
         for namespace in self._namespaces:
             with contextlib.suppress(NotFound):
-                await self.client.resource(registry.NAMESPACES).delete(namespace)
+                await self.client.resource(registry.NAMESPACES).delete(name=namespace)
         for client in self._others.values():
             await client.close()
 
@@ -70,17 +71,17 @@ class World:
 
     async def annotate(self, namespace: str, text: str, client: Client | None = None) -> None:
         patch = {"metadata": {"annotations": {constants.ANNOTATION_RANCHER_RESOURCE_QUOTA: text}}}
-        await (client or self.client).resource(registry.NAMESPACES).merge_patch(namespace, patch)
+        await (client or self.client).resource(registry.NAMESPACES).merge_patch(patch, name=namespace)
 
     async def is_labelled(self, namespace: str) -> bool:
-        found = await self.client.resource(registry.NAMESPACES).get(namespace)
+        found = await self.client.resource(registry.NAMESPACES).get(name=namespace)
         return found.labels.get(constants.LABEL_HOLDING) == "true"
 
     # Quotas
 
     async def quota(self, namespace: str) -> ResourceQuota:
         """The default quota."""
-        quotas, _ = await self.client.resource(registry.RESOURCE_QUOTAS).list(
+        quotas = await self.client.resource(registry.RESOURCE_QUOTAS).list(
             namespace, label_selector=f"{constants.LABEL_DEFAULT_RESOURCE_QUOTA}=true"
         )
         assert len(quotas) == 1, quotas
@@ -92,7 +93,7 @@ class World:
         quota = await self.quota(namespace)
         patch = {"spec": {"hard": dict(hard)}, "metadata": metadata}
         quotas = (client or self.client).resource(registry.RESOURCE_QUOTAS)
-        return await quotas.merge_patch(quota.name, patch, namespace)
+        return await quotas.merge_patch(patch, name=quota.name, namespace=namespace)
 
     async def hard(self, namespace: str) -> dict[str, Quantity]:
         return {n: Quantity.parse(q) for n, q in (await self.quota(namespace)).hard.items()}
@@ -107,7 +108,7 @@ class World:
         await until(settled, f"the status of {namespace}'s quota")
 
     async def _has_quota(self, namespace: str) -> bool:
-        quotas, _ = await self.client.resource(registry.RESOURCE_QUOTAS).list(namespace)
+        quotas = await self.client.resource(registry.RESOURCE_QUOTAS).list(namespace)
         return bool(quotas) and bool(quotas[0].status.used)
 
     # VMs
@@ -119,7 +120,7 @@ class World:
         await self.create_machine(namespace, name, cpu=cpu, memory=memory, **more)
 
         async def runs() -> bool:
-            machine = await self.client.resource(registry.VIRTUAL_MACHINES).get(name, namespace)
+            machine = await self.client.resource(VIRTUAL_MACHINES).get(name=name, namespace=namespace)
             return machine.status.printable_status == "Running"
 
         await until(runs, f"{namespace}/{name} to run")
@@ -143,7 +144,7 @@ class World:
             "metadata": {"name": name, "namespace": namespace, "annotations": dict(annotations or {})},
             "spec": {"runStrategy": strategy, "template": {"spec": {"domain": domain}}},
         }
-        await (client or self.client).resource(registry.VIRTUAL_MACHINES).create(body, namespace)
+        await (client or self.client).resource(VIRTUAL_MACHINES).create(body, namespace=namespace)
 
     async def migrate(
         self,
@@ -170,13 +171,13 @@ class World:
             },
             "spec": {"vmiName": vm},
         }
-        migrations = self.client.resource(registry.VIRTUAL_MACHINE_INSTANCE_MIGRATIONS)
-        created = await migrations.create(body, namespace)
+        migrations = self.client.resource(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS)
+        created = await migrations.create(body, namespace=namespace)
         return created.name
 
     async def phase(self, namespace: str, migration: str) -> str:
-        migrations = self.client.resource(registry.VIRTUAL_MACHINE_INSTANCE_MIGRATIONS)
-        return (await migrations.get(migration, namespace)).phase
+        migrations = self.client.resource(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS)
+        return (await migrations.get(name=migration, namespace=namespace)).phase
 
     async def until_phase(self, namespace: str, migration: str, *phases: str, seconds: float = 20.0) -> None:
         async def there() -> bool:
@@ -187,8 +188,8 @@ class World:
     async def abort(self, namespace: str, migration: str) -> None:
         """Deleting a migration under way aborts it."""
         with contextlib.suppress(NotFound):
-            await self.client.resource(registry.VIRTUAL_MACHINE_INSTANCE_MIGRATIONS).delete(
-                migration, namespace
+            await self.client.resource(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS).delete(
+                name=migration, namespace=namespace
             )
 
     async def migrating(self, namespace: str, **more: Any) -> str:
@@ -210,7 +211,7 @@ class World:
             "metadata": {"generateName": "tenant-", "labels": {"app": "tenant"}, **metadata},
             "spec": {"containers": [{"name": "main", "image": "none", "resources": resources}]},
         }
-        return await client.resource(registry.PODS).create(body, namespace)
+        return await client.resource(registry.PODS).create(body, namespace=namespace)
 
 
 @contextlib.asynccontextmanager

@@ -8,8 +8,7 @@ import msgspec
 import pytest
 import yaml
 
-from pkg.api.mtq import VirtualMachineMigrationResourceQuota
-from pkg.api.registry import VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS
+from pkg.api.mtq import VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS, VirtualMachineMigrationResourceQuota
 from pkg.util.managedtenantquota.window import journal_of
 
 EXAMPLE = """

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 from pkg.api.core import Pod
-from pkg.api.meta import ListMeta, Status
+from pkg.api.meta import ListMeta, ObjectMeta, Status
 from pkg.api.registry import PODS
 from pkg.client.decode import ListPage, WatchEvent
 from tests.virtual_time import now
@@ -43,6 +43,9 @@ class FakeClient:
     lists: list[ListPage[Pod] | Exception] = field(default_factory=list)
     watches: list[list[Step] | Exception] = field(default_factory=list)
     requests: list[Request] = field(default_factory=list)
+    served: bool | Exception = True
+    """What discovery says of the kind."""
+    discoveries: int = 0
     resource = PODS
 
     def __post_init__(self) -> None:
@@ -57,7 +60,13 @@ class FakeClient:
         """When the requests came."""
         return [request.at for request in self.requests]
 
-    async def list_page(self, namespace: str = "", **options: Any) -> ListPage[Pod]:
+    async def is_served(self) -> bool:
+        self.discoveries += 1
+        if isinstance(self.served, Exception):
+            raise self.served
+        return self.served
+
+    async def list_page(self, **options: Any) -> ListPage[Pod]:
         self.requests.append(Request(now(), "list", options))
         page = self._lists.popleft() if self._lists else listing([], "1")
         if isinstance(page, Exception):
@@ -65,9 +74,7 @@ class FakeClient:
         return page
 
     @asynccontextmanager
-    async def watch(
-        self, namespace: str = "", **options: Any
-    ) -> AsyncIterator[AsyncIterator[WatchEvent[Pod]]]:
+    async def watch(self, **options: Any) -> AsyncIterator[AsyncIterator[WatchEvent[Pod]]]:
         self.requests.append(Request(now(), "watch", options))
         steps = self._watches.popleft() if self._watches else [Hang()]
         if isinstance(steps, Exception):
@@ -86,14 +93,21 @@ class FakeClient:
                 await asyncio.sleep(step)
 
 
-def listing(items: list[Pod], version: str, continue_: str = "") -> ListPage[Pod]:
+def listing(
+    items: list[Pod], version: str, continue_: str = "", undecodable: Sequence[ObjectMeta] = ()
+) -> ListPage[Pod]:
     """One page of a list."""
-    return ListPage(items, ListMeta(resource_version=version, continue_=continue_))
+    return ListPage(items, ListMeta(resource_version=version, continue_=continue_), list(undecodable))
 
 
 def event(kind: str, obj: Pod) -> WatchEvent[Pod]:
     """ADDED, MODIFIED or DELETED."""
     return WatchEvent(kind, obj, obj.metadata.resource_version)
+
+
+def undecodable(kind: str, meta: ObjectMeta) -> WatchEvent[Pod]:
+    """A change whose object does not decode."""
+    return WatchEvent(kind, resource_version=meta.resource_version, undecodable=meta)
 
 
 def bookmark(version: str, *, end: bool = False) -> WatchEvent[Pod]:

@@ -7,6 +7,7 @@ what the indexer holds. Times are short, but real.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -15,11 +16,14 @@ from typing import Any
 import pytest
 
 from pkg.api.core import Pod
-from pkg.api.registry import PODS, SETTINGS, VIRTUAL_MACHINES
+from pkg.api.harvesterhci import SETTINGS
+from pkg.api.kubevirt import VIRTUAL_MACHINES
+from pkg.api.registry import PODS
 from pkg.cache import ReflectorOptions, ResourceEventHandlerFuncs, SharedIndexInformer, wait_for_cache_sync
 from pkg.client.client import Client
 from tests.pkg.cache.objects import Event, Recorder, at
 from tests.scripted_server import (
+    GET,
     LIST,
     WATCH,
     LiveWatch,
@@ -31,6 +35,7 @@ from tests.scripted_server import (
     deleted,
     drop,
     error,
+    groups,
     hang,
     line,
     listing,
@@ -39,6 +44,7 @@ from tests.scripted_server import (
     piece,
     raw,
     refuse,
+    resources,
     slow,
     status,
     watch,
@@ -273,8 +279,27 @@ FAULTS: dict[str, Fault] = {
         resumed_at=["5"],
     ),
     "a 404 in the middle of everything: asked again, nothing is lost": Fault(
-        [watch(*START, drop()), NO_KIND, END_LIST],
-        resumed_at=["5", ""],
+        [watch(*START, drop()), NO_KIND, END],
+        resumed_at=["5", "5"],
+    ),
+    "404s of a proxy, for longer": Fault(
+        [watch(*START, drop()), *[NO_KIND] * 5, END],
+        resumed_at=["5"] * 6,
+    ),
+    "200 pages of a proxy are no lists": Fault(
+        [REFUSED, watch(error(410, "Expired")), END],
+        [listing([A, B], "5"), raw(b"<html>"), raw(b"{}"), raw(b'{"items":[]}'), listing([A, B], "9")],
+        resumed_at=["5", "9"],
+    ),
+    "objects that do not decode, on the watch, on a relist and at their deletion": Fault(
+        [
+            watch(*START, modified(pod("a", "6", labels=17)), error(410, "Expired")),
+            watch(added(pod("a", "6", labels=17)), bookmark("98", initial_events_end=True)),
+            watch(deleted(pod("a", "99", labels=17)), added(pod("end", "99")), hang()),
+        ],
+        told=[("delete", "ns/b@1", True), ("delete", "ns/a@1", True)],
+        held=[],
+        resumed_at=["", "98"],
     ),
 }
 
@@ -305,6 +330,7 @@ async def test_faults(fault: Fault) -> None:
     async with ScriptedServer() as server:
         server.script(WATCH, PATH, *fault.watches)
         server.script(LIST, PATH, *fault.lists)
+        server.always(GET, "/api/v1", resources("v1", "pods"))
         recorder = Recorder()
         async with informing(server, recorder) as informer:
             await until(lambda: "ns/end" in informer.indexer)
@@ -328,7 +354,9 @@ async def test_pages_are_asked_for_by_size_and_token() -> None:
     async with ScriptedServer() as server:
         server.script(WATCH, PATH, END)
         server.script(LIST, PATH, listing([A], "5", "next"), listing([B], "5"))
-        async with informing(server, watch_list=False, page_size=1) as informer:
+        async with informing(
+            server, options=dataclasses.replace(QUICK, watch_list=False, page_size=1)
+        ) as informer:
             await until(lambda: "ns/end" in informer.indexer)
         assert [seen.query for seen in server.seen(LIST, PATH)] == [
             {"limit": "1"},
@@ -387,6 +415,8 @@ async def test_a_kind_whose_crd_is_missing_holds_nobody_up_and_starts_when_it_ap
     settings, machines = SETTINGS.path(), VIRTUAL_MACHINES.path()
     async with ScriptedServer() as server, Client(server.config()) as client:
         server.always(WATCH, settings, NO_KIND)
+        server.always(GET, "/apis/harvesterhci.io/v1beta1", status(404, "NotFound"))
+        server.always(GET, "/apis", groups("kubevirt.io/v1"))
         server.script(WATCH, machines, watch(bookmark("5", initial_events_end=True), hang()))
         missing = SharedIndexInformer(client.resource(SETTINGS), options=QUICK)
         there = SharedIndexInformer(client.resource(VIRTUAL_MACHINES), options=QUICK)
@@ -398,10 +428,13 @@ async def test_a_kind_whose_crd_is_missing_holds_nobody_up_and_starts_when_it_ap
             informer.start()
         assert await wait_for_cache_sync(missing, there, timeout=2)
         assert (missing.installed, there.installed) == (False, True)
-        await server.wait_seen(WATCH, settings, 3)
+        await server.wait_seen(GET, "/apis", 3)
         assert told == []
         live = LiveWatch()
         server.script(WATCH, settings, live.reply)
+        server.always(
+            GET, "/apis/harvesterhci.io/v1beta1", resources("harvesterhci.io/v1beta1", SETTINGS.plural)
+        )
         await live.opened()
         live.send(added(obj("ratio", "7")), bookmark("8", initial_events_end=True))
         await until(lambda: missing.installed)
@@ -409,7 +442,7 @@ async def test_a_kind_whose_crd_is_missing_holds_nobody_up_and_starts_when_it_ap
         assert missing.has_synced()
         for informer in (missing, there):
             await informer.stop()
-        assert server.seen(LIST) == []
+        assert server.seen(LIST, settings) == []
 
 
 async def test_a_crd_that_is_deleted_takes_its_objects_along_and_may_come_back() -> None:
@@ -417,12 +450,14 @@ async def test_a_crd_that_is_deleted_takes_its_objects_along_and_may_come_back()
         recorder, again = Recorder(), LiveWatch()
         server.script(WATCH, PATH, watch(*START))
         server.always(WATCH, PATH, NO_KIND)
+        server.always(GET, "/api/v1", resources("v1", "secrets"))
         async with informing(server, recorder) as informer:
             await until(lambda: not informer.installed)
             assert recorder.take() == [*INITIAL, ("delete", "ns/a@1", True), ("delete", "ns/b@1", True)]
             assert informer.has_synced()
             assert len(informer.indexer) == 0
             server.script(WATCH, PATH, again.reply)
+            server.always(GET, "/api/v1", resources("v1", "secrets", "pods"))
             await again.opened()
             again.send(added(pod("a", "20", uid="second")), bookmark("21", initial_events_end=True))
             await until(lambda: informer.installed)

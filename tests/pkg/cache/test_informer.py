@@ -22,62 +22,91 @@ def informer(**options: object) -> Informer:
     return SharedIndexInformer(FakeClient(), **options)  # type: ignore[arg-type]
 
 
+def delete(i: Informer, obj: Pod) -> None:
+    i._processor.deleted(obj.metadata, obj)
+
+
 # From a store that holds a@1 and b@1.
 STORIES: dict[str, tuple[Callable[[Informer], object], list[Event], list[str]]] = {
     "a new object is an addition": (
-        lambda i: i.add(pod("c", "2")),
+        lambda i: i._processor.changed(pod("c", "2")),
         [("add", "ns/c@2", False)],
         ["ns/a@1", "ns/b@1", "ns/c@2"],
     ),
     "a changed object is an update": (
-        lambda i: i.update(pod("a", "2")),
+        lambda i: i._processor.changed(pod("a", "2")),
         [("update", "ns/a@1", "ns/a@2")],
         ["ns/a@2", "ns/b@1"],
     ),
     "a deletion hands over the final state": (
-        lambda i: i.delete(pod("a", "3")),
+        lambda i: delete(i, pod("a", "3")),
         [("delete", "ns/a@3", False)],
         ["ns/b@1"],
     ),
-    "a duplicate ADDED is nothing": (lambda i: i.add(pod("a", "1")), [], ["ns/a@1", "ns/b@1"]),
-    "a duplicate MODIFIED is nothing": (lambda i: i.update(pod("a", "1")), [], ["ns/a@1", "ns/b@1"]),
+    "a duplicate ADDED is nothing": (lambda i: i._processor.changed(pod("a", "1")), [], ["ns/a@1", "ns/b@1"]),
+    "a duplicate MODIFIED is nothing": (
+        lambda i: i._processor.changed(pod("a", "1")),
+        [],
+        ["ns/a@1", "ns/b@1"],
+    ),
     "an ADDED of a known object, changed, is an update": (
-        lambda i: i.add(pod("a", "2")),
+        lambda i: i._processor.changed(pod("a", "2")),
         [("update", "ns/a@1", "ns/a@2")],
         ["ns/a@2", "ns/b@1"],
     ),
     "a MODIFIED whose ADDED was missed is an addition": (
-        lambda i: i.update(pod("c", "4")),
+        lambda i: i._processor.changed(pod("c", "4")),
         [("add", "ns/c@4", False)],
         ["ns/a@1", "ns/b@1", "ns/c@4"],
     ),
     "a DELETED of something unknown is nothing": (
-        lambda i: i.delete(pod("c", "4")),
+        lambda i: delete(i, pod("c", "4")),
         [],
         ["ns/a@1", "ns/b@1"],
     ),
     "a DELETED twice is told once": (
-        lambda i: [i.delete(pod("a", "3")), i.delete(pod("a", "3"))],
+        lambda i: [
+            delete(i, pod("a", "3")),
+            delete(i, pod("a", "3")),
+        ],
         [("delete", "ns/a@3", False)],
         ["ns/b@1"],
     ),
+    "a DELETED that does not decode hands out the cached object, as of unknown final state": (
+        lambda i: i._processor.deleted(pod("a", "9").metadata, None),
+        [("delete", "ns/a@1", True)],
+        ["ns/b@1"],
+    ),
+    "one of a predecessor does not": (
+        lambda i: i._processor.deleted(pod("a", "9", uid="another").metadata, None),
+        [],
+        ["ns/a@1", "ns/b@1"],
+    ),
+    "an object that does not decode on a relist stays as it was and is no deletion": (
+        lambda i: i._processor.replaced([], [pod("a", "9").metadata]),
+        [("delete", "ns/b@1", True)],
+        ["ns/a@1"],
+    ),
     "another uid under the same name is a deletion and an addition": (
-        lambda i: i.update(pod("a", "5", uid="second")),
+        lambda i: i._processor.changed(pod("a", "5", uid="second")),
         [("delete", "ns/a@1", True), ("add", "ns/a@5", False)],
         ["ns/a@5", "ns/b@1"],
     ),
     "another uid with the same version is still another life": (
-        lambda i: i.add(pod("a", "1", uid="second")),
+        lambda i: i._processor.changed(pod("a", "1", uid="second")),
         [("delete", "ns/a@1", True), ("add", "ns/a@1", False)],
         ["ns/a@1", "ns/b@1"],
     ),
     "a late DELETED of the predecessor leaves the successor alone": (
-        lambda i: [i.add(pod("a", "5", uid="second")), i.delete(pod("a", "4"))],
+        lambda i: [
+            i._processor.changed(pod("a", "5", uid="second")),
+            delete(i, pod("a", "4")),
+        ],
         [("delete", "ns/a@1", True), ("add", "ns/a@5", False)],
         ["ns/a@5", "ns/b@1"],
     ),
     "a replayed stretch ends where it ended the first time": (
-        lambda i: [i.update(pod("a", v)) for v in ("2", "3", "2", "3")],
+        lambda i: [i._processor.changed(pod("a", v)) for v in ("2", "3", "2", "3")],
         [
             ("update", "ns/a@1", "ns/a@2"),
             ("update", "ns/a@2", "ns/a@3"),
@@ -87,32 +116,32 @@ STORIES: dict[str, tuple[Callable[[Informer], object], list[Event], list[str]]] 
         ["ns/a@3", "ns/b@1"],
     ),
     "a relist of the same versions is nothing": (
-        lambda i: i.replace([pod("a"), pod("b")], "9"),
+        lambda i: i._processor.replaced([pod("a"), pod("b")], []),
         [],
         ["ns/a@1", "ns/b@1"],
     ),
     "a relist finds what came, changed and went": (
-        lambda i: i.replace([pod("c", "8"), pod("b", "7")], "9"),
+        lambda i: i._processor.replaced([pod("c", "8"), pod("b", "7")], []),
         [("add", "ns/c@8", False), ("update", "ns/b@1", "ns/b@7"), ("delete", "ns/a@1", True)],
         ["ns/b@7", "ns/c@8"],
     ),
     "a relist finds another uid": (
-        lambda i: i.replace([pod("a", "8", uid="second"), pod("b")], "9"),
+        lambda i: i._processor.replaced([pod("a", "8", uid="second"), pod("b")], []),
         [("delete", "ns/a@1", True), ("add", "ns/a@8", False)],
         ["ns/a@8", "ns/b@1"],
     ),
     "a relist of an older state (etcd restored) is believed": (
-        lambda i: i.replace([pod("a", "0")], "0"),
+        lambda i: i._processor.replaced([pod("a", "0")], []),
         [("update", "ns/a@1", "ns/a@0"), ("delete", "ns/b@1", True)],
         ["ns/a@0"],
     ),
     "an empty relist deletes everything": (
-        lambda i: i.replace([], "9"),
+        lambda i: i._processor.replaced([], []),
         [("delete", "ns/a@1", True), ("delete", "ns/b@1", True)],
         [],
     ),
     "an object without a version is always news": (
-        lambda i: [i.update(pod("a", "")), i.update(pod("a", ""))],
+        lambda i: [i._processor.changed(pod("a", "")), i._processor.changed(pod("a", ""))],
         [("update", "ns/a@1", "ns/a@"), ("update", "ns/a@", "ns/a@")],
         ["ns/a@", "ns/b@1"],
     ),
@@ -124,7 +153,7 @@ def test_what_a_handler_is_told(
     story: Callable[[Informer], object], told: list[Event], held: list[str]
 ) -> None:
     shared = informer()
-    shared.replace([pod("a"), pod("b")], "1")
+    shared._processor.replaced([pod("a"), pod("b")], [])
     first, second = Recorder(), Recorder()
     shared.add_event_handler(first)
     shared.add_event_handler(second)
@@ -138,8 +167,8 @@ def test_what_a_handler_is_told(
 def test_the_first_list_is_marked_and_later_ones_are_not() -> None:
     shared, recorder = informer(), Recorder()
     shared.add_event_handler(recorder)
-    shared.replace([pod("a"), pod("b")], "1")
-    shared.replace([pod("a"), pod("b"), pod("c")], "2")
+    shared._processor.replaced([pod("a"), pod("b")], [])
+    shared._processor.replaced([pod("a"), pod("b"), pod("c")], [])
     assert recorder.take() == [("add", "ns/a@1", True), ("add", "ns/b@1", True), ("add", "ns/c@1", False)]
 
 
@@ -149,7 +178,7 @@ def test_the_indexer_holds_the_whole_list_before_the_first_handler_runs() -> Non
     shared.add_event_handler(
         ResourceEventHandlerFuncs(on_add=lambda obj, _: seen.append(len(shared.indexer)))
     )
-    shared.replace([pod(name) for name in "abc"], "1")
+    shared._processor.replaced([pod(name) for name in "abc"], [])
     assert seen == [3, 3, 3]
 
 
@@ -160,7 +189,7 @@ def test_has_synced_only_after_the_last_handler_was_told() -> None:
         ResourceEventHandlerFuncs(on_add=lambda obj, _: seen.append(shared.has_synced()))
     )
     assert not registration.has_synced()
-    shared.replace([pod("a"), pod("b")], "1")
+    shared._processor.replaced([pod("a"), pod("b")], [])
     assert seen == [False, False]
     assert shared.has_synced()
     assert registration.has_synced()
@@ -169,18 +198,18 @@ def test_has_synced_only_after_the_last_handler_was_told() -> None:
 def test_an_empty_first_list_syncs() -> None:
     shared = informer()
     registration = shared.add_event_handler(Recorder())
-    shared.replace([], "1")
+    shared._processor.replaced([], [])
     assert shared.has_synced()
     assert registration.has_synced()
 
 
 def test_a_late_handler_is_told_of_everything_and_then_like_the_others() -> None:
     shared, late = informer(), Recorder()
-    shared.replace([pod("a"), pod("b")], "1")
-    shared.update(pod("a", "2"))
+    shared._processor.replaced([pod("a"), pod("b")], [])
+    shared._processor.changed(pod("a", "2"))
     registration = shared.add_event_handler(late)
     assert registration.has_synced()
-    shared.delete(pod("b", "3"))
+    delete(shared, pod("b", "3"))
     assert late.take() == [("add", "ns/a@2", True), ("add", "ns/b@1", True), ("delete", "ns/b@3", False)]
 
 
@@ -194,9 +223,9 @@ def test_a_handler_that_comes_during_a_delivery_hears_everything_once() -> None:
         added.append(obj)
 
     shared.add_event_handler(ResourceEventHandlerFuncs(on_add=on_add))
-    shared.replace([pod("a"), pod("b")], "1")
+    shared._processor.replaced([pod("a"), pod("b")], [])
     assert late.take() == [("add", "ns/a@1", True), ("add", "ns/b@1", True)]
-    shared.add(pod("c"))
+    shared._processor.changed(pod("c"))
     assert late.take() == [("add", "ns/c@1", False)]
 
 
@@ -205,9 +234,51 @@ def test_a_removed_handler_hears_nothing_more() -> None:
     registration = shared.add_event_handler(gone)
     shared.add_event_handler(stays)
     shared.remove_event_handler(registration)
-    shared.add(pod("a"))
+    shared._processor.changed(pod("a"))
     assert gone.take() == []
     assert stays.take() == [("add", "ns/a@1", False)]
+
+
+def test_a_handler_that_is_removed_while_a_list_is_told_hears_nothing_more() -> None:
+    shared, gone = informer(), Recorder()
+    shared.add_event_handler(
+        ResourceEventHandlerFuncs(on_add=lambda obj, _: shared.remove_event_handler(registration))
+    )
+    registration = shared.add_event_handler(gone)
+    shared._processor.replaced([pod("a"), pod("b")], [])
+    assert gone.take() == []
+
+
+@virtual_time
+async def test_handler_removal_is_final_also_from_within_a_resync() -> None:
+    shared = SharedIndexInformer(
+        FakeClient(watches=[[event("ADDED", pod("a")), bookmark("1", end=True), Hang()]])
+    )
+    calls: list[Pod] = []
+
+    def on_update(_: Pod, new: Pod) -> None:
+        calls.append(new)
+        shared.remove_event_handler(registration)
+
+    registration = shared.add_event_handler(
+        ResourceEventHandlerFuncs(on_update=on_update), resync_period=10.0
+    )
+    shared.start()
+    await asyncio.sleep(100)
+    assert len(calls) == 1
+    await shared.stop()
+
+
+@virtual_time
+async def test_has_synced_of_handlers_and_informers_agree_for_a_missing_kind() -> None:
+    missing = SharedIndexInformer(FakeClient(watches=[NotFound("no such kind", status=404)], served=False))
+    registration = missing.add_event_handler(Recorder())
+    assert (missing.has_synced(), registration.has_synced()) == (False, False)
+    missing.start()
+    assert await missing.wait_for_sync(1)
+    late = missing.add_event_handler(Recorder())
+    assert (missing.has_synced(), registration.has_synced(), late.has_synced()) == (True, True, True)
+    await missing.stop()
 
 
 def test_a_handler_that_raises_costs_the_others_nothing(caplog: pytest.LogCaptureFixture) -> None:
@@ -218,9 +289,9 @@ def test_a_handler_that_raises_costs_the_others_nothing(caplog: pytest.LogCaptur
 
     shared.add_event_handler(ResourceEventHandlerFuncs(on_add=fail, on_update=fail, on_delete=fail))
     shared.add_event_handler(recorder)
-    shared.replace([pod("a"), pod("b")], "1")
-    shared.update(pod("a", "2"))
-    shared.delete(pod("a", "3"))
+    shared._processor.replaced([pod("a"), pod("b")], [])
+    shared._processor.changed(pod("a", "2"))
+    delete(shared, pod("a", "3"))
     assert [kind for kind, *_ in recorder.take()] == ["add", "add", "update", "delete"]
     assert shared.has_synced()
     assert caplog.text.count("RuntimeError: broken handler") == 4
@@ -244,9 +315,9 @@ def test_handlers_may_be_plain_objects() -> None:
 
     shared, handler = informer(), Handler()
     shared.add_event_handler(handler)
-    shared.add(pod("a"))
-    shared.update(pod("a", "2"))
-    shared.delete(pod("a", "3"))
+    shared._processor.changed(pod("a"))
+    shared._processor.changed(pod("a", "2"))
+    delete(shared, pod("a", "3"))
     assert handler.heard == ["add", "update", "delete"]
 
 
@@ -264,11 +335,11 @@ def test_a_transform_sees_every_object_before_it_is_stored() -> None:
             on_delete=lambda obj, _: told.append(obj),
         )
     )
-    shared.replace([pod("a", labels={"x": "y"})], "1")
-    shared.add(pod("b", labels={"x": "y"}))
-    shared.update(pod("b", "2", labels={"x": "y"}))
+    shared._processor.replaced([pod("a", labels={"x": "y"})], [])
+    shared._processor.changed(pod("b", labels={"x": "y"}))
+    shared._processor.changed(pod("b", "2", labels={"x": "y"}))
     assert [obj.labels for obj in shared.indexer.list()] == [{}, {}]
-    shared.delete(pod("b", "3", labels={"x": "y"}))
+    delete(shared, pod("b", "3", labels={"x": "y"}))
     assert [at(obj) for obj in told] == ["ns/a@1", "ns/b@1", "ns/b@2", "ns/b@3"]
     assert all(obj.labels == {} for obj in told)
 
@@ -278,7 +349,7 @@ def test_a_transform_that_raises_lets_the_object_through(caplog: pytest.LogCaptu
         raise RuntimeError("broken transform")
 
     shared = informer(transform=fail)
-    shared.replace([pod("a")], "1")
+    shared._processor.replaced([pod("a")], [])
     assert shared.indexer.list_keys() == ["ns/a"]
     assert "broken transform" in caplog.text
 
@@ -292,7 +363,7 @@ async def test_a_resync_repeats_every_object_to_those_who_asked_for_it() -> None
     shared.add_event_handler(never, resync_period=0.0)
     shared.start()
     await asyncio.sleep(1)
-    shared.replace([pod("a")], "1")
+    shared._processor.replaced([pod("a")], [])
     late = Recorder()
     shared.add_event_handler(late, resync_period=40.0)
     await asyncio.sleep(64)
@@ -324,7 +395,9 @@ async def test_waiting_for_sync_ends_with_the_first_list() -> None:
 async def test_waiting_for_several_waits_for_the_last_but_not_for_a_missing_kind() -> None:
     quick = SharedIndexInformer(FakeClient(watches=[[bookmark("1", end=True)]]))
     slow = SharedIndexInformer(FakeClient(watches=[[9.0, bookmark("1", end=True)]]))
-    missing = SharedIndexInformer(FakeClient(watches=[NotFound("no such kind", status=404)] * 9))
+    missing = SharedIndexInformer(
+        FakeClient(watches=[NotFound("no such kind", status=404)] * 9, served=False)
+    )
     for each in (quick, slow, missing):
         each.start()
     assert not await wait_for_cache_sync(quick, slow, missing, timeout=8)
@@ -355,8 +428,8 @@ async def test_a_task_that_ended_is_a_problem() -> None:
     async with asyncio.TaskGroup() as tasks:
         shared.start(tasks)
         await settle()
-        assert shared.problems(0.0) == []
+        assert shared.healthy() == []
         for task in asyncio.all_tasks():
             if task.get_name() == "informer pods":
                 task.cancel()
-    assert shared.problems(0.0) == ["pods: the informer's task ended"]
+    assert shared.healthy() == ["pods: the informer's task ended"]

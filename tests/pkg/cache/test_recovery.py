@@ -7,9 +7,7 @@ import random
 
 import pytest
 
-from pkg.cache.backoff import Backoff
-from pkg.cache.options import ReflectorOptions
-from pkg.cache.recovery import Attempt, Next, Recovery, position_lost
+from pkg.cache.recovery import Attempt, Backoff, Next, Recovery, ReflectorOptions, position_lost
 from pkg.client.errors import (
     ApiError,
     BadRequest,
@@ -17,6 +15,7 @@ from pkg.client.errors import (
     Gone,
     Invalid,
     NotFound,
+    NotInstalled,
     ServerError,
     ServiceUnavailable,
     TooManyRequests,
@@ -37,7 +36,8 @@ class Fixed(random.Random):
 
 
 NEVER_OPENED = Attempt()
-BROKE_EARLY = Attempt(opened=True, lasted=2.0, events=3)
+BROKE_EARLY = Attempt(opened=True, lasted=2.0, events=0)
+BROUGHT = Attempt(opened=True, lasted=2.0, events=50)
 LASTED = Attempt(opened=True, lasted=10.0, events=0)
 GONE = Gone("too old", status=410, reason="Expired")
 TOO_LARGE = ServerError("Too large resource version: 9, current: 5", status=504, reason="Timeout")
@@ -56,6 +56,15 @@ FAILURES: dict[str, tuple[list[tuple[Attempt, Exception]], Next]] = {
     "the second time it breaks early there is a pause": ([(BROKE_EARLY, DOWN)] * 2, Next(1.6)),
     "one that lasted makes up for those before": ([(BROKE_EARLY, DOWN)] * 5 + [(LASTED, DOWN)], Next(0.0)),
     "however often it happens": ([(LASTED, DOWN)] * 9, Next(0.0)),
+    "a watch that brought events resets the back-off": (
+        [(NEVER_OPENED, DOWN)] * 5 + [(BROUGHT, DOWN)],
+        Next(0.0),
+    ),
+    "each time": ([(BROUGHT, DOWN)] * 9, Next(0.0)),
+    "but a row of watches that break within a second, events or not, is slowed down": (
+        [(Attempt(True, 0.1, 5), DOWN)] * 9,
+        Next(0.8),
+    ),
     "an expired version is listed again at once": ([(NEVER_OPENED, GONE)], Next(0.0, resume=False)),
     "but not in a loop": ([(NEVER_OPENED, GONE)] * 3, Next(1.6, resume=False)),
     "also after a long outage, as of every server that was restarted": (
@@ -93,6 +102,10 @@ FAILURES: dict[str, tuple[list[tuple[Attempt, Exception]], Next]] = {
         [(NEVER_OPENED, ServerError("x", status=500))],
         Next(0.8, resume=False),
     ),
+    "a 404 that discovery does not confirm says nothing against the position": (
+        [(NEVER_OPENED, NotFound("404 page not found", status=404))],
+        Next(0.8),
+    ),
     "a refused request too": ([(NEVER_OPENED, Invalid("x", status=422))], Next(0.8, resume=False)),
     "a malformed one too": ([(NEVER_OPENED, BadRequest("x", status=400))], Next(0.8, resume=False)),
     "a bug of ours does not spin": ([(BROKE_EARLY, ValueError("x"))], Next(0.8, resume=False)),
@@ -102,7 +115,7 @@ FAILURES: dict[str, tuple[list[tuple[Attempt, Exception]], Next]] = {
 @pytest.mark.parametrize(("failures", "then"), FAILURES.values(), ids=FAILURES)
 def test_after_a_failure(failures: list[tuple[Attempt, Exception]], then: Next) -> None:
     memory = recovery()
-    answers = [memory.after_failure(attempt, err, filled=True) for attempt, err in failures]
+    answers = [memory.after_failure(attempt, err) for attempt, err in failures]
     assert answers[-1] == then
 
 
@@ -112,10 +125,10 @@ ENDS: dict[str, tuple[list[Attempt], Next]] = {
     "a watch that reached its time is followed by the next": ([LASTED], Next(0.0)),
     "one that lasted a second too": ([Attempt(True, 1.0, 0)] * 9, Next(0.0)),
     "a short one with events is resumed at once": ([BUSY], Next(0.0)),
-    "but a row of them is slowed down": ([BUSY] * 2, Next(1.6)),
+    "but a row of them is slowed down": ([BUSY] * 9, Next(0.8)),
     "a short one without events is suspect": ([SHORT], Next(0.8)),
     "after three of them it is listed again": ([SHORT] * 3, Next(3.2, resume=False)),
-    "an event in between counts": ([SHORT, SHORT, BUSY, SHORT], Next(6.4)),
+    "an event in between counts": ([SHORT, SHORT, BUSY, SHORT], Next(1.6)),
 }
 
 
@@ -125,32 +138,19 @@ def test_after_a_proper_end(attempts: list[Attempt], then: Next) -> None:
     assert [memory.after_end(attempt) for attempt in attempts][-1] == then
 
 
-MISSING = NotFound("the server could not find the requested resource", status=404)
+MISSING = NotInstalled("the server could not find the requested resource", status=404)
 
 
-def polls(memory: Recovery, count: int, *, filled: bool = False) -> list[Next]:
-    return [memory.after_failure(NEVER_OPENED, MISSING, filled=filled) for _ in range(count)]
+def polls(memory: Recovery, count: int) -> list[Next]:
+    return [memory.after_failure(NEVER_OPENED, MISSING) for _ in range(count)]
 
 
-def test_a_kind_that_never_was_there_is_polled() -> None:
-    assert polls(recovery(0.5), 3) == [Next(5.0, resume=False, missing=True)] * 3
+def test_a_kind_that_is_not_installed_is_polled() -> None:
+    assert polls(recovery(0.5), 3) == [Next(5.0, resume=False)] * 3
 
 
 def test_polls_are_jittered() -> None:
     assert [polls(recovery(jitter), 1)[0].delay for jitter in (0.0, 1.0)] == pytest.approx([4.0, 6.0])
-
-
-def test_a_kind_that_was_there_is_missing_when_the_server_says_so_twice() -> None:
-    first, second = polls(recovery(0.5), 2, filled=True)
-    assert first == Next(pytest.approx(1.2), resume=False)
-    assert second == Next(5.0, resume=False, missing=True)
-
-
-def test_a_list_in_between_makes_the_first_one_forgotten() -> None:
-    memory = recovery()
-    polls(memory, 1, filled=True)
-    memory.listed()
-    assert not polls(memory, 1, filled=True)[0].missing
 
 
 def test_once_woken_it_is_looked_for_more_often_for_a_while() -> None:
@@ -159,7 +159,7 @@ def test_once_woken_it_is_looked_for_more_often_for_a_while() -> None:
     assert [following.delay for following in polls(memory, 7)] == [0.25, 0.5, 1.0, 2.0, 4.0, 5.0, 5.0]
 
 
-def test_backoff_stays_between_its_bounds_and_grows() -> None:
+def test_the_back_off_jitter_included_never_exceeds_30_s_and_grows() -> None:
     for seed in range(50):
         backoff = Backoff(0.8, 30.0, random.Random(seed))
         delays = [backoff.next() for _ in range(12)]

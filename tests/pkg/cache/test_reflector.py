@@ -11,7 +11,9 @@ from contextlib import asynccontextmanager
 import pytest
 
 from pkg.api.core import Pod
+from pkg.api.meta import ObjectMeta
 from pkg.cache import Indexer, Reflector, ReflectorOptions
+from pkg.cache.processor import SharedProcessor
 from pkg.client.decode import ListPage
 from pkg.client.errors import (
     ApiError,
@@ -26,7 +28,7 @@ from pkg.client.errors import (
     Unauthorized,
     Unreachable,
 )
-from tests.pkg.cache.fake_client import FakeClient, Hang, Step, bookmark, error, event, listing
+from tests.pkg.cache.fake_client import FakeClient, Hang, Step, bookmark, error, event, listing, undecodable
 from tests.pkg.cache.objects import at, pod
 from tests.virtual_time import now, settle, virtual_time
 
@@ -41,13 +43,11 @@ class Run:
     def __init__(self, client: FakeClient, **options: object) -> None:
         self.client = client
         self.store: Indexer[Pod] = Indexer()
-        self.missing: list[float] = []
         self.reflector: Reflector[Pod] = Reflector(
             client,
-            self.store,
+            SharedProcessor("pods", self.store),
             rand=random.Random(1),
-            on_missing=lambda: self.missing.append(now()),
-            **options,  # type: ignore[arg-type]
+            options=ReflectorOptions(**options),  # type: ignore[arg-type]
         )
 
     def held(self) -> list[str]:
@@ -265,18 +265,18 @@ async def test_a_watch_asks_for_five_to_ten_minutes_each_a_different_time() -> N
 @virtual_time
 async def test_silence_ends_a_watch_which_is_resumed_at_once() -> None:
     client = FakeClient(watches=[[*FIRST, Hang()], [30.0, bookmark("8"), Hang()], [Hang()]])
-    async with running(client, options=ReflectorOptions(silence_limit=100.0)) as run:
+    async with running(client, silence_limit=100.0) as run:
         await asyncio.sleep(250)
         assert client.log() == [("watch", "initial"), ("watch", "5"), ("watch", "8")]
         assert client.times() == pytest.approx([0.0, 100.0, 230.0], abs=8)
-        assert run.reflector.healthy(now())
+        assert run.reflector.problems(now()) == []
 
 
 @virtual_time
 async def test_bookmarks_alone_keep_a_watch_alive() -> None:
     minutes = [step for minute in range(1, 9) for step in (60.0, bookmark(str(100 + minute)))]
     client = FakeClient(watches=[[*FIRST, *minutes, Hang()]])
-    async with running(client, options=ReflectorOptions(min_watch_timeout=3600.0)) as run:
+    async with running(client, min_watch_timeout=3600.0) as run:
         await asyncio.sleep(8.5 * 60)
         assert client.log() == [("watch", "initial")]
         assert run.reflector.last_sync_resource_version == "108"
@@ -297,7 +297,7 @@ async def test_a_watch_that_the_server_forgets_to_end_is_ended_here() -> None:
 async def test_events_in_quick_succession_do_not_shorten_the_silence_limit() -> None:
     steps = [step for i in range(400) for step in (0.5, bookmark(str(10 + i)))]
     client = FakeClient(watches=[[*FIRST, *steps, Hang()], [Hang()]])
-    async with running(client, options=ReflectorOptions(silence_limit=32.0)):
+    async with running(client, silence_limit=32.0):
         await asyncio.sleep(260)
     # The last event is at 200 s; the limit counts from there, within a sixteenth.
     assert 200 + 30 <= client.times()[1] <= 200 + 32
@@ -348,62 +348,193 @@ async def test_retry_now_ends_a_pause() -> None:
 # -- kinds that are not installed
 
 
+def missing(watches: list[list[Step] | Exception] | None = None) -> FakeClient:
+    """A server that does not know the kind, and what its watches answer."""
+    return FakeClient(watches=watches or [MISSING] * 5000, served=False)
+
+
 @virtual_time
 async def test_a_missing_kind_is_polled_with_one_request_each_and_starts_when_it_appears() -> None:
-    client = FakeClient(watches=[*[MISSING] * 4, [*FIRST, Hang()]])
+    client = missing([MISSING, [*FIRST, Hang()]])
     async with running(client) as run:
-        assert (run.reflector.installed, run.missing) == (False, [0.0])
+        assert not run.reflector.installed
         await asyncio.sleep(12)
-        assert set(client.log()) == {("watch", "initial")}
-        assert len(client.requests) in (3, 4)
-        assert all(4 <= b - a <= 6 for a, b in itertools.pairwise(client.times()))
+        assert client.log() == [("watch", "initial")]
+        assert client.discoveries in (3, 4)
         assert run.reflector.problems(now()) == []
-        await asyncio.sleep(13)
+        client.served = True
+        await asyncio.sleep(6)
         assert run.reflector.installed
         assert run.held() == ["ns/a@1"]
 
 
 @virtual_time
 async def test_a_missing_kind_is_no_problem_for_hours() -> None:
-    client = FakeClient(watches=[MISSING] * 2000)
-    async with running(client) as run:
+    async with running(missing()) as run:
         await asyncio.sleep(7200)
         assert run.reflector.problems(now()) == []
 
 
 @virtual_time
 async def test_news_of_a_crd_starts_its_kind_at_once_and_a_moment_of_404_does_not_cost_a_whole_poll() -> None:
-    client = FakeClient(watches=[MISSING, MISSING, MISSING, [*FIRST, Hang()]])
+    client = missing([MISSING, MISSING, [*FIRST, Hang()]])
     async with running(client) as run:
         await asyncio.sleep(1)
         run.reflector.retry_now()
         await settle()
-        assert client.times() == [0.0, 1.0]
-        await asyncio.sleep(1)
+        assert client.discoveries == 2
+        client.served = True
+        await asyncio.sleep(2)
         assert run.held() == ["ns/a@1"]
 
 
 @virtual_time
 async def test_a_kind_that_disappears_takes_its_objects_along() -> None:
-    client = FakeClient(watches=[[*FIRST, 3.0], MISSING, MISSING, [bookmark("9", end=True), Hang()]])
+    client = missing([[*FIRST, 3.0], MISSING, [bookmark("9", end=True), Hang()]])
     async with running(client) as run:
-        await asyncio.sleep(3.5)
-        # One 404 may be a mistake of something in between.
+        await asyncio.sleep(2.5)
         assert (run.held(), run.reflector.installed) == (["ns/a@1"], True)
         await asyncio.sleep(2)
         assert (run.held(), run.reflector.installed) == ([], False)
-        assert len(run.missing) == 1
+        client.served = True
         await asyncio.sleep(6)
         assert run.reflector.installed
         assert run.reflector.last_sync_resource_version == "9"
 
 
+UNCONFIRMED: dict[str, bool | Exception] = {
+    "discovery still lists the kind": True,
+    "discovery cannot be reached": DOWN,
+    "discovery is a 404 page too": MISSING,
+    "discovery answers something else": ServerError("not an APIResourceList", status=500),
+    "discovery is not allowed": Forbidden("no", status=403),
+}
+
+
+@pytest.mark.parametrize("served", UNCONFIRMED.values(), ids=UNCONFIRMED)
 @virtual_time
-async def test_a_single_404_costs_nothing() -> None:
-    client = FakeClient(watches=[[*FIRST, 3.0], MISSING, [*FIRST, 3.0], MISSING, [*FIRST, Hang()]])
+async def test_a_store_is_never_emptied_because_a_proxy_said_404(served: bool | Exception) -> None:
+    client = FakeClient(watches=[[*FIRST, 3.0], *[MISSING] * 100], served=served)
     async with running(client) as run:
-        await asyncio.sleep(30)
-        assert (run.held(), run.reflector.installed, run.missing) == (["ns/a@1"], True, [])
+        await asyncio.sleep(900)
+        assert (run.held(), run.reflector.installed) == (["ns/a@1"], True)
+        assert run.reflector.problems(now()) != []
+
+
+@virtual_time
+async def test_a_404_at_the_start_that_nothing_confirms_is_no_missing_kind() -> None:
+    async with running(FakeClient(watches=[MISSING, MISSING, [*FIRST, Hang()]], served=DOWN)) as run:
+        assert run.reflector.installed
+        await asyncio.sleep(10)
+        assert run.held() == ["ns/a@1"]
+
+
+# -- objects that do not decode
+
+
+BAD_A = ObjectMeta(name="a", namespace="ns", uid="uid-a", resource_version="7")
+NAMELESS = ObjectMeta()
+UNDECODABLE: dict[str, tuple[list[list[Step] | Exception], list[str]]] = {
+    "on the watch": ([[*FIRST, undecodable("MODIFIED", BAD_A), Hang()]], ["ns/a@1"]),
+    "on a relist": (
+        [[*FIRST, error(410, "Expired")], [undecodable("ADDED", BAD_A), bookmark("9", end=True), Hang()]],
+        ["ns/a@1"],
+    ),
+    "on a relist that tells not even its name": (
+        [[*FIRST, error(410, "Expired")], [undecodable("ADDED", NAMELESS), bookmark("9", end=True), Hang()]],
+        ["ns/a@1"],
+    ),
+    "but not that of its predecessor": (
+        [
+            [*FIRST, error(410, "Expired")],
+            [
+                undecodable("ADDED", ObjectMeta(name="a", namespace="ns", uid="second")),
+                bookmark("9", end=True),
+                Hang(),
+            ],
+        ],
+        [],
+    ),
+    "and goes when it is deleted, decodable or not": (
+        [[*FIRST, undecodable("MODIFIED", BAD_A), undecodable("DELETED", BAD_A), Hang()]],
+        [],
+    ),
+    "also among the initial events": (
+        [
+            [*FIRST, error(410, "Expired")],
+            [
+                undecodable("ADDED", BAD_A),
+                undecodable("DELETED", BAD_A),
+                bookmark("9", end=True),
+                Hang(),
+            ],
+        ],
+        [],
+    ),
+}
+
+
+@pytest.mark.parametrize(("watches", "held"), UNDECODABLE.values(), ids=UNDECODABLE)
+@virtual_time
+async def test_an_object_that_does_not_decode_keeps_its_last_known_state(
+    watches: list[list[Step] | Exception], held: list[str]
+) -> None:
+    async with running(FakeClient(watches=watches)) as run:
+        await asyncio.sleep(60)
+        assert run.held() == held
+
+
+@virtual_time
+async def test_a_list_with_a_nameless_object_is_followed_by_another_when_its_watch_ends() -> None:
+    client = FakeClient(
+        [listing([pod("a")], "5"), listing([], "6", undecodable=[NAMELESS]), listing([], "7")],
+        [[error(410, "Expired")], [30.0]],
+    )
+    async with running(client, watch_list=False) as run:
+        await asyncio.sleep(20)
+        assert run.held() == ["ns/a@1"]
+        await asyncio.sleep(20)
+        assert run.held() == []
+        assert client.log() == [
+            ("list", ""), ("watch", "5"), ("list", ""), ("watch", "6"), ("list", ""), ("watch", "7")
+        ]  # fmt: skip
+
+
+@virtual_time
+async def test_a_list_without_a_version_is_no_list() -> None:
+    client = FakeClient(
+        [listing([pod("a")], "5"), listing([], ""), listing([pod("b")], "9")], [[error(410, "Expired")]]
+    )
+    async with running(client, watch_list=False) as run:
+        await asyncio.sleep(0.5)
+        assert run.held() == ["ns/a@1"]
+        await asyncio.sleep(20)
+        assert run.held() == ["ns/b@1"]
+
+
+# -- WatchList
+
+
+@virtual_time
+async def test_one_slow_watch_list_does_not_switch_watch_list_off_for_ever() -> None:
+    expired = [*FIRST, error(410, "Expired")]
+    client = FakeClient(
+        [listing([pod("a")], "5")], [[Hang()], [error(410, "Expired")], expired, [Hang()], expired]
+    )
+    async with running(client):
+        await asyncio.sleep(200)
+    assert client.log()[:5] == [
+        ("watch", "initial"), ("list", ""), ("watch", "5"), ("watch", "initial"), ("watch", "initial"),
+    ]  # fmt: skip
+
+
+@virtual_time
+async def test_a_server_that_never_ends_its_initial_events_is_no_longer_asked_to() -> None:
+    slow: list[list[Step] | Exception] = [[Hang()], [error(410, "Expired")]]
+    client = FakeClient([listing([], "5")] * 9, [*slow, *slow, *slow, [error(410, "Expired")], [Hang()]])
+    async with running(client):
+        await asyncio.sleep(200)
+    assert client.log().count(("watch", "initial")) == 3
 
 
 # -- health and what is logged
@@ -414,10 +545,9 @@ async def test_a_server_that_stays_away_becomes_a_problem_and_stops_being_one() 
     client = FakeClient(watches=[[*FIRST, 10.0, DOWN], *[DOWN] * 25, [bookmark("6"), Hang()]])
     async with running(client) as run:
         await asyncio.sleep(250)
-        assert run.reflector.healthy(now())
+        assert run.reflector.problems(now()) == []
         await asyncio.sleep(50)
         assert run.reflector.problems(now()) == ["pods: nothing heard from the server for 300 s (refused)"]
-        assert not run.reflector.healthy(now())
         await asyncio.sleep(500)
         assert len(client.requests) > 26
         assert run.reflector.problems(now()) == []
@@ -436,16 +566,14 @@ async def test_a_first_list_that_never_comes_is_a_problem() -> None:
 @virtual_time
 async def test_a_silence_that_is_allowed_is_no_problem() -> None:
     client = FakeClient(watches=[[*FIRST, Hang()]])
-    async with running(
-        client, options=ReflectorOptions(silence_limit=900.0, min_watch_timeout=3600.0)
-    ) as run:
+    async with running(client, silence_limit=900.0, min_watch_timeout=3600.0) as run:
         await asyncio.sleep(899)
         assert len(client.requests) == 1
         assert run.reflector.problems(now()) == []
 
 
 def test_a_reflector_that_was_not_started_has_no_problems() -> None:
-    assert Reflector(FakeClient(), Indexer()).problems(1e9) == []
+    assert Reflector(FakeClient(), SharedProcessor("pods", Indexer())).problems(1e9) == []
 
 
 NO_RIGHT = Forbidden("pods is forbidden", status=403)
@@ -466,8 +594,14 @@ LOGGED: dict[str, tuple[list[list[Step] | Exception], list[str]]] = {
         ["starting", "busy"],
     ),
     "an expired version is no warning": ([[*FIRST, error(410, "Expired")], FIRST], []),
-    "a missing kind is no warning": ([MISSING] * 5, []),
 }
+
+
+@virtual_time
+async def test_a_missing_kind_is_no_warning(caplog: pytest.LogCaptureFixture) -> None:
+    async with running(missing()):
+        await asyncio.sleep(100)
+    assert [record for record in caplog.records if record.levelname in ("WARNING", "ERROR")] == []
 
 
 @pytest.mark.parametrize(("watches", "warnings"), LOGGED.values(), ids=LOGGED)
@@ -485,12 +619,12 @@ async def test_what_is_logged_as_a_warning(
 async def test_a_bug_in_the_sink_is_logged_with_its_traceback_and_the_kind_listed_again(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    class Broken(Indexer[Pod]):
-        def update(self, obj: Pod) -> Pod | None:
+    class Broken(SharedProcessor[Pod]):
+        def changed(self, obj: Pod) -> None:
             raise ValueError("bug")
 
     client = FakeClient(watches=[[*FIRST, event("MODIFIED", pod("a", "6"))], [*FIRST, Hang()]])
-    reflector: Reflector[Pod] = Reflector(client, Broken())
+    reflector: Reflector[Pod] = Reflector(client, Broken("pods", Indexer()))
     task = asyncio.create_task(reflector.run())
     await asyncio.sleep(10)
     assert client.log() == [("watch", "initial")] * 2
@@ -502,7 +636,9 @@ async def test_a_bug_in_the_sink_is_logged_with_its_traceback_and_the_kind_liste
 @virtual_time
 async def test_list_and_watch_raises_what_went_wrong() -> None:
     reflector: Reflector[Pod] = Reflector(
-        FakeClient([ServerError("x", status=500)]), Indexer(), watch_list=False
+        FakeClient([ServerError("x", status=500)]),
+        SharedProcessor("pods", Indexer()),
+        options=ReflectorOptions(watch_list=False),
     )
     with pytest.raises(ApiError, match="x"):
         await reflector.list_and_watch()

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from pkg.api.core import Pod
 from pkg.cache import NAMESPACE_INDEX, Indexer
-from tests.pkg.cache.objects import pod
+from pkg.cache.processor import SharedProcessor
+from tests.pkg.cache.objects import Recorder, pod
 
 Store = Indexer[Pod]
 
@@ -141,15 +143,32 @@ def test_cluster_scoped_objects_have_a_plain_key() -> None:
     assert store.index_keys(NAMESPACE_INDEX, "") == ["node"]
 
 
-def test_an_index_function_that_raises_costs_only_its_own_entry(caplog: pytest.LogCaptureFixture) -> None:
-    def broken(obj: Pod) -> list[str]:
-        if obj.name == "b":
-            raise RuntimeError("no")
-        return [obj.name]
+def fails(obj: Pod) -> list[str]:
+    raise RuntimeError("no")
 
-    store: Store = Indexer(indexers={"broken": broken})
-    for name in "abc":
-        store.add(pod(name))
-    assert store.list_keys() == ["ns/a", "ns/b", "ns/c"]
-    assert store.index_values("broken") == ["a", "c"]
-    assert "index broken: no value for ns/b" in caplog.text
+
+FAULTY: dict[str, tuple[Callable[[Pod], Any], list[str]]] = {
+    "raises": (fails, []),
+    "returns a str": (lambda obj: "one-value", ["one-value"]),
+    "returns something unhashable": (lambda obj: [["x"]], []),
+    "returns a number": (lambda obj: [1], []),
+    "returns nothing": (lambda obj: None, []),
+}
+
+
+@pytest.mark.parametrize(("faulty", "values"), FAULTY.values(), ids=FAULTY)
+def test_an_index_function_that_raises_or_returns_a_str_or_something_unhashable_loses_no_event_of_any_object(
+    faulty: Callable[[Pod], Any], values: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    indexer: Store = Indexer(indexers={"by": lambda obj: faulty(obj) if obj.name == "b" else [obj.name]})
+    told = Recorder()
+    processor = SharedProcessor("pods", indexer)
+    processor.add(told, 0.0)
+    processor.replaced([pod(name) for name in "abc"], [])
+    processor.changed(pod("b", "2"))
+    processor.deleted(pod("b", "3").metadata, pod("b", "3"))
+    processor.changed(pod("b", "4"))
+    assert [kind for kind, *_ in told.take()] == ["add", "add", "add", "update", "delete", "add"]
+    assert indexer.list_keys() == ["ns/a", "ns/c", "ns/b"]
+    assert indexer.index_values("by") == ["a", "c", *values]
+    assert ("index by: no value for ns/b" in caplog.text) == (not values)

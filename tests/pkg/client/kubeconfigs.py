@@ -52,7 +52,7 @@ class Plugin:
             f'echo "$@" >> {folder}/calls\n'
             f'printf %s "$KUBERNETES_EXEC_INFO" > {folder}/info\n'
             f'printf %s "$MOOD" > {folder}/mood\n'
-            f"if [ -f {folder}/sleep ]; then sleep 5; fi\n"
+            f"if [ -f {folder}/sleep ]; then exec sleep 5; fi\n"
             f"cat {folder}/complaint >&2\n"
             f"cat {folder}/answer\n"
             f"exit $(cat {folder}/code)\n"
@@ -74,6 +74,10 @@ class Plugin:
     def hangs(self) -> None:
         """It takes five seconds from now on."""
         (self._folder / "sleep").touch()
+
+    def recovers(self) -> None:
+        """It answers at once again."""
+        (self._folder / "sleep").unlink()
 
     @property
     def calls(self) -> list[str]:

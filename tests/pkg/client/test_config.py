@@ -113,10 +113,15 @@ async def test_a_token_file_is_relative_to_its_kubeconfig_and_read_again(tmp_pat
 
 
 async def test_impersonation_in_the_file(tmp_path: Path) -> None:
-    user = {"token": "t", "as": "jane", "as-groups": ["dev", "ops"], "as-uid": "7"}
+    extra = {"scopes": ["view", "edit"], "example.com/Team": ["a"], "none": None}
+    user = {"token": "t", "as": "jane", "as-groups": ["dev", "ops"], "as-uid": "7", "as-user-extra": extra}
     config = load(write(tmp_path, kubeconfig(user)))
-    assert config.impersonation == Impersonation("jane", ("dev", "ops"), "7")
+    assert config.impersonation == Impersonation(
+        "jane", ("dev", "ops"), "7", {"scopes": ("view", "edit"), "example.com/Team": ("a",), "none": ()}
+    )
     headers = await config.auth_headers()
+    assert headers.getall("Impersonate-Extra-scopes") == ["view", "edit"]
+    assert headers.getall("Impersonate-Extra-example.com%2FTeam") == ["a"]
     assert headers.getall("Impersonate-Group") == ["dev", "ops"]
     assert (headers["Impersonate-User"], headers["Impersonate-Uid"]) == ("jane", "7")
 

@@ -11,6 +11,7 @@ import pytest
 from pkg.client import config as config_module
 from pkg.client.config import ClientConfig, environment_proxy, is_loopback
 from pkg.client.credentials import Certificate
+from pkg.client.errors import ConfigError
 from pkg.client.tls import TLSSettings
 from tests.pkg.client.kubeconfigs import kubeconfig, write
 from tests.pkg.client.machine import load
@@ -57,6 +58,18 @@ def test_a_kubeconfig_for_loopback_uses_no_proxy(tmp_path: Path, monkeypatch: py
     monkeypatch.setenv("HTTPS_PROXY", "http://p:1")
     assert load(write(tmp_path, kubeconfig(server="https://127.0.0.1:6443"))).proxy is None
     assert load(write(tmp_path, kubeconfig())).proxy == "http://p:1"
+
+
+@pytest.mark.parametrize("variable", ["HTTPS_PROXY", "https_proxy"])
+def test_socks_proxies_are_refused_with_a_clear_error_at_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str
+) -> None:
+    monkeypatch.setenv(variable, "socks5://me:secret@p:1080")
+    with pytest.raises(
+        ConfigError, match="'socks5://p:1080' is a SOCKS proxy, which is not supported: give"
+    ) as caught:
+        load(write(tmp_path, kubeconfig()))
+    assert "secret" not in str(caught.value)
 
 
 def test_the_context_is_made_once_a_certificate() -> None:

@@ -86,7 +86,7 @@ BAD = [
     Bad(
         "a proxy that can't be used",
         kubeconfig(cluster={"proxy-url": "socks5://p:1"}),
-        "'socks5://p:1' is not an",
+        "'socks5://p:1' is a SOCKS proxy, which is not supported",
     ),
 ]
 

@@ -8,11 +8,16 @@ import time
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client import REGISTRY
 
 from pkg.api.core import Namespace, Pod, ResourceQuota
 from pkg.api.kubevirt import VirtualMachineInstance
+from pkg.client import decode
 from pkg.client.decode import Decoder, WatchEvent, decoder_for
 from pkg.client.errors import ServerError
+from pkg.client.nesting import CUT, shallow
 from tests.scripted_server import obj
 
 
@@ -32,6 +37,11 @@ BAD_QUOTA = obj("bad", "3", "ns", spec={"hard": ["not", "a", "map"]})
 GOOD_QUOTA = obj("good", "4", "ns", spec={"hard": {"limits.cpu": "3"}})
 
 
+@pytest.fixture(autouse=True)
+def nothing_reported() -> None:
+    decode._REPORTED.clear()
+
+
 @pytest.fixture
 def quotas() -> Decoder[ResourceQuota]:
     return decoder_for(ResourceQuota)
@@ -48,7 +58,7 @@ def test_a_page_gives_items_and_metadata(quotas: Decoder[ResourceQuota]) -> None
     assert got.items[0].spec.hard == {"limits.cpu": "3"}
     assert (got.metadata.resource_version, got.metadata.continue_) == ("7", "next")
     assert got.metadata.remaining_item_count == 2
-    assert got.skipped == 0
+    assert got.undecodable == []
 
 
 @pytest.mark.parametrize("items", ["[]", "null"])
@@ -63,10 +73,9 @@ def test_an_object_that_does_not_decode_is_left_out_and_logged(
     with caplog.at_level(logging.WARNING):
         got = quotas.list_page(page(BAD_QUOTA, GOOD_QUOTA, "not even an object", {"metadata": {"name": 5}}))
     assert [quota.key for quota in got.items] == ["ns/good"]
-    assert got.skipped == 3
+    assert [meta.name for meta in got.undecodable] == ["bad", "", ""]
     assert got.metadata.resource_version == "7"
-    assert "ResourceQuota ns/bad is left out, it does not decode" in caplog.messages[0]
-    assert len(caplog.messages) == 3
+    assert "ResourceQuota ns/bad does not decode and is left as it was" in caplog.messages[0]
 
 
 @pytest.mark.parametrize(
@@ -88,7 +97,6 @@ def test_what_is_no_object_is_a_server_error(quotas: Decoder[ResourceQuota], bod
 @pytest.mark.parametrize("kind", ["ADDED", "MODIFIED", "DELETED"])
 def test_a_change_carries_its_object(quotas: Decoder[ResourceQuota], kind: str) -> None:
     got = quotas.watch_event(event(kind, GOOD_QUOTA))
-    assert got is not None
     assert (got.type, got.resource_version) == (kind, "4")
     assert got.object is not None
     assert got.object.spec.hard == {"limits.cpu": "3"}
@@ -96,32 +104,34 @@ def test_a_change_carries_its_object(quotas: Decoder[ResourceQuota], kind: str) 
 
 def test_the_order_of_an_events_fields_does_not_matter(quotas: Decoder[ResourceQuota]) -> None:
     got = quotas.watch_event(encoded({"object": GOOD_QUOTA, "type": "ADDED"}))
-    assert got is not None
     assert got.type == "ADDED"
 
 
 @pytest.mark.parametrize("kind", ["ADDED", "MODIFIED"])
-def test_a_change_that_does_not_decode_is_left_out_and_logged(
+def test_a_change_that_does_not_decode_is_told_and_logged(
     quotas: Decoder[ResourceQuota], caplog: pytest.LogCaptureFixture, kind: str
 ) -> None:
-    assert quotas.watch_event(event(kind, BAD_QUOTA)) is None
+    got = quotas.watch_event(event(kind, BAD_QUOTA))
+    assert got.undecodable is not None
+    assert (got.type, got.object, got.resource_version) == (kind, None, "3")
+    assert (got.undecodable.namespace, got.undecodable.name, got.undecodable.uid) == ("ns", "bad", "uid-bad")
     assert "ns/bad" in caplog.text
 
 
-def test_a_deletion_is_told_even_if_the_object_does_not_decode(quotas: Decoder[ResourceQuota]) -> None:
-    got = quotas.watch_event(event("DELETED", BAD_QUOTA))
-    assert got is not None
-    assert got.object is not None
-    assert (got.type, got.object.key, got.object.uid, got.resource_version) == (
-        "DELETED",
-        "ns/bad",
-        "uid-bad",
-        "3",
-    )
-
-
-def test_a_deletion_of_nothing_known_is_left_out(quotas: Decoder[ResourceQuota]) -> None:
-    assert quotas.watch_event(event("DELETED", {"metadata": {"name": 5}})) is None
+@pytest.mark.parametrize(
+    ("content", "name"),
+    [
+        ({"metadata": {"name": 5}}, ""),
+        ({"metadata": {"name": "a", "labels": {"x": 5}}}, "a"),
+        (5, ""),
+    ],
+)
+def test_of_a_change_that_does_not_decode_is_told_what_is_known(
+    quotas: Decoder[ResourceQuota], content: Any, name: str
+) -> None:
+    got = quotas.watch_event(event("DELETED", content))
+    assert got.undecodable is not None
+    assert (got.type, got.object, got.undecodable.name) == ("DELETED", None, name)
 
 
 @pytest.mark.parametrize(
@@ -144,7 +154,6 @@ def test_an_error_carries_its_status(quotas: Decoder[ResourceQuota]) -> None:
     got = quotas.watch_event(
         event("ERROR", {"kind": "Status", "code": 410, "reason": "Expired", "message": "old"})
     )
-    assert got is not None
     assert got.status is not None
     assert (got.type, got.object, got.status.code, got.status.reason) == ("ERROR", None, 410, "Expired")
 
@@ -153,6 +162,84 @@ def test_an_error_carries_its_status(quotas: Decoder[ResourceQuota]) -> None:
 def test_a_line_that_is_no_event_is_a_server_error(quotas: Decoder[ResourceQuota], line: bytes) -> None:
     with pytest.raises(ServerError, match="not an event"):
         quotas.watch_event(line)
+
+
+def nested(levels: int, opening: bytes = b'{"a":', closing: bytes = b"}") -> bytes:
+    return opening * levels + b"1" + closing * levels
+
+
+SHAPES = {
+    "maps": (b'{"a":', b"}"),
+    "lists": (b"[", b"]"),
+    "brackets within strings": (b'{"]}\\"[{":', b"}"),
+}
+
+
+def deep_quota(name: str, levels: int, shape: tuple[bytes, bytes] = SHAPES["maps"]) -> bytes:
+    """A quota with that much in a field that is not read, in front of one that is."""
+    return (
+        b'{"metadata":{"name":"%s","namespace":"ns","uid":"u","resourceVersion":"8"},"other":%s,'
+        b'"spec":{"hard":{"limits.cpu":"5"}}}' % (name.encode(), nested(levels, *shape))
+    )
+
+
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+@pytest.mark.parametrize("levels", [900, 1_000, 1_200, 10_000])
+def test_one_object_that_is_nested_a_thousand_levels_deep_does_not_stop_its_kind(
+    quotas: Decoder[ResourceQuota], levels: int, shape: tuple[bytes, bytes], caplog: pytest.LogCaptureFixture
+) -> None:
+    deep = deep_quota("deep", levels, shape)
+    listed = quotas.list_page(page(GOOD_QUOTA)[:-2] + b"," + deep + b"]}")
+    event = quotas.watch_event(b'{"type":"MODIFIED","object":%s}' % deep)
+    single = quotas.object(deep)
+    assert [quota.key for quota in listed.items] == ["ns/good", "ns/deep"]
+    assert (listed.metadata.resource_version, listed.undecodable) == ("7", [])
+    assert (event.type, event.resource_version) == ("MODIFIED", "8")
+    for quota in (listed.items[1], event.object, single):
+        assert quota is not None
+        assert quota.spec.hard == {"limits.cpu": "5"}, "what stands behind the deep part is read"
+    if levels >= 1000:
+        warnings = [line for line in caplog.messages if "nested deeper than 100 levels" in line]
+        assert warnings == ["ResourceQuota ns/deep is nested deeper than 100 levels, the rest is cut off"]
+
+
+def test_an_object_that_is_nested_too_deep_is_counted(quotas: Decoder[ResourceQuota]) -> None:
+    def count() -> float:
+        labels = {"kind": "ResourceQuota", "reason": "too_deep"}
+        return REGISTRY.get_sample_value("rest_client_undecodable_objects_total", labels) or 0.0
+
+    before = count()
+    quotas.list_page(page()[:-2] + deep_quota("deep", 2000) + b"]}")
+    assert count() == before + 1
+
+
+def test_a_deep_object_in_a_field_that_is_read_costs_that_object_alone(
+    quotas: Decoder[ResourceQuota],
+) -> None:
+    bad = b'{"metadata":{"name":"bad","namespace":"ns"},"spec":{"hard":{"limits.cpu":%s}}}' % nested(2000)
+    got = quotas.list_page(page(GOOD_QUOTA)[:-2] + b"," + bad + b"]}")
+    assert [quota.key for quota in got.items] == ["ns/good"]
+    assert [meta.name for meta in got.undecodable] == ["bad"]
+
+
+@given(
+    st.recursive(
+        st.none() | st.integers() | st.text('ab"\\[]{}é', max_size=6),
+        lambda inner: (
+            st.lists(inner, max_size=3) | st.dictionaries(st.text('a"[}\\', max_size=3), inner, max_size=3)
+        ),
+    ),
+    st.integers(0, 150),
+)
+def test_what_is_not_too_deep_is_left_as_it_is(content: Any, levels: int) -> None:
+    inner = json.dumps(content).encode()
+    whole = b"[" * levels + inner + b"]" * levels
+    cut = shallow(whole)
+    json.loads(cut)
+    if CUT not in cut:
+        assert cut == whole
+    else:
+        assert levels > 0
 
 
 def big_vmi(number: int) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import email.utils
 import json
 import time
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 
@@ -154,10 +155,25 @@ def test_conflict_and_already_exists_are_told_apart() -> None:
         ("-3", None),
         ("1.5", None),
         ("²", None),
+        ("60", 60.0),
+        ("3600", 60.0),
+        ("86400", None),
+        ("9" * 400, None),
+        ("Fri, 31 Dec 9999 23:59:59 GMT", None),
     ],
 )
-def test_retry_after_in_seconds(value: str | None, seconds: float | None) -> None:
+def test_retry_after_is_capped_at_60_s_and_nonsense_in_it_is_ignored(
+    value: str | None, seconds: float | None
+) -> None:
     assert parse_retry_after(value) == seconds
+
+
+@pytest.mark.parametrize(
+    ("value", "seconds"),
+    [(3, 3.0), (3600, 60.0), (0, None), (-5, None), (10**30, None), (1.5, None), (True, None), ("3", None)],
+)
+def test_retry_after_in_a_status_likewise(value: Any, seconds: float | None) -> None:
+    assert error_from_status(Status(code=429, details={"retryAfterSeconds": value})).retry_after == seconds
 
 
 def test_retry_after_as_a_date() -> None:

@@ -45,3 +45,14 @@ async def test_the_bucket_fills_up_but_not_over() -> None:
     for _ in range(4):
         await bucket.take()
     assert time.slept == pytest.approx([0.1])
+
+
+async def test_who_gives_up_waiting_leaves_no_debt() -> None:
+    bucket = TokenBucket(10.0, 1)
+    waiting = [asyncio.create_task(bucket.take()) for _ in range(101)]
+    await asyncio.sleep(0)
+    for task in waiting:
+        task.cancel()
+    await asyncio.gather(*waiting, return_exceptions=True)
+    async with asyncio.timeout(0.5):
+        await bucket.take()

@@ -14,6 +14,7 @@ import yaml
 
 from pkg.api import registry
 from pkg.api.core import Namespace, ResourceQuota
+from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCES
 from pkg.client import errors
 from pkg.client.client import Client
 from pkg.client.config import load_config
@@ -56,40 +57,42 @@ def quota(name: str, cpu: str = "3") -> dict[str, Any]:
 async def test_an_object_from_its_creation_to_its_end(
     quotas: ResourceClient[ResourceQuota], namespace: str
 ) -> None:
-    created = await quotas.create(quota("q"), namespace)
+    created = await quotas.create(quota("q"), namespace=namespace)
     with pytest.raises(errors.AlreadyExists):
-        await quotas.create(quota("q"), namespace)
-    patched = await quotas.merge_patch("q", {"metadata": {"annotations": {"a": "1", "b": "2"}}}, namespace)
+        await quotas.create(quota("q"), namespace=namespace)
+    patched = await quotas.merge_patch(
+        {"metadata": {"annotations": {"a": "1", "b": "2"}}}, name="q", namespace=namespace
+    )
     assert (patched.annotations, patched.spec.hard) == ({"a": "1", "b": "2"}, {"limits.cpu": "3"})
     stale = {"metadata": {"resourceVersion": created.metadata.resource_version, "annotations": {"a": "9"}}}
     with pytest.raises(errors.Conflict):
-        await quotas.merge_patch("q", stale, namespace)
+        await quotas.merge_patch(stale, name="q", namespace=namespace)
     ops = [
         {"op": "test", "path": "/metadata/annotations/a", "value": "1"},
         {"op": "remove", "path": "/metadata/annotations/a"},
     ]
-    assert (await quotas.json_patch("q", ops, namespace)).annotations == {"b": "2"}
+    assert (await quotas.json_patch(ops, name="q", namespace=namespace)).annotations == {"b": "2"}
     with pytest.raises(errors.Invalid):
-        await quotas.json_patch("q", ops, namespace)
+        await quotas.json_patch(ops, name="q", namespace=namespace)
     with pytest.raises(errors.Conflict):
-        await quotas.delete("q", namespace, uid="another")
-    await quotas.delete("q", namespace, uid=created.uid)
+        await quotas.delete(name="q", namespace=namespace, uid="another")
+    await quotas.delete(name="q", namespace=namespace, uid=created.uid)
     with pytest.raises(errors.NotFound):
-        await quotas.get("q", namespace)
+        await quotas.get(name="q", namespace=namespace)
 
 
 async def test_a_subresource_is_patched_by_itself(
     quotas: ResourceClient[ResourceQuota], namespace: str
 ) -> None:
-    await quotas.create(quota("q"), namespace)
+    await quotas.create(quota("q"), namespace=namespace)
     patch = {"status": {"used": {"limits.cpu": "1"}}, "spec": {"hard": {"limits.cpu": "9"}}}
-    patched = await quotas.merge_patch("q", patch, namespace, subresource="status")
+    patched = await quotas.merge_patch(patch, name="q", namespace=namespace, subresource="status")
     assert patched.spec.hard == {"limits.cpu": "3"}
 
 
 async def test_pages_and_selectors(quotas: ResourceClient[ResourceQuota], namespace: str) -> None:
     for number in range(5):
-        await quotas.create(quota(f"q{number}"), namespace)
+        await quotas.create(quota(f"q{number}"), namespace=namespace)
     names, continue_ = [], ""
     for expected in (2, 2, 1):
         page = await quotas.list_page(namespace, limit=2, continue_=continue_)
@@ -97,20 +100,20 @@ async def test_pages_and_selectors(quotas: ResourceClient[ResourceQuota], namesp
         continue_ = page.metadata.continue_
         assert len(page.items) == expected
     assert (names, continue_) == ([f"q{number}" for number in range(5)], "")
-    chosen, _ = await quotas.list(namespace, field_selector="metadata.name=q3")
+    chosen = await quotas.list(namespace, field_selector="metadata.name=q3")
     assert [item.name for item in chosen] == ["q3"]
 
 
 async def test_a_watch_list_tells_what_is_there_and_then_what_changes(
     quotas: ResourceClient[ResourceQuota], namespace: str
 ) -> None:
-    await quotas.create(quota("q"), namespace)
+    await quotas.create(quota("q"), namespace=namespace)
     seen = []
     async with asyncio.timeout(20), quotas.watch(namespace, send_initial_events=True) as events:
         async for event in events:
             seen.append((event.type, event.object.name if event.object else event.initial_events_end))
             if event.initial_events_end:
-                await quotas.delete("q", namespace)
+                await quotas.delete(name="q", namespace=namespace)
             if event.type == "DELETED":
                 break
     assert [each for each in seen if each[0] != "MODIFIED"] == [
@@ -121,7 +124,7 @@ async def test_a_watch_list_tells_what_is_there_and_then_what_changes(
 
 
 async def test_a_version_of_long_ago_is_gone(client: Client) -> None:
-    machines = client.resource(registry.VIRTUAL_MACHINE_INSTANCES)
+    machines = client.resource(VIRTUAL_MACHINE_INSTANCES)
     # 1 is from before this kind was installed, and with it the server's memory of its changes.
     async with asyncio.timeout(20), machines.watch(resource_version="1") as events:
         event = await anext(events)
@@ -145,7 +148,7 @@ async def test_impersonation_is_subject_to_rbac(cluster: Cluster, namespace: str
         with pytest.raises(errors.Forbidden, match='User "jane" cannot list'):
             await jane.resource(registry.RESOURCE_QUOTAS).list(namespace)
     async with Client(config.impersonate("jane", ["dev", "system:masters"])) as master:
-        assert (await master.resource(registry.RESOURCE_QUOTAS).list(namespace))[0] == []
+        assert (await master.resource(registry.RESOURCE_QUOTAS).list(namespace)) == []
 
 
 async def test_a_plugins_certificate_is_accepted(cluster: Cluster, tmp_path: Path) -> None:
@@ -163,7 +166,7 @@ async def test_a_plugins_certificate_is_accepted(cluster: Cluster, tmp_path: Pat
     path = tmp_path / "config"
     path.write_text(json.dumps(content))
     async with Client(load_config(str(path))) as client:
-        assert await client.resource(registry.NAMESPACES).get("default")
+        assert await client.resource(registry.NAMESPACES).get(name="default")
 
 
 async def test_wrong_credentials_are_unauthorized(cluster: Cluster, tmp_path: Path) -> None:
@@ -197,7 +200,7 @@ async def test_a_server_that_is_killed_breaks_a_watch_and_is_found_again(
         await broken.wait()
         while True:
             try:
-                assert (await namespaces.get(namespace)).name == namespace
+                assert (await namespaces.get(name=namespace)).name == namespace
                 break
             except (errors.Unreachable, errors.ServerError, errors.Forbidden, errors.Unauthorized):
                 await asyncio.sleep(0.2)

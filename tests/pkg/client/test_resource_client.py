@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -10,6 +11,8 @@ from prometheus_client import CollectorRegistry
 
 from pkg.api import registry
 from pkg.api.core import ResourceQuota
+from pkg.api.harvesterhci import SETTINGS
+from pkg.api.meta import Object
 from pkg.client import errors
 from pkg.client.client import Client
 from pkg.client.decode import WatchEvent
@@ -74,9 +77,27 @@ async def test_a_resource_has_one_client(client: Client) -> None:
     assert client.resource(registry.PODS).transport is client.transport
 
 
+class MyPod(Object):
+    """A definition of one's own."""
+
+    spec: dict[str, Any] | None = None
+
+
+async def test_two_definitions_of_one_resource_never_share_a_client(
+    server: ScriptedServer, client: Client
+) -> None:
+    mine = registry.Resource("", "v1", "pods", "Pod", MyPod)
+    other = registry.Resource("metrics.k8s.io", "v1", "pods", "PodMetrics", MyPod)
+    server.always(LIST, registry.PODS.path("ns", "a"), body(obj("a", "1", "ns", spec={"x": 1})))
+    theirs = await client.resource(registry.PODS).get(name="a", namespace="ns")
+    assert (await client.resource(mine).get(name="a", namespace="ns")).spec == {"x": 1}
+    assert type(theirs) is registry.PODS.type
+    assert client.resource(other) is not client.resource(mine)
+
+
 async def test_get_gives_the_object(server: ScriptedServer, quotas: ResourceClient[ResourceQuota]) -> None:
     server.script(LIST, ONE, body(QUOTA))
-    quota = await quotas.get("q", "ns")
+    quota = await quotas.get(name="q", namespace="ns")
     assert isinstance(quota, ResourceQuota)
     assert (quota.key, quota.spec.hard) == ("ns/q", {"limits.cpu": "3"})
 
@@ -86,14 +107,14 @@ async def test_get_of_what_is_not_there(
 ) -> None:
     server.script(LIST, ONE, status(404, "NotFound", 'resourcequotas "q" not found'))
     with pytest.raises(errors.NotFound, match='resourcequotas "q" not found'):
-        await quotas.get("q", "ns")
+        await quotas.get(name="q", namespace="ns")
 
 
 async def test_a_cluster_scoped_kind_has_no_namespace_in_its_path(
     server: ScriptedServer, client: Client
 ) -> None:
     server.script(LIST, "/apis/harvesterhci.io/v1beta1/settings/x", body(obj("x")))
-    assert (await client.resource(registry.SETTINGS).get("x")).name == "x"
+    assert (await client.resource(SETTINGS).get(name="x")).name == "x"
 
 
 async def test_list_walks_every_page(server: ScriptedServer, quotas: ResourceClient[ResourceQuota]) -> None:
@@ -104,9 +125,9 @@ async def test_list_walks_every_page(server: ScriptedServer, quotas: ResourceCli
         listing([], "9", continue_="c2"),
         listing([obj("c")], "9"),
     )
-    items, version = await quotas.list("ns", label_selector="k=v", field_selector="metadata.name!=z")
+    items = await quotas.list("ns", label_selector="k=v", field_selector="metadata.name!=z")
     assert [item.name for item in items] == ["a", "b", "c"]
-    assert version == "9"
+    assert items.resource_version == "9"
     assert [r.query.get("continue") for r in server.requests] == [None, "c1", "c2"]
     for request in server.requests:
         assert request.query["limit"] == "500"
@@ -132,7 +153,7 @@ async def test_a_page_is_asked_for_as_told(
         "resourceVersion": "0",
         "resourceVersionMatch": "NotOlderThan",
     }
-    assert ([item.key for item in page.items], page.skipped) == (["ns/q"], 1)
+    assert ([item.key for item in page.items], len(page.undecodable)) == (["ns/q"], 1)
     assert page.metadata.continue_ == "more"
 
 
@@ -230,10 +251,10 @@ async def test_create_sends_the_body_and_gives_the_object(
 ) -> None:
     server.script(POST, IN_NS, body(QUOTA, 201), body(QUOTA, 201))
     sent = {"metadata": {"generateName": "default-"}, "spec": {"hard": {"limits.cpu": "3"}}}
-    created = await quotas.create(sent, "ns")
-    await quotas.create(b'{"as":"bytes"}', "ns")
+    created = await quotas.create(sent, namespace="ns")
+    await quotas.create(b'{"as":"bytes"}', namespace="ns")
     assert created.key == "ns/q"
-    assert server.requests[0].json == sent
+    assert server.requests[0].json == {"apiVersion": "v1", "kind": "ResourceQuota", **sent}
     assert server.requests[0].headers["Content-Type"] == "application/json"
     assert server.requests[1].body == b'{"as":"bytes"}'
 
@@ -243,7 +264,7 @@ async def test_a_second_create_already_exists(
 ) -> None:
     server.script(POST, IN_NS, status(409, "AlreadyExists"))
     with pytest.raises(errors.AlreadyExists):
-        await quotas.create(QUOTA, "ns")
+        await quotas.create(QUOTA, namespace="ns")
 
 
 async def test_a_create_whose_answer_is_lost_is_sent_once(
@@ -251,18 +272,63 @@ async def test_a_create_whose_answer_is_lost_is_sent_once(
 ) -> None:
     server.always(POST, IN_NS, refuse())
     with pytest.raises(errors.Unreachable):
-        await quotas.create(QUOTA, "ns")
+        await quotas.create(QUOTA, namespace="ns")
     assert len(server.requests) == 1
+
+
+Write = Callable[[ResourceClient[ResourceQuota]], Awaitable[object]]
+
+WRITES: dict[str, tuple[str, Write, bool]] = {
+    "a delete of whatever has that name": (DELETE, lambda q: q.delete(name="q", namespace="ns"), False),
+    "a delete of one uid": (DELETE, lambda q: q.delete(name="q", namespace="ns", uid="u"), True),
+    "a merge patch of whatever is there": (
+        PATCH,
+        lambda q: q.merge_patch({"metadata": {"labels": {"a": None}}}, name="q", namespace="ns"),
+        False,
+    ),
+    "a merge patch without metadata": (
+        PATCH,
+        lambda q: q.merge_patch({"metadata": None, "spec": {}}, name="q", namespace="ns"),
+        False,
+    ),
+    "a merge patch of one version": (
+        PATCH,
+        lambda q: q.merge_patch(b'{"metadata":{"resourceVersion":"4"}}', name="q", namespace="ns"),
+        True,
+    ),
+    "a JSON patch of whatever is there": (
+        PATCH,
+        lambda q: q.json_patch([{"op": "add", "path": "/spec/x", "value": 1}], name="q", namespace="ns"),
+        False,
+    ),
+    "a JSON patch of one version": (
+        PATCH,
+        lambda q: q.json_patch(
+            [{"op": "test", "path": "/metadata/resourceVersion", "value": "4"}], name="q", namespace="ns"
+        ),
+        True,
+    ),
+}
+
+
+@pytest.mark.parametrize(("verb", "write", "again"), WRITES.values(), ids=WRITES)
+async def test_a_write_is_sent_again_after_a_broken_connection_only_where_a_precondition_makes_that_harmless(
+    server: ScriptedServer, quotas: ResourceClient[ResourceQuota], verb: str, write: Write, again: bool
+) -> None:
+    server.script(verb, ONE, refuse(), body(QUOTA))
+    with contextlib.nullcontext() if again else pytest.raises(errors.Unreachable):
+        await write(quotas)
+    assert len(server.requests) == 1 + again
 
 
 async def test_merge_patch(server: ScriptedServer, quotas: ResourceClient[ResourceQuota]) -> None:
     server.script(PATCH, ONE, body(QUOTA), status(409, "Conflict"))
     patch = {"metadata": {"resourceVersion": "4", "annotations": {"a": None}}}
-    assert (await quotas.merge_patch("q", patch, "ns")).metadata.resource_version == "5"
+    assert (await quotas.merge_patch(patch, name="q", namespace="ns")).metadata.resource_version == "5"
     assert server.requests[0].json == patch
     assert server.requests[0].headers["Content-Type"] == "application/merge-patch+json"
     with pytest.raises(errors.Conflict):
-        await quotas.merge_patch("q", patch, "ns")
+        await quotas.merge_patch(patch, name="q", namespace="ns")
 
 
 async def test_json_patch_of_a_subresource(
@@ -270,7 +336,7 @@ async def test_json_patch_of_a_subresource(
 ) -> None:
     server.script(PATCH, f"{ONE}/status", body(QUOTA))
     ops = [{"op": "test", "path": "/metadata/uid", "value": "u"}, {"op": "remove", "path": "/status/x"}]
-    await quotas.json_patch("q", ops, "ns", subresource="status")
+    await quotas.json_patch(ops, name="q", namespace="ns", subresource="status")
     assert server.requests[0].json == ops
     assert server.requests[0].headers["Content-Type"] == "application/json-patch+json"
 
@@ -279,8 +345,10 @@ async def test_delete_says_what_to_delete_and_how(
     server: ScriptedServer, quotas: ResourceClient[ResourceQuota]
 ) -> None:
     server.always(DELETE, ONE, body({"kind": "Status", "status": "Success"}))
-    await quotas.delete("q", "ns")
-    await quotas.delete("q", "ns", grace_period_seconds=0, propagation_policy="Background", uid="u-1")
+    await quotas.delete(name="q", namespace="ns")
+    await quotas.delete(
+        name="q", namespace="ns", grace_period_seconds=0, propagation_policy="Background", uid="u-1"
+    )
     options = {"apiVersion": "v1", "kind": "DeleteOptions"}
     assert server.requests[0].json == options
     assert server.requests[1].json == options | {
@@ -295,16 +363,16 @@ async def test_a_name_that_no_object_can_have_is_never_sent(
     server: ScriptedServer, quotas: ResourceClient[ResourceQuota], name: str
 ) -> None:
     for call in (
-        quotas.get(name, "ns"),
-        quotas.delete(name, "ns"),
-        quotas.merge_patch(name, {}, "ns"),
-        quotas.json_patch(name, [], "ns"),
+        quotas.get(name=name, namespace="ns"),
+        quotas.delete(name=name, namespace="ns"),
+        quotas.merge_patch({}, name=name, namespace="ns"),
+        quotas.json_patch([], name=name, namespace="ns"),
     ):
         with pytest.raises(errors.BadRequest, match="is no name of an object"):
             await call
     if name:
         with pytest.raises(errors.BadRequest):
-            await quotas.create({}, name)
+            await quotas.create({}, namespace=name)
     assert server.requests == []
 
 
@@ -312,6 +380,6 @@ async def test_an_odd_name_stays_one_part_of_the_path(
     server: ScriptedServer, quotas: ResourceClient[ResourceQuota]
 ) -> None:
     with pytest.raises(errors.NotFound):
-        await quotas.get("a?watch=true#x y", "ns")
+        await quotas.get(name="a?watch=true#x y", namespace="ns")
     assert server.requests[0].path == f"{IN_NS}/a?watch=true#x y"
     assert server.requests[0].query == {}

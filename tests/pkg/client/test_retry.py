@@ -8,17 +8,21 @@ import contextlib
 import pytest
 
 from pkg.client import errors
-from pkg.client.retry import Closed, NotSent, RetryPolicy, Untrusted
+from pkg.client.errors import Conflict, NotFound
+from pkg.client.retry import CONFLICT_TRIES, Closed, NotSent, RetryPolicy, Untrusted, retry_on_conflict
 
 TABLE = [
+    # What happened; is it sent again where twice does no harm; and else?
     ("never sent", NotSent("x"), True, True),
     ("not trusted", Untrusted("x"), False, False),
     ("closed", Closed("x"), False, False),
     ("no whole answer", errors.Unreachable("x"), True, False),
-    ("throttled", errors.TooManyRequests("x"), True, True),
-    ("throttled for long", errors.TooManyRequests("x", retry_after=31.0), False, False),
-    ("unavailable", errors.ServiceUnavailable("x"), True, True),
-    ("a fault that asks to come back", errors.ServerError("x", retry_after=1.0), True, False),
+    ("throttled, with a time to come back", errors.TooManyRequests("x", retry_after=1.0), True, True),
+    ("throttled", errors.TooManyRequests("x"), True, False),
+    ("throttled for long", errors.TooManyRequests("x", retry_after=2.0), False, False),
+    ("unavailable, with a time to come back", errors.ServiceUnavailable("x", retry_after=0.0), True, True),
+    ("unavailable", errors.ServiceUnavailable("x"), True, False),
+    ("a fault that asks to come back", errors.ServerError("x", retry_after=1.0), True, True),
     ("a fault", errors.ServerError("x"), False, False),
     ("a refusal", errors.Forbidden("x"), False, False),
     ("a refusal with a wait", errors.Forbidden("x", retry_after=1.0), False, False),
@@ -86,3 +90,30 @@ async def test_many_that_fail_together_do_not_come_back_together() -> None:
     await asyncio.gather(*(one() for _ in range(50)))
     assert min(waits) >= 1.0, "never before the server's time"
     assert max(waits) - min(waits) > 0.02
+
+
+@pytest.mark.parametrize(("conflicts", "answer"), [(0, "written"), (3, "written"), (9, "conflict")])
+async def test_a_write_is_decided_anew_after_a_conflict(conflicts: int, answer: str) -> None:
+    turns: list[bool] = []
+
+    async def attempt(again: bool) -> str:
+        turns.append(again)
+        if len(turns) <= conflicts:
+            raise Conflict("the object has been modified", status=409)
+        return "written"
+
+    try:
+        seen = await retry_on_conflict(attempt)
+    except Conflict:
+        seen = "conflict"
+    assert seen == answer
+    assert turns == [False, *[True] * (min(conflicts + 1, CONFLICT_TRIES) - 1)]
+
+
+async def test_other_errors_are_not_tried_again() -> None:
+    async def attempt(again: bool) -> None:
+        assert not again
+        raise NotFound("gone", status=404)
+
+    with pytest.raises(NotFound):
+        await retry_on_conflict(attempt)

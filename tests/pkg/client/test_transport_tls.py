@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
+from aiohttp import web
 
 from pkg.client import errors
-from pkg.client.config import ClientConfig
+from pkg.client.config import ClientConfig, load_config
 from pkg.client.retry import Untrusted
-from pkg.client.tls import TLSSettings
+from pkg.client.tls import TLSContexts, TLSFiles, TLSSettings
+from tests.pkg.client.kubeconfigs import data, kubeconfig, write
 from tests.pkg.client.pki import Authority
 from tests.pkg.client.rig import PATH, Rig
 from tests.scripted_server import (
     GET,
     ScriptedServer,
     body,
+    status,
 )
 
 OK = body({"ok": True})
@@ -62,3 +66,72 @@ async def test_https_to_a_server_that_speaks_http_is_one_clear_line(rig: Rig) ->
     with pytest.raises(errors.Unreachable, match="can't be reached") as caught:
         await rig.another(config).request("GET", PATH)
     assert "\n" not in str(caught.value)
+
+
+def peer_name(request: web.Request) -> str:
+    assert request.transport is not None
+    subject = request.transport.get_extra_info("peercert")["subject"]
+    return next(value for ((key, value),) in subject if key == "commonName")
+
+
+async def test_client_certificates_are_reloaded(
+    rig: Rig, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    authority, seen = Authority(), []
+
+    async def note_client(request: web.Request) -> web.StreamResponse:
+        seen.append(peer_name(request))
+        return await (status(401, "Unauthorized") if seen[-1] == "jane" and renewed else OK)(request)
+
+    renewed = False
+    certificate, key = authority.issue("jane").write(tmp_path, "client")
+    async with ScriptedServer(authority.server_context(ask_client=True)) as server:
+        server.always(GET, PATH, note_client)
+        user = {"client-certificate": "client.crt", "client-key": "client.key"}
+        content = kubeconfig(
+            user, server=server.url, cluster={"certificate-authority-data": data(authority.pem)}
+        )
+        transport = rig.another(load_config(write(tmp_path, content), environ={}))
+        await transport.request("GET", PATH)
+        renewed = True
+        pair = authority.issue("joe")
+        certificate.write_text(pair.certificate)
+        with pytest.raises(errors.Unauthorized):
+            await transport.request("GET", PATH)
+        assert "keeping the certificates in use: the client certificate and key are not valid" in caplog.text
+        key.write_text(pair.key)
+        await transport.request("GET", PATH)
+    assert [*dict.fromkeys(seen)] == ["jane", "joe"]
+
+
+async def test_ca_files_are_reloaded(rig: Rig, tmp_path: Path) -> None:
+    before, after = Authority(), Authority()
+    (tmp_path / "ca.crt").write_text(before.pem)
+    async with ScriptedServer(after.server_context()) as server:
+        server.always(GET, PATH, OK)
+        content = kubeconfig(server=server.url, cluster={"certificate-authority": "ca.crt"})
+        transport = rig.another(load_config(write(tmp_path, content), environ={}))
+        with pytest.raises(Untrusted):
+            await transport.request("GET", PATH)
+        (tmp_path / "ca.crt").write_text(after.pem)
+        assert await transport.request("GET", PATH) == b'{"ok": true}'
+
+
+async def test_certificate_files_are_read_again_every_minute_and_kept_while_they_are_gone(
+    tmp_path: Path,
+) -> None:
+    file, now = tmp_path / "ca.crt", [0.0]
+    file.write_text(Authority().pem)
+    files = TLSFiles(ca=file)
+    contexts = TLSContexts(files.read(), files, clock=lambda: now[0])
+    first = contexts.get()
+    file.write_text(Authority().pem)
+    for moment, changed in ((59.0, False), (60.0, True)):
+        now[0] = moment
+        await contexts.reread()
+        assert (contexts.get() is not first) is changed
+    second = contexts.get()
+    file.unlink()
+    now[0] = 120.0
+    await contexts.reread()
+    assert contexts.get() is second

@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 import pytest
 
 from pkg.cmd.main import run
-from tests.scripted_server import LIST, WATCH, Reply, ScriptedServer, Seen, status
+from tests.scripted_server import LIST, WATCH, Reply, ScriptedServer, Seen, body, status
 
 T = TypeVar("T")
 ROOT = Path(__file__).parents[3]
@@ -34,6 +34,8 @@ class _Server(ScriptedServer):
     """An API server of before 1.32: no streamed lists; and a kind without a list is not installed."""
 
     def _reply(self, seen: Seen) -> Reply:
+        if seen.verb == LIST and seen.path in ("/apis", "/api/v1"):
+            return self._discovery(seen.path)
         if seen.verb == WATCH and (LIST, seen.path) not in self._always:
             return status(404, "NotFound")
         if seen.verb == WATCH and "sendInitialEvents" in seen.query:
@@ -41,6 +43,14 @@ class _Server(ScriptedServer):
                 422, "Invalid", "sendInitialEvents is forbidden for watch unless WatchList is enabled"
             )
         return super()._reply(seen)
+
+    def _discovery(self, path: str) -> Reply:
+        """What is listed is served; a group is never asked about when its kinds are listed."""
+        if path == "/apis":
+            return body({"kind": "APIGroupList", "groups": []})
+        served = [listed.removeprefix("/api/v1/") for verb, listed in self._always if verb == LIST]
+        resources = [{"name": name} for name in served if "/" not in name]
+        return body({"kind": "APIResourceList", "groupVersion": "v1", "resources": resources})
 
 
 class ThreadedServer:

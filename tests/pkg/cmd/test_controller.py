@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from pkg.api import registry
+from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINE_INSTANCES
 from tests.pkg.cmd.rig import Running, ThreadedServer, kubeconfig_for, running, threaded_server
 from tests.scripted_server import (
     GET,
@@ -31,8 +32,8 @@ from tests.scripted_server import (
 
 QUOTAS = registry.RESOURCE_QUOTAS.path()
 NAMESPACES = registry.NAMESPACES.path()
-INSTANCES = registry.VIRTUAL_MACHINE_INSTANCES.path()
-MIGRATIONS = registry.VIRTUAL_MACHINE_INSTANCE_MIGRATIONS.path()
+INSTANCES = VIRTUAL_MACHINE_INSTANCES.path()
+MIGRATIONS = VIRTUAL_MACHINE_INSTANCE_MIGRATIONS.path()
 QUOTA = registry.RESOURCE_QUOTAS.path("ns1", "default-abc")
 EVENTS = registry.EVENTS.path("ns1")
 DEFAULT = "resourcequota.management.cattle.io/default-resource-quota"
@@ -87,7 +88,7 @@ def seed(server: ThreadedServer, annotation: str = LIMITS) -> None:
     has(server, INSTANCES, vmi())
     has(server, MIGRATIONS, vmim())
     server.server.always(PATCH, QUOTA, body(quota(version="11")))
-    server.server.always(PATCH, registry.VIRTUAL_MACHINE_INSTANCES.path("ns1", "vm1"), body(vmi()))
+    server.server.always(PATCH, VIRTUAL_MACHINE_INSTANCES.path("ns1", "vm1"), body(vmi()))
     server.server.always(POST, EVENTS, raw(b"{}"))
 
 
@@ -111,8 +112,10 @@ def test_a_signal_while_the_server_does_not_answer_at_all(
     server.server.always(GET, "/version", silent())
     with running(kubeconfig, tmp_path) as program:
         program.wait(lambda: server.seen(GET, "/version"))
+        began = time.monotonic()
         program.signal(signal.SIGTERM)
         assert program.exit_code() == 0
+        assert time.monotonic() - began < 4, "there is nothing to drain yet"
 
 
 def test_a_signal_while_a_write_hangs(server: ThreadedServer, kubeconfig: str, tmp_path: Path) -> None:
@@ -143,7 +146,7 @@ def test_it_is_alive_before_and_ready_only_after_its_caches_have_synced(
     with running(kubeconfig, tmp_path) as program:
         program.wait(lambda: server.seen(LIST, QUOTAS))
         assert program.get("/healthz") == (200, "ok")
-        assert program.get("/readyz") == (500, "not synced: resourcequotas\n")
+        assert program.get("/readyz") == (503, "not synced: resourcequotas\n")
         server.stop()
         has(server, QUOTAS)
         server.start()
@@ -198,17 +201,19 @@ PATCHES = {
 
 
 @pytest.mark.parametrize("mode", PATCHES)
-def test_one_merge_patch_bound_to_the_version_it_saw(
+def test_one_json_patch_bound_to_what_it_saw(
     server: ThreadedServer, kubeconfig: str, tmp_path: Path, mode: str
 ) -> None:
     seed(server)
     with running(kubeconfig, tmp_path, "--mode", mode, "--estimate", "harvester") as program:
         program.wait(lambda: server.seen(PATCH, QUOTA))
         request = server.seen(PATCH, QUOTA)[0]
-        assert request.headers["Content-Type"] == "application/merge-patch+json"
-        assert request.json == {
-            "metadata": {"resourceVersion": "7", "annotations": PATCHES[mode]},
-            "spec": {"hard": {"limits.cpu": "5", "limits.memory": "9980344313"}},
+        assert request.headers["Content-Type"] == "application/json-patch+json"
+        assert {"op": "test", "path": "/spec/hard", "value": quota()["spec"]["hard"]} in request.json
+        assert {op["path"].replace("~1", "/"): op["value"] for op in request.json if op["op"] == "add"} == {
+            **{f"/metadata/annotations/{key}": value for key, value in PATCHES[mode].items()},
+            "/spec/hard/limits.cpu": "5",
+            "/spec/hard/limits.memory": "9980344313",
         }
 
 
@@ -223,6 +228,19 @@ def test_a_dry_run_writes_no_quota_and_nothing_else(
         assert not server.seen(PATCH)
         assert not server.seen(POST)
         assert 'headroom_resourcequota_patches_total{result="dry-run"} 1.0' in program.get("/metrics")[1]
+
+
+def test_a_dry_run_with_webhooks_writes_no_event_secret_configuration_or_lease(
+    server: ThreadedServer, kubeconfig: str, tmp_path: Path
+) -> None:
+    seed(server, annotation="{nope")
+    webhook = ["--webhook", "--bind-address", "127.0.0.1:0", "--webhook-url", "https://127.0.0.1:1"]
+    with running(kubeconfig, tmp_path, "--dry-run", *webhook) as program:
+        program.wait(lambda: "dry run: Warning InvalidResourceQuotaAnnotation" in program.text())
+        program.wait(lambda: "serving certificate loaded" in program.text())
+        time.sleep(0.3)
+        assert not server.seen(POST)
+        assert not [seen for verb in (PATCH, "PUT", "DELETE") for seen in server.seen(verb)]
 
 
 def test_an_annotation_that_is_not_json_is_a_warning_event_and_one_line(
@@ -279,13 +297,13 @@ def test_an_account_that_may_not_list_is_not_ready_and_says_why(
     )
     with running(kubeconfig, tmp_path) as program:
         program.wait(lambda: "cannot list resource" in program.text())
-        assert program.get("/readyz")[0] == 500
+        assert program.get("/readyz")[0] == 503
         assert "Traceback" not in program.text()
 
 
 def test_log_lines_may_be_json(server: ThreadedServer, kubeconfig: str, tmp_path: Path) -> None:
     seed(server)
-    with running(kubeconfig, tmp_path, "--log-format", "json", "-v") as program:
+    with running(kubeconfig, tmp_path, "--log-format", "json", "-v", "--estimate", "harvester") as program:
         program.wait(lambda: server.seen(PATCH, QUOTA))
         program.signal(signal.SIGTERM)
         assert program.exit_code() == 0

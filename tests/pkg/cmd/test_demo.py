@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from pkg.cmd.main import run
-from pkg.demo import play as module
-from pkg.demo.play import Wishes
+from pkg.demo import run as module
+from pkg.demo.run import Settings
 from pkg.testcluster.errors import StartError
 
 PROGRAM = [sys.executable, "-c", "from pkg.cmd.main import main; main()"]
@@ -28,29 +28,29 @@ INTERRUPTIBLE = [
 
 
 @pytest.fixture
-def played(monkeypatch: pytest.MonkeyPatch) -> list[Wishes]:
-    """Stands where the play is, and remembers how it was wanted."""
-    asked: list[Wishes] = []
+def played(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
+    """Stands where the demo is, and remembers how it was wanted."""
+    asked: list[Settings] = []
 
-    def play(wishes: Wishes) -> int:
-        asked.append(wishes)
+    def run_demo(settings: Settings) -> int:
+        asked.append(settings)
         return 0
 
-    monkeypatch.setattr(module, "play", play)
+    monkeypatch.setattr(module, "run_demo", run_demo)
     return asked
 
 
 @pytest.mark.parametrize(
-    ("words", "environment", "wishes"),
+    ("words", "environment", "settings"),
     [
-        pytest.param([], {}, Wishes(), id="as it is"),
-        pytest.param(["--speed", "2.5"], {}, Wishes(speed=2.5), id="faster"),
-        pytest.param([], {"HEADROOM_SPEED": "3"}, Wishes(speed=3.0), id="faster by the environment"),
-        pytest.param(["--record", "{tmp}/x.svg"], {}, Wishes(record=Path("{tmp}/x.svg")), id="recorded"),
+        pytest.param([], {}, Settings(), id="as it is"),
+        pytest.param(["--speed", "2.5"], {}, Settings(speed=2.5), id="faster"),
+        pytest.param([], {"HEADROOM_SPEED": "3"}, Settings(speed=3.0), id="faster by the environment"),
+        pytest.param(["--record", "{tmp}/x.svg"], {}, Settings(record=Path("{tmp}/x.svg")), id="recorded"),
         pytest.param(
             [],
             {"HEADROOM_RECORD": "{tmp}/x.svg"},
-            Wishes(record=Path("{tmp}/x.svg")),
+            Settings(record=Path("{tmp}/x.svg")),
             id="recorded by the environment",
         ),
     ],
@@ -58,8 +58,8 @@ def played(monkeypatch: pytest.MonkeyPatch) -> list[Wishes]:
 def test_how_it_is_played(
     words: list[str],
     environment: dict[str, str],
-    wishes: Wishes,
-    played: list[Wishes],
+    settings: Settings,
+    played: list[Settings],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -69,8 +69,8 @@ def test_how_it_is_played(
     for name, value in environment.items():
         monkeypatch.setenv(name, filled(value))
     assert run(["demo", *map(filled, words)]) == 0
-    record = Path(filled(str(wishes.record))) if wishes.record else None
-    assert played == [Wishes(speed=wishes.speed, record=record)]
+    record = Path(filled(str(settings.record))) if settings.record else None
+    assert played == [Settings(speed=settings.speed, record=record)]
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_how_it_is_played(
     ],
 )
 def test_a_wrong_call_is_one_line_and_exit_2_and_starts_nothing(
-    words: list[str], played: list[Wishes], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    words: list[str], played: list[Settings], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["demo", *(word.replace("{tmp}", str(tmp_path)) for word in words)]) == 2
     captured = capsys.readouterr()
@@ -100,10 +100,10 @@ def test_a_wrong_call_is_one_line_and_exit_2_and_starts_nothing(
 def test_a_cluster_that_does_not_come_up_is_one_line_and_exit_1(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def play(_: Wishes) -> int:
+    def run_demo(_: Settings) -> int:
         raise StartError("etcd ended while starting: bang")
 
-    monkeypatch.setattr(module, "play", play)
+    monkeypatch.setattr(module, "run_demo", run_demo)
     assert run(["demo"]) == 1
     assert capsys.readouterr().err == "headroom: etcd ended while starting: bang\n"
 

@@ -78,6 +78,14 @@ def test_help_exits_0(call: Call, arguments: list[str]) -> None:
     assert "Usage: headroom" in result.out
 
 
+def test_the_shell_completes_commands(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What `headroom --install-completion` installs asks like this."""
+    asked = {"_HEADROOM_COMPLETE": "complete_bash", "COMP_WORDS": "headroom re", "COMP_CWORD": "1"}
+    for name, value in asked.items():
+        monkeypatch.setenv(name, value)
+    assert call().out.split() == ["release"]
+
+
 COMMANDS = ["controller", "release"]
 
 NO_KUBECONFIG = {

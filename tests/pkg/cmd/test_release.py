@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 
 from pkg.api import registry
+from pkg.client.fake.patches import json_patched
 from tests.pkg.cmd.rig import Call, ThreadedServer, calls, kubeconfig_for, threaded_server
 from tests.scripted_server import GET, LIST, PATCH, body, listing, status
 
 QUOTAS = registry.RESOURCE_QUOTAS.path()
+LOCKS = registry.VALIDATING_WEBHOOK_CONFIGURATIONS.path()
 MARKS = {"harvesterhci.io/skipResourceQuotaAutoScaling": "true", "headroom.harvesterhci.io/owner": "headroom"}
 LIMITS = '{"limit":{"limitsCpu":"3","limitsMemory":"5000Mi"}}'
 
@@ -55,25 +57,16 @@ def test_what_is_ours_is_given_back_with_one_patch_each(
 ) -> None:
     raised = {"limits.cpu": "5", "limits.memory": "9980344313"}
     entry = {"harvesterhci.io/migrating-gone": '{"limits.cpu":"2","limits.memory":"4737464313"}'}
-    given(server, quota("a", MARKS), quota("b", {}), quota("c", MARKS | entry, raised))
+    quotas = {"a": quota("a", MARKS), "b": quota("b", {}), "c": quota("c", MARKS | entry, raised)}
+    given(server, *quotas.values())
     result = call("release", "--kubeconfig", kubeconfig_for(server.server.url, tmp_path))
     assert result.code == 0, result.err
     assert result.out.splitlines() == ["released a/q", "released c/q", "2 resource quotas released"]
-    removed = dict.fromkeys(MARKS)
+    patches = {request.path.split("/")[4]: request.json for request in server.seen(PATCH)}
+    assert len(server.seen(PATCH)) == len(patches)
     order = {"harvesterhci.io/migratingScalingResyncNeeded": "true"}
-    patches = {request.path: request.json for request in server.seen(PATCH)}
-    assert patches == {
-        "/api/v1/namespaces/a/resourcequotas/q": {
-            "metadata": {"resourceVersion": "7", "annotations": {**removed, **order}}
-        },
-        "/api/v1/namespaces/c/resourcequotas/q": {
-            "metadata": {
-                "resourceVersion": "7",
-                "annotations": {**removed, **order, "harvesterhci.io/migrating-gone": None},
-            },
-            "spec": {"hard": {"limits.cpu": "3", "limits.memory": "5000Mi"}},
-        },
-    }
+    after = {name: json_patched(quotas[name], operations) for name, operations in patches.items()}
+    assert after == {"a": quota("a", order), "c": quota("c", order)}
 
 
 def test_nothing_that_is_ours_is_nothing_to_do(server: ThreadedServer, call: Call, tmp_path: Path) -> None:
@@ -100,3 +93,21 @@ def test_an_account_that_may_not_is_one_line_and_exit_1(
     server.server.always(*route, status(403, "Forbidden", 'User "u" cannot do that'))
     result = call("release", "--kubeconfig", kubeconfig_for(server.server.url, tmp_path))
     assert (result.code, result.said_in_one_line()) == (1, 'User "u" cannot do that')
+
+
+@pytest.mark.parametrize(
+    ("only", "said", "asked"),
+    [
+        ("webhooks", [], set()),
+        ("locks", [], {LOCKS}),
+        ("quotas", ["released a/q", "1 resource quotas released"], {QUOTAS}),
+    ],
+)
+def test_one_part_alone(
+    server: ThreadedServer, call: Call, tmp_path: Path, only: str, said: list[str], asked: set[str]
+) -> None:
+    given(server, quota("a", MARKS))
+    result = call("release", "--only", only, "--kubeconfig", kubeconfig_for(server.server.url, tmp_path))
+    assert result.code == 0, result.err
+    assert result.out.splitlines() == said
+    assert {seen.path for seen in server.seen(LIST)} & {LOCKS, QUOTAS} == asked

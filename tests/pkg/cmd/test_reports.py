@@ -11,8 +11,15 @@ import msgspec
 import pytest
 
 from pkg.api import registry
+from pkg.api.harvesterhci import SETTINGS
+from pkg.api.kubevirt import (
+    KUBEVIRTS,
+    VIRTUAL_MACHINE_INSTANCE_MIGRATIONS,
+    VIRTUAL_MACHINE_INSTANCES,
+    VIRTUAL_MACHINES,
+)
 from pkg.api.meta import Object
-from pkg.cmd.reports import listed, shown
+from pkg.report.amounts import listed, shown
 from pkg.util.quantity import Quantity
 from tests.pkg.cmd.rig import Call, ThreadedServer, calls, kubeconfig_for, threaded_server
 from tests.pkg.util.resourcequota.pods import charged, launcher
@@ -31,6 +38,12 @@ NAMESPACE = {
         },
     }
 }
+
+
+@pytest.fixture(autouse=True)
+def in_a_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A test before this one may have left a width."""
+    monkeypatch.delenv("COLUMNS", raising=False)
 
 
 def raw(obj: Object) -> dict[str, Any]:
@@ -69,19 +82,21 @@ def cluster(server: ThreadedServer) -> None:
     script = server.server
     for namespace in ("", NS):
         script.always(LIST, registry.RESOURCE_QUOTAS.path(namespace), listing([raw(rq)], "10"))
-        script.always(LIST, registry.VIRTUAL_MACHINE_INSTANCES.path(namespace), listing([raw(HERE)], "10"))
+        script.always(LIST, VIRTUAL_MACHINE_INSTANCES.path(namespace), listing([raw(HERE)], "10"))
         script.always(LIST, registry.PODS.path(namespace), listing([raw(SOURCE)], "10"))
         script.always(LIST, registry.LIMIT_RANGES.path(namespace), listing([], "10"))
     script.always(LIST, registry.NAMESPACES.path(), listing([NAMESPACE], "10"))
-    script.always(LIST, registry.VIRTUAL_MACHINE_INSTANCE_MIGRATIONS.path(), listing([raw(REFUSED)], "10"))
-    script.always(LIST, registry.KUBEVIRTS.path(), listing([kubevirt], "10"))
+    script.always(LIST, VIRTUAL_MACHINE_INSTANCE_MIGRATIONS.path(), listing([raw(REFUSED)], "10"))
+    script.always(LIST, KUBEVIRTS.path(), listing([kubevirt], "10"))
     script.always(GET, registry.NAMESPACES.path(name=NS), body(NAMESPACE))
     script.always(GET, registry.NODES.path(name="node-1"), body({"metadata": {"name": "node-1"}}))
     halted = {"metadata": {"name": "halted", "namespace": NS}}
-    script.always(GET, registry.VIRTUAL_MACHINES.path(NS, "halted"), body(halted))
+    script.always(GET, VIRTUAL_MACHINES.path(NS, "halted"), body(halted))
 
 
-READING = {"LIST", "GET"}
+ASSUMED = (
+    "mode takeover and estimate exact are assumed: no ConfigMap headroom of a running controller was found\n"
+)
 
 
 @pytest.mark.usefixtures("cluster")
@@ -126,7 +141,7 @@ def test_status_as_json_is_one_document(call: Call) -> None:
 def test_explain_as_a_table(call: Call) -> None:
     out = call("explain", f"{NS}/vm1").out
     assert out.startswith("ns1/vm1 waits for quota: migration-of-vm1 does not fit: default-abc lacks")
-    assert "headroom: raises limits.cpu from 3 to 5015m, limits.memory from 5000Mi to 10040344313" in out
+    assert "headroom: raises limits.cpu from 3 to 5015m, limits.memory from 4.9Gi to 9.4Gi" in out
 
 
 @pytest.mark.usefixtures("cluster")
@@ -145,13 +160,15 @@ def test_explain_a_vm_that_does_not_run(call: Call) -> None:
 
 @pytest.mark.usefixtures("cluster")
 def test_plan_of_a_node_as_a_table(server: ThreadedServer, call: Call) -> None:
-    server.server.always(LIST, registry.VIRTUAL_MACHINE_INSTANCE_MIGRATIONS.path(), listing([], "10"))
+    server.server.always(LIST, VIRTUAL_MACHINE_INSTANCE_MIGRATIONS.path(), listing([], "10"))
     out = call("plan", "--evacuate", "node-1", "--overhead-ratio", "4.5").out
     assert "VMs of node node-1" in out
     assert "fits at ratio 4.5" in out
     (row,) = [line for line in out.splitlines() if line.startswith("ns1/vm1")]
     assert row.split()[:5] == ["ns1/vm1", "node-1", "no", "no", "yes"]
-    assert "limits.memory 5.3Gi" in row
+    assert "limits.cpu 2015m" in row
+    assert "5.3Gi" in out
+    assert max(map(len, out.splitlines())) <= 120
     assert "all of them at once" in out
 
 
@@ -162,8 +179,8 @@ def test_plan_says_which_vm_migrates_already(call: Call) -> None:
 
 def test_no_quota_and_no_vm(server: ThreadedServer, call: Call) -> None:
     server.server.always(GET, registry.NAMESPACES.path(name=NS), body(NAMESPACE))
-    assert call("status", "-n", NS).out == "no quota takes part in ns1\n"
-    assert call("plan", "-n", NS).out == "no VM runs there\n"
+    assert call("status", "-n", NS).out == f"no managed quota in ns1\n{ASSUMED}"
+    assert call("plan", "-n", NS).out == f"no VM runs there\n{ASSUMED}"
 
 
 WRONG: Mapping[str, tuple[list[str], int, str]] = {
@@ -206,11 +223,11 @@ def test_what_is_wrong_is_one_line(case: tuple[list[str], int, str], call: Call)
 def test_who_looks_after_one_namespace_needs_no_right_to_the_whole_cluster(
     server: ThreadedServer, call: Call
 ) -> None:
-    migrations = registry.VIRTUAL_MACHINE_INSTANCE_MIGRATIONS
+    migrations = VIRTUAL_MACHINE_INSTANCE_MIGRATIONS
     server.server.always(LIST, migrations.path(), status(403, "Forbidden"))
     server.server.always(LIST, migrations.path(NS), listing([raw(REFUSED)], "10"))
-    server.server.always(LIST, registry.KUBEVIRTS.path(), status(403, "Forbidden"))
-    server.server.always(LIST, registry.SETTINGS.path(), status(403, "Forbidden"))
+    server.server.always(LIST, KUBEVIRTS.path(), status(403, "Forbidden"))
+    server.server.always(LIST, SETTINGS.path(), status(403, "Forbidden"))
     assert "waits for quota" in call("explain", f"{NS}/vm1").out
 
 
@@ -245,3 +262,72 @@ def test_quantities_for_people(given: tuple[str, str], text: str) -> None:
 def test_nothing_is_a_hyphen() -> None:
     assert shown(None, "pods") == "-"
     assert listed({}) == "-"
+
+
+def published(server: ThreadedServer, mode: str, estimate: str, namespace: str = "headroom-system") -> None:
+    data = {"mode": mode, "estimate": estimate, "version": "1"}
+    path = registry.CONFIG_MAPS.path(namespace, "headroom")
+    server.server.always(
+        GET, path, body({"metadata": {"name": "headroom", "namespace": namespace}, "data": data})
+    )
+
+
+BASES: Mapping[str, tuple[tuple[str, str] | None, list[str], dict[str, Any]]] = {
+    "nothing is known": (None, [], {"mode": "takeover", "estimate": "exact", "source": None}),
+    "the controller's ConfigMap": (
+        ("assist", "harvester"),
+        [],
+        {"mode": "assist", "estimate": "harvester", "source": "ConfigMap headroom-system/headroom"},
+    ),
+    "a flag beats it": (
+        ("assist", "harvester"),
+        ["--mode", "takeover"],
+        {"mode": "takeover", "estimate": "exact", "source": "flags"},
+    ),
+    "an estimate for the running mode": (
+        ("assist", "harvester"),
+        ["--estimate", "exact"],
+        {"mode": "assist", "estimate": "exact", "source": "flags"},
+    ),
+    "what is no installation is not believed": (
+        ("both", "neither"),
+        [],
+        {"mode": "takeover", "estimate": "exact", "source": None},
+    ),
+}
+
+
+@pytest.mark.usefixtures("cluster")
+@sentences(BASES)
+@pytest.mark.parametrize(
+    "command", [["status"], ["explain", f"{NS}/vm1"], ["plan", "-n", NS]], ids=lambda c: c[0]
+)
+def test_what_a_report_goes_by(
+    case: tuple[tuple[str, str] | None, list[str], dict[str, Any]],
+    command: list[str],
+    server: ThreadedServer,
+    call: Call,
+) -> None:
+    said, flags, basis = case
+    if said:
+        published(server, *said)
+    assert json.loads(call(*command, *flags, "-o", "json").out)["basis"] == basis
+    assert ("are assumed" in call(*command, *flags).out) is (basis["source"] is None)
+
+
+@pytest.mark.usefixtures("cluster")
+def test_in_assist_mode_no_raise_is_promised_that_harvesters_rules_do_not_make(
+    server: ThreadedServer, call: Call
+) -> None:
+    """A full base: the second pod's console log is beyond Harvester's formula."""
+    published(server, "assist", "harvester")
+    full = {"limits.cpu": "2015m", "limits.memory": "5000Mi"}
+    limits = '{"limit":{"limitsCpu":"2015m","limitsMemory":"5000Mi"}}'
+    annotated = {"metadata": {"name": NS, "annotations": {"field.cattle.io/resourceQuota": limits}}}
+    rq = raw(charged(quota(full), [SOURCE]))
+    server.server.always(GET, registry.NAMESPACES.path(name=NS), body(annotated))
+    server.server.always(LIST, registry.RESOURCE_QUOTAS.path(NS), listing([rq], "10"))
+    out = call("explain", f"{NS}/vm1").out
+    assert "kept by harvester and headroom" in out
+    assert "headroom: raises limits.cpu from 2015m to 4015m, limits.memory from 4.9Gi to 9.3Gi" in out
+    assert "mode assist leaves limits.cpu 15m missing, --mode takeover adds it" in out

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from pkg.cmd.main import run
 from pkg.cmd.testcluster import app
 from pkg.testcluster import cluster
 from pkg.testcluster.errors import StartError
@@ -85,16 +86,14 @@ def test_a_wrong_call_exits_2(words: list[str], calls: Calls) -> None:
     "error", [StartError("etcd ended while starting: bang"), PermissionError(13, "bang")]
 )
 def test_a_failure_is_one_line_on_standard_error_and_exits_1(
-    error: Exception, monkeypatch: pytest.MonkeyPatch
+    error: Exception, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     def fail(*_: object, **__: object) -> None:
         raise error
 
     monkeypatch.setattr(cluster, "up", fail)
-    result = CliRunner().invoke(app, ["up", "--dir", "/d"])
-    assert result.exit_code == 1
-    assert result.stdout == ""
-    assert result.stderr == f"headroom: {error}\n"
+    assert run(["testcluster", "up", "--dir", "/d"]) == 1
+    assert capfd.readouterr() == ("", f"headroom: {error}\n")
 
 
 def test_down_where_nothing_runs_is_no_failure(tmp_path: Path) -> None:

@@ -6,9 +6,12 @@ from typing import Any
 
 import pytest
 
+from pkg.client.config import ClientConfig
 from pkg.client.errors import ConfigError
-from pkg.cmd.admission import Checks, Flags, _base, _endpoint, _hosts
-from pkg.webhook.options import KUBEVIRT_USERS, RANCHER_USERS, FailurePolicy, QuotaGuard
+from pkg.cmd.admission import Admission, _base, _endpoint, _hosts
+from pkg.cmd.health import Checks
+from pkg.cmd.options import PolicyOptions, WebhookOptions
+from pkg.webhook.options import RANCHER_USERS, WEBHOOKS, FailurePolicy, QuotaGuard
 from tests.pkg.cmd.rig import Call, calls
 
 
@@ -25,6 +28,10 @@ WRONG = {
     "a certificate without its key": (["--tls-cert-file", "tls.crt"], "go together"),
     "a key without its certificate": (["--tls-key-file", "tls.key"], "go together"),
     "a pattern that is none": (["--rancher-user", "it's"], "no pattern of user names"),
+    "a pattern of KubeVirt's accounts": (
+        ["--kubevirt-user", "system:serviceaccount:*:kubevirt-controller"],
+        "--kubevirt-user",
+    ),
     "a guard that is none": (["--quota-guard", "maybe"], "quota-guard"),
     "a failure policy that is none": (["--failure-policy", "Perhaps"], "failure-policy"),
     "a switch that is none": (["--reserve", "yes"], "reserve"),
@@ -46,13 +53,19 @@ def test_a_wrong_call_is_one_line_and_exit_2(
     assert len(result.err.strip().splitlines()) == 1, result.err
 
 
+def test_one_failure_policy_a_webhook() -> None:
+    flags = WebhookOptions(failure_policy=["pods=Fail", "Ignore", "namespaces=Fail", "namespaces=Ignore"])
+    options = Admission(PolicyOptions(), flags).options("me")
+    policies = {name: options.failure_policy_of(name).value for name in WEBHOOKS}
+    assert policies == dict.fromkeys(WEBHOOKS, "Ignore") | {"pods": "Fail"}
+
+
 def test_defaults() -> None:
-    options = Flags("127.0.0.1:9443").options("me")
+    options = Admission(PolicyOptions(), WebhookOptions()).options("me")
     assert options.quota_guard is QuotaGuard.CORRECT
     assert options.failure_policy is FailurePolicy.IGNORE
     assert options.reserve
     assert options.rancher_users == RANCHER_USERS
-    assert options.kubevirt_users == KUBEVIRT_USERS
 
 
 @pytest.mark.parametrize(
@@ -75,14 +88,14 @@ def test_other_urls_are_not(url: str) -> None:
 
 
 def test_the_certificate_is_for_whom_the_api_server_calls() -> None:
-    by_url = _endpoint(Flags("x", webhook_url="https://10.0.0.1:9443"), "ns")
+    by_url = _endpoint(WebhookOptions(webhook_url="https://10.0.0.1:9443"), "ns")
     assert _hosts(by_url) == ["10.0.0.1"]
-    by_service = _endpoint(Flags("x"), "harvester-system")
+    by_service = _endpoint(WebhookOptions(), "harvester-system")
     assert _hosts(by_service) == [
         "headroom-webhook.harvester-system.svc",
         "headroom-webhook.harvester-system.svc.cluster.local",
     ]
-    other = _endpoint(Flags("x", service_name="mine"), "ns")
+    other = _endpoint(WebhookOptions(service_name="mine"), "ns")
     assert _hosts(other)[0] == "mine.ns.svc"
 
 
@@ -95,13 +108,25 @@ class Half:
     def healthy(self) -> list[str]:
         return self._problems
 
-    unsynced = unready = healthy
+    unready = healthy
 
 
 def test_health_and_readiness_are_those_of_both() -> None:
+    both = Checks()
+    assert (both.healthy(), both.unready()) == ([], ["the API server has not answered yet"])
     management: Any = Half("a watch is stale")
     admission: Any = Half("webhook certificate")
-    both = Checks(management, admission)
+    both.management = management
+    assert both.unready() == ["a watch is stale"]
+    both.admission = admission
     assert both.healthy() == ["a watch is stale", "webhook certificate"]
-    assert both.unsynced() == ["a watch is stale", "webhook certificate"]
-    assert Checks(management, None).unsynced() == ["a watch is stale"]
+    assert both.unready() == ["a watch is stale", "not ready: webhook certificate"]
+
+
+@pytest.mark.parametrize(
+    ("given", "in_cluster", "wanted"),
+    [(None, True, ":9443"), (None, False, "127.0.0.1:9443"), ("127.0.0.1:1", True, "127.0.0.1:1")],
+)
+def test_in_a_pod_it_listens_for_a_service(given: str | None, in_cluster: bool, wanted: str) -> None:
+    admission = Admission(PolicyOptions(), WebhookOptions(bind_address=given))
+    assert admission.bind_address(ClientConfig(host="https://h", in_cluster=in_cluster)) == wanted

@@ -6,7 +6,7 @@ A write is checked as the API server checks it: a resourceVersion or uid in a pa
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar, cast
 
@@ -15,7 +15,8 @@ import msgspec
 from pkg.api.meta import Object
 from pkg.api.registry import Resource
 from pkg.cache.store import Indexer
-from pkg.client.errors import ApiError, Conflict, NotFound
+from pkg.client.decode import ObjectList
+from pkg.client.errors import ApiError, Conflict, Invalid, NotFound
 from pkg.client.resource_client import ResourceClient
 from pkg.generic.cache_reader import CacheReader
 from pkg.generic.events import EventRecorder
@@ -79,21 +80,20 @@ class Kind(Generic[T]):
 
     # What a ResourceClient does.
 
-    async def get(self, name: str, namespace: str = "") -> T:
+    async def get(self, *, name: str, namespace: str = "") -> T:
         return self.typed(self.objects[self._admit("get", name, namespace, None)])
 
     async def list(
         self, namespace: str = "", *, label_selector: str = "", field_selector: str = ""
-    ) -> tuple[list[T], str]:
+    ) -> ObjectList[T]:
         self._admit("list", "", namespace, label_selector)
         label, _, value = label_selector.partition("=")
         found = [self.typed(raw) for raw in self.objects.values()]
         in_namespace = [obj for obj in found if namespace in ("", obj.namespace)]
-        return [obj for obj in in_namespace if not label or obj.labels.get(label) == value], str(
-            self._version
-        )
+        matching = [obj for obj in in_namespace if not label or obj.labels.get(label) == value]
+        return ObjectList(matching, str(self._version))
 
-    async def create(self, body: Mapping[str, Any], namespace: str = "") -> T:
+    async def create(self, body: Mapping[str, Any], *, namespace: str = "") -> T:
         raw = copy.deepcopy(dict(body))
         metadata = raw["metadata"]
         metadata.setdefault("name", f"{metadata.get('generateName', '')}{len(self.calls)}")
@@ -101,7 +101,7 @@ class Kind(Generic[T]):
         self._admit("create", "", namespace, body)
         return self._store(raw)
 
-    async def merge_patch(self, name: str, patch: Mapping[str, Any], namespace: str = "") -> T:
+    async def merge_patch(self, patch: Mapping[str, Any], *, name: str, namespace: str = "") -> T:
         key = self._admit("merge_patch", name, namespace, patch)
         there = self.objects[key]
         for precondition in ("resourceVersion", "uid"):
@@ -110,7 +110,22 @@ class Kind(Generic[T]):
                 raise Conflict("the object has been modified", status=409, reason="Conflict")
         return self._store(merged(there, patch))
 
-    async def delete(self, name: str, namespace: str = "", *, uid: str | None = None) -> None:
+    async def json_patch(self, ops: Sequence[Mapping[str, Any]], *, name: str, namespace: str = "") -> T:
+        raw = copy.deepcopy(self.objects[self._admit("json_patch", name, namespace, ops)])
+        for op in ops:
+            *way, last = [part.replace("~1", "/").replace("~0", "~") for part in op["path"].split("/")[1:]]
+            parent = raw
+            for part in way:
+                parent = parent[part]
+            if op["op"] == "test" and parent.get(last) != op["value"]:
+                raise Invalid("the server rejected our request", status=422, reason="Invalid")
+            if op["op"] == "add":
+                parent[last] = op["value"]
+            elif op["op"] == "remove":
+                del parent[last]
+        return self._store(raw)
+
+    async def delete(self, *, name: str, namespace: str = "", uid: str | None = None) -> None:
         key = self._admit("delete", name, namespace, uid)
         if uid is not None and self.objects[key]["metadata"]["uid"] != uid:
             raise Conflict("the UID in the precondition does not match", status=409, reason="Conflict")
@@ -119,7 +134,7 @@ class Kind(Generic[T]):
     def _admit(self, verb: str, name: str, namespace: str, body: Any) -> str:
         key = f"{namespace}/{name}" if namespace else name
         self.calls.append((verb, key, copy.deepcopy(body)))
-        if verb in ("merge_patch", "create", "delete") and self.before:
+        if verb in ("merge_patch", "json_patch", "create", "delete") and self.before:
             self.before.pop(0)()
         if self.errors.get(verb):
             raise self.errors[verb].pop(0)

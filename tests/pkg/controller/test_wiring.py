@@ -10,10 +10,12 @@ from typing import Any, cast
 import pytest
 
 from pkg.api import registry
+from pkg.api.harvesterhci import SETTINGS
+from pkg.api.kubevirt import KUBEVIRTS, VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINE_INSTANCES
 from pkg.client.client import Client
+from pkg.config.management import KUBEVIRT_PODS, Management
 from pkg.controller.indexes import index
 from pkg.controller.options import Options
-from pkg.generic.factory import Management
 from pkg.util.resourcequota.model import EstimateKind, Mode, Policy
 from tests.pkg.generic.fakes import FakeClient
 from tests.pkg.util.resourcequota.world import sentences
@@ -46,9 +48,9 @@ class Cluster:
         for name in ("ns1", "ns2"):
             self.put(registry.NAMESPACES, name)
             self.put(registry.RESOURCE_QUOTAS, "q", name)
-        self.put(registry.VIRTUAL_MACHINE_INSTANCES, "vm1", "ns1")
-        self.put(registry.VIRTUAL_MACHINE_INSTANCES, "still", "ns2")
-        self.put(registry.VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, "m1", "ns1", spec={"vmiName": "vm1"})
+        self.put(VIRTUAL_MACHINE_INSTANCES, "vm1", "ns1")
+        self.put(VIRTUAL_MACHINE_INSTANCES, "still", "ns2")
+        self.put(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, "m1", "ns1", spec={"vmiName": "vm1"})
 
     def put(self, resource: Any, name: str, namespace: str = "", **fields: Any) -> None:
         self.client.resource(resource).put(name, namespace, **fields)
@@ -77,35 +79,38 @@ LOOKED: dict[str, tuple[Happens, list[str]]] = {
     "the namespace's annotation changes": (lambda c: c.put(registry.NAMESPACES, "ns2"), ["ns2/q"]),
     "another namespace changes": (lambda c: c.put(registry.NAMESPACES, "ns3"), []),
     "a migration comes": (
-        lambda c: c.put(registry.VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, "m2", "ns2", spec={"vmiName": "x"}),
+        lambda c: c.put(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, "m2", "ns2", spec={"vmiName": "x"}),
         ["ns2/q"],
     ),
     "a migration moves on": (
-        lambda c: c.put(registry.VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, "m1", "ns1", spec={"vmiName": "vm1"}),
+        lambda c: c.put(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, "m1", "ns1", spec={"vmiName": "vm1"}),
         ["ns1/q"],
     ),
     "a migration goes": (
-        lambda c: c.remove(registry.VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, "ns1/m1"),
+        lambda c: c.remove(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, "ns1/m1"),
         ["ns1/q"],
     ),
     "a VMI that migrates changes": (
-        lambda c: c.put(registry.VIRTUAL_MACHINE_INSTANCES, "vm1", "ns1"),
+        lambda c: c.put(VIRTUAL_MACHINE_INSTANCES, "vm1", "ns1"),
         ["ns1/q"],
     ),
     "a VMI that stays where it is changes": (
-        lambda c: c.put(registry.VIRTUAL_MACHINE_INSTANCES, "still", "ns2"),
+        lambda c: c.put(VIRTUAL_MACHINE_INSTANCES, "still", "ns2"),
         [],
     ),
-    "the overhead ratio changes": (lambda c: c.put(registry.SETTINGS, RATIO, value="4.5"), ["ns1/q"]),
-    "another setting changes": (lambda c: c.put(registry.SETTINGS, "overcommit-config", value="x"), []),
+    "the overhead ratio changes": (lambda c: c.put(SETTINGS, RATIO, value="4.5"), ["ns1/q"]),
+    "another setting changes": (lambda c: c.put(SETTINGS, "overcommit-config", value="x"), []),
 }
 
 EXACT_TOO: dict[str, tuple[Happens, list[str]]] = {
     "KubeVirt is configured anew": (
-        lambda c: c.put(registry.KUBEVIRTS, "kubevirt", "harvester-system"),
+        lambda c: c.put(KUBEVIRTS, "kubevirt", "harvester-system"),
         ["ns1/q"],
     ),
-    "a pod comes": (lambda c: c.put(registry.PODS, "virt-launcher-x", "ns2"), ["ns2/q"]),
+    "a pod comes": (
+        lambda c: c.put(registry.PODS, "x", "ns2", metadata={"labels": {KUBEVIRT_PODS: "virt-launcher"}}),
+        ["ns2/q"],
+    ),
     "a LimitRange changes": (lambda c: c.put(registry.LIMIT_RANGES, "lr", "ns2"), ["ns2/q"]),
 }
 

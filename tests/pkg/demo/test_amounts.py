@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from pkg.demo.amounts import Amounts, Quota
+from pkg.demo.history import Amounts, Quota
 from pkg.util.quantity import QuantityError
 
 

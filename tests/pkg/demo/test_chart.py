@@ -5,9 +5,7 @@ from collections.abc import Sequence
 import pytest
 
 from pkg.demo import palette
-from pkg.demo.canvas import Canvas
-from pkg.demo.chart import chart
-from pkg.demo.timeline import Column
+from pkg.demo.chart import Canvas, Column, chart
 from pkg.util.quantity import Quantity
 
 
@@ -19,15 +17,15 @@ def column(hard: float, used: float = 0, *, low: float | None = None, high: floa
     return Column(q(hard if low is None else low), q(hard if high is None else high), q(hard), q(used))
 
 
-def drawn(found: Sequence[Column | None], *, base: float = 0, smooth: bool = True) -> list[str]:
+def drawn(found: Sequence[Column | None], *, base: float = 0) -> list[str]:
     """Ten units, a row each; row 0 is the top."""
-    canvas = chart(found, base=q(base), top=10_000, height=10, smooth=smooth)
+    canvas = chart(found, base=q(base), top=10_000, height=10)
     return [line.plain for line in canvas.lines()]
 
 
-def painted(found: Sequence[Column | None], *, smooth: bool) -> list[int]:
+def painted(found: Sequence[Column | None]) -> list[int]:
     """How many rows of each column are filled from below."""
-    canvas = chart(found, base=q(0), top=10_000, height=10, smooth=smooth)
+    canvas = chart(found, base=q(0), top=10_000, height=10)
     return [
         sum(canvas.is_painted(index, row, 1, palette.USED) for row in range(10))
         for index in range(len(found))
@@ -72,25 +70,16 @@ def test_the_base_is_dashed_where_the_limit_is_elsewhere() -> None:
 
 
 @pytest.mark.parametrize(
-    ("used", "hard", "smooth", "rows"),
+    ("used", "hard", "rows"),
     [
-        pytest.param(4, 8, True, 4, id="whole rows"),
-        pytest.param(0, 8, True, 0, id="nothing"),
-        pytest.param(8, 8, True, 8, id="full: up to the line, not through it"),
-        pytest.param(8, 3, True, 8, id="more than allowed: past the line"),
-        pytest.param(4, 8, False, 4, id="whole rows, in a picture"),
+        pytest.param(4, 8, 4, id="whole rows"),
+        pytest.param(0, 8, 0, id="nothing"),
+        pytest.param(8, 8, 8, id="full: up to the line, not through it"),
+        pytest.param(8, 3, 8, id="more than allowed: past the line"),
     ],
 )
-def test_the_area(used: float, hard: float, smooth: bool, rows: int) -> None:
-    assert painted([column(hard, used)], smooth=smooth) == [rows]
-
-
-def test_a_part_of_a_row_is_an_eighth_block_or_rounded() -> None:
-    part = Column(q(9), q(9), q(9), Quantity.parse("4500m"))
-    smooth = chart([part], base=q(0), top=10_000, height=10)
-    assert [line.plain for line in smooth.lines()][5] == "▄"
-    plain = chart([part], base=q(0), top=10_000, height=10, smooth=False)
-    assert [line.plain for line in plain.lines()][5] == " "
+def test_the_area(used: float, hard: float, rows: int) -> None:
+    assert painted([column(hard, used)]) == [rows]
 
 
 def test_a_limit_that_is_not_the_base_is_written_above_its_line() -> None:

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from pkg.demo.amounts import Amounts
 from pkg.demo.checks import Check, Report
+from pkg.demo.history import Amounts
 
 GOOD = Check("a", "it is so", 1, 1)
 BAD = Check("b", "it is so", 1, 2)
@@ -43,7 +43,7 @@ def test_a_check_is_a_named_line(check: Check, line: str) -> None:
     [
         pytest.param([GOOD, GOOD], "demo: 2 passed, 0 failed", 0, id="all passed"),
         pytest.param([GOOD, BAD], "demo: 1 passed, 1 failed", 1, id="one failed"),
-        pytest.param([], "demo: 0 passed, 0 failed", 1, id="a play that checked nothing is no success"),
+        pytest.param([], "demo: 0 passed, 0 failed", 1, id="a demo that checked nothing is no success"),
     ],
 )
 def test_the_last_line_and_the_exit_code(checks: list[Check], last_line: str, code: int) -> None:

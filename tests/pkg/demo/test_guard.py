@@ -9,8 +9,8 @@ import pytest
 
 from pkg.api import registry
 from pkg.client.errors import NotFound
-from pkg.demo import guard
-from pkg.demo.amounts import Amounts
+from pkg.demo.driver import is_refused
+from pkg.demo.history import Amounts
 from tests.scripted_server import PATCH, Reply, ScriptedServer, body, status
 
 QUOTA = registry.RESOURCE_QUOTAS.path("quota-test", "default-abc")
@@ -29,9 +29,7 @@ async def asked(folder: Path, answer: Reply | None) -> tuple[bool, ScriptedServe
         clusters = [{"name": "a", "cluster": {"server": server.url}}]
         kubeconfig = folder / "config"
         kubeconfig.write_text(json.dumps({**CONFIG, "clusters": clusters}), "utf-8")
-        return await guard.is_refused(
-            kubeconfig, "quota-test", "default-abc", Amounts.of("3", "5000Mi")
-        ), server
+        return await is_refused(kubeconfig, "quota-test", "default-abc", Amounts.of("3", "5000Mi")), server
 
 
 @pytest.mark.parametrize(
@@ -39,7 +37,7 @@ async def asked(folder: Path, answer: Reply | None) -> tuple[bool, ScriptedServe
     [
         pytest.param(status(403, "Forbidden", DENIED), True, id="a webhook says no"),
         pytest.param(
-            status(403, "Forbidden", "somebody may not patch resourcequotas"), False, id="RBAC says no"
+            status(403, "Forbidden", "person may not patch resourcequotas"), False, id="RBAC says no"
         ),
         pytest.param(body({"metadata": {"name": "default-abc"}}), False, id="nobody says no"),
     ],
@@ -52,7 +50,7 @@ async def test_it_is_asked_as_a_person_and_nothing_is_written(tmp_path: Path) ->
     _, server = await asked(tmp_path, body({}))
     (seen,) = server.requests
     assert seen.query == {"dryRun": "All"}
-    assert seen.headers["Impersonate-User"] == "somebody"
+    assert seen.headers["Impersonate-User"] == "person"
     assert seen.json == {"spec": {"hard": {"limits.cpu": "3", "limits.memory": "5000Mi"}}}
 
 

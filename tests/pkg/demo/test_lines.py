@@ -4,12 +4,12 @@ import io
 
 import pytest
 
-from pkg.demo.audience import Audience, is_terminal
 from pkg.demo.checks import Check, Report
-from pkg.demo.chronicle import Chronicle
-from pkg.demo.lines import Lines
+from pkg.demo.history import History
+from pkg.demo.lines import Lines, is_terminal
+from pkg.demo.picture import show
 
-from .story import BASE, ENTRY, ONE, REFUSAL, Story, told
+from .builder import BASE, ENTRY, ONE, REFUSAL, HistoryBuilder, sample
 
 
 class Terminal(io.StringIO):
@@ -26,32 +26,26 @@ class Closed(io.StringIO):
         raise BrokenPipeError
 
 
-def retold(stream: io.StringIO) -> tuple[Story, Audience, Report]:
-    """The story, told to an audience as it happens."""
-    source = told()
-    report = Report()
-    story = Story()
-    audience = Audience(stream, story.chronicle, report)
-    listener = story.chronicle.listener
-    replay(source.chronicle, story.chronicle)
-    story.chronicle.listener = listener
-    return story, audience, report
+def retold(stream: io.StringIO) -> Report:
+    """The sample, printed as it happens."""
+    source, report, builder = sample(), Report(), HistoryBuilder()
+    Lines(stream).follow(builder.history, report)
+    replay(source.history, builder.history)
+    return report
 
 
-def replay(source: Chronicle, target: Chronicle) -> None:
+def replay(source: History, target: History) -> None:
     target.migrations, target.pods = source.migrations, source.pods
     changes = [
         change for track in [*source.migrations.values(), *source.pods.values()] for change in track.phases
     ]
-    for happening in sorted([*source.quotas, *source.marks, *source.told, *changes], key=lambda h: h.at):
+    for happening in sorted([*source.quotas, *source.marks, *source.events, *changes], key=lambda h: h.at):
         target.listener(happening)
 
 
 def test_a_pipe_gets_the_story_in_plain_lines() -> None:
     stream = io.StringIO()
-    _, audience, report = retold(stream)
-    report.add(Check("a", "phase", "Pending", "Pending"))
-    audience.sum_up()
+    retold(stream).add(Check("a", "phase", "Pending", "Pending"))
     text = stream.getvalue()
     for line in (
         "== (a) refused: a quota without room ==",
@@ -66,17 +60,16 @@ def test_a_pipe_gets_the_story_in_plain_lines() -> None:
         "ok      (a) phase: expected and seen Pending",
     ):
         assert line in text.splitlines()
-    assert text.splitlines()[-1] == "demo: 1 passed, 0 failed"
     assert "\x1b" not in text
     assert "\r" not in text
 
 
 def test_an_entry_alone_is_no_line() -> None:
     stream = io.StringIO()
-    story = Story()
-    Audience(stream, story.chronicle, Report())
-    story.quota(1, BASE, ONE)
-    story.quota(2, BASE, ONE, ENTRY)
+    builder = HistoryBuilder()
+    Lines(stream).follow(builder.history, Report())
+    builder.quota(1, BASE, ONE)
+    builder.quota(2, BASE, ONE, ENTRY)
     assert len(stream.getvalue().splitlines()) == 1
 
 
@@ -85,11 +78,11 @@ def test_an_entry_alone_is_no_line() -> None:
     [
         pytest.param(Terminal(), {}, True, id="a terminal"),
         pytest.param(Terminal(), {"CI": "true"}, False, id="a terminal in CI"),
-        pytest.param(Terminal(), {"TERM": "dumb"}, False, id="a terminal that cannot move its cursor"),
+        pytest.param(Terminal(), {"TERM": "dumb"}, False, id="a terminal without colours"),
         pytest.param(io.StringIO(), {}, False, id="a pipe"),
     ],
 )
-def test_where_cursor_tricks_are_welcome(
+def test_where_the_picture_is_shown(
     stream: io.StringIO, environment: dict[str, str], expected: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("CI", raising=False)
@@ -99,27 +92,19 @@ def test_where_cursor_tricks_are_welcome(
     assert is_terminal(stream) is expected
 
 
-async def test_a_terminal_gets_the_moving_picture_and_then_what_failed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.delenv("CI", raising=False)
+def test_a_terminal_gets_the_picture(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm-256color")
-    stream, story, report = Terminal(), told(), Report()
-    audience = Audience(stream, story.chronicle, report)
-    async with audience.watching():
-        report.add(Check("a", "phase", "Pending", "Pending"))
-        report.add(Check("b", "raised", 1, 2))
-    audience.sum_up()
-    text = stream.getvalue()
-    assert "\x1b[" in text
-    assert "limits.memory" in text
-    last = text.splitlines()[-2:]
-    assert last == ["FAILED  (b) raised: expected 1; seen 2", "demo: 1 passed, 1 failed"]
+    stream, report = Terminal(), Report()
+    report.add(Check("b", "raised", 1, 2))
+    show(stream, sample().history, report, 20.0)
+    assert "\x1b[" in stream.getvalue()
+    assert "limits.memory" in stream.getvalue()
+    assert "FAILED  (b) raised: expected 1; seen 2" in stream.getvalue()
 
 
 def test_a_closed_pipe_is_noticed_and_costs_no_exception() -> None:
     lines = Lines(Closed())
     assert not lines.broken
     lines.say("hello")
-    lines.say("anybody?")
+    lines.say("hello again")
     assert lines.broken

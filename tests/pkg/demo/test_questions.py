@@ -5,9 +5,9 @@ from collections.abc import Callable
 import pytest
 
 from pkg.demo import questions
-from pkg.demo.amounts import Amounts, Quota
+from pkg.demo.history import Amounts, Quota
 
-from .story import BASE, ENTRY, HELD, ONE, RAISED, REFUSAL, TWO, Story, told
+from .builder import BASE, ENTRY, HELD, ONE, RAISED, REFUSAL, TWO, HistoryBuilder, sample
 
 
 @pytest.mark.parametrize(
@@ -20,21 +20,21 @@ from .story import BASE, ENTRY, HELD, ONE, RAISED, REFUSAL, TWO, Story, told
     ],
 )
 def test_hard_since(at: float, wanted: tuple[str, str], answer: tuple[str, str]) -> None:
-    assert questions.hard_since(told().chronicle, at, Amounts.of(*wanted)) == Amounts.of(*answer)
+    assert questions.hard_since(sample().history, at, Amounts.of(*wanted)) == Amounts.of(*answer)
 
 
 def test_used_since() -> None:
-    chronicle = told().chronicle
-    assert questions.used_since(chronicle, 5, Amounts.of(*TWO)) == Amounts.of(*TWO)
-    assert questions.used_since(chronicle, 18, Amounts.of(*TWO)) == Amounts.of(*ONE)
+    history = sample().history
+    assert questions.used_since(history, 5, Amounts.of(*TWO)) == Amounts.of(*TWO)
+    assert questions.used_since(history, 18, Amounts.of(*TWO)) == Amounts.of(*ONE)
 
 
 def test_hard_and_used_are_looked_at_in_one_version() -> None:
-    chronicle = told().chronicle
+    history = sample().history
     both = Quota(Amounts.of(*RAISED), Amounts.of(*TWO))
     never = Quota(Amounts.of(*HELD), Amounts.of("0", "0"))
-    assert questions.quota_since(chronicle, 0, both) == both
-    assert questions.quota_since(chronicle, 0, never) == Quota(Amounts.of(*BASE), Amounts.of(*ONE))
+    assert questions.quota_since(history, 0, both) == both
+    assert questions.quota_since(history, 0, never) == Quota(Amounts.of(*BASE), Amounts.of(*ONE))
 
 
 @pytest.mark.parametrize(
@@ -46,14 +46,14 @@ def test_hard_and_used_are_looked_at_in_one_version() -> None:
     ],
 )
 def test_the_most_that_was_allowed(at: float, most: tuple[str, str]) -> None:
-    assert questions.highest_since(told().chronicle, at) == Amounts.of(*most)
+    assert questions.highest_since(sample().history, at) == Amounts.of(*most)
 
 
 def test_the_most_is_found_for_each_resource_by_itself() -> None:
-    story = Story()
-    story.quota(1, ("5", "1"), ONE)
-    story.quota(2, ("3", "9"), ONE)
-    assert questions.highest_since(story.chronicle, 0) == Amounts.of("5", "9")
+    builder = HistoryBuilder()
+    builder.quota(1, ("5", "1"), ONE)
+    builder.quota(2, ("3", "9"), ONE)
+    assert questions.highest_since(builder.history, 0) == Amounts.of("5", "9")
 
 
 @pytest.mark.parametrize(
@@ -68,18 +68,18 @@ def test_the_most_is_found_for_each_resource_by_itself() -> None:
     ],
 )
 def test_the_least_that_was_allowed_under_an_entry(at: float, least: tuple[str, str]) -> None:
-    assert questions.lowest_under_entries(told().chronicle, at) == Amounts.of(*least)
+    assert questions.lowest_under_entries(sample().history, at) == Amounts.of(*least)
 
 
 def test_the_least_is_found_for_each_resource_by_itself() -> None:
-    story = Story()
-    story.quota(1, ("5", "1"), ONE, ENTRY)
-    story.quota(2, ("3", "9"), ONE, ENTRY)
-    assert questions.lowest_under_entries(story.chronicle, 0) == Amounts.of("3", "1")
+    builder = HistoryBuilder()
+    builder.quota(1, ("5", "1"), ONE, ENTRY)
+    builder.quota(2, ("3", "9"), ONE, ENTRY)
+    assert questions.lowest_under_entries(builder.history, 0) == Amounts.of("3", "1")
 
 
 def test_where_no_entry_stood_there_is_no_least() -> None:
-    assert questions.lowest_under_entries(told().chronicle, 19) is None
+    assert questions.lowest_under_entries(sample().history, 19) is None
 
 
 @pytest.mark.parametrize(
@@ -95,80 +95,80 @@ def test_where_no_entry_stood_there_is_no_least() -> None:
     ],
 )
 def test_before_anything_was_seen_there_is_no_answer(ask: Callable[..., object]) -> None:
-    assert ask(Story().chronicle) is None
+    assert ask(HistoryBuilder().history) is None
 
 
 def test_the_state_of_a_migration() -> None:
-    story = Story()
-    assert questions.state_of(story.chronicle, "m1") == "not there"
-    story.migration(1, "")
-    assert questions.state_of(story.chronicle, "m1") == "new, never refused"
-    story.migration(2, "Pending", refused=True)
-    assert questions.state_of(story.chronicle, "m1") == "Pending, refused"
+    builder = HistoryBuilder()
+    assert questions.state_of(builder.history, "m1") == "not there"
+    builder.migration(1, "")
+    assert questions.state_of(builder.history, "m1") == "new, never refused"
+    builder.migration(2, "Pending", refused=True)
+    assert questions.state_of(builder.history, "m1") == "Pending, refused"
 
 
 def test_the_phases_of_a_migration() -> None:
-    assert questions.phases_of(told().chronicle, "m1") == "Pending Scheduling Running Succeeded"
-    assert questions.phases_of(told().chronicle, "m9") == ""
+    assert questions.phases_of(sample().history, "m1") == "Pending Scheduling Running Succeeded"
+    assert questions.phases_of(sample().history, "m9") == ""
 
 
 def test_quotas_own_words_are_taken_out_of_the_event() -> None:
-    chronicle = told().chronicle
-    assert questions.refusal_of(chronicle, "m1") == REFUSAL
-    assert questions.refusal_of(chronicle, "m2") == ""
+    history = sample().history
+    assert questions.refusal_of(history, "m1") == REFUSAL
+    assert questions.refusal_of(history, "m2") == ""
 
 
 def test_source_and_target() -> None:
-    chronicle = told().chronicle
-    source, target = questions.source_of(chronicle, "m1"), questions.target_of(chronicle, "m1")
+    history = sample().history
+    source, target = questions.source_of(history, "m1"), questions.target_of(history, "m1")
     assert source is not None
     assert target is not None
     assert (source.name, target.name) == ("source", "target")
 
 
 def test_the_source_is_the_pod_that_the_vm_lived_in_last() -> None:
-    story = told()
-    story.migration(21, "Pending", name="m2")
-    story.pod(22, "next", "Pending", of="m2")
-    story.pod(22, "of another VM", "Running", vm="vm2")
-    source = questions.source_of(story.chronicle, "m2")
+    builder = sample()
+    builder.migration(21, "Pending", name="m2")
+    builder.pod(22, "next", "Pending", of="m2")
+    builder.pod(22, "of another VM", "Running", vm="vm2")
+    source = questions.source_of(builder.history, "m2")
     assert source is not None
     assert source.name == "target"
 
 
 def test_the_quota_after_a_migration_is_not_looked_at_before_its_old_pod_is_gone() -> None:
-    story = Story()
-    story.quota(1, BASE, ONE)
-    story.pod(1, "source", "Running")
-    story.migration(2, "Pending")
-    story.pod(3, "target", "Running", of="m1")
-    assert questions.quota_after(story.chronicle, "m1") is None
-    story.pod(4, "source", "Succeeded")
-    assert questions.quota_after(story.chronicle, "m1") == Quota(Amounts.of(*BASE), Amounts.of(*ONE))
+    builder = HistoryBuilder()
+    builder.quota(1, BASE, ONE)
+    builder.pod(1, "source", "Running")
+    builder.migration(2, "Pending")
+    builder.pod(3, "target", "Running", of="m1")
+    assert questions.quota_after(builder.history, "m1") is None
+    builder.pod(4, "source", "Succeeded")
+    assert questions.quota_after(builder.history, "m1") == Quota(Amounts.of(*BASE), Amounts.of(*ONE))
 
 
 def test_room_that_was_held() -> None:
-    assert questions.held_until_the_end(told().chronicle, "m1") == "held"
+    assert questions.held_until_the_end(sample().history, "m1") == "held"
 
 
 def test_room_that_was_taken_back_while_the_old_pod_counted() -> None:
-    story = Story()
-    story.pod(1, "source", "Running")
-    story.migration(2, "Pending")
-    story.pod(3, "target", "Running", of="m1")
-    assert questions.held_until_the_end(story.chronicle, "m1") == "not over"
-    story.migration(4, "Succeeded")
-    story.quota(5, BASE, TWO)
-    story.pod(6, "source", "Succeeded")
-    answer = questions.held_until_the_end(story.chronicle, "m1")
+    builder = HistoryBuilder()
+    builder.pod(1, "source", "Running")
+    builder.migration(2, "Pending")
+    builder.pod(3, "target", "Running", of="m1")
+    assert questions.held_until_the_end(builder.history, "m1") == "not over"
+    builder.migration(4, "Succeeded")
+    builder.quota(5, BASE, TWO)
+    builder.pod(6, "source", "Succeeded")
+    answer = questions.held_until_the_end(builder.history, "m1")
     assert answer == f"lowered to {Amounts.of(*BASE)} while pods took {Amounts.of(*TWO)}"
 
 
 def test_a_limit_that_follows_the_pod_is_not_taken_back_too_early() -> None:
     """status.used says later than the pod that it has ended."""
-    story = told()
-    story.quota(19, BASE, TWO)
-    assert questions.held_until_the_end(story.chronicle, "m1") == "held"
+    builder = sample()
+    builder.quota(19, BASE, TWO)
+    assert questions.held_until_the_end(builder.history, "m1") == "held"
 
 
 @pytest.mark.parametrize(
@@ -183,14 +183,14 @@ def test_a_limit_that_follows_the_pod_is_not_taken_back_too_early() -> None:
 def test_whether_another_migration_was_admitted(
     source_ends_at: float | None, target_comes_at: float | None, answer: str
 ) -> None:
-    story = Story()
-    story.pod(1, "source", "Running")
-    story.migration(2, "Succeeded")
-    story.pod(3, "target", "Running", of="m1")
-    story.migration(4, "Pending", name="m2", vm="vm2")
+    builder = HistoryBuilder()
+    builder.pod(1, "source", "Running")
+    builder.migration(2, "Succeeded")
+    builder.pod(3, "target", "Running", of="m1")
+    builder.migration(4, "Pending", name="m2", vm="vm2")
     for at in (5, 9):
         if at == source_ends_at:
-            story.pod(at, "source", "Succeeded")
+            builder.pod(at, "source", "Succeeded")
         if at == target_comes_at:
-            story.pod(at, "other", "Pending", vm="vm2", of="m2")
-    assert questions.admission_of(story.chronicle, "m2", "m1") == answer
+            builder.pod(at, "other", "Pending", vm="vm2", of="m2")
+    assert questions.admission_of(builder.history, "m2", "m1") == answer

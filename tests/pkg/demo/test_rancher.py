@@ -10,15 +10,16 @@ from typing import Any, cast
 
 import pytest
 
+from pkg.client.decode import ObjectList
+from pkg.demo import driver as drivers
 from pkg.demo import seed
-from pkg.demo import stage as stages
 from pkg.demo.checks import Report
-from pkg.demo.rancher import Agent
-from pkg.demo.stage import Stage
+from pkg.demo.driver import Driver
+from pkg.demo.programs import Agent
 from pkg.testcluster import processes
 from pkg.testcluster.cluster import Cluster
 
-from .story import BASE, ONE, Story
+from .builder import BASE, ONE, HistoryBuilder
 
 WROTE = (
     f"namespace {seed.NAMESPACE}: quota default-abc set to {{'limits.cpu': '3'}} (was {{'limits.cpu': '5'}})"
@@ -60,18 +61,18 @@ def wait_for(log: Path, word: str) -> None:
         time.sleep(0.01)
 
 
-async def restarted(directory: Path, *, answers: int, times: int) -> tuple[int, Story]:
+async def restarted(directory: Path, *, answers: int, times: int) -> tuple[int, HistoryBuilder]:
     """How often the program wrote when it was restarted so often."""
     argv = [sys.executable, "-c", PROGRAM, WROTE, str(answers)]
     process = processes.spawn("rancher", argv, directory)
     try:
         await asyncio.to_thread(wait_for, process.log, "blocked")
-        story = Story()
+        builder = HistoryBuilder()
         cluster = cast("Cluster", type("Cluster", (), {"directory": directory}))
         nothing: Any = None
         watching: Any = Watching()
-        stage = Stage(cluster, nothing, story.chronicle, watching, Report(), speed=1.0)
-        return await stage.restart_agent(times), story
+        driver = Driver(cluster, nothing, builder.history, watching, Report(), speed=1.0)
+        return await driver.restart_agent(times), builder
     finally:
         processes.stop(directory)
 
@@ -91,15 +92,15 @@ def test_without_a_log_it_has_written_nothing(tmp_path: Path) -> None:
 
 
 async def test_every_restart_is_waited_for_and_counted(tmp_path: Path) -> None:
-    written, story = await restarted(tmp_path, answers=5, times=5)
+    written, builder = await restarted(tmp_path, answers=5, times=5)
     assert written == 5
-    assert [(mark.kind, mark.text) for mark in story.chronicle.marks] == [("rancher", "agent restarts ×5")]
+    assert [(mark.kind, mark.text) for mark in builder.history.marks] == [("rancher", "agent restarts ×5")]
 
 
 async def test_an_agent_that_writes_nothing_any_more_is_noticed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stages, "PATIENCE", 2.0)
+    monkeypatch.setattr(drivers, "PATIENCE", 2.0)
     written, _ = await restarted(tmp_path, answers=2, times=5)
     assert written == 2
 
@@ -107,17 +108,17 @@ async def test_an_agent_that_writes_nothing_any_more_is_noticed(
 class Quotas:
     """An API server on which the quota has a version."""
 
-    def __init__(self, story: Story, ahead: int) -> None:
-        self._story = story
+    def __init__(self, builder: HistoryBuilder, ahead: int) -> None:
+        self._story = builder
         self._ahead = ahead
 
     def resource(self, _: object) -> Quotas:
         return self
 
-    async def list(self, namespace: str) -> tuple[list[Any], str]:
-        version = str(self._story.chronicle.quota_seen + self._ahead)
+    async def list(self, namespace: str) -> ObjectList[Any]:
+        version = str(self._story.history.quota_seen + self._ahead)
         metadata = type("Meta", (), {"resource_version": version})
-        return [type("Quota", (), {"metadata": metadata})], version
+        return ObjectList([type("Quota", (), {"metadata": metadata})], version)
 
 
 @pytest.mark.parametrize(
@@ -130,11 +131,11 @@ class Quotas:
 async def test_whether_all_versions_were_seen(
     ahead: int, caught_up: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stages, "PATIENCE", 0.05)
-    story = Story()
-    story.quota(1, BASE, ONE)
-    client: Any = Quotas(story, ahead)
+    monkeypatch.setattr(drivers, "PATIENCE", 0.05)
+    builder = HistoryBuilder()
+    builder.quota(1, BASE, ONE)
+    client: Any = Quotas(builder, ahead)
     nothing: Any = None
     watching: Any = Watching()
-    stage = Stage(nothing, client, story.chronicle, watching, Report(), speed=1.0)
-    assert await stage.catch_up() is caught_up
+    driver = Driver(nothing, client, builder.history, watching, Report(), speed=1.0)
+    assert await driver.catch_up() is caught_up

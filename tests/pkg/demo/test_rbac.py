@@ -1,4 +1,4 @@
-"""deploy/rbac.yaml is enough: the play with headroom as its service account, and nothing forbidden in its log."""
+"""deploy/rbac.yaml is enough: the demo with headroom as its service account, and nothing forbidden in its log."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from pkg.client.config import load_config
 from pkg.client.errors import AlreadyExists
 from pkg.demo import seed
 from pkg.demo.checks import Report
-from pkg.demo.chronicle import Chronicle
-from pkg.demo.play import perform
+from pkg.demo.driver import Driver
+from pkg.demo.history import History
+from pkg.demo.run import run_steps
 from pkg.demo.scenario import SCENARIO
-from pkg.demo.stage import Stage
 from pkg.demo.watching import Watching
 from pkg.testcluster import processes
 from pkg.testcluster.cluster import EmbeddedCluster
@@ -64,18 +64,33 @@ def with_token(kubeconfig: Path, token: str, own: Path) -> Path:
     """The same cluster, another user."""
     content = json.loads(kubeconfig.read_text("utf-8"))
     content["users"][0]["user"] = {"token": token}
+    content["contexts"][0]["context"]["namespace"] = "headroom-system"
     own.write_text(json.dumps(content), "utf-8")
     return own
 
 
-def test_every_binding_is_for_the_service_account_that_is_made() -> None:
+def test_every_binding_is_for_a_service_account_that_is_made() -> None:
     found = manifests()
-    (made,) = [body["metadata"] for body in found if body["kind"] == "ServiceAccount"]
+    made = {body["metadata"]["name"] for body in found if body["kind"] == "ServiceAccount"}
+    assert made == {"headroom", "headroom-webhook"}
     subjects = [subject for body in found for subject in body.get("subjects", ())]
-    assert len(subjects) == 2
-    assert {(subject["name"], subject["namespace"]) for subject in subjects} == {
-        (made["name"], made["namespace"])
-    }
+    everybody = [subject for subject in subjects if subject["kind"] == "Group"]
+    assert [subject["name"] for subject in everybody] == ["system:authenticated"]
+    accounts = [subject for subject in subjects if subject not in everybody]
+    assert {subject["name"] for subject in accounts} == made
+    assert {subject["namespace"] for subject in accounts} == {"headroom-system"}
+
+
+def test_everybody_may_read_one_config_map_and_nothing_else() -> None:
+    """Mode, estimate and version, for the reports."""
+    (role,) = [
+        body
+        for body in manifests()
+        if body["kind"] == "Role" and body["metadata"]["name"] == "headroom-installation"
+    ]
+    assert role["rules"] == [
+        {"apiGroups": [""], "resources": ["configmaps"], "resourceNames": ["headroom"], "verbs": ["get"]}
+    ]
 
 
 def test_nothing_is_allowed_wholesale() -> None:
@@ -88,16 +103,16 @@ def test_nothing_is_allowed_wholesale() -> None:
 @pytest.mark.cluster
 async def test_the_play_with_no_more_rights_than_these(tmp_path: Path) -> None:
     began = time.monotonic()
-    chronicle, report = Chronicle(lambda: time.monotonic() - began), Report()
+    history, report = History(lambda: time.monotonic() - began), Report()
     with EmbeddedCluster() as cluster:
         async with (
             Client(load_config(str(cluster.kubeconfig))) as client,
-            Watching(client, seed.NAMESPACE, chronicle) as watching,
+            Watching(client, seed.NAMESPACE, history) as watching,
         ):
             own = await account(client, cluster.kubeconfig, tmp_path)
-            stage = Stage(cluster, client, chronicle, watching, report, speed=8.0, kubeconfig=own)
-            await perform(stage, [act for act in SCENARIO if act.letter in "ab"])
-            await stage.stop_headroom()
+            driver = Driver(cluster, client, history, watching, report, speed=8.0, kubeconfig=own)
+            await run_steps(driver, [step for step in SCENARIO if step.letter in "ab"])
+            await driver.stop_headroom()
         log = processes.log_path(cluster.directory, "headroom").read_text("utf-8")
     assert [str(check) for check in report.checks if not check.ok] == []
     assert len(report.checks) > 10

@@ -7,10 +7,10 @@ import pytest
 
 from pkg.api.kubevirt import DomainSpec, VirtualMachineInstanceSpec
 from pkg.demo import seed
-from pkg.demo.amounts import Amounts
+from pkg.demo.history import Amounts
 from pkg.testcluster.kubevirt.objects import VirtualMachineInstanceMigration
-from pkg.testcluster.kubevirt.options import Options, wishes
-from pkg.util.memory_overhead import harvester_delta
+from pkg.testcluster.kubevirt.options import Options, migration_options
+from pkg.util.kubevirt.overhead import harvester_delta
 
 
 def spec(domain: object) -> VirtualMachineInstanceSpec:
@@ -46,5 +46,5 @@ def test_the_numbers_fit_together(total: Amounts, parts: tuple[Amounts, ...]) ->
 def test_the_stand_in_reads_the_pace_of_a_migration() -> None:
     body = seed.migration("m1", "vm1", phases={"Running": 2.5, "Scheduling": 0.04}, source_linger=8.0)
     migration = msgspec.convert(body, VirtualMachineInstanceMigration)
-    asked = wishes(Options(), migration)
+    asked = migration_options(Options(), migration)
     assert (asked.hold("Running"), asked.hold("Scheduling"), asked.source_linger) == (2.5, 0.04, 8.0)

@@ -1,190 +1,94 @@
-"""An API server as small as the tests of controllers need it: objects as JSON, watches, patches, scripted errors."""
+"""The fake cluster kind by kind: the tests of controllers have one object that is a kind's client and its server."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import copy
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
-import msgspec
-
-from pkg.api.meta import ListMeta, Object
+from pkg.api.meta import Object
 from pkg.api.registry import Resource
-from pkg.client.decode import ListPage, WatchEvent
-from pkg.client.errors import ApiError, Conflict, Invalid, NotFound
+from pkg.client.client import Client
+from pkg.client.errors import ApiError
+from pkg.client.fake import FakeCluster, Request
+from pkg.client.fake.objects import Raw
+from pkg.client.fake.server import FakeTransport
+from pkg.client.resource_client import ResourceClient
 
 T = TypeVar("T", bound=Object)
 
-Raw = dict[str, Any]
 
-
-class FakeResource(Generic[T]):
+class FakeResource(ResourceClient[T]):
     """One kind. `errors` holds what the next calls of a verb raise, `calls` what was asked."""
 
-    def __init__(self, resource: Resource[T], version: Callable[[], str]) -> None:
-        self.resource = resource
-        self.objects: dict[str, Raw] = {}
-        self.calls: list[tuple[str, str, Any]] = []
+    def __init__(self, resource: Resource[T], cluster: FakeCluster | None = None) -> None:
+        self.cluster = cluster or FakeCluster(resource)
+        super().__init__(FakeTransport(self.cluster), resource)
         self.errors: dict[str, list[ApiError]] = {}
-        self.installed = True
         self.answering = asyncio.Event()
         self.answering.set()
-        self._version = version
-        self._watchers: list[asyncio.Queue[WatchEvent[T]]] = []
+        self.cluster.install(resource)
+        self.cluster.reactors.append(self._admit)
 
-    # What a test does to the server.
+    @property
+    def objects(self) -> dict[str, Raw]:
+        return self.cluster.raw(self.resource)
+
+    @property
+    def calls(self) -> list[tuple[str, str, Any]]:
+        requests = [request for request in self.cluster.requests if request.plural == self.resource.plural]
+        return [(_verb(request), request.key, request.body) for request in requests]
 
     def put(self, name: str, namespace: str = "", **fields: Any) -> T:
-        """Somebody creates or replaces an object."""
-        key = f"{namespace}/{name}" if namespace else name
-        known = key in self.objects
-        metadata = {"uid": f"uid-{name}", **fields.pop("metadata", {})}
-        metadata |= {"name": name, "namespace": namespace, "resourceVersion": self._version()}
-        self.objects[key] = {**fields, "metadata": metadata}
-        return self._tell("MODIFIED" if known else "ADDED", self.objects[key])
+        """An object is created or replaced."""
+        metadata = {"uid": f"uid-{name}", **fields.pop("metadata", {})} | {"name": name}
+        return self.cluster.put(self.resource, fields | {"metadata": metadata | _place(namespace)})
 
     def remove(self, key: str) -> None:
-        """Somebody deletes an object, and it is gone at once."""
-        self._tell("DELETED", self.objects.pop(key))
+        """An object is gone at once."""
+        self.cluster.remove(self.resource, key)
 
     def mark_deleted(self, key: str) -> None:
-        """Somebody deletes an object that finalizers hold."""
-        raw = copy.deepcopy(self.objects[key])
-        raw["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
-        self._store(key, raw)
+        """An object that finalizers hold is deleted."""
+        raw = self.objects[key]
+        metadata = raw["metadata"] | {"deletionTimestamp": "2026-01-01T00:00:00Z"}
+        self.cluster.put(self.resource, raw | {"metadata": metadata})
 
-    # What a ResourceClient does.
-
-    async def list_page(self, namespace: str = "", **_: Any) -> ListPage[T]:
-        await self._admit("list", "", None)
-        return ListPage(
-            [self._typed(raw) for raw in self.objects.values()], ListMeta(resource_version=self._version())
-        )
-
-    @contextlib.asynccontextmanager
-    async def watch(
-        self, namespace: str = "", *, send_initial_events: bool = False, **_: Any
-    ) -> AsyncIterator[AsyncIterator[WatchEvent[T]]]:
-        await self._admit("watch", "", None)
-        events: asyncio.Queue[WatchEvent[T]] = asyncio.Queue()
-        if send_initial_events:
-            for raw in self.objects.values():
-                events.put_nowait(WatchEvent("ADDED", self._typed(raw), raw["metadata"]["resourceVersion"]))
-            events.put_nowait(WatchEvent("BOOKMARK", None, self._version(), True))
-        self._watchers.append(events)
-        try:
-            yield self._stream(events)
-        finally:
-            self._watchers.remove(events)
-
-    async def create(self, body: Mapping[str, Any], namespace: str = "") -> T:
-        await self._admit("create", body["metadata"]["name"], body)
-        fields = copy.deepcopy({key: value for key, value in body.items() if key != "metadata"})
-        return self.put(body["metadata"]["name"], namespace, metadata=dict(body["metadata"]), **fields)
-
-    async def merge_patch(self, name: str, patch: Mapping[str, Any], namespace: str = "") -> T:
-        await self._admit("merge_patch", name, patch)
-        key = self._existing(name, namespace)
-        return self._store(key, _merged(self.objects[key], patch))
-
-    async def json_patch(self, name: str, ops: Sequence[Mapping[str, Any]], namespace: str = "") -> T:
-        await self._admit("json_patch", name, ops)
-        key = self._existing(name, namespace)
-        raw = copy.deepcopy(self.objects[key])
-        for operation in ops:
-            _apply(raw, operation)
-        if raw["metadata"]["resourceVersion"] != self.objects[key]["metadata"]["resourceVersion"]:
-            raise Conflict("the object has been modified", status=409, reason="Conflict")
-        return self._store(key, raw)
+    def install(self, installed: bool) -> None:
+        """The CRD comes or goes."""
+        self.cluster.install(self.resource, installed)
 
     def asked(self, verb: str) -> list[Any]:
         """The bodies of all requests of a verb."""
         return [body for called, _, body in self.calls if called == verb]
 
-    async def _admit(self, verb: str, name: str, body: Any) -> None:
-        self.calls.append((verb, name, copy.deepcopy(body)))
-        await asyncio.sleep(0)
+    async def _admit(self, request: Request) -> None:
+        if request.plural != self.resource.plural:
+            return
         await self.answering.wait()
-        if not self.installed:
-            raise NotFound("the server could not find the requested resource", status=404)
-        if self.errors.get(verb):
-            raise self.errors[verb].pop(0)
-
-    def _existing(self, name: str, namespace: str) -> str:
-        key = f"{namespace}/{name}" if namespace else name
-        if key not in self.objects:
-            raise NotFound(f"{name} not found", status=404, reason="NotFound")
-        return key
-
-    def _store(self, key: str, raw: Raw) -> T:
-        raw["metadata"]["resourceVersion"] = self._version()
-        if raw["metadata"].get("deletionTimestamp") and not raw["metadata"].get("finalizers"):
-            del self.objects[key]
-            return self._tell("DELETED", raw)
-        self.objects[key] = raw
-        return self._tell("MODIFIED", raw)
-
-    def _tell(self, event: str, raw: Raw) -> T:
-        obj = self._typed(raw)
-        for watcher in self._watchers:
-            watcher.put_nowait(WatchEvent(event, obj, raw["metadata"]["resourceVersion"]))
-        return obj
-
-    def _typed(self, raw: Raw) -> T:
-        return msgspec.convert(raw, self.resource.type)
-
-    @staticmethod
-    async def _stream(events: asyncio.Queue[WatchEvent[T]]) -> AsyncIterator[WatchEvent[T]]:
-        while True:
-            yield await events.get()
+        if self.errors.get(_verb(request)):
+            raise self.errors[_verb(request)].pop(0)
 
 
-class FakeClient:
-    """A Client over FakeResources; resourceVersions count up over all kinds."""
+class FakeClient(Client):
+    """A Client whose resources are FakeResources of one cluster."""
 
     def __init__(self) -> None:
-        self._resources: dict[str, FakeResource[Any]] = {}
-        self._last_version = 0
+        self.cluster = FakeCluster()
+        super().__init__(FakeTransport(self.cluster))
 
     def resource(self, resource: Resource[T]) -> FakeResource[T]:
-        if resource.plural not in self._resources:
-            self._resources[resource.plural] = FakeResource(resource, self._next_version)
-        return self._resources[resource.plural]
-
-    def _next_version(self) -> str:
-        self._last_version += 1
-        return str(self._last_version)
+        if resource not in self._resources:
+            self._resources[resource] = FakeResource(resource, self.cluster)
+        found: Any = self._resources[resource]
+        return found
 
 
-def _merged(target: Any, patch: Any) -> Any:
-    """RFC 7396."""
-    if not isinstance(patch, Mapping):
-        return copy.deepcopy(patch)
-    result = dict(target) if isinstance(target, dict) else {}
-    for key, value in patch.items():
-        if value is None:
-            result.pop(key, None)
-        else:
-            result[key] = _merged(result.get(key), value)
-    return result
+def _place(namespace: str) -> dict[str, str]:
+    return {"namespace": namespace} if namespace else {}
 
 
-def _apply(raw: Raw, operation: Mapping[str, Any]) -> None:
-    """RFC 6902's add, remove and replace, for maps and lists."""
-    *parents, last = operation["path"].strip("/").split("/")
-    place: Any = raw
-    for parent in parents:
-        if parent not in place:
-            raise Invalid(f"no such path {operation['path']}", status=422)
-        place = place[parent]
-    if isinstance(place, list):
-        if operation["op"] == "add":
-            place.insert(len(place) if last == "-" else int(last), operation["value"])
-        else:
-            place.pop(int(last))
-    elif operation["op"] == "remove":
-        del place[last]
-    else:
-        place[last] = operation["value"]
+def _verb(request: Request) -> str:
+    """Patches by their type."""
+    if request.verb == "patch":
+        return "json_patch" if isinstance(request.body, list) else "merge_patch"
+    return request.verb

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any, cast
+
 import pytest
 
 from pkg.api.core import Namespace, Pod
+from pkg.api.harvesterhci import SETTINGS, Setting
 from pkg.api.meta import ObjectMeta
-from pkg.cache import Indexer
+from pkg.cache import Indexer, SharedIndexInformer
+from pkg.client.errors import NotFound
 from pkg.generic.cache_reader import CacheReader
+from tests.pkg.generic.fakes import FakeClient
 
 
 def pod(namespace: str, name: str, app: str = "") -> Pod:
@@ -28,7 +33,7 @@ def reader() -> CacheReader[Pod]:
     [("one", "a", PODS[0]), ("two", "a", PODS[2]), ("two", "b", None), ("", "a", None), ("three", "a", None)],
 )
 def test_get(namespace: str, name: str, expected: Pod | None) -> None:
-    assert reader().get(namespace, name) is expected
+    assert reader().get(namespace=namespace, name=name) is expected
 
 
 def test_get_of_a_cluster_scoped_kind() -> None:
@@ -36,7 +41,7 @@ def test_get_of_a_cluster_scoped_kind() -> None:
     namespace = Namespace(metadata=ObjectMeta(name="ns"))
     indexer.add(namespace)
     cache = CacheReader(indexer)
-    assert cache.get("", "ns") is namespace
+    assert cache.get(name="ns") is namespace
     assert cache.get_by_key("ns") is namespace
 
 
@@ -63,3 +68,14 @@ def test_lists_are_the_readers_own() -> None:
     cache = reader()
     cache.list().clear()
     assert len(cache.list()) == 3
+
+
+def test_require_raises_not_found_in_the_api_servers_words() -> None:
+    informer: SharedIndexInformer[Setting] = SharedIndexInformer(cast(Any, FakeClient().resource(SETTINGS)))
+    cache = CacheReader(informer.indexer, informer)
+    with pytest.raises(NotFound, match=r'settings\.harvesterhci\.io "ratio" not found') as caught:
+        cache.require(name="ratio")
+    assert (caught.value.status, caught.value.reason) == (404, "NotFound")
+    ratio = Setting(metadata=ObjectMeta(name="ratio"))
+    informer.indexer.add(ratio)
+    assert cache.require(name="ratio") is ratio

@@ -13,7 +13,14 @@ from prometheus_client import REGISTRY
 from pkg.api.core import Namespace, ResourceQuota
 from pkg.api.registry import NAMESPACES, RESOURCE_QUOTAS
 from pkg.cache import SharedIndexInformer
-from pkg.client.errors import Conflict, ServerError
+from pkg.client.errors import (
+    ApiError,
+    Conflict,
+    NotFound,
+    ServerError,
+    ServiceUnavailable,
+    TooManyRequests,
+)
 from pkg.generic.controller import Controller
 from pkg.generic.errors import RetryAfter, Skip
 from pkg.workqueue.queue import LOW_PRIORITY
@@ -136,7 +143,7 @@ async def test_settled(case: str) -> None:
     kind, calls = Kind(), Calls(*script)
     kind.controller.on_change("handler", calls)
     await kind.start()
-    kind.controller.enqueue("ns", "a")
+    kind.controller.enqueue("ns/a", immediately=True)
     await asyncio.sleep(400 if failures else 10_000)
     assert calls.times[: len(times)] == pytest.approx(times)
     assert failures or len(calls.times) == len(times)
@@ -167,7 +174,7 @@ async def test_handlers_of_one_kind_do_not_stand_in_each_others_way(case: str) -
     kind.controller.on_change("one", one)
     kind.controller.on_change("two", two)
     await kind.start()
-    kind.controller.enqueue("ns", "a")
+    kind.controller.enqueue("ns/a", immediately=True)
     await asyncio.sleep(1000)
     assert one.times == two.times
     assert one.times == pytest.approx(times)
@@ -201,7 +208,7 @@ async def test_a_failing_key_leaves_the_others_their_workers() -> None:
     kind.controller.on_change("handler", handler)
     await kind.start()
     for name in ("bad", "good-1", "good-2"):
-        kind.controller.enqueue("ns", name)
+        kind.controller.enqueue(f"ns/{name}", immediately=True)
     await asyncio.sleep(5)
     assert handled == ["ns/good-1", "ns/good-2"]
     await kind.stop()
@@ -225,44 +232,237 @@ async def test_a_key_is_never_handled_twice_at_a_time() -> None:
     await kind.start()
     for _ in range(50):
         for name in "abc":
-            kind.controller.enqueue("ns", name)
+            kind.controller.enqueue(f"ns/{name}", immediately=True)
         await asyncio.sleep(0.03)
     assert most == 3
     assert kind.controller.healthy() == []
     await kind.stop()
 
 
+LOGGED: dict[str, tuple[BaseException, list[tuple[str, bool]]]] = {
+    # error, raised eight times -> (level, with traceback) of each line that is not for debugging
+    "an unexpected exception says its traceback once": (ValueError("two\nlines"), [("ERROR", True)]),
+    "an error of the server is one line, once": (ServerError("x", status=500), [("ERROR", False)]),
+    "waiting for a parent is no error": (NotFound("x", status=404), [("INFO", False)]),
+}
+
+
+@pytest.mark.parametrize("case", LOGGED)
 @virtual_time
-async def test_a_failure_is_logged_in_one_line_with_its_key(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_failure_is_logged_once_for_each_key_and_error(
+    case: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    error, expected = LOGGED[case]
     caplog.set_level(logging.INFO, "pkg.generic")
     kind = Kind()
-    kind.controller.on_change("quotaHandler", Calls(ValueError("two\nlines")))
+    kind.controller.on_change("quotaHandler", Calls(*[error] * 8))
     await kind.start()
-    kind.controller.enqueue("ns", "a")
-    await settle()
-    (record,) = [record for record in caplog.records if record.levelno >= logging.WARNING]
-    message = record.getMessage()
-    assert all(part in message for part in ("quotaHandler", "ns/a", "ValueError", "two"))
-    assert record.exc_info is None
+    kind.controller.enqueue("ns/a", immediately=True)
+    await asyncio.sleep(300)
+    assert [(record.levelname, bool(record.exc_info)) for record in caplog.records] == expected
+    message = caplog.records[0].getMessage()
+    assert all(part in message for part in ("quotaHandler", "ns/a", type(error).__name__))
     assert "\n" not in message
     await kind.stop()
 
 
 @virtual_time
-async def test_at_debug_the_traceback_is_there_and_conflicts_are_seen(
+async def test_a_failure_is_logged_again_when_it_is_another_one_or_goes_on_or_comes_back(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
+    caplog.set_level(logging.INFO, "pkg.generic")
+    kind = Kind()
+    script = [
+        ValueError("1"),
+        ValueError("2"),
+        ServerError("3", status=500),
+        None,
+        ServerError("4", status=500),
+    ]
+    calls = Calls(*script, *[ServerError("5", status=500)] * 12)
+    kind.controller.on_change("quotaHandler", calls)
+    await kind.start()
+    for _ in range(2):
+        kind.controller.enqueue("ns/a", immediately=True)
+        await asyncio.sleep(20)
+    await asyncio.sleep(400)
+    said = [record.getMessage().rpartition(" ")[2] for record in caplog.records]
+    assert said == ["1", "3", "4", "5"]
+    await kind.stop()
+
+
+@virtual_time
+async def test_at_debug_repeats_and_conflicts_are_seen(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG, "pkg.generic")
     kind = Kind()
-    kind.controller.on_change("quotaHandler", Calls(conflict(), ValueError("x")))
+    kind.controller.on_change("quotaHandler", Calls(conflict(), ValueError("x"), ValueError("x")))
     await kind.start()
-    kind.controller.enqueue("ns", "a")
-    await settle()
-    levels = {record.getMessage().split(":")[0]: record.levelname for record in caplog.records}
-    assert levels["quotaHandler"]
-    assert [r.levelname for r in caplog.records if "modified" in r.getMessage()] == ["DEBUG"]
-    assert [r.levelname for r in caplog.records if r.exc_info] == ["DEBUG"]
+    kind.controller.enqueue("ns/a", immediately=True)
+    await asyncio.sleep(2)
+    assert [record.levelname for record in caplog.records] == ["DEBUG", "ERROR", "DEBUG"]
     await kind.stop()
+
+
+def retry_after(seconds: float) -> TooManyRequests:
+    return TooManyRequests("slow down", status=429, retry_after=seconds)
+
+
+OBEYED: dict[str, tuple[ApiError, float]] = {
+    # what the server answered -> when the next call comes, whatever happens meanwhile
+    "Retry-After is obeyed": (retry_after(40), 40),
+    "it is obeyed whatever the status": (ServiceUnavailable("x", status=503, retry_after=20), 20),
+    "it is capped at 60 s": (retry_after(3600), 60),
+}
+
+
+@pytest.mark.parametrize("case", OBEYED)
+@virtual_time
+async def test_retry_after_is_obeyed_per_key_events_do_not_shorten_it_and_no_worker_sleeps_on_it(
+    case: str,
+) -> None:
+    answer, expected = OBEYED[case]
+    kind = Kind(workers=1)
+    times: dict[str, list[float]] = {"ns/a": [], "ns/b": []}
+
+    async def handler(key: str, obj: ResourceQuota | None) -> None:
+        times[key].append(now())
+        if key == "ns/a" and len(times[key]) == 1:
+            kind.server.put("a", "ns", metadata={"labels": {"while": "handled"}})
+            raise answer
+
+    kind.controller.on_change("handler", handler)
+    await kind.start()
+    kind.server.put("a", "ns")
+    await settle()
+    for number in range(5):
+        kind.server.put("a", "ns", metadata={"labels": {"event": str(number)}})
+        kind.controller.enqueue("ns/a", immediately=True)
+        kind.controller.enqueue_after("ns/a", 1)
+        kind.server.put("b", "ns", metadata={"labels": {"event": str(number)}})
+        await asyncio.sleep(2)
+    await asyncio.sleep(100)
+    assert times["ns/a"] == pytest.approx([0, expected])
+    assert times["ns/b"] == pytest.approx([0, 2, 4, 6, 8])
+    await kind.stop()
+
+
+@virtual_time
+async def test_a_rate_limiter_that_raises_costs_no_worker_and_no_key() -> None:
+    class Broken(ItemExponentialFailureRateLimiter[str]):
+        def when(self, item: str) -> float:
+            raise RuntimeError("no idea")
+
+    server: Any = FakeClient().resource(RESOURCE_QUOTAS)
+    informer: SharedIndexInformer[ResourceQuota] = SharedIndexInformer(server)
+    controller = Controller("quotas", informer, workers=1, rate_limiter=Broken())
+    calls = Calls(ValueError("x"), ValueError("x"))
+    controller.on_change("handler", calls)
+    controller.start_workers()
+    controller.enqueue("a", immediately=True)
+    controller.enqueue("b", immediately=True)
+    await asyncio.sleep(100)
+    assert controller.healthy() == []
+    assert sorted(calls.keys) == ["a", "a", "b", "b"]
+    await controller.stop()
+
+
+@virtual_time
+async def test_a_handler_added_to_a_running_controller_is_called_for_every_object_that_exists() -> None:
+    kind, first, late = Kind(), Calls(), Calls()
+    kind.server.put("a", "ns")
+    kind.server.put("b", "ns")
+    kind.controller.on_change("first", first)
+    await kind.start()
+    kind.controller.on_change("late", late)
+    await settle()
+    assert sorted(late.keys) == ["ns/a", "ns/b"]
+    await kind.stop()
+
+
+@virtual_time
+async def test_a_cache_only_controller_starts_its_workers_when_it_gets_a_handler() -> None:
+    kind, late = Kind(), Calls()
+    kind.server.put("a", "ns")
+    await kind.start()
+    kind.controller.on_change("late", late)
+    await settle()
+    assert late.keys == ["ns/a"]
+    await kind.stop()
+
+
+@virtual_time
+async def test_a_handler_that_returns_a_new_object_hands_it_to_the_next() -> None:
+    kind = Kind(workers=1)
+    seen: list[Any] = []
+
+    async def writer(key: str, obj: ResourceQuota | None) -> ResourceQuota | None:
+        if obj is None or "mark" in obj.labels:
+            return None
+        return await kind.controller.client.merge_patch(
+            {"metadata": {"labels": {"mark": "1"}, "resourceVersion": obj.metadata.resource_version}},
+            name=obj.name,
+            namespace=obj.namespace,
+        )
+
+    async def reader(key: str, obj: ResourceQuota | None) -> str:
+        seen.append(obj and obj.labels)
+        return "not an object"
+
+    kind.controller.on_change("writer", writer)
+    kind.controller.on_change("reader", reader)
+    kind.controller.on_change("another reader", reader)
+    kind.server.put("a", "ns")
+    await kind.start()
+    assert seen[:2] == [{"mark": "1"}, {"mark": "1"}]
+    await kind.stop()
+
+
+@virtual_time
+async def test_what_a_handler_returned_does_not_hide_what_is_newer_or_gone() -> None:
+    kind = Kind(workers=1)
+    seen: list[Any] = []
+
+    async def slow_writer(key: str, obj: ResourceQuota | None) -> ResourceQuota | None:
+        if obj is None or obj.labels:
+            return None
+        kind.server.put("a", "ns", metadata={"labels": {"by": "another"}})
+        await asyncio.sleep(1)
+        return obj
+
+    async def reader(key: str, obj: ResourceQuota | None) -> None:
+        seen.append(obj and obj.labels)
+
+    kind.controller.on_change("writer", slow_writer)
+    kind.controller.on_change("reader", reader)
+    kind.server.put("a", "ns")
+    await kind.start()
+    await asyncio.sleep(2)
+    assert seen[0] == {"by": "another"}
+    await kind.stop()
+
+
+@pytest.mark.parametrize("immediately", [False, True])
+async def test_a_handler_that_enqueues_itself_leaves_the_loop_to_others(immediately: bool) -> None:
+    server: Any = FakeClient().resource(RESOURCE_QUOTAS)
+    controller: Controller[ResourceQuota] = Controller("quotas", SharedIndexInformer(server), workers=2)
+    calls = 0
+
+    async def handler(key: str, obj: ResourceQuota | None) -> None:
+        nonlocal calls
+        calls += 1
+        controller.enqueue(key, immediately=immediately)
+
+    controller.on_change("handler", handler)
+    controller.start_workers()
+    controller.enqueue("ns/a", immediately=True)
+    late = []
+    for _ in range(10):
+        before = now()
+        await asyncio.sleep(0.02)
+        late.append(now() - before - 0.02)
+    await controller.stop(0.1)
+    assert sorted(late)[5] < 0.02
+    assert immediately or calls <= 120  # a burst of 100, then 10 a second
 
 
 @virtual_time
@@ -274,7 +474,7 @@ async def test_an_error_that_cannot_be_printed_does_not_kill_the_worker() -> Non
     kind, calls = Kind(workers=1), Calls(Unprintable())
     kind.controller.on_change("handler", calls)
     await kind.start()
-    kind.controller.enqueue("ns", "a")
+    kind.controller.enqueue("ns/a", immediately=True)
     await asyncio.sleep(2)
     assert calls.times == pytest.approx([0, 1])
     assert kind.controller.healthy() == []
@@ -291,7 +491,7 @@ async def test_a_dead_worker_is_reported() -> None:
     kind.controller.on_change("deadly", deadly)
     await kind.start()
     assert kind.controller.healthy() == []
-    kind.controller.enqueue("ns", "a")
+    kind.controller.enqueue("ns/a", immediately=True)
     await settle()
     (problem,) = kind.controller.healthy()
     assert "quotas worker" in problem
@@ -313,7 +513,7 @@ async def test_a_cancelled_worker_ends_and_gives_its_key_back() -> None:
 
     kind.controller.on_change("endless", endless)
     await kind.start()
-    kind.controller.enqueue("ns", "a")
+    kind.controller.enqueue("ns/a", immediately=True)
     await settle()
     started = now()
     await kind.controller.stop(timeout=3)
@@ -338,7 +538,7 @@ async def test_a_worker_that_will_not_end_holds_the_stop_up_for_a_second_only() 
 
     kind.controller.on_change("stubborn", stubborn)
     await kind.start()
-    kind.controller.enqueue("ns", "a")
+    kind.controller.enqueue("ns/a", immediately=True)
     await settle()
     started = now()
     await kind.controller.stop(timeout=3)
@@ -359,13 +559,13 @@ async def test_a_stop_finishes_what_is_queued_and_drops_what_is_delayed() -> Non
     kind.controller.on_change("slow", slow)
     await kind.start()
     for name in "abc":
-        kind.controller.enqueue("ns", name)
+        kind.controller.enqueue(f"ns/{name}", immediately=True)
     kind.controller.enqueue_after("ns/late", 2)
     await asyncio.sleep(0.5)
     started = now()
     await kind.controller.stop()
     assert now() - started == pytest.approx(2.5)
-    kind.controller.enqueue("ns", "too late")
+    kind.controller.enqueue("ns/too late", immediately=True)
     await asyncio.sleep(10)
     assert handled == ["ns/a", "ns/b", "ns/c"]
     await kind.informer.stop()
@@ -375,7 +575,7 @@ async def test_a_stop_finishes_what_is_queued_and_drops_what_is_delayed() -> Non
 async def test_a_controller_that_never_started_stops_at_once() -> None:
     kind = Kind()
     kind.controller.on_change("handler", Calls())
-    kind.controller.enqueue("ns", "a")
+    kind.controller.enqueue("ns/a", immediately=True)
     started = now()
     await kind.controller.stop()
     assert now() == started
@@ -401,12 +601,12 @@ async def test_the_first_listing_does_not_hold_up_live_events() -> None:
 
 
 @virtual_time
-async def test_enqueue_takes_a_namespace_a_name_a_delay_and_a_priority() -> None:
+async def test_enqueue_takes_keys_and_a_delay() -> None:
     kind, calls = Kind(workers=1), Calls()
     kind.controller.on_change("handler", calls)
-    kind.controller.enqueue_key("ns/low", LOW_PRIORITY)
-    kind.controller.enqueue("ns", "namespaced")
-    kind.controller.enqueue("", "cluster-scoped")
+    kind.controller.queue.add("ns/low", LOW_PRIORITY)
+    kind.controller.enqueue("ns/namespaced", immediately=True)
+    kind.controller.enqueue("cluster-scoped", immediately=True)
     kind.controller.enqueue_after("ns/later", 3)
     await kind.start()
     await asyncio.sleep(2)
@@ -529,9 +729,9 @@ async def test_the_reconcile_metrics_tell_how_calls_ended() -> None:
     calls = Calls(ValueError("x"), conflict(), RetryAfter(1), Skip(), None)
     kind.controller.on_change("measured", calls)
     await kind.start()
-    kind.controller.enqueue("ns", "a")
+    kind.controller.enqueue("ns/a", immediately=True)
     await asyncio.sleep(60)
-    kind.controller.enqueue("ns", "b")
+    kind.controller.enqueue("ns/b", immediately=True)
     await settle()
 
     def total(result: str) -> float | None:
@@ -559,8 +759,8 @@ async def test_active_workers_count_while_handlers_run() -> None:
     handler: Callable[[str, ResourceQuota | None], Awaitable[None]] = slow
     kind.controller.on_change("busy", handler)
     await kind.start()
-    kind.controller.enqueue("ns", "a")
-    kind.controller.enqueue("ns", "b")
+    kind.controller.enqueue("ns/a", immediately=True)
+    kind.controller.enqueue("ns/b", immediately=True)
     await settle()
     assert active() == 2
     await asyncio.sleep(11)

@@ -12,7 +12,9 @@ from pkg.api.kubevirt import VirtualMachine
 from pkg.api.meta import Object, ObjectMeta
 from pkg.api.registry import EVENTS
 from pkg.client.client import Client
+from pkg.client.decode import decoder_for
 from pkg.client.errors import AlreadyExists, Forbidden, ServerError, TooManyRequests, Unreachable
+from pkg.generic import events
 from pkg.generic.events import QUEUE_LIMIT, EventRecorder, reference_to
 from tests.pkg.generic.fakes import FakeClient
 from tests.virtual_time import now, settle, virtual_time
@@ -256,9 +258,9 @@ async def test_a_server_that_hangs_fills_the_queue_and_no_more() -> None:
     recording.recorder.event(quota(), "Normal", "First", "being written")
     await settle()
     for number in range(QUEUE_LIMIT + 20):
-        recording.recorder.event(quota(), "Normal", "Many", str(number))
+        recording.recorder.event(quota(f"q{number}", f"uid-{number}"), "Normal", "Many", "m")
     for _ in range(100):
-        recording.recorder.event(quota(), "Normal", "Many", "0")  # waits already
+        recording.recorder.event(quota("q0", "uid-0"), "Normal", "Many", "m")  # waits already
     assert recording.recorder.dropped == 20
     recording.server.answering.set()
     await recording.recorder.stop()
@@ -308,3 +310,78 @@ async def test_a_stop_gives_up_after_its_time() -> None:
     await recording.recorder.stop(timeout=2)
     assert now() - started == pytest.approx(2)
     assert recording.recorder.dropped == 5
+
+
+@virtual_time
+async def test_similar_events_are_aggregated_into_one() -> None:
+    recording = Recording()
+    for number in range(30):
+        recording.recorder.event(quota(), "Warning", "Failed", f"try {number} failed")
+        await asyncio.sleep(1)
+    messages = [event["message"] for event in recording.written()]
+    assert messages[:10] == [f"try {number} failed" for number in range(10)]
+    assert messages[10:] == [events.SIMILAR_PREFIX + "try 24 failed"]
+    recording.recorder.event(quota(), "Warning", "Another", "reason")
+    recording.recorder.event(quota("other", "uid-2"), "Warning", "Failed", "on another object")
+    await asyncio.sleep(events.AGGREGATION_SECONDS)
+    recording.recorder.event(quota(), "Warning", "Failed", "much later")
+    await settle()
+    assert [event["message"] for event in recording.written()][11:] == ["on another object", "much later"]
+
+
+@virtual_time
+async def test_a_flood_about_one_object_is_limited_as_by_client_gos_spam_filter() -> None:
+    recording = Recording()
+    for number in range(100):
+        recording.recorder.event(quota(), "Normal", f"Reason{number}", "m")
+        recording.recorder.event(quota(f"q{number}", f"uid-{number}"), "Normal", "Other", "m")
+    await settle(1000)
+    reasons = [event["reason"] for event in recording.written()]
+    assert reasons.count("Other") == 100
+    assert len(reasons) - 100 == events.SPAM_BURST
+    assert recording.recorder.dropped == 100 - events.SPAM_BURST
+    await asyncio.sleep(events.SPAM_SECONDS + 1)
+    for number in range(5):
+        recording.recorder.event(quota(), "Normal", f"Later{number}", "m")
+    await settle(100)
+    assert len(recording.written()) == 100 + events.SPAM_BURST + 1
+
+
+@virtual_time
+async def test_repeats_that_the_spam_filter_kept_back_are_counted_in_the_next_one_written() -> None:
+    recording = Recording()
+    for _ in range(events.SPAM_BURST + 10):
+        recording.recorder.event(quota(), "Normal", "A", "m")
+        await settle()
+    assert recording.counts() == [events.SPAM_BURST]
+    await asyncio.sleep(events.SPAM_SECONDS + 1)
+    recording.recorder.event(quota(), "Normal", "A", "m")
+    await settle()
+    assert recording.counts() == [events.SPAM_BURST + 11]
+
+
+@virtual_time
+async def test_an_event_whose_cache_entry_expires_while_it_is_written_is_not_lost() -> None:
+    recording = Recording()
+    recording.recorder.event(quota(), "Normal", "A", "m")
+    await settle()
+    recording.server.objects.clear()
+    recording.server.answering.clear()
+    recording.recorder.event(quota(), "Normal", "A", "m")
+    await asyncio.sleep(events.AGGREGATION_SECONDS + 1)
+    recording.server.answering.set()
+    await settle()
+    assert (recording.counts(), recording.recorder.dropped) == ([1], 0)
+
+
+@virtual_time
+async def test_events_on_kinds_of_ones_own_work() -> None:
+    class Deployment(Object):
+        pass
+
+    body = b'{"apiVersion":"apps/v1","kind":"DeploymentList","items":[{"metadata":{"name":"a","namespace":"d"}}]}'
+    (found,) = decoder_for(Deployment).list_page(body).items
+    recording = Recording()
+    recording.recorder.event(found, "Normal", "A", "m")
+    await settle()
+    assert [event["involvedObject"]["kind"] for event in recording.written()] == ["Deployment"]

@@ -8,10 +8,22 @@ from typing import Any, cast
 import pytest
 
 from pkg.api import registry
-from pkg.api.core import ResourceQuota
+from pkg.api.core import Pod, ResourceQuota
+from pkg.api.harvesterhci import SETTINGS
+from pkg.api.kubevirt import (
+    KUBEVIRTS,
+    VIRTUAL_MACHINE_INSTANCE_MIGRATIONS,
+    VIRTUAL_MACHINE_INSTANCES,
+    VIRTUAL_MACHINES,
+)
+from pkg.api.meta import Object
+from pkg.api.registry import Resource
 from pkg.client.client import Client
-from pkg.client.errors import ServerError
-from pkg.generic.factory import Management
+from pkg.client.config import ClientConfig
+from pkg.client.errors import Forbidden, ServerError
+from pkg.config.management import KUBEVIRT_PODS, Management
+from pkg.generic.factory import ControllerFactory
+from pkg.util.constants import SETTING_OVERHEAD_RATIO
 from tests.pkg.generic.fakes import FakeClient
 from tests.pkg.generic.test_controller import Calls
 from tests.virtual_time import now, settle, virtual_time
@@ -25,7 +37,7 @@ class Cluster:
         self.management = Management(cast(Client, self.client), workers=workers)
         self.quotas = self.client.resource(registry.RESOURCE_QUOTAS)
         self.pods = self.client.resource(registry.PODS)
-        self.settings = self.client.resource(registry.SETTINGS)
+        self.settings = self.client.resource(SETTINGS)
         self.events = self.client.resource(registry.EVENTS)
 
 
@@ -34,11 +46,11 @@ KINDS = {
     "limit_ranges": registry.LIMIT_RANGES,
     "namespaces": registry.NAMESPACES,
     "pods": registry.PODS,
-    "virtual_machines": registry.VIRTUAL_MACHINES,
-    "virtual_machine_instances": registry.VIRTUAL_MACHINE_INSTANCES,
-    "virtual_machine_instance_migrations": registry.VIRTUAL_MACHINE_INSTANCE_MIGRATIONS,
-    "kubevirts": registry.KUBEVIRTS,
-    "settings": registry.SETTINGS,
+    "virtual_machines": VIRTUAL_MACHINES,
+    "virtual_machine_instances": VIRTUAL_MACHINE_INSTANCES,
+    "virtual_machine_instance_migrations": VIRTUAL_MACHINE_INSTANCE_MIGRATIONS,
+    "kubevirts": KUBEVIRTS,
+    "settings": SETTINGS,
 }
 
 
@@ -48,7 +60,9 @@ async def test_a_kind_has_one_controller_under_its_name(name: str) -> None:
     management = Cluster().management
     controller = getattr(management, name)
     resource: Any = KINDS[name]
-    assert controller is management.controller(resource)
+    selector = KUBEVIRT_PODS if name == "pods" else ""
+    chosen = "additional-guest-memory-overhead-ratio" if name == "settings" else ""
+    assert controller is management.controller(resource, label_selector=selector, name=chosen)
     assert controller is getattr(management, name)
     assert controller.client.resource is resource
     assert controller.name == resource.plural
@@ -71,7 +85,7 @@ async def test_no_handler_is_called_before_every_cache_has_synced() -> None:
     cluster.management.resource_quotas.on_change("handler", calls)
     pods = cluster.management.pods.cache()
     cluster.quotas.put("a", "ns")
-    cluster.pods.put("p", "ns")
+    cluster.pods.put("p", "ns", metadata={"labels": {KUBEVIRT_PODS: "virt-launcher"}})
     cluster.pods.answering.clear()
     await cluster.management.start()
     await asyncio.sleep(100)
@@ -91,7 +105,7 @@ async def test_no_handler_is_called_before_every_cache_has_synced() -> None:
 @virtual_time
 async def test_a_kind_that_is_not_installed_holds_nobody_up_and_joins_later() -> None:
     cluster, quotas, settings = Cluster(), Calls(), Calls()
-    cluster.settings.installed = False
+    cluster.settings.install(False)
     cluster.management.resource_quotas.on_change("quotas", quotas)
     cluster.management.settings.on_change("settings", settings)
     cluster.quotas.put("a", "ns")
@@ -100,10 +114,10 @@ async def test_a_kind_that_is_not_installed_holds_nobody_up_and_joins_later() ->
     assert quotas.keys == ["ns/a"]
     assert cluster.management.synced()
     assert cluster.management.healthy() == []
-    cluster.settings.installed = True
-    cluster.settings.put("ratio", value="1.5")
+    cluster.settings.install(True)
+    cluster.settings.put(SETTING_OVERHEAD_RATIO, value="1.5")
     await asyncio.sleep(60)
-    assert settings.keys == ["ratio"]
+    assert settings.keys == [SETTING_OVERHEAD_RATIO]
     assert cluster.management.synced()
     await cluster.management.stop()
 
@@ -240,7 +254,7 @@ async def test_health_names_dead_workers() -> None:
 
 
 @virtual_time
-async def test_health_names_a_kind_whose_watch_shows_no_life() -> None:
+async def test_readiness_names_a_kind_whose_watch_shows_no_life() -> None:
     cluster = Cluster()
     cluster.management.resource_quotas.on_change("handler", Calls())
     cluster.management.pods.cache()
@@ -249,7 +263,134 @@ async def test_health_names_a_kind_whose_watch_shows_no_life() -> None:
     assert cluster.management.healthy() == []
     cluster.quotas.answering.clear()  # from now on requests hang
     await asyncio.sleep(3600)
-    problems = cluster.management.healthy()
+    problems = cluster.management.unready()
     assert problems
     assert all("resourcequotas" in problem for problem in problems)
+    assert cluster.management.healthy() == []  # a restart would not heal it
     await cluster.management.stop()
+
+
+@virtual_time
+async def test_a_standby_has_warm_caches_and_calls_no_handler_before_it_leads() -> None:
+    cluster, calls, leading = Cluster(), Calls(), asyncio.Event()
+    cluster.quotas.put("q1", "ns")
+    cluster.management.resource_quotas.on_change("handler", calls)
+    await cluster.management.start(leading)
+    await asyncio.sleep(3600)
+    assert [quota.name for quota in cluster.management.resource_quotas.cache().list()] == ["q1"]
+    assert (calls.keys, cluster.management.unready()) == ([], [])
+    leading.set()
+    await settle()
+    assert calls.keys == ["ns/q1"]
+    await cluster.management.stop()
+
+
+class OwnPod(Object):
+    """Pods as somebody else needs them."""
+
+
+@virtual_time
+async def test_two_definitions_of_one_resource_never_share_a_client_cache_queue_or_metric() -> None:
+    client = Client(ClientConfig("http://127.0.0.1:1"))
+    factory = ControllerFactory(client)
+    definitions: list[Any] = [
+        factory.controller(registry.PODS),
+        factory.controller(registry.PODS, label_selector="app"),
+        factory.controller(Resource("", "v1", "pods", "Pod", OwnPod)),
+        factory.controller(Resource("example.org", "v1", "pods", "Pod", OwnPod)),
+        factory.controller(Resource("example.org", "v2", "pods", "Pod", OwnPod)),
+    ]
+    for parts in (
+        [controller.cache() for controller in definitions],
+        [controller.queue for controller in definitions],
+        [controller.name for controller in definitions],
+        [controller.queue.name for controller in definitions],
+        [(controller.client.resource, str(controller.informer)) for controller in definitions],
+    ):
+        assert len(set(parts)) == len(definitions)
+    assert [controller.client.resource.type for controller in definitions] == [
+        Pod,
+        Pod,
+        OwnPod,
+        OwnPod,
+        OwnPod,
+    ]
+    same = Resource("", "v1", "pods", "Pod", Pod)
+    assert factory.controller(same) is definitions[0]
+    await client.close()
+
+
+def forbid(resource: Any) -> None:
+    refused = [Forbidden("nodes is forbidden", status=403, reason="Forbidden")] * 1000
+    resource.errors = {"watch": list(refused), "list": list(refused)}
+
+
+@virtual_time
+async def test_a_forbidden_kind_holds_up_only_the_handlers_that_need_it_and_readyz_says_so(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    cluster, calls = Cluster(), Calls()
+    nodes_server: Any = cluster.client.resource(registry.NODES)
+    forbid(nodes_server)
+    nodes = cluster.management.controller(registry.NODES)
+    counted: list[int] = []
+
+    async def needs_nodes(key: str, obj: ResourceQuota | None) -> None:
+        counted.append(len(nodes.cache().list()))
+
+    cluster.management.resource_quotas.on_change("needs no nodes", calls)
+    cluster.management.resource_quotas.on_change("needs nodes", needs_nodes)
+    cluster.quotas.put("a", "ns")
+    await cluster.management.start()
+    await asyncio.sleep(60)
+    assert set(calls.keys) == {"ns/a"}
+    assert counted == []
+    assert cluster.management.unsynced() == ["nodes (nodes is forbidden)"]
+    assert not cluster.management.synced()
+    (record,) = [record for record in caplog.records if record.levelname == "ERROR"]
+    assert record.getMessage().startswith("nodes: ")
+
+    nodes_server.errors = {}
+    nodes_server.put("n1")
+    await asyncio.sleep(60)
+    assert counted
+    assert set(counted) == {1}
+    assert cluster.management.synced()
+    await cluster.management.stop()
+
+
+@virtual_time
+async def test_required_kinds_hold_the_handlers_until_they_are_installed() -> None:
+    cluster, calls = Cluster(), Calls()
+    cluster.settings.install(False)
+    management = cluster.management
+    management.resource_quotas.on_change("handler", calls)
+    management.require(management.settings, management.resource_quotas)
+    cluster.quotas.put("a", "ns")
+    await management.start()
+    await asyncio.sleep(60)
+    assert calls.keys == []
+    assert not management.settings.cache().installed
+    assert management.unsynced() == ["settings (not installed)"]
+    cluster.settings.install(True)
+    await asyncio.sleep(60)
+    assert management.settings.cache().installed
+    assert calls.keys == ["ns/a"]
+    assert management.synced()
+    await management.stop()
+
+
+@virtual_time
+async def test_a_kind_that_a_handler_asks_for_while_everything_stops_leaves_no_task() -> None:
+    cluster = Cluster()
+
+    async def slow(key: str, obj: ResourceQuota | None) -> None:
+        await asyncio.sleep(3)
+        cluster.management.controller(registry.NODES)
+
+    cluster.management.resource_quotas.on_change("slow", slow)
+    cluster.quotas.put("a", "ns")
+    await cluster.management.start()
+    await settle()
+    await cluster.management.stop()
+    assert asyncio.all_tasks() == {asyncio.current_task()}

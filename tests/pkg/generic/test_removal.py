@@ -155,3 +155,40 @@ async def test_a_change_handler_runs_beside_it() -> None:
     last: ResourceQuota = changes.objects[-1]
     assert last.metadata.finalizers == [FINALIZER]
     await kind.stop()
+
+
+@virtual_time
+async def test_the_finalizer_goes_also_if_the_handler_changed_the_object() -> None:
+    kind = Kind()
+    runs = 0
+
+    async def stamps(key: str, obj: ResourceQuota) -> None:
+        nonlocal runs
+        runs += 1
+        stamp = {"metadata": {"annotations": {"cleaned": str(runs)}}}
+        await kind.controller.client.merge_patch(stamp, name=obj.name, namespace=obj.namespace)
+
+    kind.controller.on_remove("cleanup", stamps)
+    kind.server.put("a", "ns", metadata={"finalizers": [FINALIZER]})
+    kind.server.mark_deleted("ns/a")
+    await kind.start()
+    await asyncio.sleep(100)
+    assert "ns/a" not in kind.server.objects
+    assert runs == 1
+    await kind.stop()
+
+
+@virtual_time
+async def test_a_new_object_of_the_name_keeps_its_finalizer() -> None:
+    kind = Kind()
+
+    async def replaced(key: str, obj: ResourceQuota) -> None:
+        kind.server.put("a", "ns", metadata={"uid": "another", "finalizers": [FINALIZER]})
+
+    kind.controller.on_remove("cleanup", replaced)
+    kind.server.put("a", "ns", metadata={"finalizers": [FINALIZER]})
+    kind.server.mark_deleted("ns/a")
+    await kind.start()
+    await asyncio.sleep(100)
+    assert finalizers(kind) == [FINALIZER]
+    await kind.stop()

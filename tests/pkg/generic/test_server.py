@@ -27,7 +27,7 @@ class Checks:
             raise self.error
         return self.problems
 
-    def unsynced(self) -> list[str]:
+    def unready(self) -> list[str]:
         return self.waiting
 
 
@@ -63,8 +63,8 @@ ANSWERS: dict[str, tuple[str, list[str], list[str], int, str]] = {
     "not ready: every kind has a line": (
         "/readyz",
         [],
-        ["pods", "settings"],
-        500,
+        ["not synced: pods", "not synced: settings"],
+        503,
         "not synced: pods\nnot synced: settings\n",
     ),
 }

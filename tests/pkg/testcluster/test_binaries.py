@@ -8,9 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from pkg.testcluster.binaries import cache_directory, cache_folder, ensure_binaries, find_binaries
+from pkg.testcluster.binaries import (
+    cache_directory,
+    cache_folder,
+    ensure_binaries,
+    ensure_helm,
+    find_binaries,
+)
 from pkg.testcluster.errors import BuildError, ClusterError
-from pkg.testcluster.versions import COMPONENTS, KWOK, KWOK_COMPONENT
+from pkg.testcluster.versions import COMPONENTS, HELM_COMPONENT, KWOK, KWOK_COMPONENT
 
 from .fakes import Answer, Notes, environment, eventually, go_calls, serve, sha256, write_executable
 
@@ -60,6 +66,12 @@ def test_a_file_in_kubebuilder_assets_that_cannot_be_run_does_not_count(tmp_path
     (assets / "kwok").chmod(0o644)
     environ = environment(tmp_path, KUBEBUILDER_ASSETS=str(assets))
     assert "kwok" not in find_binaries(environ)
+
+
+def test_helm_is_built_like_the_others(tmp_path: Path) -> None:
+    environ = environment(tmp_path)
+    assert ensure_helm(environ=environ) == cache_folder(HELM_COMPONENT, environ) / "helm"
+    assert go_calls(environ) == ["helm.sh/helm/v3/cmd/helm"]
 
 
 def test_on_an_empty_machine_all_four_are_built_into_the_cache_and_run(tmp_path: Path) -> None:

@@ -29,9 +29,13 @@ def _listening(url: str) -> bool:
 
 def _command(*words: str) -> subprocess.CompletedProcess[str]:
     """`headroom testcluster …` as a program of its own."""
-    program = "from pkg.cmd.testcluster import app; app()"
+    program = "from pkg.cmd.main import main; main()"
     return subprocess.run(
-        [sys.executable, "-c", program, *words], cwd=ROOT, capture_output=True, text=True, check=False
+        [sys.executable, "-c", program, "testcluster", *words],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
     )
 
 

@@ -7,6 +7,14 @@ from typing import Any
 import pytest
 
 from pkg.api import registry
+from pkg.api.harvesterhci import SETTINGS
+from pkg.api.kubevirt import (
+    KUBEVIRTS,
+    VIRTUAL_MACHINE_INSTANCE_MIGRATIONS,
+    VIRTUAL_MACHINE_INSTANCES,
+    VIRTUAL_MACHINES,
+)
+from pkg.api.mtq import VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS
 from pkg.testcluster.readiness import load_crds
 
 CRDS = {crd["spec"]["names"]["kind"]: crd for crd in load_crds()}
@@ -32,12 +40,12 @@ def test_there_are_exactly_the_six_kinds() -> None:
 @pytest.mark.parametrize(
     "resource",
     [
-        registry.VIRTUAL_MACHINES,
-        registry.VIRTUAL_MACHINE_INSTANCES,
-        registry.VIRTUAL_MACHINE_INSTANCE_MIGRATIONS,
-        registry.KUBEVIRTS,
-        registry.SETTINGS,
-        registry.VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS,
+        VIRTUAL_MACHINES,
+        VIRTUAL_MACHINE_INSTANCES,
+        VIRTUAL_MACHINE_INSTANCE_MIGRATIONS,
+        KUBEVIRTS,
+        SETTINGS,
+        VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS,
     ],
     ids=lambda resource: resource.kind,
 )

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from pkg.testcluster.build import find_go, go_release, new_enough
 from pkg.testcluster.errors import BuildError
-from pkg.testcluster.toolchain import find_go, go_release, new_enough
 from pkg.testcluster.versions import GOMOD
 
 from .fakes import Notes, environment, fake_go, write_executable

@@ -10,6 +10,8 @@ from pkg.testcluster.versions import (
     COMPONENTS,
     ETCD,
     GO_MINIMUM,
+    HELM,
+    HELM_COMPONENT,
     KUBERNETES,
     KWOK,
     Component,
@@ -21,7 +23,7 @@ def _go_mod(component: Component) -> str:
     return (component.module_directory / "go.mod").read_text()
 
 
-@pytest.mark.parametrize("component", COMPONENTS, ids=lambda component: component.name)
+@pytest.mark.parametrize("component", [*COMPONENTS, HELM_COMPONENT], ids=lambda component: component.name)
 class TestModuleOf:
     def test_it_asks_for_a_go_release_that_the_toolchain_check_lets_pass(self, component: Component) -> None:
         match = re.search(r"^go (\d+)\.(\d+)", _go_mod(component), re.MULTILINE)
@@ -38,16 +40,17 @@ class TestModuleOf:
 
 
 @pytest.mark.parametrize(
-    ("index", "module", "version"),
+    ("component", "module", "version"),
     [
-        (0, "go.etcd.io/etcd/server/v3", ETCD),
-        (1, "k8s.io/kubernetes", KUBERNETES),
-        (2, "sigs.k8s.io/kwok", KWOK),
+        (COMPONENTS[0], "go.etcd.io/etcd/server/v3", ETCD),
+        (COMPONENTS[1], "k8s.io/kubernetes", KUBERNETES),
+        (COMPONENTS[2], "sigs.k8s.io/kwok", KWOK),
+        (HELM_COMPONENT, "helm.sh/helm/v3", HELM),
     ],
 )
-def test_the_required_release_is_the_pinned_one(index: int, module: str, version: str) -> None:
+def test_the_required_release_is_the_pinned_one(component: Component, module: str, version: str) -> None:
     assert re.search(
-        rf"\s{re.escape(module)} {re.escape(version)}( //.*)?$", _go_mod(COMPONENTS[index]), re.MULTILINE
+        rf"\s{re.escape(module)} {re.escape(version)}( //.*)?$", _go_mod(component), re.MULTILINE
     )
 
 

@@ -7,11 +7,14 @@ import contextlib
 import ssl
 import time
 from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from typing import Any
 
 import aiohttp
 import msgspec
 
 from pkg.webhook.certificates import Policy, issue
+from pkg.webhook.connections import Limits
 from pkg.webhook.live_context import load, server_context
 from pkg.webhook.server import Hook, WebhookServer
 
@@ -22,6 +25,7 @@ REVIEW = msgspec.json.encode(
         "request": {"uid": "u-1", "operation": "UPDATE", "object": {}},
     }
 )
+QUICK = Limits(handshake=0.3, head=0.3, body=0.3)
 JSON = {"Content-Type": "application/json"}
 
 
@@ -64,11 +68,17 @@ class Peer:
 
 
 @contextlib.asynccontextmanager
-async def listening(hooks: Mapping[str, Hook], *, read_timeout: float = 0.3) -> AsyncIterator[Peer]:
+async def listening(
+    hooks: Mapping[str, Hook],
+    *,
+    limits: Limits | None = None,
+    client_ca: Path | None = None,
+    **options: Any,
+) -> AsyncIterator[Peer]:
     material = issue(["127.0.0.1"], Policy(), time.time())
-    context = server_context()
+    context = server_context(client_ca)
     load(context, material.serving.certificate, material.serving.key)
-    server = WebhookServer(hooks, context, read_timeout=read_timeout)
+    server = WebhookServer(hooks, context, limits=limits or QUICK, **options)
     await server.start("127.0.0.1:0")
     peer = Peer(server, material.bundle)
     try:

@@ -14,6 +14,7 @@ from pkg.api.meta import Object
 from pkg.util import constants
 from pkg.util.resourcequota.model import Observed
 from pkg.webhook.admission import AdmissionRequest
+from pkg.webhook.deadline import NoAnswer
 from pkg.webhook.view import View
 from tests.pkg.util.resourcequota.world import BASE, observed
 
@@ -31,6 +32,7 @@ def request(
     operation: str = "",
     namespace: str = "ns1",
     dry_run: bool = False,
+    authenticated: bool = True,
 ) -> AdmissionRequest:
     """A request as the API server puts it; the operation follows from which objects there are."""
     content = {
@@ -41,6 +43,7 @@ def request(
         "object": new,
         "oldObject": old,
         "dryRun": dry_run,
+        "authenticated": authenticated,
     }
     return msgspec.json.decode(msgspec.json.encode(content), type=AdmissionRequest)
 
@@ -86,6 +89,7 @@ class PaperView(View):
         self.live = live
         self.looked: list[str] = []
         self.watched = True
+        self.holding = True
 
     def observe(self, quota: ResourceQuota) -> Observed:
         return self.cached.observe(quota)
@@ -96,43 +100,49 @@ class PaperView(View):
     def annotation(self, namespace: str) -> str:
         return self.cached.limits
 
+    def holds_room(self, namespace: str) -> bool:
+        return self.holding
+
     def quotas(self, namespace: str) -> list[ResourceQuota]:
         return self.cached.quotas
 
     async def pods(self, namespace: str) -> list[Pod] | None:
         return self.cached.pods if self.watched else None
 
+    async def pods_live(self, namespace: str) -> list[Pod]:
+        return self._answer("pods").pods
+
     def migrations(self, namespace: str) -> Sequence[VirtualMachineInstanceMigration]:
         return self.cached.migrations
 
+    def _answer(self, look: str) -> State:
+        self.looked.append(look)
+        if self.live is None:
+            raise NoAnswer("the API server gives no answer: timed out")
+        return self.live
+
     async def observe_live(self, quota: ResourceQuota) -> Observed | None:
-        self.looked.append("observe")
-        return self.live.observe(quota) if self.live else None
+        return self._answer("observe").observe(quota)
 
     async def quota_live(self, quota: ResourceQuota) -> ResourceQuota:
         self.looked.append("quota")
         found = [q for q in (self.live.quotas if self.live else ()) if q.name == quota.name]
         return found[0] if found else quota
 
-    async def quotas_live(self, namespace: str) -> list[ResourceQuota] | None:
-        self.looked.append("quotas")
-        return self.live.quotas if self.live else None
+    async def quotas_live(self, namespace: str) -> list[ResourceQuota]:
+        return self._answer("quotas").quotas
 
-    async def default_quotas_live(self, namespace: str) -> list[ResourceQuota] | None:
-        self.looked.append("quotas")
-        return defaults(self.live) if self.live else None
+    async def default_quotas_live(self, namespace: str) -> list[ResourceQuota]:
+        return defaults(self._answer("quotas"))
 
-    async def migrations_live(self, namespace: str) -> Sequence[VirtualMachineInstanceMigration] | None:
-        self.looked.append("migrations")
-        return self.live.migrations if self.live else None
+    async def migrations_live(self, namespace: str) -> Sequence[VirtualMachineInstanceMigration]:
+        return self._answer("migrations").migrations
 
     async def annotation_live(self, namespace: str) -> str | None:
-        self.looked.append("annotation")
-        return self.live.limits if self.live else None
+        return self._answer("annotation").limits
 
     async def namespace_live(self, name: str) -> Namespace | None:
-        self.looked.append("namespace")
-        return self.live.namespace if self.live else None
+        return self._answer("namespace").namespace
 
 
 def defaults(state: State) -> list[ResourceQuota]:

@@ -58,6 +58,12 @@ def test_what_is_no_review_is_told_so(body: bytes, said: str) -> None:
         decode_review(body)
 
 
+def test_an_object_that_is_nested_thousands_of_levels_deep_is_read() -> None:
+    deep = "[" * 9000 + "]" * 9000
+    body = review(object={"metadata": {"name": "a"}, "other": "DEEP"}).replace(b'"DEEP"', deep.encode())
+    assert decode_review(body).new(Namespace).name == "a"
+
+
 def test_an_object_of_another_shape_is_the_senders_fault() -> None:
     with pytest.raises(BadReview, match="object: "):
         decode_review(review(object={"metadata": []})).new(Namespace)

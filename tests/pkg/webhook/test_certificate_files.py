@@ -32,9 +32,9 @@ async def test_the_ca_beside_the_certificate_is_registered(tmp_path: Path) -> No
     material = made()
     write(tmp_path, material)
     found = files(tmp_path)
-    assert not found.loaded
+    assert not found.expires
     await found.refresh()
-    assert found.loaded
+    assert found.expires
     assert found.bundle == material.bundle
 
 
@@ -67,7 +67,7 @@ async def test_a_file_that_is_half_written_changes_nothing(tmp_path: Path, half:
     assert found._loaded == material.serving
     (tmp_path / "tls.crt").unlink()
     await found.refresh()
-    assert found.loaded
+    assert found.expires
 
 
 @pytest.mark.parametrize("missing", ["tls.crt", "tls.key"])

@@ -29,20 +29,20 @@ class Secrets(Kind[Secret]):
     def __init__(self) -> None:
         super().__init__(SECRETS)
 
-    async def get(self, name: str, namespace: str = "") -> Secret:
-        found = await super().get(name, namespace)
+    async def get(self, *, name: str, namespace: str = "") -> Secret:
+        found = await super().get(name=name, namespace=namespace)
         await asyncio.sleep(0)
         return found
 
-    async def create(self, body: Mapping[str, Any], namespace: str = "") -> Secret:
+    async def create(self, body: Mapping[str, Any], *, namespace: str = "") -> Secret:
         await asyncio.sleep(0)
         if f"{namespace}/{body['metadata']['name']}" in self.objects:
             raise AlreadyExists("it is there", status=409, reason="AlreadyExists")
-        return await super().create(body, namespace)
+        return await super().create(body, namespace=namespace)
 
-    async def merge_patch(self, name: str, patch: Mapping[str, Any], namespace: str = "") -> Secret:
+    async def merge_patch(self, patch: Mapping[str, Any], *, name: str, namespace: str = "") -> Secret:
         await asyncio.sleep(0)
-        return await super().merge_patch(name, patch, namespace)
+        return await super().merge_patch(patch, name=name, namespace=namespace)
 
     def data(self) -> dict[str, bytes]:
         return {name: base64.b64decode(text) for name, text in self.objects[AT]["data"].items()}
@@ -60,7 +60,7 @@ async def test_the_first_replica_writes_and_the_others_read() -> None:
     replicas = [replica(secrets, clock) for _ in range(5)]
     await asyncio.gather(*(each.refresh() for each in replicas))
     assert len({each.bundle for each in replicas}) == 1
-    assert all(each.loaded for each in replicas)
+    assert all(each.expires for each in replicas)
     assert secrets.data()[BUNDLE] == replicas[0].bundle
     assert len(secrets.asked("merge_patch")) == 0
 
@@ -176,7 +176,7 @@ async def test_a_secret_that_is_garbage_is_replaced(spoiled: dict[str, str | Non
     secrets.spoil(**spoiled)
     one = replica(secrets, clock)
     await one.refresh()
-    assert one.loaded
+    assert one.expires
     again = replica(secrets, clock)
     await again.refresh()
     assert again.bundle == one.bundle

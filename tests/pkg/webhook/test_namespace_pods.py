@@ -20,15 +20,15 @@ class Server(FakeResource[Pod]):
     """Notes which namespace is asked for."""
 
     def __init__(self) -> None:
-        super().__init__(PODS, lambda: str(len(self.calls) + len(self.objects) + 1))
-        self.asked: list[str] = []
+        super().__init__(PODS)
+        self.namespaces: list[str] = []
 
     async def list_page(self, namespace: str = "", **more: Any) -> Any:
-        self.asked.append(namespace)
+        self.namespaces.append(namespace)
         return await super().list_page(namespace, **more)
 
     def watch(self, namespace: str = "", **more: Any) -> Any:
-        self.asked.append(namespace)
+        self.namespaces.append(namespace)
         return super().watch(namespace, **more)
 
     @property
@@ -37,7 +37,7 @@ class Server(FakeResource[Pod]):
 
     @property
     def watchers(self) -> int:
-        return len(self._watchers)
+        return self.cluster.watches
 
 
 async def eventually(condition: Any) -> None:
@@ -54,15 +54,15 @@ async def test_the_first_question_waits_for_the_list_and_the_watch_brings_the_re
     pods = NamespacePods(server.client)
     found = await pods.of("ns1")
     assert [pod.name for pod in found or ()] == ["a"]
-    assert set(server.asked) == {"ns1"}
-    before = len(server.asked)
+    assert set(server.namespaces) == {"ns1"}
+    before = len(server.namespaces)
     server.put("b", "ns1")
     for _ in range(200):
         if len(await pods.of("ns1") or ()) == 2:
             break
         await asyncio.sleep(0.01)
     assert [pod.name for pod in await pods.of("ns1") or ()] == ["a", "b"]
-    assert len(server.asked) == before, "one watch, however many questions"
+    assert len(server.namespaces) == before, "one watch, however many questions"
     await pods.close()
     assert server.watchers == 0
 

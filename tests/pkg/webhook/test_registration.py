@@ -4,17 +4,28 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, cast
 
+import msgspec
 import pytest
 
 from pkg.api.registry import MUTATING_WEBHOOK_CONFIGURATIONS, VALIDATING_WEBHOOK_CONFIGURATIONS, Resource
 from pkg.client.client import Client
-from pkg.client.errors import AlreadyExists, Forbidden
-from pkg.webhook.configurations import CONFIGURATION_NAME, Endpoint, mutating, validating
+from pkg.client.errors import AlreadyExists, Forbidden, ServerError, Unreachable
+from pkg.config.probe import PROBE_CONFIGURATION, PROBE_MARK, NotReached
+from pkg.webhook import registration
+from pkg.webhook.caller import Caller
+from pkg.webhook.configurations import (
+    WEBHOOK_CONFIGURATION_NAME,
+    Endpoint,
+    fingerprint,
+    mutating,
+    validating,
+)
 from pkg.webhook.options import FailurePolicy, Options, QuotaGuard
 from pkg.webhook.registration import Registrar, unregister
-from tests.pkg.controller.fakes import Kind
+from tests.pkg.controller.fakes import Clock, Kind
 
 URL = Endpoint(url="https://127.0.0.1:9443")
 OPTIONS = Options()
@@ -24,11 +35,33 @@ class Server:
     """The two kinds, as a Client hands them out."""
 
     def __init__(self) -> None:
+        self.reached = {URL.url}
+        """The addresses that the API server reaches, and who answers there: with whose mark."""
+        self.mark = fingerprint(URL, OPTIONS)
+        self.away = False
         self.validating: Kind[Any] = Configurations(VALIDATING_WEBHOOK_CONFIGURATIONS)
         self.mutating: Kind[Any] = Configurations(MUTATING_WEBHOOK_CONFIGURATIONS)
 
     def resource(self, resource: Resource[Any]) -> Kind[Any]:
         return self.validating if resource is VALIDATING_WEBHOOK_CONFIGURATIONS else self.mutating
+
+    @property
+    def transport(self) -> Server:
+        return self
+
+    async def request(self, method: str, path: str, **options: Any) -> bytes:
+        """A dry run of the probe's object."""
+        assert (method, path, options["params"]) == (
+            "POST",
+            "/api/v1/namespaces/default/events",
+            {"dryRun": "All"},
+        )
+        if self.away:
+            raise Unreachable("connection refused")
+        webhook = self.mutating.objects[PROBE_CONFIGURATION]["webhooks"][0]
+        if webhook["clientConfig"]["url"].removesuffix("/probe") not in self.reached:
+            raise ServerError('failed calling webhook "probe": connection refused', status=500)
+        return msgspec.json.encode({"metadata": {"annotations": {PROBE_MARK: self.mark}}})
 
     @property
     def client(self) -> Client:
@@ -40,26 +73,26 @@ class Server:
         return [verb for verb, _, _ in calls if verb != "get"]
 
     def webhooks(self) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = self.validating.objects[CONFIGURATION_NAME]["webhooks"]
+        found: list[dict[str, Any]] = self.validating.objects[WEBHOOK_CONFIGURATION_NAME]["webhooks"]
         return found
 
 
 class Configurations(Kind[Any]):
-    async def create(self, body: Mapping[str, Any], namespace: str = "") -> Any:
+    async def create(self, body: Mapping[str, Any], *, namespace: str = "") -> Any:
         if body["metadata"]["name"] in self.objects:
             raise AlreadyExists("it is there", status=409, reason="AlreadyExists")
-        return await super().create(body, namespace)
+        return await super().create(body, namespace=namespace)
 
 
 async def test_both_are_created_and_then_left_alone() -> None:
     server = Server()
     registrar = Registrar(server.client, URL, OPTIONS)
     await registrar.ensure(b"ca")
-    assert server.writes == ["create", "create"]
+    assert server.writes == ["create", "create", "create"]
     assert server.webhooks() == validating(URL, OPTIONS, b"ca")
-    assert server.mutating.objects[CONFIGURATION_NAME]["webhooks"] == mutating(URL, OPTIONS, b"ca")
+    assert server.mutating.objects[WEBHOOK_CONFIGURATION_NAME]["webhooks"] == mutating(URL, OPTIONS, b"ca")
     await registrar.ensure(b"ca")
-    assert server.writes == ["create", "create"]
+    assert server.writes == ["create", "create", "create"]
 
 
 @pytest.mark.parametrize(
@@ -74,7 +107,7 @@ async def test_drift_is_repaired(changes: dict[str, Any]) -> None:
     server = Server()
     registrar = Registrar(server.client, URL, OPTIONS)
     await registrar.ensure(b"ca")
-    server.validating.edited(CONFIGURATION_NAME, changes)
+    server.validating.edited(WEBHOOK_CONFIGURATION_NAME, changes)
     await registrar.ensure(b"ca")
     assert server.webhooks() == validating(URL, OPTIONS, b"ca")
 
@@ -90,15 +123,19 @@ async def test_a_new_bundle_is_told() -> None:
 async def test_another_failure_policy_is_told() -> None:
     server = Server()
     await Registrar(server.client, URL, OPTIONS).ensure(b"ca")
-    await Registrar(server.client, URL, Options(failure_policy=FailurePolicy.FAIL)).ensure(b"ca")
+    changed = Registrar(server.client, URL, Options(failure_policy=FailurePolicy.FAIL))
+    server.mark = changed.mark
+    await changed.ensure(b"ca")
     assert {webhook["failurePolicy"] for webhook in server.webhooks()} == {"Fail"}
 
 
 async def test_a_configuration_without_webhooks_goes() -> None:
     server = Server()
     await Registrar(server.client, URL, OPTIONS).ensure(b"ca")
-    await Registrar(server.client, URL, Options(quota_guard=QuotaGuard.DENY)).ensure(b"ca")
-    assert not server.mutating.objects
+    changed = Registrar(server.client, URL, Options(quota_guard=QuotaGuard.DENY))
+    server.mark = changed.mark
+    await changed.ensure(b"ca")
+    assert list(server.mutating.objects) == [PROBE_CONFIGURATION]
     assert server.validating.objects
 
 
@@ -107,13 +144,15 @@ async def test_what_an_injector_puts_in_stays() -> None:
     registrar = Registrar(server.client, URL, OPTIONS)
     await registrar.ensure(None)
     injected = [{**w, "clientConfig": {**w["clientConfig"], "caBundle": "aW5q"}} for w in server.webhooks()]
-    server.validating.edited(CONFIGURATION_NAME, {"webhooks": injected})
+    server.validating.edited(WEBHOOK_CONFIGURATION_NAME, {"webhooks": injected})
     before = len(server.writes)
     await registrar.ensure(None)
     assert len(server.writes) == before
     assert {webhook["clientConfig"]["caBundle"] for webhook in server.webhooks()} == {"aW5q"}
     # Also when something else has to change.
-    await Registrar(server.client, URL, Options(failure_policy=FailurePolicy.FAIL)).ensure(None)
+    changed = Registrar(server.client, URL, Options(failure_policy=FailurePolicy.FAIL))
+    server.mark = changed.mark
+    await changed.ensure(None)
     assert {webhook["clientConfig"]["caBundle"] for webhook in server.webhooks()} == {"aW5q"}
 
 
@@ -122,7 +161,7 @@ async def test_a_foreign_writer_in_between_is_read_again() -> None:
     registrar = Registrar(server.client, URL, OPTIONS)
     await registrar.ensure(b"old")
     server.validating.before.append(
-        lambda: server.validating.edited(CONFIGURATION_NAME, {"metadata": {"labels": {"a": "b"}}})
+        lambda: server.validating.edited(WEBHOOK_CONFIGURATION_NAME, {"metadata": {"labels": {"a": "b"}}})
     )
     await registrar.ensure(b"new")
     assert server.webhooks() == validating(URL, OPTIONS, b"new")
@@ -134,25 +173,107 @@ async def test_replicas_that_start_together_end_with_one_configuration() -> None
     assert server.webhooks() == validating(URL, OPTIONS, b"ca")
 
 
-async def test_a_live_replicas_url_is_left_alone_and_a_dead_ones_is_taken_over() -> None:
-    async def nothing(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.close()
+async def test_replicas_that_start_together_share_one_key() -> None:
+    server, callers = Server(), [Caller() for _ in range(5)]
+    registrars = [Registrar(server.client, URL, OPTIONS, caller=caller) for caller in callers]
+    await asyncio.gather(*(registrar.ensure(b"ca") for registrar in registrars))
+    assert len({caller.key for caller in callers}) == 1
+    assert server.webhooks() == validating(replace(URL, key=callers[0].key), OPTIONS, b"ca")
+    started_later = Caller()
+    other = Registrar(server.client, URL, Options(failure_policy=FailurePolicy.FAIL), caller=started_later)
+    await other.ensure(b"ca")
+    assert started_later.key == callers[0].key  # though it leaves the registration alone
 
-    listener = await asyncio.start_server(nothing, "127.0.0.1", 0)
-    theirs = Endpoint(url=f"https://127.0.0.1:{listener.sockets[0].getsockname()[1]}")
+
+async def test_a_live_replicas_url_is_left_alone_and_a_dead_ones_is_taken_over() -> None:
+    theirs = Endpoint(url="https://127.0.0.1:9444")
     server = Server()
+    server.reached.add(theirs.url)
     await Registrar(server.client, theirs, OPTIONS).ensure(b"ca")
     ours = Registrar(server.client, URL, OPTIONS)
     await ours.ensure(b"ca")
     assert server.webhooks() == validating(theirs, OPTIONS, b"ca")
-    # What differs otherwise is written all the same.
-    await ours.ensure(b"new")
-    assert server.webhooks() == validating(URL, OPTIONS, b"new")
-    await Registrar(server.client, theirs, OPTIONS).ensure(b"newer")
-    listener.close()
-    await listener.wait_closed()
-    await ours.ensure(b"newer")
-    assert server.webhooks() == validating(URL, OPTIONS, b"newer")
+    server.reached.remove(theirs.url)
+    await ours.ensure(b"ca")
+    assert server.webhooks() == validating(URL, OPTIONS, b"ca")
+
+
+class TestReach:
+    """Registered only where the API server reaches us, and withdrawn when it no longer does."""
+
+    @pytest.fixture(autouse=True)
+    def at_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(registration, "_NEWS_PAUSE", 0.0)
+
+    async def test_nothing_but_the_probe_is_registered_before(self) -> None:
+        server = Server()
+        server.reached.clear()
+        with pytest.raises(NotReached, match="connection refused"):
+            await Registrar(server.client, URL, OPTIONS).ensure(b"ca")
+        assert list(server.mutating.objects) == [PROBE_CONFIGURATION]
+        assert not server.validating.objects
+
+    @pytest.mark.parametrize("policy", FailurePolicy)
+    async def test_withdrawn_after_a_minute_and_back_at_once(self, policy: FailurePolicy) -> None:
+        server, clock, told = Server(), Clock(), list[str]()
+        options = Options(failure_policy=policy)
+        server.mark = fingerprint(URL, options)
+        registrar = Registrar(server.client, URL, options, clock=clock, tell=told.append)
+        await registrar.ensure(b"ca")
+        server.reached.clear()
+        for seconds, standing in ((0.0, True), (59.0, True), (2.0, policy is FailurePolicy.FAIL)):
+            clock.now += seconds
+            with pytest.raises(NotReached):
+                await registrar.ensure(b"ca")
+            assert bool(server.validating.objects) is standing
+        assert len(told) == 1
+        server.reached.add(URL.url)
+        await registrar.ensure(b"ca")
+        assert server.webhooks() == validating(URL, options, b"ca")
+
+    async def test_only_the_webhooks_with_ignore_are_withdrawn(self) -> None:
+        server, clock, told = Server(), Clock(), list[str]()
+        options = Options(failure_policies={"pods": FailurePolicy.FAIL})
+        server.mark = fingerprint(URL, options)
+        registrar = Registrar(server.client, URL, options, clock=clock, tell=told.append)
+        await registrar.ensure(b"ca")
+        server.reached.clear()
+        for seconds in (0.0, 61.0, 10.0):
+            clock.now += seconds
+            with pytest.raises(NotReached):
+                await registrar.ensure(b"ca")
+        assert [webhook["name"] for webhook in server.webhooks()] == [f"pods.{WEBHOOK_CONFIGURATION_NAME}"]
+        assert list(server.mutating.objects) == [PROBE_CONFIGURATION]
+        assert len(told) == 1
+        assert "writes to pods fail" in told[0]
+        server.reached.add(URL.url)
+        await registrar.ensure(b"ca")
+        assert server.webhooks() == validating(URL, options, b"ca")
+
+    async def test_an_api_server_that_is_away_says_nothing(self) -> None:
+        server, clock = Server(), Clock()
+        registrar = Registrar(server.client, URL, OPTIONS, clock=clock)
+        await registrar.ensure(b"ca")
+        server.away = True
+        for _ in range(10):
+            clock.now += 60.0
+            with pytest.raises(Unreachable):
+                await registrar.ensure(b"ca")
+        assert server.validating.objects
+
+    async def test_replicas_with_other_flags_warn_and_do_not_rewrite_each_other(self) -> None:
+        server, clock = Server(), Clock()
+        await Registrar(server.client, URL, OPTIONS, clock=clock).ensure(b"ca")
+        other = Registrar(server.client, URL, Options(reserve=False), clock=clock)
+        before = len(server.writes)
+        await other.ensure(b"ca")
+        server.mark = other.mark  # now and then it answers itself
+        await other.ensure(b"ca")
+        assert server.webhooks() == validating(URL, OPTIONS, b"ca")
+        assert len(server.writes) <= before + 1
+        clock.now += 61.0  # the other one is gone
+        await other.ensure(b"ca")
+        assert server.webhooks() == validating(URL, Options(reserve=False), b"ca")
 
 
 async def test_what_is_forbidden_is_passed_on() -> None:

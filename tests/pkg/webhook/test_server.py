@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from pathlib import Path
 
+import aiohttp
 import msgspec
 import pytest
 from prometheus_client import REGISTRY
 
 from pkg.generic.errors import BindError
 from pkg.webhook.admission import ALLOW, AdmissionRequest, Decision, deny
+from pkg.webhook.connections import Limits
 from pkg.webhook.server import MAX_BODY, WebhookServer
+from tests.pkg.client.pki import Authority
 from tests.pkg.webhook.listening import JSON, REVIEW, listening
 
 HEAD = b"POST /allow HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
@@ -30,7 +34,7 @@ async def fail(_: AdmissionRequest) -> Decision:
 
 
 async def think(_: AdmissionRequest) -> Decision:
-    await asyncio.sleep(0.2)
+    await asyncio.sleep(1.0)
     return ALLOW
 
 
@@ -81,7 +85,7 @@ async def test_refused(case: tuple[str, bytes, dict[str, str], str, int]) -> Non
 
 async def test_the_largest_review_is_taken() -> None:
     filler = REVIEW[:-1] + b" " * (MAX_BODY - len(REVIEW)) + b"}"
-    async with listening(HOOKS, read_timeout=5) as peer:
+    async with listening(HOOKS, limits=Limits()) as peer:
         assert (await peer.post("/allow", filler))[0] == 200
 
 
@@ -120,10 +124,10 @@ async def test_who_hangs_up_is_not_missed() -> None:
 
 
 async def test_slow_decisions_hold_up_nobody_else() -> None:
-    async with listening(HOOKS) as peer:
+    async with listening(HOOKS, limits=Limits()) as peer:
         slow = [asyncio.create_task(peer.post("/think")) for _ in range(20)]
         await asyncio.sleep(0.05)
-        assert (await asyncio.wait_for(peer.post("/allow"), 0.15))[0] == 200
+        assert (await asyncio.wait_for(peer.post("/allow"), 0.8))[0] == 200
         assert {status for status, _ in await asyncio.gather(*slow)} == {200}
 
 
@@ -155,6 +159,8 @@ async def test_what_is_served_is_counted_under_known_names_only() -> None:
     assert (REGISTRY.get_sample_value(seconds, {"webhook": "/allow"}) or 0) >= 1
     denied = {"webhook": "/deny", "decision": "denied"}
     assert (REGISTRY.get_sample_value("headroom_admission_decisions_total", denied) or 0) >= 1
+    why = {"webhook": "/deny", "reason": "invalid"}
+    assert (REGISTRY.get_sample_value("headroom_admission_denials_total", why) or 0) >= 1
 
 
 async def test_an_address_in_use_is_one_clear_line() -> None:
@@ -162,3 +168,28 @@ async def test_an_address_in_use_is_one_clear_line() -> None:
         other = WebhookServer(HOOKS, None)
         with pytest.raises(BindError, match=r"cannot listen on 127\.0\.0\.1:"):
             await other.start(f"127.0.0.1:{peer.server.address[1]}")
+
+
+class TestClients:
+    """With a CA for clients, only who shows a certificate of it, under a known name, is answered."""
+
+    @pytest.mark.parametrize(
+        ("names", "wanted"), [((), 200), (("kube-apiserver",), 200), (("somebody",), 403)], ids=str
+    )
+    async def test_a_certificate_of_it(self, tmp_path: Path, names: tuple[str, ...], wanted: int) -> None:
+        ca, pair = _authority(tmp_path)
+        async with listening(HOOKS, client_ca=ca, client_names=names) as peer:
+            peer.tls.load_cert_chain(*pair)
+            assert (await peer.post("/allow"))[0] == wanted
+
+    async def test_none(self, tmp_path: Path) -> None:
+        async with listening(HOOKS, client_ca=_authority(tmp_path)[0]) as peer:
+            with pytest.raises((aiohttp.ClientError, OSError)):
+                await peer.post("/allow")
+
+
+def _authority(folder: Path) -> tuple[Path, tuple[Path, Path]]:
+    """A CA's file, and the files of a certificate that it has issued."""
+    authority = Authority()
+    (folder / "ca.crt").write_text(authority.pem)
+    return folder / "ca.crt", authority.issue("kube-apiserver").write(folder, "client")

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import cast
 
 import pytest
 
 from pkg.client.errors import ApiError, ConfigError, ServiceUnavailable
+from pkg.config.probe import NotReached
 from pkg.generic.errors import BindError
 from pkg.webhook.admission import ALLOW, AdmissionRequest, Decision
 from pkg.webhook.admission_server import AdmissionServer
@@ -22,13 +24,13 @@ class Story:
     def __init__(self) -> None:
         self.said: list[str] = []
         self.bundle: bytes | None = b"ca"
-        self.loaded = False
+        self.expires: float | None = None
         self.failures: dict[str, list[Exception]] = {}
         self.pause = 0.0
 
     async def refresh(self) -> None:
         self._say("refresh")
-        self.loaded = True
+        self.expires = float("inf")
 
     def activate(self) -> None:
         self._say("activate")
@@ -95,9 +97,10 @@ async def test_what_fails_is_tried_again(what: str, failure: Exception) -> None:
 async def test_a_bundle_that_could_not_be_told_was_not_told() -> None:
     story = Story()
     story.failures["ensure b'ca'"] = [ApiError("no")]
-    with pytest.raises(ApiError):
-        await Upkeep(story, registrar(story)).register()
+    upkeep = Upkeep(story, registrar(story))
+    await upkeep.register()
     assert "told b'ca'" not in story.said
+    assert upkeep.not_registered == "no"
 
 
 async def allow(_: AdmissionRequest) -> Decision:
@@ -113,9 +116,9 @@ def server(story: Story, synced: asyncio.Event) -> AdmissionServer:
 async def test_ready_when_caches_have_synced_the_certificate_is_loaded_and_the_api_server_knows() -> None:
     story, synced = Story(), asyncio.Event()
     served = server(story, synced)
-    assert served.unready() == ["webhook certificate", "webhook registration"]
+    assert served.unready() == ["webhook certificate", "webhook registration: the caches have not synced yet"]
     await served.start("127.0.0.1:0")
-    assert served.unready() == ["webhook registration"]
+    assert served.unready() == ["webhook registration: the caches have not synced yet"]
     await asyncio.sleep(0.05)
     assert "ensure b'ca'" not in story.said
     synced.set()
@@ -132,11 +135,14 @@ async def test_ready_when_caches_have_synced_the_certificate_is_loaded_and_the_a
 async def test_a_registration_that_fails_is_tried_again_and_shows() -> None:
     story, synced = Story(), asyncio.Event()
     synced.set()
-    story.failures["ensure b'ca'"] = [ApiError("not yet")]
+    story.failures["ensure b'ca'"] = [NotReached("connection refused")]
     served = server(story, synced)
     await served.start("127.0.0.1:0")
     await asyncio.sleep(0.1)
-    assert served.unready() == ["webhook registration"]
+    assert served.unready() == ["webhook registration: connection refused"]
+    story.expires = time.time() - 60
+    assert served.unready()[0].startswith("webhook certificate: it ended 6")
+    story.expires = float("inf")
     await asyncio.sleep(0.6)
     assert served.unready() == []
     await served.stop()

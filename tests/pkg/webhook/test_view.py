@@ -9,16 +9,17 @@ from typing import Any, cast
 import pytest
 
 from pkg.api import registry
-from pkg.api.core import ResourceQuota
+from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINE_INSTANCES
 from pkg.api.registry import Resource
 from pkg.client.client import Client
+from pkg.client.decode import ObjectList
 from pkg.client.errors import NotFound, ServerError
-from pkg.util.resourcequota.model import Observed
-from pkg.webhook import view as module
+from pkg.util.resourcequota.observe import Listed, Observer, Source
+from pkg.webhook.deadline import NoAnswer, deadline
 from pkg.webhook.namespace_pods import NamespacePods
 from pkg.webhook.view import View
 from tests.pkg.controller.fakes import Kind
-from tests.pkg.util.resourcequota.world import observed, quota, vmi, vmim
+from tests.pkg.util.resourcequota.world import quota, vmi, vmim
 from tests.pkg.webhook.paper import namespace
 
 
@@ -27,7 +28,7 @@ class Pods(Kind[Any]):
 
     async def list(
         self, namespace: str = "", *, label_selector: str = "", field_selector: str = ""
-    ) -> tuple[list[Any], str]:
+    ) -> ObjectList[Any]:
         return await super().list(namespace)
 
 
@@ -61,19 +62,16 @@ class _Slow:
 
 
 def made(server: Server) -> View:
-    def observe(found: ResourceQuota) -> Observed:
-        return observed(found, [vmim("Running")], [vmi("vm1")], limits="cached")
-
-    def cache(resource: Resource[Any]) -> Any:
-        return server.kind(resource).cache
-
+    source = Source(
+        namespaces=Listed([namespace("cached")]),
+        migrations=Listed([vmim("Running")]),
+        instances=Listed([vmi("vm1")]),
+    )
     return View(
         cast("Client", server),
-        observe,
-        cache(registry.NAMESPACES),
-        cache(registry.RESOURCE_QUOTAS),
+        Observer(source),
+        server.kind(registry.RESOURCE_QUOTAS).cache,
         cast("NamespacePods", None),
-        cache(registry.VIRTUAL_MACHINE_INSTANCE_MIGRATIONS),
     )
 
 
@@ -82,8 +80,8 @@ def server() -> Server:
     made = Server()
     made.kind(registry.NAMESPACES).given(namespace("live"))
     made.kind(registry.RESOURCE_QUOTAS).given(quota())
-    made.kind(registry.VIRTUAL_MACHINE_INSTANCE_MIGRATIONS).given(vmim("Pending", "vm2"))
-    made.kind(registry.VIRTUAL_MACHINE_INSTANCES).given(vmi("vm2"))
+    made.kind(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS).given(vmim("Pending", "vm2"))
+    made.kind(VIRTUAL_MACHINE_INSTANCES).given(vmi("vm2"))
     return made
 
 
@@ -96,16 +94,14 @@ async def test_a_live_look_has_everything_from_the_api_server(server: Server) ->
 
 
 async def test_a_vmi_that_is_gone_is_left_out(server: Server) -> None:
-    server.kind(registry.VIRTUAL_MACHINE_INSTANCES).gone("ns1/vm2")
+    server.kind(VIRTUAL_MACHINE_INSTANCES).gone("ns1/vm2")
     found = await made(server).observe_live(quota())
     assert found is not None
     assert set(found.instances) == {"vm1"}
 
 
 async def test_without_kubevirt_nothing_migrates(server: Server) -> None:
-    server.kind(registry.VIRTUAL_MACHINE_INSTANCE_MIGRATIONS).errors["list"] = [
-        NotFound("no such kind", status=404)
-    ]
+    server.kind(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS).errors["list"] = [NotFound("no such kind", status=404)]
     found = await made(server).observe_live(quota())
     assert found is not None
     assert list(found.migrations) == []
@@ -120,10 +116,7 @@ async def test_a_namespace_that_is_gone_is_nothing_to_look_at(server: Server) ->
 
 
 @pytest.mark.parametrize("how", ["it fails", "it is too slow"])
-async def test_when_nobody_answers_the_caches_are_all_there_is(
-    server: Server, how: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "LIVE_TIMEOUT", 0.05)
+async def test_no_answer_is_not_nothing(server: Server, how: str) -> None:
     view = made(server)
     looks: list[Callable[[], Awaitable[object]]] = [
         lambda: view.observe_live(quota()),
@@ -136,7 +129,19 @@ async def test_when_nobody_answers_the_caches_are_all_there_is(
             server.slow = True
         for kind in server.kinds.values():
             kind.errors = {verb: [ServerError("broken", status=500)] * 4 for verb in ("get", "list")}
-        assert await look() is None
+        with pytest.raises(NoAnswer), deadline(0.05):
+            await look()
+
+
+async def test_all_looks_of_a_review_have_one_deadline(server: Server) -> None:
+    server.slow = True
+    view = made(server)
+    began = asyncio.get_running_loop().time()
+    with deadline(0.1):
+        for _ in range(5):
+            with pytest.raises(NoAnswer):
+                await view.annotation_live("ns1")
+    assert asyncio.get_running_loop().time() - began < 0.4
 
 
 async def test_a_quota_is_fetched_by_name_and_only_that_very_one(server: Server) -> None:
@@ -157,5 +162,5 @@ async def test_default_quotas_are_told_from_others(server: Server) -> None:
     assert [found.name for found in view.default_quotas("ns1")] == ["default-abc"]
     assert [found.name for found in await view.default_quotas_live("ns1") or ()] == ["default-abc"]
     assert other in view.quotas("ns1")
-    assert view.annotation("ns1") == "live"
+    assert view.annotation("ns1") == "cached"
     assert view.annotation("nowhere") == ""

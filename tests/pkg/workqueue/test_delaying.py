@@ -140,3 +140,45 @@ async def test_an_item_asked_for_again_and_again_has_one_timer() -> None:
     await asyncio.sleep(20)
     await settle()
     assert len(queue) == 0
+
+
+@virtual_time
+async def test_what_is_not_to_come_before_a_moment_comes_then_whatever_is_added_meanwhile() -> None:
+    queue: DelayingQueue[str] = DelayingQueue()
+    queue.add("a")
+    await queue.get()
+    queue.add("a")  # an event while it is processed
+    queue.add_not_before("a", 60)
+    queue.done("a")
+    queue.add("a")
+    queue.add_after("a", 5)
+    queue.add("b", LOW_PRIORITY)
+    assert await queue.get() == "b"
+    await asyncio.sleep(59)
+    assert (len(queue), queue.delayed) == (0, 1)
+    await asyncio.sleep(2)
+    assert await queue.get() == "a"
+    queue.done("a")
+    queue.add("a")
+    assert await queue.get() == "a"
+
+
+@virtual_time
+async def test_items_that_are_put_off_again_and_again_leave_nothing_behind() -> None:
+    queue: DelayingQueue[str] = DelayingQueue()
+    for _ in range(5000):
+        queue.add_after("a", 3600)
+        queue.add_after("a", 1)
+        await asyncio.sleep(2)
+        queue.done(await queue.get())
+    assert len(queue._due_heap) < 200
+
+
+@virtual_time
+async def test_items_whose_priority_rises_again_and_again_leave_nothing_behind() -> None:
+    queue: DelayingQueue[str] = DelayingQueue()
+    for _ in range(5000):
+        queue.add("a", LOW_PRIORITY)
+        queue.add("a")
+        queue.done(await queue.get())
+    assert len(queue._heap) < 200

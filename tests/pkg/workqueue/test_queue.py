@@ -162,6 +162,46 @@ async def test_a_getter_cancelled_in_the_turn_it_was_woken_passes_the_item_on() 
     assert first.cancelled()
 
 
+@pytest.mark.parametrize("what", ["add", "shut_down"])
+@pytest.mark.parametrize("cancelled_first", [True, False])
+@virtual_time
+async def test_a_get_cancelled_in_the_tick_of_an_add_or_shut_down_ends_as_cancelled_and_no_item_is_lost(
+    what: str, cancelled_first: bool
+) -> None:
+    queue: Queue[str] = Queue()
+    first, second = asyncio.create_task(queue.get()), asyncio.create_task(queue.get())
+    await settle()
+    if cancelled_first:
+        first.cancel()
+    if what == "add":
+        queue.add("a")
+    else:
+        queue.shut_down()
+    if not cancelled_first:
+        first.cancel()
+    results = await asyncio.gather(first, second, return_exceptions=True)
+    assert isinstance(results[0], asyncio.CancelledError)
+    assert results[1] == "a" if what == "add" else isinstance(results[1], ShutDown)
+
+
+@virtual_time
+async def test_a_task_group_of_workers_that_is_cancelled_and_shut_down_ends_as_cancelled() -> None:
+    queue: Queue[str] = Queue()
+
+    async def group() -> None:
+        async with asyncio.TaskGroup() as tasks:
+            for _ in range(3):
+                tasks.create_task(queue.get())
+
+    running = asyncio.create_task(group())
+    await settle()
+    running.cancel()
+    await asyncio.sleep(0)
+    queue.shut_down()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+
+
 @virtual_time
 async def test_a_thousand_getters_that_time_out_leave_nothing_behind() -> None:
     queue: Queue[str] = Queue()

@@ -33,6 +33,7 @@ class QueueModel(RuleBasedStateMachine):
         self.processing: dict[str, int] = {}
         self.again: dict[str, int] = {}  # re-added while processed -> priority
         self.delayed: dict[str, tuple[int, int, int]] = {}  # item -> (when, order of the timer, priority)
+        self.held: set[str] = set()  # of the delayed ones: those that no add brings forward
         self.failures: dict[str, int] = {}
         self.now = 0
         self.down = False
@@ -62,7 +63,10 @@ class QueueModel(RuleBasedStateMachine):
     def model_add(self, item: str, priority: int) -> None:
         if self.down:
             return
-        if item in self.processing:
+        if item in self.held:
+            when, order, known = self.delayed[item]
+            self.delayed[item] = (when, order, max(known, priority))
+        elif item in self.processing:
             self.again[item] = max(priority, self.again.get(item, priority))
         elif item not in self.waiting or priority > -self.waiting[item][0]:
             self.model_push(item, priority)
@@ -76,11 +80,25 @@ class QueueModel(RuleBasedStateMachine):
         wanted = (self.now + delay, priority)
         known = self.delayed.get(item)
         if known is not None:
-            wanted = (min(wanted[0], known[0]), max(wanted[1], known[2]))
+            when = known[0] if item in self.held else min(wanted[0], known[0])
+            wanted = (when, max(wanted[1], known[2]))
             if wanted == (known[0], known[2]):
                 return
         self.order += 1
         self.delayed[item] = (wanted[0], self.order, wanted[1])
+
+    def model_add_not_before(self, item: str, delay: int, priority: int) -> None:
+        if self.down:
+            return
+        waited = -self.waiting.pop(item)[0] if item in self.waiting else self.again.pop(item, priority)
+        when, _, known = self.delayed.get(item, (0, 0, priority))
+        self.order += 1
+        self.delayed[item] = (
+            max(self.now + delay, when if item in self.held else 0),
+            self.order,
+            max(priority, waited, known),
+        )
+        self.held.add(item)
 
     def model_next(self) -> str:
         return min(self.waiting, key=lambda item: self.waiting[item])
@@ -96,6 +114,11 @@ class QueueModel(RuleBasedStateMachine):
     def add_after(self, item: str, delay: int, priority: int) -> None:
         self.call(self.queue.add_after, item, delay, priority)
         self.model_add_after(item, delay, priority)
+
+    @rule(item=ITEMS, delay=st.integers(min_value=1, max_value=30), priority=PRIORITIES)
+    def add_not_before(self, item: str, delay: int, priority: int) -> None:
+        self.call(self.queue.add_not_before, item, delay, priority)
+        self.model_add_not_before(item, delay, priority)
 
     @rule(item=ITEMS)
     def add_rate_limited(self, item: str) -> None:
@@ -134,6 +157,7 @@ class QueueModel(RuleBasedStateMachine):
             (when, order, item) for item, (when, order, _) in self.delayed.items() if when <= self.now
         )
         for _, _, item in due:
+            self.held.discard(item)
             self.model_add(item, self.delayed.pop(item)[2])
 
     async def sleep_until(self, when: float) -> None:
@@ -147,6 +171,7 @@ class QueueModel(RuleBasedStateMachine):
         self.call(self.queue.shut_down)
         self.down = True
         self.delayed.clear()
+        self.held.clear()
 
     @precondition(lambda self: self.down and not self.waiting)
     @rule()

@@ -126,3 +126,36 @@ async def test_after_the_shutdown_a_failure_is_not_even_counted() -> None:
     queue.done("a")
     await asyncio.sleep(10)
     assert (len(queue), queue.num_requeues("a")) == (0, 0)
+
+
+class BrokenLimiter:
+    """Raises, or says what is no time."""
+
+    def __init__(self, says: float | None) -> None:
+        self.says = says
+
+    def when(self, item: str) -> float:
+        if self.says is None:
+            raise RuntimeError("no idea")
+        return self.says
+
+    def forget(self, item: str) -> None:
+        raise RuntimeError("no idea")
+
+    def num_requeues(self, item: str) -> int:
+        return 0
+
+
+@pytest.mark.parametrize("says", [None, float("nan"), -1.0])
+@virtual_time
+async def test_a_rate_limiter_that_raises_costs_no_key(says: float | None) -> None:
+    queue: RateLimitingQueue[str] = RateLimitingQueue(rate_limiter=BrokenLimiter(says))
+    queue.add("a")
+    item = await queue.get()
+    queue.add_rate_limited(item)
+    queue.forget(item)
+    queue.done(item)
+    await asyncio.sleep(29)
+    assert len(queue) == 0
+    await asyncio.sleep(2)
+    assert await queue.get() == "a"

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 from datetime import UTC, datetime
 
 from pkg.api.admissionregistration import ValidatingWebhookConfiguration
-from pkg.client.errors import ApiError, NotFound
 from pkg.client.resource_client import ResourceClient
 from pkg.generic.cache_reader import CacheReader
 from pkg.util.managedtenantquota.lock import Lock, lock_name, locked_namespace, recognise
-from pkg.webhook.view import LIVE_TIMEOUT
+from pkg.webhook.deadline import in_time
 
 _BY_NAMESPACE = "locked namespace (webhook)"
-
-
-class UnknownLock(Exception):
-    """The API server did not say in time whether the lock still stands."""
 
 
 class Locks:
@@ -32,17 +26,12 @@ class Locks:
         self._client = client
 
     async def find(self, namespace: str) -> Lock | None:
-        """The namespace's lock, None when there is none any more. Raises UnknownLock."""
+        """The namespace's lock, None when there is none any more. Raises NoAnswer."""
         cached = self._cache.by_index(_BY_NAMESPACE, namespace)
         if cached:
             return recognise(cached[0])
-        try:
-            async with asyncio.timeout(LIVE_TIMEOUT):
-                found = recognise(await self._client.get(lock_name(namespace)))
-        except NotFound:
-            return None
-        except (ApiError, TimeoutError) as exc:
-            raise UnknownLock(namespace) from exc
+        there = await in_time(self._client.get(name=lock_name(namespace)))
+        found = recognise(there) if there is not None else None
         return found if found is not None and found.namespace == namespace else None
 
     @staticmethod

@@ -6,6 +6,8 @@ servers that know none.
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable, Collection
 from fnmatch import fnmatchcase
 from typing import Final
@@ -14,8 +16,9 @@ from pkg.api.core import Pod
 from pkg.util import constants
 from pkg.util.managedtenantquota.lock import NAMESPACE_CONTROLLERS, Lock
 from pkg.webhook.admission import ALLOW, AdmissionRequest, Decision, UserInfo, deny
+from pkg.webhook.deadline import NoAnswer
 from pkg.webhook.options import CLUSTER_ADMINS
-from pkg.webhook.resources.lock.locks import Locks, UnknownLock
+from pkg.webhook.resources.lock.locks import Locks
 
 __all__ = ["Accounts", "Locks", "Validator", "passes", "refusal"]
 
@@ -28,9 +31,9 @@ _VERBS: Final = {"CREATE": "created", "UPDATE": "changed", "DELETE": "deleted"}
 
 
 class Accounts:
-    """Who is let through. `holders` and `virt_controllers` are asked each time: the KubeVirt CR may turn up later.
+    """Who is let through. `virt_controllers` is asked each time: the KubeVirt CR may turn up later.
 
-    User names are exact, or shell patterns where an operator gave one.
+    User names are exact; `holders` may be shell patterns where an operator gave one.
     """
 
     def __init__(self, holders: Collection[str], virt_controllers: Callable[[], Collection[str]]) -> None:
@@ -45,7 +48,7 @@ class Accounts:
         """virt-controller, or who may do everything anyway."""
         if CLUSTER_ADMINS in (user.groups or ()):
             return True
-        return any(fnmatchcase(user.username, known) for known in self._virt_controllers())
+        return bool(user.username) and user.username in self._virt_controllers()
 
 
 def passes(request: AdmissionRequest, accounts: Accounts) -> bool:
@@ -60,8 +63,8 @@ def passes(request: AdmissionRequest, accounts: Accounts) -> bool:
     return constants.LABEL_MIGRATION_JOB_UID in request.new(Pod).labels
 
 
-def refusal(request: AdmissionRequest, lock: Lock | None, since: str) -> Decision:
-    """What the refused are told."""
+def refusal(request: AdmissionRequest, lock: Lock | None, since: str = "", left: float = 0.0) -> Decision:
+    """What the refused are told. `left`: seconds that the lock still stands at most, 0 when nothing says."""
     what = _WHAT.get(request.resource.resource, request.resource.resource)
     verb = _VERBS.get(request.operation, "changed")
     held = ""
@@ -69,17 +72,19 @@ def refusal(request: AdmissionRequest, lock: Lock | None, since: str) -> Decisio
         held = f" by {lock.holder or 'the managed quota controller'} since {since}"
         held += f" for the migration of {lock.reason}" if lock.reason else ""
     return deny(
-        f"namespace {request.namespace} is locked{held}: {what} can't be {verb} until the target pods are there, "
-        "please try again in a moment"
+        f"namespace {request.namespace} is locked{held}: {what} can't be {verb} until the target pods are there"
+        f"{f' (at most {math.ceil(left)} s)' if left > 0 else ''}, please try again in a moment",
+        reason="locked",
     )
 
 
 class Validator:
     """Answers for every lock."""
 
-    def __init__(self, locks: Locks, accounts: Accounts) -> None:
+    def __init__(self, locks: Locks, accounts: Accounts, clock: Callable[[], float] = time.time) -> None:
         self._locks = locks
         self._accounts = accounts
+        self._clock = clock
 
     async def validate(self, request: AdmissionRequest) -> Decision:
         """Whatever a lock's rules name."""
@@ -87,6 +92,8 @@ class Validator:
             return ALLOW
         try:
             lock = await self._locks.find(request.namespace)
-        except UnknownLock:
-            return refusal(request, None, "")  # it was locked when the API server asked
-        return ALLOW if lock is None else refusal(request, lock, self._locks.since(lock))
+        except NoAnswer:
+            return refusal(request, None)  # it was locked when the API server asked
+        if lock is None:
+            return ALLOW
+        return refusal(request, lock, self._locks.since(lock), lock.until - self._clock())

@@ -14,11 +14,15 @@ from pkg.util import constants
 from pkg.util.constants import LIMITS_CPU, LIMITS_MEMORY
 from pkg.util.go_errors import json_error, quantity_error
 from pkg.util.quantity import Quantity, QuantityError
-from pkg.util.resourcequota.annotations import has_migrating_vm
-from pkg.util.resourcequota.base import parse_limits
-from pkg.util.resourcequota.calculator import quantity_of
+from pkg.util.resourcequota.base import parse_limits, quantity_of
 from pkg.util.resourcequota.errors import InvalidNamespaceAnnotation
+from pkg.util.resourcequota.journal import has_migrating_vm
+from pkg.util.resourcequota.model import Policy
+from pkg.util.resourcequota.participation import switched_off
 from pkg.webhook.admission import ALLOW, AdmissionRequest, Decision, deny
+from pkg.webhook.deadline import NoAnswer
+from pkg.webhook.resources.resourcequota.guard import migrating
+from pkg.webhook.resources.resourcequota.validator import switching_off
 from pkg.webhook.view import View
 
 _CHECKED: Final = ((LIMITS_CPU, "LimitsCPU", "CPU"), (LIMITS_MEMORY, "LimitsMemory", "Memory"))
@@ -29,10 +33,15 @@ def decide(old: Namespace, new: Namespace, quotas: Sequence[ResourceQuota]) -> D
     """`quotas` are the default quotas of the namespace; none: whatever the annotation says holds nobody up."""
     annotation = new.annotations.get(constants.ANNOTATION_RANCHER_RESOURCE_QUOTA, "")
     before = old.annotations.get(constants.ANNOTATION_RANCHER_RESOURCE_QUOTA, "")
-    if not annotation or annotation == before or not quotas:
+    if annotation == before or not quotas:
         return ALLOW
+    # Upstream lets the annotation be removed; that takes the room away just as a lower limit does.
     if any(has_migrating_vm(quota.annotations) for quota in quotas):
-        return deny(f"namespace {new.name} has migrating VMs, can't change resource quotas")
+        return deny(
+            f"namespace {new.name} has migrating VMs, can't change resource quotas", reason="migrating"
+        )
+    if not annotation:
+        return ALLOW
     for quota in quotas:
         problem = insufficient(annotation, quota.used)
         if problem is not None:
@@ -63,17 +72,24 @@ def insufficient(annotation: str, used: Mapping[str, str | int | float]) -> str 
 class Validator:
     """The caches suggest, the API server decides: a live look precedes a denial."""
 
-    def __init__(self, view: View) -> None:
+    def __init__(self, view: View, policy: Policy) -> None:
         self._view = view
+        self._policy = policy
 
     async def validate(self, request: AdmissionRequest) -> Decision:
         """UPDATE."""
         old, new = request.old(Namespace), request.new(Namespace)
+        if switched_off(new) and not switched_off(old):
+            quotas = self._view.quotas(new.name)
+            names = {name for quota in quotas for name in migrating(self._view.observe(quota), self._policy)}
+            return switching_off(f"namespace {new.name}", sorted(names))
         suggested = decide(old, new, self._view.default_quotas(new.name))
         if suggested.allowed:
             return suggested
-        live = await self._view.default_quotas_live(new.name)
-        return suggested if live is None else decide(old, new, live)
+        try:
+            return decide(old, new, await self._view.default_quotas_live(new.name))
+        except NoAnswer:
+            return suggested
 
 
 def _go_error(annotation: str) -> str:

@@ -12,10 +12,13 @@ from dataclasses import dataclass
 from typing import Final
 
 from pkg.util.quantity import Quantity
+from pkg.webhook.metrics import REMEMBERED
 
-EXPIRY: Final = 10.0
-"""Seconds after which a pod that never turned up is given up. A request that another webhook holds up for longer may
-find its place taken, by at most its own size."""
+EXPIRY: Final = 5.0
+"""Seconds after which a pod that never turned up is given up: another webhook refused it, or the review was forged. A
+request that another webhook holds up for longer may find its place taken, by at most its own size."""
+_SWEPT: Final = 2
+"""Other namespaces that are looked through at every entry: those that never ask again are forgotten."""
 DOUBTFUL_EXPIRY: Final = 2.0
 """Seconds for a pod that quota would refuse by what is known of it: that may change while the pod is on its way."""
 YOUNG: Final = 0.1
@@ -24,6 +27,8 @@ YOUNG: Final = 0.1
 
 @dataclass(frozen=True, slots=True)
 class _Pending:
+    uid: str
+    replaced: str | None
     usage: Mapping[str, Quantity]
     quotas: Collection[str]
     since: float
@@ -45,22 +50,33 @@ class Ledger:
         now: float,
         *,
         doubtful: bool = False,
+        replaced: str | None = None,
     ) -> None:
-        """A pod was let through; `quotas` are the names of those that will count it."""
+        """A pod was let through; `quotas` are the names of those that will count it. `replaced`: the resourceVersion
+        that a resize replaces, None for a new pod."""
         until = now + (DOUBTFUL_EXPIRY if doubtful else EXPIRY)
-        self._pending.setdefault(namespace, {})[uid] = _Pending(usage, quotas, now, until)
+        pending = _Pending(uid, replaced, usage, quotas, now, until)
+        self._pending.setdefault(namespace, {})[f"{uid}/{replaced}"] = pending
+        REMEMBERED.set(len(self))
+        for each in [each for each in self._pending if each != namespace][:_SWEPT]:
+            self.settle(each, {}, now)
 
-    def settle(self, namespace: str, seen: Collection[str], now: float) -> None:
-        """Forget the pods that are seen (by uid), and those that are given up."""
+    def settle(self, namespace: str, seen: Mapping[str, str | None], now: float) -> None:
+        """Forget the pods that are seen (uid to resourceVersion), and those that are given up."""
         kept = {
-            uid: pending
-            for uid, pending in self._pending.get(namespace, {}).items()
-            if uid not in seen and now < pending.until
+            key: each
+            for key, each in self._pending.get(namespace, {}).items()
+            if seen.get(each.uid, each.replaced) == each.replaced and now < each.until
         }
+        # At the end: the namespaces that have not been asked about for longest are swept first.
+        self._pending.pop(namespace, None)
         if kept:
             self._pending[namespace] = kept
-        else:
-            self._pending.pop(namespace, None)
+        REMEMBERED.set(len(self))
+
+    def __len__(self) -> int:
+        """Pods of all namespaces."""
+        return sum(map(len, self._pending.values()))
 
     def pending(
         self, namespace: str, quota: str, since: float = float("-inf")

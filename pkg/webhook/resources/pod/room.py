@@ -19,10 +19,9 @@ from dataclasses import dataclass, field
 
 from pkg.util.quantity import ZERO, Quantity
 from pkg.util.resource_list import ResourceList, parse_resource_list, subtract
-from pkg.util.resourcequota.available import pods_of_migrations
+from pkg.util.resourcequota.base import granted_by_namespace, granted_by_record, scaled_base
+from pkg.util.resourcequota.claims import taken_by_migrations
 from pkg.util.resourcequota.errors import ResourceQuotaError
-from pkg.util.resourcequota.exact import usage_of
-from pkg.util.resourcequota.granted import granted_by_namespace, granted_by_record, scaled_base
 from pkg.util.resourcequota.model import Observed, Policy
 from pkg.util.resourcequota.participation import is_default
 from pkg.webhook.resources.pod.tally import Sums
@@ -87,6 +86,6 @@ def room(observed: Observed, policy: Policy, sums: Sums) -> Room | None:
         hard=parse_resource_list(quota.hard),
         used=parse_resource_list(quota.used),
         counted=sums.counted,
-        migrations=usage_of(pods_of_migrations(observed), quota.spec),
+        migrations=taken_by_migrations(observed, policy),
         ended=sums.ended,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -10,8 +11,8 @@ from cachetools import LRUCache, TTLCache
 
 from pkg.api.core import Pod, ResourceQuota
 from pkg.util.quantity import ZERO, Quantity, QuantityError
+from pkg.util.quotacount.usage import counted, pod_usage
 from pkg.util.resource_list import ResourceList
-from pkg.util.resourcequota.usage import counted, pod_usage
 
 ENDED: Final = 5.0
 """Seconds in which status.used may still count a pod that has ended."""
@@ -39,15 +40,17 @@ class Tally:
     """Remembers the usage of pods that came from a cache (an unchanged pod is the same object there), and for each
     quota the pods of the last time."""
 
-    def __init__(self, clock: Callable[[], float]) -> None:
+    def __init__(self, clock: Callable[[], float], wall_clock: Callable[[], float] = time.time) -> None:
+        """`wall_clock`: seconds since 1970; a pod that is terminating past its grace period is not charged."""
         self._clock = clock
+        self._wall_clock = wall_clock
         self._known: LRUCache[str, tuple[Pod, ResourceList]] = LRUCache(_PODS)
         self._last: TTLCache[str, _Last] = TTLCache(_QUOTAS, ttl=_FORGOTTEN, timer=clock)
 
     def of(self, quota: ResourceQuota, pods: Iterable[Pod]) -> Sums:
         """`pods` are all of the namespace."""
-        now = self._clock()
-        there = {pod.uid: self._usage(pod) for pod in pods if counted(pod, quota.spec)}
+        now, date = self._clock(), self._wall_clock()
+        there = {pod.uid: self._usage(pod) for pod in pods if counted(pod, quota.spec, date)}
         last = self._last.get(quota.key) or _Last({}, {})
         ended = {uid: (at, usage) for uid, (at, usage) in last.ended.items() if now - at < ENDED}
         ended |= {uid: (now, usage) for uid, usage in last.pods.items() if uid not in there}

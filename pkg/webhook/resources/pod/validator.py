@@ -8,18 +8,20 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final
 
 from pkg.api.core import Pod, ResourceQuota
 from pkg.util import constants
+from pkg.util.kubevirt.migration import is_finished
 from pkg.util.quantity import ZERO, Quantity
+from pkg.util.quotacount.usage import counted, pod_usage
 from pkg.util.resource_list import ResourceList, parse_resource_list
-from pkg.util.resourcequota.demand import is_finished
 from pkg.util.resourcequota.model import Policy
 from pkg.util.resourcequota.participation import is_off, takes_part
-from pkg.util.resourcequota.usage import counted, pod_usage
-from pkg.webhook.admission import ALLOW, AdmissionRequest, Decision, deny
+from pkg.webhook.admission import ALLOW, AdmissionRequest, Decision, UserInfo, deny
+from pkg.webhook.deadline import NoAnswer
 from pkg.webhook.options import Options
 from pkg.webhook.resources.pod.ledger import YOUNG, Ledger
 from pkg.webhook.resources.pod.looks import SharedLooks
@@ -29,7 +31,6 @@ from pkg.webhook.resources.resourcequota.guard import names_of_entries
 from pkg.webhook.view import View
 
 _OF_MIGRATION: Final = (constants.APP_VIRT_LAUNCHER, constants.APP_HOTPLUG_DISK)
-RESIZE: Final = "resize"
 LOOKS: Final = 6
 """Times that status.used is read while it and our own count disagree about whether a pod fits."""
 PAUSE: Final = 0.05
@@ -48,17 +49,18 @@ class _Place:
 @dataclass(frozen=True, slots=True)
 class _Snapshot:
     places: Sequence[_Place]
-    seen: frozenset[str]
-    """Uids of the pods that `places` count."""
+    seen: Mapping[str, str | None]
+    """The pods that `places` count: uid to resourceVersion."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Pod:
-    """What a request asks for: the pod, what of it is new, and under which name it is remembered."""
+    """What a request asks for: the pod, what of it is new, its uid, and the resourceVersion that a resize replaces."""
 
     pod: Pod
     need: ResourceList
-    ticket: str
+    uid: str
+    replaced: str | None = None
 
 
 class Validator:
@@ -70,21 +72,27 @@ class Validator:
         view: View,
         policy: Policy,
         options: Options,
+        makes_targets: Callable[[UserInfo], bool],
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._view = view
         self._policy = policy
         self._options = options
+        self._makes_targets = makes_targets
         self._clock = clock
         self._sleep = sleep
         self._ledger = Ledger()
         self._tally = Tally(clock)
         self._looks = SharedLooks(self._look)
+        self._live_looks = SharedLooks(self._look_live)
 
     async def validate(self, request: AdmissionRequest) -> Decision:
-        """CREATE of pods, UPDATE of pods/resize."""
+        """CREATE of pods, UPDATE of pods/resize. A review that is not known to be the API server's gets its answer, but
+        the pod is not remembered, and nothing is watched for a namespace of which no review would come."""
         if not self._options.reserve:
+            return ALLOW
+        if not request.authenticated and not self._view.holds_room(request.namespace):
             return ALLOW
         asked = _asked(request)
         if request.operation != "UPDATE" and await self._is_of_migration(asked.pod, request):
@@ -96,13 +104,17 @@ class Validator:
             # From here on nothing is awaited: two pods never share out the same place.
             refusal = self._refusal(snapshot, asked, by_status=False)
             if refusal is not None:
-                return deny(refusal)
+                # A watch may be behind: whether pods are gone, or over, is asked before a refusal.
+                snapshot = await self._live_looks.fresh(request.namespace)
+                refusal = self._refusal(snapshot, asked, by_status=False)
+            if refusal is not None:
+                return deny(refusal, reason="no-room")
             refusal = self._refusal(snapshot, asked, by_status=True)
             if refusal is None:
-                if not request.dry_run:
+                if request.authenticated and not request.dry_run:
                     self._admit(snapshot, asked)
                 return ALLOW
-        return deny(refusal or "")
+        return deny(refusal or "", reason="no-room")
 
     def _refusal(self, snapshot: _Snapshot, asked: _Pod, *, by_status: bool) -> str | None:
         """Why the pod does not fit into a base; None when it does."""
@@ -128,32 +140,60 @@ class Validator:
             doubtful = any(place.room.exceeds_quota(asked.need) for place in places)
             names = frozenset(place.quota.name for place in places)
             now = self._clock()
-            self._ledger.admit(asked.pod.namespace, asked.ticket, asked.need, names, now, doubtful=doubtful)
+            self._ledger.admit(
+                asked.pod.namespace,
+                asked.uid,
+                asked.need,
+                names,
+                now,
+                doubtful=doubtful,
+                replaced=asked.replaced,
+            )
 
     async def _is_of_migration(self, pod: Pod, request: AdmissionRequest) -> bool:
         """A target or attachment pod of a migration under way, made by KubeVirt: anybody can write a label."""
         migration = pod.labels.get(constants.LABEL_MIGRATION_JOB_UID)
         if not migration or pod.labels.get(constants.LABEL_APP) not in _OF_MIGRATION:
             return False
-        if not self._options.is_kubevirt(request.user_info):
+        if not self._makes_targets(request.user_info):
             return False
         known = self._view.migrations(request.namespace)
         if not any(m.uid == migration for m in known):
-            known = await self._view.migrations_live(request.namespace) or ()
+            try:
+                known = await self._view.migrations_live(request.namespace)
+            except NoAnswer:
+                return True  # KubeVirt's own pod is not held up because the API server is slow
         return any(m.uid == migration and not is_finished(m) for m in known)
 
     async def _look(self, namespace: str) -> _Snapshot:
+        return await self._snapshot(namespace, self._view.pods)
+
+    async def _look_live(self, namespace: str) -> _Snapshot:
+        return await self._snapshot(namespace, self._pods_live)
+
+    async def _pods_live(self, namespace: str) -> list[Pod] | None:
+        with suppress(NoAnswer):
+            return await self._view.pods_live(namespace)
+        return await self._view.pods(namespace)
+
+    async def _snapshot(
+        self, namespace: str, look: Callable[[str], Awaitable[list[Pod] | None]]
+    ) -> _Snapshot:
         ours = [
             quota
             for quota in self._view.quotas(namespace)
             if takes_part(quota) and not is_off(quota.annotations, self._policy.mode)
         ]
+        if not ours:
+            return _Snapshot([], {})  # of namespaces without a quota of ours nothing is watched
         quotas = await asyncio.gather(*(self._view.quota_live(quota) for quota in ours))
         # After the quotas: what they count has been there before.
-        pods = await self._view.pods(namespace)
+        pods = await look(namespace)
         places = []
         for quota in quotas:
             observed = self._view.observe(quota)
+            if observed.namespace_off:
+                continue
             if pods is None:
                 sums = Sums(parse_resource_list(quota.used), {})
             else:
@@ -161,7 +201,7 @@ class Validator:
             found = room(observed, self._policy, sums)
             if found is not None:
                 places.append(_Place(quota, found, names_of_entries(observed)))
-        return _Snapshot(places, frozenset(pod.uid for pod in pods or ()))
+        return _Snapshot(places, {pod.uid: pod.metadata.resource_version for pod in pods or ()})
 
 
 def refusal_of(
@@ -186,7 +226,8 @@ def _asked(request: AdmissionRequest) -> _Pod:
     pod = request.new(Pod)
     if request.operation != "UPDATE":
         return _Pod(pod, pod_usage(pod), pod.uid or request.uid)
-    before = pod_usage(request.old(Pod))
+    old = request.old(Pod)
+    before = pod_usage(old)
     grown = {name: quantity - before.get(name, ZERO) for name, quantity in pod_usage(pod).items()}
-    # The pod itself is seen long since: its growth is remembered beside it.
-    return _Pod(pod, {name: more for name, more in grown.items() if more > ZERO}, f"{RESIZE}/{pod.uid}")
+    more = {name: quantity for name, quantity in grown.items() if quantity > ZERO}
+    return _Pod(pod, more, pod.uid, old.metadata.resource_version)

@@ -16,8 +16,8 @@ from pkg.util import constants
 from pkg.util.names import migrating_key
 from pkg.util.quantity import ZERO, Quantity, QuantityError
 from pkg.util.resource_list import ResourceList
-from pkg.util.resourcequota.annotations import Entry, entries, parse_resources
 from pkg.util.resourcequota.errors import InvalidEntry
+from pkg.util.resourcequota.journal import Entry, entries, parse_resources
 from pkg.util.resourcequota.planner import Memory, Observed, Plan, Policy, is_off, plan, takes_part
 
 _LEAST = "1n"
@@ -51,7 +51,7 @@ def judge(old: ResourceQuota, observed: Observed, policy: Policy) -> Verdict:
     names = lowered(old, observed.quota)
     if not names:
         return FINE
-    planned = _plan(_without_zeros(observed), policy)
+    planned = _plan(_unedited(_without_zeros(observed)), policy)
     after = _after(observed.quota.annotations, planned)
     standing = list(entries(after))
     if not standing and constants.ANNOTATION_MIGRATING_COMPENSATION not in after:
@@ -87,7 +87,7 @@ def names_of_entries(observed: Observed) -> tuple[str, ...]:
 def migrating(observed: Observed, policy: Policy) -> tuple[str, ...]:
     """The names of the VMs that stand on the quota, or should, in order; a VMI's uid where no name is known."""
     quota = observed.quota
-    if not takes_part(quota) or is_off(quota.annotations, policy.mode):
+    if not takes_part(quota) or observed.namespace_off or is_off(quota.annotations, policy.mode):
         return ()
     return _names(entries(_after(quota.annotations, _plan(observed, policy))), observed)
 
@@ -134,6 +134,13 @@ def _without_zeros(observed: Observed) -> Observed:
     hard: RawResourceList = {name: _LEAST if _is_zero(value) else value for name, value in quota.hard.items()}
     spec = msgspec.structs.replace(quota.spec, hard=hard)
     return replace(observed, quota=msgspec.structs.replace(quota, spec=spec))
+
+
+def _unedited(observed: Observed) -> Observed:
+    """The request is judged by the base that is recorded. Once it is let in, it is an edit of the base."""
+    annotations = {k: v for k, v in observed.quota.annotations.items() if k != constants.ANNOTATION_APPLIED}
+    metadata = msgspec.structs.replace(observed.quota.metadata, annotations=annotations)
+    return replace(observed, quota=msgspec.structs.replace(observed.quota, metadata=metadata))
 
 
 def _names(standing: Iterable[Entry], observed: Observed) -> tuple[str, ...]:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from pkg.api.core import ResourceQuota
 from pkg.util.quantity import Quantity
-from pkg.util.resourcequota.planner import Policy, takes_part
+from pkg.util.resourcequota.participation import switched_off, takes_part
+from pkg.util.resourcequota.planner import Policy
 from pkg.webhook.admission import ALLOW, AdmissionRequest, Decision, deny
 from pkg.webhook.configurations import NAMESPACE_CONTROLLER
+from pkg.webhook.deadline import NoAnswer
 from pkg.webhook.options import Options, QuotaGuard
 from pkg.webhook.resources.resourcequota.guard import (
     FINE,
@@ -25,6 +27,14 @@ from pkg.webhook.resources.resourcequota.guard import (
 )
 from pkg.webhook.view import View
 
+EVENT_CORRECTED: Final = "ResourceQuotaCorrected"
+Tell = Callable[[ResourceQuota, str, str, str], None]
+"""EventRecorder.event."""
+
+
+def _nobody(_quota: ResourceQuota, _type: str, _reason: str, _message: str) -> None:
+    """Tells nobody."""
+
 
 def refusal(quota: ResourceQuota, verdict: Verdict) -> Decision:
     """The denial of a limit that is too low."""
@@ -34,8 +44,17 @@ def refusal(quota: ResourceQuota, verdict: Verdict) -> Decision:
     )
     return deny(
         f"resource quota {quota.key} holds room for migrating VMs ({_listed(verdict.migrating)}):"
-        f" {wants} until they are done"
+        f" {wants} until they are done",
+        reason="migrating",
     )
+
+
+def corrected(quota: ResourceQuota, verdict: Verdict) -> str:
+    """What became of a write that was too low."""
+    wants = ", ".join(
+        f"{name} {quota.hard[name]} -> {value}" for name, value in sorted(verdict.lowest.items())
+    )
+    return f"resource quota {quota.key} holds room for migrating VMs ({_listed(verdict.migrating)}), corrected: {wants}"
 
 
 def correction(lowest: Mapping[str, Quantity]) -> list[dict[str, Any]]:
@@ -46,10 +65,23 @@ def correction(lowest: Mapping[str, Quantity]) -> list[dict[str, Any]]:
     ]
 
 
+def switching_off(what: str, names: Sequence[str]) -> Decision:
+    """Always admitted; who switches headroom off is told whose migrations may be refused now."""
+    if not names:
+        return ALLOW
+    return Decision(
+        warnings=[
+            f"{what}: headroom gives it back; the migrations of {_listed(names)} lose the room that was added for them"
+        ]
+    )
+
+
 class Guard:
     """Answers both webhooks. The caches suggest, the API server decides: a live look precedes every refusal."""
 
-    def __init__(self, view: View, policy: Policy, options: Options) -> None:
+    def __init__(self, view: View, policy: Policy, options: Options, tell: Tell = _nobody) -> None:
+        """`tell` writes an Event."""
+        self._tell = tell
         self._view = view
         self._policy = policy
         self._options = options
@@ -60,63 +92,99 @@ class Guard:
             return ALLOW
         if request.operation == "DELETE":
             return await self._validate_delete(request.old(ResourceQuota))
-        quota = request.new(ResourceQuota)
-        verdict = await self._judge(request.old(ResourceQuota), quota)
-        return refusal(quota, verdict) if verdict else ALLOW
+        old, quota = request.old(ResourceQuota), request.new(ResourceQuota)
+        if switched_off(quota):
+            names = () if switched_off(old) else migrating(self._view.observe(old), self._policy)
+            return switching_off(f"resource quota {quota.key}", names)
+        verdict = await self._judge(old, quota)
+        if verdict:
+            return refusal(quota, verdict)
+        if takes_part(old) and not takes_part(quota) and not quota.deleting:
+            return await self._refuse_while_migrating(old, "its label can be removed")
+        return ALLOW
 
     async def mutate(self, request: AdmissionRequest) -> Decision:
         """UPDATE by Rancher: the write goes through with the limits that it may have."""
         corrects = self._options.quota_guard is QuotaGuard.CORRECT
         if not corrects or not self._options.is_rancher(request.user_info.username):
             return ALLOW
-        verdict = await self._judge(request.old(ResourceQuota), request.new(ResourceQuota))
-        return Decision(patch=correction(verdict.lowest)) if verdict else ALLOW
+        quota = request.new(ResourceQuota)
+        verdict = await self._judge(request.old(ResourceQuota), quota)
+        if not verdict:
+            return ALLOW
+        what = corrected(quota, verdict)
+        # Only about a quota that is known: a review that nobody vouches for writes nothing.
+        if not request.dry_run and any(each.uid == quota.uid for each in self._view.quotas(quota.namespace)):
+            self._tell(quota, "Normal", EVENT_CORRECTED, what)
+        audit = {"corrected": ",".join(f"{name}={value}" for name, value in sorted(verdict.lowest.items()))}
+        return Decision(patch=correction(verdict.lowest), warnings=[what], audit=audit)
 
     def _passes(self, request: AdmissionRequest) -> bool:
         user = request.user_info.username
         return self._options.quota_guard is QuotaGuard.OFF or user in (
             NAMESPACE_CONTROLLER,
-            self._options.passes,
+            *self._options.passes,
         )
 
     async def _judge(self, old: ResourceQuota, new: ResourceQuota) -> Verdict:
-        if not takes_part(old):
+        if not takes_part(old) or switched_off(new):
             return FINE
         # Taking the label off is no way to lower a quota in the same write.
         new = msgspec.structs.replace(
             new, metadata=msgspec.structs.replace(new.metadata, labels=old.metadata.labels)
         )
         cached = self._view.observe(new)
+        if cached.namespace_off:
+            return FINE
         journal, known = judge_by_journal(old, cached, self._policy), judge(old, cached, self._policy)
         if not journal and not known:
             return FINE
         if at_most(known, journal):
             # The journal came with the request; only the base is out of a cache.
-            annotation = await self._view.annotation_live(new.namespace)
+            try:
+                annotation = await self._view.annotation_live(new.namespace)
+            except NoAnswer:
+                return journal
             if annotation in (None, cached.limits):
                 return journal
             return judge_by_journal(old, replace(cached, limits=annotation), self._policy)
-        live = await self._view.observe_live(new)
+        try:
+            live = await self._view.observe_live(new)
+        except NoAnswer:
+            return known
         if live is None:
             return known
+        if live.namespace_off:
+            return FINE
         found = judge(old, live, self._policy)
         return found if at_most(journal, found) else judge_by_journal(old, live, self._policy)
 
     async def _validate_delete(self, quota: ResourceQuota) -> Decision:
-        if not takes_part(quota) or not migrating(self._view.observe(quota), self._policy):
+        if not takes_part(quota):
             return ALLOW
-        namespace = await self._view.namespace_live(quota.namespace)
-        if namespace is None or namespace.deleting:
+        return await self._refuse_while_migrating(quota, "it can be deleted")
+
+    async def _refuse_while_migrating(self, quota: ResourceQuota, what: str) -> Decision:
+        """For a write that takes the quota away from the migrations. Without an answer from the API server the caches
+        decide."""
+        cached = self._view.observe(quota)
+        if not migrating(cached, self._policy):
             return ALLOW
-        names = names_of_entries(self._view.observe(quota))
-        if not names:
-            # A migration without an entry yet, says the cache.
-            names = migrating(await self._view.observe_live(quota) or self._view.observe(quota), self._policy)
-        if not names:
-            return ALLOW
+        names = names_of_entries(cached)
+        try:
+            namespace = await self._view.namespace_live(quota.namespace)
+            if namespace is None or namespace.deleting:
+                return ALLOW
+            if not names:
+                # A migration without an entry yet, says the cache.
+                names = migrating(await self._view.observe_live(quota) or cached, self._policy)
+                if not names:
+                    return ALLOW
+        except NoAnswer:
+            names = names or migrating(cached, self._policy)
         return deny(
-            f"resource quota {quota.key} holds room for migrating VMs ({_listed(names)}): "
-            "it can be deleted when they are done"
+            f"resource quota {quota.key} holds room for migrating VMs ({_listed(names)}): {what} when they are done",
+            reason="migrating",
         )
 
 

@@ -16,10 +16,11 @@ from pkg.api.meta import Struct
 from pkg.util import constants
 from pkg.util.constants import REQUESTS_STORAGE
 from pkg.util.quantity import ZERO, Quantity, QuantityError
-from pkg.util.resourcequota.available import available, held_by_entries
 from pkg.util.resourcequota.base import parse_limits
+from pkg.util.resourcequota.claims import available, held_by_entries
 from pkg.util.resourcequota.errors import InsufficientResources, ResourceQuotaError
 from pkg.webhook.admission import ALLOW, AdmissionRequest, Decision, deny
+from pkg.webhook.deadline import NoAnswer
 from pkg.webhook.view import View
 
 _STORAGE: Final = "storage"
@@ -45,7 +46,7 @@ def storage_of(machine: VirtualMachine) -> Quantity:
         templates = _TEMPLATES.decode(text) or []
         requests = [(template.spec.resources.requests or {}).get(_STORAGE, 0) for template in templates]
         return sum((Quantity.parse(request) for request in requests), ZERO)
-    except (msgspec.DecodeError, QuantityError) as exc:
+    except (msgspec.DecodeError, QuantityError, RecursionError) as exc:
         raise ValueError(f"failed to unmarshal the volumeClaimTemplates annotation: {exc}") from exc
 
 
@@ -70,9 +71,9 @@ def decide(
     except ResourceQuotaError as exc:
         return Decision(warnings=(str(exc),))
     except ValueError as exc:
-        return deny(str(exc))
+        return deny(str(exc), reason="no-room")
     if any(left is not None and left < need for left in lefts):
-        return deny(str(InsufficientResources(_STORAGE)))
+        return deny(str(InsufficientResources(_STORAGE)), reason="no-room")
     return ALLOW
 
 
@@ -90,9 +91,12 @@ class Validator:
         suggested = decide(new, old, self._view.annotation(namespace), self._view.default_quotas(namespace))
         if suggested.allowed:
             return suggested
-        quotas = await self._view.default_quotas_live(namespace)
-        annotation = await self._view.annotation_live(namespace)
-        return suggested if quotas is None or annotation is None else decide(new, old, annotation, quotas)
+        try:
+            quotas = await self._view.default_quotas_live(namespace)
+            annotation = await self._view.annotation_live(namespace)
+        except NoAnswer:
+            return suggested
+        return decide(new, old, annotation or "", quotas)
 
 
 def _storage_before(old: VirtualMachine | None) -> Quantity:

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 from pkg.api import registry
+from pkg.api.harvesterhci import SETTINGS
+from pkg.api.kubevirt import KUBEVIRTS, VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINE_INSTANCES
 from pkg.api.meta import Object
+from pkg.api.mtq import VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS
 from pkg.client.errors import AlreadyExists
+from pkg.config.probe import NotReached
 from pkg.controller.indexes import PODS_BY_MIGRATION
 from pkg.controller.managedtenantquota.clients import Clients
 from pkg.controller.managedtenantquota.identity import LockMaker
 from pkg.controller.managedtenantquota.managedtenantquota_controller import Handler
 from pkg.controller.managedtenantquota.observation import Kinds, Observer
 from pkg.controller.managedtenantquota.writer import Writer
-from pkg.controller.resourcequota.observation import Caches
 from pkg.generic.errors import RetryAfter
+from pkg.util.managedtenantquota.constants import NEVER_LOCKED
 from pkg.util.managedtenantquota.model import Policy
+from pkg.util.quotacount.usage import pod_usage
 from pkg.util.resource_list import format_resource_list, parse_resource_list
-from pkg.util.resourcequota.usage import pod_usage
+from pkg.util.resourcequota.observe import Source
 from tests.pkg.controller.fakes import Clock, Events, Kind
 from tests.pkg.util.managedtenantquota.paper import FULL, budget, quota, refused, running_vmi, source, target
 
@@ -42,20 +47,20 @@ class Server(Kind[T]):
         super().__init__(resource)
         self.writes = writes
 
-    async def create(self, body: Mapping[str, Any], namespace: str = "") -> T:
+    async def create(self, body: Mapping[str, Any], *, namespace: str = "") -> T:
         name = body["metadata"]["name"]
         if (f"{namespace}/{name}" if namespace else name) in self.objects:
             raise AlreadyExists(name, status=409, reason="AlreadyExists")
-        return self.writes.done("create", self, await super().create(body, namespace))
+        return self.writes.done("create", self, await super().create(_managed(body), namespace=namespace))
 
     async def merge_patch(
-        self, name: str, patch: Mapping[str, Any], namespace: str = "", *, subresource: str = ""
+        self, patch: Mapping[str, Any], *, name: str, namespace: str = "", subresource: str = ""
     ) -> T:
         verb = f"patch {subresource}".strip()
-        return self.writes.done(verb, self, await super().merge_patch(name, patch, namespace))
+        return self.writes.done(verb, self, await super().merge_patch(patch, name=name, namespace=namespace))
 
-    async def delete(self, name: str, namespace: str = "", *, uid: str | None = None, **_: Any) -> None:
-        await super().delete(name, namespace, uid=uid)
+    async def delete(self, *, name: str, namespace: str = "", uid: str | None = None, **_: Any) -> None:
+        await super().delete(name=name, namespace=namespace, uid=uid)
         self.writes.done("delete", self, None)
 
     def gone(self, key: str) -> None:
@@ -63,6 +68,14 @@ class Server(Kind[T]):
         found = self.typed(self.objects.pop(key))
         if not self.lagging:
             self.indexer.delete(found)
+
+
+def _managed(body: Mapping[str, Any]) -> dict[str, Any]:
+    """With the managedFields that the API server writes: whose the annotations are."""
+    metadata = body["metadata"]
+    keys = {f"f:{key}": {} for key in metadata.get("annotations", {})}
+    fields = [{"manager": "headroom", "fieldsV1": {"f:metadata": {"f:annotations": keys}}}]
+    return {**body, "metadata": {**metadata, "managedFields": fields}}
 
 
 class Writes:
@@ -86,21 +99,22 @@ class Cluster:
 
     def __init__(self) -> None:
         self.writes = Writes()
-        self.budgets = Server(registry.VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS, self.writes)
+        self.budgets = Server(VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS, self.writes)
         self.quotas = Server(registry.RESOURCE_QUOTAS, self.writes)
         self.locks = Server(registry.VALIDATING_WEBHOOK_CONFIGURATIONS, self.writes)
         self.namespaces = Kind(registry.NAMESPACES)
-        self.migrations = Kind(registry.VIRTUAL_MACHINE_INSTANCE_MIGRATIONS)
-        self.instances = Kind(registry.VIRTUAL_MACHINE_INSTANCES)
+        self.migrations = Kind(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS)
+        self.instances = Kind(VIRTUAL_MACHINE_INSTANCES)
         self.pods = Kind(registry.PODS)
         self.limit_ranges = Kind(registry.LIMIT_RANGES)
-        self.kubevirts = Kind(registry.KUBEVIRTS)
-        self.settings = Kind(registry.SETTINGS)
+        self.kubevirts = Kind(KUBEVIRTS)
+        self.settings = Kind(SETTINGS)
         self.pods.indexer.add_indexers(
             {PODS_BY_MIGRATION: lambda p: [f"{p.namespace}/{p.labels.get('kubevirt.io/migrationJobUID')}"]}
         )
-        clients = Clients(self.budgets.client, self.quotas.client, self.locks.client)
-        self.kinds = Kinds(clients, self.budgets.cache, self.quotas.cache, self.locks.cache)
+        self.leases = Kind(registry.LEASES)
+        clients = Clients(self.budgets.client, self.quotas.client, self.locks.client, self.leases.client)
+        self.kinds = Kinds(clients, self.budgets.cache, self.quotas.cache, self.locks.cache, self.pods.cache)
         self.kinds.index()
         self.registrations = Kind(registry.VALIDATING_WEBHOOK_CONFIGURATIONS)
         self.registrations.given(REGISTRATION)
@@ -109,6 +123,13 @@ class Cluster:
         self.quotas.given(quota())
         self.budgets.given(budget())
         self.clock = Clock(1_800_000_000.0)
+        self.unreached = ""
+
+    async def probe(self) -> str:
+        """What the API server says of our webhook."""
+        if self.unreached:
+            raise NotReached(self.unreached)
+        return "mark"
 
     # What KubeVirt and the controller manager do.
 
@@ -156,16 +177,19 @@ class Cluster:
 
     @property
     def at_rest(self) -> bool:
-        return not self.locks.objects and not self.status and self.hard == FULL
+        idle = not self.status.keys() - {"additionalMigrationResources"}
+        return not self.locks.objects and idle and self.hard == FULL
 
 
 class Process:
     """One run of the controller: its memory ends with it."""
 
-    def __init__(self, cluster: Cluster, policy: Policy | None = None) -> None:
+    def __init__(
+        self, cluster: Cluster, policy: Policy | None = None, never_lock: Sequence[str] = ()
+    ) -> None:
         self.cluster = cluster
         self.events = Events()
-        caches = Caches(
+        caches = Source(
             namespaces=cluster.namespaces.cache,
             migrations=cluster.migrations.cache,
             instances=cluster.instances.cache,
@@ -179,6 +203,8 @@ class Process:
             _Client(cluster),  # type: ignore[arg-type]
             cluster.kubevirts.cache,
             holders=["system:serviceaccount:headroom:headroom"],
+            never_lock=(*NEVER_LOCKED, *never_lock),
+            probe=cluster.probe,
         )
         self.handler = Handler(
             Observer(caches, cluster.kinds, maker),

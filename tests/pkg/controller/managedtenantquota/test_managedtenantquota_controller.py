@@ -113,7 +113,7 @@ async def test_more_than_one_budget_is_an_error(cluster: Cluster) -> None:
 async def test_where_no_webhook_is_registered_nothing_is_raised(cluster: Cluster) -> None:
     cluster.registrations.gone("headroom.harvesterhci.io")
     process = Process(cluster)
-    assert await process.settle() == 30.0
+    assert await process.settle() == 2.0
     assert cluster.writes.made == []
     assert process.events.reasons == ["LockUnavailable"]
 
@@ -122,7 +122,7 @@ async def test_a_configuration_of_that_name_that_is_no_lock_is_not_touched(clust
     cluster.locks.lagging = True  # the cache holds only what carries the label
     cluster.locks.given({"metadata": {"name": "lock.ns1.com", "uid": "theirs"}, "webhooks": []})
     process = Process(cluster)
-    assert await process.settle() == 30.0
+    assert await process.settle() == 2.0
     assert cluster.writes.made == []
     assert process.events.reasons == ["LockUnavailable"]
 
@@ -174,8 +174,7 @@ async def test_a_lock_whose_answer_was_lost_is_the_lock(cluster: Cluster) -> Non
     process = Process(cluster)
     cluster.locks.lagging = True
     cluster.locks.errors["create"] = [Unreachable("broke off")]
-    with pytest.raises(Unreachable):
-        await process.look()
+    assert await process.look() == 0.05
     await process.look()
     cluster.catch_up()
     await open_window(cluster, process)

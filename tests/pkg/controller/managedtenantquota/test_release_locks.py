@@ -8,7 +8,6 @@ import pytest
 
 from pkg.api.registry import EVENTS, Resource
 from pkg.client.errors import Conflict, NotFound
-from pkg.controller.managedtenantquota import release
 from pkg.controller.managedtenantquota.release import close_all
 from tests.pkg.controller.fakes import Kind
 from tests.pkg.controller.managedtenantquota.server import KEY, Cluster, Process
@@ -20,7 +19,13 @@ class Everything:
     """A client of the whole cluster."""
 
     def __init__(self, cluster: Cluster) -> None:
-        kinds: tuple[Kind[Any], ...] = (cluster.budgets, cluster.quotas, cluster.locks, Kind(EVENTS))
+        kinds: tuple[Kind[Any], ...] = (
+            cluster.budgets,
+            cluster.quotas,
+            cluster.locks,
+            cluster.leases,
+            Kind(EVENTS),
+        )
         self._kinds = {kind.resource.plural: kind for kind in kinds}
 
     def resource(self, resource: Resource[Any]) -> Kind[Any]:
@@ -28,10 +33,8 @@ class Everything:
 
 
 @pytest.fixture
-async def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
+async def cluster() -> Cluster:
     """In the middle of a window."""
-    monkeypatch.setattr(release, "_POLL", 0.0)
-    monkeypatch.setattr(release, "_ENFORCED", 0.05)
     found = Cluster()
     found.refuse()
     await Process(found).settle()
@@ -50,12 +53,15 @@ async def test_the_window_is_closed(cluster: Cluster) -> None:
     assert not cluster.locks.objects
 
 
-async def test_the_status_is_emptied_once_admission_goes_by_the_old_limits(cluster: Cluster) -> None:
-    await close(cluster)
-    assert cluster.status
-    cluster.enforce()
+async def test_the_status_is_emptied(cluster: Cluster) -> None:
     await close(cluster)
     assert cluster.at_rest
+
+
+async def test_what_a_lock_has_recorded_is_restored_without_its_budget(cluster: Cluster) -> None:
+    cluster.budgets.gone("ns1/budget")
+    assert await close(cluster) == ["ns1"]
+    assert by_value(cluster.hard) == by_value(FULL)
 
 
 async def test_a_quota_that_changes_meanwhile_is_looked_at_again(cluster: Cluster) -> None:

@@ -6,13 +6,14 @@ import re
 
 import pytest
 
-from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
-from pkg.api.registry import (
-    PODS,
+from pkg.api.kubevirt import (
     VIRTUAL_MACHINE_INSTANCE_MIGRATIONS,
     VIRTUAL_MACHINE_INSTANCES,
     VIRTUAL_MACHINES,
+    VirtualMachineInstance,
+    VirtualMachineInstanceMigration,
 )
+from pkg.api.registry import PODS
 from pkg.client.errors import Conflict, ServiceUnavailable
 from pkg.controller.indexes import MIGRATIONS_BY_VMI, PODS_BY_MIGRATION
 from pkg.controller.migration.ui_state import UIStateWriter

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from pkg.api import registry
+from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCE_MIGRATIONS
 from pkg.client.errors import Forbidden, ServerError
 from pkg.controller.namespace.holding_controller import (
     CACHE_LAG,
@@ -19,8 +20,8 @@ from pkg.controller.namespace.holding_controller import (
 from pkg.controller.namespace.pod_webhook import ASK_AGAIN, ASK_SOON, PodWebhook
 from pkg.generic.errors import RetryAfter
 from pkg.util import constants
+from pkg.util.constants import WEBHOOK_CONFIGURATION_NAME
 from pkg.util.resourcequota.model import Mode
-from pkg.util.webhook_names import CONFIGURATION_NAME
 from tests.pkg.controller.fakes import Clock, Kind
 from tests.pkg.util.resourcequota.world import (
     COMPENSATION,
@@ -63,7 +64,7 @@ class Place:
     def __init__(self, *, reserve: bool = True, labelled: bool = False) -> None:
         self.namespaces: Kind[Any] = Kind(registry.NAMESPACES)
         self.quotas: Kind[Any] = Kind(registry.RESOURCE_QUOTAS)
-        self.migrations: Kind[Any] = Kind(registry.VIRTUAL_MACHINE_INSTANCE_MIGRATIONS)
+        self.migrations: Kind[Any] = Kind(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS)
         self.webhooks: Kind[Any] = Kind(registry.VALIDATING_WEBHOOK_CONFIGURATIONS)
         self.excluded: set[str] = set()
         self.clock = Clock()
@@ -86,7 +87,7 @@ class Place:
     def register(self, *resources: list[str]) -> None:
         """Webhooks with these rules."""
         rules = [{"rules": [{"resources": each}]} for each in resources]
-        self.webhooks.given({"metadata": {"name": CONFIGURATION_NAME, "uid": "u"}, "webhooks": rules})
+        self.webhooks.given({"metadata": {"name": WEBHOOK_CONFIGURATION_NAME, "uid": "u"}, "webhooks": rules})
 
     async def handle(self) -> float | None:
         try:

@@ -6,16 +6,12 @@ from typing import Any, cast
 
 import pytest
 
-from pkg.api.registry import (
-    NAMESPACES,
-    RESOURCE_QUOTAS,
-    VIRTUAL_MACHINE_INSTANCE_MIGRATIONS,
-    VIRTUAL_MACHINE_INSTANCES,
-)
+from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINE_INSTANCES
+from pkg.api.registry import NAMESPACES, RESOURCE_QUOTAS
 from pkg.client.client import Client
-from pkg.client.errors import Conflict, Forbidden, NotFound
+from pkg.client.errors import Conflict, Forbidden, Invalid, NotFound
+from pkg.client.retry import CONFLICT_TRIES
 from pkg.controller.resourcequota.release import release_all
-from pkg.controller.resourcequota.resourcequota_controller import CONFLICT_RETRIES
 from tests.pkg.controller.fakes import Kind
 from tests.pkg.util.resourcequota.world import (
     BASE,
@@ -72,7 +68,7 @@ async def test_only_ours_are_given_back(cluster: Cluster) -> None:
     assert sorted(await release_all(cluster.client)) == ["a/q", "d/q"]
     assert cluster.quotas.now("a/q").annotations == {RESYNC: "true"}
     assert cluster.quotas.now("b/q").annotations == {SKIP: "true"}
-    assert len(cluster.quotas.asked("merge_patch")) == 2
+    assert len(cluster.quotas.asked("json_patch")) == 2
 
 
 async def test_a_migration_under_way_goes_over_in_one_patch(cluster: Cluster) -> None:
@@ -104,10 +100,13 @@ async def test_a_foreign_writer_in_between_is_read_and_gone_again(cluster: Clust
 
 async def test_a_controller_that_still_runs_and_writes_without_end_is_a_conflict(cluster: Cluster) -> None:
     cluster.quota("ns1", dict(MARKS))
-    cluster.quotas.before = [lambda: cluster.quotas.edited("ns1/q", {})] * 100
-    with pytest.raises(Conflict):
+    numbers = iter(range(100))
+    cluster.quotas.before = [
+        lambda: cluster.quotas.edited("ns1/q", {"metadata": {"annotations": {"n": str(next(numbers))}}})
+    ] * 100
+    with pytest.raises(Invalid):
         await release_all(cluster.client)
-    assert len(cluster.quotas.asked("merge_patch")) == CONFLICT_RETRIES + 1
+    assert len(cluster.quotas.asked("json_patch")) == CONFLICT_TRIES
 
 
 async def test_what_somebody_else_released_meanwhile_is_nothing_to_do(cluster: Cluster) -> None:
@@ -123,7 +122,7 @@ async def test_a_quota_or_namespace_that_goes_away_does_not_keep_the_others(clus
         cluster.quota(name, dict(MARKS))
     cluster.namespaces.gone("a")
     cluster.quotas.before = [lambda: cluster.quotas.gone("b/q")]
-    cluster.quotas.errors["merge_patch"] = [NotFound("gone", status=404)]
+    cluster.quotas.errors["json_patch"] = [NotFound("gone", status=404)]
     assert await release_all(cluster.client) == ["c/q"]
 
 
@@ -132,13 +131,13 @@ async def test_a_quota_deleted_between_a_conflict_and_the_second_look_is_nothing
 ) -> None:
     cluster.quota("a", dict(MARKS))
     cluster.quota("b", dict(MARKS))
-    cluster.quotas.errors["merge_patch"] = [Conflict("modified", status=409)]
+    cluster.quotas.errors["json_patch"] = [Conflict("modified", status=409)]
     cluster.quotas.errors["get"] = [NotFound("gone", status=404)]
     assert await release_all(cluster.client) == ["b/q"]
 
 
 async def test_what_may_not_be_written_is_an_error(cluster: Cluster) -> None:
     cluster.quota("a", dict(MARKS))
-    cluster.quotas.errors["merge_patch"] = [Forbidden("no", status=403)]
+    cluster.quotas.errors["json_patch"] = [Forbidden("no", status=403)]
     with pytest.raises(Forbidden):
         await release_all(cluster.client)

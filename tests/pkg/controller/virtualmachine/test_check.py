@@ -19,6 +19,7 @@ from pkg.controller.virtualmachine.check import (
 )
 from pkg.util.quantity import Quantity
 from pkg.util.resourcequota.model import Observed
+from tests.pkg.util.resourcequota.pods import named
 from tests.pkg.util.resourcequota.world import (
     BASE,
     ENTRY,
@@ -106,6 +107,9 @@ def test_the_need_is_what_quota_will_count_of_the_whole_template() -> None:
     assert abs(more.value() - 1536 * 2**20) < 1000
 
 
+OTHER = [vmi("other", nodeName="node1")]
+
+
 @dataclass(frozen=True)
 class Case:
     limits: str = BASE
@@ -119,16 +123,16 @@ class Case:
     def view(self) -> Observed:
         found = observed(
             quota({}, self.annotations, used=self.used),
-            self.migrations,
-            [vmi("other", nodeName="node1")],
+            [named(migration, self.pods, OTHER) for migration in self.migrations],
+            OTHER,
             limits=self.limits,
         )
         return replace(found, pods=self.pods)
 
 
 def limits(cpu: str = "", memory: str = "", **more: str) -> str:
-    named = {"limitsCpu": cpu, "limitsMemory": memory, **more}
-    return msgspec.json.encode({"limit": {name: text for name, text in named.items() if text}}).decode()
+    texts = {"limitsCpu": cpu, "limitsMemory": memory, **more}
+    return msgspec.json.encode({"limit": {name: text for name, text in texts.items() if text}}).decode()
 
 
 BESIDE = (

@@ -9,7 +9,8 @@ import pytest
 
 from pkg.api import registry
 from pkg.api.core import ResourceQuota
-from pkg.api.kubevirt import VirtualMachine
+from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCES, VIRTUAL_MACHINES, VirtualMachine
+from pkg.client.decode import ObjectList
 from pkg.client.errors import Conflict
 from pkg.controller.virtualmachine.vm_controller import CONFIRM, Handler
 from pkg.generic.errors import RetryAfter
@@ -30,7 +31,7 @@ class Pods(Kind[Any]):
 
     async def list(
         self, namespace: str = "", *, label_selector: str = "", field_selector: str = ""
-    ) -> tuple[list[Any], str]:
+    ) -> ObjectList[Any]:
         return await super().list(namespace)
 
 
@@ -39,8 +40,8 @@ class Place:
 
     def __init__(self, found: VirtualMachine | None = None, base: str = limits("1", "10Gi")) -> None:
         self.base = base
-        self.machines: Kind[Any] = Kind(registry.VIRTUAL_MACHINES)
-        self.instances: Kind[Any] = Kind(registry.VIRTUAL_MACHINE_INSTANCES)
+        self.machines: Kind[Any] = Kind(VIRTUAL_MACHINES)
+        self.instances: Kind[Any] = Kind(VIRTUAL_MACHINE_INSTANCES)
         self.quotas: Kind[Any] = Kind(registry.RESOURCE_QUOTAS)
         self.pods: Kind[Any] = Pods(registry.PODS)
         self.events, self.clock = Events(), Clock()

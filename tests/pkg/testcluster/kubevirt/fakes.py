@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from pkg.api.core import Pod
+from pkg.api.core import Pod, ResourceQuota
 from pkg.api.meta import Object
 from pkg.cache.store import Indexer
 from pkg.client.errors import AlreadyExists, ApiError, Conflict, NotFound
+from pkg.client.fake.patches import json_patched
 from pkg.generic.cache_reader import CacheReader
-from pkg.testcluster.kubevirt.creation import Clock, Creator, Placement
+from pkg.testcluster.kubevirt.creation import Clock, Creator, Placement, Refusals
 from pkg.testcluster.kubevirt.lookup import Migrations, Pods
 from pkg.testcluster.kubevirt.objects import (
     Node,
@@ -20,7 +21,7 @@ from pkg.testcluster.kubevirt.objects import (
     VirtualMachineInstance,
     VirtualMachineInstanceMigration,
 )
-from pkg.testcluster.kubevirt.refusals import Refusals
+from pkg.testcluster.kubevirt.quota_lag import QuotaLag
 from tests.pkg.testcluster.kubevirt.samples import NAMESPACE, node
 
 T = TypeVar("T", bound=Object)
@@ -58,11 +59,11 @@ class FakeKind(Generic[T]):
         assert obj is not None, name
         return obj
 
-    async def get(self, name: str, namespace: str = "") -> T:
+    async def get(self, *, name: str, namespace: str = "") -> T:
         self.calls.append(("get", name))
         return msgspec.convert(self._found(name, namespace), self.kind)
 
-    async def create(self, body: Mapping[str, Any], namespace: str = "") -> T:
+    async def create(self, body: Mapping[str, Any], *, namespace: str = "") -> T:
         name = body["metadata"]["name"]
         self.calls.append(("create", name))
         if self.errors and (error := self.errors.pop(0)) is not None:
@@ -73,7 +74,7 @@ class FakeKind(Generic[T]):
         return self._store(f"{namespace}/{name}", {**body, "metadata": meta})
 
     async def merge_patch(
-        self, name: str, patch: Mapping[str, Any], namespace: str = "", *, subresource: str = ""
+        self, patch: Mapping[str, Any], *, name: str, namespace: str = "", subresource: str = ""
     ) -> T:
         body = self._found(name, namespace)
         self.calls.append(("patch", name, subresource) if subresource else ("patch", name))
@@ -85,7 +86,14 @@ class FakeKind(Generic[T]):
         self.patches.append(content)
         return self._store(f"{namespace}/{name}", merged(body, content))
 
-    async def delete(self, name: str, namespace: str = "", *, uid: str | None = None, **_: Any) -> None:
+    async def json_patch(self, ops: Sequence[Mapping[str, Any]], *, name: str, namespace: str = "") -> T:
+        body = self._found(name, namespace)
+        self.calls.append(("patch", name))
+        content = json_patched(body, ops)
+        self.patches.append({"ops": list(ops)})
+        return self._store(f"{namespace}/{name}", content)
+
+    async def delete(self, *, name: str, namespace: str = "", uid: str | None = None, **_: Any) -> None:
         body = self._found(name, namespace)
         if uid not in (None, body["metadata"]["uid"]):
             raise Conflict(name, status=409)
@@ -143,11 +151,13 @@ class World:
         self.found_pods = Pods(self.pods.cache)
         self.found_migrations = Migrations(self.migrations.cache)
         self.placement = Placement(self.nodes.cache, self.found_pods)
+        self.quotas = FakeKind(ResourceQuota)
+        self.lag = QuotaLag(0.0, self.quotas.cache, self.clock.loop)
 
     def creator(self) -> Creator:
         pods: Any = self.pods
         recorder: Any = self.recorder
-        return Creator(pods, self.placement, Refusals(), recorder, self.clock)
+        return Creator(pods, self.placement, Refusals(), recorder, self.clock, self.lag)
 
 
 def merged(body: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pkg.api import registry
+from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINE_INSTANCES, VIRTUAL_MACHINES
 from pkg.api.registry import Resource
 from pkg.client.client import Client
 from pkg.client.config import load_config
@@ -20,8 +21,8 @@ from tests.pkg.testcluster.kubevirt.samples import SEED_DOMAIN
 
 Body = dict[str, Any]
 PREFIX = "testcluster.headroom.harvesterhci.io/"
-VMS, VMIS = registry.VIRTUAL_MACHINES, registry.VIRTUAL_MACHINE_INSTANCES
-VMIMS, PODS, QUOTAS = registry.VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, registry.PODS, registry.RESOURCE_QUOTAS
+VMS, VMIS = VIRTUAL_MACHINES, VIRTUAL_MACHINE_INSTANCES
+VMIMS, PODS, QUOTAS = VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, registry.PODS, registry.RESOURCE_QUOTAS
 SEED = '{"limit":{"limitsCpu":"3000m","limitsMemory":"5000Mi"}}'
 ROOMY = {"limits.cpu": "1k", "limits.memory": "10Ti"}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pkg.testcluster.kubevirt.gate import Gate
-from pkg.util.parallel_migrations import Limits, hindrance
+from pkg.util.kubevirt.parallel_migrations import Limits, hindrance
 from tests.pkg.testcluster.kubevirt.fakes import World
 from tests.pkg.testcluster.kubevirt.samples import NAMESPACE, launcher, running, vmim
 

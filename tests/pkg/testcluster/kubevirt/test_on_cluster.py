@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 
 from pkg.api.core import Pod
-from pkg.api.registry import EVENTS, KUBEVIRTS
+from pkg.api.kubevirt import KUBEVIRTS
+from pkg.api.registry import EVENTS
 from pkg.testcluster.cluster import Cluster, EmbeddedCluster, Options
-from pkg.util.resourcequota.usage import pod_usage
+from pkg.util.quotacount.usage import pod_usage
 from tests.pkg.testcluster.kubevirt.live import (
     PODS,
     QUOTAS,

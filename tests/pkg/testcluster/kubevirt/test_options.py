@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pkg.testcluster.kubevirt.__main__ import options_of, parse_arguments
-from pkg.testcluster.kubevirt.options import Options, Wishes, wishes
+from pkg.testcluster.kubevirt.options import MigrationOptions, Options, migration_options
 from tests.pkg.testcluster.kubevirt.samples import running, vm, vmim
 
 PREFIX = "testcluster.headroom.harvesterhci.io/"
@@ -18,7 +18,9 @@ def asked(**annotations: str) -> dict[str, Any]:
 
 
 def test_without_annotations_the_command_line_holds() -> None:
-    found = wishes(Options(source_linger=3, target_linger=4, phase_delay=5), vmim(), running(), vm())
+    found = migration_options(
+        Options(source_linger=3, target_linger=4, phase_delay=5), vmim(), running(), vm()
+    )
     assert (found.source_linger, found.target_linger, found.phase_delay, found.fail_at_phase) == (3, 4, 5, "")
 
 
@@ -43,7 +45,7 @@ LINGERS = {
 
 @pytest.mark.parametrize(("objects", "seconds"), LINGERS.values(), ids=LINGERS.keys())
 def test_source_linger(objects: tuple[Any, ...], seconds: float) -> None:
-    assert wishes(Options(), *objects).source_linger == seconds
+    assert migration_options(Options(), *objects).source_linger == seconds
 
 
 HOLDS = {
@@ -60,7 +62,9 @@ HOLDS = {
 
 @pytest.mark.parametrize(("text", "expected"), HOLDS.values(), ids=HOLDS.keys())
 def test_phase_seconds(text: str, expected: dict[str, float]) -> None:
-    found: Wishes = wishes(Options(), vmim(**(asked(phase_seconds=text) if text else {})))
+    found: MigrationOptions = migration_options(
+        Options(), vmim(**(asked(phase_seconds=text) if text else {}))
+    )
     assert {phase: found.hold(phase) for phase in expected} == expected
 
 
@@ -71,9 +75,11 @@ def test_the_command_line_s_defaults_are_the_options_defaults() -> None:
 def test_every_option_can_be_given() -> None:
     argv = (
         "--source-linger 1 --target-linger 2 --phase-delay 0 --overhead-profile main --parallel-migrations 9"
-        " --parallel-outbound 8 --first-retry 0.5 --max-retry 7"
+        " --parallel-outbound 8 --first-retry 0.5 --max-retry 7 --finished-linger 6 --quota-lag 0.3"
+        " --drained-bucket"
     )
-    assert options_of(parse_arguments(argv.split())) == Options(1.0, 2.0, 0.0, "main", 9, 8, 0.5, 7.0)
+    expected = Options(1.0, 2.0, 0.0, "main", 9, 8, 0.5, 7.0, 6.0, 0.3, drained_bucket=True)
+    assert options_of(parse_arguments(argv.split())) == expected
 
 
 WRONG = {

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from pkg.api.meta import Condition
+from pkg.client.fake.patches import json_patched, merged
 from pkg.testcluster.kubevirt.objects import PhaseTransition
 from pkg.testcluster.kubevirt.patches import (
+    as_json_patch,
     conditions_with,
     conditions_without,
-    guarded,
     parse_timestamp,
     replacing,
     timestamp,
     transitions,
 )
-from tests.pkg.testcluster.kubevirt.samples import NOW, vmim
+from tests.pkg.testcluster.kubevirt.samples import NOW
 
 READY = Condition(type="Ready", status="True", last_transition_time="2026-01-01T00:00:00Z")
 OTHER = Condition(type="Other", status="False", reason="Because")
@@ -29,13 +32,6 @@ def test_times_are_written_as_kubernetes_does_and_read_back() -> None:
 @pytest.mark.parametrize("text", [None, "", "yesterday"])
 def test_what_is_no_time_is_none(text: str | None) -> None:
     assert parse_timestamp(text) is None
-
-
-def test_a_guarded_patch_carries_the_version_that_it_was_made_from() -> None:
-    assert guarded(vmim(), {"metadata": {"labels": {"a": "b"}}, "status": {}}) == {
-        "metadata": {"labels": {"a": "b"}, "resourceVersion": "7"},
-        "status": {},
-    }
 
 
 def test_a_condition_takes_the_place_of_the_one_of_its_type() -> None:
@@ -72,3 +68,38 @@ def test_phases_are_added_once() -> None:
 
 def test_replacing_removes_what_is_gone() -> None:
     assert replacing({"a": 1, "b": 2}, {"b": 3, "c": 4}) == {"a": None, "b": 3, "c": 4}
+
+
+TESTED: dict[str, tuple[dict[str, Any], dict[str, Any], list[tuple[Any, ...]]]] = {
+    "a list is tested whole": (
+        {"status": {"conditions": [1]}},
+        {"status": {"conditions": [1, 2]}},
+        [("test", "/status/conditions", [1]), ("add", "/status/conditions", [1, 2])],
+    ),
+    "null takes a key away": (
+        {"status": {"activePods": {"a": "n", "b": "n"}}},
+        {"status": {"activePods": {"a": None}}},
+        [("test", "/status/activePods/a", "n"), ("remove", "/status/activePods/a", None)],
+    ),
+    "what is not there tests as null and comes without nulls": (
+        {},
+        {"status": {"phase": "Pending", "reason": None}},
+        [("test", "/status", None), ("add", "/status", {"phase": "Pending"})],
+    ),
+    "a slash in a key": (
+        {"metadata": {"uid": "u", "labels": {"a/b": "1"}}},
+        {"metadata": {"labels": {"a/b": "2"}}},
+        [("test", "/metadata/labels/a~1b", "1"), ("add", "/metadata/labels/a~1b", "2")],
+    ),
+}
+
+
+@pytest.mark.parametrize(("before", "patch", "expected"), TESTED.values(), ids=TESTED.keys())
+def test_a_merge_patch_as_a_json_patch_that_tests(
+    before: dict[str, Any], patch: dict[str, Any], expected: list[tuple[Any, ...]]
+) -> None:
+    body = {"metadata": {"uid": "u"}, **before}
+    operations = as_json_patch(body, patch)
+    assert operations[0] == {"op": "test", "path": "/metadata/uid", "value": "u"}
+    assert [(op["op"], op["path"], op.get("value")) for op in operations[1:]] == expected
+    assert json_patched(body, operations) == merged(body, patch)

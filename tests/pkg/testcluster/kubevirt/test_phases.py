@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pkg.testcluster.kubevirt import phases
-from pkg.testcluster.kubevirt.options import Options, wishes
+from pkg.testcluster.kubevirt.options import Options, migration_options
 from pkg.testcluster.kubevirt.phases import NEXT, TABLE, decide, fail, rejected
 from pkg.testcluster.kubevirt.steps import (
     CreateAttachment,
@@ -54,7 +54,9 @@ def look(phase: str = "", *, age: float = 60.0, delay: float = 0.2, **more: Any)
     }
     values = {**defaults, **more}
     return View(
-        migration=migration, wishes=wishes(Options(phase_delay=delay), migration, values["vmi"]), **values
+        migration=migration,
+        options=migration_options(Options(phase_delay=delay), migration, values["vmi"]),
+        **values,
     )
 
 
@@ -263,6 +265,23 @@ def test_success_copies_the_state_and_is_told() -> None:
     assert isinstance(step, WriteMigration)
     assert step.note is not None
     assert (step.note.type, step.note.reason) == ("Normal", "SuccessfulMigration")
+
+
+RESIZING: dict[str, tuple[str, str, bool]] = {
+    "CPUs are plugged in": ("HotVCPUChange", "False", True),
+    "memory is plugged in": ("HotMemoryChange", "True", True),
+    "memory was plugged in": ("HotMemoryChange", "False", False),
+    "another migration is required": ("MigrationRequired", "True", True),
+}
+
+
+@pytest.mark.parametrize(("kind", "value", "stays"), RESIZING.values(), ids=RESIZING.keys())
+def test_a_completed_migration_stays_running_while_its_vmi_is_resized(
+    kind: str, value: str, stays: bool
+) -> None:
+    vmi = running(state=COMPLETED, status={"conditions": [{"type": kind, "status": value}]})
+    step = decide(look("Running", vmi=vmi))
+    assert step == Wait() if stays else status(step)["phase"] == "Succeeded"
 
 
 def test_a_finished_migration_loses_its_finalizer_and_no_other() -> None:

@@ -14,7 +14,7 @@ from pkg.testcluster.kubevirt.options import Options
 from pkg.testcluster.kubevirt.pod import attachment_pod, hotplugged, launcher_name, launcher_pod
 from pkg.testcluster.kubevirt.rendering import Rendering, rendering
 from pkg.util.quantity import Quantity
-from pkg.util.resourcequota.usage import pod_usage
+from pkg.util.quotacount.usage import pod_usage
 from tests.pkg.testcluster.kubevirt.samples import (
     HOTPLUG_VOLUME,
     convert,

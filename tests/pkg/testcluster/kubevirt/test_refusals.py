@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pkg.client.errors import ApiError, Conflict, Forbidden, Invalid
-from pkg.testcluster.kubevirt.refusals import Refusals, is_quota_refusal
+from pkg.testcluster.kubevirt.creation import Refusals, is_quota_refusal
 
 QUOTA = Forbidden('pods "p" is forbidden: exceeded quota: default, requested: limits.cpu=2', status=403)
 OTHER = Forbidden(
@@ -99,3 +99,11 @@ def test_a_refusal_keeps_quota_s_own_words() -> None:
     last = refusals.last("ns/a")
     assert last is not None
     assert (last.message, last.by_quota) == (QUOTA.message, True)
+
+
+def test_from_a_drained_bucket_nothing_is_quick_after_a_change_of_quota() -> None:
+    refusals = Refusals(300.0, 300.0, quick=())
+    assert refuse(refusals) == 300
+    refusals.quota_changed("ns")
+    assert refusals.wait("ns/a", 0.0) == 0.0
+    assert [refuse(refusals) for _ in range(2)] == [300, 300]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pkg.api.core import Namespace, ResourceQuota
+from pkg.api.core import ResourceQuota
 from pkg.api.harvesterhci import Setting
 from pkg.api.kubevirt import KubeVirt, KubeVirtConfiguration
 from pkg.testcluster.kubevirt.options import Options
@@ -14,13 +14,12 @@ from pkg.testcluster.kubevirt.rendering import (
     deployed_configuration,
     limited_by,
     limits,
-    memory_limits_ratio,
     observed_version,
     overhead_ratio,
     rendering,
 )
-from pkg.util.memory_overhead import PROFILES, profile_for_version
-from pkg.util.parallel_migrations import Limits
+from pkg.util.kubevirt.parallel_migrations import Limits
+from pkg.util.kubevirt.profiles import PROFILES, profile_for_version
 from tests.pkg.testcluster.kubevirt.samples import convert, metadata, vmi
 
 
@@ -122,24 +121,6 @@ LIMITED = {
 @pytest.mark.parametrize(("quotas", "expected"), LIMITED.values(), ids=LIMITED.keys())
 def test_what_a_quota_limits(quotas: list[ResourceQuota], expected: set[str]) -> None:
     assert limited_by(quotas) == expected
-
-
-MEMORY_RATIOS = {
-    "no label": ({}, 2.0),
-    "a label": ({"alpha.kubevirt.io/auto-memory-limits-ratio": "1.2"}, 1.2),
-    "a label below one": ({"alpha.kubevirt.io/auto-memory-limits-ratio": "0.5"}, 2.0),
-    "a label that is no number": ({"alpha.kubevirt.io/auto-memory-limits-ratio": "much"}, 2.0),
-    "a label that is not finite": ({"alpha.kubevirt.io/auto-memory-limits-ratio": "inf"}, 2.0),
-}
-
-
-@pytest.mark.parametrize(("labels", "ratio"), MEMORY_RATIOS.values(), ids=MEMORY_RATIOS.keys())
-def test_memory_limits_ratio(labels: dict[str, str], ratio: float) -> None:
-    assert memory_limits_ratio(convert({"metadata": {"name": "n", "labels": labels}}, Namespace)) == ratio
-
-
-def test_a_namespace_that_is_not_known_has_kubevirt_s_ratio() -> None:
-    assert memory_limits_ratio(None) == 2.0
 
 
 def test_a_quota_on_limits_makes_kubevirt_set_them() -> None:

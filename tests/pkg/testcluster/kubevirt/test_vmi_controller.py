@@ -6,13 +6,11 @@ from typing import Any
 
 import pytest
 
-from pkg.client.errors import Forbidden
+from pkg.client.errors import Conflict, Forbidden
 from pkg.generic.errors import RetryAfter
-from pkg.testcluster.kubevirt.ending import Ending
-from pkg.testcluster.kubevirt.hotplug import Hotplug
 from pkg.testcluster.kubevirt.options import Options
 from pkg.testcluster.kubevirt.rendering import rendering
-from pkg.testcluster.kubevirt.vmi_controller import InstanceHandler
+from pkg.testcluster.kubevirt.vmi_controller import Ending, Hotplug, InstanceHandler
 from tests.pkg.testcluster.kubevirt.fakes import World
 from tests.pkg.testcluster.kubevirt.samples import (
     HOTPLUG_VOLUME,
@@ -90,7 +88,7 @@ class Scene:
     async def pods_run(self) -> None:
         for key in list(self.world.pods.objects):
             name = key.partition("/")[2]
-            await self.world.pods.merge_patch(name, {"status": {"phase": "Running"}}, "t1")
+            await self.world.pods.merge_patch({"status": {"phase": "Running"}}, name=name, namespace="t1")
 
 
 async def test_a_vmi_without_vm_gets_a_launcher_and_runs() -> None:
@@ -245,7 +243,7 @@ async def test_a_migration_that_is_deleted_meanwhile_leaves_the_time_as_it_was()
     scene.world.migrations.seed(vmim(phase="Succeeded", annotations=marks))
     scene.world.pods.seed(launcher(), launcher("target", node="node-2", job="m1"))
     assert await scene.step() == 3
-    await scene.world.migrations.delete("m1", "t1")
+    await scene.world.migrations.delete(name="m1", namespace="t1")
     assert await scene.step() == 3
 
 
@@ -340,3 +338,29 @@ async def test_an_attachment_pod_that_quota_refuses_is_tried_again() -> None:
     scene.refusals.quota_changed("t1")
     assert await scene.step() is None
     assert len(scene.world.pods.objects) == 2
+
+
+async def test_a_finished_launcher_stays_for_as_long_as_it_is_told() -> None:
+    scene = Scene(source_linger=0, finished_linger=60)
+    scene.world.instances.seed(moved())
+    scene.world.migrations.seed(vmim(phase="Succeeded"))
+    scene.world.pods.seed(launcher(phase="Succeeded"), launcher("target", node="node-2", job="m1"))
+    assert await scene.step() == 60
+    scene.world.clock.now += 59
+    assert await scene.step() == 1
+    scene.world.clock.now += 1
+    await scene.step()
+    assert list(scene.world.pods.objects) == ["t1/target"]
+
+
+async def test_a_change_of_the_conditions_that_was_not_seen_is_a_conflict() -> None:
+    scene = Scene()
+    scene.world.instances.seed(vmi())
+    scene.world.instances.lags = True
+    conditions = {"status": {"conditions": [{"type": "Paused", "status": "True"}]}}
+    await scene.world.instances.merge_patch(conditions, name="vm1", namespace="t1")
+    with pytest.raises(Conflict):
+        await scene.step()
+    scene.world.instances.catch_up()
+    await scene.step()
+    assert {c["type"] for c in scene.status()["conditions"]} == {"Paused", "Ready"}

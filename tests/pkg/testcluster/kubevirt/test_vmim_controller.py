@@ -9,12 +9,11 @@ import pytest
 from pkg.client.errors import Conflict, Forbidden
 from pkg.generic.errors import RetryAfter
 from pkg.testcluster.kubevirt.gate import Gate
-from pkg.testcluster.kubevirt.hotplug import Hotplug
 from pkg.testcluster.kubevirt.options import Options
 from pkg.testcluster.kubevirt.rendering import rendering
-from pkg.testcluster.kubevirt.targets import Targets
-from pkg.testcluster.kubevirt.vmim_controller import MigrationHandler
-from pkg.util.parallel_migrations import Limits
+from pkg.testcluster.kubevirt.vmi_controller import Hotplug
+from pkg.testcluster.kubevirt.vmim_controller import MigrationHandler, Targets
+from pkg.util.kubevirt.parallel_migrations import Limits
 from tests.pkg.testcluster.kubevirt.fakes import World
 from tests.pkg.testcluster.kubevirt.samples import (
     HOTPLUG_VOLUME,
@@ -123,7 +122,7 @@ class Scene:
     async def pods_run(self) -> None:
         for key in list(self.world.pods.objects):
             name = key.partition("/")[2]
-            await self.world.pods.merge_patch(name, {"status": {"phase": "Running"}}, "t1")
+            await self.world.pods.merge_patch({"status": {"phase": "Running"}}, name=name, namespace="t1")
 
     def begin(self, **more: Any) -> Scene:
         self.world.instances.seed(running(**more))
@@ -207,7 +206,9 @@ async def test_a_refusal_that_could_not_be_marked_is_marked_without_asking_again
     await scene.step()
     scene.world.pods.errors = [QUOTA]
     scene.world.migrations.lags = True
-    await scene.world.migrations.merge_patch("m1", {"metadata": {"annotations": {"a": "b"}}}, "t1")
+    await scene.world.migrations.merge_patch(
+        {"metadata": {"annotations": {"a": "b"}}}, name="m1", namespace="t1"
+    )
     with pytest.raises(Conflict):
         await scene.step()
     scene.world.migrations.lags = False
@@ -271,7 +272,7 @@ async def test_an_earlier_source_that_has_not_ended_holds_it_up_without_a_condit
     assert await scene.step() == 5
     assert scene.targets() == []
     assert "conditions" not in scene.status()
-    await scene.world.pods.merge_patch("older", {"status": {"phase": "Succeeded"}}, "t1")
+    await scene.world.pods.merge_patch({"status": {"phase": "Succeeded"}}, name="older", namespace="t1")
     await scene.step()
     assert len(scene.targets()) == 1
 
@@ -318,7 +319,7 @@ async def test_of_two_new_migrations_the_older_one_goes() -> None:
         vmim("a", creationTimestamp="2026-01-01T00:00:02Z"),
         vmim("b", creationTimestamp="2026-01-01T00:00:01Z"),
     )
-    await scene.world.migrations.delete("m1", "t1")
+    await scene.world.migrations.delete(name="m1", namespace="t1")
     await scene.step("a")
     await scene.step("b")
     assert (scene.status("a")["phase"], scene.status("b")["phase"]) == ("Failed", "Pending")
@@ -379,7 +380,9 @@ async def test_deleting_a_running_migration_aborts_it_through_the_vmi() -> None:
     scene = Scene().begin()
     await play(scene, steps=8)
     assert scene.status()["phase"] in ("TargetReady", "Running", "PreparingTarget")
-    await scene.world.migrations.merge_patch("m1", {"metadata": {"deletionTimestamp": NOW}}, "t1")
+    await scene.world.migrations.merge_patch(
+        {"metadata": {"deletionTimestamp": NOW}}, name="m1", namespace="t1"
+    )
     await play(scene)
     assert scene.status()["phase"] == "Failed"
     assert scene.state()["abortStatus"] == "Succeeded"
@@ -395,9 +398,9 @@ FAILURES = ["Pending", "Scheduling", "Scheduled", "PreparingTarget", "TargetRead
 async def test_a_migration_fails_in_the_phase_that_is_asked_for(phase: str) -> None:
     scene = Scene().begin()
     await scene.world.migrations.merge_patch(
-        "m1",
         {"metadata": {"annotations": {"testcluster.headroom.harvesterhci.io/fail-at-phase": phase}}},
-        "t1",
+        name="m1",
+        namespace="t1",
     )
     assert await play(scene) == [*WAY[: WAY.index(phase) + 1], "Failed"]
     assert scene.world.instances.objects["t1/vm1"]["status"]["nodeName"] == "node-1"
@@ -425,7 +428,7 @@ async def test_with_hotplugged_volumes_it_stays_pending_until_the_attachment_pod
 async def test_a_phase_lasts_as_long_as_it_is_told() -> None:
     scene = Scene().begin()
     marks = {"testcluster.headroom.harvesterhci.io/phase-seconds": "Scheduling=4"}
-    await scene.world.migrations.merge_patch("m1", {"metadata": {"annotations": marks}}, "t1")
+    await scene.world.migrations.merge_patch({"metadata": {"annotations": marks}}, name="m1", namespace="t1")
     await play(scene, steps=8)
     assert scene.status()["phase"] == "Scheduling"
     assert await scene.step() == 4
@@ -440,6 +443,6 @@ async def test_a_migration_that_is_gone_leaves_nothing_behind() -> None:
     scene = Scene(Limits(1, 1)).begin()
     for _ in range(3):
         await scene.step()
-    await scene.world.migrations.delete("m1", "t1")
+    await scene.world.migrations.delete(name="m1", namespace="t1")
     assert await scene.step() is None
     assert scene.refusals.last("t1/m1") is None

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from pkg.api.core import Namespace, ResourceQuota
+from pkg.client.decode import ObjectList
 from pkg.client.errors import Conflict, NotFound, Unreachable
 from pkg.testcluster.rancher.agent import Agent
 from pkg.testcluster.rancher.namespace_controller import NamespaceHandler
@@ -49,20 +50,20 @@ class Quotas:
     def put(self, changed: ResourceQuota) -> None:
         self.objects[changed.key] = changed
 
-    async def list(self, namespace: str, *, label_selector: str) -> tuple[list[ResourceQuota], str]:
+    async def list(self, namespace: str, *, label_selector: str) -> ObjectList[ResourceQuota]:
         assert label_selector == f"{LABEL}=true"
         self.listed.append(namespace)
         found = [quota for quota in self.objects.values() if namespace in ("", quota.namespace)]
-        return [quota for quota in found if quota.labels.get(LABEL) == "true"], "1"
+        return ObjectList([quota for quota in found if quota.labels.get(LABEL) == "true"], "1")
 
-    async def create(self, body: dict[str, Any], namespace: str) -> ResourceQuota:
+    async def create(self, body: dict[str, Any], *, namespace: str) -> ResourceQuota:
         self._fail()
         self.created.append(body)
         made = quota(body["spec"]["hard"], "default-new", ns=namespace)
         self.put(made)
         return made
 
-    async def json_patch(self, name: str, ops: list[dict[str, Any]], namespace: str) -> ResourceQuota:
+    async def json_patch(self, ops: list[dict[str, Any]], *, name: str, namespace: str) -> ResourceQuota:
         self._fail()
         self.patched.append((name, ops))
         changed = quota(ops[0]["value"], name, ns=namespace)
@@ -125,7 +126,7 @@ async def test_a_failed_look_is_repeated() -> None:
     quotas = Quotas(quota(RAISED))
     whole, failures = quotas.list, [Unreachable("no")]
 
-    async def failing(namespace: str, *, label_selector: str) -> tuple[list[ResourceQuota], str]:
+    async def failing(namespace: str, *, label_selector: str) -> ObjectList[ResourceQuota]:
         if failures:
             raise failures.pop()
         return await whole(namespace, label_selector=label_selector)
@@ -242,9 +243,9 @@ async def test_a_restart_while_a_namespace_is_being_rendered_is_not_lost() -> No
     rancher = handler(quotas)
     patch = quotas.json_patch
 
-    async def restarted_meanwhile(*arguments: Any) -> ResourceQuota:
+    async def restarted_meanwhile(*arguments: Any, **keywords: Any) -> ResourceQuota:
         rancher.restart()
-        return await patch(*arguments)
+        return await patch(*arguments, **keywords)
 
     quotas.json_patch = restarted_meanwhile  # type: ignore[method-assign]
     await rancher.on_namespace_changed("ns", namespace())
@@ -266,7 +267,8 @@ class Namespaces:
     def list(self) -> list[Namespace]:
         return [namespace(name) for name in self.names]
 
-    def enqueue_key(self, key: str) -> None:
+    def enqueue(self, key: str, *, immediately: bool) -> None:
+        assert immediately
         self.enqueued.append(key)
 
 

@@ -186,7 +186,7 @@ async def until_refused(cluster: Cluster, live: Live) -> None:
         for number in range(400):
             note = {"metadata": {"annotations": {"try": str(number)}}}
             try:
-                await client.resource(RESOURCE_QUOTAS).merge_patch(name, note, live.namespace)
+                await client.resource(RESOURCE_QUOTAS).merge_patch(note, name=name, namespace=live.namespace)
             except (Forbidden, Invalid):
                 return
             await asyncio.sleep(0.05)

@@ -16,24 +16,32 @@ from pkg.api.core import Pod, ResourceQuota
 from pkg.api.kubevirt import KubeVirtConfiguration, VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.api.meta import RawResourceList
 from pkg.api.mtq import VirtualMachineMigrationResourceQuota
-from pkg.util.managedtenantquota.lock import Lock, lock_body, lock_webhook, recognise
+from pkg.util.kubevirt.rendering import Rendering
+from pkg.util.managedtenantquota.constants import ANNOTATION_ORIGINALS
+from pkg.util.managedtenantquota.lock import (
+    MANAGER,
+    Lock,
+    Originals,
+    lock_body,
+    lock_webhook,
+    recognise,
+)
 from pkg.util.managedtenantquota.model import Memory, Observed, Policy, Surroundings
 from pkg.util.managedtenantquota.sequence import (
     Clear,
     Decision,
     MakeLock,
-    MendLock,
     Raise,
     Restore,
     Save,
     Step,
     Unlock,
+    UpdateLock,
     Wait,
     decide,
 )
+from pkg.util.quotacount.usage import pod_usage
 from pkg.util.resource_list import format_resource_list
-from pkg.util.resourcequota.model import Rendering
-from pkg.util.resourcequota.usage import pod_usage
 from tests.pkg.util.resourcequota.pods import AT_1_5, launcher
 from tests.pkg.util.resourcequota.world import vmi, vmim
 
@@ -78,7 +86,7 @@ def budget(
     name: str = "budget",
     **metadata: Any,
 ) -> VirtualMachineMigrationResourceQuota:
-    """`saved`: quota to original spec.hard, as its status has it."""
+    """`saved`: quota to original spec.hard, as its status has it. What may be added is mirrored there."""
     status: dict[str, Any] = {}
     if saved is not None:
         status["originalBlockingResourceQuotas"] = [
@@ -88,8 +96,9 @@ def budget(
             each: list(quotas) for each, quotas in (members or {"migration-of-vm1": list(saved)}).items()
         }
         status["additionalMigrationResources"] = dict(added or additional or ENOUGH)
-    elif added is not None:
-        status["additionalMigrationResources"] = dict(added)
+    else:
+        mirrored = added if added is not None else ENOUGH if additional is None else additional
+        status["additionalMigrationResources"] = dict(mirrored)
     body = {
         "metadata": {
             "name": name,
@@ -104,10 +113,37 @@ def budget(
     return msgspec.convert(body, VirtualMachineMigrationResourceQuota)
 
 
-def lock(age: float = 1.0, hook: Mapping[str, Any] = HOOK) -> Lock:
-    """Ours, `age` seconds old."""
-    body = lock_body("ns1", hook, now=NOW - age, holder="headroom (me) on host", reason="vm1")
-    body["metadata"] |= {"uid": "uid-lock", "resourceVersion": "11"}
+OURS = [
+    {
+        "manager": MANAGER,
+        "fieldsV1": {"f:metadata": {"f:annotations": {f"f:{ANNOTATION_ORIGINALS}": {}}}},
+    }
+]
+"""The managedFields of a lock whose annotation we wrote."""
+
+
+def originals(quotas: Mapping[str, RawResourceList] | None = None) -> Originals:
+    """What a lock records: `quota` unless told otherwise."""
+    found = {"quota": FULL} if quotas is None else quotas
+    return Originals(quotas={name: dict(hard) for name, hard in found.items()}, additional=ENOUGH)
+
+
+def lock(
+    age: float = 1.0,
+    hook: Mapping[str, Any] = HOOK,
+    recorded: Originals | None = None,
+    fields: Sequence[Mapping[str, Any]] = OURS,
+) -> Lock:
+    """Ours, `age` seconds old; it records `quota` unless told otherwise."""
+    body = lock_body(
+        "ns1",
+        hook,
+        now=NOW - age,
+        holder="headroom (me) on host",
+        reason="vm1",
+        originals=recorded or originals(),
+    )
+    body["metadata"] |= {"uid": "uid-lock", "resourceVersion": "11", "managedFields": list(fields)}
     found = recognise(msgspec.convert(body, ValidatingWebhookConfiguration))
     assert found is not None
     return found
@@ -196,8 +232,10 @@ def decision(observed: Observed, policy: Policy | None = None) -> Decision:
 def after(observed: Observed, step: Step) -> Observed:
     """What stands once the step is written, and the controller manager has looked."""
     match step:
-        case MakeLock() | MendLock():
-            return replace(observed, lock=lock(age=NOW - observed.now))
+        case MakeLock():
+            return replace(observed, lock=lock(age=NOW - observed.now, recorded=step.originals))
+        case UpdateLock():
+            return replace(observed, lock=lock(age=NOW - step.lock.since, recorded=step.originals))
         case Save() | Clear():
             status = merged(msgspec.to_builtins(step.budget.status), step.patch["status"])
             typed = msgspec.convert(status, type(step.budget.status))

@@ -151,14 +151,32 @@ class TestFits:
             {"url": "https://10.0.0.1:9443/lock", "caBundle": "QQ=="},
         ),
         (
-            [{"clientConfig": {"service": {"name": "s", "namespace": "n", "path": "/x", "port": 443}}}],
-            {"service": {"name": "s", "namespace": "n", "path": "/lock", "port": 443}},
+            [
+                {
+                    "clientConfig": {
+                        "service": {"name": "s", "namespace": "n", "path": "/x"},
+                        "caBundle": "QQ==",
+                    }
+                }
+            ],
+            {"service": {"name": "s", "namespace": "n", "path": "/lock"}, "caBundle": "QQ=="},
         ),
-        ([{"clientConfig": {}}, {"clientConfig": {"url": "https://h/x"}}], {"url": "https://h/lock"}),
+        (
+            [{"clientConfig": {}}, {"clientConfig": {"url": "https://h/x", "caBundle": "QQ=="}}],
+            {"url": "https://h/lock", "caBundle": "QQ=="},
+        ),
+        ([{"clientConfig": {"url": "https://h/x"}}], None),
         ([], None),
         (None, None),
     ],
-    ids=["by URL", "by service", "the first that says where", "no webhooks", "nothing at all"],
+    ids=[
+        "by URL",
+        "by service",
+        "the first that says where",
+        "an empty caBundle is no use",
+        "no webhooks",
+        "nothing at all",
+    ],
 )
 def test_the_lock_is_served_where_the_webhooks_are(webhooks: Any, expected: Any) -> None:
     body = {"metadata": {"name": "headroom.harvesterhci.io"}, "webhooks": webhooks}

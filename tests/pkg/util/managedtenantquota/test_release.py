@@ -187,8 +187,11 @@ class TestWhoIsRefused:
         assert self.found(refused(), instances=[vmi], pods=[ended(source(), phase), before]) == ["vm1"]
 
     def test_a_pod_of_an_earlier_vmi_of_that_name_is_not_waited_for(self) -> None:
-        labels = {**source().labels, "kubevirt.io/created-by": "earlier"}
-        metadata = msgspec.structs.replace(source().metadata, labels=labels, uid="earlier", name="earlier")
+        (owner,) = source().metadata.owner_references or ()
+        owners = [msgspec.structs.replace(owner, uid="earlier")]
+        metadata = msgspec.structs.replace(
+            source().metadata, owner_references=owners, uid="earlier", name="earlier"
+        )
         earlier = msgspec.structs.replace(source(), metadata=metadata)
         assert self.found(refused(), pods=[earlier, source()]) == ["vm1"]
 

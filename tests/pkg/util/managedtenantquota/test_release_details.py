@@ -8,9 +8,9 @@ import msgspec
 
 from pkg.api.core import Pod
 from pkg.api.kubevirt import VirtualMachineInstanceMigration
+from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.managedtenantquota.model import Memory, Policy, Surroundings
 from pkg.util.managedtenantquota.target import with_largest_defaults
-from pkg.util.resourcequota.model import Rendering
 from tests.pkg.util.managedtenantquota.looks import look
 from tests.pkg.util.managedtenantquota.paper import (
     NOW,

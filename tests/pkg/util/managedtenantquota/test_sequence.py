@@ -9,15 +9,16 @@ from typing import Any
 import msgspec
 import pytest
 
+from pkg.util.managedtenantquota.lock import Originals
 from pkg.util.managedtenantquota.model import Memory, Observed, Policy
 from pkg.util.managedtenantquota.sequence import (
     Clear,
     MakeLock,
-    MendLock,
     Raise,
     Restore,
     Save,
     Unlock,
+    UpdateLock,
     Wait,
 )
 from pkg.util.managedtenantquota.window import journal_of
@@ -26,6 +27,7 @@ from tests.pkg.util.managedtenantquota.paper import (
     FULL,
     HOOK,
     NOW,
+    OURS,
     RAISED,
     TWICE,
     after,
@@ -34,6 +36,7 @@ from tests.pkg.util.managedtenantquota.paper import (
     lock,
     next_step,
     observed,
+    originals,
     quota,
     refused,
     source,
@@ -44,8 +47,12 @@ from tests.pkg.util.managedtenantquota.paper import (
 from tests.pkg.util.resourcequota.world import by_value, sentences, vmim
 
 ROW = tuple[Observed, type[Any]]
+MIRRORED = {"additionalMigrationResources": ENOUGH}
 DONE = surroundings([vmim("Scheduling")])
 SAVED = {"quota": FULL}
+TWO_BLOCK = [quota(RAISED), quota({"pods": "1"}, {"pods": "1"}, name="pods")]
+BOTH_RECORDED = Originals(quotas={"quota": FULL, "pods": {"pods": "1"}}, additional={**ENOUGH, "pods": "1"})
+UNMIRRORED = budget(added={"limits.cpu": "1", "pods": "1"})
 
 
 @sentences(
@@ -53,7 +60,7 @@ SAVED = {"quota": FULL}
         "a refused migration and nothing else: lock": (observed(), MakeLock),
         "a lock of somebody else's making: mend it": (
             observed(lock=lock(hook={**HOOK, "clientConfig": {"url": "https://old"}})),
-            MendLock,
+            UpdateLock,
         ),
         "a lock that was made just now: wait until it holds": (observed(lock=lock(age=0.01)), Wait),
         "a lock and an empty status: save": (observed(lock=lock()), Save),
@@ -107,9 +114,17 @@ SAVED = {"quota": FULL}
         "the namespace is on its way out: nothing is begun": (observed(exists=False), Wait),
         "the namespace is on its way out, locked: unlock": (observed(exists=False, lock=lock()), Unlock),
         "it cannot be locked: nothing is touched": (observed(why_not="no webhook"), Wait),
-        "it cannot be locked any more, raised: restore": (
-            observed([quota(RAISED)], [budget(saved=SAVED)], lock=lock(), why_not="gone"),
+        "raised under a lock, while the webhook is away: it stays": (
+            observed([quota(RAISED)], [budget(saved=SAVED)], lock=lock(), why_not="not reached"),
+            Wait,
+        ),
+        "raised without a lock, and it cannot be locked: restore": (
+            observed([quota(RAISED)], [budget(saved=SAVED)], why_not="not reached"),
             Restore,
+        ),
+        "locked for one, nothing raised yet, the webhook away: unlock": (
+            observed([quota()], [budget()], lock=lock(), why_not="not reached"),
+            Unlock,
         ),
         "two budgets: nothing is touched": (observed(budgets=[budget(), budget(name="other")]), Wait),
         "two budgets, one of them in use: restore": (
@@ -120,17 +135,97 @@ SAVED = {"quota": FULL}
             observed([quota(RAISED)], [budget(saved=SAVED)], lock=lock(age=120)),
             Restore,
         ),
-        "the clock was set back by an hour: restore": (
+        "the clock was set back by an hour: unlock": (
             observed([quota(RAISED)], [budget(saved=SAVED)], lock=lock(age=-3600)),
-            Restore,
+            Unlock,
         ),
-        "a second migration that another quota blocks: save that too": (
+        "a second migration that another quota blocks: record that too": (
+            observed(TWO_BLOCK, [budget({**ENOUGH, "pods": "1"}, saved=SAVED)], lock=lock()),
+            UpdateLock,
+        ),
+        "recorded: save it": (
             observed(
-                [quota(RAISED), quota({"pods": "1"}, {"pods": "1"}, name="pods")],
-                [budget({**ENOUGH, "pods": "1"}, saved=SAVED)],
-                lock=lock(),
+                TWO_BLOCK, [budget({**ENOUGH, "pods": "1"}, saved=SAVED)], lock=lock(recorded=BOTH_RECORDED)
             ),
             Save,
+        ),
+        "past the limit and its grace: unlock, whatever is raised": (
+            observed([quota(RAISED)], [budget(saved=SAVED)], lock=lock(age=130)),
+            Unlock,
+        ),
+        "past them, and two budgets: unlock": (
+            observed(budgets=[budget(saved=SAVED), budget(name="other")], lock=lock(age=130)),
+            Unlock,
+        ),
+        "past them, and the status is garbage: unlock": (
+            observed(
+                [quota(RAISED)], [budget(saved={"quota": {"limits.cpu": "banana"}})], lock=lock(age=130)
+            ),
+            Unlock,
+        ),
+        "past them, and upstream's controller runs: unlock": (
+            replace(observed([quota(RAISED)], [budget(saved=SAVED)], lock=lock(age=130)), upstream="it"),
+            Unlock,
+        ),
+        "unlocked past them, still raised: restore": (
+            observed([quota(RAISED)], [budget(saved=SAVED)]),
+            Restore,
+        ),
+        "a restore was refused: wait": (
+            replace(
+                observed([quota(RAISED)], [budget(saved=SAVED)], DONE, lock=lock()),
+                not_restored={"quota": "no"},
+            ),
+            Wait,
+        ),
+        "a restore was refused, the other quota can: restore that": (
+            replace(
+                observed(
+                    [quota(RAISED), quota(RAISED, name="second")],
+                    [budget(saved={"quota": FULL, "second": FULL})],
+                    DONE,
+                    lock=lock(),
+                ),
+                not_restored={"quota": "no"},
+            ),
+            Restore,
+        ),
+        "the status is garbage, the lock has recorded it: restore": (
+            observed([quota(RAISED)], [budget(saved={"quota": {"limits.cpu": "banana"}})], lock=lock()),
+            Restore,
+        ),
+        "the status is garbage and nothing else knows: clear": (
+            observed(
+                [quota(RAISED)],
+                [budget(saved={"quota": {"limits.cpu": "banana"}})],
+                lock=lock(fields=[]),
+            ),
+            Clear,
+        ),
+        "raised and the budget is gone: restore by what the lock has recorded": (
+            observed([quota(RAISED)], [], lock=lock()),
+            Restore,
+        ),
+        "what another program wrote on the lock is not believed: unlock": (
+            observed([quota(RAISED)], [], lock=lock(fields=[{**OURS[0], "manager": "kubectl-edit"}])),
+            Unlock,
+        ),
+        "the budget is gone and the quota says something else by now: it stays": (
+            observed([quota(TWICE)], [], lock=lock()),
+            Unlock,
+        ),
+        "the budget is gone and the lock had to end: restore by memory": (
+            observed([quota(RAISED)], [], memory=Memory(orphans=originals())),
+            Restore,
+        ),
+        "what may be added is not in the status: put it there": (
+            observed(budgets=[UNMIRRORED], around=DONE),
+            Clear,
+        ),
+        "upstream's controller runs: nothing is begun": (replace(observed(), upstream="it"), Wait),
+        "upstream's controller runs: its window is its own": (
+            replace(observed([quota(RAISED)], [budget(saved=SAVED)], DONE, lock=lock()), upstream="it"),
+            Wait,
         ),
     }
 )
@@ -173,7 +268,11 @@ def test_writes_are_bound_to_the_version_that_was_looked_at() -> None:
     clear = next_step(observed(budgets=[budget(saved=SAVED)], around=DONE, lock=lock()))
     assert isinstance(clear, Clear)
     assert clear.patch["metadata"] == {"resourceVersion": "9"}
-    assert set(clear.patch["status"].values()) == {None}
+    assert clear.patch["status"] == {
+        "originalBlockingResourceQuotas": None,
+        "migrationsToBlockingResourceQuotas": None,
+        "additionalMigrationResources": ENOUGH,
+    }
 
 
 def test_the_lock_names_the_vms_it_is_for() -> None:
@@ -245,7 +344,7 @@ class TestTheLimit:
     def test_admission_that_never_follows_is_not_waited_for_for_ever(self) -> None:
         stuck = self.seen(quotas=[quota(FULL, enforced=RAISED)], around=DONE)
         assert isinstance(next_step(stuck), Wait)
-        assert isinstance(next_step(replace(stuck, lock=lock(age=126))), Clear)
+        assert isinstance(next_step(replace(stuck, lock=lock(age=130))), Unlock)
 
     def test_another_limit(self) -> None:
         short = Policy(lock_limit=3)
@@ -264,7 +363,7 @@ class TestProblems:
         (problem,) = made.problems
         assert problem.reason == "LockUnavailable"
         assert "no webhook is registered" in problem.message
-        assert made.step == Wait(30.0, "nothing to do")
+        assert made.step == Wait(2.0, "nothing to do")
 
     def test_it_is_not_said_where_nothing_is_to_be_locked(self) -> None:
         assert not decision(observed([quota(TWICE)], why_not="no webhook is registered")).problems
@@ -279,7 +378,7 @@ def test_the_whole_way() -> None:
     assert names == ["Restore", "Restore", "Clear", "Unlock"]
     assert closed.lock is None
     assert journal_of(closed.budgets[0]).empty
-    assert msgspec.to_builtins(closed.budgets[0].status) == {}
+    assert msgspec.to_builtins(closed.budgets[0].status) == MIRRORED
     assert {q.name: by_value(q.hard) for q in closed.quotas} == {
         "quota": by_value(FULL),
         "second": by_value(FULL),
@@ -323,7 +422,7 @@ def test_ended_after_any_write_the_namespace_comes_to_rest(stop: int, around: An
     seen = replace(STOPS[stop], surroundings=around, memory=Memory(), now=NOW + downtime)
     _, end = walked(seen)
     assert end.lock is None
-    assert msgspec.to_builtins(end.budgets[0].status) == {}
+    assert msgspec.to_builtins(end.budgets[0].status) == MIRRORED
     assert [by_value(q.hard) for q in end.quotas] == [by_value(FULL)] * 2
 
 

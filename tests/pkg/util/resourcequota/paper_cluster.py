@@ -14,9 +14,10 @@ import msgspec
 
 from pkg.api.core import Pod, ResourceQuota
 from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
+from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.quantity import ZERO
 from pkg.util.resource_list import ResourceList, parse_resource_list, total
-from pkg.util.resourcequota.model import Memory, Observed, Plan, Rendering
+from pkg.util.resourcequota.model import Memo, Memory, Observed, Plan
 from pkg.util.resourcequota.planner import plan
 from tests.pkg.util.resourcequota.paper_objects import (
     MANAGED,
@@ -67,8 +68,11 @@ class Cluster:
     quotas: dict[str, ResourceQuota] = field(default_factory=dict)
     memories: dict[str, Memory] = field(default_factory=dict)
     frozen: dict[str, Any] = field(default_factory=dict)
+    lagging: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    """status.hard of each quota as admission's cache has it, while that lags."""
     looked_at: dict[str, ResourceQuota] = field(default_factory=dict)
     """The newest version of each quota that was decided about."""
+    memo: Memo = field(default_factory=Memo)
     counter: int = 0
     patches: int = 0
 
@@ -87,14 +91,26 @@ class Cluster:
         return {resource: counts.get(resource, ZERO) for resource in hard}
 
     def admit(self, pod: Pod) -> bool:
-        """Quota admission: used + pod ≤ hard, for each resource that any quota names. Admitted pods are there."""
+        """Quota admission: used + pod ≤ hard, for each resource that any quota names, as hard is and as its cache has
+        it. Admitted pods are there."""
         need = usage(pod)
         for name, rq in self.quotas.items():
-            hard, used = parse_resource_list(rq.hard), self.used(name)
-            if any(used[n] + need[n] > limit for n, limit in hard.items() if need.get(n, ZERO) > ZERO):
-                return False
+            used = self.used(name)
+            for raw in (rq.hard, self.lagging.get(name, rq.hard)):
+                hard = parse_resource_list(raw)
+                if any(
+                    used.get(n, ZERO) + need[n] > limit
+                    for n, limit in hard.items()
+                    if need.get(n, ZERO) > ZERO
+                ):
+                    return False
         self.pods[pod.uid] = pod
         return True
+
+    def admission_lags(self) -> None:
+        """From now on status.hard stays as it is, until `lagging` is cleared."""
+        for name, rq in self.quotas.items():
+            self.lagging.setdefault(name, dict(rq.hard))
 
     def write(self, name: str, hard: Mapping[str, str | None], annotations: Mapping[str, str | None]) -> None:
         """A merge patch of a quota, by anybody."""
@@ -140,9 +156,20 @@ class Cluster:
             vm.launcher = move.target  # the VMI says so before its migration does
             vm.node = self.pods[move.target].spec.node_name or ""
         else:
-            phase = PHASES[PHASES.index(move.phase) + 1]
-            self.end(move, phase) if phase == "Succeeded" else setattr(move, "phase", phase)
+            self._next_phase(move, vm)
         return True
+
+    def _next_phase(self, move: Move, vm: Vm) -> None:
+        phase = PHASES[PHASES.index(move.phase) + 1]
+        if phase == "Succeeded":
+            self.end(move, phase)
+            return
+        move.phase = phase
+        if phase == "Pending":
+            move.source = self.pods[vm.launcher].name
+        elif phase == "PreparingTarget":
+            move.handed_over = True
+            vm.state = (move.uid, move.source, self.pods[move.target].name)
 
     def _create_target(self, move: Move, vm: Vm) -> bool:
         """The launcher, then its attachment pod, then Scheduling: each by itself."""
@@ -187,7 +214,9 @@ class Cluster:
                 del self.pods[uid]
             return
         self.pods[pod.uid] = msgspec.structs.replace(
-            pod, status=msgspec.structs.replace(pod.status, phase=how)
+            pod,
+            status=msgspec.structs.replace(pod.status, phase=how),
+            metadata=msgspec.structs.replace(pod.metadata, resource_version="2"),
         )
 
     def _attached(self, target: Pod) -> bool:
@@ -204,7 +233,7 @@ class Cluster:
             namespace=msgspec.json.encode({"limit": self.base}).decode() if self.base else "",
             rendering=RENDERINGS[self.ratio],
             migrations=tuple(migration_of(move) for move in self.moves.values()),
-            instances=tuple(instance_of(vm.name, vm.uid, vm.node) for vm in self.vms.values()),
+            instances=tuple(instance_of(vm.name, vm.uid, vm.node, vm.state) for vm in self.vms.values()),
             pods=tuple(pod for pod in self.pods.values() if not is_other(pod)),
             quotas=tuple(self._with_status(name) for name in self.quotas),
         )
@@ -215,7 +244,8 @@ class Cluster:
     def _with_status(self, name: str) -> ResourceQuota:
         rq = self.quotas[name]
         used = {resource: str(amount) for resource, amount in self.used(name).items()}
-        return msgspec.structs.replace(rq, status=msgspec.structs.replace(rq.status, used=used))
+        hard = dict(self.lagging.get(name, rq.hard))
+        return msgspec.structs.replace(rq, status=msgspec.structs.replace(rq.status, hard=hard, used=used))
 
     def reconcile(self) -> list[Plan]:
         """The planner looks at every quota once, as the controller does: at most one patch each.
@@ -266,6 +296,7 @@ class Cluster:
             memory=memory,
             pods=seen.pods,
             rendering=seen.rendering,
+            memo=self.memo,
         )
 
     # ---- the oracle ------------------------------------------------------------------------------------------
@@ -278,8 +309,36 @@ class Cluster:
                 yield side_of(pod) == home, pod
 
     def beyond_one_side(self, name: str) -> ResourceList:
-        """What quota counts of a VM beyond the side that it lives in."""
-        return total(usage(pod) for at_home, pod in self.sides(name) if not at_home)
+        """What quota counts of a VM beyond the side that it lives in, as far as KubeVirt vouches for it."""
+        return total(self.vouched_sides(name).values())
+
+    def vouched_sides(self, name: str) -> Mapping[str, ResourceList]:
+        """By the launcher's uid: the pods of a target under way, and those that a migration that is over, or the VMI,
+        names."""
+        found: dict[str, ResourceList] = {}
+        for at_home, pod in self.sides(name):
+            uid = side_of(pod)
+            if not at_home and self._is_vouched(name, self.pods.get(uid, pod)):
+                found[uid] = total([found.get(uid, {}), usage(pod)])
+        return found
+
+    def home(self, name: str) -> ResourceList:
+        """What quota counts of the side that a VM lives in."""
+        return total(usage(pod) for at_home, pod in self.sides(name) if at_home)
+
+    def _is_vouched(self, name: str, launcher: Pod) -> bool:
+        vm = self.vms[name]
+        if launcher.labels["kubevirt.io/created-by"] != vm.uid or vm.launcher not in self.pods:
+            return False
+        here = self.pods[vm.launcher].name
+        if here in vm.state and launcher.name in vm.state:
+            return True
+        moves = [move for move in self.moves.values() if move.vm == name and move.vmi_uid == vm.uid]
+        return any(
+            (move.target == launcher.uid and (not move.over or move.handed_over))
+            or (move.source == launcher.name and (move.over or vm.launcher == move.target))
+            for move in moves
+        )
 
     def to_come(self, move: Move) -> ResourceList:
         """What quota will count of the pods that KubeVirt has yet to create for a migration."""

@@ -11,10 +11,10 @@ from typing import Any
 import msgspec
 
 from pkg.api.core import Pod, ResourceQuota
-from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
+from pkg.api.kubevirt import MigrationState, VirtualMachineInstance, VirtualMachineInstanceMigration
+from pkg.util.kubevirt.rendering import Rendering
+from pkg.util.quotacount.usage import pod_usage
 from pkg.util.resource_list import ResourceList
-from pkg.util.resourcequota.model import Rendering
-from pkg.util.resourcequota.usage import pod_usage
 from tests.pkg.util.resourcequota.pods import launcher, machine
 from tests.pkg.util.resourcequota.world import vmim
 
@@ -44,6 +44,8 @@ class Vm:
     uid: str
     node: str
     launcher: str = ""
+    state: tuple[str, str, str] = ("", "", "")
+    """status.migrationState: the migration's uid, its source pod's name and its target pod's, once handed over."""
 
 
 @dataclass
@@ -59,6 +61,9 @@ class Move:
     abort: bool = False
     ended: float | None = None
     target: str = ""
+    source: str = ""
+    """The name of the source pod, from Pending on."""
+    handed_over: bool = False
 
     @property
     def over(self) -> bool:
@@ -101,9 +106,15 @@ def named(rq: ResourceQuota, name: str) -> ResourceQuota:
 
 
 @lru_cache(maxsize=4096)
-def instance_of(name: str, uid: str, node: str) -> VirtualMachineInstance:
+def instance_of(
+    name: str, uid: str, node: str, state: tuple[str, str, str] = ("", "", "")
+) -> VirtualMachineInstance:
     found = machine(name=name, node=node, **SHAPES[name])
-    return msgspec.structs.replace(found, metadata=msgspec.structs.replace(found.metadata, uid=uid))
+    uid_of_migration, source, target = state
+    said = MigrationState(migration_uid=uid_of_migration, source_pod=source, target_pod=target)
+    status = msgspec.structs.replace(found.status, migration_state=said if uid_of_migration else None)
+    metadata = msgspec.structs.replace(found.metadata, uid=uid, resource_version="1")
+    return msgspec.structs.replace(found, metadata=metadata, status=status)
 
 
 @lru_cache(maxsize=4096)
@@ -114,23 +125,48 @@ def launcher_of(name: str, uid: str, node: str, job: str, ratio: str, number: in
         instance_of(name, uid, node), node=node, migration=move, rendering=RENDERINGS[ratio], created=stamp
     )
     key = f"pod-{name}-{node}-{job}-{ratio}-{number}"
-    metadata = msgspec.structs.replace(pod.metadata, name=f"virt-launcher-{key}", uid=key)
+    metadata = msgspec.structs.replace(
+        pod.metadata, name=f"virt-launcher-{key}", uid=key, resource_version="1"
+    )
     return msgspec.structs.replace(pod, metadata=metadata)
 
 
 def migration_of(move: Move) -> VirtualMachineInstanceMigration:
-    return _vmim(move.name, move.vm, move.phase, move.refused, move.abort, move.created, move.ended)
+    """KubeVirt names the source pod from Pending on; it copies the VMI's state when the migration is over."""
+    target = move.target if move.over and move.handed_over else ""
+    return _vmim(
+        move.name,
+        move.vm,
+        move.phase,
+        move.refused,
+        move.abort,
+        move.created,
+        move.ended,
+        move.source,
+        target,
+    )
 
 
 @lru_cache(maxsize=4096)
 def _vmim(
-    name: str, vm: str, phase: str, refused: bool, abort: bool, created: int, ended: float | None
+    name: str,
+    vm: str,
+    phase: str,
+    refused: bool,
+    abort: bool,
+    created: int,
+    ended: float | None,
+    source: str,
+    target: str,
 ) -> VirtualMachineInstanceMigration:
     found = vmim(
         phase, vm, refused=refused, abort=abort, name=name, created=f"2026-01-01T00:00:00.{created:09}Z"
     )
-    if ended is None:
+    state = {"sourcePod": source, "targetPod": f"virt-launcher-{target}" if target else ""}
+    if ended is not None:
+        state["endTimestamp"] = datetime.fromtimestamp(ended, UTC).isoformat()
+    state = {key: text for key, text in state.items() if text}
+    if not state:
         return found
-    stamp = datetime.fromtimestamp(ended, UTC).isoformat()
-    status = msgspec.to_builtins(found.status) | {"migrationState": {"endTimestamp": stamp}}
+    status = msgspec.to_builtins(found.status) | {"migrationState": state}
     return msgspec.structs.replace(found, status=msgspec.convert(status, type(found.status)))

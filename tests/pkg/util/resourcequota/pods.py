@@ -11,12 +11,19 @@ from typing import Any
 import msgspec
 
 from pkg.api.core import LimitRange, Pod, ResourceQuota
-from pkg.api.kubevirt import KubeVirtConfiguration, VirtualMachineInstance, VirtualMachineInstanceMigration
+from pkg.api.kubevirt import (
+    KubeVirtConfiguration,
+    MigrationState,
+    VirtualMachineInstance,
+    VirtualMachineInstanceMigration,
+)
 from pkg.api.meta import ObjectMeta, OwnerReference, RawResourceList
-from pkg.util.launcher_pod import attachment_container, render_containers
-from pkg.util.memory_overhead import DEFAULT_PROFILE, OverheadProfile, memory_overhead
-from pkg.util.resourcequota.exact import usage_of
-from pkg.util.resourcequota.model import EstimateKind, Memory, Mode, Observed, Plan, Policy, Rendering
+from pkg.util.kubevirt.launcher import attachment_container, render_containers
+from pkg.util.kubevirt.overhead import memory_overhead
+from pkg.util.kubevirt.profiles import DEFAULT_PROFILE, Profile
+from pkg.util.kubevirt.rendering import Rendering
+from pkg.util.kubevirt.target import usage_of
+from pkg.util.resourcequota.model import EstimateKind, Memory, Mode, Observed, Plan, Policy
 from pkg.util.resourcequota.planner import plan
 from tests.pkg.util.resourcequota.world import applied, observed, uid_of, vmi
 
@@ -26,6 +33,8 @@ AT_1_5 = Rendering("1.5")
 AT_4_5 = Rendering("4.5")
 NO_COMPUTE_LIMITS: tuple[str, ...] = ()
 BOTH = ("cpu", "memory")
+ENDED = ("Succeeded", "Failed")
+HANDED_OVER = ("PreparingTarget", "TargetReady", "Running", *ENDED)
 
 
 def recorded(name: str, kind: type[Any]) -> Any:
@@ -40,7 +49,7 @@ def launcher(
     node: str = "node-1",
     migration: VirtualMachineInstanceMigration | None = None,
     rendering: Rendering = AT_1_5,
-    profile: OverheadProfile = DEFAULT_PROFILE,
+    profile: Profile = DEFAULT_PROFILE,
     overhead: int | None = None,
     phase: str = "Running",
     created: str = "2026-01-01T00:00:00Z",
@@ -53,13 +62,17 @@ def launcher(
     """
     instance = instance or vmi()
     if overhead is None:
-        overhead = memory_overhead(instance.spec, ratio=rendering.ratio, profile=profile)
+        overhead = memory_overhead(
+            instance.spec,
+            ratio=rendering.ratio,
+            profile=profile,
+            plugins=rendering.kubevirt.binding_plugins,
+        )
     containers = render_containers(
         instance,
+        dataclasses.replace(rendering, profile=profile),
         overhead=overhead,
-        kubevirt=rendering.kubevirt,
         quota_limits=tuple(limited),
-        memory_limits_ratio=rendering.memory_limits_ratio,
     )
     job = migration.uid if migration else ""
     labels = {
@@ -72,7 +85,9 @@ def launcher(
         labels["kubevirt.io/migrationJobUID"] = job
     if annotated:
         annotations["kubevirt.io/memory-overhead-bytes"] = str(overhead)
-    owner = OwnerReference(kind="VirtualMachineInstance", name=instance.name, uid=instance.uid)
+    owner = OwnerReference(
+        kind="VirtualMachineInstance", name=instance.name, uid=instance.uid, controller=True
+    )
     name = f"virt-launcher-{instance.name}-{job or 'source'}"
     metadata = ObjectMeta(
         name=name,
@@ -95,13 +110,13 @@ def launcher(
 
 def attachment(of: Pod, kubevirt: KubeVirtConfiguration | None = None, phase: str = "Running") -> Pod:
     """The attachment pod of hotplugged volumes beside a launcher pod."""
-    container = attachment_container(kubevirt or KubeVirtConfiguration())
+    container = attachment_container(Rendering(kubevirt=kubevirt or KubeVirtConfiguration()))
     metadata = ObjectMeta(
         name=f"hp-volume-{of.name}",
         namespace="ns1",
         uid=f"uid-hp-{of.uid}",
         labels={"kubevirt.io": "hotplug-disk"},
-        owner_references=[OwnerReference(kind="Pod", name=of.name, uid=of.uid)],
+        owner_references=[OwnerReference(kind="Pod", name=of.name, uid=of.uid, controller=True)],
     )
     body = {"spec": {"containers": [msgspec.to_builtins(container)]}, "status": {"phase": phase}}
     return msgspec.structs.replace(msgspec.convert(body, Pod), metadata=metadata)
@@ -118,7 +133,7 @@ def machine(domain: Mapping[str, Any], name: str = "vm1", **more: Any) -> Virtua
     body = {
         "metadata": {"name": name, "namespace": "ns1", "uid": uid_of(name)},
         "spec": {"domain": domain, **more},
-        "status": {"nodeName": node},
+        "status": {"nodeName": node, "phase": "Running"},
     }
     return msgspec.convert(body, VirtualMachineInstance)
 
@@ -147,10 +162,48 @@ def namespace(
     if instances is None:
         names = {m.spec.vmi_name for m in migrations}
         instances = [vmi(name, nodeName="node-1") for name in sorted(names)]
+    instances = list(instances)
+    migrations = [named(migration, pods, instances) for migration in migrations]
     if not quota.used:
         quota = charged(quota, pods)
     seen = observed(quota, migrations, instances, ratio=rendering.ratio or "1", **more)
     return dataclasses.replace(seen, pods=pods, rendering=rendering, max_extra=max_extra)
+
+
+def named(
+    migration: VirtualMachineInstanceMigration,
+    pods: Sequence[Pod],
+    instances: Sequence[VirtualMachineInstance],
+) -> VirtualMachineInstanceMigration:
+    """The migration with the pods that KubeVirt names in its status: the source from Pending on, the target once it has
+    been handed over; as it is if it names any."""
+    vmi = next((vmi for vmi in instances if vmi.name == migration.spec.vmi_name), None)
+    phase = migration.phase
+    if not phase or (migration.status.migration_state and migration.status.migration_state.source_pod):
+        return migration
+
+    def is_its(pod: Pod) -> bool:
+        owners = pod.metadata.owner_references or ()
+        return any(
+            owner.kind == "VirtualMachineInstance" and owner.name == migration.spec.vmi_name
+            for owner in owners
+        )
+
+    launchers = [pod for pod in pods if is_its(pod)]
+    targets = [p for p in launchers if p.labels.get("kubevirt.io/migrationJobUID") == migration.uid]
+    node = vmi.status.node_name if vmi else None
+    others = [
+        p for p in launchers if p not in targets and (phase in ENDED or p.spec.node_name == node or targets)
+    ]
+    state = msgspec.to_builtins(migration.status.migration_state or MigrationState())
+    if others:
+        state["sourcePod"] = others[0].name
+    if targets and phase in HANDED_OVER:
+        state |= {"targetPod": targets[0].name, "targetNode": targets[0].spec.node_name}
+    status = msgspec.structs.replace(
+        migration.status, migration_state=msgspec.convert(state, MigrationState) if state else None
+    )
+    return msgspec.structs.replace(migration, status=status)
 
 
 def charged(quota: ResourceQuota, pods: Iterable[Pod]) -> ResourceQuota:

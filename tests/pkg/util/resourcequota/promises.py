@@ -6,8 +6,8 @@ import json
 from collections.abc import Mapping
 
 from pkg.util.quantity import ZERO, Quantity
-from pkg.util.resource_list import ResourceList, parse_resource_list, subtract, total
-from pkg.util.resourcequota.annotations import ENTRY_PREFIXES, entries
+from pkg.util.resource_list import ResourceList, parse_resource_list, total
+from pkg.util.resourcequota.journal import ENTRY_PREFIXES, entries
 from tests.pkg.util.resourcequota.paper_cluster import BrokenPromise, Cluster
 from tests.pkg.util.resourcequota.paper_objects import Move, side_of
 from tests.pkg.util.resourcequota.pods import EXACT
@@ -35,22 +35,22 @@ class Promises:
         self.beyond_since: dict[str, float] = {}
         """Since when a VM has had pods beyond one side."""
         self.default_is_edited = False
-        self.refused: set[str] = set()
-        """The migrations that were refused when the planner had last seen everything, and nobody disturbed since."""
 
     def _moves(self, *, over: bool | None = None) -> list[Move]:
         return [move for move in self.cluster.moves.values() if over is None or move.over is over]
 
     def follow_people(self) -> None:
-        """Outside migrations what people write to a quota without Rancher is its base, once the planner sees it;
-        never what the planner wrote."""
+        """What people write to a quota without Rancher is its base, once the planner sees it; never what the planner
+        wrote."""
         rq = self.cluster.looked_at.pop("own", None)
         if rq is None or rq.hard["requests.memory"] not in MEMORY_AMOUNTS:
             return
         added = any(key.startswith((*ENTRY_PREFIXES, COMPENSATION)) for key in rq.annotations)
         applied = by_value(json.loads(rq.annotations.get(APPLIED, "{}")))
-        added |= applied == by_value({"requests.memory": rq.hard["requests.memory"]})
-        if RECORD not in rq.annotations or not added:
+        edited = (
+            applied != by_value({"requests.memory": rq.hard["requests.memory"]}) if applied else not added
+        )
+        if RECORD not in rq.annotations or edited:
             self.own_base = Quantity.parse(rq.hard["requests.memory"])
 
     def check(self) -> None:
@@ -63,12 +63,6 @@ class Promises:
                 hard = parse_resource_list(self.cluster.quotas[name].hard)
                 self._never_below_what_pods_use(name, base, hard)
                 self._entries_are_exact(name, base)
-        pending = [move for move in self._moves(over=False) if move.phase == "Pending" and not move.abort]
-        waiting = [m for m in pending if m.refused and self.cluster.to_come(m)]
-        unreadable = any(_garbage(rq.annotations) for rq in self.cluster.quotas.values())
-        self.refused = set() if unreadable or not self.cluster.base else {m.name for m in waiting}
-        if self.refused:
-            self._whoever_was_refused_fits(pending)
 
     def _base_of(self, name: str) -> ResourceList:
         if name == "own":
@@ -85,9 +79,8 @@ class Promises:
         self.held_since = {name: self.held_since.get(name, self.cluster.now) for name in over}
 
     def _hold_may_be_over(self, name: str) -> bool:
-        moves = [move for move in self.cluster.moves.values() if move.vm == name]
-        waited = self.cluster.now - self.beyond_since.get(name, self.cluster.now)
-        return all(move.over for move in moves) and waited >= EXACT.hold_limit
+        """Also while the VM migrates again."""
+        return self.cluster.now - self.beyond_since.get(name, self.cluster.now) >= EXACT.hold_limit
 
     def _nothing_is_added_without_a_base(self) -> None:
         hard = self.cluster.quotas["default"].hard
@@ -97,14 +90,18 @@ class Promises:
 
     def _never_below_what_pods_use(self, name: str, base: ResourceList, hard: ResourceList) -> None:
         """The base is for one side of every VM, and for everything else; what is beyond comes on top."""
-        beyond = total(
-            self.cluster.beyond_one_side(vm) for vm in self.cluster.vms if not self._hold_may_be_over(vm)
-        )
+        beyond = total(self._smaller(vm) for vm in self.cluster.vms if not self._hold_may_be_over(vm))
         for resource, limit in base.items():
             if hard[resource] < limit:
                 raise BrokenPromise(f"{name}: {resource} is {hard[resource]}, below the base of {limit}")
             if hard[resource] < limit + beyond.get(resource, ZERO):
                 raise BrokenPromise(f"{name}: {resource} is {hard[resource]}, below what pods use")
+
+    def _smaller(self, vm: str) -> ResourceList:
+        """min(source, target) of what is there."""
+        home = self.cluster.home(vm)
+        sides = self.cluster.vouched_sides(vm).values()
+        return total({n: min(q, home.get(n, ZERO)) for n, q in side.items()} for side in sides)
 
     def _entries_are_exact(self, name: str, base: ResourceList) -> None:
         """What a migration has, will have and has left behind, to the byte; nothing for a VM without any of it."""
@@ -128,27 +125,18 @@ class Promises:
                 raise BrokenPromise(f"{name}: {vm} counts twice")
             if earlier or (unsettled and stands) or (not stands and self._hold_may_be_over(vm)):
                 continue
-            if stands != exact:
-                raise BrokenPromise(f"{name}: the entry of {vm} is {stands}, exact is {exact}")
+            least = {n: min(q, self._smaller(vm).get(n, ZERO)) for n, q in exact.items()}
+            over = {n for n, q in stands.items() if q > exact.get(n, ZERO)}
+            under = {n for n, q in least.items() if q > stands.get(n, ZERO)}
+            if over or under:
+                raise BrokenPromise(
+                    f"{name}: the entry of {vm} is {stands}, from {least} to {exact} is right"
+                )
 
     def _has_pods_of_an_earlier_vmi(self, vm: str) -> bool:
         uid = self.cluster.vms[vm].uid
         launchers = [pod for _home, pod in self.cluster.sides(vm) if side_of(pod) == pod.uid]
         return any(pod.labels["kubevirt.io/created-by"] != uid for pod in launchers)
-
-    def _whoever_was_refused_fits(self, pending: list[Move]) -> None:
-        """Together with all others that are still to come, whoever is first."""
-        needed = total(map(self.cluster.to_come, pending))
-        for name, rq in self.cluster.quotas.items():
-            free = subtract(parse_resource_list(rq.hard), self.cluster.used(name))
-            asked = {n for move in pending if move.refused for n in self.cluster.to_come(move)}
-            short = [
-                n
-                for n in free
-                if n in asked & needed.keys() & self._base_of(name).keys() and free[n] < needed[n]
-            ]
-            if short:
-                raise BrokenPromise(f"{name}: {short} is not enough for those that were refused")
 
     def _nothing_is_left(self) -> None:
         for name, marks in (("default", set(MARKS)), ("own", {RECORD})):

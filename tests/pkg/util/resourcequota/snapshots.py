@@ -9,8 +9,8 @@ import msgspec
 
 from pkg.api.core import Namespace, Pod, ResourceQuota
 from pkg.api.kubevirt import KubeVirt, VirtualMachineInstance, VirtualMachineInstanceMigration
-from pkg.util.resourcequota.snapshot import REPORTED, Snapshot
-from tests.pkg.util.resourcequota.pods import charged
+from pkg.report.snapshot import REPORTED, Snapshot
+from tests.pkg.util.resourcequota.pods import charged, named
 from tests.pkg.util.resourcequota.world import BASE, applied
 
 NOON = 1767268800.0  # 2026-01-01T12:00:00Z
@@ -39,7 +39,7 @@ def cluster(
         now=NOON,
         namespaces=[msgspec.convert({"metadata": metadata}, Namespace)],
         quotas=[rq if rq.used else charged(rq, pods) for rq in quotas],
-        migrations=migrations,
+        migrations=[named(migration, pods, instances) for migration in migrations],
         instances=instances,
         pods=pods,
         kubevirts=[msgspec.convert(kubevirt, KubeVirt)],

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pkg.api.meta import RawResourceList
 from pkg.util.quantity import ZERO, Quantity
 from pkg.util.resource_list import parse_resource_list
-from pkg.util.resourcequota.calculator import (
+from pkg.util.resourcequota.base import (
     difference,
     limits_are_empty,
     quantity_of,

@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import msgspec
 import pytest
 
 from pkg.api.core import Pod
 from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
+from pkg.util.kubevirt.migration import Stage
 from pkg.util.quantity import Quantity
-from pkg.util.resourcequota.claims import claims, entry_of
+from pkg.util.resourcequota.claims import claims
 from pkg.util.resourcequota.model import EstimateKind, Mode, Policy
 from tests.pkg.util.resourcequota.pods import (
+    AT_1_5,
     AT_4_5,
     EXACT,
     attachment,
@@ -38,44 +41,77 @@ POD, ATTACHMENT = 2015, 100
 
 @dataclass(frozen=True)
 class Claimed:
-    """A VM's migrations and pods; limits.cpu of its claim by part, in milli-CPU."""
+    """A VM's migrations and pods; its stage, and limits.cpu of its claim by part, in milli-CPU."""
 
     migrations: Sequence[VirtualMachineInstanceMigration]
     pods: Sequence[Pod]
+    stage: Stage
     instance: VirtualMachineInstance | None = HERE
     left_over: int = 0
     target: int = 0
-    future: int = 0
+    room: int = 0
+    to_come: int = 0
+    wanted: int = 0
 
 
+W, A, F, R = Stage.WANTED, Stage.ANNOUNCED, Stage.FINISHED, Stage.ARRIVED
+BOTH = POD + ATTACHMENT
 CLAIMED = {
-    "pending: all is still to come": Claimed([vmim()], [SOURCE], future=POD),
-    "pending, its pod is not known": Claimed([vmim()], [], future=POD),
+    "pending: all is still to come": Claimed([vmim()], [SOURCE], W, room=POD, to_come=POD, wanted=POD),
+    "pending, its pod is not known": Claimed([vmim()], [], A),
+    "pending, its pod is over": Claimed([vmim()], [ended(SOURCE)], A),
     "pending with a hotplugged volume": Claimed(
-        [vmim()], [SOURCE, attachment(SOURCE)], PLUGGED, future=POD + ATTACHMENT
+        [vmim()], [SOURCE, attachment(SOURCE)], W, PLUGGED, room=BOTH, to_come=BOTH, wanted=BOTH
     ),
     "the launcher is there, its attachment pod is not": Claimed(
-        [vmim("Scheduling")], [SOURCE, attachment(SOURCE), TARGET], PLUGGED, target=POD, future=ATTACHMENT
+        [vmim("Scheduling")],
+        [SOURCE, attachment(SOURCE), TARGET],
+        W,
+        PLUGGED,
+        target=POD,
+        room=BOTH,
+        to_come=ATTACHMENT,
+        wanted=BOTH,
     ),
     "both are there": Claimed(
         [vmim("Scheduled")],
         [SOURCE, attachment(SOURCE), TARGET, attachment(TARGET)],
+        W,
         PLUGGED,
-        target=POD + ATTACHMENT,
+        target=BOTH,
+        room=BOTH,
+        wanted=BOTH,
     ),
     "it runs without an attachment pod: none will come": Claimed(
-        [MOVE], [SOURCE, TARGET], PLUGGED, target=POD
+        [MOVE], [SOURCE, TARGET], W, PLUGGED, target=POD, room=POD, wanted=POD
     ),
-    "it has moved before its migration says so": Claimed([MOVE], [SOURCE, TARGET], THERE, left_over=POD),
-    "it is over: the source is left": Claimed([vmim("Succeeded")], [SOURCE, TARGET], THERE, left_over=POD),
-    "it is over and the source is too": Claimed([vmim("Succeeded")], [ended(SOURCE), TARGET], THERE),
-    "no VMI, nothing to come": Claimed([vmim()], [SOURCE], None),
-    "an abort of a pending one: nothing to come": Claimed([vmim(abort=True)], [SOURCE]),
+    "it has moved before its migration says so": Claimed(
+        [MOVE], [SOURCE, TARGET], R, THERE, left_over=POD, wanted=POD
+    ),
+    "it has moved and its source is over": Claimed([MOVE], [ended(SOURCE), TARGET], R, THERE),
+    "it is over: the source is left": Claimed(
+        [vmim("Succeeded")], [SOURCE, TARGET], F, THERE, left_over=POD, wanted=POD
+    ),
+    "it is over and the source is too": Claimed([vmim("Succeeded")], [ended(SOURCE), TARGET], F, THERE),
+    "no VMI, nothing to come": Claimed([vmim()], [SOURCE], A, None),
+    "a VMI that ends": Claimed([vmim()], [SOURCE], A, vmi(nodeName="node-1", phase="Succeeded")),
+    "a VMI that has never run": Claimed([vmim()], [SOURCE], A, vmi(nodeName="node-1", phase="Pending")),
+    "an abort of a pending one: nothing is wanted, but it may still come": Claimed(
+        [vmim(abort=True)], [SOURCE], A, room=POD, to_come=POD
+    ),
+    "a deleted one likewise": Claimed([vmim(deleting=True)], [SOURCE], A, room=POD, to_come=POD),
     "an abort of a running one: the target is there": Claimed(
-        [vmim("Running", abort=True)], [SOURCE, TARGET], target=POD
+        [vmim("Running", abort=True)], [SOURCE, TARGET], A, target=POD, room=POD, wanted=POD
     ),
     "one is left over, the next is to come": Claimed(
-        [vmim("Succeeded"), vmim(name="next")], [SOURCE, TARGET], THERE, left_over=POD, future=POD
+        [vmim("Succeeded"), vmim(name="next", created="2026-01-01T00:02:00Z")],
+        [SOURCE, TARGET],
+        W,
+        THERE,
+        left_over=POD,
+        room=POD,
+        to_come=POD,
+        wanted=2 * POD,
     ),
 }
 
@@ -85,19 +121,20 @@ def test_claims(case: Claimed) -> None:
     instances = [case.instance] if case.instance else []
     found = claims(namespace(quota(), case.migrations, case.pods, instances), EXACT)
     claim = found.by_vm["vm1"]
+    assert claim.stage is case.stage
     for part, milli in (
         (claim.left_over, case.left_over),
         (claim.target, case.target),
-        (claim.future, case.future),
-        (claim.exact, case.left_over + case.target + case.future),
+        (claim.room, case.room),
+        (claim.to_come, case.to_come),
+        (claim.wanted(EXACT), case.wanted),
     ):
         assert part.get("limits.cpu", Quantity.of(0)) == Quantity.parse(f"{milli}m")
-    assert entry_of(claim, EXACT) == claim.exact
 
 
 def test_under_harvesters_estimate_the_entry_is_its_number_while_the_vm_migrates() -> None:
     seen = namespace(quota(), [MOVE], [SOURCE, TARGET], [HERE])
-    value = entry_of(claims(seen, HARVESTER).by_vm["vm1"], HARVESTER)
+    value = claims(seen, HARVESTER).by_vm["vm1"].wanted(HARVESTER)
     assert value == {"limits.cpu": Quantity.parse("2"), "limits.memory": Quantity.parse(4737464313)}
 
 
@@ -105,7 +142,7 @@ def test_under_harvesters_estimate_a_vm_that_has_moved_claims_only_the_pod_that_
     """KubeVirt moves the VMI's node before the migration says Succeeded: its number and the old pod are one thing."""
     seen = namespace(quota(), [MOVE], [SOURCE, TARGET], [THERE])
     found = claims(seen, HARVESTER)
-    value = entry_of(found.by_vm["vm1"], HARVESTER)
+    value = found.by_vm["vm1"].wanted(HARVESTER)
     assert (value["limits.cpu"], value["limits.memory"]) == (
         Quantity.parse("2015m"),
         Quantity.parse(4797464313),
@@ -120,12 +157,46 @@ def test_a_vm_without_limits_is_harvesters_problem_only(policy: Policy, said: li
     assert [problem.reason for problem in found.problems] == said
 
 
-def test_a_vm_whose_quantities_are_garbage_is_left_out_and_said_and_others_go_on() -> None:
-    broken = vmi(limits={"memory": "lots"})
-    found = claims(namespace(quota(), [vmim(), vmim(vm="vm2")], [], [broken, vmi("vm2")]), EXACT)
-    assert list(found.by_vm) == ["vm2"]
+GARBAGE = ["lots", "9" * 5000, "1e2000000000", "", "٣", "1" * 200_000]
+
+
+@pytest.mark.parametrize("text", GARBAGE, ids=lambda text: text[:12])
+@pytest.mark.parametrize("policy", [EXACT, HARVESTER], ids=["exact", "harvester"])
+def test_whatever_a_vm_says_of_itself_is_that_vms_problem(policy: Policy, text: str) -> None:
+    broken, other = vmi(limits={"memory": text}, nodeName="node-1"), vmi("vm2", nodeName="node-1")
+    seen = namespace(quota(), [vmim(), vmim(vm="vm2")], [launcher(HERE), launcher(other)], [broken, other])
+    found = claims(seen, policy)
+    assert found.by_vm["vm2"].wanted(policy)["limits.cpu"] > Quantity.of(1)
     (problem,) = found.problems
+    assert problem.vm == "vm1"
     assert "VM vm1" in str(problem)
+    assert len(str(problem)) < 300
+
+
+@pytest.mark.parametrize("text", [*GARBAGE, "473954537", "0", "1", "1" + "0" * 14, "²", "1.5", "0x1"])
+@pytest.mark.parametrize("ratio", ["1.5", "4.5"])
+def test_a_forged_overhead_annotation_adds_nothing(text: str, ratio: str) -> None:
+    metadata = msgspec.structs.replace(
+        SOURCE.metadata, annotations={"kubevirt.io/memory-overhead-bytes": text}
+    )
+    forged = msgspec.structs.replace(SOURCE, metadata=metadata)
+    rendering = AT_1_5 if ratio == "1.5" else AT_4_5
+    honest = claims(namespace(quota(), [vmim()], [SOURCE], [HERE], rendering=rendering), EXACT)
+    found = claims(namespace(quota(), [vmim()], [forged], [HERE], rendering=rendering), EXACT)
+    assert not found.problems
+    least, most = (each.by_vm["vm1"].room["limits.memory"] for each in (found, honest))
+    assert least <= most
+
+
+def test_a_forged_attachment_pod_is_worth_no_more_than_kubevirts_own() -> None:
+    real = attachment(SOURCE)
+    resources = {"limits": {"cpu": "10", "memory": "50Gi"}, "requests": {"cpu": "10", "memory": "50Gi"}}
+    spec = msgspec.convert({"containers": [{"name": "x", "resources": resources}]}, type(real.spec))
+    forged = msgspec.structs.replace(real, spec=spec)
+    honest = claims(namespace(quota(), [vmim()], [SOURCE, real], [PLUGGED]), EXACT)
+    found = claims(namespace(quota(), [vmim()], [SOURCE, forged], [PLUGGED]), EXACT)
+    assert found.by_vm["vm1"].room == honest.by_vm["vm1"].room
+    assert [problem.reason for problem in found.problems] == ["PodExceedsVirtualMachine"]
 
 
 def test_since_is_the_oldest_migration_under_way() -> None:
@@ -139,23 +210,19 @@ def test_since_is_the_oldest_migration_under_way() -> None:
 
 
 def versioned(pod: Pod, version: str) -> Pod:
-    import msgspec
-
     return msgspec.structs.replace(
         pod, metadata=msgspec.structs.replace(pod.metadata, resource_version=version)
     )
 
 
 def test_what_is_worked_out_once_for_a_version_is_worked_out_anew_for_the_next() -> None:
-    import msgspec
-
     instance = msgspec.structs.replace(
-        HERE, metadata=msgspec.structs.replace(HERE.metadata, resource_version="7", uid="cached")
+        HERE, metadata=msgspec.structs.replace(HERE.metadata, resource_version="7")
     )
     seen = namespace(quota(), [vmim()], [versioned(SOURCE, "1")], [instance])
 
     def memory_of(changed: object) -> Quantity:
-        return claims(changed, EXACT).by_vm["vm1"].future["limits.memory"]  # type: ignore[arg-type]
+        return claims(changed, EXACT).by_vm["vm1"].to_come["limits.memory"]  # type: ignore[arg-type]
 
     assert memory_of(seen) == memory_of(seen) == Quantity.parse(4797464313)
     assert memory_of(replace(seen, rendering=AT_4_5)) == Quantity.parse(5682461313)

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 import pytest
 
 from pkg.util.quantity import Quantity
-from pkg.util.resourcequota.errors import InvalidBaseQuantity, InvalidNamespaceAnnotation
-from pkg.util.resourcequota.granted import (
+from pkg.util.resourcequota.base import (
     counts_of_pods,
     granted_by_namespace,
     granted_by_record,
     scaled_base,
 )
+from pkg.util.resourcequota.errors import InvalidBaseQuantity, InvalidNamespaceAnnotation
 from pkg.util.resourcequota.model import EstimateKind, Mode, Policy
 from tests.pkg.util.resourcequota.world import COMPENSATION, ENTRY, by_name, by_value, quota, sentences
 

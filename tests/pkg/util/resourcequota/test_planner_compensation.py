@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 
@@ -12,7 +12,8 @@ from pkg.api.core import ResourceQuota
 from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.api.meta import RawResourceList
 from pkg.util.quantity import Quantity
-from pkg.util.resourcequota.planner import Mode, Policy, plan
+from pkg.util.resourcequota.planner import Mode, Observed, Policy, plan
+from tests.pkg.util.resourcequota.pods import AT_4_5, launcher
 from tests.pkg.util.resourcequota.world import (
     BASE,
     COMPENSATION,
@@ -46,6 +47,13 @@ def compensation_of(quota: ResourceQuota) -> int:
 
 def memory_of(quota: ResourceQuota) -> int:
     return Quantity.parse(quota.hard[MEMORY]).value()
+
+
+def raised_to_4_5(before: ResourceQuota, migrations: Sequence[VirtualMachineInstanceMigration]) -> Observed:
+    """The seed's VM lives at ratio 4.5, where its base was made for 1.5."""
+    here = vmi(nodeName="node-1")
+    seen = observed(before, migrations, [here], ratio="4.5")
+    return replace(seen, pods=[launcher(here, rendering=AT_4_5)], rendering=AT_4_5)
 
 
 def refused_at(used: int | str, **annotations: str) -> ResourceQuota:
@@ -124,11 +132,11 @@ def test_entry_and_compensation_come_in_one_patch_when_the_namespace_is_over_its
     mode: Mode,
 ) -> None:
     """Upstream takes three writes and a second of waiting for it."""
-    before = quota(used={MEMORY: 6 * 2**30})
-    made = plan(observed(before, [vmim(refused=True)]), Policy(mode))
+    before = quota(used={MEMORY: 5900 * 10**6})
+    made = plan(raised_to_4_5(before, [vmim(refused=True)]), Policy(mode))
     after = applied(before, made)
     assert {by_uid(), by_name()} & set(after.annotations)
-    assert memory_of(after) >= 6 * 2**30 + NEED_AT_1_5
+    assert memory_of(after) >= 5900 * 10**6 + NEED_AT_4_5
 
 
 def test_the_ratio_raised_under_way_several_vms_are_refused_and_all_fit_in_the_end() -> None:
@@ -139,7 +147,7 @@ def test_the_ratio_raised_under_way_several_vms_are_refused_and_all_fit_in_the_e
     entries = {by_uid(name): ENTRY for name in names}
     before = quota(hard, entries, used={MEMORY: 3 * NEED_AT_1_5})
     refused = [vmim(vm=name, refused=True) for name in names]
-    for mode in Mode:
+    for mode in (Mode.ASSIST, Mode.TAKEOVER):
         after = settled(before, refused, mode=mode, limits=limits, ratio="4.5")
         assert memory_of(after) >= 3 * NEED_AT_1_5 + NEED_AT_4_5
     assert memory_of(after) >= 3 * NEED_AT_1_5 + 3 * NEED_AT_4_5  # takeover: for all of them at once
@@ -207,7 +215,8 @@ class TestAPodThatIsCountedBeforeTheConditionIsGone:
 
 def test_with_the_last_entry_goes_the_compensation_and_the_namespace_is_back_at_its_base() -> None:
     for mode in Mode:
-        during = settled(quota(used={MEMORY: 6 * 2**30}), [vmim(refused=True)], mode=mode)
+        before = quota(used={MEMORY: 6 * 2**30})
+        during = applied(before, plan(raised_to_4_5(before, [vmim(refused=True)]), Policy(mode, settle=0.0)))
         assert COMPENSATION in during.annotations
         after = settled(during, [vmim("Succeeded")], mode=mode)
         assert COMPENSATION not in after.annotations

@@ -13,7 +13,7 @@ from pkg.api.core import ResourceQuota
 from pkg.util.names import migrating_key
 from pkg.util.quantity import Quantity
 from pkg.util.resource_list import total
-from pkg.util.resourcequota.annotations import entries
+from pkg.util.resourcequota.journal import entries
 from pkg.util.resourcequota.planner import Mode, Observed, Plan, Policy, is_off, plan
 from tests.pkg.util.resourcequota.world import (
     COMPENSATION,

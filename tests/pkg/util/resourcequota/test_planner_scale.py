@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+import msgspec
 import pytest
 
 from pkg.api.core import ResourceQuota
@@ -215,19 +216,38 @@ def test_the_entry_is_written_as_go_marshals_it() -> None:
     assert made.hard == RAISED
 
 
-def test_annotations_and_hard_change_in_one_patch_bound_to_the_version_looked_at() -> None:
+def test_annotations_and_hard_change_in_one_patch_bound_to_what_was_decided_from() -> None:
     before = quota(version="4711")
     patch = plan(observed(before, [vmim()]), Policy(Mode.ASSIST)).patch(before)
-    assert patch == {
-        "metadata": {"resourceVersion": "4711", "annotations": {by_uid(): ENTRY}},
-        "spec": {"hard": RAISED},
+    tests = {op["path"]: op["value"] for op in patch if op["op"] == "test"}
+    assert tests == {
+        "/metadata/uid": before.uid,
+        "/metadata/labels": dict(before.labels),
+        "/metadata/annotations": before.metadata.annotations,
+        "/spec/hard": before.hard,
     }
+    assert [op for op in patch if op["op"] != "test"] == [
+        {"op": "add", "path": "/metadata/annotations/" + by_uid().replace("/", "~1"), "value": ENTRY},
+        *({"op": "add", "path": f"/spec/hard/{name}", "value": value} for name, value in RAISED.items()),
+    ]
 
 
-def test_a_patch_without_a_change_of_hard_does_not_mention_spec() -> None:
+def test_a_patch_without_a_change_of_hard_changes_annotations_alone() -> None:
     before = quota(annotations={RESYNC: "true"})
     patch = plan(observed(before), Policy(Mode.ASSIST)).patch(before)
-    assert patch == {"metadata": {"resourceVersion": "100", "annotations": {RESYNC: "false"}}}
+    changed = [op for op in patch if op["op"] != "test"]
+    assert changed == [
+        {"op": "add", "path": "/metadata/annotations/" + RESYNC.replace("/", "~1"), "value": "false"}
+    ]
+
+
+def test_a_quota_without_annotations_gets_some_and_one_that_got_some_meanwhile_is_a_conflict() -> None:
+    before = msgspec.structs.replace(
+        quota(), metadata=msgspec.structs.replace(quota().metadata, annotations=None)
+    )
+    patch = plan(observed(before, [vmim()]), Policy(Mode.ASSIST)).patch(before)
+    assert {"op": "test", "path": "/metadata/annotations", "value": None} in patch
+    assert {"op": "add", "path": "/metadata/annotations", "value": {}} in patch
 
 
 ENTRY_THERE = {

@@ -19,8 +19,8 @@ from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigra
 from pkg.util.names import migrating_uid_key
 from pkg.util.quantity import Quantity
 from pkg.util.resource_list import add, total
-from pkg.util.resourcequota.annotations import entries, parse_resources
 from pkg.util.resourcequota.base import parse_base
+from pkg.util.resourcequota.journal import entries, parse_resources
 from pkg.util.resourcequota.planner import Mode, Observed
 from tests.pkg.util.resourcequota.world import (
     COMPENSATION,

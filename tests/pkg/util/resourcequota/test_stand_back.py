@@ -10,6 +10,7 @@ import pytest
 from pkg.api.meta import RawResourceList
 from pkg.util.resourcequota.model import EstimateKind, Mode, Policy
 from pkg.util.resourcequota.planner import Plan, plan
+from tests.pkg.util.resourcequota.pods import launcher, namespace
 from tests.pkg.util.resourcequota.world import (
     BASE,
     COMPENSATION,
@@ -25,6 +26,7 @@ from tests.pkg.util.resourcequota.world import (
     observed,
     quota,
     sentences,
+    vmi,
     vmim,
 )
 
@@ -107,7 +109,10 @@ def test_limits_that_the_other_strategy_has_raised_are_not_lowered() -> None:
 
 
 def test_a_quota_without_rancher_is_given_back_whole() -> None:
-    seen = observed(quota({"limits.cpu": "3"}, labels=MANAGED), [vmim("Pending")], limits="")
+    here = vmi(nodeName="node-1")
+    seen = namespace(
+        quota({"limits.cpu": "3"}, labels=MANAGED), [vmim("Pending")], [launcher(here)], limits=""
+    )
     exact = Policy(Mode.TAKEOVER, EstimateKind.EXACT)
     raised = applied(seen.quota, plan(seen, exact))
     assert by_value(raised.hard) != by_value({"limits.cpu": "3"})

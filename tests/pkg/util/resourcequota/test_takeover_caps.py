@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 
 from pkg.api.core import Pod
 from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
-from pkg.util.resourcequota.annotations import entries
+from pkg.util.resourcequota.journal import entries
 from pkg.util.resourcequota.planner import plan
-from tests.pkg.util.resourcequota.pods import EXACT, after, launcher, namespace
+from tests.pkg.util.resourcequota.pods import AT_4_5, EXACT, after, launcher, namespace
 from tests.pkg.util.resourcequota.world import (
     COMPENSATION,
     HARD,
@@ -115,8 +115,8 @@ def arrived() -> tuple[VirtualMachineInstance, Pod]:
 
 
 STANDING: Mapping[str, tuple[Mapping[str, str], Sequence[str]]] = {
-    "that of a VM which has arrived": ({by_name("vm1"): POD}, ["vm1"]),
-    "a foreign one in its grace": ({by_name("vm1"): POD, by_uid("gone"): POD}, ["gone", "vm1"]),
+    "that of a VM which has arrived goes, whatever its migration says": ({by_name("vm1"): POD}, ["vm0"]),
+    "a foreign one in its grace": ({by_uid("gone"): POD}, ["gone"]),
     "not one of ours that nobody needs": ({by_name("gone"): POD}, ["vm0"]),
 }
 
@@ -139,37 +139,58 @@ def test_entries_that_stand_count_for_the_cap(case: tuple[Mapping[str, str], Seq
     assert sorted(names) == list(left)
 
 
+def grown(count: int) -> tuple[list[VirtualMachineInstance], list[Pod]]:
+    """VMs that live at ratio 4.5, where their base was made for 1.5."""
+    instances = [vmi(f"vm{number}", nodeName="node-1") for number in range(count)]
+    return instances, [launcher(instance, rendering=AT_4_5) for instance in instances]
+
+
+GROWN = 5622461313 + 60000000
+GROWN_POD = '{"limits.cpu":"2015m","limits.memory":"5682461313"}'
+
+
 def test_a_compensation_that_stands_counts_for_the_cap() -> None:
-    _migrations, instances, pods = moving(2)
+    instances, pods = grown(2)
     with_vm1 = quota(
-        {"limits.cpu": "5015m", "limits.memory": str(5000 * 1024**2 + 4797464313 + 2**30)},
-        {**MARKS, by_name("vm1"): POD, COMPENSATION: '{"limits.memory":"1Gi"}'},
+        {"limits.cpu": "5015m", "limits.memory": str(5000 * 1024**2 + GROWN + 2**30)},
+        {**MARKS, by_name("vm1"): GROWN_POD, COMPENSATION: '{"limits.memory":"1Gi"}'},
         used={"limits.cpu": "4015m", "limits.memory": str(6 * 2**30)},
     )
     refused = [vmim(vm="vm0"), vmim(vm="vm1", refused=True)]
-    for cap, entered in (("9900Mi", ["vm1"]), ("10300Mi", ["vm0", "vm1"])):
-        found, _made = after(
-            namespace(with_vm1, refused, pods, instances, max_extra=f'{{"limits.memory":"{cap}"}}')
+    for cap, entered in (("11700Mi", ["vm1"]), ("12000Mi", ["vm0", "vm1"])):
+        seen = namespace(
+            with_vm1, refused, pods, instances, max_extra=f'{{"limits.memory":"{cap}"}}', rendering=AT_4_5
         )
+        found, _made = after(seen)
         assert [entry.target.value for entry in entries(found.annotations)] == entered
 
 
 def test_a_compensation_keeps_to_the_cap_too() -> None:
-    tight = '{"limit":{"limitsCpu":"100","limitsMemory":"4Gi"}}'
+    instances, pods = grown(1)
     refused = namespace(
-        quota({"limits.cpu": "100", "limits.memory": "4Gi"}, MARKS),
-        [vmim(refused=True)],
-        [SOURCE],
-        [HERE],
-        limits=tight,
-        max_extra='{"limits.memory":"4797464313"}',
+        quota(HARD, MARKS),
+        [vmim(vm="vm0", refused=True)],
+        pods,
+        instances,
+        max_extra=f'{{"limits.memory":"{GROWN}"}}',
+        rendering=AT_4_5,
     )
     found, made = after(refused)
     assert COMPENSATION not in found.annotations
     assert [problem.reason for problem in made.problems] == ["MaxExtraReached"]
-    assert "compensation for vm1" in str(made.problems[0])
+    assert "compensation for vm0" in str(made.problems[0])
     freed, _made = after(replace(refused, max_extra='{"limits.memory":"10Gi"}'))
     assert COMPENSATION in freed.annotations
+
+
+def test_an_entry_that_stands_does_not_grow_past_the_cap() -> None:
+    """The ratio was raised after the entry was written."""
+    migrations, instances, pods = moving(1)
+    seen = namespace(quota(HARD, MARKS), migrations, pods, instances, max_extra=ROOM_FOR_ONE)
+    first, _made = after(seen)
+    found, made = after(replace(seen, quota=first, rendering=AT_4_5))
+    assert by_value(found.hard) == by_value(ONE_MORE)
+    assert [problem.reason for problem in made.problems] == ["MaxExtraReached"]
 
 
 # ---- the annotations' size -----------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from pkg.api.core import Pod
-from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
+from pkg.api.kubevirt import MigrationState, VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.util.names import migrating_key
 from pkg.util.quantity import Quantity
 from pkg.util.resourcequota.model import EstimateKind, Memory, Mode, Observed, Policy
@@ -60,6 +60,15 @@ def done(phase: str = "Succeeded", ended_at: str | None = None) -> VirtualMachin
     return msgspec.structs.replace(migration, status=msgspec.convert(status, type(migration.status)))
 
 
+def told(vmi: VirtualMachineInstance) -> VirtualMachineInstance:
+    """The VMI with the pods of its last migration in its status, where they stay."""
+    state = MigrationState(migration_uid=MIGRATION.uid, source_pod=SOURCE.name, target_pod=TARGET.name)
+    return msgspec.structs.replace(vmi, status=msgspec.structs.replace(vmi.status, migration_state=state))
+
+
+TOLD = told(MOVED)
+
+
 @dataclass(frozen=True)
 class Step:
     """A moment of a migration; the entry's value, None for no entry."""
@@ -84,16 +93,22 @@ LIFE = {
     "Succeeded, the source has succeeded too": Step([done()], [ended(SOURCE), TARGET], MOVED, None),
     "Succeeded, the source has failed": Step([done()], [ended(SOURCE, "Failed"), TARGET], MOVED, None),
     "Succeeded, the source is gone": Step([done()], [TARGET], MOVED, None),
-    "the migration was deleted, the source still counts": Step([], [SOURCE, TARGET], MOVED, POD),
-    "the migration and the source are gone": Step([], [TARGET], MOVED, None),
+    "the migration was deleted, its VMI names both pods": Step([], [SOURCE, TARGET], TOLD, POD),
+    "the migration was deleted, and nothing names the source": Step([], [SOURCE, TARGET], MOVED, None),
+    "the migration and the source are gone": Step([], [TARGET], TOLD, None),
     "Failed, the target still counts": Step([done("Failed")], [SOURCE, TARGET], BEFORE, POD),
     "Failed, the target has failed": Step([done("Failed")], [SOURCE, ended(TARGET, "Failed")], BEFORE, None),
     "Failed before there was a target": Step([done("Failed")], [SOURCE], BEFORE, None),
-    "the source is gone while it runs": Step([MIGRATION], [TARGET], MOVED, None, kept=True),
+    "it has arrived and the source is gone, whatever the migration says": Step(
+        [MIGRATION], [TARGET], MOVED, None
+    ),
+    "the source is gone and nothing has arrived": Step([MIGRATION], [TARGET], BEFORE, None),
     "an abort is asked for, the target is there": Step(
         [vmim("Running", abort=True)], [SOURCE, TARGET], BEFORE, POD
     ),
-    "the VM was deleted, both pods still count": Step([], [SOURCE, TARGET], None, POD),
+    "the VM was deleted, both pods still count": Step([done("Failed")], [SOURCE, TARGET], None, POD),
+    "the VM was deleted, and nothing names its pods": Step([], [SOURCE, TARGET], None, None),
+    "the VM was deleted, its migration hangs": Step([vmim(deleting=True)], [SOURCE], None, None),
     "the VM was deleted, its last pod still counts": Step([], [TARGET], None, None),
 }
 
@@ -166,8 +181,13 @@ def test_the_next_migration_of_a_vm_whose_source_still_counts_has_room_for_both(
 
 
 def test_an_attachment_pod_that_outlives_its_launcher_is_held_alone() -> None:
-    seen = namespace(quota(HARD, MARKS), [done()], [ended(SOURCE), attachment(SOURCE), TARGET], [MOVED])
-    found, _made = after(seen)
+    plugged = machine(
+        {"resources": {"limits": {"cpu": "2", "memory": "4Gi"}, "requests": {"memory": "2730Mi"}}},
+        volumes=[{"name": "d", "persistentVolumeClaim": {"claimName": "c", "hotpluggable": True}}],
+        node="node-2",
+    )
+    pods = [ended(SOURCE), attachment(SOURCE), TARGET, attachment(TARGET)]
+    found, _made = after(namespace(quota(HARD, MARKS), [done()], pods, [plugged]))
     assert entry(found.annotations[by_name()]) == {"limits.cpu": "100m", "limits.memory": "80M"}
 
 
@@ -177,7 +197,7 @@ ROBBED = {
     "of a migration that is pending": Step([vmim()], [SOURCE], BEFORE, POD),
     "of a migration that runs": Step([MIGRATION], [SOURCE, TARGET], BEFORE, POD),
     "of a source that is held": Step([done()], [SOURCE, TARGET], MOVED, POD),
-    "of a source that is held, its migration is deleted": Step([], [SOURCE, TARGET], MOVED, POD),
+    "of a source that is held, its migration is deleted": Step([], [SOURCE, TARGET], TOLD, POD),
 }
 
 
@@ -249,7 +269,7 @@ LIMITS = {
 
 @sentences(LIMITS)
 def test_the_hold_has_a_limit(case: Limit) -> None:
-    since = {} if case.remembered is None else {"vm1": case.remembered}
+    since = {} if case.remembered is None else {SOURCE.uid: case.remembered}
     seen = held(case.ended_at, now=NOON, memory=Memory(held_since=since))
     made = plan(seen, replace(EXACT, hold_limit=case.limit))
     if case.left is not None:
@@ -264,11 +284,12 @@ def test_the_hold_has_a_limit(case: Limit) -> None:
     assert "VM vm1" in str(problem)
 
 
-def test_a_migration_that_was_deleted_does_not_end_when_an_earlier_one_did() -> None:
-    """Its target is left over since a moment ago; the migration that KubeVirt knows the end of was yesterday's."""
-    target = launcher(node="node-2", migration=vmim(name="deleted"), created="2026-01-01T11:59:00Z")
-    earlier = done(ended_at="2025-12-31T12:00:00Z")
-    seen = namespace(quota(HARD, MARKS), [earlier], [SOURCE, target], [BEFORE], now=NOON)
+def test_the_end_of_another_migration_does_not_count() -> None:
+    """The source is left over since a moment ago; yesterday's migration named other pods."""
+    state = {"endTimestamp": "2025-12-31T12:00:00Z", "sourcePod": "elsewhere", "targetPod": SOURCE.name}
+    status = msgspec.convert({"phase": "Succeeded", "migrationState": state}, type(MIGRATION.status))
+    earlier = msgspec.structs.replace(vmim("Succeeded", name="earlier"), status=status)
+    seen = namespace(quota(HARD, MARKS), [earlier, done()], [SOURCE, TARGET], [MOVED], now=NOON)
     found, made = after(seen)
     assert by_value(entry(found.annotations[by_name()])) == by_value(POD)
     assert not made.problems
@@ -282,8 +303,7 @@ def test_a_hold_that_is_over_stays_over_and_says_so_as_long_as_the_pod_counts() 
     assert [problem.reason for problem in again.problems] == ["HoldLimitReached"]
 
 
-def test_while_the_vm_migrates_again_a_lingering_source_has_its_room_once_more() -> None:
-    """Else the second migration would be refused."""
+def test_the_limit_counts_also_while_the_vm_migrates_again() -> None:
     seen = namespace(
         quota(HARD, MARKS),
         [done(ended_at="2026-01-01T01:00:00Z"), vmim(name="second")],
@@ -292,13 +312,13 @@ def test_while_the_vm_migrates_again_a_lingering_source_has_its_room_once_more()
         now=NOON,
     )
     found, made = after(seen)
-    assert entry(found.annotations[by_name()])["limits.memory"] == str(2 * 4797464313)
-    assert not made.problems
+    assert entry(found.annotations[by_name()])["limits.memory"] == "4797464313"
+    assert [problem.reason for problem in made.problems] == ["HoldLimitReached"]
 
 
 def test_a_restart_during_a_hold_forgets_at_most_the_time_that_was_waited() -> None:
     seen = held(None, now=NOON, memory=Memory())
-    assert plan(seen, EXACT).memory.held_since == {"vm1": NOON}
+    assert plan(seen, EXACT).memory.held_since == {SOURCE.uid: NOON}
 
 
 def test_a_vm_that_does_not_migrate_has_no_entry_whatever_pods_it_has() -> None:

@@ -10,7 +10,7 @@ import pytest
 from pkg.api.core import Pod
 from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.util.names import migrating_key
-from pkg.util.resourcequota.annotations import entries
+from pkg.util.resourcequota.journal import entries
 from pkg.util.resourcequota.model import Memory
 from pkg.util.resourcequota.planner import plan
 from tests.pkg.util.resourcequota.pods import EXACT, after, launcher, namespace, remembering
@@ -73,10 +73,10 @@ LEFT = {
     "an entry by uid whose migration is over": Left(
         {**MARKS, by_uid(): ENTRY}, "at once", [vmim("Succeeded")]
     ),
-    "an entry by uid while some migration's VMI is not known": Left(
-        {**MARKS, by_uid("x"): ENTRY}, "stays", [vmim(vm="x")], instances=(), pods=()
+    "an entry by uid while some migration's VMI is gone": Left(
+        {**MARKS, by_uid("x"): ENTRY}, "after the grace", [vmim(vm="x")], instances=(), pods=()
     ),
-    "our entry while its VMI is not known": Left(OURS, "stays", [vmim()], instances=(), pods=()),
+    "our entry of a migration whose VM is gone": Left(OURS, "at once", [vmim()], instances=(), pods=()),
 }
 
 

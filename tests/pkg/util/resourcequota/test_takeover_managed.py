@@ -10,7 +10,7 @@ import pytest
 
 from pkg.api.core import ResourceQuota
 from pkg.api.kubevirt import VirtualMachineInstanceMigration
-from pkg.util.resourcequota.model import Mode, Observed, Policy
+from pkg.util.resourcequota.model import EstimateKind, Mode, Observed, Policy
 from pkg.util.resourcequota.planner import plan
 from pkg.util.resourcequota.release import release
 from tests.pkg.util.resourcequota.pods import EXACT, after, charged, launcher, namespace
@@ -108,7 +108,16 @@ EDITED = {
     ),
     "a record that somebody has spoiled is written again": Edited(BASE, {RECORD: "{nope"}, OVER, BASE),
     "a record that somebody has removed is written again": Edited(BASE, {}, OVER, BASE),
-    "while a VM migrates spec.hard is put back": Edited(MORE, MIGRATING, RUNNING, RAISED),
+    "an edit while a VM migrates is the new base as written": Edited(
+        MORE, MIGRATING, RUNNING, {"limits.cpu": "9015m", "pods": "6", "services": "2"}, SAID_MORE
+    ),
+    "so is one that lowers it": Edited(
+        {"limits.cpu": "1", "pods": "6", "services": "2"},
+        MIGRATING,
+        RUNNING,
+        {"limits.cpu": "3015m", "pods": "6", "services": "2"},
+        '{"limits.cpu":"1","pods":"5","services":"2"}',
+    ),
     "while a VM migrates spec.hard lowered to the base is raised again": Edited(
         BASE, MIGRATING, RUNNING, RAISED
     ),
@@ -144,8 +153,12 @@ EDITED = {
         {"limits.cpu": "5015m", "services": "2"},
         '{"limits.cpu":"3","services":"2"}',
     ),
-    "a limit of cpu that is gone while a VM migrates comes back": Edited(
-        {"pods": "6", "services": "2"}, MIGRATING, RUNNING, RAISED
+    "so does a limit of cpu": Edited(
+        {"pods": "6", "services": "2"},
+        MIGRATING,
+        RUNNING,
+        {"pods": "6", "services": "2"},
+        '{"pods":"5","services":"2"}',
     ),
     "what we wrote is spoiled, an entry stands: the record counts": Edited(
         RAISED, {**MIGRATING, APPLIED: "{nope"}, RUNNING, RAISED
@@ -162,6 +175,15 @@ def test_what_people_write(case: Edited) -> None:
     quiet, _made = after(seen(found))
     assert by_value(quiet.hard) == by_value(json.loads(case.record))
     assert set(quiet.annotations) == {RECORD}
+
+
+def test_an_edit_while_a_vm_migrates_is_said_once() -> None:
+    edited = managed({**RAISED, "limits.cpu": "7"}, MIGRATING)
+    found, made = after(seen(edited, RUNNING))
+    (said,) = made.problems
+    assert (said.kind, said.reason) == ("Normal", "BaseChanged")
+    assert "limits.cpu from 5015m to 7" in str(said)
+    assert not plan(seen(found, RUNNING), EXACT).problems
 
 
 def test_a_record_that_is_garbage_while_an_entry_stands_leaves_spec_hard_alone_and_says_so() -> None:
@@ -192,22 +214,24 @@ def test_a_quota_that_loses_the_label_gets_its_base_back(during: bool) -> None:
 
 
 @sentences(
-    {"raised": (RAISED, MIGRATING), "quiet": (BASE, QUIET), "edited during a migration": (MORE, MIGRATING)}
+    {
+        "raised": (RAISED, MIGRATING, BASE),
+        "quiet": (BASE, QUIET, BASE),
+        "edited during a migration": (MORE, MIGRATING, MORE),
+    }
 )
-def test_released_it_gets_its_base_back(case: tuple[Mapping[str, str], Mapping[str, str]]) -> None:
-    hard, annotations = case
+def test_released_it_gets_its_base_back(
+    case: tuple[Mapping[str, str], Mapping[str, str], Mapping[str, str]],
+) -> None:
+    hard, annotations, then = case
     before = managed(hard, annotations)
     found = applied(before, release(seen(before, RUNNING)))
     assert found.annotations == {}
-    assert by_value(found.hard) == by_value(BASE)
+    assert by_value(found.hard) == by_value(dict(then))
 
 
 def test_a_quota_of_nobody_is_not_released() -> None:
     assert not release(seen(managed(), RUNNING))
-
-
-def test_beside_harvester_it_is_left_alone() -> None:
-    assert not plan(seen(managed(BASE, QUIET), RUNNING), Policy(Mode.ASSIST))
 
 
 def test_a_persons_skip_is_an_off_switch_here_too() -> None:
@@ -233,3 +257,18 @@ def test_several_quotas_of_a_namespace_take_part_each_with_its_own_base() -> Non
     found_first, _made = after(everything)
     found_second, _made = after(replace(everything, quota=charged(second, [SOURCE])))
     assert (found_first.hard, found_second.hard) == ({"limits.cpu": "5015m"}, {"pods": "3"})
+
+
+@pytest.mark.parametrize("estimate", list(EstimateKind))
+def test_beside_harvester_it_is_raised_and_restored_as_in_takeover(estimate: EstimateKind) -> None:
+    """Harvester's controllers know default quotas only."""
+    for migrations in (OVER, RUNNING):
+        given = seen(managed(annotations=QUIET), migrations)
+        assist, takeover = (plan(given, Policy(mode, estimate)) for mode in (Mode.ASSIST, Mode.TAKEOVER))
+        assert (assist.annotations, assist.hard) == (takeover.annotations, takeover.hard)
+        assert bool(assist) is bool(migrations)
+
+
+def test_beside_harvester_one_that_lost_its_label_is_given_back() -> None:
+    left = managed(RAISED, MIGRATING, label="")
+    assert by_value(applied(left, plan(seen(left, RUNNING), Policy(Mode.ASSIST))).hard) == by_value(BASE)

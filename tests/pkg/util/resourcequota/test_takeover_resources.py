@@ -10,11 +10,18 @@ from typing import Any
 import msgspec
 
 from pkg.api.core import Pod, ResourceQuota, ResourceQuotaSpec
-from pkg.api.kubevirt import KubeVirtConfiguration, VirtualMachineInstance
+from pkg.api.kubevirt import (
+    KubeVirtConfiguration,
+    MigrationState,
+    VirtualMachineInstance,
+    VirtualMachineInstanceMigration,
+)
+from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.quantity import Quantity
 from pkg.util.resource_list import add, parse_resource_list
-from pkg.util.resourcequota.annotations import entries
-from pkg.util.resourcequota.model import EstimateKind, Mode, Policy, Rendering
+from pkg.util.resourcequota.journal import entries
+from pkg.util.resourcequota.model import EstimateKind, Mode, Policy
+from pkg.util.resourcequota.planner import plan
 from tests.pkg.util.resourcequota.pods import (
     AT_1_5,
     EXACT,
@@ -207,7 +214,7 @@ def test_a_recorded_migration_raises_the_quota_by_its_recorded_target_to_the_byt
         instance, status=msgspec.structs.replace(instance.status, node_name="node-1")
     )
     rq = recorded("resourcequota-t1-default-abc", ResourceQuota)
-    seen = namespace(rq, [vmim()], [source], [at_home], rendering=Rendering(""))
+    seen = namespace(rq, [vmim(created="2026-11-21T16:30:40Z")], [source], [at_home], rendering=Rendering(""))
     found, _made = after(seen)
     assert by_value(entry(found.annotations[by_name()])) == by_value(
         {"limits.cpu": "2015m", "limits.memory": str(4610936833 + 60000000)}
@@ -236,43 +243,9 @@ SIDECARS = msgspec.convert(
 )
 
 
-@dataclass(frozen=True)
-class Sourceless:
-    """A VM whose pod nobody has seen, and the entry's limits."""
-
-    entry: Mapping[str, str]
-    rendering: Rendering = AT_1_5
-
-
-SOURCELESS = {
-    "the formula and the support container": Sourceless(
-        {"limits.cpu": "2015m", "limits.memory": "4797464313"}
-    ),
-    "at the ratio of now": Sourceless(
-        {"limits.cpu": "2015m", "limits.memory": str(5622461313 + 60000000)}, Rendering("4.5")
-    ),
-    "as the KubeVirt CR sizes the support container": Sourceless(
-        {"limits.cpu": "3", "limits.memory": str(4737464313 + 1024**3)}, Rendering("1.5", kubevirt=SIDECARS)
-    ),
-}
-
-
-@sentences(SOURCELESS)
-def test_without_a_source_pod(case: Sourceless) -> None:
-    seen = namespace(quota(HARD, MARKS), [vmim()], [], [SEED], rendering=case.rendering)
-    found, _made = after(seen)
-    assert by_value(entry(found.annotations[by_name()])) == by_value(dict(case.entry))
-
-
-def test_without_a_source_pod_a_vm_without_limits_has_those_that_kubevirt_gives_it_for_the_quota() -> None:
-    """A CPU each vCPU, and twice the request."""
-    bare = machine({"cpu": {"cores": 1}, "resources": {"requests": {"memory": "1Gi"}}})
-    found, _made = after(namespace(quota(HARD, MARKS), [vmim()], [], [bare], rendering=Rendering("")))
-    request = 1024**3 + 2097152 + (25 + 100 + 25 + 40 + 30 + 8 + 8 + 32) * 1024**2
-    assert entry(found.annotations[by_name()]) == {
-        "limits.cpu": "1015m",
-        "limits.memory": str(2 * request + 60000000),
-    }
+def test_without_a_source_pod_there_is_no_room() -> None:
+    """KubeVirt creates no target of a VM that has no pod."""
+    assert not plan(namespace(quota(HARD, MARKS), [vmim()], [], [SEED]), EXACT)
 
 
 def test_a_limit_ranges_default_counts_where_nothing_is_said() -> None:
@@ -280,7 +253,7 @@ def test_a_limit_ranges_default_counts_where_nothing_is_said() -> None:
     hard = {"requests.memory": "8Gi", "limits.ephemeral-storage": "10Gi"}
     rendering = Rendering("1.5", limit_ranges=[limit_range({"ephemeral-storage": "1Gi"})])
     found, _made = after(
-        namespace(quota(hard, MARKS), [vmim()], [], [SEED], limits=base, rendering=rendering)
+        namespace(quota(hard, MARKS), [vmim()], [launcher(SEED)], [SEED], limits=base, rendering=rendering)
     )
     # The launcher and its support container.
     assert entry(found.annotations[by_name()])["limits.ephemeral-storage"] == "2Gi"
@@ -340,3 +313,62 @@ def test_several_quotas_of_a_namespace_are_each_scaled_by_what_they_count() -> N
     assert by_value(first.hard)["limits.cpu"] == Quantity.parse("5015m")
     assert second.hard == {"pods": "4"}
     assert entry(second.annotations[by_name()]) == {"pods": "1"}
+
+
+def test_the_overhead_of_kubevirts_runtime_class_counts_and_that_of_another_does_not() -> None:
+    """The API server sets a pod's overhead from its RuntimeClass; KubeVirt asks for the one that its CR names."""
+    rendering = replace(AT_1_5, kubevirt=KubeVirtConfiguration(default_runtime_class="kata"))
+    plain = launcher(SEED, rendering=rendering)
+
+    def entry_with(runtime_class: str) -> Mapping[str, Quantity]:
+        spec = msgspec.structs.replace(
+            plain.spec, runtime_class_name=runtime_class, overhead={"cpu": "250m", "memory": "160Mi"}
+        )
+        seen = namespace(
+            quota(), [vmim()], [msgspec.structs.replace(plain, spec=spec)], [SEED], rendering=rendering
+        )
+        return by_value(entry(after(seen)[0].annotations.get(by_name())))
+
+    without = by_value(entry(after(namespace(quota(), [vmim()], [plain], [SEED]))[0].annotations[by_name()]))
+    kata = entry_with("kata")
+    assert kata["limits.cpu"] - without["limits.cpu"] == Quantity.parse("250m")
+    assert kata["limits.memory"] - without["limits.memory"] == Quantity.parse("160Mi")
+    assert entry_with("mine")["limits.cpu"] <= kata["limits.cpu"]
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A launcher that an earlier migration left behind and that is over, and how many pods the next one's entry has."""
+
+    source_named: str
+    pods: str
+
+
+ENDED = {
+    "KubeVirt names it as the source: count/pods counts it beside the target": Ended(
+        "virt-launcher-vm1-first", "2"
+    ),
+    "no migration names it: the base pays for it": Ended("virt-launcher-vm1-other", "1"),
+}
+
+
+@sentences(ENDED)
+def test_a_finished_launcher_counts_as_an_object(case: Ended) -> None:
+    def between(source: str, migration: VirtualMachineInstanceMigration) -> VirtualMachineInstanceMigration:
+        state = MigrationState(source_pod=source)
+        return msgspec.structs.replace(
+            migration, status=msgspec.structs.replace(migration.status, migration_state=state)
+        )
+
+    earlier = between(case.source_named, vmim("Succeeded", name="first", created="2026-01-01T00:01:00Z"))
+    first = launcher(SEED, phase="Succeeded")
+    first = msgspec.structs.replace(
+        first, metadata=msgspec.structs.replace(first.metadata, name="virt-launcher-vm1-first", uid="first")
+    )
+    now = launcher(SEED, created="2026-01-01T00:01:00Z")
+    migration = between("virt-launcher-vm1-source", vmim(created="2026-01-01T00:02:00Z"))
+    limits = '{"limit":{"limitsCpu":"3000m","limitsMemory":"5000Mi","extended":{"count/pods":"1"}}}'
+    there = quota({**HARD, "count/pods": "1"}, used={"count/pods": "2"})
+    seen = namespace(there, [earlier, migration], [first, now], [SEED], limits=limits)
+    done, _ = after(seen)
+    assert entry(done.annotations[by_name()])["count/pods"] == case.pods

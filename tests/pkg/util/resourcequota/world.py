@@ -18,18 +18,10 @@ from pkg.api.core import ResourceQuota
 from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.api.meta import RawResourceList
 from pkg.util import constants
-from pkg.util.memory_overhead import harvester_delta
+from pkg.util.kubevirt.overhead import harvester_delta
+from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.quantity import Quantity, QuantityError
-from pkg.util.resourcequota.planner import (
-    Estimate,
-    Memory,
-    Mode,
-    Observed,
-    Plan,
-    Policy,
-    Rendering,
-    plan,
-)
+from pkg.util.resourcequota.planner import Estimate, Memory, Mode, Observed, Plan, Policy, plan
 
 BASE = '{"limit":{"limitsCpu":"3000m","limitsMemory":"5000Mi"}}'
 HARD = {"limits.cpu": "3", "limits.memory": "5000Mi"}
@@ -86,7 +78,8 @@ def vmi(
     domain = {"cpu": {"cores": 2, "sockets": 1, "threads": 1}, "resources": resources}
     metadata = {"name": name, "namespace": "ns1", "uid": uid_of(name), "annotations": dict(annotations or {})}
     return msgspec.convert(
-        {"metadata": metadata, "spec": {"domain": domain}, "status": status}, VirtualMachineInstance
+        {"metadata": metadata, "spec": {"domain": domain}, "status": {"phase": "Running"} | status},
+        VirtualMachineInstance,
     )
 
 

@@ -7,10 +7,13 @@ from typing import Any
 
 import pytest
 
+from pkg.util.constants import LABEL_MANAGED
+from pkg.util.resourcequota.model import EstimateKind, Mode, Policy
 from pkg.webhook.resources.namespace.validator import Validator, decide, insufficient
-from tests.pkg.util.resourcequota.world import ENTRY, by_name, by_uid, quota, sentences
+from tests.pkg.util.resourcequota.world import ENTRY, MARKS, by_name, by_uid, quota, sentences, vmim
 from tests.pkg.webhook.paper import PaperView, State, namespace, request
 
+POLICY = Policy(Mode.TAKEOVER, EstimateKind.HARVESTER)
 OLD = '{"limit":{"limitsCpu":"1"}}'
 USED = {"limits.cpu": "2015m", "limits.memory": "4797464313"}
 MIGRATES = "namespace ns1 has migrating VMs, can't change resource quotas"
@@ -143,8 +146,10 @@ def test_without_a_default_quota_anything_goes() -> None:
     assert decide(namespace(OLD), namespace("not JSON at all"), []).allowed
 
 
-def test_the_annotation_goes_while_vms_migrate() -> None:
-    assert decide(namespace(OLD), namespace(None), [quota(annotations={by_name(): ENTRY})]).allowed
+def test_the_annotation_does_not_go_while_vms_migrate() -> None:
+    """Upstream lets it go, and the room with it."""
+    assert not decide(namespace(OLD), namespace(None), [quota(annotations={by_name(): ENTRY})]).allowed
+    assert decide(namespace(OLD), namespace(None), [quota()]).allowed
 
 
 def test_of_several_default_quotas_each_is_asked() -> None:
@@ -162,24 +167,44 @@ def test_what_is_used_is_read_in_any_spelling(used: Any) -> None:
 
 async def test_a_cache_that_is_behind_denies_nothing() -> None:
     view = PaperView(State(quota(annotations={by_name(): ENTRY})), State(quota()))
-    decision = await Validator(view).validate(request(namespace(limit(limitsCpu="9")), namespace(OLD)))
+    decision = await Validator(view, POLICY).validate(
+        request(namespace(limit(limitsCpu="9")), namespace(OLD))
+    )
     assert decision.allowed
     assert view.looked == ["quotas"]
 
 
 async def test_a_live_look_may_find_another_reason() -> None:
     view = PaperView(State(quota(annotations={by_name(): ENTRY})), State(quota(used=USED)))
-    decision = await Validator(view).validate(request(namespace(limit(limitsCpu="2")), namespace(OLD)))
+    decision = await Validator(view, POLICY).validate(
+        request(namespace(limit(limitsCpu="2")), namespace(OLD))
+    )
     assert decision.message == CANT + "new CPU limit 2 is lower than the current used CPU limit 2015m"
 
 
 async def test_when_the_api_server_does_not_answer_the_cache_decides() -> None:
     view = PaperView(State(quota(annotations={by_name(): ENTRY})), None)
-    decision = await Validator(view).validate(request(namespace(limit(limitsCpu="9")), namespace(OLD)))
+    decision = await Validator(view, POLICY).validate(
+        request(namespace(limit(limitsCpu="9")), namespace(OLD))
+    )
     assert decision.message == MIGRATES
 
 
 async def test_what_the_cache_allows_costs_no_look() -> None:
     view = PaperView(State(quota()), State(quota()))
-    assert (await Validator(view).validate(request(namespace(limit(limitsCpu="9")), namespace(OLD)))).allowed
+    assert (
+        await Validator(view, POLICY).validate(request(namespace(limit(limitsCpu="9")), namespace(OLD)))
+    ).allowed
     assert not view.looked
+
+
+async def test_who_switches_a_namespace_off_is_told_whose_room_goes() -> None:
+    raised = State(quota(annotations={**MARKS, by_name(): ENTRY}), migrations=[vmim("Running")])
+    off = namespace(OLD)
+    off.metadata.annotations[LABEL_MANAGED] = "false"
+    decision = await Validator(PaperView(raised, raised), POLICY).validate(request(off, namespace(OLD)))
+    assert decision.allowed
+    (warning,) = decision.warnings
+    assert "namespace ns1: headroom gives it back; the migrations of vm1 lose the room" in warning
+    again = await Validator(PaperView(raised, raised), POLICY).validate(request(off, off))
+    assert (again.allowed, again.warnings) == (True, ())

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import msgspec
 
 from pkg.api.core import Pod
+from pkg.api.meta import OwnerReference
 from pkg.util import constants
 from tests.pkg.util.resourcequota.world import uid_of
 
@@ -50,4 +51,9 @@ def launcher(
     }
     if target_of:
         labels[constants.LABEL_MIGRATION_JOB_UID] = target_of
-    return pod("2", "4Gi", name=f"virt-launcher-{vm}-{node}", labels=labels, node=node, phase=phase)
+    made = pod("2", "4Gi", name=f"virt-launcher-{vm}-{node}", labels=labels, node=node, phase=phase)
+    owner = OwnerReference(kind="VirtualMachineInstance", name=vm, uid=uid_of(vm), controller=True)
+    metadata = msgspec.structs.replace(
+        made.metadata, owner_references=[owner], creation_timestamp="2026-01-01T00:00:00Z"
+    )
+    return msgspec.structs.replace(made, metadata=metadata)

@@ -14,34 +14,34 @@ def test_a_pod_is_pending_until_it_is_seen() -> None:
     ledger.admit("ns1", "b", USAGE, {"q1", "q2"}, 0.0)
     assert len(list(ledger.pending("ns1", "q1"))) == 2
     assert len(list(ledger.pending("ns1", "q2"))) == 1
-    ledger.settle("ns1", {"a"}, 1.0)
+    ledger.settle("ns1", {"a": "1"}, 1.0)
     assert len(list(ledger.pending("ns1", "q1"))) == 1
-    ledger.settle("ns1", {"a", "b"}, 1.0)
+    ledger.settle("ns1", {"a": "1", "b": "1"}, 1.0)
     assert not list(ledger.pending("ns1", "q1"))
 
 
 def test_one_that_never_turns_up_is_given_up() -> None:
     ledger = Ledger()
     ledger.admit("ns1", "a", USAGE, {"q1"}, 0.0)
-    ledger.settle("ns1", (), EXPIRY - 0.1)
+    ledger.settle("ns1", {}, EXPIRY - 0.1)
     assert list(ledger.pending("ns1", "q1"))
-    ledger.settle("ns1", (), EXPIRY)
+    ledger.settle("ns1", {}, EXPIRY)
     assert not list(ledger.pending("ns1", "q1"))
 
 
 def test_one_that_quota_may_refuse_is_given_up_sooner() -> None:
     ledger = Ledger()
     ledger.admit("ns1", "a", USAGE, {"q1"}, 0.0, doubtful=True)
-    ledger.settle("ns1", (), DOUBTFUL_EXPIRY - 0.1)
+    ledger.settle("ns1", {}, DOUBTFUL_EXPIRY - 0.1)
     assert list(ledger.pending("ns1", "q1"))
-    ledger.settle("ns1", (), DOUBTFUL_EXPIRY)
+    ledger.settle("ns1", {}, DOUBTFUL_EXPIRY)
     assert not list(ledger.pending("ns1", "q1"))
 
 
 def test_namespaces_do_not_know_of_each_other() -> None:
     ledger = Ledger()
     ledger.admit("ns1", "a", USAGE, {"q1"}, 0.0)
-    ledger.settle("ns2", {"a"}, 0.0)
+    ledger.settle("ns2", {"a": "1"}, 0.0)
     assert list(ledger.pending("ns1", "q1"))
     assert not list(ledger.pending("ns2", "q1"))
 
@@ -51,3 +51,19 @@ def test_only_young_ones_may_be_missing_in_status() -> None:
     ledger.admit("ns1", "a", USAGE, {"q1"}, 10.0)
     assert list(ledger.pending("ns1", "q1", 10.05 - YOUNG))
     assert not list(ledger.pending("ns1", "q1", 10.2 - YOUNG))
+
+
+def test_a_growth_is_pending_until_the_pod_has_a_newer_version() -> None:
+    ledger = Ledger()
+    ledger.admit("ns1", "a", {}, {"quota"}, 0.0, replaced="7")
+    ledger.settle("ns1", {"a": "7"}, 1.0)
+    assert len(list(ledger.pending("ns1", "quota"))) == 1
+    ledger.settle("ns1", {"a": "8"}, 1.0)
+    assert not list(ledger.pending("ns1", "quota"))
+
+
+def test_namespaces_that_never_ask_again_are_forgotten() -> None:
+    ledger = Ledger()
+    for number in range(1000):
+        ledger.admit(f"ns{number}", "a", {}, {"quota"}, number * EXPIRY)
+    assert len(ledger._pending) <= 3

@@ -11,6 +11,7 @@ from pkg.util.resource_list import ResourceList, format_resource_list, parse_res
 from pkg.util.resourcequota.model import EstimateKind, Mode, Policy
 from pkg.webhook.resources.pod.room import Room, room
 from pkg.webhook.resources.pod.tally import Sums
+from tests.pkg.util.resourcequota.pods import named
 from tests.pkg.util.resourcequota.world import observed, quota, sentences, vmi, vmim
 from tests.pkg.webhook.resources.pod.pods import launcher, pod
 
@@ -94,7 +95,8 @@ def test_what_migrations_take_is_the_target_beside_the_source() -> None:
 
 def test_a_source_that_is_left_over_is_taken_off_too() -> None:
     source, main = launcher(node="node1"), launcher(node="node2", target_of=UID)
-    view = observed(quota(), [vmim("Succeeded")], [vmi("vm1", nodeName="node2")])
+    here = vmi("vm1", nodeName="node2")
+    view = observed(quota(), [named(vmim("Succeeded"), [source, main], [here])], [here])
     found = room(replace(view, pods=[source, main]), POLICY, NOTHING)
     assert found is not None
     assert found.migrations["limits.cpu"] == Quantity.parse("2")

@@ -12,12 +12,14 @@ from pkg.api.core import Pod
 from pkg.util import constants
 from pkg.util.resourcequota.model import EstimateKind, Mode, Policy
 from pkg.webhook.options import Options
+from pkg.webhook.resources.lock.validator import Accounts
 from pkg.webhook.resources.pod.ledger import DOUBTFUL_EXPIRY, EXPIRY
 from pkg.webhook.resources.pod.validator import LOOKS, Validator
 from tests.pkg.util.resourcequota.world import ENTRY, MARKS, by_name, quota, vmi, vmim
 from tests.pkg.webhook.paper import KUBEVIRT, PaperView, State, request
 from tests.pkg.webhook.resources.pod.pods import launcher, pod
 
+ACCOUNTS = Accounts([], lambda: [KUBEVIRT])
 POLICY = Policy(Mode.TAKEOVER, EstimateKind.EXACT)
 UID = "uid-migration-of-vm1"
 HARD = {"limits.cpu": "5", "limits.memory": "100Gi"}
@@ -57,7 +59,7 @@ class Clock:
 
 def validator(view: PaperView, clock: Clock | None = None, *, reserve: bool = True) -> Validator:
     clock = clock or Clock()
-    return Validator(view, POLICY, Options(reserve=reserve), clock, clock.sleep)
+    return Validator(view, POLICY, Options(reserve=reserve), ACCOUNTS.makes_targets, clock, clock.sleep)
 
 
 async def allowed(checked: Validator, *pods: Pod) -> list[bool]:
@@ -260,3 +262,58 @@ async def test_until_the_pods_are_watched_status_is_all_there_is() -> None:
     view = PaperView(state(pod("1"), used="2900m"), state(pod("1"), used="2900m"))
     view.watched = False
     assert await allowed(validator(view), pod("100m"), pod("1m")) == [True, False]
+
+
+async def test_a_watch_that_is_behind_refuses_nobody() -> None:
+    """The cache shows a pod that is gone."""
+    view = PaperView(state(pod("1", name="gone"), used="2"), state(used="2"))
+    assert await allowed(validator(view), pod("1")) == [True]
+    assert view.looked.count("pods") == 1
+
+
+async def test_a_pod_that_is_terminating_past_its_grace_is_not_counted() -> None:
+    stuck = msgspec.to_builtins(pod("1", name="stuck"))
+    stuck["metadata"] |= {"deletionTimestamp": "2020-01-01T00:00:00Z", "deletionGracePeriodSeconds": 30}
+    there = state(msgspec.convert(stuck, Pod), used="2")
+    assert await allowed(validator(PaperView(there, there)), pod("1")) == [True]
+
+
+async def test_a_growth_is_counted_once() -> None:
+    def grown(cpu: str, version: str) -> Pod:
+        found = msgspec.to_builtins(pod(cpu, name="grows"))
+        found["metadata"]["resourceVersion"] = version
+        return msgspec.convert(found, Pod)
+
+    before = state(grown("500m", "7"), used="2500m")
+    view = PaperView(before, before)
+    checked = validator(view)
+    assert (await checked.validate(request(grown("700m", "7"), grown("500m", "7")))).allowed
+    assert await allowed(checked, pod("301m")) == [False]
+    view.cached = view.live = state(grown("700m", "8"), used="2700m")
+    assert await allowed(checked, pod("300m")) == [True]
+
+
+async def test_of_a_namespace_without_a_quota_of_ours_nothing_is_watched_or_kept() -> None:
+    view = PaperView(State(), State())
+    checked = validator(view)
+    for number in range(100):
+        assert (await checked.validate(request(pod("9"), namespace=f"ns-{number}"))).allowed
+    assert not view.looked
+    assert not checked._ledger._pending
+
+
+async def test_a_review_that_is_not_known_to_be_the_api_servers_reserves_nothing() -> None:
+    view = PaperView(state(), state())
+    checked = validator(view)
+    forged = [request(pod("1", name=f"ghost-{n}"), authenticated=False) for n in range(20)]
+    assert all([(await checked.validate(each)).allowed for each in forged])
+    assert not (await checked.validate(request(pod("1001m"), authenticated=False))).allowed
+    assert await allowed(checked, pod("1"), pod("1m")) == [True, False]
+
+
+async def test_nothing_is_looked_at_for_an_unknown_review_of_a_namespace_that_holds_no_room() -> None:
+    view = PaperView(state(), state())
+    view.holding = False
+    assert (await validator(view).validate(request(pod("9"), authenticated=False))).allowed
+    assert view.looked == []
+    assert not (await validator(view).validate(request(pod("9")))).allowed

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -22,6 +22,7 @@ from pkg.webhook.resources.resourcequota.guard import (
     migrating,
     names_of_entries,
 )
+from tests.pkg.util.resourcequota.pods import AT_4_5, launcher
 from tests.pkg.util.resourcequota.world import (
     COMPENSATION,
     ENTRY,
@@ -193,10 +194,15 @@ def test_a_migration_that_is_wanted_and_has_no_entry_yet_is_a_need() -> None:
 
 
 def test_compensation_counts_as_long_as_its_migration_is_refused() -> None:
-    annotations = {**ONE, COMPENSATION: '{"limits.memory":"1Gi"}'}
+    """The VM lives at ratio 4.5, where its base was made for 1.5."""
+    annotations = {**ONE, COMPENSATION: '{"limits.memory":"512Mi"}'}
     used = {"limits.cpu": "3", "limits.memory": str(9980344313 - 4737464313 + 2**29)}
     was = {"limits.cpu": "5", "limits.memory": str(9980344313 + 2**30)}
-    view = observed(quota(dict(RAISED), annotations, used=used), [vmim("Pending", refused=True)])
+    here = vmi(nodeName="node-1")
+    view = observed(
+        quota(dict(RAISED), annotations, used=used), [vmim("Pending", refused=True)], [here], ratio="4.5"
+    )
+    view = replace(view, pods=[launcher(here, rendering=AT_4_5)], rendering=AT_4_5)
     verdict = judge(quota(was, annotations, used=used), view, TAKEOVER)
     assert set(verdict.lowest) == {"limits.memory"}
     assert verdict.lowest["limits.memory"].value() > int(RAISED["limits.memory"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from pkg.util.constants import LABEL_MANAGED
 from pkg.util.resourcequota.model import EstimateKind, Mode, Policy
 from pkg.webhook.configurations import NAMESPACE_CONTROLLER
 from pkg.webhook.options import Options, QuotaGuard
@@ -41,7 +42,26 @@ async def test_rancher_is_corrected_and_then_allowed() -> None:
     decision = await guard(view).mutate(request(LOWERED, STANDING, user=RANCHER))
     assert decision.allowed
     assert list(decision.patch) == CORRECTION
+    assert decision.audit["corrected"].startswith("limits.cpu=5,")
+    (warning,) = decision.warnings
+    assert "holds room for migrating VMs (vm1), corrected: limits.cpu 3 -> 5" in warning
     assert (await guard(view).validate(request(STANDING, STANDING, user=RANCHER))).allowed
+
+
+@pytest.mark.parametrize(("known", "dry_run", "told"), [(True, False, 1), (True, True, 0), (False, False, 0)])
+async def test_a_correction_is_told_about_a_quota_that_is_known(
+    known: bool, dry_run: bool, told: int
+) -> None:
+    events: list[str] = []
+    cached = RUNNING if known else State(migrations=[vmim("Running")])
+    guarded = Guard(
+        PaperView(cached, RUNNING),
+        POLICY,
+        Options(),
+        lambda _quota, _type, reason, _what: events.append(reason),
+    )
+    await guarded.mutate(request(LOWERED, STANDING, user=RANCHER, dry_run=dry_run))
+    assert events == ["ResourceQuotaCorrected"] * told
 
 
 async def test_only_what_is_too_low_is_corrected() -> None:
@@ -147,7 +167,7 @@ async def test_a_quota_is_not_deleted_under_a_migration() -> None:
         (quota(dict(HARD), MARKS), State(), State(), ALICE, True),
         (STANDING, RUNNING, State(STANDING, deleting=True), ALICE, True),
         (STANDING, RUNNING, RUNNING, NAMESPACE_CONTROLLER, True),
-        (STANDING, RUNNING, None, ALICE, True),
+        (STANDING, RUNNING, None, ALICE, False),
         (quota(dict(HARD), MARKS), State(migrations=[vmim("Pending")]), State(), ALICE, True),
         (quota(dict(HARD), MARKS), State(migrations=[vmim("Pending")]), RUNNING, ALICE, False),
         (STANDING, RUNNING, RUNNING, RANCHER, False),
@@ -180,3 +200,31 @@ async def test_many_vms_are_not_all_named() -> None:
         request(quota(dict(HARD), annotations), standing)
     )
     assert "(vm00, vm01, vm02, vm03, vm04, vm05, vm06, vm07, vm08, vm09 and 3 more)" in decision.message
+
+
+async def test_who_switches_a_quota_off_is_admitted_and_told_whose_room_goes() -> None:
+    """Also where the same write lowers it, and whoever it is."""
+    off = quota(dict(HARD), {**ONE, LABEL_MANAGED: "false"})
+    for user in (ALICE, RANCHER):
+        decision = await guard(PaperView(RUNNING, RUNNING)).validate(request(off, STANDING, user=user))
+        assert decision.allowed
+        assert [warning.split("; ")[1] for warning in decision.warnings] == [
+            "the migrations of vm1 lose the room that was added for them"
+        ]
+    mutated = await guard(PaperView(RUNNING, RUNNING)).mutate(request(off, STANDING, user=RANCHER))
+    assert (mutated.allowed, mutated.patch) == (True, ())
+
+
+async def test_what_is_switched_off_may_be_lowered_and_deleted_without_a_word() -> None:
+    off = quota(dict(RAISED), {**ONE, LABEL_MANAGED: "false"})
+    lowered = quota(dict(HARD), {**ONE, LABEL_MANAGED: "false"})
+    for asked in (request(lowered, off), request(None, off)):
+        decision = await guard(PaperView(RUNNING, RUNNING)).validate(asked)
+        assert (decision.allowed, decision.warnings) == (True, ())
+
+
+async def test_switching_off_where_nothing_migrates_says_nothing() -> None:
+    quiet = State(quota(dict(HARD), MARKS))
+    off = quota(dict(HARD), {**MARKS, LABEL_MANAGED: "false"})
+    decision = await guard(PaperView(quiet, quiet)).validate(request(off, quota(dict(HARD), MARKS)))
+    assert (decision.allowed, decision.warnings) == (True, ())

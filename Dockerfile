@@ -1,0 +1,26 @@
+# The image, with a container engine: docker build . (`make image` assembles the same without one).
+# BUILD_IMAGE and BASE_IMAGE need the same Python at the same path: the command `headroom` names it.
+ARG BUILD_IMAGE=python:3.11-slim-bookworm
+ARG BASE_IMAGE=python:3.11-slim-bookworm
+
+FROM ${BUILD_IMAGE} AS build
+WORKDIR /src
+COPY requirements-run.lock ./
+RUN pip install --no-cache-dir --no-deps --require-hashes --only-binary :all: --target /app -r requirements-run.lock \
+ && rm -rf /app/bin
+COPY setup.cfg pyproject.toml README.md ./
+COPY pkg pkg
+RUN pip install --no-cache-dir "setuptools>=75" \
+ && pip install --no-cache-dir --no-deps --no-build-isolation --target /app . \
+ && python -m compileall -q --invalidation-mode=unchecked-hash -s /app -p /app /app
+
+FROM ${BASE_IMAGE}
+ARG VERSION=0.1.0
+LABEL org.opencontainers.image.title="headroom" \
+      org.opencontainers.image.version="${VERSION}" \
+      org.opencontainers.image.licenses="Apache-2.0" \
+      org.opencontainers.image.description="Keeps ResourceQuota from blocking live migration of VMs"
+COPY --from=build /app /app
+ENV PATH=/app/bin:$PATH PYTHONPATH=/app PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 HOME=/tmp
+USER 65532:65532
+ENTRYPOINT ["headroom"]

@@ -1,0 +1,3 @@
+from pkg.cmd.main import main
+
+main()

@@ -1,0 +1,182 @@
+{{/* Names are fixed: the Lease, the ConfigMap and the webhook configurations exist once a cluster. */}}
+{{- define "headroom.labels" -}}
+app.kubernetes.io/name: headroom
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
+{{- end -}}
+
+{{- define "headroom.image" -}}
+{{- if .Values.image.digest -}}
+{{ .Values.image.repository }}@{{ .Values.image.digest }}
+{{- else -}}
+{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
+{{- end -}}
+{{- end -}}
+
+{{- define "headroom.separate" -}}
+{{- if and .Values.webhook.enabled (not .Values.webhook.inController) -}}true{{- end -}}
+{{- end -}}
+
+{{- define "headroom.files" -}}
+{{- if and .Values.webhook.enabled (ne .Values.webhook.certificate.source "own") -}}true{{- end -}}
+{{- end -}}
+
+{{/* What both processes decide by. */}}
+{{- define "headroom.policyArgs" -}}
+- --mode={{ .Values.mode }}
+{{- with .Values.estimate }}
+- --estimate={{ . }}
+{{- end }}
+{{- with .Values.webhook.reserve }}
+- --reserve={{ . }}
+{{- end }}
+{{- range .Values.kubevirtUsers }}
+- --kubevirt-user={{ . }}
+{{- end }}
+{{- range .Values.rancherUsers }}
+- --rancher-user={{ . }}
+{{- end }}
+- --log-format={{ .Values.logFormat }}
+{{- end -}}
+
+{{- define "headroom.webhookArgs" -}}
+- --bind-address=:9443
+- --quota-guard={{ .Values.webhook.quotaGuard }}
+- --failure-policy={{ .Values.webhook.failurePolicy }}
+- --service-name=headroom-webhook
+{{- with .Values.webhook.url }}
+- --webhook-url={{ . }}
+{{- end }}
+{{- if include "headroom.files" . }}
+- --tls-cert-file=/etc/headroom/tls/tls.crt
+- --tls-key-file=/etc/headroom/tls/tls.key
+{{- if eq .Values.webhook.certificate.source "certManager" }}
+- --inject-ca-from={{ .Release.Namespace }}/headroom-webhook
+{{- end }}
+{{- else }}
+- --secret-name={{ .Values.webhook.certificate.secretName }}
+{{- end }}
+{{- end -}}
+
+{{- define "headroom.podSpec" -}}
+automountServiceAccountToken: true
+priorityClassName: {{ .root.Values.priorityClassName }}
+{{- with .root.Values.imagePullSecrets }}
+imagePullSecrets:
+  {{- range . }}
+  - name: {{ . }}
+  {{- end }}
+{{- end }}
+securityContext:
+  runAsNonRoot: true
+  runAsUser: 65532
+  runAsGroup: 65532
+  fsGroup: 65532
+  seccompProfile: {type: RuntimeDefault}
+nodeSelector: {{- toYaml .root.Values.nodeSelector | nindent 2 }}
+{{- with .root.Values.tolerations }}
+tolerations: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end -}}
+
+{{- define "headroom.container" -}}
+image: {{ include "headroom.image" .root | quote }}
+imagePullPolicy: {{ .root.Values.image.pullPolicy }}
+env:
+  - name: POD_NAME
+    valueFrom: {fieldRef: {fieldPath: metadata.name}}
+  - name: HEADROOM_NAMESPACE
+    valueFrom: {fieldRef: {fieldPath: metadata.namespace}}
+securityContext:
+  allowPrivilegeEscalation: false
+  readOnlyRootFilesystem: true
+  runAsNonRoot: true
+  capabilities: {drop: [ALL]}
+{{- end -}}
+
+{{/* One Deployment. root, component, account, replicas, command, args, resources, webhook (serves it), health. */}}
+{{- define "headroom.deployment" -}}
+apiVersion: apps/v1
+kind: Deployment
+metadata:
+  name: headroom-{{ .component }}
+  namespace: {{ .root.Release.Namespace }}
+  labels:
+    {{- include "headroom.labels" .root | nindent 4 }}
+    app.kubernetes.io/component: {{ .component }}
+spec:
+  replicas: {{ .replicas }}
+  selector:
+    matchLabels:
+      app.kubernetes.io/name: headroom
+      app.kubernetes.io/component: {{ .component }}
+  template:
+    metadata:
+      labels:
+        {{- include "headroom.labels" .root | nindent 8 }}
+        app.kubernetes.io/component: {{ .component }}
+        {{- if .webhook }}
+        headroom.harvesterhci.io/webhook: "true"
+        {{- end }}
+      {{- with .root.Values.podAnnotations }}
+      annotations: {{- toYaml . | nindent 8 }}
+      {{- end }}
+    spec:
+      serviceAccountName: {{ .account }}
+      {{- include "headroom.podSpec" . | nindent 6 }}
+      terminationGracePeriodSeconds: 20
+      affinity:
+        podAntiAffinity:
+          preferredDuringSchedulingIgnoredDuringExecution:
+            - weight: 100
+              podAffinityTerm:
+                topologyKey: kubernetes.io/hostname
+                labelSelector:
+                  matchLabels:
+                    app.kubernetes.io/name: headroom
+                    app.kubernetes.io/component: {{ .component }}
+      containers:
+        - name: headroom
+          {{- include "headroom.container" . | nindent 10 }}
+          args:
+            - {{ .component }}
+            {{- .args | nindent 12 }}
+            - --health-bind-address=:8081
+            - --metrics-bind-address=:8080
+            {{- range .extraArgs }}
+            - {{ . | quote }}
+            {{- end }}
+          ports:
+            - {name: health, containerPort: 8081}
+            - {name: metrics, containerPort: 8080}
+            {{- if .webhook }}
+            - {name: webhook, containerPort: 9443}
+            {{- end }}
+          startupProbe:
+            httpGet: {path: /healthz, port: health}
+            periodSeconds: 2
+            failureThreshold: 30
+          livenessProbe:
+            httpGet: {path: /healthz, port: health}
+            periodSeconds: 10
+            timeoutSeconds: 5
+            failureThreshold: 6
+          readinessProbe:
+            httpGet: {path: /readyz, port: health}
+            periodSeconds: 5
+            timeoutSeconds: 5
+          resources: {{- toYaml .resources | nindent 12 }}
+          volumeMounts:
+            - {name: tmp, mountPath: /tmp}
+            {{- if and .webhook (include "headroom.files" .root) }}
+            - {name: tls, mountPath: /etc/headroom/tls, readOnly: true}
+            {{- end }}
+      volumes:
+        - name: tmp
+          emptyDir: {sizeLimit: 64Mi}
+        {{- if and .webhook (include "headroom.files" .root) }}
+        - name: tls
+          secret: {secretName: {{ .root.Values.webhook.certificate.secretName }}}
+        {{- end }}
+{{- end -}}

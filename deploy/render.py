@@ -1,0 +1,99 @@
+"""Renders deploy/*.yaml and the chart's README from the chart: `make manifests`. A test checks that they are."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+from pkg.testcluster.binaries import ensure_helm
+
+DEPLOY = Path(__file__).parent
+CHART = DEPLOY / "charts" / "headroom"
+NAMESPACE = """\
+apiVersion: v1
+kind: Namespace
+metadata:
+  name: headroom-system
+  labels:
+    pod-security.kubernetes.io/enforce: restricted
+"""
+_SOURCE = re.compile(r"^# Source: .*\n", re.MULTILINE)
+
+
+def helm(*arguments: str) -> str:
+    """What helm says. Raises CalledProcessError."""
+    command = [str(ensure_helm()), *arguments]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+def template(*arguments: str) -> str:
+    """The chart rendered, without helm's remarks on where a document comes from."""
+    rendered = helm("template", "headroom", str(CHART), "--namespace", "headroom-system", *arguments)
+    # Helm's own labels would say that helm looks after what `kubectl apply` made.
+    rendered = re.sub(r" *(helm\.sh/chart|app\.kubernetes\.io/managed-by): .*\n", "", rendered)
+    return _SOURCE.sub("", rendered).removeprefix("---\n")
+
+
+def rbac() -> str:
+    """The rights of one account for everything: `webhook.inController=true`."""
+    title = "# What headroom may do, with one account for everything. `kubectl apply -f deploy/rbac.yaml`\n"
+    shown = ("--show-only", "templates/rbac.yaml")
+    together = template("--set", "webhook.inController=true", *shown)
+    # And the account of `headroom webhook` by itself.
+    alone = "".join(
+        f"---\n{each}" for each in template(*shown).split("---\n") if "name: headroom-webhook" in each
+    )
+    return f"{title}{NAMESPACE}---\n{together}{alone}"
+
+
+def policy() -> str:
+    return template("--show-only", "templates/policy.yaml", "--show-only", "templates/own-writes.yaml")
+
+
+def everything() -> str:
+    """The default rendering; VMMRQ's definition with it, and without the hook, which only helm runs."""
+    title = "# The chart's default rendering. `kubectl apply --server-side -f deploy/headroom.yaml`\n"
+    crds = "".join(
+        f"---\n{path.read_text('utf-8').rstrip()}\n" for path in sorted((CHART / "crds").glob("*.yaml"))
+    )
+    return f"{title}{NAMESPACE}{crds}---\n{template('--no-hooks')}"
+
+
+def readme() -> str:
+    """The chart's README with the table of its values."""
+    head, tail = (CHART / "README.md").read_text("utf-8").split("<!-- values -->\n")[::2]
+    return f"{head}<!-- values -->\n{_table()}<!-- values -->\n{tail}"
+
+
+def _table() -> str:
+    """A row for each value whose comment begins with `# --`."""
+    rows, path, comment = ["| value | default | |\n|---|---|---|\n"], [""] * 8, ""
+    for line in (CHART / "values.yaml").read_text("utf-8").splitlines():
+        key = re.match(r"( *)([A-Za-z]+):(?: (.*))?$", line)
+        if "# -- " in line:
+            comment = line.split("# -- ")[1]
+        elif line.lstrip().startswith("#") and comment:
+            comment += line.lstrip().removeprefix("#")
+        elif key:
+            depth = len(key[1]) // 2
+            path[depth] = key[2]
+            if comment:
+                default = key[3] or "see values.yaml"
+                rows.append(f"| `{'.'.join(path[: depth + 1])}` | `{default}` | {comment} |\n")
+            comment = ""
+    return "".join(rows)
+
+
+FILES: dict[Path, Callable[[], str]] = {
+    DEPLOY / "rbac.yaml": rbac,
+    DEPLOY / "policy.yaml": policy,
+    DEPLOY / "headroom.yaml": everything,
+    CHART / "README.md": readme,
+}
+
+if __name__ == "__main__":
+    for file, render in FILES.items():
+        file.write_text(render(), "utf-8")
+        print(file.relative_to(DEPLOY))

@@ -1,0 +1,179 @@
+"""The cluster around the VMIs of `headroom delta`: the documents read so far, each until a later one replaces it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
+
+import msgspec
+
+from pkg.api.core import LimitRange, Namespace, Pod, ResourceQuota, RuntimeClass
+from pkg.api.harvesterhci import Setting
+from pkg.api.kubevirt import KubeVirt, VirtualMachineInstance
+from pkg.api.meta import Object
+from pkg.util.constants import (
+    ANNOTATION_NETWORK_RESOURCE,
+    KUBEVIRT_PHASE_DEPLOYED,
+    SETTING_OVERHEAD_RATIO,
+    VMI_PHASE_RUNNING,
+)
+from pkg.util.kubevirt.evidence import age
+from pkg.util.kubevirt.profiles import Profile
+from pkg.util.kubevirt.rendering import Rendering, observed_version, rendering
+from pkg.util.kubevirt.target import Side
+from pkg.util.quotacount.limit_ranges import apply_limit_ranges
+
+T = TypeVar("T", bound=Object)
+_Key = tuple[str, str]
+
+
+class NetworkAttachmentDefinition(Object):
+    """k8s.cni.cncf.io/v1 NetworkAttachmentDefinition: an annotation names the extended resource that it counts as."""
+
+
+@dataclass
+class Context:
+    """Objects by namespace and name; pods also by the uid of what controls them."""
+
+    kubevirts: dict[_Key, KubeVirt] = field(default_factory=dict)
+    settings: dict[_Key, Setting] = field(default_factory=dict)
+    namespaces: dict[_Key, Namespace] = field(default_factory=dict)
+    runtime_classes: dict[_Key, RuntimeClass] = field(default_factory=dict)
+    networks: dict[_Key, NetworkAttachmentDefinition] = field(default_factory=dict)
+    quotas: dict[str, dict[_Key, ResourceQuota]] = field(default_factory=lambda: defaultdict(dict))
+    limit_ranges: dict[str, dict[_Key, LimitRange]] = field(default_factory=lambda: defaultdict(dict))
+    pods: dict[_Key, Pod] = field(default_factory=dict)
+    controlled: dict[str, dict[_Key, Pod]] = field(default_factory=lambda: defaultdict(dict))
+    is_given: bool = False
+    """Whether anything of the cluster was read: then what was not read is not there."""
+
+    def take(self, document: Mapping[str, Any]) -> bool:
+        """Keep a document; False: its kind is none of a context's. msgspec.ValidationError if it is malformed."""
+        taker = _TAKERS.get(str(document.get("kind")))
+        if taker is None:
+            return False
+        taker(self, document)
+        self.is_given = True
+        return True
+
+    def rendering(self, namespace: str, profile: Profile | None, ratio: str | None) -> Rendering:
+        """How KubeVirt renders launcher pods there; `profile` and `ratio` override what the KubeVirt object says."""
+        labels = self.namespaces.get(("", namespace), Namespace()).labels
+        kubevirts = list(self.kubevirts.values())
+        setting = self.settings.get(("", SETTING_OVERHEAD_RATIO))
+        ranges = list(self.limit_ranges[namespace].values())
+        found = rendering(kubevirts, setting, ranges, profile, labels)
+        runtime_class = self.runtime_classes.get(("", found.kubevirt.default_runtime_class))
+        return replace(
+            found,
+            ratio=found.ratio if ratio is None else ratio,
+            network_resources=self._network_resources(),
+            pod_overhead=(runtime_class.overhead.pod_fixed or {}) if runtime_class else {},
+        )
+
+    @property
+    def has_ratio(self) -> bool:
+        """Whether the input says which overhead ratio KubeVirt has, none at all included."""
+        return bool(self.kubevirts or self.settings)
+
+    def version(self) -> str | None:
+        """The version of KubeVirt."""
+        return observed_version(list(self.kubevirts.values()))
+
+    def source(self, vmi: VirtualMachineInstance) -> Side | None:
+        """The launcher pod that a running VMI lives in, the newest that it controls on its node, and the attachment
+        pods of that one."""
+        node = vmi.status.node_name
+        if vmi.status.phase != VMI_PHASE_RUNNING or not node or not vmi.uid:
+            return None
+        pods = [pod for pod in self._controlled(vmi) if pod.spec.node_name == node and not pod.terminal]
+        if not pods:
+            return None
+        launcher = max(pods, key=age)
+        attachments = [pod for pod in self._controlled(launcher) if not pod.terminal] if launcher.uid else []
+        return Side(launcher, tuple(attachments))
+
+    def _controlled(self, owner: Object) -> list[Pod]:
+        pods = self.controlled.get(owner.uid, {})
+        return [pod for pod in pods.values() if pod.namespace == owner.namespace]
+
+    def _network_resources(self) -> Mapping[str, str]:
+        return {
+            network.key: network.annotations.get(ANNOTATION_NETWORK_RESOURCE, "")
+            for network in self.networks.values()
+        }
+
+
+def _decode(document: Mapping[str, Any], kind: type[T]) -> T:
+    return msgspec.convert(document, kind)
+
+
+def _key(obj: Object) -> _Key:
+    return obj.namespace, obj.name
+
+
+def _take_kubevirt(context: Context, document: Mapping[str, Any]) -> None:
+    kubevirt = _decode(document, KubeVirt)
+    if kubevirt.status.phase is None:  # written by hand
+        status = msgspec.structs.replace(kubevirt.status, phase=KUBEVIRT_PHASE_DEPLOYED)
+        kubevirt = msgspec.structs.replace(kubevirt, status=status)
+    context.kubevirts[_key(kubevirt)] = kubevirt
+
+
+def _take_setting(context: Context, document: Mapping[str, Any]) -> None:
+    setting = _decode(document, Setting)
+    context.settings["", setting.name] = setting
+
+
+def _take_namespace(context: Context, document: Mapping[str, Any]) -> None:
+    namespace = _decode(document, Namespace)
+    context.namespaces["", namespace.name] = namespace
+
+
+def _take_runtime_class(context: Context, document: Mapping[str, Any]) -> None:
+    runtime_class = _decode(document, RuntimeClass)
+    context.runtime_classes["", runtime_class.name] = runtime_class
+
+
+def _take_network(context: Context, document: Mapping[str, Any]) -> None:
+    network = _decode(document, NetworkAttachmentDefinition)
+    context.networks[_key(network)] = network
+
+
+def _take_quota(context: Context, document: Mapping[str, Any]) -> None:
+    quota = _decode(document, ResourceQuota)
+    context.quotas[quota.namespace][_key(quota)] = quota
+
+
+def _take_limit_range(context: Context, document: Mapping[str, Any]) -> None:
+    limit_range = _decode(document, LimitRange)
+    context.limit_ranges[limit_range.namespace][_key(limit_range)] = limit_range
+
+
+def _take_pod(context: Context, document: Mapping[str, Any]) -> None:
+    pod = apply_limit_ranges(_decode(document, Pod), ())
+    known = context.pods.get(_key(pod))
+    if known is not None:
+        context.controlled[_controller(known)].pop(_key(pod), None)
+    context.pods[_key(pod)] = pod
+    context.controlled[_controller(pod)][_key(pod)] = pod
+
+
+def _controller(pod: Pod) -> str:
+    """The uid of what controls the pod."""
+    owners = pod.metadata.owner_references or ()
+    return next((owner.uid for owner in owners if owner.controller), "")
+
+
+_TAKERS: Mapping[str, Callable[[Context, Mapping[str, Any]], None]] = {
+    "KubeVirt": _take_kubevirt,
+    "Setting": _take_setting,
+    "Namespace": _take_namespace,
+    "ResourceQuota": _take_quota,
+    "LimitRange": _take_limit_range,
+    "Pod": _take_pod,
+    "RuntimeClass": _take_runtime_class,
+    "NetworkAttachmentDefinition": _take_network,
+}

@@ -1,0 +1,100 @@
+"""Flags from dataclasses: one dataclass a group, one field a flag.
+
+To add a flag: add a field `name: type = option(default, "What it does.", metavar="SECONDS")` to the dataclass of its
+group (pkg/cmd/options.py, or the command's own module) and read the field where the command uses the group. The
+flag's spelling, its environment variable HEADROOM_<FLAG> and its section of --help follow from the field.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import MISSING, Field, field, fields, is_dataclass
+from typing import Annotated, Any, get_type_hints
+
+import typer
+from typer.core import TyperCommand
+
+_FLAG = "headroom.flag"
+_Function = Callable[..., int | None]
+
+
+def option(default: Any, help: str, *names: str, **settings: Any) -> Any:
+    """A dataclass field that is a flag; `...` as default makes it required.
+
+    `names` replaces the spelling that follows from the field's name (`--a-field`, of a bool `--a-field/--no-a-field`);
+    `settings` are typer's: metavar, min, max, file_okay.
+    """
+    info = {"names": names, "help": help, **settings}
+    return field(default=MISSING if default is ... else default, metadata={_FLAG: info}, kw_only=True)
+
+
+def add_command(app: typer.Typer, function: _Function) -> None:
+    """Adds a subcommand whose parameters may be groups of flags."""
+    app.command(function.__name__, cls=_Command)(_flattened(function))
+
+
+class _Command(TyperCommand):
+    """Plain help text with a section for each group of flags."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        sections: dict[str, list[tuple[str, str]]] = {}
+        for param in self.get_params(ctx):
+            record = param.get_help_record(ctx)
+            if record is not None:
+                sections.setdefault(getattr(param, "rich_help_panel", None) or "Options", []).append(record)
+        for title, records in sections.items():
+            with formatter.section(title):
+                formatter.write_dl(records)
+
+    def get_short_help_str(self, limit: int = 45) -> str:
+        """The whole first sentence, however long."""
+        return super().get_short_help_str(limit=1000)
+
+
+def _flattened(function: _Function) -> _Function:
+    """The function with each parameter that is a group replaced by the group's flags.
+
+    A parameter's default, an instance of its group, replaces the defaults of the group's fields.
+    """
+    hints = get_type_hints(function, include_extras=True)
+    groups: dict[str, Any] = {}
+    flat: list[inspect.Parameter] = []
+    for parameter in inspect.signature(function).parameters.values():
+        kind = hints[parameter.name]
+        if is_dataclass(kind):
+            groups[parameter.name] = kind
+            flat += _flags(kind, None if parameter.default is inspect.Parameter.empty else parameter.default)
+        else:
+            flat.append(parameter.replace(annotation=kind, kind=inspect.Parameter.KEYWORD_ONLY))
+
+    def call(**values: Any) -> int | None:
+        for name, group in groups.items():
+            values[name] = group(**{each.name: values.pop(each.name) for each in fields(group)})
+        return function(**values)
+
+    call.__name__, call.__doc__ = function.__name__, function.__doc__
+    call.__signature__ = inspect.Signature(flat)  # type: ignore[attr-defined]
+    call.__annotations__ = {each.name: each.annotation for each in flat}
+    return call
+
+
+def _flags(group: Any, defaults: Any) -> list[inspect.Parameter]:
+    """The flags of a group. Raises KeyError for a field that `option` did not make."""
+    hints = get_type_hints(group)
+    return [_flag(each, hints[each.name], group.title, defaults) for each in fields(group)]
+
+
+def _flag(each: Field[Any], kind: Any, title: str, defaults: Any) -> inspect.Parameter:
+    info = dict(each.metadata[_FLAG])
+    names = info.pop("names")
+    long = next((name for name in names if name.startswith("--")), each.name).removeprefix("--")
+    variable = f"HEADROOM_{long.partition('/')[0].replace('-', '_').upper()}"
+    made = typer.Option(*names, envvar=variable, rich_help_panel=title, **info)
+    default = each.default if defaults is None else getattr(defaults, each.name)
+    return inspect.Parameter(
+        each.name,
+        inspect.Parameter.KEYWORD_ONLY,
+        annotation=Annotated[kind, made],
+        default=inspect.Parameter.empty if default is MISSING else default,
+    )

@@ -1,0 +1,45 @@
+"""What /healthz and /readyz of a long-running command say, and the wait for an API server that answers."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from pkg.client.client import Client
+
+if TYPE_CHECKING:
+    from pkg.config.management import Management
+    from pkg.webhook.admission_server import AdmissionServer
+
+
+class Checks:
+    """What /healthz and /readyz ask: the caches and the webhooks together, from before they are there."""
+
+    def __init__(self) -> None:
+        self.management: Management | None = None
+        self.admission: AdmissionServer | None = None
+
+    def healthy(self) -> list[str]:
+        return [problem for part in (self.management, self.admission) if part for problem in part.healthy()]
+
+    def unready(self) -> list[str]:
+        if self.management is None:
+            return ["the API server has not answered yet"]
+        missing = self.admission.unready() if self.admission else []
+        return self.management.unready() + [f"not ready: {what}" for what in missing]
+
+
+async def answers(client: Client, stop: asyncio.Event) -> bool:
+    """Wait until the API server has answered; False when `stop` is set first. Raises ApiError, ConfigError."""
+    version = asyncio.create_task(client.transport.request("GET", "/version"))
+    stopped = asyncio.create_task(stop.wait())
+    try:
+        await asyncio.wait([version, stopped], return_when=asyncio.FIRST_COMPLETED)
+        if not version.done():
+            return False
+        version.result()
+        return True
+    finally:
+        for task in (version, stopped):
+            task.cancel()
+        await asyncio.wait([version, stopped])

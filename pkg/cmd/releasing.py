@@ -1,0 +1,126 @@
+"""What `headroom release` does, in order."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from dataclasses import dataclass, field
+from typing import Any
+
+from pkg.api.registry import CONFIG_MAPS, LEASES, PODS, SECRETS, Resource
+from pkg.client.client import Client
+from pkg.client.config import ClientConfig
+from pkg.client.errors import Forbidden, NotFound
+from pkg.cmd.options import DEFAULT_SECRET
+from pkg.cmd.replica import LEASE
+from pkg.controller.managedtenantquota.release import close_all
+from pkg.controller.namespace.release import unlabel_all
+from pkg.controller.resourcequota.release import release_all
+from pkg.leaderelection import LeaderElectionConfig, LeaderElector, LeaseLock
+from pkg.util.constants import USER_AGENT
+from pkg.util.installation import CONFIG_MAP
+from pkg.webhook.registration import unregister
+
+log = logging.getLogger(__name__)
+
+_OWN: tuple[tuple[Resource[Any], str], ...] = (
+    (SECRETS, DEFAULT_SECRET),
+    (CONFIG_MAPS, CONFIG_MAP),
+    (LEASES, LEASE),
+)
+"""What headroom made for itself in its own namespace; the Lease last."""
+_STOP_SECONDS = 60.0
+_PODS = "app.kubernetes.io/name=headroom,app.kubernetes.io/component in (controller,webhook)"
+
+
+@dataclass
+class Released:
+    """What was removed, the namespaces that were unlocked and the quotas that were given back."""
+
+    removed: list[str] = field(default_factory=list)
+    unlocked: list[str] = field(default_factory=list)
+    quotas: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Releasing:
+    """Every step may be repeated: a release that was interrupted is run again."""
+
+    config: ClientConfig
+    namespace: str
+    deployments: tuple[str, ...] = ()
+    election: LeaderElectionConfig | None = None
+    """None: the Lease is not waited for."""
+    only: str = ""
+    """webhooks, locks or quotas; "" for everything."""
+
+    async def run(self) -> Released:
+        """Raises ApiError, LeaseLost."""
+        async with contextlib.AsyncExitStack() as stack:
+            client = await stack.enter_async_context(Client(self.config, user_agent=USER_AGENT))
+            await self._stop(client)
+            if self.election is None:
+                return await self._release(client)
+            elector = LeaderElector(LeaseLock(client, self.namespace, LEASE), self.election)
+            await elector.acquire()
+            leader = await stack.enter_async_context(
+                Client(self.config, user_agent=USER_AGENT, before_write=elector.before_write)
+            )
+            renewal = asyncio.create_task(elector.renew())
+            try:
+                return await self._release(leader)
+            finally:
+                renewal.cancel()
+                await asyncio.wait([renewal])
+
+    async def _stop(self, client: Client) -> None:
+        """The replicas, and wait until their pods are gone: a webhook that runs would register itself again."""
+        for name in self.deployments:
+            path = f"/apis/apps/v1/namespaces/{self.namespace}/deployments/{name}/scale"
+            with contextlib.suppress(NotFound):
+                await client.transport.request(
+                    "PATCH",
+                    path,
+                    body=b'{"spec":{"replicas":0}}',
+                    content_type="application/merge-patch+json",
+                )
+                log.info("deployment %s/%s scaled down", self.namespace, name)
+        if self.deployments:
+            try:
+                await asyncio.wait_for(self._stopped(client), _STOP_SECONDS)
+            except TimeoutError:
+                log.warning("pods of headroom still run in %s after %g s", self.namespace, _STOP_SECONDS)
+
+    async def _stopped(self, client: Client) -> None:
+        while True:
+            if not await client.resource(PODS).list(namespace=self.namespace, label_selector=_PODS):
+                return
+            await asyncio.sleep(0.5)
+
+    async def _release(self, client: Client) -> Released:
+        released = Released()
+        # First: a webhook that is registered and does not answer may be in the way of everything else.
+        if self.only in ("", "webhooks"):
+            released.removed = await unregister(client)
+        if self.only in ("", "locks"):
+            released.unlocked = await close_all(client)
+        if self.only in ("", "quotas"):
+            released.quotas = await release_all(client)
+            await unlabel_all(client)
+        if not self.only:
+            released.removed += await self._remove_own(client)
+        return released
+
+    async def _remove_own(self, client: Client) -> list[str]:
+        removed = []
+        for resource, name in _OWN:
+            try:
+                await client.resource(resource).delete(name=name, namespace=self.namespace)
+            except NotFound:
+                continue
+            except Forbidden as error:
+                log.warning("%s %s/%s is left: %s", resource.kind, self.namespace, name, error)
+                continue
+            removed.append(f"{resource.kind} {name}")
+        return removed

@@ -1,0 +1,143 @@
+"""One process of `headroom controller`: health, leader election, controllers, webhooks, started and ended in order."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from pkg.client.client import Client
+from pkg.client.config import ClientConfig
+from pkg.client.errors import refuse_write
+from pkg.cmd.health import Checks, answers
+from pkg.cmd.options import ProcessOptions
+from pkg.config.management import Management
+from pkg.controller.installation import Upkeep
+from pkg.controller.options import Options
+from pkg.controller.registry import register_all
+from pkg.generic.server import serve_health
+from pkg.leaderelection import LeaderElectionConfig, LeaderElector, LeaseLock
+from pkg.util.constants import USER_AGENT
+from pkg.util.installation import Installation
+from pkg.util.kubevirt.accounts import virt_controllers
+
+if TYPE_CHECKING:
+    from pkg.cmd.admission import Admission
+
+# The webhooks and all that makes certificates are imported where they run: a controller without them starts faster.
+
+LEASE = "headroom"
+"""Name of the Lease that replicas compete for."""
+DRAIN_SECONDS = 7.0
+ELECTED_DRAIN_SECONDS = 2.0
+"""With other replicas: the next leader has to begin within seconds."""
+
+
+@dataclass(frozen=True)
+class Replica:
+    """One process of `headroom controller`, one of several where there is an election."""
+
+    config: ClientConfig
+    options: Options
+    workers: int
+    process: ProcessOptions
+    webhooks: Admission | None
+    election: LeaderElectionConfig | None
+    """None: the only replica."""
+
+    async def serve(self, stop: asyncio.Event) -> None:
+        """Until `stop` is set. Raises LeaseLost."""
+        checks = Checks()
+        async with contextlib.AsyncExitStack() as stack:
+            health = await serve_health(
+                checks, self.process.health_bind_address, self.process.metrics_bind_address
+            )
+            stack.push_async_callback(health.close)
+            refuse = refuse_write if self.options.dry_run else None
+            # What every replica writes: the Lease, the webhooks' certificate and registration.
+            replica = await stack.enter_async_context(
+                Client(self.config, user_agent=USER_AGENT, before_write=refuse)
+            )
+            if not await answers(replica, stop):
+                return
+            health.log_addresses()
+            elector = None
+            if self.election is not None:
+                lease = LeaseLock(replica, self.process.namespace or self.config.namespace, LEASE)
+                elector = LeaderElector(lease, self.election)
+            guard = refuse if elector is None else elector.before_write
+            leader = await stack.enter_async_context(
+                Client(self.config, user_agent=USER_AGENT, before_write=guard)
+            )
+            await self._run(stop, checks, leader, replica, elector)
+
+    async def _run(
+        self,
+        stop: asyncio.Event,
+        checks: Checks,
+        leader: Client,
+        replica: Client,
+        elector: LeaderElector | None,
+    ) -> None:
+        management = Management(leader, workers=self.workers)
+        register_all(management, management.recorder("headroom"), self.options)
+        admission = await self.webhooks.server(replica, self.config, management) if self.webhooks else None
+        checks.admission, checks.management = admission, management
+        leading = asyncio.Event() if elector is not None else None
+        election = asyncio.create_task(elector.run(leading.set)) if elector and leading else None
+        upkeep: asyncio.Task[None] | None = None
+        try:
+            await management.start(leading)
+            upkeep = asyncio.create_task(self._look_after(leader, management, leading))
+            if admission is not None and self.webhooks is not None:
+                await admission.start(self.webhooks.bind_address(self.config))
+            await _until(stop, election)
+        finally:
+            if upkeep is not None:
+                upkeep.cancel()
+            if admission is not None:
+                await admission.stop()
+            await management.stop(timeout=_drain_seconds(elector))
+            if elector is not None and election is not None:
+                election.cancel()
+                await asyncio.wait([election])
+                await elector.release()
+
+    async def _look_after(
+        self, leader: Client, management: Management, leading: asyncio.Event | None
+    ) -> None:
+        """Publish mode and estimate, and check the pod policy, from the first sync on."""
+        kubevirts, policy = management.kubevirts.cache(), self.options.policy
+        upkeep = Upkeep(
+            leader,
+            management.recorder("headroom"),
+            self.process.namespace or self.config.namespace,
+            Installation(policy.mode, policy.estimate, version("harvester-headroom")),
+            lambda: virt_controllers(kubevirts.list(), self.options.kubevirt_users),
+            dry_run=self.options.dry_run,
+        )
+        await management.wait_for_sync()
+        if leading is not None:
+            await leading.wait()
+        await upkeep.run()
+
+
+def _drain_seconds(elector: LeaderElector | None) -> float:
+    if elector is None:
+        return DRAIN_SECONDS
+    # Without the lease nothing can be written any more.
+    return ELECTED_DRAIN_SECONDS if elector.is_leader() else 0.0
+
+
+async def _until(stop: asyncio.Event, election: asyncio.Task[NoReturn] | None) -> None:
+    """Until `stop` is set. Raises what the election raises."""
+    stopped = asyncio.create_task(stop.wait())
+    tasks: list[asyncio.Task[Any]] = [stopped] if election is None else [stopped, election]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        stopped.cancel()
+    if election is not None and election.done() and not stop.is_set():
+        election.result()

@@ -1,0 +1,1 @@
+"""This product's controllers by kind (Harvester's pkg/config)."""

@@ -1,0 +1,91 @@
+"""Management: what `register(management)` functions get, this product's controllers by kind."""
+
+from __future__ import annotations
+
+from pkg.api import registry
+from pkg.api.admissionregistration import ValidatingWebhookConfiguration
+from pkg.api.core import LimitRange, Namespace, Pod, ResourceQuota
+from pkg.api.harvesterhci import SETTINGS, Setting
+from pkg.api.kubevirt import (
+    KUBEVIRTS,
+    VIRTUAL_MACHINE_INSTANCE_MIGRATIONS,
+    VIRTUAL_MACHINE_INSTANCES,
+    VIRTUAL_MACHINES,
+    KubeVirt,
+    VirtualMachine,
+    VirtualMachineInstance,
+    VirtualMachineInstanceMigration,
+)
+from pkg.api.mtq import VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS, VirtualMachineMigrationResourceQuota
+from pkg.generic.controller import Controller
+from pkg.generic.factory import ControllerFactory
+from pkg.util.constants import LABEL_APP, SETTING_OVERHEAD_RATIO
+from pkg.util.managedtenantquota.constants import LOCK_SELECTOR
+from pkg.util.resourcequota.observe import Source
+
+KUBEVIRT_PODS = LABEL_APP
+"""A selector: every pod with this label, whatever its value."""
+
+
+class Management(ControllerFactory):
+    """The controllers of this product's kinds."""
+
+    @property
+    def resource_quotas(self) -> Controller[ResourceQuota]:
+        return self.controller(registry.RESOURCE_QUOTAS)
+
+    @property
+    def limit_ranges(self) -> Controller[LimitRange]:
+        return self.controller(registry.LIMIT_RANGES)
+
+    @property
+    def namespaces(self) -> Controller[Namespace]:
+        return self.controller(registry.NAMESPACES)
+
+    @property
+    def pods(self) -> Controller[Pod]:
+        """KubeVirt's pods only, launchers and attachments: a cluster has many others."""
+        return self.controller(registry.PODS, label_selector=KUBEVIRT_PODS)
+
+    @property
+    def virtual_machines(self) -> Controller[VirtualMachine]:
+        return self.controller(VIRTUAL_MACHINES)
+
+    @property
+    def virtual_machine_instances(self) -> Controller[VirtualMachineInstance]:
+        return self.controller(VIRTUAL_MACHINE_INSTANCES)
+
+    @property
+    def virtual_machine_instance_migrations(self) -> Controller[VirtualMachineInstanceMigration]:
+        return self.controller(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS)
+
+    @property
+    def kubevirts(self) -> Controller[KubeVirt]:
+        return self.controller(KUBEVIRTS)
+
+    @property
+    def settings(self) -> Controller[Setting]:
+        """The one setting that is read: the account may read no other."""
+        return self.controller(SETTINGS, name=SETTING_OVERHEAD_RATIO)
+
+    @property
+    def virtual_machine_migration_resource_quotas(self) -> Controller[VirtualMachineMigrationResourceQuota]:
+        return self.controller(VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS)
+
+    @property
+    def locks(self) -> Controller[ValidatingWebhookConfiguration]:
+        """The webhook configurations that lock a namespace, and no others."""
+        return self.controller(registry.VALIDATING_WEBHOOK_CONFIGURATIONS, label_selector=LOCK_SELECTOR)
+
+    def source(self) -> Source:
+        """Where decisions read: the caches of this process. Call before `start`, which waits for them."""
+        return Source(
+            namespaces=self.namespaces.cache(),
+            migrations=self.virtual_machine_instance_migrations.cache(),
+            instances=self.virtual_machine_instances.cache(),
+            pods=self.pods.cache(),
+            limit_ranges=self.limit_ranges.cache(),
+            kubevirts=self.kubevirts.cache(),
+            settings=self.settings.cache(),
+            budgets=self.virtual_machine_migration_resource_quotas.cache(),
+        )

@@ -1,0 +1,68 @@
+"""Whether the API server reaches headroom's webhook: the only one who can say is the API server.
+
+One configuration of its own matches only Events with a label, in headroom's namespace. Such an Event is created as a
+dry run: nothing is stored, and it comes back with the webhook's mark, or with what the API server says of the failure.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+
+from pkg.api.meta import Object
+from pkg.api.registry import EVENTS
+from pkg.client.client import Client
+from pkg.client.errors import ApiError
+
+PROBE_CONFIGURATION: Final = "headroom-probe.harvesterhci.io"
+"""A MutatingWebhookConfiguration; its failurePolicy is Fail, so that the reason of a failure comes back."""
+PROBE_PATH: Final = "/probe"
+PROBE_LABEL: Final = "headroom.harvesterhci.io/probe"
+PROBE_MARK: Final = "headroom.harvesterhci.io/answered-by"
+"""An annotation: the hash of what the replica that answered would register."""
+_SECONDS: Final = 7.0
+"""More than the webhook's timeoutSeconds."""
+_FAILED: Final = "failed calling webhook"
+"""Of the API server's error (apiserver/pkg/admission/plugin/webhook/errors); it has no reason of its own."""
+
+
+class NotReached(Exception):
+    """The API server does not reach the webhook; the text says why."""
+
+
+async def probe(client: Client, namespace: str) -> str:
+    """The mark of the replica that answered. Raises NotReached; ApiError when the API server itself has no answer."""
+    try:
+        answer = await client.transport.request(
+            "POST",
+            EVENTS.path(namespace),
+            params={"dryRun": "All"},
+            body=msgspec.json.encode(_event(namespace)),
+            timeout=_SECONDS,
+            retry=False,
+        )
+    except ApiError as exc:
+        if _FAILED in exc.message:
+            raise NotReached(exc.message) from exc
+        raise
+    mark = msgspec.json.decode(answer, type=Object).annotations.get(PROBE_MARK)
+    if mark is None:
+        raise NotReached("the API server does not ask the webhook yet")
+    return mark
+
+
+def _event(namespace: str) -> dict[str, Any]:
+    return {
+        "apiVersion": EVENTS.api_version,
+        "kind": EVENTS.kind,
+        "metadata": {"generateName": "headroom-probe-", "labels": {PROBE_LABEL: "true"}},
+        "involvedObject": {
+            "kind": "Namespace",
+            "name": namespace,
+            "namespace": namespace,
+            "apiVersion": "v1",
+        },
+        "reason": "Probe",
+        "type": "Normal",
+    }

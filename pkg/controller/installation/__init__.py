@@ -1,0 +1,9 @@
+"""A controller's own installation: the ConfigMap `headroom`, and whether deploy/policy.yaml is in force.
+
+Promises: looked at when the controller starts and hourly; what cannot be read or written is logged and never stops it.
+Forbids: creating or changing a policy: that is the administrator's.
+"""
+
+from pkg.controller.installation.upkeep import Upkeep
+
+__all__ = ["Upkeep"]

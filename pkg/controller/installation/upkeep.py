@@ -1,0 +1,122 @@
+"""Publishes how the controller runs, and checks that deploy/policy.yaml is in force: at start and hourly."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Sequence
+from typing import Final, TypeVar
+
+from prometheus_client import Gauge
+
+from pkg.api.core import ConfigMap
+from pkg.api.meta import Object
+from pkg.api.registry import (
+    CONFIG_MAPS,
+    VALIDATING_ADMISSION_POLICIES,
+    VALIDATING_ADMISSION_POLICY_BINDINGS,
+)
+from pkg.client.client import Client
+from pkg.client.errors import ApiError, NotFound
+from pkg.client.resource_client import ResourceClient
+from pkg.controller.installation.policy import POLICIES, problems
+from pkg.generic.events import EventRecorder
+from pkg.util.installation import CONFIG_MAP, Installation
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T", bound=Object)
+
+PERIOD: Final = 3600.0
+"""Seconds between two looks."""
+RETRY: Final = 30.0
+"""Seconds until the next look when the API server did not answer."""
+MEANING: Final = "tenants can create pods that look like a VM's: see docs/security.md"
+EVENT: Final = "PodPolicyMissing"
+
+STANDS = Gauge(
+    "headroom_pod_policy_in_force",
+    "Whether deploy/policy.yaml keeps tenants from creating pods that look like a VM's.",
+)
+
+
+class Upkeep:
+    """`run` until cancelled. In a dry run nothing is published and no event written."""
+
+    def __init__(
+        self,
+        client: Client,
+        events: EventRecorder,
+        namespace: str,
+        installation: Installation,
+        accounts: Callable[[], Sequence[str]],
+        *,
+        dry_run: bool = False,
+    ) -> None:
+        """`namespace` is headroom's own; `accounts` are virt-controller's user names as known by then."""
+        self._client = client
+        self._events = events
+        self._namespace = namespace
+        self._installation = installation
+        self._accounts = accounts
+        self._dry_run = dry_run
+        self._said: Sequence[str] = ()
+
+    async def run(self) -> None:
+        while True:
+            try:
+                await self.look()
+            except ApiError as exc:
+                log.warning("installation check: %s, trying again in %g s", exc, RETRY)
+                await asyncio.sleep(RETRY)
+            else:
+                await asyncio.sleep(PERIOD)
+
+    async def look(self) -> None:
+        """Once. Raises ApiError."""
+        published = None if self._dry_run else await self._publish()
+        found = await self._policy_problems()
+        STANDS.set(not found)
+        if found == self._said:
+            return
+        self._said = found
+        if not found:
+            log.info("the policies of deploy/policy.yaml are in force")
+            return
+        message = f"{'; '.join(found)}: {MEANING}"
+        log.warning("%s", message)
+        if published is not None:
+            self._events.event(published, "Warning", EVENT, message)
+
+    async def _publish(self) -> ConfigMap | None:
+        """The ConfigMap as it is now; None where headroom's namespace does not exist."""
+        config_maps, data = self._client.resource(CONFIG_MAPS), self._installation.data()
+        try:
+            there = await config_maps.get(name=CONFIG_MAP, namespace=self._namespace)
+        except NotFound:
+            body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": CONFIG_MAP}, "data": data}
+            try:
+                return await config_maps.create(body, namespace=self._namespace)
+            except NotFound:
+                log.debug("namespace %s does not exist: mode and estimate are not published", self._namespace)
+                return None
+        if there.data == data:
+            return there
+        return await config_maps.merge_patch({"data": data}, name=CONFIG_MAP, namespace=self._namespace)
+
+    async def _policy_problems(self) -> list[str]:
+        policies = self._client.resource(VALIDATING_ADMISSION_POLICIES)
+        if not await policies.is_served():
+            return ["the API server is older than Kubernetes 1.30 and has no ValidatingAdmissionPolicy"]
+        bindings = self._client.resource(VALIDATING_ADMISSION_POLICY_BINDINGS)
+        return problems(await _named(policies), await _named(bindings), self._accounts())
+
+
+async def _named(client: ResourceClient[T]) -> dict[str, T]:
+    """Those of the policies' names that are there."""
+    found: dict[str, T] = {}
+    for name in POLICIES:
+        with contextlib.suppress(NotFound):
+            found[name] = await client.get(name=name)
+    return found

@@ -1,0 +1,112 @@
+"""Runs the scenario on a cluster of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+from pkg.client.client import Client
+from pkg.client.config import load_config
+from pkg.client.errors import ApiError
+from pkg.demo import seed
+from pkg.demo.checks import Check, Report
+from pkg.demo.driver import Driver, Stopped
+from pkg.demo.history import History
+from pkg.demo.lines import Lines, is_terminal
+from pkg.demo.picture import record, show
+from pkg.demo.scenario import SCENARIO, Step
+from pkg.demo.watching import Watching
+from pkg.testcluster.cluster import Cluster, EmbeddedCluster
+from pkg.testcluster.errors import ClusterError
+from pkg.testcluster.headroom import log_tail
+from pkg.testcluster.progress import Lines as Progress
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How the demo runs: `speed` divides every pause, `record` is the file for the picture."""
+
+    speed: float = 1.0
+    record: Path | None = None
+    steps: Sequence[Step] = SCENARIO
+
+
+def run_demo(settings: Settings) -> int:
+    """Run everything and show it on standard output; the exit code.
+
+    However it ends, by an error or a signal, the cluster and headroom end too. Raises ClusterError when no cluster
+    comes up, BrokenPipeError when the output's reader has closed it, OSError when the picture cannot be written.
+    """
+    with _ending_on_sigterm(), EmbeddedCluster(progress=Progress()) as cluster:
+        return asyncio.run(_run(cluster, settings))
+
+
+async def _run(cluster: Cluster, settings: Settings) -> int:
+    began = time.monotonic()
+    history, report = History(clock=lambda: time.monotonic() - began), Report()
+    lines = Lines(sys.stdout)
+    lines.follow(history, report)
+    lines.say(f"namespace {seed.NAMESPACE}; every number is what the API server at {cluster.url} shows")
+    async with (
+        Client(load_config(str(cluster.kubeconfig)), user_agent="headroom-demo") as client,
+        Watching(client, seed.NAMESPACE, history) as watching,
+    ):
+        driver = Driver(
+            cluster,
+            client,
+            history,
+            watching,
+            report,
+            speed=settings.speed,
+            deserted=lambda: lines.broken,
+        )
+        await run_steps(driver, settings.steps)
+    if lines.broken:
+        raise BrokenPipeError
+    if is_terminal(sys.stdout):
+        show(sys.stdout, history, report, history.clock())
+    if settings.record is not None:
+        record(settings.record, history, report, history.clock())
+        lines.say(f"picture: {settings.record}")
+    if report.failed:
+        _show_log(cluster.directory)
+    lines.say(report.last_line)
+    return report.exit_code
+
+
+async def run_steps(driver: Driver, steps: Sequence[Step]) -> None:
+    """Run the steps; one that cannot go on ends the demo, and that counts as failed."""
+    for step in steps:
+        driver.begin(step.letter, step.title)
+        try:
+            await step.run(driver)
+        except (Stopped, ApiError, ClusterError) as error:
+            reason = " ".join(str(error).split())
+            driver.report.add(Check(step.letter, "the demo", "goes on", f"stopped: {reason}"))
+            return
+
+
+def _show_log(directory: Path) -> None:
+    for line in log_tail(directory):
+        print(f"headroom's log: {line}", file=sys.stderr)
+
+
+@contextmanager
+def _ending_on_sigterm() -> Iterator[None]:
+    """SIGTERM ends the demo as Ctrl-C does: through every `finally`."""
+
+    def end(number: int, frame: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -1,0 +1,15 @@
+"""The base of errors that a person at the command line reads."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class ReportedError(Exception):
+    """Its text is one line that names what is wrong and what to do; `headroom` prints it and ends with `exit_code`.
+
+    Any other exception that reaches the command line is a bug: its class is printed, too.
+    """
+
+    exit_code: ClassVar[int] = 1
+    """1: a failure at work. 2: a wrong call or configuration."""

@@ -1,0 +1,27 @@
+"""Quantities in sentences and tables for people. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pkg.util.quantity import Quantity
+
+_UNITS = (("Ti", 1024**4), ("Gi", 1024**3), ("Mi", 1024**2))
+
+
+def shown(amount: Quantity | None, resource: str) -> str:
+    """A quantity for people: memory and storage in binary units, all else as it is spelled."""
+    if amount is None:
+        return "-"
+    if not any(word in resource for word in ("memory", "storage", "hugepages")):
+        return str(amount)
+    number = amount.value()
+    for unit, size in _UNITS:
+        if abs(number) >= size:
+            return f"{number / size:.1f}{unit}"
+    return str(amount)
+
+
+def listed(amounts: Mapping[str, Quantity]) -> str:
+    """Several resources in one cell."""
+    return ", ".join(f"{name} {shown(amount, name)}" for name, amount in sorted(amounts.items())) or "-"

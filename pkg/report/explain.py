@@ -1,0 +1,161 @@
+"""Why a VM's migration waits, or whether one would. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Any
+
+from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
+from pkg.report.amounts import shown
+from pkg.report.fit import Fit, asked_for, fits
+from pkg.report.snapshot import Snapshot
+from pkg.util import constants
+from pkg.util.kubevirt.migration import abort_requested, is_finished, is_refused
+from pkg.util.kubevirt.parallel_migrations import hindrance, limits_of
+from pkg.util.resourcequota.touch import last_touch
+
+
+class Verdict(StrEnum):
+    """Where a VM stands."""
+
+    NOT_RUNNING = "not running"
+    COULD_MIGRATE = "could migrate"
+    COULD_WITH_HEADROOM = "could migrate with headroom"
+    COULD_NOT_MIGRATE = "could not migrate"
+    WAITS_FOR_QUOTA = "waits for quota"
+    WAITS_FOR_KUBEVIRT = "waits for KubeVirt"
+    BEING_ABORTED = "is being aborted"
+    UNDER_WAY = "is under way"
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """`fits` are the quotas that count anything of the target pods to come."""
+
+    namespace: str
+    vm: str
+    verdict: Verdict
+    summary: str
+    ratio: str = ""
+    migration: VirtualMachineInstanceMigration | None = None
+    fits: Sequence[Fit] = ()
+
+    def document(self) -> dict[str, Any]:
+        """For JSON."""
+        migration = self.migration
+        return {
+            "namespace": self.namespace,
+            "vm": self.vm,
+            "verdict": str(self.verdict),
+            "summary": self.summary,
+            "overheadRatio": self.ratio or None,
+            "migration": None
+            if migration is None
+            else {
+                "name": migration.name,
+                "phase": migration.phase,
+                "since": migration.metadata.creation_timestamp,
+                "refused": is_refused(migration),
+            },
+            "quotas": [fit.document() for fit in self.fits],
+        }
+
+
+def not_running(namespace: str, vm: str) -> Explanation:
+    """A VM without a VMI."""
+    return Explanation(namespace, vm, Verdict.NOT_RUNNING, "the VM does not run: there is nothing to migrate")
+
+
+def explain(snapshot: Snapshot, instance: VirtualMachineInstance) -> Explanation:
+    """The VM of a VMI. `snapshot` has the migrations of the whole cluster: KubeVirt's parallel limits count them."""
+    namespace, vm = instance.namespace, instance.name
+    rendering = snapshot.rendering(namespace)
+    active = [m for m in snapshot.migrations_of(namespace, vm) if not is_finished(m)]
+    if not active:
+        asked = replace(snapshot, migrations=(*snapshot.migrations, asked_for(instance)))
+        found = fits(asked, namespace, [vm], rendering)
+        verdict, summary = _prospect(found)
+        return Explanation(namespace, vm, verdict, summary, rendering.ratio, None, found)
+    migration = max(active, key=lambda m: (is_refused(m), m.metadata.creation_timestamp or ""))
+    found = fits(snapshot, namespace, [vm], rendering)
+    verdict, summary = _reason(snapshot, instance, migration, found)
+    return Explanation(namespace, vm, verdict, summary, rendering.ratio, migration, found)
+
+
+def _prospect(found: Sequence[Fit]) -> tuple[Verdict, str]:
+    short = [fit for fit in found if not fit.fits]
+    if not short:
+        return Verdict.COULD_MIGRATE, "it does not migrate; a target pod would fit as the quotas are"
+    stuck = [fit for fit in short if not fit.fits_then]
+    if not stuck:
+        return (
+            Verdict.COULD_WITH_HEADROOM,
+            f"it does not migrate; a target pod would not fit ({_missing(short)}), headroom would make room",
+        )
+    return (
+        Verdict.COULD_NOT_MIGRATE,
+        f"it does not migrate; a target pod would not fit ({_missing(stuck)}), and headroom does not help",
+    )
+
+
+def _reason(
+    snapshot: Snapshot,
+    instance: VirtualMachineInstance,
+    migration: VirtualMachineInstanceMigration,
+    found: Sequence[Fit],
+) -> tuple[Verdict, str]:
+    name = migration.name
+    if abort_requested(migration):
+        return Verdict.BEING_ABORTED, f"{name} is being aborted"
+    if migration.phase not in (constants.PHASE_UNSET, constants.PHASE_PENDING):
+        return Verdict.UNDER_WAY, f"{name} is in phase {migration.phase}"
+    if not found and _has_target(snapshot, migration):
+        return Verdict.UNDER_WAY, f"{name} is in phase {migration.phase or 'unset'}: its target pod exists"
+    short = [fit for fit in found if not fit.fits]
+    if short:
+        return Verdict.WAITS_FOR_QUOTA, f"{name} does not fit: {_missing(short)}"
+    if is_refused(migration):
+        return (
+            Verdict.WAITS_FOR_KUBEVIRT,
+            f"{name} was refused by quota and fits now: KubeVirt tries again when a quota changes"
+            + _next_touch(snapshot, instance),
+        )
+    busy = _parallel_limit(snapshot, instance)
+    return Verdict.WAITS_FOR_KUBEVIRT, f"{name} fits; KubeVirt has not begun it yet" + (
+        f": {busy}" if busy else ""
+    )
+
+
+def _next_touch(snapshot: Snapshot, instance: VirtualMachineInstance) -> str:
+    """When headroom changes the quota next, so that KubeVirt tries again."""
+    found = (last_touch(quota.annotations) for quota in snapshot.quotas_of(instance.namespace))
+    return "".join(
+        f"; headroom touched it at {each.at}, the next time is {each.next}" for each in found if each
+    )
+
+
+def _has_target(snapshot: Snapshot, migration: VirtualMachineInstanceMigration) -> bool:
+    return any(pod.labels.get(constants.LABEL_MIGRATION_JOB_UID) == migration.uid for pod in snapshot.pods)
+
+
+def _missing(found: Sequence[Fit]) -> str:
+    return "; ".join(
+        f"{fit.quota} lacks "
+        + ", ".join(
+            f"{shown(need.missing, need.resource)} of {need.resource}" for need in fit.needs if need.missing
+        )
+        for fit in found
+    )
+
+
+def _parallel_limit(snapshot: Snapshot, instance: VirtualMachineInstance) -> str:
+    """Why KubeVirt lets it wait, as far as migrations say so."""
+    running = [
+        {m.status.migration_state.source_node or ""} if m.status.migration_state else set()
+        for m in snapshot.migrations
+        if not is_finished(m) and m.phase not in (constants.PHASE_UNSET, constants.PHASE_PENDING)
+    ]
+    configuration = snapshot.rendering(instance.namespace).kubevirt
+    return hindrance(running, instance.status.node_name or "", limits_of(configuration))

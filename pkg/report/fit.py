@@ -1,0 +1,236 @@
+"""Whether a migration's target pods fit into a namespace's quotas, as they are and after headroom has decided. Pure.
+
+A VM that does not migrate is asked about by a migration that does not exist: pending, and refused, so that whatever
+headroom would do about it is in the plan.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import msgspec
+
+from pkg.api.core import ResourceQuota
+from pkg.api.kubevirt import (
+    VirtualMachineInstance,
+    VirtualMachineInstanceMigration,
+    VirtualMachineInstanceMigrationSpec,
+    VirtualMachineInstanceMigrationStatus,
+)
+from pkg.api.meta import Condition, ObjectMeta
+from pkg.report.amounts import listed, shown
+from pkg.report.snapshot import REPORTED, Snapshot
+from pkg.report.status import kept_by
+from pkg.util import constants
+from pkg.util.kubevirt.rendering import Rendering
+from pkg.util.names import migrating_key
+from pkg.util.quantity import ZERO, Quantity
+from pkg.util.resource_list import ResourceList, format_resource_list, parse_resource_list, subtract, total
+from pkg.util.resourcequota.claims import claims
+from pkg.util.resourcequota.model import Mode, Observed, Plan, Policy
+from pkg.util.resourcequota.participation import is_off, switched_off, takes_part
+from pkg.util.resourcequota.planner import plan
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """One resource that a quota counts of the pods to come. `missing` is zero where it fits."""
+
+    resource: str
+    requested: Quantity
+    used: Quantity
+    limited: Quantity
+
+    @property
+    def missing(self) -> Quantity:
+        return max(ZERO, self.used + self.requested - self.limited)
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """One quota: what is asked of it, and what headroom does about it.
+
+    `raised` is what spec.hard gets more of each resource; `fits_then` is whether the pods fit afterwards; `action`
+    says it in a sentence.
+    """
+
+    quota: str
+    kept_by: str
+    needs: Sequence[Need]
+    raised: Mapping[str, Quantity]
+    fits_then: bool
+    action: str
+
+    @property
+    def fits(self) -> bool:
+        """As the quota is."""
+        return not any(need.missing for need in self.needs)
+
+    def document(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "name": self.quota,
+            "keptBy": self.kept_by,
+            "fits": self.fits,
+            "resources": {
+                need.resource: {
+                    "requested": str(need.requested),
+                    "used": str(need.used),
+                    "limited": str(need.limited),
+                    "missing": str(need.missing),
+                }
+                for need in self.needs
+            },
+            "raisedBy": format_resource_list(self.raised),
+            "fitsThen": self.fits_then,
+            "action": self.action,
+        }
+
+
+def asked_for(instance: VirtualMachineInstance) -> VirtualMachineInstanceMigration:
+    """The migration that does not exist."""
+    refused = Condition(type=constants.CONDITION_REJECTED_BY_RESOURCE_QUOTA, status="True")
+    return VirtualMachineInstanceMigration(
+        metadata=ObjectMeta(
+            name=f"asked-{instance.name}", namespace=instance.namespace, uid=f"asked-{instance.uid}"
+        ),
+        spec=VirtualMachineInstanceMigrationSpec(vmi_name=instance.name),
+        status=VirtualMachineInstanceMigrationStatus(phase=constants.PHASE_PENDING, conditions=[refused]),
+    )
+
+
+def with_migrations(snapshot: Snapshot, instances: Sequence[VirtualMachineInstance]) -> Snapshot:
+    """The same cluster with a migration of each, beside those that there are."""
+    return replace(snapshot, migrations=(*snapshot.migrations, *map(asked_for, instances)))
+
+
+def fits(
+    snapshot: Snapshot, namespace: str, vms: Collection[str], rendering: Rendering | None = None
+) -> list[Fit]:
+    """The namespace's quotas that count anything of the target pods to come of these VMs, together."""
+    rendering = rendering or snapshot.rendering(namespace)
+    found = (
+        _fit(snapshot.observe(quota, rendering), vms, snapshot.basis.policy)
+        for quota in snapshot.quotas_of(namespace)
+    )
+    return [fit for fit in found if fit.needs]
+
+
+def _fit(observed: Observed, vms: Collection[str], policy: Policy) -> Fit:
+    quota = observed.quota
+    to_come = _to_come(observed, vms)
+    needs = _needs(quota, to_come)
+    decided = plan(observed, policy)
+    then = msgspec.structs.replace(
+        quota, spec=msgspec.structs.replace(quota.spec, hard=_merged(quota, decided))
+    )
+    raised = subtract(parse_resource_list(then.hard), parse_resource_list(quota.hard))
+    short = {need.resource for need in _needs(then, to_come) if need.missing}
+    return Fit(
+        quota=quota.name,
+        kept_by=kept_by(observed, policy.mode),
+        needs=needs,
+        raised={name: amount for name, amount in sorted(raised.items()) if amount > ZERO},
+        fits_then=not short,
+        action=_action(observed, policy, decided, needs, short, vms),
+    )
+
+
+def _to_come(observed: Observed, vms: Collection[str]) -> ResourceList:
+    found = claims(observed, REPORTED).by_vm
+    result: ResourceList = {}
+    for name in vms:
+        for resource, amount in (found[name].to_come if name in found else {}).items():
+            result[resource] = result.get(resource, ZERO) + amount
+    return result
+
+
+def _needs(quota: ResourceQuota, to_come: Mapping[str, Quantity]) -> list[Need]:
+    hard, used = parse_resource_list(quota.hard), parse_resource_list(quota.used)
+    return [
+        Need(name, to_come[name], used.get(name, ZERO), limit)
+        for name, limit in sorted(hard.items())
+        if to_come.get(name, ZERO) > ZERO
+    ]
+
+
+def _merged(quota: ResourceQuota, decided: Plan) -> dict[str, Any]:
+    changed = {**quota.hard, **decided.hard}
+    return {name: limit for name, limit in changed.items() if limit is not None}
+
+
+def _action(
+    observed: Observed,
+    policy: Policy,
+    decided: Plan,
+    needs: Sequence[Need],
+    short: Collection[str],
+    vms: Collection[str],
+) -> str:
+    """`short` are the resources that are missing whatever headroom does."""
+    quota = observed.quota
+    if observed.namespace_off or switched_off(quota):
+        return f"nothing: {constants.LABEL_MANAGED}=false switches it off"
+    if not takes_part(quota):
+        return f"nothing: it is not Rancher's default quota and has no label {constants.LABEL_MANAGED}=true"
+    if is_off(quota.annotations, policy.mode):
+        return f"nothing: somebody has switched it off by {constants.ANNOTATION_SKIP_AUTO_SCALING}"
+    if observed.mtq:
+        return "nothing by itself: the namespace is managed tenant quota's"
+    said = "; ".join(_said(observed, decided, vms))
+    raises = _raises(quota, decided)
+    left = _unserved(observed, policy, decided, needs) or _growth(observed, short, vms)
+    if raises:
+        return "; ".join(filter(None, [f"raises {raises}", said, left]))
+    if said:
+        return f"waits: {said}"
+    if left:
+        return f"nothing: {left}"
+    if any(need.missing for need in needs):
+        return "nothing: the namespace's annotation grants none of what is missing"
+    entered = any(migrating_key(vm) in quota.annotations for vm in vms)
+    return "the room is there already" if entered else "nothing: there is room"
+
+
+def _said(observed: Observed, decided: Plan, vms: Collection[str]) -> list[str]:
+    """What the plan complains of, without what is about other VMs."""
+    others = [re.escape(name) for name in observed.instances if name not in vms]
+    about = re.compile(rf"\bVM ({'|'.join(others)})(?![-.\w])") if others else None
+    return [text for text in map(str, decided.problems) if about is None or about.search(text) is None]
+
+
+def _growth(observed: Observed, short: Collection[str], vms: Collection[str]) -> str:
+    """What CPU or memory hotplug has made of the VMs, of the resources that stay `short`: no entry pays for that."""
+    found = [claim for name, claim in claims(observed, REPORTED).by_vm.items() if name in vms]
+    more = subtract(total(claim.to_come for claim in found), total(claim.room for claim in found))
+    grown = {name: amount for name, amount in more.items() if amount > ZERO and name in short}
+    return f"the VM has grown by {listed(grown)}, for which the quota's base needs room" if grown else ""
+
+
+def _unserved(observed: Observed, policy: Policy, decided: Plan, needs: Sequence[Need]) -> str:
+    """What mode assist leaves missing, by Harvester's own rules."""
+    if policy.mode is not Mode.ASSIST:
+        return ""
+    raised = parse_resource_list({name: limit for name, limit in decided.hard.items() if limit is not None})
+    missing = {
+        need.resource: short
+        for need in needs
+        if (short := need.used + need.requested - raised.get(need.resource, need.limited)) > ZERO
+    }
+    if not missing:
+        return ""
+    served = set(missing) <= set(plan(observed, REPORTED).hard)
+    return f"mode assist leaves {listed(missing)} missing" + (", --mode takeover adds it" if served else "")
+
+
+def _raises(quota: ResourceQuota, decided: Plan) -> str:
+    before = parse_resource_list(quota.hard)
+    after = parse_resource_list({name: limit for name, limit in decided.hard.items() if limit is not None})
+    return ", ".join(
+        f"{name} from {shown(before.get(name, ZERO), name)} to {shown(limit, name)}"
+        for name, limit in sorted(after.items())
+        if limit > before.get(name, ZERO)
+    )

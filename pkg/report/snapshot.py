@@ -1,0 +1,105 @@
+"""A cluster, or one namespace of it, as a few lists show it at one moment: what the reports look at. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+from pkg.api.admissionregistration import ValidatingWebhookConfiguration
+from pkg.api.core import LimitRange, Namespace, Pod, ResourceQuota
+from pkg.api.harvesterhci import Setting
+from pkg.api.kubevirt import KubeVirt, VirtualMachineInstance, VirtualMachineInstanceMigration
+from pkg.api.mtq import VirtualMachineMigrationResourceQuota
+from pkg.util.installation import CONFIG_MAP
+from pkg.util.kubevirt.rendering import Rendering
+from pkg.util.resourcequota.model import EstimateKind, Mode, Observed, Policy
+from pkg.util.resourcequota.observe import Listed, Observer, Source
+
+REPORTED = Policy(Mode.TAKEOVER, EstimateKind.EXACT, settle=0.0)
+"""What quota counts, whatever headroom does about it; and what reports assume of a controller
+that they know nothing of. Nothing is left to wait for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Basis:
+    """What a report goes by: the controller's mode and estimate, and who says so ("" when they are assumed)."""
+
+    policy: Policy = REPORTED
+    source: str = ""
+
+    def document(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "mode": self.policy.mode.value,
+            "estimate": self.policy.estimate.value,
+            "source": self.source or None,
+        }
+
+    @property
+    def remark(self) -> str:
+        """For people, where nothing is known of a controller; "" elsewhere."""
+        chosen = f"mode {self.policy.mode.value} and estimate {self.policy.estimate.value}"
+        return (
+            ""
+            if self.source
+            else f"{chosen} are assumed: no ConfigMap {CONFIG_MAP} of a running controller was found"
+        )
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The lists. `now` is in seconds since the epoch."""
+
+    now: float
+    namespaces: Sequence[Namespace] = ()
+    quotas: Sequence[ResourceQuota] = ()
+    migrations: Sequence[VirtualMachineInstanceMigration] = ()
+    instances: Sequence[VirtualMachineInstance] = ()
+    pods: Sequence[Pod] = ()
+    limit_ranges: Sequence[LimitRange] = ()
+    kubevirts: Sequence[KubeVirt] = ()
+    settings: Sequence[Setting] = ()
+    budgets: Sequence[VirtualMachineMigrationResourceQuota] = ()
+    basis: Basis = field(default_factory=Basis)
+    locks: Sequence[ValidatingWebhookConfiguration] = ()
+    """Of namespaces that managed tenant quota has locked."""
+
+    def instance(self, namespace: str, name: str) -> VirtualMachineInstance | None:
+        return next((vmi for vmi in self.instances if (vmi.namespace, vmi.name) == (namespace, name)), None)
+
+    def migrations_of(self, namespace: str, vm: str) -> list[VirtualMachineInstanceMigration]:
+        """All migrations of a VM, finished or not."""
+        return [m for m in self.migrations if (m.namespace, m.spec.vmi_name) == (namespace, vm)]
+
+    def quotas_of(self, namespace: str) -> list[ResourceQuota]:
+        """By name."""
+        return sorted(
+            (quota for quota in self.quotas if quota.namespace == namespace), key=lambda quota: quota.name
+        )
+
+    def rendering(self, namespace: str, ratio: str | None = None) -> Rendering:
+        """How launcher pods are rendered there, now or with another overhead ratio."""
+        found = self._observer.source.rendering(namespace)
+        return found if ratio is None else replace(found, ratio=ratio)
+
+    def observe(self, quota: ResourceQuota, as_rendered: Rendering | None = None) -> Observed:
+        """What a decision about the quota looks at."""
+        found = self._observer.observe(quota, self.now)
+        return replace(found, rendering=as_rendered) if as_rendered else found
+
+    @cached_property
+    def _observer(self) -> Observer:
+        return Observer(
+            Source(
+                namespaces=Listed(self.namespaces),
+                migrations=Listed(self.migrations),
+                instances=Listed(self.instances),
+                pods=Listed(self.pods),
+                limit_ranges=Listed(self.limit_ranges),
+                kubevirts=Listed(self.kubevirts),
+                settings=Listed(self.settings),
+                budgets=Listed(self.budgets),
+            )
+        )

@@ -1,0 +1,202 @@
+"""What has been added to each quota, for which VM, and since when. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pkg.api.core import ResourceQuota
+from pkg.report.amounts import shown
+from pkg.report.snapshot import REPORTED, Snapshot
+from pkg.util import constants
+from pkg.util.kubevirt.migration import Stage
+from pkg.util.quantity import ZERO, Quantity
+from pkg.util.resource_list import ResourceList, format_resource_list, parse_resource_list, total
+from pkg.util.resourcequota.base import (
+    counts_of_pods,
+    granted_by_namespace,
+    granted_by_record,
+    scaled_base,
+)
+from pkg.util.resourcequota.claims import Claim, claims
+from pkg.util.resourcequota.errors import InvalidEntry, ResourceQuotaError
+from pkg.util.resourcequota.journal import Entry, Journal
+from pkg.util.resourcequota.model import Mode, Observed, Policy
+from pkg.util.resourcequota.participation import is_default, is_off, takes_part
+from pkg.util.resourcequota.planner import plan
+from pkg.util.resourcequota.release import is_ours
+
+
+@dataclass(frozen=True, slots=True)
+class Addition:
+    """An entry on a quota. `state` is the migration's phase, "held" while a pod of an old side still counts, or
+    "unexplained"; `since` (RFC 3339, "" where nobody says) is the migration's creation, or its end for a hold."""
+
+    vm: str
+    key: str
+    state: str
+    since: str
+    resources: Mapping[str, Quantity]
+
+
+@dataclass(frozen=True, slots=True)
+class Amounts:
+    """One resource of a quota. `base` is None where headroom adds nothing to it."""
+
+    name: str
+    base: Quantity | None
+    added: Quantity
+    hard: Quantity
+    used: Quantity
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaStatus:
+    """One quota. `kept_by` says who scales it: headroom, harvester, "harvester and headroom"
+    (mode assist), managed-tenant-quota, or nobody (switched off)."""
+
+    namespace: str
+    name: str
+    kept_by: str
+    resources: Sequence[Amounts]
+    additions: Sequence[Addition]
+    compensation: Mapping[str, Quantity]
+    problems: Sequence[str]
+
+    def document(self) -> dict[str, Any]:
+        """For JSON: quantities in canonical spelling."""
+        return {
+            "namespace": self.namespace,
+            "name": self.name,
+            "keptBy": self.kept_by,
+            "resources": {row.name: _spelled(row) for row in self.resources},
+            "additions": [
+                {
+                    "vm": each.vm,
+                    "annotation": each.key,
+                    "state": each.state,
+                    "since": each.since or None,
+                    "resources": format_resource_list(each.resources),
+                }
+                for each in self.additions
+            ],
+            "compensation": format_resource_list(self.compensation),
+            "problems": list(self.problems),
+        }
+
+
+def status(snapshot: Snapshot) -> list[QuotaStatus]:
+    """Every quota that takes part, or that something was added to, by namespace and name."""
+    quotas = [quota for quota in snapshot.quotas if takes_part(quota) or Journal(quota.annotations).entries()]
+    policy = snapshot.basis.policy
+    return [_status(snapshot.observe(quota), policy) for quota in sorted(quotas, key=lambda quota: quota.key)]
+
+
+def kept_by(observed: Observed, mode: Mode) -> str:
+    """Who scales a quota."""
+    quota = observed.quota
+    if observed.mtq:
+        return "managed-tenant-quota"
+    if not takes_part(quota) or observed.namespace_off or is_off(quota.annotations, mode):
+        return "nobody"
+    if mode is Mode.ASSIST and is_default(quota):
+        return "harvester and headroom"
+    return "headroom" if is_ours(quota) or not is_default(quota) else "harvester"
+
+
+def _status(observed: Observed, policy: Policy) -> QuotaStatus:
+    quota, journal = observed.quota, Journal(observed.quota.annotations)
+    problems: list[str] = []
+    base = _base(observed, problems)
+    readable = [entry for entry in journal.entries() if _readable(entry, problems)]
+    compensation = _compensation(journal, problems)
+    added = total([*(entry.resources for entry in readable), compensation])
+    rows = _rows(quota, base, added)
+    problems += [
+        f"{row.name} is {shown(row.hard, row.name)}, base and additions give {shown(row.base + row.added, row.name)}"
+        for row in rows
+        if row.base is not None and row.base + row.added != row.hard
+    ]
+    problems += [
+        f"{row.name}: {shown(row.used, row.name)} is used, more than hard {shown(row.hard, row.name)}"
+        for row in rows
+        if row.used > row.hard
+    ]
+    keeper = kept_by(observed, policy.mode)
+    if "headroom" in keeper:
+        problems += [str(problem) for problem in plan(observed, policy).problems]
+    return QuotaStatus(
+        namespace=quota.namespace,
+        name=quota.name,
+        kept_by=keeper,
+        resources=rows,
+        additions=_additions(observed, journal, readable),
+        compensation=compensation,
+        problems=list(dict.fromkeys(problems)),
+    )
+
+
+def _base(observed: Observed, problems: list[str]) -> ResourceList:
+    quota = observed.quota
+    try:
+        granted = granted_by_namespace(observed.limits) if is_default(quota) else granted_by_record(quota)
+    except ResourceQuotaError as exc:
+        problems.append(str(exc))
+        return {}
+    return scaled_base(granted, quota.hard, REPORTED)
+
+
+def _readable(entry: Entry, problems: list[str]) -> bool:
+    try:
+        return entry.resources is not None
+    except InvalidEntry as exc:
+        problems.append(str(exc))
+        return False
+
+
+def _compensation(journal: Journal, problems: list[str]) -> Mapping[str, Quantity]:
+    try:
+        return journal.compensation
+    except InvalidEntry as exc:
+        problems.append(str(exc))
+        return {}
+
+
+def _rows(quota: ResourceQuota, base: ResourceList, added: ResourceList) -> list[Amounts]:
+    hard, used = parse_resource_list(quota.hard), parse_resource_list(quota.used)
+    return [
+        Amounts(name, base.get(name), added.get(name, ZERO), limit, used.get(name, ZERO))
+        for name, limit in sorted(hard.items())
+        if counts_of_pods(name)
+    ]
+
+
+def _additions(observed: Observed, journal: Journal, entries: Sequence[Entry]) -> list[Addition]:
+    claimed: dict[str, Claim] = {}
+    for claim in claims(observed, REPORTED).by_vm.values():
+        claimed |= dict.fromkeys(journal.keys_of(claim.vm_name, claim.vmi_uid), claim)
+    return [_addition(observed, entry, claimed.get(entry.key)) for entry in entries]
+
+
+def _addition(observed: Observed, entry: Entry, claim: Claim | None) -> Addition:
+    if claim is None or (claim.stage is Stage.FINISHED and not claim.old):
+        vm = claim.vm_name if claim else entry.target.value
+        return Addition(vm, entry.key, "unexplained", "", entry.resources)
+    of_vm = [m for m in observed.migrations if m.spec.vmi_name == claim.vm_name]
+    if claim.stage < Stage.ANNOUNCED:
+        ends = [m.status.migration_state.end_timestamp or "" for m in of_vm if m.status.migration_state]
+        return Addition(claim.vm_name, entry.key, "held", max(ends, default=""), entry.resources)
+    active = [m for m in of_vm if m.phase not in constants.FINAL_PHASES]
+    oldest = min(active, key=lambda m: m.metadata.creation_timestamp or "")
+    state = oldest.phase or "not begun"
+    return Addition(claim.vm_name, entry.key, state, claim.since, entry.resources)
+
+
+def _spelled(row: Amounts) -> dict[str, str | None]:
+    return {
+        "base": None if row.base is None else str(row.base),
+        "added": str(row.added),
+        "hard": str(row.hard),
+        "used": str(row.used),
+    }

@@ -1,0 +1,301 @@
+"""Runs one plan: sets up, evacuates, measures, reports, removes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from secrets import token_hex
+from types import FrameType
+
+from rich.console import Console
+
+from pkg.api import registry
+from pkg.client.client import Client
+from pkg.client.config import load_config
+from pkg.scale import report as reports
+from pkg.scale.counters import (
+    Counts,
+    added,
+    process_cpu,
+    process_memory,
+    requests_of_client,
+    requests_of_server,
+)
+from pkg.scale.display import Display
+from pkg.scale.measurements import RESOURCES, Amounts, Measurements
+from pkg.scale.plan import Plan, Settings
+from pkg.scale.report import Costs, Moment
+from pkg.scale.site import Site, Usage, embedded_site, given_site, usage
+from pkg.scale.watching import Watching
+from pkg.scale.workload import Workload
+from pkg.testcluster.errors import ClusterError, StartError
+from pkg.testcluster.headroom import Headroom
+
+_POLL = 0.1
+_SAMPLE = 1.0
+_STALL = 120.0
+"""Seconds in which nothing more happens, after which a stage of the setup has failed."""
+_STUCK = 45.0
+"""The same for migrations: what has not ended by then is reported as it is. Longer than a retry of virt-controller."""
+_IDLE = 3.0
+
+
+def run_scale(settings: Settings) -> int:
+    """The exit code: 0 when every migration succeeded and every quota is as it was, 1 otherwise, 130 after Ctrl-C.
+
+    However it ends, by an error or a signal, what was made is removed and what was started has ended. Raises
+    ReportedError (ClusterError, RealNodes, ApiError, ConfigError), OSError when the report cannot be written.
+    """
+    given = settings.kubeconfig
+    with (
+        _ending_on_sigterm(),
+        embedded_site() if given is None else given_site(Path(given)) as site,
+    ):
+        return asyncio.run(_until_signal(site, settings))
+
+
+async def _until_signal(site: Site, settings: Settings) -> int:
+    """The first signal cancels the run, which then cleans up; later ones change nothing."""
+    running = asyncio.ensure_future(_Run(site, settings).whole())
+    received: list[signal.Signals] = []
+
+    def receive(number: signal.Signals) -> None:
+        if not received:
+            running.cancel()
+        received.append(number)
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, receive, number)
+    try:
+        return await running
+    except asyncio.CancelledError:
+        return 128 + received[0] if received else 1
+
+
+class _Run:
+    """One run on one cluster."""
+
+    def __init__(self, site: Site, settings: Settings) -> None:
+        self._site = site
+        self._settings = settings
+        self._plan = Plan(settings, f"headroom-scale-{token_hex(3)}")
+        self._found = Measurements()
+        self._costs = Costs()
+        self._moments: list[Moment] = []
+        self._headroom: Headroom | None = None
+        self._display = Display()
+
+    async def whole(self) -> int:
+        """The exit code."""
+        config = load_config(str(self._site.kubeconfig))
+        async with Client(config, user_agent="headroom-scale") as client:
+            workload = Workload(client, self._plan)
+            await workload.refuse_real_nodes()
+            try:
+                report = await self._measured(client, workload)
+            finally:
+                await self._clean_up(workload)
+                self._display.close()
+        self._write(report)
+        whole = report["succeeded"] == report["migrations"] and report["restored"]
+        return 0 if whole else 1
+
+    async def _measured(self, client: Client, workload: Workload) -> dict[str, object]:
+        self._display.stage(f"setting up {self._settings.nodes} nodes")
+        await workload.install()
+        self._site.start_kwok(self._plan)
+        self._site.start_kubevirt(self._plan)
+        async with Watching(client, self._plan.namespaces, self._found):
+            await self._fill(client, workload)
+            await self._start_headroom()
+            return await self._evacuate(client, workload)
+
+    async def _fill(self, client: Client, workload: Workload) -> None:
+        """The VMs run, and their quotas allow what they take and nothing more."""
+        vms = self._settings.vms
+        self._display.stage("creating VMs", vms)
+        await workload.fill(lambda count: self._display.done(count, vms))
+        self._display.stage("starting VMs", vms)
+        await self._progress(lambda: len(self._found.nodes), vms, _STALL)
+        if len(self._found.nodes) < vms:
+            raise ClusterError(
+                f"only {len(self._found.nodes)} of {vms} VMs run: see {self._site.directory}/logs"
+            )
+        self._display.stage("setting quotas")
+        hard = {name: _hard(taken) for name, taken in self._found.taken().items()}
+        await workload.tighten(hard)
+        quotas = client.resource(registry.RESOURCE_QUOTAS)
+        ready = 0
+        deadline = time.monotonic() + _STALL
+        while ready < len(hard):
+            ready = sum(
+                quota.namespace in hard and quota.status.hard == quota.hard and bool(quota.used)
+                for quota in await quotas.list()
+            )
+            if time.monotonic() > deadline:
+                raise ClusterError(
+                    "the cluster does not count its quotas: is its controller manager at work?"
+                )
+            await asyncio.sleep(_POLL)
+
+    async def _start_headroom(self) -> None:
+        """Ready, and idle for a moment. Raises StartError."""
+        if self._settings.external:
+            return
+        self._display.stage("starting headroom")
+        began = time.monotonic()
+        self._headroom = await self._site.start_headroom(self._plan)
+        if self._headroom.exit_code() is not None:
+            raise StartError(f"headroom ended by itself: {self._headroom.last_words()}")
+        self._costs.ready = round(time.monotonic() - began, 2)
+        await asyncio.sleep(_IDLE)
+        before = usage(self._headroom.pid).cpu
+        await asyncio.sleep(_IDLE)
+        self._costs.idle = round(100 * (usage(self._headroom.pid).cpu - before) / _IDLE, 2)
+
+    async def _evacuate(self, client: Client, workload: Workload) -> dict[str, object]:
+        """Migrations of every VM on the first nodes, at the rate; the report when all have ended."""
+        leaving = self._plan.nodes[: self._settings.evacuate]
+        vms = sorted(key for key, node in self._found.nodes.items() if node in leaving)
+        await workload.cordon(leaving)
+        before = await self._counters(client)
+        began = time.monotonic()
+        self._found.begin(began, {name: _exact(taken) for name, taken in self._found.taken().items()})
+        self._display.stage("migrating", len(vms))
+        sampling = asyncio.create_task(self._sample())
+        creating = asyncio.create_task(self._create(workload, vms, began))
+        try:
+            await self._progress(self._ended, len(vms), _STUCK, creating)
+            restored = await self._settle()
+        finally:
+            for task in (creating, sampling):
+                task.cancel()
+            await asyncio.gather(creating, sampling, return_exceptions=True)
+        wall = time.monotonic() - began
+        self._found.end(time.monotonic())
+        after = await self._counters(client)
+        self._charge(before, after)
+        return reports.build(self._settings, self._found, self._costs, wall=wall, restored=restored)
+
+    async def _create(self, workload: Workload, vms: list[str], began: float) -> None:
+        async with asyncio.TaskGroup() as group:
+            for number, key in enumerate(vms):
+                await asyncio.sleep(max(0.0, began + number / self._settings.rate - time.monotonic()))
+                group.create_task(workload.migrate(key))
+
+    def _ended(self) -> int:
+        return sum(track.ended is not None for track in self._found.migrations.values())
+
+    async def _progress(
+        self,
+        count: Callable[[], int],
+        total: int,
+        patience: float,
+        creating: asyncio.Task[None] | None = None,
+    ) -> None:
+        """Until the count is reached, or for `patience` seconds did not grow. Raises what `creating` raised."""
+        last, since = -1, time.monotonic()
+        while (done := count()) < total and time.monotonic() - since < patience:
+            self._site.check("kwok", "kubevirt")
+            if creating is not None and creating.done():
+                creating.result()
+            if self._headroom is not None and self._headroom.exit_code() is not None:
+                raise ClusterError(f"headroom ended by itself: {self._headroom.last_words()}")
+            if done > last or (creating is not None and not creating.done()):
+                last, since = done, time.monotonic()
+            self._display.done(done, total)
+            await asyncio.sleep(_POLL)
+
+    async def _settle(self) -> bool:
+        """Wait until the quotas are as they were; whether they are."""
+        await self._progress(lambda: int(self._found.settled()), 1, _STUCK)
+        return self._found.settled()
+
+    async def _sample(self) -> None:
+        while True:
+            tracks = self._found.migrations.values()
+            allowed, used = self._found.totals()
+            own = usage(self._headroom.pid) if self._headroom else Usage(0.0, 0, 0)
+            moment = Moment(
+                time.monotonic(),
+                sum(track.phase == "Succeeded" for track in tracks),
+                sum(track.refused is not None and track.target is None for track in tracks),
+                allowed,
+                used,
+                own.cpu,
+                own.resident,
+            )
+            self._moments.append(moment)
+            await asyncio.sleep(_SAMPLE)
+
+    async def _counters(self, client: Client) -> tuple[str, str, Usage, Usage]:
+        """The API server's and headroom's metrics, and what both have used."""
+        server = (await client.transport.request("GET", "/metrics", accept="text/plain")).decode()
+        own = await self._headroom.metrics() if self._headroom else ""
+        api = usage(self._site.api_server) if self._site.embedded else _reported(server)
+        return server, own, api, usage(self._headroom.pid) if self._headroom else Usage(0.0, 0, 0)
+
+    def _charge(self, before: tuple[str, str, Usage, Usage], after: tuple[str, str, Usage, Usage]) -> None:
+        def grown(read: Callable[[str], Counts], index: int) -> Counts:
+            return added(read(str(before[index])), read(str(after[index])))
+
+        self._costs.api_requests = grown(requests_of_server, 0)
+        self._costs.api_cpu = after[2].cpu - before[2].cpu
+        self._costs.api_peak = after[2].peak
+        if self._headroom is not None:
+            self._costs.requests = grown(requests_of_client, 1)
+            self._costs.cpu = round(after[3].cpu - before[3].cpu, 2)
+            self._costs.peak = after[3].peak
+
+    async def _clean_up(self, workload: Workload) -> None:
+        """headroom first, so that nothing is written any more; an embedded cluster goes as a whole."""
+        if self._headroom is not None:
+            await self._headroom.stop()
+        if not self._site.embedded:
+            self._display.stage("removing what was made")
+            await workload.remove(self._display.done)
+
+    def _write(self, report: dict[str, object]) -> None:
+        """The files and the table. Raises OSError."""
+        waits = [track.pending_by_quota for track in self._found.migrations.values()]
+        out = self._settings.out
+        (out / "report.json").write_text(reports.as_json(report), "utf-8")
+        (out / "report.html").write_text(reports.page(report, self._moments, waits), "utf-8")
+        Console(file=sys.stdout).print(reports.table(report))
+        print(f"report: {out / 'report.json'}, {out / 'report.html'}")
+
+
+def _hard(taken: Amounts) -> dict[str, str]:
+    cpu, memory = taken
+    return dict(zip(RESOURCES, (f"{round(cpu * 1000)}m", str(round(memory))), strict=True))
+
+
+def _exact(taken: Amounts) -> Amounts:
+    """As `_hard` wrote it."""
+    return round(taken[0] * 1000) / 1000, float(round(taken[1]))
+
+
+def _reported(metrics: str) -> Usage:
+    """What an API server elsewhere says of itself: its memory as it is now."""
+    memory = process_memory(metrics)
+    return Usage(process_cpu(metrics), memory, memory)
+
+
+@contextlib.contextmanager
+def _ending_on_sigterm() -> Iterator[None]:
+    """SIGTERM while the cluster starts ends the run as Ctrl-C does: through every `finally`."""
+
+    def end(number: int, frame: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

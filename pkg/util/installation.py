@@ -1,0 +1,34 @@
+"""The ConfigMap `headroom` in headroom's own namespace: how the controller runs, for those who ask. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from pkg.util.resourcequota.model import EstimateKind, Mode
+
+CONFIG_MAP: Final = "headroom"
+USUAL_NAMESPACES: Final = ("headroom-system", "harvester-system", "default")
+"""Where a reader looks for it beside its kubeconfig's own namespace."""
+
+
+@dataclass(frozen=True, slots=True)
+class Installation:
+    """The choices of a running controller."""
+
+    mode: Mode
+    estimate: EstimateKind
+    version: str
+
+    def data(self) -> dict[str, str]:
+        """The ConfigMap's data."""
+        return {"mode": self.mode.value, "estimate": self.estimate.value, "version": self.version}
+
+
+def read(data: Mapping[str, str]) -> Installation | None:
+    """What a ConfigMap's data says; None for one that another program wrote."""
+    try:
+        return Installation(Mode(data["mode"]), EstimateKind(data["estimate"]), data.get("version", ""))
+    except (KeyError, ValueError):
+        return None

@@ -1,0 +1,390 @@
+"""Which pods are sides of a VM, and what a side is worth at most. Pure: evidence in, vouched sides out.
+
+The base of a quota pays for one side of every VM; what is added is for the other one. So whoever can pass a pod off as
+a side gets room for nothing. A tenant may write anything in the own namespace except ResourceQuota, Namespace and
+cluster objects. What is read here, who can write it, and why it is believed:
+
+- pod labels, annotations, ownerReferences, nodeName, resources: written by anybody who may create or patch pods. Not
+  believed. A controller reference only narrows down what KubeVirt names. A label only tells a target that has not been
+  handed over yet, where it decides what counts as taken, never how much is granted.
+- pod uid, creationTimestamp, deletionTimestamp, status: API server and kubelet. Believed.
+- VMIM status.phase, conditions, migrationState.{sourcePod, targetPod, sourceNode}, phaseTransitionTimestamps:
+  virt-controller alone (a subresource). Believed; but a later pod can take a name again, so creation times must fit:
+  a source is not younger than its migration, a target neither older nor younger than its end. Whole seconds.
+- VMIM spec and metadata: some tenants may create and delete them. A wish.
+- VMI status.phase: Pending at birth, by virt-api, then KubeVirt's accounts only. Believed.
+- VMI status.nodeName, conditions: as submitted at birth, then KubeVirt's accounts only. Believed of a VMI that runs.
+- VMI status.migrationState: likewise. Believed of a migration that exists; of one that was deleted only if it names
+  the pod in which the VM lives as one side, for a generated name cannot be known at birth.
+- VMI status.activePods: virt-controller, from whatever has a controller reference. Not believed.
+- VMI spec: tenant at birth, then KubeVirt's accounts only. The bound of what a side is worth.
+- VMI annotations: tenant. Only sidecars are read from them, up to a number.
+- start and end times in migrationState: they may tell of another moment than they seem to. Not believed.
+
+Source: KubeVirt pkg/controller/controller.go (CurrentVMIPod, SetSourcePod), pkg/virt-controller/watch/migration
+(listMatchingTargetPods, handleTargetPodHandoff, updateStatus), pkg/virt-api/webhooks/mutating-webhook (VMI status).
+KubeVirt itself takes the newest pod with the right controller reference for the source: it can be fooled, so where
+several pods qualify the smallest counts, resource by resource.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from pkg.api.core import Pod, ResourceQuotaSpec
+from pkg.api.kubevirt import MigrationState, VirtualMachineInstance, VirtualMachineInstanceMigration
+from pkg.util import constants
+from pkg.util.kubevirt.migration import is_finished
+from pkg.util.kubevirt.rendering import Rendering
+from pkg.util.kubevirt.target import Side, attachments_usage, largest_launcher
+from pkg.util.quantity import ZERO, Quantity
+from pkg.util.quotacount.usage import is_extended, is_live
+from pkg.util.resource_list import ResourceList
+
+_VMI = "VirtualMachineInstance"
+_POD = "Pod"
+_WHOLE_SECONDS = len("2026-01-01T00:00:00")
+_RUNNING = ("", constants.PHASE_RUNNING)
+"""Of a VMI; one without a status is none that KubeVirt has seen."""
+_REQUESTS = "requests."
+
+
+@dataclass(frozen=True, slots=True)
+class Sides:
+    """A VM's pods by side.
+
+    `home` is where the VM lives, `target` where a migration under way takes it: each has more than one element only
+    where several pods qualify, and is then worth the smallest of them. `old` are the sides that earlier migrations, or
+    one whose VM has `arrived`, left behind and that still count.
+    """
+
+    home: tuple[Side, ...] = ()
+    target: tuple[Side, ...] = ()
+    old: tuple[Side, ...] = ()
+    arrived: bool = False
+
+
+NOTHING = Sides()
+
+
+class ControlledPods:
+    """A namespace's launcher pods by the uid of the VMI that they name as their controller, with their attachment
+    pods; only what Kubernetes still charges at `now` (seconds since the epoch)."""
+
+    def __init__(self, pods: Iterable[Pod], now: float | None = None) -> None:
+        launchers: list[Pod] = []
+        attached: dict[str, list[Pod]] = defaultdict(list)
+        for pod in pods:
+            kind = pod.labels.get(constants.LABEL_APP)
+            if kind == constants.APP_VIRT_LAUNCHER:
+                launchers.append(pod)
+            elif kind == constants.APP_HOTPLUG_DISK and is_live(pod, now):
+                attached[_controller(pod, _POD)].append(pod)
+        self._sides: dict[str, list[Side]] = defaultdict(list)
+        self._ended: dict[str, list[Pod]] = defaultdict(list)
+        for pod in sorted(launchers, key=age):
+            if pod.terminal:
+                self._ended[_controller(pod, _VMI)].append(pod)
+            # One attachment pod a side: KubeVirt replaces it when another volume is plugged in.
+            attachments = tuple(sorted(attached.get(pod.uid, ()), key=age)[:1])
+            if attachments or is_live(pod, now):
+                self._sides[_controller(pod, _VMI)].append(Side(pod, attachments))
+        self._sides.pop("", None)
+        self._now = now
+
+    def of(self, vmi_uid: str) -> Sequence[Side]:
+        """The sides that name this VMI, oldest first. That alone proves nothing."""
+        return self._sides.get(vmi_uid, ())
+
+    def ended(self, vmi_uid: str) -> Sequence[Pod]:
+        """The launcher pods that name this VMI and are over: only count/pods still counts them."""
+        return self._ended.get(vmi_uid, ())
+
+    def named(self, name: str) -> Side | None:
+        """The side of any VMI whose launcher pod has this name."""
+        return next((s for sides in self._sides.values() for s in sides if s.launcher.name == name), None)
+
+    def is_live(self, side: Side) -> bool:
+        """Whether the launcher itself counts; attachment pods may outlive it for a moment."""
+        return is_live(side.launcher, self._now)
+
+
+@dataclass(frozen=True, slots=True)
+class _Naming:
+    """What KubeVirt says of one migration's pods. `created` and `ended` are RFC 3339, "" where nothing tells."""
+
+    uid: str
+    source: str = ""
+    source_node: str = ""
+    target: str = ""
+    created: str = ""
+    ended: str = ""
+    active: bool = False
+    known: bool = True
+    """The migration exists; else only the VMI's status speaks of it."""
+
+    def fits_source(self, pod: Pod) -> bool:
+        """A source is not younger than its migration."""
+        return not self.created or _second(pod) <= self.created[:_WHOLE_SECONDS]
+
+    def fits_target(self, pod: Pod) -> bool:
+        """A target is not older than its migration, nor younger than its end."""
+        if self.created and _second(pod) < self.created[:_WHOLE_SECONDS]:
+            return False
+        return not self.ended or _second(pod) <= self.ended[:_WHOLE_SECONDS]
+
+    def is_source(self, pod: Pod) -> bool:
+        """By name; releases that name no source pod name its node."""
+        if not self.fits_source(pod):
+            return False
+        if self.source:
+            return pod.name == self.source
+        return bool(self.source_node) and pod.spec.node_name == self.source_node
+
+    def is_target(self, pod: Pod) -> bool:
+        return bool(self.target) and pod.name == self.target and self.fits_target(pod)
+
+
+def vouched(
+    vmi: VirtualMachineInstance | None,
+    migrations: Sequence[VirtualMachineInstanceMigration],
+    pods: ControlledPods,
+) -> Sides:
+    """The sides of a VM that KubeVirt vouches for; `migrations` are all of the VM's, finished or not."""
+    namings = _namings(vmi, migrations)
+    if vmi is None or (vmi.status.phase or "") not in _RUNNING:
+        return _pair(namings, pods)
+    live = [side for side in pods.of(vmi.uid) if pods.is_live(side)]
+    active = [naming for naming in namings if naming.active]
+    target = _targets(live, active)
+    if _has_arrived(vmi, live, target, active):
+        home = tuple(side for side in target if side.launcher.spec.node_name == vmi.status.node_name)
+        return Sides(home, (), _left_over(pods.of(vmi.uid), home, namings), arrived=True)
+    home = _home(vmi, live, target, active)
+    if not home:
+        return _pair(namings, pods)
+    rest = [side for side in pods.of(vmi.uid) if side not in target]
+    return Sides(home, target, _left_over(rest, home, [n for n in namings if not n.active]))
+
+
+def ended_launchers(
+    vmi: VirtualMachineInstance,
+    migrations: Sequence[VirtualMachineInstanceMigration],
+    pods: ControlledPods,
+) -> list[Pod]:
+    """The launcher pods that migrations of this VM have left behind and that are over: those that KubeVirt names as a
+    source or a target. It leaves them for a while, and count/pods counts them."""
+    namings = _namings(vmi, migrations)
+    return [
+        pod
+        for pod in pods.ended(vmi.uid)
+        if any((n.source == pod.name and n.fits_source(pod)) or n.is_target(pod) for n in namings)
+    ]
+
+
+def charged_until(sides: Iterable[Side]) -> list[float]:
+    """When Kubernetes ceases to charge those pods that are being deleted, in seconds since the epoch."""
+    times = []
+    for pod in (pod for side in sides for pod in side.pods):
+        deleted, grace = pod.metadata.deletion_timestamp, pod.metadata.deletion_grace_period_seconds
+        if deleted is not None and grace is not None and not pod.terminal:
+            times.append(datetime.fromisoformat(deleted).timestamp() + grace)
+    return times
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """The most that one side of a VM can count: its launcher pod and its attachment pod."""
+
+    launcher: ResourceList
+    attachment: ResourceList
+
+
+def bound_of(vmi: VirtualMachineInstance, rendering: Rendering, spec: ResourceQuotaSpec) -> Bound:
+    """What the VMI's own spec renders to at the largest overhead that any known release gives at any ratio, with
+    support containers and sidecars, and KubeVirt's own attachment pod.
+
+    Raises QuantityError when a quantity of the VMI is none.
+    """
+    return Bound(largest_launcher(vmi, rendering, spec), attachments_usage(vmi, None, rendering, spec))
+
+
+def within(
+    usage: Mapping[str, Quantity], bound: Mapping[str, Quantity], vmi: VirtualMachineInstance
+) -> ResourceList:
+    """`usage` as far as the bound goes. An extended resource that the VMI's spec does not name may come from one of
+    its networks, whose definition is not read: as many as it has interfaces."""
+    interfaces = Quantity.of(len(vmi.spec.domain.devices.interfaces or ()))
+
+    def most(name: str) -> Quantity:
+        from_network = name not in bound and is_extended(name.removeprefix(_REQUESTS))
+        return interfaces if from_network else bound.get(name, ZERO)
+
+    return {name: min(amount, most(name)) for name, amount in usage.items()}
+
+
+def smallest(usages: Iterable[Mapping[str, Quantity]]) -> ResourceList:
+    """The smallest amount of each resource that all of them have."""
+    found: ResourceList | None = None
+    for usage in usages:
+        found = dict(usage) if found is None else minimum(found, usage)
+    return found or {}
+
+
+def minimum(a: Mapping[str, Quantity], b: Mapping[str, Quantity]) -> ResourceList:
+    """The smaller quantity of each name that both have."""
+    return {name: min(amount, b[name]) for name, amount in a.items() if name in b}
+
+
+# ---- what KubeVirt says --------------------------------------------------------------------------------------
+
+
+def _namings(
+    vmi: VirtualMachineInstance | None, migrations: Sequence[VirtualMachineInstanceMigration]
+) -> list[_Naming]:
+    handed_over = vmi.status.migration_state if vmi else None
+    found = [_naming(migration, handed_over) for migration in migrations]
+    if handed_over is None or not handed_over.migration_uid:
+        return found
+    if any(naming.uid == handed_over.migration_uid for naming in found):
+        return found
+    return [*found, _of_state(handed_over.migration_uid, handed_over, None, known=False)]
+
+
+def _naming(migration: VirtualMachineInstanceMigration, handed_over: MigrationState | None) -> _Naming:
+    of_vmi = handed_over if handed_over and handed_over.migration_uid == migration.uid else None
+    own = _of_state(migration.uid, migration.status.migration_state, of_vmi)
+    transitions = migration.status.phase_transition_timestamps or ()
+    ends = [t.phase_transition_timestamp or "" for t in transitions if t.phase in constants.FINAL_PHASES]
+    return _Naming(
+        uid=migration.uid,
+        source=own.source,
+        source_node=own.source_node,
+        target=own.target,
+        created=migration.metadata.creation_timestamp or "",
+        ended=max(ends, default=""),
+        active=not is_finished(migration),
+    )
+
+
+def _of_state(
+    uid: str, state: MigrationState | None, beside: MigrationState | None, *, known: bool = True
+) -> _Naming:
+    """`state` wins; `beside` fills what it leaves open."""
+    first, second = state or MigrationState(), beside or MigrationState()
+    return _Naming(
+        uid=uid,
+        source=first.source_pod or second.source_pod or "",
+        source_node=first.source_node or second.source_node or "",
+        target=first.target_pod or second.target_pod or "",
+        known=known,
+    )
+
+
+# ---- which side is which -------------------------------------------------------------------------------------
+
+
+def _targets(live: Sequence[Side], active: Sequence[_Naming]) -> tuple[Side, ...]:
+    """Those that are named once the migration has been handed over; before, those that virt-controller itself would
+    take for the target."""
+    named = tuple(s for s in live if any(n.is_target(s.launcher) for n in active))
+    if named:
+        return named
+    return tuple(
+        side
+        for side in live
+        if any(not n.target and _is_labelled(side.launcher, n) for n in active)
+        and not any(n.source == side.launcher.name for n in active)
+    )
+
+
+def _is_labelled(pod: Pod, naming: _Naming) -> bool:
+    return pod.labels.get(constants.LABEL_MIGRATION_JOB_UID) == naming.uid and naming.fits_target(pod)
+
+
+def _has_arrived(
+    vmi: VirtualMachineInstance, live: Sequence[Side], target: Sequence[Side], active: Sequence[_Naming]
+) -> bool:
+    """Whether the VM lives in its target already: KubeVirt moves status.nodeName first."""
+    node = vmi.status.node_name
+    here = [side for side in target if node and side.launcher.spec.node_name == node]
+    if not here:
+        return False
+    if any(n.is_target(side.launcher) and n.source_node != node for side in here for n in active):
+        return True
+    sources = [side for side in live if side not in target and side.launcher.spec.node_name == node]
+    return not any(n.fits_source(side.launcher) for side in sources for n in active)
+
+
+def _home(
+    vmi: VirtualMachineInstance, live: Sequence[Side], target: Sequence[Side], active: Sequence[_Naming]
+) -> tuple[Side, ...]:
+    """The source that an active migration names, and what runs on the VMI's node and is not younger."""
+    node = vmi.status.node_name
+
+    def is_home(pod: Pod) -> bool:
+        if any(n.source == pod.name and n.fits_source(pod) for n in active):
+            return True
+        here = bool(node) and pod.spec.node_name == node
+        return here and (not active or any(n.fits_source(pod) for n in active))
+
+    return tuple(side for side in live if side not in target and is_home(side.launcher))
+
+
+def _left_over(sides: Sequence[Side], home: Sequence[Side], namings: Sequence[_Naming]) -> tuple[Side, ...]:
+    """The sides that these migrations name and in which the VM does not live."""
+    return tuple(
+        side
+        for side in sides
+        if side not in home and any(_is_left_over(side.launcher, home, naming) for naming in namings)
+    )
+
+
+def _is_left_over(pod: Pod, home: Sequence[Side], naming: _Naming) -> bool:
+    lives_in = {side.launcher.name for side in home}
+    if naming.is_source(pod):
+        return naming.known or naming.target in lives_in
+    return naming.is_target(pod) and (naming.known or naming.source in lives_in)
+
+
+def _pair(namings: Sequence[_Naming], pods: ControlledPods) -> Sides:
+    """Nothing says where the VM lives: only of a migration that names both of its pods one is beyond the base."""
+    for naming in namings:
+        source, target = pods.named(naming.source), pods.named(naming.target)
+        if source is None or target is None or source is target:
+            continue
+        same_vm = _controller(source.launcher, _VMI) == _controller(target.launcher, _VMI)
+        if (
+            same_vm
+            and naming.known
+            and naming.is_source(source.launcher)
+            and naming.is_target(target.launcher)
+        ):
+            return Sides((target,), (), (source,))
+    return NOTHING
+
+
+def _controller(pod: Pod, kind: str) -> str:
+    """The uid of the pod's controller if it is of that kind, else ""."""
+    owners = pod.metadata.owner_references or ()
+    return next((owner.uid for owner in owners if owner.controller and owner.kind == kind), "")
+
+
+def vm_of(pod: Pod) -> str:
+    """The name of the VMI that a launcher pod names as its controller, "" for any other pod. It proves nothing."""
+    if pod.labels.get(constants.LABEL_APP) != constants.APP_VIRT_LAUNCHER:
+        return ""
+    owners = pod.metadata.owner_references or ()
+    return next((owner.name for owner in owners if owner.controller and owner.kind == _VMI), "")
+
+
+def _second(pod: Pod) -> str:
+    return (pod.metadata.creation_timestamp or "")[:_WHOLE_SECONDS]
+
+
+def age(pod: Pod) -> tuple[str, str]:
+    """Oldest first; among pods of one second the name decides, so that the order is always the same."""
+    return (pod.metadata.creation_timestamp or "", pod.name)

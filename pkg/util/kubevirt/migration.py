@@ -1,0 +1,104 @@
+"""What the migrations of a namespace ask of its quota: one Demand a VM. Pure.
+
+Phases are a table. A phase that is not in it counts as migrating: newer KubeVirt adds some.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+
+from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
+from pkg.api.meta import condition_is_true
+from pkg.util import constants
+
+
+class Stage(IntEnum):
+    """Where a VM's migration is, as far as quota is concerned. The greatest of a VM's migrations counts."""
+
+    FINISHED = 0
+    """Only Succeeded or Failed migrations: the entry goes."""
+    ARRIVED = 1
+    """The VM lives in its target already, whatever the migration says: only its old side may still count."""
+    ANNOUNCED = 2
+    """Phase unset, or no target pod will be created any more, or none here: an entry that stands stays, none is
+    added."""
+    WANTED = 3
+    """Pending or any later phase: an entry is needed."""
+    REFUSED = 4
+    """Likewise, and quota refused its target pod, which KubeVirt has not got past yet."""
+
+
+_STAGES = {
+    "": Stage.ANNOUNCED,
+    constants.PHASE_SUCCEEDED: Stage.FINISHED,
+    constants.PHASE_FAILED: Stage.FINISHED,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """What a VM's migrations ask for."""
+
+    vm_name: str
+    stage: Stage
+    vmi: VirtualMachineInstance | None
+
+    @property
+    def vmi_uid(self) -> str:
+        """Empty when the VMI is not there."""
+        return self.vmi.uid if self.vmi else ""
+
+
+def is_finished(migration: VirtualMachineInstanceMigration) -> bool:
+    """Succeeded or Failed: nothing happens to it any more."""
+    return _STAGES.get(migration.phase) is Stage.FINISHED
+
+
+def abort_requested(migration: VirtualMachineInstanceMigration) -> bool:
+    """Whether somebody asked for this migration to be aborted."""
+    return condition_is_true(migration.status.conditions, constants.CONDITION_ABORT_REQUESTED)
+
+
+def is_refused(migration: VirtualMachineInstanceMigration) -> bool:
+    """Pending because quota admission refused the target pod, and not being aborted."""
+    return (
+        migration.phase == constants.PHASE_PENDING
+        and not abort_requested(migration)
+        and condition_is_true(migration.status.conditions, constants.CONDITION_REJECTED_BY_RESOURCE_QUOTA)
+    )
+
+
+def is_decentralized(migration: VirtualMachineInstanceMigration) -> bool:
+    """Whether the VM moves to or from another namespace or cluster: no pod is added here. The sender gets no target
+    pod, and the receiver's target is its VM's only pod (KubeVirt's spec.sendTo and spec.receive)."""
+    return migration.spec.send_to is not None or migration.spec.receive is not None
+
+
+def stage_of(migration: VirtualMachineInstanceMigration) -> Stage:
+    """The stage of one migration by itself."""
+    stage = _STAGES.get(migration.phase, Stage.WANTED)
+    if stage is not Stage.WANTED:
+        return stage
+    if abort_requested(migration) or migration.deleting or is_decentralized(migration):
+        return Stage.ANNOUNCED
+    return Stage.REFUSED if is_refused(migration) else stage
+
+
+def demands(
+    migrations: Iterable[VirtualMachineInstanceMigration], instances: Mapping[str, VirtualMachineInstance]
+) -> dict[str, Demand]:
+    """One Demand a VM that has migrations, by VM name in sorted order. `instances` is by VMI name."""
+    by_vm: dict[str, list[VirtualMachineInstanceMigration]] = defaultdict(list)
+    for migration in migrations:
+        by_vm[migration.spec.vmi_name].append(migration)
+    return {
+        name: Demand(
+            vm_name=name,
+            stage=max(map(stage_of, by_vm[name])),
+            vmi=instances.get(name),
+        )
+        for name in sorted(by_vm)
+    }

@@ -1,0 +1,167 @@
+"""What an existing launcher pod says of its memory overhead, and how much more a pod rendered now has. Pure.
+
+An observed pod beats the formula, for the formula's constants move between releases. The overhead of a pod is known
+exactly; what has to be found out is under which constants and which ratio it comes out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pkg.api.core import Container, Pod
+from pkg.api.kubevirt import VirtualMachineInstance
+from pkg.api.meta import condition_is_true
+from pkg.util import constants
+from pkg.util.constants import MEMORY
+from pkg.util.kubevirt.compute_container import compute_resources
+from pkg.util.kubevirt.launcher import COMPUTE
+from pkg.util.kubevirt.overhead import MAX_RATIO, OverheadParts, overhead_parts, parse_ratio
+from pkg.util.kubevirt.profiles import MI, PROFILES, Profile
+from pkg.util.kubevirt.rendering import Rendering
+from pkg.util.quantity import NANOS, ZERO, Quantity
+from pkg.util.resource_list import parse_resource_list
+
+_KILO = 1000
+_MAX_ANNOTATION_DIGITS = 15
+"""A petabyte of overhead is none: nothing longer is read as a number."""
+_RATIO_DECIMALS = range(5)
+"""People choose ratios like 1.5 or 1.0625; for constants nobody knows only such a ratio is taken for an explanation."""
+_PERIOD = 125
+"""So many MiB are the least that are whole thousands of bytes."""
+_PERIODS = range(-2, 8)
+"""How far constants nobody knows are taken to have moved from the known ones, which are whole MiB all."""
+_NEAR = 64 * MI
+"""How far an overhead that nothing explains may be from today's, before the ratio, to count as unchanged."""
+
+
+def architecture(vmi: VirtualMachineInstance) -> str:
+    """The VMI's architecture, KubeVirt's default when it names none."""
+    return vmi.spec.architecture or "amd64"
+
+
+def overhead_of(
+    vmi: VirtualMachineInstance, rendering: Rendering, profile: Profile | None = None
+) -> OverheadParts:
+    """The overhead of the VMI's next launcher pod, by the installed release or another one."""
+    return overhead_parts(
+        vmi.spec,
+        arch=architecture(vmi),
+        profile=profile or rendering.profile,
+        plugins=rendering.kubevirt.binding_plugins,
+    )
+
+
+def compute_container(pod: Pod) -> Container | None:
+    return next((c for c in pod.spec.containers if c.name == COMPUTE), None)
+
+
+def is_resized(vmi: VirtualMachineInstance) -> bool:
+    """Whether the VM waits for CPUs or memory that were plugged in: the next migration's target has them."""
+    conditions = vmi.status.conditions
+    return any(
+        condition_is_true(conditions, change)
+        for change in (constants.CONDITION_CPU_CHANGE, constants.CONDITION_MEMORY_CHANGE)
+    )
+
+
+def rendered_overhead(vmi: VirtualMachineInstance, pod: Pod, rendering: Rendering) -> int | None:
+    """Bytes of overhead in a launcher pod; None where it does not tell."""
+    return next(_told(vmi, pod, rendering), None)
+
+
+def overhead_difference(vmi: VirtualMachineInstance, pod: Pod, rendering: Rendering) -> int:
+    """Bytes by which a launcher pod rendered now has more overhead than `pod` was rendered with.
+
+    Zero when the ratio has not changed since, whatever the release's constants are. A launcher that KubeVirt calls
+    outdated is followed by one of the installed release. An overhead that nothing explains is raised to what the
+    installed release gives now at most, and never lowered. What the annotation says is believed only as far as the
+    compute container bears it out: a tenant who wrote a smaller number there would be given the difference.
+    """
+    now = overhead_of(vmi, rendering).at(rendering.ratio).value()
+    told = list(_told(vmi, pod, rendering))
+    if not told:
+        return 0
+    if constants.LABEL_OUTDATED_LAUNCHER in vmi.labels:
+        return now - told[0]
+    difference = _explained(vmi, told[0], rendering)
+    if difference is None and len(told) > 1:
+        annotated = _explained(vmi, told[1], rendering)
+        difference = None if annotated is None else min(annotated, max(now - told[0], 0))
+    if difference is not None:
+        return difference
+    near = int(_NEAR * (parse_ratio(rendering.ratio) or 1))
+    return max(now - told[0], 0) if abs(now - told[0]) > near else 0
+
+
+def _told(vmi: VirtualMachineInstance, pod: Pod, rendering: Rendering) -> Iterator[int]:
+    """What the compute container has more than it would have without overhead, then what the annotation says: a
+    tenant can write that one, where KubeVirt does not."""
+    limits, requests = compute_resources(vmi, rendering, ZERO)
+    compute = compute_container(pod)
+    resources = (
+        [(compute.resources.limits, limits), (compute.resources.requests, requests)] if compute else []
+    )
+    for of_pod, without in resources:
+        have = parse_resource_list(of_pod).get(MEMORY, ZERO)
+        if MEMORY in without and have > without[MEMORY]:
+            yield _whole_bytes(have - without[MEMORY])
+            break
+    annotated = pod.annotations.get(constants.ANNOTATION_MEMORY_OVERHEAD, "")
+    readable = annotated.isascii() and annotated.isdecimal() and len(annotated) <= _MAX_ANNOTATION_DIGITS
+    if readable and not is_resized(vmi):  # else the container is of another shape, and bears nothing out
+        yield int(annotated)
+
+
+def _whole_bytes(quantity: Quantity) -> int:
+    """The nearest whole number: the API server has rounded the pod's memory up to thousandths."""
+    return (quantity.nanos + NANOS // 2) // NANOS
+
+
+def _explained(vmi: VirtualMachineInstance, rendered: int, rendering: Rendering) -> int | None:
+    """The difference by the first explanation of `rendered`; None if there is none.
+
+    First the constants of the installed release, with the ratio of now or any other. Then the ratio of now with any
+    constants, the other releases' at any ratio, and last constants nobody knows at the plainest ratio.
+    """
+    ratio = rendering.ratio
+    installed = overhead_of(vmi, rendering)
+    if installed.at(ratio).value() == rendered:
+        return 0
+    if _ratio_then(installed, rendered) is not None:
+        return installed.at(ratio).value() - rendered
+    # A release that knows no ratio gives any VM what a newer one gives it without.
+    others = [overhead_of(vmi, rendering, p) for p in PROFILES.values() if p.has_ratio or not ratio]
+    moved = list(_moved(installed, rendered))
+    if any(parts.at(ratio).value() == rendered for parts in (*others, *moved)):
+        return 0
+    for parts in others:
+        if _ratio_then(parts, rendered) is not None:
+            return parts.at(ratio).value() - rendered
+    ratios = [(parts, then) for parts in moved if (then := _ratio_then(parts, rendered)) is not None]
+    for decimals in _RATIO_DECIMALS:
+        for parts, then in ratios:
+            if parts.at(f"{then:.{decimals}f}").value() == rendered:
+                return parts.at(ratio).value() - rendered
+    return None
+
+
+def _ratio_then(parts: OverheadParts, rendered: int) -> float | None:
+    """The ratio at which these parts come to `rendered`: it adds whole kilobytes, and at most nine times as much."""
+    plain = parts.multiplied.value()
+    added = rendered - plain - parts.on_top.value()
+    if not plain or added % _KILO or not 0 <= added <= (MAX_RATIO - 1) * plain:
+        return None
+    return 1 + added / plain
+
+
+def _moved(parts: OverheadParts, rendered: int) -> Iterator[OverheadParts]:
+    """The parts with constants that nobody knows, nearest to the known ones first.
+
+    What the ratio adds is whole kilobytes, so the last three digits say by how many MiB the constants moved, but for
+    multiples of 125 MiB.
+    """
+    last_digits = rendered - parts.multiplied.value() - parts.on_top.value()
+    first = next((mib for mib in range(_PERIOD) if (last_digits - mib * MI) % _KILO == 0), None)
+    moves = [] if first is None else [first + n * _PERIOD for n in _PERIODS]
+    for mib in sorted(moves, key=abs):
+        yield OverheadParts(Quantity(parts.multiplied.nanos + mib * MI * NANOS), parts.on_top)

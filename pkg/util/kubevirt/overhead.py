@@ -1,0 +1,227 @@
+"""How much memory KubeVirt adds to a VM's launcher pod, and Harvester's delta of a migration.
+
+The constants move between KubeVirt's releases: see `profiles`. Source: GetMemoryOverhead in KubeVirt
+(pkg/virt-controller/services, since 1.8 pkg/hypervisor/kvm) and the network memory calculator beside it
+(pkg/network/netbinding, since 1.8 pkg/network/resources), read at each release. What an existing pod says of itself
+beats this formula.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from pkg.api.kubevirt import CPU as DomainCPU
+from pkg.api.kubevirt import DomainSpec, Interface, InterfaceBindingPlugin, Probe, VirtualMachineInstanceSpec
+from pkg.util.constants import CPU, DEFAULT_OVERHEAD_RATIO, LIMITS_CPU, LIMITS_MEMORY, MEMORY
+from pkg.util.kubevirt.profiles import DEFAULT_PROFILE, MI, Profile
+from pkg.util.quantity import NANOS, ZERO, Format, Quantity
+from pkg.util.resource_list import ResourceList, parse_resource_list, parse_wire
+
+_KILO = 1000 * NANOS
+_PER_VCPU = 8 * MI
+_IO_THREAD = 8 * MI
+_ARM64_PFLASH = 128 * MI
+_VFIO = 1024 * MI
+_DOWNWARD_METRICS = 1 * MI
+_PROBE = 10 * MI
+_PROBE_ONCE = 100 * MI
+_SEV = 256 * MI
+_TPM = 53 * MI
+MIN_RATIO, MAX_RATIO = 1.0, 10.0
+"""What Harvester's setting may be."""
+LARGEST_CONFIGURED = 1e6
+"""KubeVirt itself sets its ratios no upper bound; this one keeps what they are multiplied with finite."""
+_NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+
+
+def parse_ratio(text: str, largest: float = MAX_RATIO) -> float | None:
+    """The ratio that a text says, None if it is no number from 1.0 to 10.0 (or another `largest`)."""
+    if _NUMBER.fullmatch(text) is None:
+        return None
+    ratio = float(text)
+    return ratio if MIN_RATIO <= ratio <= largest else None
+
+
+def normalize_ratio(value: str, default: str) -> str:
+    """Harvester's reading of its setting: the value, else the default, else "1.5"; "", zero, what is no number
+    and what is out of 1.0–10.0 count as "1.5"."""
+    chosen = value or default
+    return chosen if parse_ratio(chosen) is not None else DEFAULT_OVERHEAD_RATIO
+
+
+@dataclass(frozen=True, slots=True)
+class OverheadParts:
+    """A VM's memory overhead before the ratio: what the ratio multiplies, and what comes on top of that."""
+
+    multiplied: Quantity
+    on_top: Quantity
+
+    def at(self, ratio: str) -> Quantity:
+        """The overhead at a ratio as configured, "" for none. In floats and cut to whole kilobytes, as KubeVirt does
+        it."""
+        factor = parse_ratio(ratio, LARGEST_CONFIGURED) or MIN_RATIO
+        kilobytes = -(-self.multiplied.nanos // _KILO)
+        added = Quantity.of(int(float(kilobytes) * (factor - 1.0)) * 1000, Format.BINARY_SI)
+        return self.multiplied + added + self.on_top
+
+
+def overhead_parts(
+    spec: VirtualMachineInstanceSpec,
+    *,
+    arch: str = "amd64",
+    profile: Profile = DEFAULT_PROFILE,
+    plugins: Mapping[str, InterfaceBindingPlugin] | None = None,
+) -> OverheadParts:
+    """What a VM's memory overhead consists of. A release that knows no ratio multiplies nothing.
+
+    `plugins` are the CR's network bindings; None leaves networks out altogether, as Harvester's own formula does.
+    QuantityError if one of the spec's quantities is none.
+    """
+    domain = spec.domain
+    requests = parse_resource_list(domain.resources.requests)
+    limits = parse_resource_list(domain.resources.limits)
+    plain = (
+        _page_tables(requests.get(MEMORY, ZERO))
+        + profile.processes
+        + _vcpus(domain.cpu, requests, limits) * _PER_VCPU
+        + _IO_THREAD
+        + (0 if domain.devices.autoattach_graphics_device is False else profile.video)
+        + (_ARM64_PFLASH if arch == "arm64" else 0)
+        + _devices(spec, profile)
+        + _probes(spec.liveness_probe, spec.readiness_probe)
+    )
+    qos = Quantity.of(profile.qos if is_dedicated(domain) or wants_guaranteed(domain) else 0)
+    multiplied = Quantity.of(plain) + _reserved(domain, profile)
+    on_top = ZERO if plugins is None else _network_bindings(domain.devices.interfaces or (), profile, plugins)
+    if profile.ratio_covers_qos:
+        multiplied += qos
+    else:
+        on_top += qos
+    return (
+        OverheadParts(multiplied, on_top) if profile.has_ratio else OverheadParts(ZERO, multiplied + on_top)
+    )
+
+
+def memory_overhead(
+    spec: VirtualMachineInstanceSpec,
+    *,
+    ratio: str,
+    arch: str = "amd64",
+    profile: Profile = DEFAULT_PROFILE,
+    plugins: Mapping[str, InterfaceBindingPlugin] | None = None,
+) -> int:
+    """Bytes that KubeVirt adds to the VM's memory. `ratio` as configured, "" for none; the rest as `overhead_parts`."""
+    return overhead_parts(spec, arch=arch, profile=profile, plugins=plugins).at(ratio).value()
+
+
+def wants_guaranteed(domain: DomainSpec) -> bool:
+    """Whether the VM asks for Guaranteed QoS: KubeVirt's WantsToHaveQOSGuaranteed."""
+    requests = parse_resource_list(domain.resources.requests)
+    limits = parse_resource_list(domain.resources.limits)
+    memory_request, memory_limit = requests.get(MEMORY, ZERO), limits.get(MEMORY, ZERO)
+    cpu_request = requests.get(CPU, ZERO)
+    memory_wants = memory_request == memory_limit if memory_request else bool(memory_limit)
+    return memory_wants and bool(cpu_request) and cpu_request == limits.get(CPU, ZERO)
+
+
+def number_of_vcpus(cpu: DomainCPU) -> int:
+    """cores × sockets × threads, a zero factor left out; zero if all are."""
+    factors = [factor for factor in (cpu.cores, cpu.sockets, cpu.threads) if factor]
+    product = 1 if factors else 0
+    for factor in factors:
+        product *= factor
+    return product
+
+
+def harvester_delta(
+    spec: VirtualMachineInstanceSpec,
+    hard: Mapping[str, object],
+    ratio: str,
+    arch: str = "amd64",
+    profile: Profile = DEFAULT_PROFILE,
+) -> ResourceList | None:
+    """What Harvester adds to the quota for one migration: the VM's limits, memory with the overhead.
+
+    None: nothing is scaled, because the VM has neither a cpu nor a memory limit or the quota limits neither.
+    """
+    limits = parse_resource_list(spec.domain.resources.limits)
+    cpu, memory = limits.get(CPU, ZERO), limits.get(MEMORY, ZERO)
+    if not (cpu or memory) or not (LIMITS_CPU in hard or LIMITS_MEMORY in hard):
+        return None
+    delta: ResourceList = {}
+    if cpu and LIMITS_CPU in hard:
+        delta[LIMITS_CPU] = cpu
+    if memory and LIMITS_MEMORY in hard:
+        delta[LIMITS_MEMORY] = memory + overhead_parts(spec, arch=arch, profile=profile).at(ratio)
+    return delta
+
+
+def _page_tables(memory_request: Quantity) -> int:
+    """One bit for every 512 bits of memory, of the request in whole kilobytes."""
+    kilobytes = -(-memory_request.nanos // _KILO)
+    return kilobytes * 1000 // 512
+
+
+def _vcpus(cpu: DomainCPU | None, requests: ResourceList, limits: ResourceList) -> int:
+    if cpu is not None:
+        return max(number_of_vcpus(cpu), 1)
+    return max(limits.get(CPU, requests.get(CPU, ZERO)).value(), 1)
+
+
+def _devices(spec: VirtualMachineInstanceSpec, profile: Profile) -> int:
+    devices = spec.domain.devices
+    interfaces = devices.interfaces or ()
+    sriov = any(interface.sriov is not None for interface in interfaces)
+    vfio = bool(devices.gpus or devices.host_devices or sriov)
+    metrics = any(volume.downward_metrics is not None for volume in spec.volumes or ())
+    tpm = devices.tpm is not None and not (profile.tpm_can_be_disabled and devices.tpm.enabled is False)
+    passt = sum(interface.passt is not None and not interface.ports for interface in interfaces)
+    return (
+        vfio * _VFIO
+        + metrics * _DOWNWARD_METRICS
+        + is_sev(spec.domain, profile) * _SEV
+        + tpm * _TPM
+        + passt * profile.passt_all_ports
+    )
+
+
+def is_sev(domain: DomainSpec, profile: Profile) -> bool:
+    """Whether the VM's memory is encrypted by AMD SEV, in one of its forms."""
+    security = domain.launch_security
+    return security is not None and (
+        security.sev is not None or (profile.knows_snp and security.snp is not None)
+    )
+
+
+def _network_bindings(
+    interfaces: Iterable[Interface], profile: Profile, plugins: Mapping[str, InterfaceBindingPlugin]
+) -> Quantity:
+    """The passt binding, and each binding plugin in use once."""
+    interfaces = list(interfaces)
+    passt = any(interface.passt_binding is not None for interface in interfaces)
+    found = Quantity.of(profile.passt if passt else 0)
+    for name in {interface.binding.name for interface in interfaces if interface.binding is not None}:
+        plugin = plugins.get(name)
+        overhead = plugin.compute_resource_overhead if plugin else None
+        if overhead is not None:
+            found += parse_resource_list(overhead.requests).get(MEMORY, ZERO)
+    return found
+
+
+def _probes(liveness: Probe | None, readiness: Probe | None) -> int:
+    execs = sum(probe is not None and probe.exec is not None for probe in (liveness, readiness))
+    return execs * _PROBE + (_PROBE_ONCE if execs else 0)
+
+
+def is_dedicated(domain: DomainSpec) -> bool:
+    """Whether the VM has CPUs of its own."""
+    return domain.cpu is not None and domain.cpu.dedicated_cpu_placement
+
+
+def _reserved(domain: DomainSpec, profile: Profile) -> Quantity:
+    reserved = domain.memory.reserved_overhead if domain.memory else None
+    if not profile.has_reserved_overhead or reserved is None or reserved.added_overhead is None:
+        return ZERO
+    return parse_wire(reserved.added_overhead)

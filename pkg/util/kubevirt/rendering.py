@@ -1,0 +1,105 @@
+"""What an installation says of how launcher pods are rendered: KubeVirt's CR and Harvester's setting. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from pkg.api.core import LimitRange
+from pkg.api.harvesterhci import Setting
+from pkg.api.kubevirt import DeveloperConfiguration, KubeVirt, KubeVirtConfiguration
+from pkg.api.meta import RawResourceList
+from pkg.util.constants import (
+    DEFAULT_OVERHEAD_RATIO,
+    KUBEVIRT_PHASE_DEPLOYED,
+    LABEL_AUTO_MEMORY_LIMITS_RATIO,
+)
+from pkg.util.kubevirt.label_selector import matches
+from pkg.util.kubevirt.overhead import LARGEST_CONFIGURED, normalize_ratio, parse_ratio
+from pkg.util.kubevirt.profiles import DEFAULT_PROFILE, Profile, profile_for_version
+
+_DEFAULT_MEMORY_LIMITS_RATIO = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Rendering:
+    """What decides how KubeVirt would render a launcher pod in one namespace now."""
+
+    ratio: str = ""
+    """The overhead ratio, "" for none."""
+    profile: Profile = DEFAULT_PROFILE
+    kubevirt: KubeVirtConfiguration = field(default_factory=KubeVirtConfiguration)
+    limit_ranges: Sequence[LimitRange] = ()
+    memory_limits_ratio: float = _DEFAULT_MEMORY_LIMITS_RATIO
+    """What a limit of memory that a quota asks for is of the request."""
+    auto_cpu_limit: bool = False
+    """Whether the CR selects the namespace for limits of cpu, quota or not."""
+    network_resources: Mapping[str, str] = field(default_factory=dict)
+    """The extended resource of each NetworkAttachmentDefinition that counts as one, by `namespace/name`."""
+    pod_overhead: RawResourceList = field(default_factory=dict)
+    """What the API server adds to each launcher for the CR's default RuntimeClass."""
+    usual_ratio: str = DEFAULT_OVERHEAD_RATIO
+    """The ratio that the installation came with: what VMs were rendered with before people raised it."""
+
+    def has_gate(self, gate: str) -> bool:
+        """Whether a feature gate is on: named in the CR, or on by default and not disabled there. A gate that the
+        release has not is off, whatever the CR says. Source: KubeVirt pkg/virt-config/featuregate, pull request 17405.
+        """
+        if gate not in self.profile.gates:
+            return False
+        developer = self.kubevirt.developer_configuration or DeveloperConfiguration()
+        if gate in (developer.feature_gates or ()):
+            return True
+        return gate in self.profile.default_gates and gate not in (developer.disabled_feature_gates or ())
+
+
+def harvester_ratio(setting: Setting | None) -> str:
+    """The overhead ratio that Harvester's own formula uses."""
+    return normalize_ratio(setting.value, setting.default) if setting else DEFAULT_OVERHEAD_RATIO
+
+
+def rendering(
+    kubevirts: Sequence[KubeVirt],
+    setting: Setting | None,
+    limit_ranges: Sequence[LimitRange],
+    profile: Profile | None = None,
+    namespace_labels: Mapping[str, str] | None = None,
+) -> Rendering:
+    """How KubeVirt renders a launcher pod in a namespace now.
+
+    The ratio is the KubeVirt CR's, which is what virt-controller reads; without one there Harvester's setting,
+    which Harvester copies into the CR; without either none. The CR's configuration counts once it is deployed.
+    """
+    kubevirt = deployed(kubevirts)
+    configuration = kubevirt.spec.configuration if kubevirt else KubeVirtConfiguration()
+    ratio = configuration.additional_guest_memory_overhead_ratio or ""
+    if not ratio and setting is not None:
+        ratio = harvester_ratio(setting)
+    labels = namespace_labels or {}
+    selector = configuration.auto_cpu_limit_namespace_label_selector
+    return Rendering(
+        ratio,
+        profile or profile_for_version(observed_version(kubevirts)),
+        configuration,
+        tuple(limit_ranges),
+        memory_limits_ratio(labels),
+        auto_cpu_limit=selector is not None and matches(selector, labels),
+        usual_ratio=normalize_ratio("", setting.default if setting else ""),
+    )
+
+
+def deployed(kubevirts: Sequence[KubeVirt]) -> KubeVirt | None:
+    """The KubeVirt CR that counts."""
+    return next((k for k in kubevirts if k.status.phase == KUBEVIRT_PHASE_DEPLOYED), None)
+
+
+def observed_version(kubevirts: Sequence[KubeVirt]) -> str | None:
+    """The version of the KubeVirt that is installed, as its CR says it."""
+    kubevirt = deployed(kubevirts)
+    return kubevirt.status.observed_kube_virt_version if kubevirt else None
+
+
+def memory_limits_ratio(namespace_labels: Mapping[str, str]) -> float:
+    """What KubeVirt multiplies a request of memory with for the limit that a quota asks for."""
+    label = namespace_labels.get(LABEL_AUTO_MEMORY_LIMITS_RATIO, "")
+    return parse_ratio(label, LARGEST_CONFIGURED) or _DEFAULT_MEMORY_LIMITS_RATIO

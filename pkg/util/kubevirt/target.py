@@ -1,0 +1,275 @@
+"""What quota will count of a migration's target pod, before it exists. Pure.
+
+KubeVirt renders the target from the same VMI spec as the source, so the source pod as quota counts it is the
+answer, except for the overhead's difference when the ratio was changed since, and for CPUs and memory that were
+plugged into the VM since. An observed pod beats the formula: the formula's constants move between releases.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import reduce
+
+import msgspec
+
+from pkg.api.core import Container, Pod, PodSpec, PodStatus, ResourceQuotaSpec, ResourceRequirements
+from pkg.api.kubevirt import VirtualMachineInstance
+from pkg.api.meta import ObjectMeta, RawResourceList
+from pkg.util.constants import CPU, LIMITS_CPU, LIMITS_MEMORY, MEMORY, REQUESTS_MEMORY
+from pkg.util.kubevirt.launcher import (
+    HOTPLUG_DISK,
+    attachment_container,
+    is_kubevirts,
+    is_sized,
+    render_containers,
+    todays_containers,
+)
+from pkg.util.kubevirt.observed_overhead import (
+    compute_container,
+    is_resized,
+    overhead_difference,
+    overhead_of,
+    rendered_overhead,
+)
+from pkg.util.kubevirt.overhead import MAX_RATIO
+from pkg.util.kubevirt.profiles import LARGEST
+from pkg.util.kubevirt.rendering import Rendering
+from pkg.util.quantity import Quantity
+from pkg.util.quotacount.usage import apply_limit_ranges, counted, is_extended, pod_usage
+from pkg.util.resource_list import ResourceList, add, maximum, total
+
+_MEMORY_NAMES = (MEMORY, REQUESTS_MEMORY, LIMITS_MEMORY)
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One launcher pod and its attachment pod."""
+
+    launcher: Pod
+    attachments: tuple[Pod, ...] = ()
+
+    @property
+    def pods(self) -> tuple[Pod, ...]:
+        return (self.launcher, *self.attachments)
+
+
+def usage_of(pods: Iterable[Pod], spec: ResourceQuotaSpec) -> ResourceList:
+    """What a quota charges for these pods together."""
+    return total([pod_usage(pod) for pod in pods if counted(pod, spec)])
+
+
+def target_usage(
+    vmi: VirtualMachineInstance, source: Side | None, rendering: Rendering, spec: ResourceQuotaSpec
+) -> ResourceList:
+    """What the quota will charge for the migration's target side: launcher pod and attachment pods.
+
+    Raises QuantityError when a quantity of the VMI is none.
+    """
+    return total(
+        [launcher_usage(vmi, source, rendering, spec), attachments_usage(vmi, source, rendering, spec)]
+    )
+
+
+def side_as_it_was(
+    vmi: VirtualMachineInstance, source: Side, rendering: Rendering, spec: ResourceQuotaSpec
+) -> ResourceList:
+    """What the quota would charge for the source side if KubeVirt rendered it today for the VM as it was then: only
+    what operators decide has changed, the overhead ratio, support containers, LimitRanges.
+
+    Raises QuantityError when a quantity of the VMI is none.
+    """
+    launcher = _same_vm_usage(vmi, source.launcher, rendering, spec)
+    return total([launcher, attachments_usage(vmi, source, rendering, spec)])
+
+
+def launcher_usage(
+    vmi: VirtualMachineInstance, source: Side | None, rendering: Rendering, spec: ResourceQuotaSpec
+) -> ResourceList:
+    """The target's launcher pod; nothing when the quota's scopes leave it out."""
+    if source is None:
+        pod = rendered_pod(vmi, rendering, spec)
+        return pod_usage(pod) if counted(pod, spec) else {}
+    if not is_resized(vmi):
+        return _same_vm_usage(vmi, source.launcher, rendering, spec)
+    if not counted(source.launcher, spec):
+        return {}
+    resized = _resized(vmi, source.launcher, rendering, spec)
+    return pod_usage(apply_limit_ranges(resized, rendering.limit_ranges))
+
+
+def _same_vm_usage(
+    vmi: VirtualMachineInstance, source: Pod, rendering: Rendering, spec: ResourceQuotaSpec
+) -> ResourceList:
+    """The target's launcher pod of a VM that has not been resized since its source was rendered."""
+    if not counted(source, spec):
+        return {}
+    pod = _as_of_today(vmi, source, rendering, spec)
+    # What a pod lacks, a LimitRange that came after it will give to the next one.
+    pod = apply_limit_ranges(pod, rendering.limit_ranges)
+    usage = pod_usage(pod)
+    return add(usage, _overhead_since(vmi, source, usage, rendering, spec))
+
+
+def _resized(vmi: VirtualMachineInstance, pod: Pod, rendering: Rendering, spec: ResourceQuotaSpec) -> Pod:
+    """The pod that the VMI's spec of today makes: KubeVirt writes plugged CPUs and memory into the spec, and the
+    source was rendered before. What others than KubeVirt have put into the source they will put into the target."""
+    today = rendered_pod(vmi, rendering, spec)
+    compute, source = compute_container(today), compute_container(pod)
+    if compute is None or source is None:
+        return pod
+    known = {c.name for c in (*today.spec.containers, *(today.spec.init_containers or ()))}
+    return _with_spec(
+        pod,
+        containers=[
+            _with_added(compute, source),
+            *_added(pod.spec.containers, today.spec.containers[1:], known),
+        ],
+        init_containers=_added(pod.spec.init_containers or (), today.spec.init_containers or (), known)
+        or None,
+    )
+
+
+def _added(
+    source: Iterable[Container], today: Iterable[Container], known: Collection[str]
+) -> list[Container]:
+    return [*today, *(c for c in source if c.name not in known and not is_kubevirts(c.name))]
+
+
+def _with_added(compute: Container, source: Container) -> Container:
+    """The compute container with the resources that only the source has, such as devices of networks."""
+    resources = ResourceRequirements(
+        limits=_devices(source.resources.limits) | (compute.resources.limits or {}),
+        requests=_devices(source.resources.requests) | (compute.resources.requests or {}),
+    )
+    return msgspec.structs.replace(compute, resources=resources)
+
+
+def _devices(resources: RawResourceList | None) -> RawResourceList:
+    return {name: quantity for name, quantity in (resources or {}).items() if is_extended(name)}
+
+
+def _with_spec(pod: Pod, **changed: object) -> Pod:
+    return msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, **changed))
+
+
+def _as_of_today(vmi: VirtualMachineInstance, pod: Pod, rendering: Rendering, spec: ResourceQuotaSpec) -> Pod:
+    """The source pod with the containers and limits that the KubeVirt CR and the quota ask for now."""
+    today = render_containers(vmi, rendering, overhead=0, digests_known=True)
+    pod = _with_spec(
+        pod,
+        containers=todays_containers(pod.spec.containers, today, rendering),
+        init_containers=todays_containers(pod.spec.init_containers or (), today, rendering) or None,
+    )
+    if rendering.pod_overhead and pod.spec.runtime_class_name != rendering.kubevirt.default_runtime_class:
+        pod = _with_spec(pod, overhead=rendering.pod_overhead)
+    return _with_todays_limits(vmi, pod, rendering, spec)
+
+
+def _with_todays_limits(
+    vmi: VirtualMachineInstance, pod: Pod, rendering: Rendering, spec: ResourceQuotaSpec
+) -> Pod:
+    """The pod with the limits that KubeVirt gives a launcher because a quota asks for them, where it has none: the
+    quota may have come after it."""
+    compute = compute_container(pod)
+    limits = (compute.resources.limits if compute else None) or {}
+    lacking = [name for name in _limited(spec) if name not in limits]
+    if compute is None or not lacking:
+        return pod
+    overhead = rendered_overhead(vmi, pod, rendering)
+    rendered = compute_container(rendered_pod(vmi, rendering, spec, overhead))
+    todays = (rendered.resources.limits if rendered else None) or {}
+    added = {name: todays[name] for name in lacking if name in todays}
+    resources = msgspec.structs.replace(compute.resources, limits=limits | added)
+    changed = msgspec.structs.replace(compute, resources=resources)
+    return _with_spec(pod, containers=[changed if c is compute else c for c in pod.spec.containers])
+
+
+def _limited(spec: ResourceQuotaSpec) -> list[str]:
+    """Of cpu and memory what the quota limits: KubeVirt then limits every launcher."""
+    return [
+        name for name, limit in ((CPU, LIMITS_CPU), (MEMORY, LIMITS_MEMORY)) if limit in (spec.hard or {})
+    ]
+
+
+def _overhead_since(
+    vmi: VirtualMachineInstance,
+    pod: Pod,
+    usage: Mapping[str, Quantity],
+    rendering: Rendering,
+    spec: ResourceQuotaSpec,
+) -> ResourceList:
+    """What today's overhead makes of each name that the source counts under: nothing of a limit that a
+    LimitRange sets, twice the difference of one that KubeVirt sets to twice the request."""
+    difference = overhead_difference(vmi, pod, rendering)
+    if not difference:
+        return {}
+    rendered = rendered_overhead(vmi, pod, rendering) or 0
+    before = pod_usage(rendered_pod(vmi, rendering, spec, rendered))
+    after = pod_usage(rendered_pod(vmi, rendering, spec, rendered + difference))
+    return {name: after[name] - before[name] for name in _MEMORY_NAMES if name in usage and name in before}
+
+
+def attachments_usage(
+    vmi: VirtualMachineInstance, source: Side | None, rendering: Rendering, spec: ResourceQuotaSpec
+) -> ResourceList:
+    """The attachment pod of hotplugged volumes, one for all: as on the source, unless the KubeVirt CR sizes it."""
+    if not has_hotplugged_volumes(vmi):
+        return {}
+    if source is not None and source.attachments and not is_sized(HOTPLUG_DISK, rendering.kubevirt):
+        return reduce(maximum, (usage_of([pod], spec) for pod in source.attachments))
+    pod = _pod([attachment_container(rendering)], [], vmi)
+    pod = apply_limit_ranges(pod, rendering.limit_ranges)
+    return pod_usage(pod) if counted(pod, spec) else {}
+
+
+def has_hotplugged_volumes(vmi: VirtualMachineInstance) -> bool:
+    """Whether the VMI needs an attachment pod on the target: also while a volume is unplugged or memory dumped, when
+    only its status says so. Source: KubeVirt pkg/controller VMIHasHotplugVolumes."""
+    if any(volume.hotplug_volume is not None for volume in vmi.status.volume_status or ()):
+        return True
+    sources = [s for v in vmi.spec.volumes or () for s in (v.persistent_volume_claim, v.data_volume)]
+    return any(source is not None and source.hotpluggable for source in sources)
+
+
+def rendered_pod(
+    vmi: VirtualMachineInstance, rendering: Rendering, spec: ResourceQuotaSpec, overhead: int | None = None
+) -> Pod:
+    """A migration's target as KubeVirt would render it and the API server would complete it, now or with another
+    overhead (bytes)."""
+    if overhead is None:
+        overhead = overhead_of(vmi, rendering).at(rendering.ratio).value()
+    rendered = render_containers(
+        vmi, rendering, overhead=overhead, quota_limits=_limited(spec), digests_known=True
+    )
+    pod = _pod(rendered.containers, rendered.init_containers, vmi)
+    pod = _with_spec(
+        pod,
+        overhead=rendering.pod_overhead or None,
+        runtime_class_name=rendering.kubevirt.default_runtime_class or None,
+    )
+    return apply_limit_ranges(pod, rendering.limit_ranges)
+
+
+def largest_launcher(
+    vmi: VirtualMachineInstance, rendering: Rendering, spec: ResourceQuotaSpec
+) -> ResourceList:
+    """The most that a launcher pod of this VMI's spec can count under each name, whichever known release rendered it,
+    at whichever ratio. What webhooks of others put into launcher pods is not in it."""
+    largest: ResourceList = {}
+    for profile in LARGEST:
+        at_most = replace(rendering, profile=profile, ratio=str(MAX_RATIO))
+        largest = maximum(largest, pod_usage(rendered_pod(vmi, at_most, spec)))
+    return largest
+
+
+def _pod(containers: list[Container], init_containers: list[Container], vmi: VirtualMachineInstance) -> Pod:
+    return Pod(
+        metadata=ObjectMeta(name=f"virt-launcher-{vmi.name}", namespace=vmi.namespace),
+        spec=PodSpec(
+            containers=containers,
+            init_containers=init_containers or None,
+            priority_class_name=vmi.spec.priority_class_name,
+        ),
+        status=PodStatus(phase="Pending"),
+    )

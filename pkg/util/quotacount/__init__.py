@@ -1,0 +1,1 @@
+"""What Kubernetes counts of a pod for ResourceQuota: usage, scopes, limit ranges, defaulting. Pure; no KubeVirt."""

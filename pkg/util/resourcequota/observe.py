@@ -1,0 +1,139 @@
+"""The one way to gather what a decision about a ResourceQuota looks at: from caches, from lists, or from both. Pure."""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+from cachetools import LRUCache
+
+from pkg.api.core import LimitRange, Namespace, Pod, ResourceQuota
+from pkg.api.harvesterhci import Setting
+from pkg.api.kubevirt import KubeVirt, VirtualMachineInstance, VirtualMachineInstanceMigration
+from pkg.api.meta import Object, RawResourceList
+from pkg.api.mtq import VirtualMachineMigrationResourceQuota
+from pkg.util import constants
+from pkg.util.kubevirt.overhead import harvester_delta
+from pkg.util.kubevirt.profiles import Profile
+from pkg.util.kubevirt.rendering import Rendering, harvester_ratio, rendering
+from pkg.util.quantity import Quantity
+from pkg.util.resourcequota.model import Estimate, Memo, Memory, Observed
+from pkg.util.resourcequota.participation import switched_off
+
+T = TypeVar("T", bound=Object)
+T_co = TypeVar("T_co", bound=Object, covariant=True)
+
+
+class Reader(Protocol[T_co]):
+    """The objects of one kind: a cache (pkg.generic.CacheReader) or `Listed`."""
+
+    def get(self, *, name: str, namespace: str = "") -> T_co | None:
+        """The object; None: there is none. No namespace for cluster-scoped kinds."""
+        ...
+
+    def list(self, namespace: str = "") -> Sequence[T_co]:
+        """All objects, or those of one namespace."""
+        ...
+
+
+class Listed(Generic[T]):
+    """A list as a Reader."""
+
+    def __init__(self, objects: Iterable[T] = ()) -> None:
+        self._objects = list(objects)
+        self._by_name = {(obj.namespace, obj.name): obj for obj in self._objects}
+        self._by_namespace: dict[str, builtins.list[T]] = {}
+        for obj in self._objects:
+            self._by_namespace.setdefault(obj.namespace, []).append(obj)
+
+    def get(self, *, name: str, namespace: str = "") -> T | None:
+        return self._by_name.get((namespace, name))
+
+    def list(self, namespace: str = "") -> builtins.list[T]:
+        return self._by_namespace.get(namespace, []) if namespace else self._objects
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """A Reader a kind. A kind that is not given has no objects."""
+
+    namespaces: Reader[Namespace] = Listed()
+    migrations: Reader[VirtualMachineInstanceMigration] = Listed()
+    instances: Reader[VirtualMachineInstance] = Listed()
+    pods: Reader[Pod] = Listed()
+    """KubeVirt's: launchers and attachments."""
+    limit_ranges: Reader[LimitRange] = Listed()
+    kubevirts: Reader[KubeVirt] = Listed()
+    settings: Reader[Setting] = Listed()
+    budgets: Reader[VirtualMachineMigrationResourceQuota] = Listed()
+    """A namespace with one is managed tenant quota's."""
+
+    def rendering(self, namespace: str, profile: Profile | None = None) -> Rendering:
+        """How launcher pods are rendered there; `profile` overrides the KubeVirt object's version."""
+        found = self.namespaces.get(name=namespace)
+        return rendering(
+            self.kubevirts.list(),
+            self.settings.get(name=constants.SETTING_OVERHEAD_RATIO),
+            self.limit_ranges.list(namespace),
+            profile,
+            found.labels if found else {},
+        )
+
+
+class Observer:
+    """Over caches a decision costs no request. `profile` overrides the KubeVirt object's version."""
+
+    def __init__(self, source: Source, profile: Profile | None = None) -> None:
+        self.source = source
+        self._profile = profile
+        self._renderings: LRUCache[str, tuple[object, Rendering]] = LRUCache(maxsize=4096)
+        self._memo = Memo()
+
+    def observe(
+        self, quota: ResourceQuota, now: float, memory: Memory | None = None, *, source: Source | None = None
+    ) -> Observed:
+        """The state of the quota's namespace, as `source` has it if given; `now` in seconds since the epoch."""
+        source, name = source or self.source, quota.namespace
+        namespace = source.namespaces.get(name=name) or Namespace()
+        return Observed(
+            quota=quota,
+            limits=namespace.annotations.get(constants.ANNOTATION_RANCHER_RESOURCE_QUOTA, ""),
+            migrations=source.migrations.list(name),
+            instances={vmi.name: vmi for vmi in source.instances.list(name)},
+            estimate=harvester_estimate(
+                harvester_ratio(source.settings.get(name=constants.SETTING_OVERHEAD_RATIO))
+            ),
+            now=now,
+            memory=memory or Memory(),
+            pods=source.pods.list(name),
+            rendering=self._rendering(source, name, namespace),
+            max_extra=namespace.annotations.get(constants.ANNOTATION_MAX_EXTRA, ""),
+            mtq=bool(source.budgets.list(name)),
+            namespace_off=switched_off(namespace),
+            memo=self._memo,
+        )
+
+    def _rendering(self, source: Source, name: str, namespace: Namespace) -> Rendering:
+        """The same object as long as nothing it is made of changes: what depends on it is cached by it."""
+        setting = source.settings.get(name=constants.SETTING_OVERHEAD_RATIO)
+        versions: list[object] = [
+            (obj.uid, obj.metadata.resource_version)
+            for obj in (*source.kubevirts.list(), *source.limit_ranges.list(name), *filter(None, [setting]))
+        ]
+        versions.append(namespace.labels)
+        known = self._renderings.get(name)
+        if known is None or known[0] != versions:
+            known = (versions, source.rendering(name, self._profile))
+            self._renderings[name] = known
+        return known[1]
+
+
+def harvester_estimate(ratio: str) -> Estimate:
+    """Harvester's own formula at an overhead ratio."""
+
+    def estimate(vmi: VirtualMachineInstance, hard: RawResourceList) -> Mapping[str, Quantity] | None:
+        return harvester_delta(vmi.spec, hard, ratio=ratio, arch=vmi.spec.architecture or "amd64")
+
+    return estimate

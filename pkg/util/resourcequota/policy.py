@@ -1,0 +1,39 @@
+"""What an operator chose for the decisions. Imports nothing heavy: the command line starts with it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Mode(StrEnum):
+    """`takeover` replaces Harvester's controllers, `assist` runs beside them and agrees with them."""
+
+    TAKEOVER = "takeover"
+    ASSIST = "assist"
+
+
+class EstimateKind(StrEnum):
+    """How much a migration needs: Harvester's formula, or what quota will count."""
+
+    HARVESTER = "harvester"
+    EXACT = "exact"
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What an operator chose. Durations in seconds."""
+
+    mode: Mode
+    estimate: EstimateKind = EstimateKind.HARVESTER
+    foreign_grace: float = 60.0
+    """An entry that no migration explains and that is not ours goes after this long."""
+    settle: float = 0.25
+    """A shortage seen right after the room was made is looked at again after this long: KubeVirt's condition
+    is older than its target pod, and status.used then already counts the pod."""
+    hold_limit: float = 600.0
+    """A source pod that never ends keeps its room no longer than this after its migration."""
+    compensate: bool = True
+    """A migration that is refused although its entry is applied gets what is missing."""
+    render: bool = False
+    """Every limit of the namespace annotation is kept in spec.hard, not only what is scaled."""

@@ -1,0 +1,110 @@
+"""When a quota is touched, so that KubeVirt tries a refused migration again. Pure.
+
+Quota admission decides from the API server's cache of status.hard, which follows spec.hard a moment later. A target pod
+that virt-controller creates in that moment is refused although its room is there. The next try comes with the quota's
+next event, or after virt-controller's back-off, a bucket that busy clusters drain: 225 s were seen. A changed
+annotation is such an event.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from pkg.api.kubevirt import VirtualMachineInstanceMigration
+from pkg.util import constants
+from pkg.util.kubevirt.migration import is_refused
+from pkg.util.quantity import QuantityError
+from pkg.util.resource_list import parse_resource_list
+from pkg.util.resourcequota.journal import Journal, has_migrating_vm
+from pkg.util.resourcequota.model import Observed, Plan, Waiting, earliest
+
+FIRST = 0.25
+"""Seconds from the moment at which the room is seen in status.hard to the first touch."""
+SECOND = 0.5
+"""Seconds from the first touch to the second; each further pause is twice as long."""
+LONGEST = 30.0
+
+
+def with_touch(observed: Observed, made: Plan) -> Plan:
+    """`made`, and with it the touch that is due, or the time of the next one.
+
+    One touch serves all that wait in the namespace. Nothing is touched while spec.hard or status.hard is still to
+    change, without KubeVirt's condition, or without an entry; the annotation goes with the last entry.
+    """
+    after = {**observed.quota.annotations, **made.annotations}
+    stands = {key: text for key, text in after.items() if text is not None}
+    if not has_migrating_vm(stands):
+        gone = {constants.ANNOTATION_TOUCHED: None} if constants.ANNOTATION_TOUCHED in stands else {}
+        return replace(made, annotations={**made.annotations, **gone}) if gone else made
+    refused = set(_refused(observed, Journal(stands)))
+    waiting = {uid: each for uid, each in observed.memory.waiting.items() if uid in refused}
+    if made.hard or not _shown(observed):
+        # What is still to change will be an event too. Pauses go on: a busy quota must not begin them again and again.
+        return replace(made, memory=replace(made.memory, waiting=waiting)) if waiting else made
+    waiting |= {uid: Waiting(due=observed.now + FIRST) for uid in refused - waiting.keys()}
+    if not waiting:
+        return made
+    annotations = dict(made.annotations)
+    if min(each.due for each in waiting.values()) <= observed.now:
+        waiting = {uid: _touched(each, observed.now) for uid, each in waiting.items()}
+        annotations[constants.ANNOTATION_TOUCHED] = _text(observed.now, waiting)
+    left = min(each.due for each in waiting.values()) - observed.now
+    memory = replace(made.memory, waiting=waiting)
+    return replace(made, annotations=annotations, memory=memory, look_again=earliest(made.look_again, left))
+
+
+@dataclass(frozen=True, slots=True)
+class Touched:
+    """What the annotation says: when the quota was last touched, and when the next touch is due (RFC 3339, UTC)."""
+
+    at: str
+    next: str
+
+
+def last_touch(annotations: Mapping[str, str]) -> Touched | None:
+    """None: it is not there, or not readable."""
+    try:
+        said = json.loads(annotations.get(constants.ANNOTATION_TOUCHED, ""))
+        return Touched(str(said["at"]), str(said["next"]))
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return None
+
+
+def _refused(observed: Observed, journal: Journal) -> Iterator[str]:
+    """The migrations that are refused although they have an entry, by uid."""
+    for migration in observed.migrations:
+        if is_refused(migration) and not migration.deleting and _has_entry(observed, journal, migration):
+            yield migration.uid
+
+
+def _shown(observed: Observed) -> bool:
+    """Whether the quota controller has copied spec.hard to status.hard."""
+    try:
+        return parse_resource_list(observed.quota.status.hard or {}) == parse_resource_list(
+            observed.quota.hard
+        )
+    except QuantityError:
+        return False
+
+
+def _has_entry(observed: Observed, journal: Journal, migration: VirtualMachineInstanceMigration) -> bool:
+    vmi = observed.instances.get(migration.spec.vmi_name)
+    return bool(journal.keys_of(migration.spec.vmi_name, vmi.uid if vmi else ""))
+
+
+def _touched(waiting: Waiting, now: float) -> Waiting:
+    pause = min(LONGEST, SECOND * 2.0 ** min(waiting.touches, 10))
+    return Waiting(touches=waiting.touches + 1, due=now + pause)
+
+
+def _text(now: float, waiting: Mapping[str, Waiting]) -> str:
+    due = min(each.due for each in waiting.values())
+    return json.dumps({"at": _timestamp(now), "next": _timestamp(due)}, separators=(",", ":"))
+
+
+def _timestamp(seconds: float) -> str:
+    moment = datetime.datetime.fromtimestamp(seconds, datetime.UTC)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,0 +1,176 @@
+"""Connections of the listener: how many there may be, and how long each may take for what it owes us.
+
+An address can be the API server's and an attacker's at once (a node, a proxy), so what is over the limit is not simply
+turned away: the oldest connection that has never sent a whole review gives way, then the one that has been idle for
+longest. A connection that a review is being answered on is never closed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+import ssl
+from collections import Counter
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+
+from prometheus_client import Counter as Metric
+from prometheus_client import Gauge
+
+log = logging.getLogger(__name__)
+
+_PACE = 0.002
+"""Seconds that the next connection waits for the handshake of the one before."""
+
+OPEN = Gauge("headroom_webhook_connections", "Connections that are open now.")
+CLOSED = Metric(
+    "headroom_webhook_connections_closed_total", "Connections that were closed early.", ["reason"]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Counts of connections; seconds for a TLS handshake, a request's head, its body."""
+
+    connections: int = 1024
+    per_source: int = 512
+    handshake: float = 5.0
+    head: float = 5.0
+    body: float = 5.0
+
+
+@dataclass(eq=False, slots=True)
+class Connection:
+    """One accepted socket. `transport` is None until the handshake is done."""
+
+    source: str
+    socket: socket.socket
+    transport: asyncio.BaseTransport | None = None
+    proven: bool = False
+    """It has sent a whole review."""
+    busy: bool = False
+    """A request is being read or answered on it."""
+
+    def abort(self) -> None:
+        """Close it without a word."""
+        if isinstance(self.transport, asyncio.Transport):
+            self.transport.abort()
+        else:
+            with contextlib.suppress(OSError):
+                self.socket.shutdown(socket.SHUT_RDWR)
+
+
+class Acceptor:
+    """Accepts connections on listening sockets and hands each, once TLS stands, to a protocol of `factory`."""
+
+    def __init__(
+        self,
+        factory: Callable[[Connection], asyncio.Protocol],
+        context: ssl.SSLContext | None,
+        limits: Limits,
+    ) -> None:
+        self._factory = factory
+        self._context = context
+        self._limits = limits
+        self._connections: dict[Connection, None] = {}
+        # Invariant: every socket that is open, the least recently used first.
+        self._per_source: Counter[str] = Counter()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._listening: list[socket.socket] = []
+
+    def listen(self, sockets: list[socket.socket]) -> None:
+        """Accept from now on."""
+        self._listening = sockets
+        for each in sockets:
+            each.setblocking(False)
+            self._start(self._accept(each))
+
+    async def close(self) -> None:
+        """Accept no more. Connections that stand are left to their protocols."""
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        for each in self._listening:
+            each.close()
+        self._listening = []
+
+    def lost(self, connection: Connection) -> None:
+        """It is closed."""
+        if connection in self._connections:
+            del self._connections[connection]
+            self._per_source[connection.source] -= 1
+            if not self._per_source[connection.source]:
+                del self._per_source[connection.source]
+            OPEN.set(len(self._connections))
+
+    def used(self, connection: Connection) -> None:
+        """A request on it was answered."""
+        if connection in self._connections:
+            del self._connections[connection]
+            self._connections[connection] = None
+
+    async def _accept(self, listening: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                accepted, address = await loop.sock_accept(listening)
+            except OSError as exc:  # out of file descriptors: those that stand have to end first
+                log.warning("a connection could not be accepted: %s", exc)
+                await asyncio.sleep(0.1)
+                continue
+            accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            connection = Connection(str(address[0]), accepted)
+            if not self._make_room(connection.source):
+                CLOSED.labels("limit").inc()
+                accepted.close()
+                continue
+            self._connections[connection] = None
+            self._per_source[connection.source] += 1
+            OPEN.set(len(self._connections))
+            # One handshake at a time, as far as the client does its part: a burst of them must not hold up reviews on
+            # connections that stand.
+            await asyncio.wait([self._start(self._shake_hands(connection))], timeout=_PACE)
+
+    def _make_room(self, source: str) -> bool:
+        """Whether one more may be accepted; another one goes for it."""
+        if self._per_source[source] >= self._limits.per_source:
+            return self._evict(source)
+        if len(self._connections) >= self._limits.connections:
+            return self._evict("")
+        return True
+
+    def _evict(self, source: str) -> bool:
+        candidates = [each for each in self._connections if not each.busy and source in ("", each.source)]
+        victim = min(candidates, key=lambda each: each.proven, default=None)
+        if victim is None:
+            return False
+        CLOSED.labels("limit").inc()
+        victim.abort()
+        self.lost(victim)
+        return True
+
+    async def _shake_hands(self, connection: Connection) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(self._limits.handshake):
+                await loop.connect_accepted_socket(
+                    lambda: self._factory(connection), connection.socket, ssl=self._context
+                )
+        except (OSError, TimeoutError) as exc:
+            CLOSED.labels("handshake").inc()
+            log.debug("no TLS handshake with %s: %s", connection.source, exc or "timed out")
+            connection.socket.close()
+            self.lost(connection)
+        except asyncio.CancelledError:
+            connection.socket.close()
+            self.lost(connection)
+            raise
+
+    def _start(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task

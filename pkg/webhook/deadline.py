@@ -1,0 +1,48 @@
+"""One deadline a review, for all its looks at the API server together, and what a look says when there is no answer."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Iterator
+from contextvars import ContextVar
+from typing import Final, TypeVar
+
+from pkg.client.errors import ApiError, NotFound
+from pkg.webhook.metrics import TIMEOUTS
+
+REVIEW_SECONDS: Final = 3.0
+"""The API server waits 5 s for an answer (the registered timeoutSeconds); before that, we have to give one."""
+
+T = TypeVar("T")
+
+_ENDS_AT: ContextVar[float] = ContextVar("deadline")
+
+
+class NoAnswer(Exception):
+    """The API server did not answer in time, or with an error. That says nothing about what is there."""
+
+
+@contextlib.contextmanager
+def deadline(seconds: float) -> Iterator[None]:
+    """Looks within the block end together."""
+    token = _ENDS_AT.set(asyncio.get_running_loop().time() + seconds)
+    try:
+        yield
+    finally:
+        _ENDS_AT.reset(token)
+
+
+async def in_time(look: Awaitable[T]) -> T | None:
+    """What a look at the API server finds, None when the object is not there. Raises NoAnswer."""
+    try:
+        ends = _ENDS_AT.get(asyncio.get_running_loop().time() + REVIEW_SECONDS)
+        async with asyncio.timeout_at(ends):
+            return await look
+    except NotFound:
+        return None
+    except TimeoutError as exc:
+        TIMEOUTS.inc()
+        raise NoAnswer("the API server gives no answer: timed out") from exc
+    except ApiError as exc:
+        raise NoAnswer(f"the API server gives no answer: {exc or 'timed out'}") from exc

@@ -1,0 +1,169 @@
+"""`make soak`: migrations of both strategies without a pause, while the webhook is killed and started all the time.
+
+`python -m tests.bench.soak [migrations]`: 1,000 unless said otherwise.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import json
+import sys
+import time
+from collections import Counter
+from collections.abc import Coroutine
+from dataclasses import dataclass, field
+from typing import Any
+
+from pkg.api import registry
+from pkg.client.errors import ApiError, Forbidden
+from pkg.testcluster.cluster import Cluster, EmbeddedCluster
+from pkg.util.managedtenantquota.constants import LOCK_SELECTOR
+from tests.e2e.mtq_namespace import Namespace, made
+from tests.e2e.webhook.processes import Headroom
+from tests.e2e.webhook.world import World, until, world
+
+BASE = {"limitsCpu": "3075m", "limitsMemory": "20Gi"}
+"""Five VMs of 515m, and half a CPU for a tenant."""
+HARD = {"limits.cpu": "3075m", "limits.memory": "20Gi"}
+MACHINES = 5
+NAMESPACES = 3
+UP, DOWN = 3.0, 0.5
+"""Seconds that the webhook serves, and is away before it is started again."""
+
+
+@dataclass
+class Soak:
+    """What happened. `refused` are honest pods with room that got a 403; `retried` are calls that failed otherwise
+    (a webhook that is away, a quota that is busy) and succeeded on retry."""
+
+    migrations: Counter[str] = field(default_factory=Counter)
+    kills: int = 0
+    pods: int = 0
+    refused: list[str] = field(default_factory=list)
+    retried: Counter[str] = field(default_factory=Counter)
+    stuck: list[str] = field(default_factory=list)
+    left_locked: list[str] = field(default_factory=list)
+    wrong_quotas: list[str] = field(default_factory=list)
+
+    @property
+    def good(self) -> bool:
+        failed = sum(count for phase, count in self.migrations.items() if phase != "Succeeded")
+        return not (failed or self.stuck or self.refused or self.left_locked or self.wrong_quotas)
+
+
+async def kill_for_ever(webhook: Headroom, soak: Soak) -> None:
+    while True:
+        await asyncio.sleep(UP)
+        await asyncio.to_thread(webhook.kill)
+        await asyncio.sleep(DOWN)
+        # Killed before it serves, it would never be there at all.
+        await asyncio.to_thread(webhook.start)
+        soak.kills += 1
+
+
+async def migrate_for_ever(there: World, namespace: str, vm: str, soak: Soak, goal: int) -> None:
+    while soak.migrations.total() < goal:
+        migration = await there.migrate(namespace, vm, running=0.1, phase=0.02, linger=0.1)
+        try:
+            await there.until_phase(namespace, migration, "Succeeded", "Failed", seconds=120)
+        except AssertionError:
+            soak.stuck.append(f"{namespace}/{migration}")
+            return
+        soak.migrations[await there.phase(namespace, migration)] += 1
+
+
+async def honest_pods(there: World, namespace: str, soak: Soak) -> None:
+    """One small pod at a time, that the base always has room for."""
+    tenant = there.by("tenant")
+    pods = tenant.resource(registry.PODS)
+    while True:
+        for attempt in itertools.count():
+            try:
+                pod = await there.pod(namespace, tenant, cpu="100m", memory="1Mi")
+            except Forbidden as exc:
+                soak.refused.append(exc.message)
+            except ApiError as exc:
+                soak.retried[type(exc).__name__] += 1
+            else:
+                soak.pods += 1
+                break
+            await asyncio.sleep(min(1.0, 0.05 * 2**attempt))
+        with contextlib.suppress(ApiError):
+            await pods.delete(name=pod.name, namespace=namespace, grace_period_seconds=0)
+        await asyncio.sleep(0.1)
+
+
+async def run(cluster: Cluster, goal: int) -> Soak:
+    soak = Soak()
+    controller, webhook = Headroom(cluster, "controller"), Headroom(cluster, "webhook")
+    async with world(cluster) as there:
+        await asyncio.to_thread(controller.start)
+        await asyncio.to_thread(webhook.start)
+        try:
+            await _migrate_all(there, soak, goal, webhook)
+        finally:
+            await asyncio.to_thread(webhook.stop)
+            await asyncio.to_thread(controller.stop)
+    return soak
+
+
+async def _migrate_all(there: World, soak: Soak, goal: int, webhook: Headroom) -> None:
+    names = [await there.namespace(BASE) for _ in range(NAMESPACES)]
+    windowed = await made(there)
+    await windowed.quota({"limits.cpu": "8", "pods": "20"})
+    machines = [(name, f"vm{number}") for name in names for number in range(MACHINES)]
+    machines += [(windowed.name, f"vm{number}") for number in range(2)]
+    for name, vm in machines:
+        await there.machine(name, vm, cpu="500m", memory="64Mi")
+    full = await windowed.fill()
+    await windowed.budget({"limits.cpu": "2", "pods": "4"})
+    work: list[Coroutine[Any, Any, None]] = [kill_for_ever(webhook, soak)]
+    work += [honest_pods(there, name, soak) for name in names]
+    background = [asyncio.create_task(each) for each in work]
+    try:
+        await asyncio.gather(*(migrate_for_ever(there, *each, soak, goal) for each in machines))
+    finally:
+        for task in background:
+            task.cancel()
+        await asyncio.wait(background)
+    await asyncio.to_thread(webhook.kill)
+    await asyncio.to_thread(webhook.start)
+    await _check(there, soak, names, windowed, full)
+
+
+async def _check(
+    there: World, soak: Soak, names: list[str], windowed: Namespace, full: dict[str, str]
+) -> None:
+    with contextlib.suppress(AssertionError):
+        await windowed.at_rest({"quota": full}, seconds=30.0)
+    locks = await there.client.resource(registry.VALIDATING_WEBHOOK_CONFIGURATIONS).list(
+        label_selector=LOCK_SELECTOR
+    )
+    soak.left_locked = [lock.name for lock in locks]
+    wanted = {**dict.fromkeys(names, HARD), windowed.name: full}
+    for name, hard in wanted.items():
+        try:
+            await until(lambda name=name, hard=hard: _is(there, name, hard), f"{name} to be at its base")  # type: ignore[misc]
+        except AssertionError as exc:
+            soak.wrong_quotas.append(str(exc))
+
+
+async def _is(there: World, namespace: str, hard: dict[str, str]) -> bool:
+    quotas = await there.client.resource(registry.RESOURCE_QUOTAS).list(namespace)
+    return all(quota.hard.get(name) == value for quota in quotas for name, value in hard.items())
+
+
+def main(arguments: list[str]) -> int:
+    goal = int(arguments[0]) if arguments else 1000
+    began = time.monotonic()
+    with EmbeddedCluster() as cluster:
+        soak = asyncio.run(run(cluster, goal))
+    report = {**vars(soak), "refused": soak.refused[:10], "seconds": round(time.monotonic() - began)}
+    print(json.dumps(report, indent=2))
+    return 0 if soak.good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

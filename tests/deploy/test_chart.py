@@ -1,0 +1,174 @@
+"""The chart: linted and rendered by helm itself; what deploy/ holds is what it renders."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from deploy.render import CHART, FILES, helm, template
+
+pytestmark = pytest.mark.cluster
+
+RENDERINGS = {
+    "default": (),
+    "webhook off": ("webhook.enabled=false",),
+    "assist": ("mode=assist",),
+    "in the controller": ("webhook.inController=true",),
+    "cert-manager": ("webhook.certificate.source=certManager",),
+    "brought certificate": ("webhook.certificate.source=secret", "webhook.certificate.secretName=mine"),
+    "monitoring": ("serviceMonitor.enabled=true",),
+}
+
+
+def rendered(*values: str) -> list[dict[str, Any]]:
+    arguments = [argument for value in values for argument in ("--set", value)]
+    return [each for each in yaml.safe_load_all(template(*arguments)) if each]
+
+
+def pods(objects: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Pod specs by the name of what makes them."""
+    return {
+        each["metadata"]["name"]: each["spec"]["template"]["spec"]
+        for each in objects
+        if each["kind"] in ("Deployment", "Job")
+    }
+
+
+def test_lint_is_clean() -> None:
+    assert "0 chart(s) failed" in helm("lint", "--strict", str(CHART))
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
+def test_it_is_current(file: Path) -> None:
+    """`make manifests` makes it so."""
+    assert file.read_text("utf-8") == FILES[file]()
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "webhok.enabled=false",
+        "controller.replica=3",
+        "mode=replace",
+        "controller.replicas=two",
+        "webhook.url=http://plain",
+        "webhook.certificate.source=none",
+        "image.digest=sha256:short",
+        "releaseTimeout=-1",
+    ],
+)
+def test_a_value_that_is_unknown_or_of_the_wrong_type_is_refused(value: str) -> None:
+    with pytest.raises(subprocess.CalledProcessError) as refused:
+        rendered(value)
+    assert "values don't meet the specifications of the schema" in refused.value.stderr
+
+
+@pytest.mark.parametrize("values", RENDERINGS.values(), ids=RENDERINGS)
+def test_objects_are_in_the_releases_namespace_or_in_none(values: tuple[str, ...]) -> None:
+    assert {each["metadata"].get("namespace", "headroom-system") for each in rendered(*values)} == {
+        "headroom-system"
+    }
+
+
+@pytest.mark.parametrize("values", RENDERINGS.values(), ids=RENDERINGS)
+def test_every_pod_is_hardened(values: tuple[str, ...]) -> None:
+    for pod in pods(rendered(*values)).values():
+        assert pod["securityContext"]["runAsNonRoot"] is True
+        assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        assert pod["priorityClassName"] == "system-cluster-critical"
+        (container,) = pod["containers"]
+        assert container["securityContext"] == {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "runAsNonRoot": True,
+            "capabilities": {"drop": ["ALL"]},
+        }
+        assert container["resources"]["requests"]
+        assert {"name": "tmp", "mountPath": "/tmp"} in container["volumeMounts"]
+
+
+def test_the_default_rendering_has_everything_that_needs_no_other_definitions() -> None:
+    kinds = [each["kind"] for each in rendered()]
+    for kind, count in {
+        "Deployment": 2,
+        "ServiceAccount": 2,
+        "PodDisruptionBudget": 2,
+        "NetworkPolicy": 1,
+        "ValidatingAdmissionPolicy": 3,
+        "ValidatingAdmissionPolicyBinding": 3,
+    }.items():
+        assert kinds.count(kind) == count, kind
+    assert not {"Certificate", "Issuer", "ServiceMonitor"} & set(kinds)
+    assert not [each for each in rendered() if "aggregationRule" in each]
+
+
+def test_two_replicas_of_each_with_an_election_of_the_controllers_alone() -> None:
+    objects = rendered()
+    deployments = {each["metadata"]["name"]: each["spec"] for each in objects if each["kind"] == "Deployment"}
+    assert {name: spec["replicas"] for name, spec in deployments.items()} == {
+        "headroom-controller": 2,
+        "headroom-webhook": 2,
+    }
+    arguments = {name: pod["containers"][0]["args"] for name, pod in pods(objects).items()}
+    assert "--leader-elect" in arguments["headroom-controller"]
+    assert "--leader-elect" not in arguments["headroom-webhook"]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "mode=assist",
+        "estimate=harvester",
+        "kubevirtUsers={system:serviceaccount:kv:kubevirt-controller}",
+        "rancherUsers={u}",
+    ],
+)
+def test_what_both_processes_decide_by_is_set_once(value: str) -> None:
+    wanted = value.partition("=")[2].strip("{}")
+    for name, pod in pods(rendered(value)).items():
+        if name != "headroom-release":
+            assert [each for each in pod["containers"][0]["args"] if each.endswith(f"={wanted}")], name
+
+
+def test_the_policies_name_the_chosen_accounts() -> None:
+    account = "system:serviceaccount:elsewhere:kubevirt-controller"
+    policies = [
+        each
+        for each in rendered(f"kubevirtUsers={{{account}}}")
+        if each["kind"] == "ValidatingAdmissionPolicy"
+    ]
+    about_pods = [each for each in policies if each["metadata"]["name"].startswith("headroom-vm-pods")]
+    assert len(about_pods) == 2
+    assert all(account in yaml.safe_dump(each, width=10_000) for each in about_pods)
+
+
+def test_one_process_and_one_account_serve_the_webhooks_too() -> None:
+    objects = rendered("webhook.inController=true")
+    assert [each["metadata"]["name"] for each in objects if each["kind"] == "ServiceAccount"] == ["headroom"]
+    assert "--webhook" in pods(objects)["headroom-controller"]["containers"][0]["args"]
+
+
+@pytest.mark.parametrize(
+    "file", [each for each in FILES if each.suffix == ".yaml"], ids=lambda file: file.name
+)
+def test_nothing_is_allowed_wholesale(file: Path) -> None:
+    for body in yaml.safe_load_all(file.read_text("utf-8")):
+        for rule in body.get("rules", ()):
+            assert "*" not in rule["verbs"] + rule["resources"] + rule["apiGroups"]
+
+
+def test_the_namespace_comes_first_and_roles_are_there_alone() -> None:
+    objects = list(yaml.safe_load_all((CHART.parents[1] / "rbac.yaml").read_text("utf-8")))
+    assert objects[0]["kind"] == "Namespace"
+    accounts = [each["metadata"] for each in objects if each["kind"] == "ServiceAccount"]
+    assert [(each["name"], each["namespace"]) for each in accounts] == [
+        ("headroom", "headroom-system"),
+        ("headroom-webhook", "headroom-system"),
+    ]
+    assert {e["metadata"]["namespace"] for e in objects if e["kind"] in ("Role", "RoleBinding")} == {
+        "headroom-system"
+    }

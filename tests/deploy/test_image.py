@@ -1,0 +1,64 @@
+"""The archive: OCI's layout, the same bytes for the same files. `make image` runs headroom from the real one."""
+
+from __future__ import annotations
+
+import io
+import json
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from deploy import image
+
+
+@pytest.fixture
+def archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """With a root file system of two files."""
+
+    def assemble(root: Path, architecture: str, _scratch: Path) -> None:
+        (root / "tmp").mkdir(parents=True)
+        (root / "usr/bin").mkdir(parents=True)
+        (root / "usr/bin/headroom").write_text(architecture)
+        (root / "bin").symlink_to("usr/bin")
+
+    monkeypatch.setattr(image, "assemble", assemble)
+    image.build(tmp_path / "image.tar")
+    return tmp_path / "image.tar"
+
+
+@pytest.mark.parametrize("architecture", image.ARCHITECTURES)
+def test_every_architecture_has_its_files(archive: Path, architecture: str) -> None:
+    (layer,) = image.layers(archive, architecture)
+    with tarfile.open(fileobj=io.BytesIO(layer)) as tar:
+        members = {member.name: member for member in tar}
+        command = tar.extractfile("usr/bin/headroom")
+        assert command is not None
+        assert command.read().decode() == architecture
+    assert members["bin"].linkname == "usr/bin"
+    assert members["tmp"].mode == 0o1777
+    assert {(member.uid, member.gid, member.mtime) for member in members.values()} == {(0, 0, 0)}
+
+
+def test_the_same_files_are_the_same_bytes(archive: Path) -> None:
+    before = archive.read_bytes()
+    image.build(archive)
+    assert archive.read_bytes() == before
+
+
+def test_it_starts_the_command_as_a_user_that_is_not_root(archive: Path) -> None:
+    with tarfile.open(archive) as tar:
+        blobs = [tar.extractfile(member) for member in tar if member.name.startswith("blobs/")]
+        found = [blob.read() for blob in blobs if blob is not None]
+    configurations = [json.loads(blob) for blob in found if blob.startswith(b'{"architecture"')]
+    assert {each["architecture"] for each in configurations} == set(image.ARCHITECTURES)
+    for each in configurations:
+        assert each["config"]["Entrypoint"] == ["/usr/bin/headroom"]
+        assert each["config"]["User"] == "65532:65532"
+
+
+def test_a_layer_that_was_changed_is_noticed(archive: Path) -> None:
+    (layer,) = image.layers(archive, "amd64")
+    archive.write_bytes(archive.read_bytes().replace(layer[-24:], bytes(24)))
+    with pytest.raises(AssertionError):
+        list(image.layers(archive, "amd64"))

@@ -1,0 +1,155 @@
+"""headroom under accounts of its own: what deploy/ says they may, their kubeconfigs, and what they asked for."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from pkg.testcluster.paths import Paths
+from tests.e2e.api import CORE, Api, ApiFailure, Raw
+
+ROOT = Path(__file__).parents[2]
+NAMESPACE = "headroom-system"
+RBAC = "/apis/rbac.authorization.k8s.io/v1"
+ADMISSION = "/apis/admissionregistration.k8s.io/v1"
+WRITES = frozenset({"create", "update", "patch", "delete", "deletecollection"})
+
+PATHS = {
+    "Namespace": f"{CORE}/namespaces",
+    "ServiceAccount": f"{CORE}/namespaces/{{namespace}}/serviceaccounts",
+    "Service": f"{CORE}/namespaces/{{namespace}}/services",
+    "ConfigMap": f"{CORE}/namespaces/{{namespace}}/configmaps",
+    "Secret": f"{CORE}/namespaces/{{namespace}}/secrets",
+    "Deployment": "/apis/apps/v1/namespaces/{namespace}/deployments",
+    "Job": "/apis/batch/v1/namespaces/{namespace}/jobs",
+    "PodDisruptionBudget": "/apis/policy/v1/namespaces/{namespace}/poddisruptionbudgets",
+    "NetworkPolicy": "/apis/networking.k8s.io/v1/namespaces/{namespace}/networkpolicies",
+    "CustomResourceDefinition": "/apis/apiextensions.k8s.io/v1/customresourcedefinitions",
+    "ClusterRole": f"{RBAC}/clusterroles",
+    "ClusterRoleBinding": f"{RBAC}/clusterrolebindings",
+    "Role": f"{RBAC}/namespaces/{{namespace}}/roles",
+    "RoleBinding": f"{RBAC}/namespaces/{{namespace}}/rolebindings",
+    "ValidatingAdmissionPolicy": f"{ADMISSION}/validatingadmissionpolicies",
+    "ValidatingAdmissionPolicyBinding": f"{ADMISSION}/validatingadmissionpolicybindings",
+    "Certificate": "/apis/cert-manager.io/v1/namespaces/{namespace}/certificates",
+    "Issuer": "/apis/cert-manager.io/v1/namespaces/{namespace}/issuers",
+    "ServiceMonitor": "/apis/monitoring.coreos.com/v1/namespaces/{namespace}/servicemonitors",
+}
+
+
+def documents(*files: Path) -> list[Raw]:
+    """Every object of manifest files."""
+    return [
+        document for file in files for document in yaml.safe_load_all(file.read_text("utf-8")) if document
+    ]
+
+
+def collection(document: Raw) -> str:
+    return PATHS[document["kind"]].format(namespace=document["metadata"].get("namespace", ""))
+
+
+def apply(api: Api, objects: Sequence[Raw], *, dry_run: bool = False) -> None:
+    """As `kubectl apply --server-side --force-conflicts` does. Raises ApiFailure for what the server refuses."""
+    for document in objects:
+        query = "fieldManager=e2e&force=true" + ("&dryRun=All" if dry_run else "")
+        path = f"{collection(document)}/{document['metadata']['name']}?{query}"
+        api.send("PATCH", path, document, "application/apply-patch+yaml")
+
+
+def remove(api: Api, objects: Sequence[Raw]) -> None:
+    for document in reversed(objects):
+        api.delete(f"{collection(document)}/{document['metadata']['name']}")
+
+
+def kubeconfig_of(api: Api, account: str, folder: Path, namespace: str = NAMESPACE) -> Path:
+    """The kubeconfig of a service account that is there."""
+    path = f"{CORE}/namespaces/{namespace}/serviceaccounts/{account}/token"
+    token = api.create(path, {"spec": {"expirationSeconds": 7200}})["status"]["token"]
+    content = json.loads(api.kubeconfig.read_text("utf-8"))
+    content["users"][0]["user"] = {"token": token}
+    content["contexts"][0]["context"]["namespace"] = namespace
+    own = folder / f"{account}.kubeconfig"
+    own.write_text(json.dumps(content), "utf-8")
+    return own
+
+
+def twin(api: Api, name: str) -> str:
+    """One more service account with the rights of deploy/rbac.yaml's, which are applied already."""
+    subject = [{"kind": "ServiceAccount", "name": name, "namespace": NAMESPACE}]
+    group = "rbac.authorization.k8s.io"
+    metadata = {"name": f"headroom-{name}", "namespace": NAMESPACE}
+    cluster = {"apiGroup": group, "kind": "ClusterRole", "name": "headroom"}
+    own = {"apiGroup": group, "kind": "Role", "name": "headroom"}
+    apply(
+        api,
+        [
+            {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata | {"name": name}},
+            {
+                "apiVersion": f"{group}/v1",
+                "kind": "ClusterRoleBinding",
+                "metadata": {"name": f"headroom-{name}"},
+                "roleRef": cluster,
+                "subjects": subject,
+            },
+            {
+                "apiVersion": f"{group}/v1",
+                "kind": "RoleBinding",
+                "metadata": metadata,
+                "roleRef": own,
+                "subjects": subject,
+            },
+        ],
+    )
+    return name
+
+
+@dataclass(frozen=True)
+class Request:
+    """A line of the audit log."""
+
+    account: str
+    verb: str
+    group: str
+    resource: str
+    name: str
+    namespace: str
+    code: int
+    at: str
+    """RFC 3339, microseconds: when it arrived."""
+
+    @property
+    def writes(self) -> bool:
+        return self.verb in WRITES
+
+
+def requests(directory: Path, since: int = 0) -> Iterator[Request]:
+    """What headroom's accounts asked the API server of the cluster in `directory`, from byte `since` of its log on."""
+    log = Paths(directory).audit_log
+    with log.open("rb") as lines:
+        lines.seek(since)
+        for line in lines:
+            if line.endswith(b"\n"):
+                yield _request(json.loads(line))
+
+
+def _request(event: dict[str, Any]) -> Request:
+    ref = event.get("objectRef") or {}
+    resource = ref.get("resource", "") + (f"/{ref['subresource']}" if ref.get("subresource") else "")
+    return Request(
+        event["user"]["username"].rpartition(":")[2],
+        event["verb"],
+        ref.get("apiGroup", ""),
+        resource,
+        ref.get("name", ""),
+        ref.get("namespace", ""),
+        event.get("responseStatus", {}).get("code", 0),
+        event["requestReceivedTimestamp"],
+    )
+
+
+__all__ = ["ApiFailure", "Request", "apply", "documents", "kubeconfig_of", "remove", "requests", "twin"]

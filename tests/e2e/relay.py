@@ -1,0 +1,47 @@
+"""A TCP relay in front of the API server that can be cut: TLS passes through it untouched."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+
+
+class Relay:
+    """`address` is what a kubeconfig names instead of the server's `host:port`."""
+
+    def __init__(self, target: str) -> None:
+        host, _, port = target.rpartition(":")
+        self._target = (host, int(port))
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._cut = False
+        self._open: list[socket.socket] = []
+        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def cut(self) -> None:
+        """From now on nothing passes, in no direction; connections stay open without a word."""
+        self._cut = True
+
+    def close(self) -> None:
+        for each in [self._listener, *self._open]:
+            with contextlib.suppress(OSError):
+                each.close()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                near, _ = self._listener.accept()
+                far = socket.create_connection(self._target)
+                self._open += [near, far]
+                for one, other in ((near, far), (far, near)):
+                    threading.Thread(target=self._pump, args=(one, other), daemon=True).start()
+
+    def _pump(self, one: socket.socket, other: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while content := one.recv(65536):
+                if self._cut:
+                    return  # swallowed
+                other.sendall(content)
+            if not self._cut:
+                other.shutdown(socket.SHUT_WR)

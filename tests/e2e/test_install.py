@@ -1,0 +1,302 @@
+"""The chart on a cluster: accepted by the API server, installed, seen at work, removed without a trace.
+
+kwok has no kubelet: the test starts what the Deployments and the hook's Job say, with their accounts and arguments. The
+webhook is registered by URL, for there is no kube-proxy: the Service's path is rendered and untested.
+"""
+
+from __future__ import annotations
+
+import itertools
+import subprocess
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from deploy.render import CHART, template
+from pkg.testcluster.binaries import ensure_helm
+from pkg.testcluster.cluster import Cluster
+from tests.deploy.test_chart import RENDERINGS
+from tests.e2e.accounts import (
+    NAMESPACE,
+    ROOT,
+    apply,
+    documents,
+    kubeconfig_of,
+    remove,
+    requests,
+)
+from tests.e2e.api import CORE, KUBEVIRT, Api, ApiFailure, Raw, eventually
+from tests.e2e.conftest import MakeTenant
+from tests.e2e.program import Program, free_port, run
+from tests.e2e.tenant import HARD, RAISED
+
+pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("alone")]
+
+DEPLOYMENTS = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments"
+JOB = f"/apis/batch/v1/namespaces/{NAMESPACE}/jobs/headroom-release"
+DEFINED_ELSEWHERE = {
+    "cert-manager.io": ("v1", {"certificates": "Certificate", "issuers": "Issuer"}),
+    "monitoring.coreos.com": ("v1", {"servicemonitors": "ServiceMonitor"}),
+}
+
+
+def definitions() -> list[Raw]:
+    """cert-manager's and the Prometheus Operator's kinds, by name alone."""
+    return [
+        {
+            "apiVersion": "apiextensions.k8s.io/v1",
+            "kind": "CustomResourceDefinition",
+            "metadata": {"name": f"{plural}.{group}"},
+            "spec": {
+                "group": group,
+                "scope": "Namespaced",
+                "names": {"plural": plural, "kind": kind},
+                "versions": [
+                    {
+                        "name": version,
+                        "served": True,
+                        "storage": True,
+                        "schema": {
+                            "openAPIV3Schema": {
+                                "type": "object",
+                                "x-kubernetes-preserve-unknown-fields": True,
+                            }
+                        },
+                    }
+                ],
+            },
+        }
+        for group, (version, kinds) in DEFINED_ELSEWHERE.items()
+        for plural, kind in kinds.items()
+    ]
+
+
+def is_served(api: Api, path: str) -> bool:
+    """A definition's storage takes a moment: 404, then 429."""
+    try:
+        api.get(path)
+    except ApiFailure:
+        return False
+    return True
+
+
+@pytest.fixture
+def namespace(api: Api) -> Iterator[None]:
+    metadata = {"name": NAMESPACE}
+    apply(api, [{"apiVersion": "v1", "kind": "Namespace", "metadata": metadata}])
+    return
+
+
+def test_the_api_server_accepts_every_rendering(api: Api, namespace: None) -> None:
+    apply(api, definitions())
+    for group, (version, kinds) in DEFINED_ELSEWHERE.items():
+        for plural in kinds:
+            path = f"/apis/{group}/{version}/namespaces/{NAMESPACE}/{plural}"
+            eventually(lambda path=path: is_served(api, path), 20)
+    try:
+        for values in RENDERINGS.values():
+            arguments = [each for value in values for each in ("--set", value)]
+            apply(api, [each for each in yaml.safe_load_all(template(*arguments)) if each], dry_run=True)
+    finally:
+        remove(api, definitions())
+
+
+@pytest.mark.parametrize("name", ["headroom.yaml", "rbac.yaml", "policy.yaml"])
+def test_the_api_server_accepts_what_is_applied_by_hand(api: Api, namespace: None, name: str) -> None:
+    apply(api, documents(ROOT / "deploy" / name), dry_run=True)
+
+
+class Node:
+    """Runs the containers of Deployments and of a Job as processes, with the pod's account and arguments."""
+
+    def __init__(self, api: Api, folder: Path, port: int) -> None:
+        self.api = api
+        self.folder = folder
+        self.port = port
+        self.programs: list[Program] = []
+
+    def start(self, deployment: str) -> list[Program]:
+        """As many as `replicas` says."""
+        spec = self.api.get(f"{DEPLOYMENTS}/{deployment}")["spec"]
+        started = [self._run(spec["template"]["spec"], number) for number in range(spec["replicas"])]
+        self.programs += started
+        return [program.wait_ready() for program in started]
+
+    def _run(self, pod: Raw, number: int) -> Program:
+        log = self.folder / f"{pod['serviceAccountName']}-{number}.log"
+        return Program(log, *self._arguments(pod), env=self._environment(pod, number))
+
+    def _environment(self, pod: Raw, number: int) -> dict[str, str]:
+        """The downward API's fields."""
+        fields = {"metadata.name": f"{pod['serviceAccountName']}-{number}", "metadata.namespace": NAMESPACE}
+        (container,) = pod["containers"]
+        return {each["name"]: fields[each["valueFrom"]["fieldRef"]["fieldPath"]] for each in container["env"]}
+
+    def _arguments(self, pod: Raw) -> list[str]:
+        """The container's own; addresses are those of this machine, and the kubeconfig stands for the token file."""
+        (container,) = pod["containers"]
+        kubeconfig = kubeconfig_of(self.api, pod["serviceAccountName"], self.folder)
+        given = [
+            each for each in container["args"] if not each.startswith(("--metrics-bind", "--health-bind"))
+        ]
+        here = {"--bind-address=:9443": f"--bind-address=127.0.0.1:{self.port}"}
+        arguments = [here.get(each, each) for each in given]
+        return [*arguments, f"--kubeconfig={kubeconfig}"]
+
+    def hook(self) -> str:
+        """Plays the Job controller once the pre-delete hook is there; what it printed."""
+        job = eventually(lambda: self.api.find(JOB), 60)
+        with ThreadPoolExecutor() as pool:
+            pool.submit(self._stop_scaled_down)
+            pod = job["spec"]["template"]["spec"]
+            done = run(*self._arguments(pod), timeout=90, **self._environment(pod, 0))
+        now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        ended = {"status": "True", "lastTransitionTime": now, "reason": "CompletionsReached", "message": ""}
+        conditions = [{"type": kind, **ended} for kind in ("SuccessCriteriaMet", "Complete")]
+        status = {"startTime": now, "completionTime": now, "succeeded": 1, "conditions": conditions}
+        assert done.returncode == 0, done.stderr
+        self.api.patch(f"{JOB}/status", {"status": status})
+        return done.stdout
+
+    def _stop_scaled_down(self) -> None:
+        for name in ("headroom-controller", "headroom-webhook"):
+            eventually(lambda name=name: self.api.get(f"{DEPLOYMENTS}/{name}")["spec"]["replicas"] == 0, 30)
+        for program in reversed(
+            self.programs
+        ):  # the webhook first: the Lease shows that the others have ended
+            program.stop()
+
+
+def helm(api: Api, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [str(ensure_helm()), *arguments, "--namespace", NAMESPACE, "--kubeconfig", str(api.kubeconfig)]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+def traces(api: Api) -> set[str]:
+    """Whatever of headroom is left on the cluster; the CRD is kept on purpose."""
+    kept = ("roles", "rolebindings", "serviceaccounts", "secrets", "configmaps", "services")
+    paths = [f"{CORE}/namespaces/{NAMESPACE}/{each}" for each in kept[2:]]
+    paths += [
+        f"/apis/rbac.authorization.k8s.io/v1/{each}" for each in ("clusterroles", "clusterrolebindings")
+    ]
+    paths += [f"/apis/rbac.authorization.k8s.io/v1/namespaces/{NAMESPACE}/{each}" for each in kept[:2]]
+    paths += [f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases"]
+    paths += [
+        f"/apis/admissionregistration.k8s.io/v1/{each}"
+        for each in (
+            "validatingwebhookconfigurations",
+            "mutatingwebhookconfigurations",
+            "validatingadmissionpolicies",
+            "validatingadmissionpolicybindings",
+        )
+    ]
+    names = [f"{path}/{each['metadata']['name']}" for path in paths for each in api.items(path)]
+    return {name for name in names if "headroom" in name.rpartition("/")[2] or "lock." in name}
+
+
+def test_installed_seen_at_work_one_replica_killed_and_removed_without_a_trace(
+    cluster: Cluster, api: Api, tenant: MakeTenant, tmp_path: Path
+) -> None:
+    port = free_port()
+    since = (cluster.directory / "audit.log").stat().st_size
+    by_hand = documents(ROOT / "deploy" / "rbac.yaml", ROOT / "deploy" / "policy.yaml")
+    remove(api, [each for each in by_hand if each["kind"] != "Namespace"])  # what another test left
+    before = traces(api)
+    values = [
+        *("--set", f"webhook.url=https://127.0.0.1:{port}"),
+        *("--set", "webhook.replicas=1,estimate=harvester,policy.enabled=true"),
+        *("--set", "controller.leaderElection.leaseDuration=3,controller.leaderElection.renewDeadline=2"),
+        *("--set-json", "controller.leaderElection.retryPeriod=0.5"),
+    ]
+    helm(api, "install", "headroom", str(CHART), "--create-namespace", *values)
+    node = Node(api, tmp_path, port)
+    try:
+        first, second = node.start("headroom-controller")
+        node.start("headroom-webhook")
+        leader = eventually(
+            lambda: next((p for p in (first, second) if "holding the lease" in p.text()), None)
+        )
+        space = tenant()
+        space.vm()
+        space.migrate(phase="Pending", refused=True)
+        space.wait_hard(RAISED)
+        assert len(traces(api) - before) > 15
+        leader.kill()
+        space.phase("migration-of-vm1", "Succeeded")
+        space.wait_hard(HARD, 10)
+        node.programs.remove(leader)
+        with ThreadPoolExecutor() as pool:
+            uninstall = pool.submit(helm, api, "uninstall", "headroom", "--timeout", "120s")
+            assert "released" in node.hook()
+            uninstall.result()
+    finally:
+        for program in node.programs:
+            program.kill()
+    assert traces(api) == before
+    assert "harvesterhci.io/skipResourceQuotaAutoScaling" not in space.quota_annotations()
+    refused = [r for r in requests(cluster.directory, since) if r.code == 403]
+    assert refused == []
+
+
+OWN = f"system:serviceaccount:{NAMESPACE}:headroom"
+
+
+def labelled(key: str) -> Raw:
+    return {"metadata": {"labels": {key: "true"}}}
+
+
+Case = tuple[str, str, dict[str, Any], bool]
+CASES: list[Case] = [
+    ("the label of namespaces that hold room", "", labelled("headroom.harvesterhci.io/holding"), True),
+    ("another label of a namespace", "", labelled("pod-security.kubernetes.io/enforce"), False),
+    ("an annotation of a namespace", "", {"metadata": {"annotations": {"field.cattle.io/resourceQuota": "{}"}}}, False),
+    ("a VM's run strategy", "virtualmachines/vm1", {"spec": {"runStrategy": "Halted"}}, True),
+    ("a VM's annotations", "virtualmachines/vm1", {"metadata": {"annotations": {"a": "b"}}}, True),
+    ("a VM's template", "virtualmachines/vm1", {"spec": {"template": {"spec": {"nodeSelector": {"a": "b"}}}}}, False),
+    ("a VM's labels", "virtualmachines/vm1", labelled("a"), False),
+    ("a VM instance's annotations", "virtualmachineinstances/vm1", {"metadata": {"annotations": {"a": "b"}}}, True),
+    ("a VM instance's specification", "virtualmachineinstances/vm1", {"spec": {"nodeSelector": {"a": "b"}}}, False),
+]  # fmt: skip
+
+
+def test_the_own_account_writes_no_more_than_it_has_to(api: Api, tenant: MakeTenant) -> None:
+    deployed = documents(ROOT / "deploy" / "rbac.yaml", ROOT / "deploy" / "policy.yaml")
+    apply(api, deployed)
+    own, space = api.as_user(OWN), tenant()
+    space.vm()
+    try:
+        tries = itertools.count()  # a policy takes a moment to be in force
+        eventually(lambda: refuses(own, space.path, {"metadata": {"labels": {f"try-{next(tries)}": "x"}}}))
+        found = {}
+        for name, where, patch, _allowed in CASES:
+            path = f"{KUBEVIRT}/namespaces/{space.name}/{where}" if where else space.path
+            found[name] = not refuses(own, path, patch)
+        assert found == {name: allowed for name, _where, _patch, allowed in CASES}
+        pod = {
+            "metadata": {"name": "p"},
+            "spec": {
+                "containers": [
+                    {"name": "c", "image": "i", "resources": {"limits": {"cpu": "1", "memory": "1Mi"}}}
+                ]
+            },
+        }
+        api.create(f"{space.path}/pods", pod)
+        with pytest.raises(ApiFailure, match="only target pods of migrations"):
+            own.delete(f"{space.path}/pods/p")
+    finally:
+        remove(api, documents(ROOT / "deploy" / "policy.yaml"))
+
+
+def refuses(api: Api, path: str, patch: Raw) -> bool:
+    try:
+        api.patch(path, patch)
+    except ApiFailure as failure:
+        return failure.status in (403, 422)
+    return False

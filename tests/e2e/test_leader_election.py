@@ -1,0 +1,173 @@
+"""Two replicas, one account each: by the API server's audit log there are never two writers, and a new one in time.
+
+Durations are short here; HEADROOM_ELECTION=real (make soak) takes the default ones.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pkg.testcluster.cluster import Cluster
+from tests.e2e.accounts import NAMESPACE, Request, apply, documents, kubeconfig_of, requests, twin
+from tests.e2e.accounts import ROOT as CHECKOUT
+from tests.e2e.api import Api, eventually
+from tests.e2e.conftest import MakeTenant
+from tests.e2e.program import Program
+from tests.e2e.relay import Relay
+from tests.e2e.tenant import HARD, RAISED, Tenant
+
+pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("alone")]
+
+REAL = os.environ.get("HEADROOM_ELECTION") == "real"
+LEASE_SECONDS, DEADLINE, RETRY = (15.0, 10.0, 2.0) if REAL else (3.0, 2.0, 0.4)
+FAILOVER = LEASE_SECONDS + 3.0
+"""18 s with the real durations."""
+GRACEFUL = 4.0
+LEASE = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/headroom"
+
+
+class Pair:
+    """Two replicas of `headroom controller`, each reaching the API server through a relay that can be cut."""
+
+    def __init__(self, cluster: Cluster, api: Api, folder: Path) -> None:
+        self.cluster = cluster
+        self.api = api
+        self.folder = folder
+        self.relays = {name: Relay(api.address) for name in ("replica-a", "replica-b")}
+        self.programs: dict[str, Program] = {}
+        self._log = cluster.directory / "audit.log"
+        self._since = self._log.stat().st_size
+
+    def start(self, name: str) -> Program:
+        own = kubeconfig_of(self.api, name, self.folder)
+        own.write_text(own.read_text().replace(self.api.address, self.relays[name].address))
+        arguments = ["controller", "--kubeconfig", str(own), "--estimate", "harvester", "--leader-elect"]
+        for flag, seconds in (
+            ("lease-duration", LEASE_SECONDS),
+            ("renew-deadline", DEADLINE),
+            ("retry-period", RETRY),
+        ):
+            arguments += [f"--leader-elect-{flag}", str(seconds)]
+        program = self.programs[name] = Program(self.folder / f"{name}.log", *arguments)
+        return program.wait_ready()
+
+    def both(self) -> tuple[str, str]:
+        """Start both; the leader's name and the standby's."""
+        self.start("replica-a")
+        eventually(lambda: "holding the lease" in self.programs["replica-a"].text())
+        self.start("replica-b")
+        return "replica-a", "replica-b"
+
+    def writes(self) -> list[Request]:
+        """Everything that was written but the Lease, in the order in which the API server got it."""
+        found = [
+            r for r in requests(self.cluster.directory, self._since) if r.writes and r.resource != "leases"
+        ]
+        return sorted(found, key=lambda request: request.at)
+
+    def wait_writer(self, name: str, timeout: float) -> None:
+        eventually(lambda: any(write.account == name for write in self.writes()), timeout)
+
+    def check_one_at_a_time(self, *order: str) -> None:
+        """Each had its turn, and nobody wrote after the next one had begun."""
+        assert tuple(account for account, _ in itertools.groupby(w.account for w in self.writes())) == order
+
+    def end(self) -> None:
+        for program in self.programs.values():
+            if program.process.poll() is None:
+                program.process.send_signal(signal.SIGCONT)
+                program.kill()
+            assert "Traceback" not in program.text()
+        for relay in self.relays.values():
+            relay.close()
+        self.api.delete(LEASE)
+
+
+@pytest.fixture
+def pair(cluster: Cluster, api: Api, tmp_path: Path) -> Iterator[Pair]:
+    apply(api, documents(CHECKOUT / "deploy" / "rbac.yaml"))
+    for name in ("replica-a", "replica-b"):
+        twin(api, name)
+    pair = Pair(cluster, api, tmp_path)
+    yield pair
+    pair.end()
+
+
+@pytest.fixture
+def migrating(pair: Pair, tenant: MakeTenant) -> Iterator[tuple[Tenant, str, str]]:
+    """A migration that is under way, the leader that made room for it and the standby."""
+    leader, standby = pair.both()
+    namespace = tenant()
+    namespace.vm()
+    namespace.migrate("vm1", phase="Pending", refused=True)
+    namespace.wait_hard(RAISED)
+    return namespace, leader, standby
+
+
+def finish(namespace: Tenant, timeout: float) -> None:
+    """The migration ends while no one may be there to see it; its room is taken back all the same."""
+    namespace.phase("migration-of-vm1", "Succeeded")
+    namespace.wait_hard(HARD, timeout)
+
+
+def test_killed(pair: Pair, migrating: tuple[Tenant, str, str]) -> None:
+    namespace, leader, standby = migrating
+    pair.programs[leader].kill()
+    finish(namespace, FAILOVER)
+    pair.check_one_at_a_time(leader, standby)
+
+
+def test_stopped_for_longer_than_its_lease_and_continued(
+    pair: Pair, migrating: tuple[Tenant, str, str]
+) -> None:
+    namespace, leader, standby = migrating
+    stopped = pair.programs[leader]
+    stopped.process.send_signal(signal.SIGSTOP)
+    finish(namespace, FAILOVER)
+    namespace.migrate("vm1", name="again", phase="Pending", refused=True)  # work for both of them
+    stopped.process.send_signal(signal.SIGCONT)
+    assert stopped.process.wait(10) == 1
+    assert f"headroom: lost the lease {NAMESPACE}/headroom: " in stopped.text()
+    namespace.wait_hard(RAISED)
+    pair.check_one_at_a_time(leader, standby)
+
+
+def test_cut_off_from_the_api_server(pair: Pair, migrating: tuple[Tenant, str, str]) -> None:
+    namespace, leader, standby = migrating
+    pair.relays[leader].cut()
+    began = time.monotonic()
+    finish(namespace, FAILOVER)
+    assert pair.programs[leader].process.wait(DEADLINE + 5) == 1
+    assert time.monotonic() - began < FAILOVER + 5
+    pair.check_one_at_a_time(leader, standby)
+
+
+def test_a_graceful_stop_hands_over_at_once(pair: Pair, migrating: tuple[Tenant, str, str]) -> None:
+    namespace, leader, standby = migrating
+    namespace.phase("migration-of-vm1", "Running")
+    began = time.monotonic()
+    assert pair.programs[leader].stop() == 0
+    finish(namespace, GRACEFUL)
+    assert time.monotonic() - began < GRACEFUL
+    pair.check_one_at_a_time(leader, standby)
+
+
+def test_the_standby_takes_over_and_back(pair: Pair, migrating: tuple[Tenant, str, str]) -> None:
+    """A rolling update: one after the other is replaced."""
+    namespace, leader, standby = migrating
+    assert pair.programs[leader].stop() == 0
+    finish(namespace, GRACEFUL)
+    pair.start(leader)
+    namespace.migrate("vm1", name="again", phase="Pending", refused=True)
+    namespace.wait_hard(RAISED)
+    assert pair.programs[standby].stop() == 0
+    namespace.phase("again", "Succeeded")
+    namespace.wait_hard(HARD, GRACEFUL)
+    pair.check_one_at_a_time(leader, standby, leader)

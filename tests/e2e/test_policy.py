@@ -1,0 +1,168 @@
+"""deploy/policy.yaml on a real API server: what a tenant forges is refused, what KubeVirt does passes, and ordinary
+pods are not concerned."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from tests.e2e.api import Api, ApiFailure, Raw, eventually
+from tests.e2e.conftest import MakeTenant
+from tests.e2e.strangers import REFUSED, VIRT_CONTROLLER, applied_policy, controller_reference, pod, tenant_of
+from tests.e2e.tenant import Tenant
+
+pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("alone")]
+
+LAUNCHER = {"kubevirt.io": "virt-launcher"}
+OVERHEAD = "kubevirt.io/memory-overhead-bytes"
+JOB = "kubevirt.io/migrationJobUID"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def present(api: Api) -> Iterator[None]:
+    with applied_policy(api):
+        yield
+
+
+class Place:
+    """A namespace without quota, its VM, and who attacks it."""
+
+    def __init__(self, api: Api, tenant: Tenant) -> None:
+        self.api = api
+        self.pods = f"{tenant.path}/pods"
+        self.path = tenant.path
+        self.vmi = tenant.vmi()
+        self.mallory = tenant_of(api, tenant.name)
+        self.kubevirt = api.as_user(VIRT_CONTROLLER, "system:masters")
+        self.owner = controller_reference(self.vmi)
+
+
+@pytest.fixture
+def place(api: Api, tenant: MakeTenant) -> Place:
+    return Place(api, tenant(quota=False, limits={}))
+
+
+def refused(write: Callable[[str, Raw], Any], path: str, body: Raw) -> None:
+    with pytest.raises(ApiFailure) as failure:
+        write(path, body)
+    assert failure.value.status == 403, failure.value
+    assert REFUSED in failure.value.message, (body, failure.value.message)
+
+
+FORGED: dict[str, Callable[[Raw], Raw]] = {
+    "a launcher by label": lambda owner: {"labels": LAUNCHER},
+    "an attachment by label": lambda owner: {"labels": {"kubevirt.io": "hotplug-disk"}},
+    "a migration's pod by label": lambda owner: {"labels": {JOB: "anything"}},
+    "a migration's pod by an empty label": lambda owner: {"labels": {JOB: ""}},
+    "a pod controlled by the VMI": lambda owner: {"ownerReferences": [owner]},
+    "a pod controlled by the VMI in another version": lambda owner: {
+        "ownerReferences": [{**owner, "apiVersion": "kubevirt.io/v1alpha3"}]
+    },
+    "the overhead's annotation": lambda owner: {"annotations": {OVERHEAD: str(10**15)}},
+    "an overhead of 5,000 digits": lambda owner: {"annotations": {OVERHEAD: "9" * 5000}},
+    "all of it": lambda owner: {"labels": {**LAUNCHER, JOB: "x"}, "ownerReferences": [owner]},
+}
+
+
+def test_what_a_tenant_forges_is_refused_whoever_asks(place: Place) -> None:
+    namesake = place.api.as_user("system:serviceaccount:x:kubevirt-controller", "system:masters")
+    for metadata in FORGED.values():
+        for forger in (place.mallory, place.api, namesake):
+            refused(forger.create, place.pods, pod("forged", **metadata(place.owner)))
+    assert not place.api.items(place.pods)
+
+
+def test_a_pod_cannot_become_a_vm_s_afterwards(place: Place) -> None:
+    path = f"{place.pods}/plain"
+    place.mallory.create(place.pods, pod("plain", labels={"app": "web"}))
+    for metadata in FORGED.values():
+        refused(place.mallory.patch, path, {"metadata": metadata(place.owner)})
+        whole = place.mallory.get(path)
+        whole["metadata"] |= metadata(place.owner)
+        refused(place.mallory.replace, path, whole)
+    assert place.api.get(path)["metadata"]["labels"] == {"app": "web"}
+
+
+@pytest.mark.parametrize("subresource", ["resize", "ephemeralcontainers"])
+def test_a_subresource_that_tenants_write_carries_no_mark_in(place: Place, subresource: str) -> None:
+    """`edit` may write them in some releases; the API server keeps a pod's labels as they are there."""
+    path = f"{place.pods}/plain"
+    plain = place.mallory.create(place.pods, pod("plain"))
+    metadata = FORGED["all of it"](place.owner)
+    try:
+        place.api.patch(f"{path}/{subresource}", {"metadata": metadata})
+    except ApiFailure:
+        pass
+    found = place.api.get(path)["metadata"]
+    assert not found.get("labels")
+    assert not found.get("ownerReferences")
+    assert found["uid"] == plain["metadata"]["uid"]
+
+
+CHANGES: dict[str, Raw] = {
+    "the app": {"labels": {"kubevirt.io": "hotplug-disk"}},
+    "the app goes": {"labels": {"kubevirt.io": None}},
+    "the migration": {"labels": {JOB: "another"}},
+    "the migration goes": {"labels": {JOB: None}},
+    "the overhead": {"annotations": {OVERHEAD: str(10**15)}},
+    "the overhead goes": {"annotations": {OVERHEAD: None}},
+    "the owner goes": {"ownerReferences": None},
+}
+
+
+def test_a_launcher_s_marks_are_kubevirt_s_alone(place: Place) -> None:
+    path = f"{place.pods}/launcher"
+    body = pod(
+        "launcher",
+        labels={**LAUNCHER, JOB: "one"},
+        annotations={OVERHEAD: "300000000"},
+        ownerReferences=[place.owner],
+    )
+    place.kubevirt.create(place.pods, body)
+    for change in CHANGES.values():
+        refused(place.mallory.patch, path, {"metadata": change})
+    mallory = place.mallory
+    mallory.patch(
+        path, {"metadata": {"labels": {"team": "a"}, "annotations": {"note": "x"}, "finalizers": ["a/b"]}}
+    )
+    mallory.patch(path, {"metadata": {"labels": {"team": None}, "finalizers": None}})
+    for change in CHANGES.values():
+        place.kubevirt.patch(path, {"metadata": change})
+    mallory.delete(path, gracePeriodSeconds="0")
+
+
+def test_pods_that_carry_no_mark_are_not_concerned(place: Place) -> None:
+    """KubeVirt's own components and CDI's pods among them; a VMI as an owner that does not control is no mark."""
+    ordinary: list[Raw] = [
+        {},
+        {"labels": {"kubevirt.io": "virt-api"}},
+        {"labels": {"cdi.kubevirt.io": "importer", "kubevirt.io/created-by": "x"}},
+        {"ownerReferences": [{k: v for k, v in place.owner.items() if k != "controller"}]},
+        {"ownerReferences": [{**place.owner, "controller": False}]},
+    ]
+    for number, metadata in enumerate(ordinary):
+        name = f"plain-{number}"
+        place.mallory.create(place.pods, pod(name, **metadata))
+        place.mallory.patch(f"{place.pods}/{name}", {"metadata": {"labels": {"kubevirt.io": "virt-handler"}}})
+        place.mallory.delete(f"{place.pods}/{name}", gracePeriodSeconds="0")
+
+
+def test_a_tenant_s_deployments_and_jobs_forge_nothing_either(place: Place) -> None:
+    """The pods of a ReplicaSet are created by Kubernetes' controllers, which are no KubeVirt."""
+    controller = place.api.as_user(
+        "system:serviceaccount:kube-system:replicaset-controller", "system:masters"
+    )
+    refused(controller.create, place.pods, pod("from-a-template", labels=LAUNCHER))
+
+
+def test_an_orphaned_pod_loses_its_owner_to_the_garbage_collector(place: Place) -> None:
+    path = f"{place.pods}/launcher"
+    place.kubevirt.create(place.pods, pod("launcher", labels=LAUNCHER, ownerReferences=[place.owner]))
+    name = place.vmi["metadata"]["name"]
+    namespace = place.vmi["metadata"]["namespace"]
+    vmi = f"/apis/kubevirt.io/v1/namespaces/{namespace}/virtualmachineinstances/{name}"
+    place.api.delete(vmi, propagationPolicy="Orphan")
+    eventually(lambda: place.api.find(vmi) is None or None, 20)
+    assert not place.api.get(path)["metadata"].get("ownerReferences")

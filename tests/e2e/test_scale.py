@@ -1,0 +1,141 @@
+"""`headroom scale` on a cluster of one's own: its figures are what others count, and nothing of it is left."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pkg.testcluster.cluster import Cluster, EmbeddedCluster, Options
+from tests.e2e.api import CORE, Api
+from tests.e2e.program import COMMAND, ROOT, environment, run
+
+pytestmark = pytest.mark.cluster
+
+SIZE = ["--nodes", "3", "--vms", "9", "--namespaces", "2", "--evacuate", "1"]
+CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+ADMISSION = "/apis/admissionregistration.k8s.io/v1"
+VMIMS = "/apis/kubevirt.io/v1/virtualmachineinstancemigrations"
+
+
+@pytest.fixture(scope="module")
+def bare() -> Iterator[Cluster]:
+    """A cluster without nodes and stand-ins."""
+    with EmbeddedCluster(options=Options(kwok=False, kubevirt=False, rancher=False)) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def bare_api(bare: Cluster) -> Api:
+    return Api(bare.kubeconfig)
+
+
+def names(api: Api, path: str) -> set[str]:
+    return {item["metadata"]["name"] for item in api.get(path)["items"]}
+
+
+def everything(api: Api) -> dict[str, set[str]]:
+    """What a run could leave behind."""
+    paths = [f"{CORE}/{kind}" for kind in ("nodes", "namespaces")]
+    paths += [f"{ADMISSION}/{kind}webhookconfigurations" for kind in ("mutating", "validating")]
+    return {path: names(api, path) for path in (*paths, "/apis/coordination.k8s.io/v1/leases", CRDS)}
+
+
+def nothing_is_left(api: Api, before: dict[str, set[str]]) -> None:
+    deadline = time.monotonic() + 10
+    while (now := everything(api)) != before and time.monotonic() < deadline:
+        time.sleep(0.2)
+    assert now == before
+
+
+class Onlooker(threading.Thread):
+    """Counts by itself, by asking again and again while the run goes on."""
+
+    def __init__(self, api: Api) -> None:
+        super().__init__(daemon=True)
+        self.migrations: dict[str, str] = {}
+        self.over = threading.Event()
+        self._api = api
+
+    def run(self) -> None:
+        while not self.over.wait(0.2):
+            try:
+                items = self._api.get(VMIMS)["items"]
+            except Exception:  # the CRD comes and goes
+                continue
+            self.migrations |= {
+                item["metadata"]["uid"]: item.get("status", {}).get("phase", "") for item in items
+            }
+
+
+def test_its_figures_are_what_others_count_and_nothing_is_left(
+    bare: Cluster, bare_api: Api, tmp_path: Path
+) -> None:
+    before, onlooker = everything(bare_api), Onlooker(Api(bare.kubeconfig))
+    onlooker.start()
+    words = ["--kubeconfig", str(bare.kubeconfig), "--out", str(tmp_path)]
+    done = run("scale", *SIZE, *words, timeout=120, CI="true")
+    onlooker.over.set()
+    onlooker.join()
+    assert done.returncode == 0, done.stderr
+    report: dict[str, Any] = json.loads((tmp_path / "report.json").read_text("utf-8"))
+    assert report["migrations"] == report["succeeded"] == len(onlooker.migrations) == 3
+    assert report["refused_after_raise"] == 0
+    assert report["restored"]
+    seen = report["api_server_requests_per_migration"]
+    refused = report["refused_before_raise"] + report["refused_after_raise"]
+    assert seen["POST pods"] * 3 == pytest.approx(3 + refused, abs=0.01)
+    assert seen["PATCH resourcequotas"] * 3 == pytest.approx(report["quota_writes"], abs=0.01)
+    assert report["headroom"]["rss_peak_bytes"] > 2**20
+    assert "<svg" in (tmp_path / "report.html").read_text("utf-8")
+    assert "migrations a minute" in done.stdout
+    nothing_is_left(bare_api, before)
+
+
+def test_ctrl_c_cleans_up(bare: Cluster, bare_api: Api, tmp_path: Path) -> None:
+    before = everything(bare_api)
+    words = [
+        "scale",
+        *SIZE,
+        "--rate",
+        "0.2/s",
+        "--strategy",
+        "vmmrq",
+        "--kubeconfig",
+        str(bare.kubeconfig),
+        "--out",
+        str(tmp_path),
+    ]
+    # In the background of a shell a program would start deaf to SIGINT; it sets its own handler once it runs.
+    program = subprocess.Popen(
+        [*COMMAND, *words], env=environment() | {"CI": "true"}, cwd=ROOT, stderr=subprocess.PIPE, text=True
+    )
+    assert program.stderr is not None
+    for line in program.stderr:
+        if "migrating" in line:
+            break
+    time.sleep(1.0)
+    program.send_signal(signal.SIGINT)
+    said = program.communicate(timeout=60)[1]
+    assert program.returncode == 130, said
+    assert "Traceback" not in said
+    nothing_is_left(bare_api, before)
+
+
+def test_a_cluster_with_nodes_for_vms_is_refused(bare: Cluster, bare_api: Api, tmp_path: Path) -> None:
+    node = {"metadata": {"name": "metal", "labels": {"kubevirt.io/schedulable": "true"}}}
+    bare_api.create(f"{CORE}/nodes", node)
+    before = everything(bare_api)
+    done = run("scale", *SIZE, "--kubeconfig", str(bare.kubeconfig), "--out", str(tmp_path))
+    bare_api.delete(f"{CORE}/nodes/metal")
+    assert done.returncode == 2
+    assert "metal" in done.stderr.splitlines()[-1]
+    assert len(done.stderr.splitlines()) == 1
+    assert everything(bare_api) == {**before, f"{CORE}/nodes": before[f"{CORE}/nodes"] - {"metal"}}

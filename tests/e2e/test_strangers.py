@@ -1,0 +1,166 @@
+"""A tenant with `edit` of one namespace gains nothing, with deploy/policy.yaml and without it.
+
+The namespace has a quota of Rancher's, KubeVirt is played by the stand-in, and headroom runs with its defaults.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from pkg.testcluster.cluster import Cluster
+from pkg.util.quantity import Quantity
+from tests.e2e.api import Api, ApiFailure, Raw, eventually
+from tests.e2e.conftest import StartController
+from tests.e2e.headroom.amounts import Amounts
+from tests.e2e.headroom.scene import LASTING, Scene
+from tests.e2e.headroom.shapes import LIMITS, Shape
+from tests.e2e.headroom.stage import Stage, stage
+from tests.e2e.program import run
+from tests.e2e.strangers import applied_policy, controller_reference, pod, tenant_of
+from tests.e2e.tenant import by_value
+
+pytestmark = pytest.mark.cluster
+
+OVERHEAD = "kubevirt.io/memory-overhead-bytes"
+JOB = "kubevirt.io/migrationJobUID"
+WATCHED = 3.0
+"""Seconds during which the quota is looked at; headroom answers within a few hundredths."""
+
+
+@pytest.fixture(scope="module")
+def on(cluster: Cluster, api: Api, shared_controller: StartController) -> Iterator[Stage]:
+    with stage(cluster, api, shared_controller) as made:
+        yield made
+
+
+@pytest.fixture(params=[False, True], ids=["policy absent", "policy present"])
+def policy(request: pytest.FixtureRequest, on: Stage) -> Iterator[bool]:
+    with applied_policy(on.api) if request.param else contextlib.nullcontext():
+        yield request.param
+    on.clear()
+
+
+@pytest.fixture
+def scene(on: Stage, policy: bool) -> Scene:
+    """A base of 3 CPU and 5,000 MiB, as in the seeds."""
+    on.run()
+    return on.scene(limits={"limits.cpu": "3", "limits.memory": "5000Mi"})
+
+
+@pytest.fixture
+def ratio(on: Stage) -> Iterator[Callable[[str], None]]:
+    """Sets Harvester's overhead ratio for one test."""
+    yield on.ratio
+    on.ratio("1.5")
+
+
+def allowed(policy: bool, act: Callable[[str, Raw], Raw], path: str, body: Raw) -> bool:
+    """Whether the attack got past the API server; with the policy it must not."""
+    refused = ""
+    try:
+        act(path, body)
+    except ApiFailure as failure:
+        refused = failure.message
+    if policy:
+        assert "only KubeVirt" in refused, (body["metadata"], refused)
+    return not refused
+
+
+def highest(scene: Scene, name: str = "limits.cpu") -> Quantity:
+    """The most that spec.hard says of a resource in a while."""
+    deadline, most = time.monotonic() + WATCHED, scene.hard()[name]
+    while time.monotonic() < deadline:
+        most = max(most, scene.hard()[name])
+        time.sleep(0.05)
+    return most
+
+
+def test_twelve_forged_pods_of_a_cpu_are_three(policy: bool, on: Stage, scene: Scene) -> None:
+    """Two labels that anybody can write; no VM, no migration."""
+    mallory = tenant_of(on.api, scene.name)
+    made = 0
+    for number in range(12):
+        labels = {"kubevirt.io": "virt-launcher", "vm.kubevirt.io/name": "ghost", JOB: "none"}
+        made += allowed(policy, mallory.create, f"{scene.path}/pods", pod(f"forged-{number}", labels=labels))
+        time.sleep(0.1)
+    assert made <= 3
+    assert highest(scene) == Quantity.parse("3")
+
+
+def test_forged_pods_of_a_vm_that_migrates_get_no_more_than_its_migration(
+    policy: bool, on: Stage, scene: Scene
+) -> None:
+    """They name the VM, its VMI as controller and its migration."""
+    scene.start("vm1")
+    mallory = tenant_of(on.api, scene.name)
+    moving = scene.migrate("vm1", phase_seconds=LASTING)
+    eventually(lambda: scene.phase(moving) == "Running", 30)
+    fair = scene.hard()
+    owner = controller_reference(scene.vmi("vm1"))
+    uid = scene.migration(moving)["metadata"]["uid"]
+    labels = {"kubevirt.io": "virt-launcher", "vm.kubevirt.io/name": "vm1", JOB: uid}
+    for number in range(6):
+        body = pod(f"forged-{number}", cpu="500m", labels=labels, ownerReferences=[owner])
+        allowed(policy, mallory.create, f"{scene.path}/pods", body)
+        time.sleep(0.1)
+    assert highest(scene) <= fair["limits.cpu"]
+    scene.hurry(moving)
+
+
+def test_a_vm_that_never_ran_raises_nothing(policy: bool, on: Stage, scene: Scene) -> None:
+    """500 CPU, and a migration of it; a status that the tenant writes along."""
+    mallory = tenant_of(on.api, scene.name)
+    huge: Raw = Shape(
+        {
+            "cpu": {"cores": 500},
+            "resources": {"limits": {"cpu": "500", "memory": "1Ti"}, "requests": {"memory": "1Gi"}},
+        }
+    ).body("huge")
+    status = {"phase": "Running", "nodeName": "node-0", "migrationState": {"sourcePod": "virt-launcher-huge"}}
+    mallory.create(scene.instances, {**huge, "status": status})
+    body = {
+        "apiVersion": "kubevirt.io/v1",
+        "kind": "VirtualMachineInstanceMigration",
+        "metadata": {"name": "move-huge"},
+        "spec": {"vmiName": "huge"},
+    }
+    mallory.create(scene.migrations, body)
+    assert highest(scene) == Quantity.parse("3")
+    assert scene.hard()["limits.memory"] == Quantity.parse("5000Mi")
+
+
+@pytest.mark.parametrize(
+    "value",
+    [str(10**15), "1", "-1000000000000000", "9" * 5000],
+    ids=["a petabyte", "a byte", "minus", "5,000 digits"],
+)
+def test_an_annotation_adds_no_more_than_kubevirt_renders(
+    policy: bool, on: Stage, scene: Scene, value: str, ratio: Callable[[str], None], kubeconfig: Path
+) -> None:
+    """The ratio changed since, so the annotation counts. It is the trouble of that VM alone: another one's migration is
+    served, `status` answers."""
+    scene.start("vm1")
+    ratio("4.5")
+    mallory = tenant_of(on.api, scene.name)
+    launcher = scene.pods()[0]["metadata"]["name"]
+    path = f"{scene.path}/pods/{launcher}"
+    allowed(policy, mallory.patch, path, {"metadata": {"annotations": {OVERHEAD: value}}})
+    moving = scene.migrate("vm1", phase_seconds=LASTING)
+    base, used = Quantity.parse("5000Mi"), by_value(scene.quota()["status"]["used"])["limits.memory"]
+    assert highest(scene, "limits.memory") <= base + used + used
+    other = on.scene()
+    other.meter(*LIMITS)
+    other.start("vm2")
+    granted: Amounts = other.grant_what_is_used(*LIMITS)
+    other.succeed(other.migrate("vm2"))
+    other.settle(granted)
+    said = run("status", "-o", "json", "--kubeconfig", str(kubeconfig))
+    assert said.returncode == 0, said.stderr
+    assert {quota["namespace"] for quota in json.loads(said.stdout)["quotas"]} >= {scene.name, other.name}
+    scene.hurry(moving)

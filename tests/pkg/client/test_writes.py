@@ -1,0 +1,72 @@
+"""Writes made of two versions of an object, and writes of status."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pkg.api import registry
+from pkg.api.changes import edit
+from pkg.api.core import LimitRange, ResourceQuota
+from pkg.api.meta import ObjectMeta
+from pkg.client.errors import BadRequest
+from pkg.client.resource_client import ResourceClient
+from tests.pkg.client.test_resource_client import ONE, QUOTA, client, quotas, server  # noqa: F401
+from tests.scripted_server import PATCH, ScriptedServer, body
+
+OLD = ResourceQuota(metadata=ObjectMeta(name="q", namespace="ns", uid="u", resource_version="4"))
+
+
+async def test_update_sends_what_differs_bound_to_the_version_that_was_read(
+    server: ScriptedServer,  # noqa: F811
+    quotas: ResourceClient[ResourceQuota],  # noqa: F811
+) -> None:
+    server.script(PATCH, ONE, body(QUOTA))
+    new = edit(OLD, spec={"hard": {"limits.cpu": "3"}}, metadata={"labels": {"a": "b"}})
+    assert (await quotas.update(OLD, new)).metadata.resource_version == "5"
+    assert server.requests[0].json == {
+        "spec": {"hard": {"limits.cpu": "3"}},
+        "metadata": {"labels": {"a": "b"}, "resourceVersion": "4"},
+    }
+
+
+async def test_update_status_sends_status_alone_through_the_subresource(
+    server: ScriptedServer,  # noqa: F811
+    quotas: ResourceClient[ResourceQuota],  # noqa: F811
+) -> None:
+    server.script(PATCH, f"{ONE}/status", body(QUOTA))
+    new = edit(OLD, spec={"hard": {"pods": "1"}}, status={"used": {"pods": "0"}})
+    await quotas.update_status(OLD, new)
+    assert server.requests[0].json == {
+        "status": {"used": {"pods": "0"}},
+        "metadata": {"resourceVersion": "4"},
+    }
+
+
+async def test_equal_objects_cost_no_request(
+    server: ScriptedServer,  # noqa: F811
+    quotas: ResourceClient[ResourceQuota],  # noqa: F811
+) -> None:
+    assert await quotas.update(OLD, edit(OLD, metadata={"resource_version": "9"})) is OLD
+    assert await quotas.update_status(OLD, OLD) is OLD
+    assert server.requests == []
+
+
+async def test_a_status_written_the_wrong_way_is_refused_at_once(
+    server: ScriptedServer,  # noqa: F811
+    quotas: ResourceClient[ResourceQuota],  # noqa: F811
+) -> None:
+    limits = ResourceClient[LimitRange](quotas.transport, registry.LIMIT_RANGES)
+    status: Any = {"status": {"used": {}}}
+    wrong = [
+        quotas.merge_patch(status, name="q", namespace="ns"),
+        quotas.patch(OLD, status),
+        quotas.update(OLD, edit(OLD, status={"used": {"pods": "0"}})),
+        quotas.json_patch([{"op": "remove", "path": "/status/used"}], name="q", namespace="ns"),
+        limits.merge_patch({"spec": {}}, name="l", namespace="ns", subresource="status"),
+    ]
+    for write in wrong:
+        with pytest.raises(BadRequest, match=r"status of .* is written"):
+            await write
+    assert server.requests == []

@@ -1,0 +1,42 @@
+"""`headroom delta` called in this process."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from pkg.cmd import delta as command
+from pkg.cmd.delta import DeltaOptions
+from pkg.errors import ReportedError
+
+
+class Call:
+    """The command, with stdin given and its output read."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+        self._monkeypatch = monkeypatch
+        self._capsys = capsys
+        self.code = 0
+        self.stderr = ""
+
+    def __call__(self, stdin: str | bytes = b"", file: str = "-", **flags: Any) -> list[dict[str, Any]]:
+        data = stdin.encode() if isinstance(stdin, str) else stdin
+        self._monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(data)))
+        self.code, self.stderr = 0, ""
+        try:
+            command.delta(DeltaOptions(file=file, **flags))
+        except ReportedError as error:
+            self.code, self.stderr = error.exit_code, f"headroom: {error}\n"
+        printed = self._capsys.readouterr()
+        self.stderr = printed.err + self.stderr
+        return [json.loads(line) for line in printed.out.splitlines()]
+
+
+@pytest.fixture
+def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
+    return Call(monkeypatch, capsys)

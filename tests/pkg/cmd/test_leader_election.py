@@ -1,0 +1,105 @@
+"""`headroom controller --leader-elect` as a process, against a scripted API server."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pkg.api import registry
+from tests.pkg.cmd.rig import (
+    Call,
+    ThreadedServer,
+    calls,
+    kubeconfig_for,
+    running,
+    threaded_server,
+)
+from tests.pkg.cmd.test_controller import PATCH, QUOTA, seed
+from tests.scripted_server import GET, POST, body, raw, status
+
+LEASES = registry.LEASES.path("own")
+LEASE = registry.LEASES.path("own", "headroom")
+FAST = ("--leader-elect", "--namespace", "own", "--leader-elect-lease-duration", "3",
+        "--leader-elect-renew-deadline", "2", "--leader-elect-retry-period", "0.2")  # fmt: skip
+
+
+def lease(holder: str | None = None, seconds: int = 3) -> dict[str, Any]:
+    spec = {"holderIdentity": holder, "leaseDurationSeconds": seconds} if holder else {}
+    return {"metadata": {"name": "headroom", "namespace": "own", "resourceVersion": "1"}, "spec": spec}
+
+
+@pytest.fixture
+def server() -> Iterator[ThreadedServer]:
+    with threaded_server() as server:
+        server.server.always(GET, "/version", raw(b'{"gitVersion":"v1.34.0"}'))
+        seed(server)
+        yield server
+
+
+@pytest.fixture
+def kubeconfig(server: ThreadedServer, tmp_path: Path) -> str:
+    return kubeconfig_for(server.server.url, tmp_path)
+
+
+@pytest.fixture
+def call(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Call:
+    return calls(capfd, monkeypatch)
+
+
+def test_a_lost_lease_ends_it_with_1_and_one_line(
+    server: ThreadedServer, kubeconfig: str, tmp_path: Path
+) -> None:
+    server.server.always(POST, LEASES, body(lease("me")))
+    server.server.always(PATCH, LEASE, status(500, "InternalError", "etcd is away"))
+    with running(kubeconfig, tmp_path, *FAST) as program:
+        program.wait(lambda: server.seen(PATCH, QUOTA))
+        assert program.exit_code() == 1
+        said = [line for line in program.text().splitlines() if line.startswith("headroom: ")]
+        assert said == ["headroom: lost the lease own/headroom: not renewed for 2 s: etcd is away"]
+        assert "Traceback" not in program.text()
+
+
+def test_a_standby_is_ready_writes_nothing_and_ends_with_0(
+    server: ThreadedServer, kubeconfig: str, tmp_path: Path
+) -> None:
+    server.server.always(GET, LEASE, body(lease("other", seconds=3600)))
+    with running(kubeconfig, tmp_path, *FAST) as program:
+        program.wait_ready()
+        time.sleep(1)
+        program.signal(signal.SIGTERM)
+        assert program.exit_code() == 0
+    assert [seen.path for seen in server.server.requests if seen.verb not in ("GET", "WATCH")] == []
+
+
+def test_a_signal_releases_the_lease(server: ThreadedServer, kubeconfig: str, tmp_path: Path) -> None:
+    server.server.always(POST, LEASES, body(lease("me")))
+    server.server.always(PATCH, LEASE, body(lease("me")))
+    with running(kubeconfig, tmp_path, *FAST) as program:
+        program.wait(lambda: server.seen(PATCH, LEASE))
+        mine = server.seen(POST, LEASES)[0].json["spec"]["holderIdentity"]
+        server.server.always(GET, LEASE, body(lease(mine)))
+        program.signal(signal.SIGTERM)
+        assert program.exit_code() == 0
+    assert server.seen(PATCH, LEASE)[-1].json["spec"]["holderIdentity"] is None
+
+
+@pytest.mark.parametrize(
+    "arguments", [(), ("--leader-elect", "--dry-run")], ids=["outside a cluster", "dry run"]
+)
+def test_there_is_no_election(
+    server: ThreadedServer, kubeconfig: str, tmp_path: Path, arguments: tuple[str, ...]
+) -> None:
+    with running(kubeconfig, tmp_path, *arguments) as program:
+        program.wait_ready()
+    assert [seen for seen in server.server.requests if "leases" in seen.path] == []
+
+
+def test_durations_under_which_two_could_write_are_a_wrong_call(call: Call, kubeconfig: str) -> None:
+    result = call("controller", "--kubeconfig", kubeconfig, "--leader-elect-lease-duration", "5")
+    assert result.code == 2
+    assert "the lease duration must be longer than the renew deadline" in result.said_in_one_line()

@@ -1,0 +1,103 @@
+"""The ConfigMap `headroom`, and what is said of the policy: once until it changes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from pkg.api.registry import CONFIG_MAPS, VALIDATING_ADMISSION_POLICIES, VALIDATING_ADMISSION_POLICY_BINDINGS
+from pkg.client.errors import NotFound
+from pkg.controller.installation.upkeep import EVENT, STANDS, Upkeep
+from pkg.util.installation import Installation, read
+from pkg.util.kubevirt.accounts import virt_controllers
+from pkg.util.resourcequota.model import EstimateKind, Mode
+from tests.pkg.controller.fakes import Events, Kind
+from tests.pkg.controller.installation.test_policy import SHIPPED
+
+RUNS = Installation(Mode.ASSIST, EstimateKind.HARVESTER, "1.2.3")
+
+
+class Served(Kind[Any]):
+    """A kind that an older API server does not know."""
+
+    served = True
+
+    async def is_served(self) -> bool:
+        return self.served
+
+
+class Cluster:
+    def __init__(self) -> None:
+        self.config_maps: Kind[Any] = Kind(CONFIG_MAPS)
+        self.policies = Served(VALIDATING_ADMISSION_POLICIES)
+        self.bindings = Served(VALIDATING_ADMISSION_POLICY_BINDINGS)
+        self.events = Events()
+        kinds = {kind.resource: kind for kind in (self.config_maps, self.policies, self.bindings)}
+        self.resource: Callable[[Any], Any] = kinds.__getitem__
+
+    def upkeep(self, **more: Any) -> Upkeep:
+        client: Any = self
+        return Upkeep(client, self.events.recorder, "own", RUNS, lambda: virt_controllers([]), **more)
+
+    def apply(self) -> None:
+        for document in SHIPPED:
+            kind = self.bindings if document["kind"].endswith("Binding") else self.policies
+            kind.given(document)
+
+
+async def test_mode_estimate_and_version_are_published_and_kept() -> None:
+    cluster = Cluster()
+    upkeep = cluster.upkeep()
+    await upkeep.look()
+    assert cluster.config_maps.now("own/headroom").data == RUNS.data()
+    cluster.config_maps.edited("own/headroom", {"data": {"mode": "takeover"}})
+    await upkeep.look()
+    assert read(cluster.config_maps.now("own/headroom").data) == RUNS
+    writes = len(cluster.config_maps.asked("merge_patch"))
+    await upkeep.look()
+    assert len(cluster.config_maps.asked("merge_patch")) == writes
+
+
+async def test_not_where_the_namespace_is_missing_and_not_in_a_dry_run() -> None:
+    cluster = Cluster()
+    await cluster.upkeep(dry_run=True).look()
+    assert not cluster.config_maps.calls
+    cluster.config_maps.errors["create"] = [NotFound("namespaces own not found", status=404)]
+    await cluster.upkeep().look()
+    assert not cluster.config_maps.objects
+    assert not cluster.events.recorded
+
+
+async def test_a_missing_policy_is_said_once_and_its_return_too(caplog: pytest.LogCaptureFixture) -> None:
+    cluster = Cluster()
+    upkeep = cluster.upkeep()
+    caplog.set_level("INFO")
+    for _ in range(3):
+        await upkeep.look()
+    assert STANDS._value.get() == 0
+    ((_, kind, reason, message),) = cluster.events.recorded
+    assert (kind, reason) == ("Warning", EVENT)
+    assert "there is no ValidatingAdmissionPolicy headroom-vm-pods-created" in message
+    cluster.apply()
+    for _ in range(2):
+        await upkeep.look()
+    assert STANDS._value.get() == 1
+    assert caplog.text.count("in force") == 1
+    assert len(cluster.events.recorded) == 1
+
+
+async def test_an_api_server_that_is_too_old_is_named_once(caplog: pytest.LogCaptureFixture) -> None:
+    cluster = Cluster()
+    cluster.policies.served = False
+    upkeep = cluster.upkeep()
+    for _ in range(2):
+        await upkeep.look()
+    assert caplog.text.count("older than Kubernetes 1.30") == 1
+    assert "tenants can create pods" in caplog.text
+
+
+@pytest.mark.parametrize("data", [{}, {"mode": "both", "estimate": "exact"}, {"mode": "assist"}])
+def test_what_another_program_wrote_is_not_read(data: dict[str, str]) -> None:
+    assert read(data) is None

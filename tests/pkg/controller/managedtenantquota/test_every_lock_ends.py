@@ -1,0 +1,133 @@
+"""Whatever stands in the way, a lock ends in time, and what is raised is restored as soon as that is possible."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from pkg.client.errors import ApiError, Forbidden, NotFound, ServerError
+from pkg.util.managedtenantquota.model import Policy
+from tests.pkg.controller.managedtenantquota.server import Cluster, Process
+from tests.pkg.controller.managedtenantquota.walk import open_window
+from tests.pkg.util.managedtenantquota.paper import FULL, RAISED
+from tests.pkg.util.resourcequota.world import by_value
+
+END = Policy().lock_limit + Policy().grace
+REFUSED = Forbidden("another policy says no", status=403, reason="Forbidden")
+BROKEN = ServerError("etcd is full", status=500)
+NO_KIND = NotFound("the server could not find the requested resource", status=404)
+
+
+def _fails(kind: str, verb: str, error: ApiError) -> Callable[[Cluster], None]:
+    def spoil(cluster: Cluster) -> None:
+        getattr(cluster, kind).errors[verb] = [error] * 1000
+
+    return spoil
+
+
+def _garbage(cluster: Cluster) -> None:
+    saved = [{"name": "quota", "spec": {"hard": {"limits.cpu": "banana"}}}]
+    cluster.budgets.edited("ns1/budget", {"status": {"originalBlockingResourceQuotas": saved}})
+
+
+def _budget_gone(cluster: Cluster) -> None:
+    cluster.budgets.gone("ns1/budget")
+
+
+def _budget_and_restore_gone(cluster: Cluster) -> None:
+    _budget_gone(cluster)
+    _fails("quotas", "merge_patch", REFUSED)(cluster)
+
+
+IN_THE_WAY = {
+    "the restore is refused": _fails("quotas", "merge_patch", REFUSED),
+    "the status cannot be written": _fails("budgets", "merge_patch", REFUSED),
+    "the API server fails to list budgets": _fails("budgets", "list", BROKEN),
+    "the API server fails to list quotas": _fails("quotas", "list", BROKEN),
+    "the status is garbage": _garbage,
+    "the VMMRQ is gone": _budget_gone,
+    "the CRD is gone": _fails("budgets", "list", NO_KIND),
+    "the VMMRQ is gone and the restore is refused": _budget_and_restore_gone,
+}
+
+
+async def _pass(cluster: Cluster, process: Process, seconds: float) -> None:
+    """Time goes by, and the namespace is looked at whenever it wants to be."""
+    end = cluster.clock.now + seconds
+    while True:
+        again = await process.look()
+        cluster.enforce()
+        assert again is None or again <= 30.0
+        if again is None or cluster.clock.now + again > end:
+            break
+        cluster.clock.now += max(again, 0.01)
+    cluster.clock.now = end
+
+
+@pytest.mark.parametrize("spoil", IN_THE_WAY.values(), ids=IN_THE_WAY)
+async def test_the_lock_ends_and_the_quota_is_restored_afterwards(
+    cluster: Cluster, spoil: Callable[[Cluster], None]
+) -> None:
+    process = Process(cluster)
+    await open_window(cluster, process)
+    cluster.admit()
+    spoil(cluster)
+    await _pass(cluster, process, END + 0.1)
+    await process.look()
+    assert not cluster.locks.objects
+    for kind in (cluster.quotas, cluster.budgets):
+        kind.errors.clear()
+    await _pass(cluster, process, 31.0)
+    await process.look()
+    assert by_value(cluster.hard) == by_value(FULL)
+
+
+async def test_a_restore_that_is_refused_is_said_and_tried_again(cluster: Cluster) -> None:
+    process = Process(cluster)
+    await open_window(cluster, process)
+    cluster.admit()
+    cluster.quotas.errors["merge_patch"] = [REFUSED] * 1000
+    await _pass(cluster, process, END + 1.0)
+    assert by_value(cluster.hard) == by_value(RAISED)
+    told = {reason: message for _, _, reason, message in process.events.recorded}
+    assert "quota is still raised" in told["ResourceQuotaNotRestored"]
+    assert "still to be restored: quota" in told["NamespaceUnlocked"]
+    cluster.quotas.errors.clear()
+    await _pass(cluster, process, 31.0)
+    assert cluster.at_rest
+
+
+@pytest.mark.parametrize("namespace", ["kube-system", "kubevirt", "cattle-system", "own", "virt-elsewhere"])
+async def test_system_namespaces_are_never_locked(namespace: str) -> None:
+    cluster = Cluster()
+    cluster.refuse()
+    cluster.kubevirts.given({"metadata": {"name": "kubevirt", "namespace": "virt-elsewhere"}})
+    process = Process(cluster, never_lock=["own"])
+    for kind in (cluster.budgets, cluster.quotas, cluster.migrations, cluster.instances, cluster.pods):
+        for raw in list(kind.objects.values()):
+            kind.given({**raw, "metadata": {**raw["metadata"], "namespace": namespace}})
+    cluster.namespaces.given({"metadata": {"name": namespace, "uid": "uid"}})
+    await process.look(namespace)
+    assert not cluster.locks.objects
+    (event,) = [each for each in process.events.recorded if each[2] == "LockUnavailable"]
+    assert "system namespace" in event[3]
+
+
+async def test_upstreams_controller_beside_ours_is_said_once_and_left_alone(cluster: Cluster) -> None:
+    process = Process(cluster)
+    lease = {
+        "metadata": {"name": "mtq-controller", "namespace": "mtq"},
+        "spec": {
+            "holderIdentity": "it",
+            "leaseDurationSeconds": 15,
+            "renewTime": "2027-01-15T08:00:00.000000Z",
+        },
+    }
+    cluster.leases.given(lease)
+    assert await process.look() == 30.0
+    assert await process.look() == 30.0
+    assert cluster.writes.made == []
+    assert process.events.reasons == ["UpstreamControllerRunning"]
+    cluster.clock.now += 60.0  # it was removed, nobody renews its Lease
+    await open_window(cluster, process)

@@ -1,0 +1,214 @@
+"""`headroom explain`: why a migration waits, which quota and resource, and what headroom does about it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import msgspec
+
+from pkg.api.core import Pod, ResourceQuota
+from pkg.api.kubevirt import MigrationState, VirtualMachineInstance, VirtualMachineInstanceMigration
+from pkg.report.explain import Verdict, explain, not_running
+from tests.pkg.util.resourcequota.pods import AT_4_5, launcher
+from tests.pkg.util.resourcequota.snapshots import cluster, settled
+from tests.pkg.util.resourcequota.world import HARD, MARKS, SKIP, quota, sentences, vmi, vmim
+
+HERE = vmi(nodeName="node-1")
+SOURCE = launcher()
+REFUSED = vmim(refused=True)
+TARGET = launcher(node="node-2", migration=vmim("Running"), created="2026-01-01T00:01:00Z")
+ROOMY = {"limits.cpu": "30", "limits.memory": "50Gi"}
+GRANTS_MUCH = '{"limit":{"limitsCpu":"30","limitsMemory":"50Gi"}}'
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A namespace, and what is said of vm1."""
+
+    verdict: Verdict
+    summary: str
+    quota: ResourceQuota = quota(HARD, MARKS)  # noqa: RUF009
+    migrations: Sequence[VirtualMachineInstanceMigration] = ()
+    pods: Sequence[Pod] = (SOURCE,)
+    limits: str = '{"limit":{"limitsCpu":"3000m","limitsMemory":"5000Mi"}}'
+    action: str = ""
+    caps: str = ""
+    settled: bool = False
+
+
+def running(name: str, node: str) -> VirtualMachineInstanceMigration:
+    migration = vmim("Running", vm=name)
+    state = MigrationState(source_node=node)
+    return msgspec.structs.replace(
+        migration, status=msgspec.structs.replace(migration.status, migration_state=state)
+    )
+
+
+ASKED = {
+    "it does not migrate, and there is room": Asked(
+        Verdict.COULD_MIGRATE,
+        "would fit",
+        quota(ROOMY, MARKS),
+        limits=GRANTS_MUCH,
+        action="raises limits.cpu",
+    ),
+    "it does not migrate, and headroom would make room": Asked(
+        Verdict.COULD_WITH_HEADROOM,
+        "default-abc lacks 1030m of limits.cpu, 4.1Gi of limits.memory",
+        action="raises limits.cpu from 3 to 5015m, limits.memory from 4.9Gi to 9.4Gi",
+    ),
+    "it does not migrate, and a person has switched headroom off": Asked(
+        Verdict.COULD_NOT_MIGRATE,
+        "headroom does not help",
+        quota(HARD, {SKIP: "true"}),
+        action="somebody has switched it off by harvesterhci.io/skipResourceQuotaAutoScaling",
+    ),
+    "it does not migrate, and the quota does not take part": Asked(
+        Verdict.COULD_NOT_MIGRATE,
+        "headroom does not help",
+        quota(HARD, labels={"a": "b"}),
+        action="no label headroom.harvesterhci.io/managed=true",
+    ),
+    "it does not migrate, and the annotation grants something else": Asked(
+        Verdict.COULD_NOT_MIGRATE,
+        "lacks",
+        limits='{"limit":{"pods":"5"}}',
+        action="grants none of what is missing",
+    ),
+    "refused, and headroom has not run yet": Asked(
+        Verdict.WAITS_FOR_QUOTA,
+        "migration-of-vm1 does not fit: default-abc lacks 1030m of limits.cpu, 4.1Gi of limits.memory",
+        migrations=[REFUSED],
+        action="raises limits.cpu from 3 to 5015m",
+    ),
+    "refused, and headroom has made room": Asked(
+        Verdict.WAITS_FOR_KUBEVIRT,
+        "was refused by quota and fits now",
+        migrations=[REFUSED],
+        action="the room is there already",
+        settled=True,
+    ),
+    "refused, and a cap is reached": Asked(
+        Verdict.WAITS_FOR_QUOTA,
+        "does not fit",
+        migrations=[REFUSED],
+        action="waits: migration of VM vm1 waits: limits.memory would be raised by 4797464313, max-extra is 1Gi",
+        caps='{"limits.memory":"1Gi"}',
+    ),
+    "pending, KubeVirt has not tried": Asked(
+        Verdict.WAITS_FOR_KUBEVIRT,
+        "KubeVirt has not begun it yet",
+        migrations=[vmim()],
+        settled=True,
+    ),
+    "pending, two migrations leave its node": Asked(
+        Verdict.WAITS_FOR_KUBEVIRT,
+        "2 migrations leave node-1, 2 may",
+        migrations=[vmim(), running("vm2", "node-1"), running("vm3", "node-1")],
+        settled=True,
+    ),
+    "pending, and its target exists": Asked(
+        Verdict.UNDER_WAY,
+        "its target pod exists",
+        migrations=[vmim(refused=True)],
+        pods=[SOURCE, launcher(node="node-2", migration=REFUSED)],
+    ),
+    "it runs": Asked(
+        Verdict.UNDER_WAY, "is in phase Running", migrations=[vmim("Running")], pods=[SOURCE, TARGET]
+    ),
+    "it is being aborted": Asked(Verdict.BEING_ABORTED, "is being aborted", migrations=[vmim(abort=True)]),
+    "its last migration is over": Asked(
+        Verdict.COULD_WITH_HEADROOM, "does not migrate", migrations=[vmim("Succeeded")]
+    ),
+}
+
+
+@sentences(ASKED)
+def test_explain(case: Asked) -> None:
+    caps = {"headroom.harvesterhci.io/max-extra": case.caps} if case.caps else {}
+    seen = cluster([case.quota], case.migrations, case.pods, [HERE], limits=case.limits, annotations=caps)
+    found = explain(settled(seen) if case.settled else seen, HERE)
+    assert (found.verdict, case.summary in found.summary) == (case.verdict, True), found.summary
+    assert case.action in "; ".join(fit.action for fit in found.fits), [fit.action for fit in found.fits]
+
+
+def test_every_number_of_a_refusal() -> None:
+    """As quota's own message has them: requested, used, limited."""
+    found = explain(cluster([quota(HARD, MARKS)], [REFUSED], [SOURCE], [HERE]), HERE)
+    document: dict[str, Any] = found.document()
+    assert document["quotas"][0]["resources"]["limits.memory"] == {
+        "requested": "4797464313",
+        "used": "4797464313",
+        "limited": "5000Mi",
+        "missing": "4352048626",
+    }
+    assert document["migration"] == {
+        "name": "migration-of-vm1",
+        "phase": "Pending",
+        "since": "2026-01-01T00:00:00Z",
+        "refused": True,
+    }
+    assert (document["verdict"], document["overheadRatio"]) == ("waits for quota", "1.5")
+    assert document["quotas"][0]["raisedBy"] == {"limits.cpu": "2015m", "limits.memory": "4797464313"}
+    assert document["quotas"][0]["fitsThen"] is True
+
+
+def test_at_a_larger_ratio_the_request_is_larger_than_what_the_source_uses() -> None:
+    found = explain(cluster([quota(HARD, MARKS)], [REFUSED], [SOURCE], [HERE], ratio="4.5"), HERE)
+    memory = next(need for need in found.fits[0].needs if need.resource == "limits.memory")
+    assert (str(memory.requested), str(memory.used)) == ("5682461313", "4797464313")
+
+
+def test_the_quota_that_is_in_the_way_is_named_among_several() -> None:
+    tight = msgspec.structs.replace(
+        quota({"pods": "1"}, labels={"a": "b"}),
+        metadata=msgspec.structs.replace(quota({"pods": "1"}, labels={"a": "b"}).metadata, name="tight"),
+    )
+    seen = cluster([quota(ROOMY, MARKS), tight], [REFUSED], [SOURCE], [HERE], limits=GRANTS_MUCH)
+    found = explain(seen, HERE)
+    assert found.summary == "migration-of-vm1 does not fit: tight lacks 1 of pods"
+    assert [(fit.quota, fit.fits) for fit in found.fits] == [("default-abc", True), ("tight", False)]
+
+
+def test_compensation_is_part_of_what_headroom_does() -> None:
+    """The VM has outgrown its base: it lives at ratio 4.5."""
+    grown = launcher(HERE, rendering=AT_4_5)
+    seen = cluster([quota(HARD, MARKS)], [REFUSED], [grown], [HERE], ratio="4.5")
+    (fit,) = explain(seen, HERE).fits
+    assert fit.fits_then
+    assert str(fit.raised["limits.memory"]) == str(2 * (5622461313 + 60000000) - 5000 * 1024**2)
+
+
+def test_a_namespace_without_quotas() -> None:
+    found = explain(cluster([], [], [SOURCE], [HERE]), HERE)
+    assert (found.verdict, found.fits) == (Verdict.COULD_MIGRATE, [])
+
+
+def test_a_vm_that_does_not_run() -> None:
+    found = not_running("ns1", "vm1")
+    assert found.document()["verdict"] == "not running"
+    assert found.document()["migration"] is None
+
+
+def test_a_migration_of_the_same_name_elsewhere_is_not_this_vms() -> None:
+    elsewhere = vmim("Running")
+    elsewhere = msgspec.structs.replace(
+        elsewhere, metadata=msgspec.structs.replace(elsewhere.metadata, namespace="ns2")
+    )
+    seen: Any = cluster([quota(HARD, MARKS)], [elsewhere], [SOURCE], [HERE])
+    instance: VirtualMachineInstance = HERE
+    assert explain(replace(seen), instance).migration is None
+
+
+def test_a_vm_that_has_grown_waits_for_room_in_the_base() -> None:
+    """CPU hotplug from 2 to 4: an entry is worth one source pod, what is more the base pays."""
+    grown = vmi(
+        nodeName="node-1",
+        limits={"cpu": "4", "memory": "4Gi"},
+        conditions=[{"type": "HotVCPUChange", "status": "True"}],
+    )
+    (fit,) = explain(cluster([quota(HARD, MARKS)], [REFUSED], [SOURCE], [grown]), grown).fits
+    assert not fit.fits_then
+    assert "the VM has grown by limits.cpu 2, for which the quota's base needs room" in fit.action

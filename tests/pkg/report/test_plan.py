@@ -1,0 +1,210 @@
+"""`headroom plan`: which VMs could migrate now, at another ratio, all of a node; and what would be added."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from pkg.api.core import ResourceQuota
+from pkg.api.kubevirt import VirtualMachineInstance
+from pkg.report.plan import MigrationPlan, VmPlan, plan_migrations
+from pkg.report.snapshot import Snapshot
+from pkg.util.resource_list import format_resource_list
+from tests.pkg.util.resourcequota.pods import launcher
+from tests.pkg.util.resourcequota.snapshots import cluster, settled
+from tests.pkg.util.resourcequota.world import HARD, MARKS, SKIP, quota, sentences, vmi, vmim
+
+ONE_AT_1_5 = {"limits.cpu": "2015m", "limits.memory": "4797464313"}
+ONE_AT_4_5 = {"limits.cpu": "2015m", "limits.memory": "5682461313"}
+
+
+def vms(*names: str, node: str = "node-1") -> list[VirtualMachineInstance]:
+    return [vmi(name, nodeName=node) for name in names]
+
+
+def running(
+    instances: Sequence[VirtualMachineInstance], hard: Mapping[str, str] = HARD, **more: object
+) -> Snapshot:
+    limits = f'{{"limit":{{"limitsCpu":"{hard["limits.cpu"]}","limitsMemory":"{hard["limits.memory"]}"}}}}'
+    pods = [launcher(instance, node=instance.status.node_name or "") for instance in instances]
+    return cluster([quota(dict(hard), MARKS)], [], pods, instances, limits=limits, **more)  # type: ignore[arg-type]
+
+
+def only(found: MigrationPlan) -> VmPlan:
+    (vm,) = found.vms
+    return vm
+
+
+@dataclass(frozen=True)
+class Seed:
+    """The namespace's memory limit and the ratio that is tried; whether the seed's VM fits, and what is added."""
+
+    memory: str
+    ratio: str | None
+    fits_now: bool
+    fits_at_ratio: bool
+    added: Mapping[str, str]
+
+
+SEED = {
+    "5000Mi at today's ratio": Seed("5000Mi", None, False, False, ONE_AT_1_5),
+    "5000Mi at 4.5": Seed("5000Mi", "4.5", False, False, ONE_AT_4_5),
+    "room for two of today's": Seed("9594928626", None, True, True, ONE_AT_1_5),
+    "room for two of today's, at 4.5": Seed("9594928626", "4.5", True, False, ONE_AT_4_5),
+    "room for one of today's and one at 4.5": Seed("10479925626", "4.5", True, True, ONE_AT_4_5),
+}
+
+
+@sentences(SEED)
+def test_which_of_my_vms_could_still_migrate_at_ratio_4_5(case: Seed) -> None:
+    seen = running(vms("vm1"), {"limits.cpu": "5", "limits.memory": case.memory})
+    vm = only(plan_migrations(seen, case.ratio))
+    assert (vm.fits_now, vm.fits_at_ratio, vm.fits_with_headroom) == (case.fits_now, case.fits_at_ratio, True)
+    assert format_resource_list(vm.fits[0].raised) == case.added
+
+
+def test_each_vm_is_planned_by_itself() -> None:
+    seen = running(vms("vm1", "vm2", "vm3"), {"limits.cpu": "9", "limits.memory": "16Gi"})
+    found = plan_migrations(seen)
+    assert [(vm.vm, format_resource_list(vm.fits[0].raised)) for vm in found.vms] == [
+        (name, ONE_AT_1_5) for name in ("vm1", "vm2", "vm3")
+    ]
+    assert found.together == []
+
+
+def test_what_the_base_lacks_for_other_reasons_than_the_overhead_is_not_added() -> None:
+    """Two VMs run where one fits."""
+    seen = running(vms("vm1", "vm2"))
+    for vm in plan_migrations(seen).vms:
+        assert not vm.fits_with_headroom
+        assert str(vm.fits[0].raised["limits.memory"]) == "4797464313"
+
+
+def test_a_vm_that_migrates_already_is_not_planned() -> None:
+    seen = cluster([quota(HARD, MARKS)], [vmim("Running")], [launcher()], vms("vm1"))
+    vm = only(plan_migrations(seen))
+    assert (vm.migrates, vm.fits) == (True, ())
+
+
+TWO = {"limits.cpu": "6", "limits.memory": "10000Mi"}
+FOR_TWO = '{"limit":{"limitsCpu":"6","limitsMemory":"10000Mi"}}'
+
+
+def test_others_that_migrate_keep_their_room() -> None:
+    seen = settled(
+        cluster(
+            [quota(TWO, MARKS)],
+            [vmim("Pending", "vm1")],
+            [launcher(), launcher(vmi("vm2"))],
+            vms("vm1", "vm2"),
+            limits=FOR_TWO,
+        )
+    )
+    vm2 = plan_migrations(seen).vms[1]
+    assert vm2.fits_with_headroom
+    assert str(vm2.fits[0].raised["limits.memory"]) == "4797464313"
+
+
+def test_what_is_held_keeps_its_room() -> None:
+    """vm1 has moved, its migration is gone, and its source still counts."""
+    target = launcher(node="node-2", migration=vmim("Succeeded"), created="2026-01-01T00:01:00Z")
+    state = {"migrationUid": "gone", "sourcePod": launcher().name, "targetPod": target.name}
+    instances = [vmi("vm1", nodeName="node-2", migrationState=state), vmi("vm2", nodeName="node-1")]
+    pods = [launcher(), target, launcher(vmi("vm2"))]
+    seen = settled(cluster([quota(TWO, MARKS)], [], pods, instances, limits=FOR_TWO))
+    assert str(seen.quotas[0].hard["limits.cpu"]) == "8015m"
+    vm2 = plan_migrations(seen).vms[1]
+    assert vm2.fits_with_headroom
+    assert str(vm2.fits[0].raised["limits.cpu"]) == "2015m"
+
+
+STUCK: Mapping[str, tuple[ResourceQuota, str]] = {
+    "a person's switch": (quota(HARD, {SKIP: "true"}), "switched it off"),
+    "no part in it": (quota(HARD, labels={"a": "b"}), "no label"),
+}
+
+
+@sentences(STUCK)
+def test_where_headroom_does_nothing(case: tuple[ResourceQuota, str]) -> None:
+    rq, why = case
+    vm = only(plan_migrations(cluster([rq], [], [launcher()], vms("vm1"))))
+    assert not vm.fits_with_headroom
+    assert why in vm.fits[0].action
+
+
+# ---- a node --------------------------------------------------------------------------------------------------
+
+
+def test_a_node_is_evacuated_with_all_its_vms_at_once() -> None:
+    seen = running(
+        [*vms("vm1", "vm2"), *vms("vm3", node="node-2")], {"limits.cpu": "9", "limits.memory": "16Gi"}
+    )
+    found = plan_migrations(seen, node="node-1")
+    assert [vm.vm for vm in found.vms] == ["vm1", "vm2"]
+    ((namespace, fit),) = found.together
+    assert namespace == "ns1"
+    assert format_resource_list(fit.raised) == {"limits.cpu": "4030m", "limits.memory": "9594928626"}
+    assert fit.fits_then
+    assert not fit.fits
+
+
+def test_a_node_at_another_ratio() -> None:
+    found = plan_migrations(
+        running(vms("vm1", "vm2"), {"limits.cpu": "9", "limits.memory": "16Gi"}), "4.5", "node-1"
+    )
+    assert found.ratio == "4.5"
+    assert format_resource_list(found.together[0][1].raised)["limits.memory"] == str(2 * 5682461313)
+
+
+def test_a_cap_that_not_all_of_a_node_fit_under() -> None:
+    """Each by itself would; together the last has to wait."""
+    seen = running(
+        vms("vm1", "vm2"), annotations={"headroom.harvesterhci.io/max-extra": '{"limits.memory":"5Gi"}'}
+    )
+    wide = running(
+        vms("vm1", "vm2"),
+        {"limits.cpu": "4030m", "limits.memory": "9594928626"},
+        annotations={"headroom.harvesterhci.io/max-extra": '{"limits.memory":"5Gi"}'},
+    )
+    assert all(vm.fits_with_headroom for vm in plan_migrations(wide, node="node-1").vms)
+    ((_namespace, fit),) = plan_migrations(wide, node="node-1").together
+    assert not fit.fits_then
+    assert "max-extra is 5Gi" in fit.action
+    assert not plan_migrations(seen, node="node-1").together[0][1].fits_then
+
+
+def test_vms_of_several_namespaces_are_planned_with_their_own_quotas() -> None:
+    here = running(vms("vm1"))
+    other = msgspec.structs.replace(
+        vmi("vm9", nodeName="node-1"),
+        metadata=msgspec.structs.replace(vmi("vm9").metadata, namespace="ns2"),
+    )
+    seen = msgspec.structs.replace(other)
+    from dataclasses import replace
+
+    both = replace(here, instances=[*here.instances, seen])
+    found = plan_migrations(both, node="node-1")
+    assert [(vm.namespace, vm.vm, len(vm.fits)) for vm in found.vms] == [("ns1", "vm1", 1), ("ns2", "vm9", 0)]
+    assert [namespace for namespace, _fit in found.together] == ["ns1"]
+
+
+def test_the_document() -> None:
+    document = plan_migrations(running(vms("vm1")), "4.5").document()
+    (vm,) = document["vms"]
+    assert document["overheadRatio"] == "4.5"
+    assert document["evacuate"] is None
+    assert "together" not in document
+    assert (vm["vm"], vm["node"], vm["fitsNow"], vm["fitsAtRatio"], vm["fitsWithHeadroom"]) == (
+        "vm1",
+        "node-1",
+        False,
+        False,
+        True,
+    )
+    assert vm["quotas"][0]["raisedBy"] == ONE_AT_4_5
+
+
+def test_an_empty_node() -> None:
+    assert plan_migrations(running(vms("vm1")), node="node-7").vms == []

@@ -1,0 +1,229 @@
+"""`headroom status`: quotas, base, added, by which VM, since when, holds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import msgspec
+import pytest
+
+from pkg.api.core import ResourceQuota
+from pkg.api.kubevirt import MigrationState, VirtualMachineInstanceMigration
+from pkg.api.mtq import VirtualMachineMigrationResourceQuota
+from pkg.report.status import QuotaStatus, status
+from tests.pkg.util.resourcequota.pods import launcher
+from tests.pkg.util.resourcequota.snapshots import cluster, settled
+from tests.pkg.util.resourcequota.world import (
+    COMPENSATION,
+    ENTRY,
+    HARD,
+    LONG_NAME,
+    MARKS,
+    SKIP,
+    by_name,
+    by_uid,
+    quota,
+    sentences,
+    vmi,
+    vmim,
+)
+
+HERE, THERE = vmi(nodeName="node-1"), vmi(nodeName="node-2")
+SOURCE = launcher()
+BEGUN = "2026-01-01T11:58:00Z"
+MOVE = vmim("Running", created=BEGUN)
+TARGET = launcher(node="node-2", migration=MOVE, created="2026-01-01T11:58:01Z")
+POD = {"limits.cpu": "2015m", "limits.memory": "4797464313"}
+
+
+def one(found: Sequence[QuotaStatus]) -> QuotaStatus:
+    (only,) = found
+    return only
+
+
+def ended(at: str) -> VirtualMachineInstanceMigration:
+    over = vmim("Succeeded", created=BEGUN)
+    state = MigrationState(end_timestamp=at, completed=True)
+    return msgspec.structs.replace(over, status=msgspec.structs.replace(over.status, migration_state=state))
+
+
+def test_a_quiet_quota() -> None:
+    found = one(status(settled(cluster([quota(HARD, MARKS)], [], [SOURCE], [HERE]))))
+    assert found.document() == {
+        "namespace": "ns1",
+        "name": "default-abc",
+        "keptBy": "headroom",
+        "resources": {
+            "limits.cpu": {"base": "3", "added": "0", "hard": "3", "used": "2015m"},
+            "limits.memory": {"base": "5000Mi", "added": "0", "hard": "5000Mi", "used": "4797464313"},
+        },
+        "additions": [],
+        "compensation": {},
+        "problems": [],
+    }
+
+
+def test_a_migration_that_runs() -> None:
+    found = one(status(settled(cluster([quota(HARD, MARKS)], [MOVE], [SOURCE, TARGET], [HERE]))))
+    document = found.document()
+    assert document["additions"] == [
+        {"vm": "vm1", "annotation": by_name(), "state": "Running", "since": BEGUN, "resources": POD}
+    ]
+    assert document["resources"]["limits.cpu"] == {
+        "base": "3",
+        "added": "2015m",
+        "hard": "5015m",
+        "used": "4030m",
+    }
+    assert not found.problems
+
+
+@dataclass(frozen=True)
+class Entered:
+    """The migrations of vm1; the entry's state, and since when."""
+
+    migrations: Sequence[VirtualMachineInstanceMigration]
+    state: str
+    since: str
+    moved: bool = False
+
+
+ENTERED = {
+    "pending, since it was made": Entered([vmim(created=BEGUN)], "Pending", BEGUN),
+    "of two since the older": Entered(
+        [vmim(created="2026-01-01T11:59:00Z", name="b"), vmim("Running", created=BEGUN, name="a")],
+        "Running",
+        BEGUN,
+    ),
+    "held, since its migration ended": Entered(
+        [ended("2026-01-01T11:59:30Z")], "held", "2026-01-01T11:59:30Z", True
+    ),
+    "held, KubeVirt does not say since when": Entered([vmim("Succeeded")], "held", "", True),
+    "held, its migration is gone": Entered([], "held", "", True),
+}
+
+
+@sentences(ENTERED)
+def test_states(case: Entered) -> None:
+    pods = [SOURCE, TARGET] if case.moved else [SOURCE]
+    state = {"migrationUid": "gone", "sourcePod": SOURCE.name, "targetPod": TARGET.name}
+    instances = [vmi(nodeName="node-2", migrationState=state) if case.moved else HERE]
+    found = one(status(settled(cluster([quota(HARD, MARKS)], case.migrations, pods, instances))))
+    (addition,) = found.additions
+    assert (addition.vm, addition.state, addition.since) == ("vm1", case.state, case.since)
+
+
+def test_a_long_name_is_shown_whole() -> None:
+    instance = vmi(LONG_NAME, nodeName="node-1")
+    seen = cluster([quota(HARD, MARKS)], [vmim(vm=LONG_NAME)], [launcher(instance)], [instance])
+    assert one(status(settled(seen))).additions[0].vm == LONG_NAME
+
+
+def test_an_entry_that_nobody_explains() -> None:
+    found = one(status(cluster([quota(HARD, {**MARKS, by_uid("gone"): ENTRY})])))
+    (addition,) = found.additions
+    assert (addition.vm, addition.state) == ("uid-gone", "unexplained")
+
+
+def test_a_compensation_is_added_too() -> None:
+    raised = quota(
+        {"limits.cpu": "3", "limits.memory": "5001Mi"}, {**MARKS, COMPENSATION: '{"limits.memory":"1Mi"}'}
+    )
+    document = one(status(cluster([raised]))).document()
+    assert document["compensation"] == {"limits.memory": "1Mi"}
+    assert document["resources"]["limits.memory"]["added"] == "1Mi"
+    assert document["problems"] == []
+
+
+MANAGED = {"headroom.harvesterhci.io/managed": "true"}
+KEPT: Mapping[str, tuple[ResourceQuota, str]] = {
+    "ours by mark": (quota(HARD, MARKS), "headroom"),
+    "Rancher's default without our mark": (quota(HARD), "harvester"),
+    "switched off by a person": (quota(HARD, {SKIP: "true"}), "nobody"),
+    "managed by label": (quota(HARD, labels=MANAGED), "headroom"),
+    "not taking part, but somebody added to it": (
+        quota(HARD, {by_name(): ENTRY}, labels={"a": "b"}),
+        "nobody",
+    ),
+}
+
+
+@sentences(KEPT)
+def test_who_keeps_it(case: tuple[ResourceQuota, str]) -> None:
+    rq, keeper = case
+    assert one(status(cluster([rq]))).kept_by == keeper
+
+
+def test_a_namespace_with_a_budget_is_managed_tenant_quotas() -> None:
+    budget = msgspec.convert(
+        {"metadata": {"name": "b", "namespace": "ns1"}}, VirtualMachineMigrationResourceQuota
+    )
+    assert one(status(cluster([quota(HARD, MARKS)], budgets=[budget]))).kept_by == "managed-tenant-quota"
+
+
+def test_a_quota_that_does_not_take_part_is_left_out() -> None:
+    assert status(cluster([quota(HARD, labels={"a": "b"})])) == []
+
+
+def test_resources_that_pods_do_not_use_up_are_left_out() -> None:
+    found = one(status(cluster([quota({**HARD, "services": "3", "pods": "9"}, MARKS)])))
+    assert [row.name for row in found.resources] == ["limits.cpu", "limits.memory", "pods"]
+    assert found.document()["resources"]["pods"]["base"] is None
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What is wrong, and a part of what is said."""
+
+    quota: ResourceQuota
+    said: str
+    limits: str = '{"limit":{"limitsCpu":"3000m","limitsMemory":"5000Mi"}}'
+
+
+PROBLEMS = {
+    "spec.hard is not what it should be": Problem(
+        quota({"limits.cpu": "9", "limits.memory": "5000Mi"}, MARKS),
+        "limits.cpu is 9, base and additions give 3",
+    ),
+    "an entry is garbage": Problem(quota(HARD, {**MARKS, by_uid("x"): "{nope"}), "is no resource list"),
+    "the compensation is garbage": Problem(
+        quota(HARD, {**MARKS, COMPENSATION: "{nope"}), "is no resource list"
+    ),
+    "the namespace's annotation is garbage": Problem(quota(HARD, MARKS), "is not JSON", "{nope"),
+}
+
+
+@sentences(PROBLEMS)
+def test_problems(case: Problem) -> None:
+    found = one(status(cluster([case.quota], limits=case.limits)))
+    assert any(case.said in problem for problem in found.problems)
+    assert len(set(found.problems)) == len(found.problems)
+
+
+@pytest.mark.parametrize("capped", [True, False])
+def test_a_migration_that_waits_for_a_cap_is_a_problem(capped: bool) -> None:
+    caps = {"headroom.harvesterhci.io/max-extra": '{"limits.memory":"1Gi"}'} if capped else {}
+    found = one(status(settled(cluster([quota(HARD, MARKS)], [vmim()], [SOURCE], [HERE], annotations=caps))))
+    assert any("VM vm1 waits" in problem for problem in found.problems) is capped
+
+
+def test_quotas_are_in_order() -> None:
+    rq = quota(HARD, MARKS)
+    other = msgspec.structs.replace(rq, metadata=msgspec.structs.replace(rq.metadata, name="another"))
+    assert [each.name for each in status(cluster([rq, other]))] == ["another", "default-abc"]
+
+
+def test_a_report_changes_nothing() -> None:
+    seen = cluster([quota(HARD, MARKS)], [MOVE], [SOURCE, TARGET], [HERE])
+    before = msgspec.json.encode(list(seen.quotas))
+    status(seen)
+    assert msgspec.json.encode(list(seen.quotas)) == before
+    assert replace(seen, now=0.0) != seen
+
+
+def test_a_quota_whose_use_is_above_its_limit_is_pointed_out() -> None:
+    """Kubernetes lets running pods be when a limit falls, and admits no further one."""
+    over = quota({"limits.cpu": "1"}, MARKS, used={"limits.cpu": "2015m"})
+    (found,) = status(cluster([over], limits='{"limit":{"limitsCpu":"1"}}'))
+    assert "limits.cpu: 2015m is used, more than hard 1" in found.problems

@@ -1,0 +1,160 @@
+"""Which change of one object has which others looked at."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pkg.api.core import Pod, ResourceQuota
+from pkg.api.kubevirt import KubeVirt
+from pkg.client.errors import Forbidden
+from pkg.testcluster.kubevirt.creation import Refusals
+from pkg.testcluster.kubevirt.options import Options
+from pkg.testcluster.kubevirt.register import (
+    OperatorHandler,
+    active_migrations,
+    instances_of,
+    migrations_of,
+    own_key,
+    refused_by,
+)
+from tests.pkg.testcluster.kubevirt.fakes import FakeKind, World
+from tests.pkg.testcluster.kubevirt.samples import (
+    NOW,
+    attachment,
+    convert,
+    launcher,
+    metadata,
+    running,
+    vm,
+    vmim,
+)
+
+
+class Gate:
+    """Counts."""
+
+    def __init__(self) -> None:
+        self.woken = 0
+
+    def wake(self) -> None:
+        self.woken += 1
+
+
+async def change(kubevirt: KubeVirt | None, *, known: bool = True) -> tuple[FakeKind[KubeVirt], Gate]:
+    kind, gate = FakeKind(KubeVirt), Gate()
+    client: Any = kind
+    waker: Any = gate
+    if kubevirt is not None and known:
+        kind.seed(kubevirt)
+        kubevirt = kind.get_cached("kubevirt")
+    await OperatorHandler(client, waker, Options()).on_kubevirt_changed("t1/kubevirt", kubevirt)
+    return kind, gate
+
+
+def kubevirt(phase: str | None = None, **meta: Any) -> KubeVirt:
+    status = {"phase": phase} if phase else {}
+    return convert({"metadata": metadata("kubevirt", **meta), "status": status}, KubeVirt)
+
+
+async def test_a_new_kubevirt_is_deployed() -> None:
+    kind, gate = await change(kubevirt())
+    assert kind.objects["t1/kubevirt"]["status"] == {"phase": "Deployed", "observedKubeVirtVersion": "v1.8.0"}
+    assert kind.calls == [("patch", "kubevirt", "status")]
+    assert gate.woken == 1
+
+
+LEFT_ALONE = {
+    "one that is Deployed": kubevirt("Deployed"),
+    "one whose phase somebody has set": kubevirt("Deploying"),
+    "one that is being deleted": kubevirt(deletionTimestamp=NOW),
+}
+
+
+@pytest.mark.parametrize("found", LEFT_ALONE.values(), ids=LEFT_ALONE.keys())
+async def test_left_alone(found: KubeVirt) -> None:
+    kind, gate = await change(found)
+    assert kind.calls == []
+    assert gate.woken == 1
+
+
+async def test_a_kubevirt_that_goes_may_change_the_limits() -> None:
+    _, gate = await change(None)
+    assert gate.woken == 1
+
+
+async def test_a_kubevirt_that_goes_meanwhile_is_no_failure() -> None:
+    kind, _ = await change(kubevirt(), known=False)
+    assert kind.patches == []
+
+
+QUOTA = convert({"metadata": metadata("q")}, ResourceQuota)
+PLAIN = convert({"metadata": metadata("web"), "spec": {}}, Pod)
+
+
+@pytest.fixture
+def world() -> World:
+    world = World()
+    world.pods.seed(launcher(), launcher("target", job="m1"))
+    world.migrations.seed(
+        vmim("m1", phase="Scheduling"), vmim("m2", phase="Pending"), vmim("m0", phase="Succeeded"),
+        vmim("other", phase="Pending", vmi_name="vm2"),
+    )  # fmt: skip
+    return world
+
+
+INSTANCES = {
+    "a launcher's VMI": (launcher(), ["t1/vm1"]),
+    "the VMI of the launcher that an attachment pod belongs to": (attachment(), ["t1/vm1"]),
+    "none of an attachment pod whose launcher is gone": (attachment("gone"), []),
+    "none of somebody's pod": (PLAIN, []),
+}
+
+
+@pytest.mark.parametrize(("pod", "keys"), INSTANCES.values(), ids=INSTANCES.keys())
+def test_instances_of(world: World, pod: Pod, keys: list[str]) -> None:
+    assert instances_of(world.found_pods)(pod) == keys
+
+
+MIGRATIONS = {
+    "those that wait for a source to end": (launcher(), {"t1/m1", "t1/m2"}),
+    "a target's own and those that wait for it": (launcher("target", job="m1"), {"t1/m1", "t1/m2"}),
+    "an attachment pod's own": (
+        attachment("target", annotations={"kubevirt.io/migrationJobName": "m1"}),
+        {"t1/m1"},
+    ),
+    "none of somebody's pod": (PLAIN, set()),
+}
+
+
+@pytest.mark.parametrize(("pod", "keys"), MIGRATIONS.values(), ids=MIGRATIONS.keys())
+def test_migrations_of(world: World, pod: Pod, keys: set[str]) -> None:
+    assert set(migrations_of(world.found_pods, world.found_migrations)(pod)) == keys
+
+
+def test_a_vmi_concerns_its_migrations_that_have_not_ended(world: World) -> None:
+    assert set(active_migrations(world.found_migrations)(running())) == {"t1/m1", "t1/m2"}
+
+
+def test_a_vm_and_its_vmi_have_one_key() -> None:
+    assert own_key(vm()) == own_key(running()) == ["t1/vm1"]
+
+
+def refused(*keys: str) -> Refusals:
+    refusals = Refusals()
+    for key in keys:
+        refusals.refused(key, Forbidden("exceeded quota", status=403), generation=0, now=0.0)
+    return refusals
+
+
+def test_a_quota_concerns_what_was_refused_in_its_namespace() -> None:
+    refusals = refused("t1/m1", "t2/m1")
+    assert refused_by(refusals, lag=World().lag)(QUOTA) == ["t1/m1"]
+    assert refusals.wait("t1/m1", 0.0) == 0.0
+
+
+def test_but_not_who_waits_for_a_place_first() -> None:
+    refusals = refused("t1/m1", "t1/m2")
+    assert refused_by(refusals, {"t1/m2"}.__contains__, lag=World().lag)(QUOTA) == ["t1/m1"]
+    assert refusals.wait("t1/m2", 0.0) == 0.0

@@ -1,0 +1,297 @@
+"""Which pods are believed to be sides of a VM: what KubeVirt names, and nothing that a tenant can write."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import pytest
+
+from pkg.api.core import Pod, ResourceQuotaSpec
+from pkg.api.kubevirt import MigrationState, VirtualMachineInstance, VirtualMachineInstanceMigration
+from pkg.api.meta import OwnerReference
+from pkg.util.kubevirt.evidence import (
+    ControlledPods,
+    Sides,
+    bound_of,
+    charged_until,
+    smallest,
+    vm_of,
+    vouched,
+    within,
+)
+from pkg.util.kubevirt.profiles import PROFILES
+from pkg.util.kubevirt.rendering import Rendering
+from pkg.util.quantity import Quantity
+from pkg.util.quotacount.usage import pod_usage
+from tests.pkg.util.resourcequota.pods import AT_1_5, attachment, ended, launcher, machine
+from tests.pkg.util.resourcequota.world import by_value, sentences, vmi, vmim
+
+HERE, THERE = vmi(nodeName="node-1"), vmi(nodeName="node-2")
+MOVE = vmim("Running", name="move", created="2026-01-01T00:00:30Z")
+SOURCE = launcher(node="node-1", created="2026-01-01T00:00:00Z")
+TARGET = launcher(node="node-2", migration=MOVE, created="2026-01-01T00:00:31Z")
+LIMITS = ResourceQuotaSpec(hard={"limits.cpu": "9", "limits.memory": "9Gi"})
+
+
+def changed(pod: Pod, *, name: str = "forged", node: str | None = None, **metadata: Any) -> Pod:
+    meta = msgspec.structs.replace(pod.metadata, name=name, uid=f"uid-{name}", **metadata)
+    spec = pod.spec if node is None else msgspec.structs.replace(pod.spec, node_name=node)
+    return msgspec.structs.replace(pod, metadata=meta, spec=spec)
+
+
+def move(phase: str = "Running", source: Pod | None = SOURCE, target: Pod | None = None, **more: Any) -> Any:
+    """A migration as virt-controller writes its status."""
+    found = vmim(phase, name="move", created="2026-01-01T00:00:30Z", **more)
+    state = MigrationState(
+        source_pod=source.name if source else None, target_pod=target.name if target else None
+    )
+    status = msgspec.structs.replace(found.status, migration_state=state)
+    return msgspec.structs.replace(found, status=status)
+
+
+def told(
+    instance: VirtualMachineInstance, source: Pod = SOURCE, target: Pod = TARGET, uid: str = MOVE.uid
+) -> Any:
+    """The VMI once the migration was handed over to virt-handler."""
+    state = MigrationState(migration_uid=uid, source_pod=source.name, target_pod=target.name)
+    return msgspec.structs.replace(
+        instance, status=msgspec.structs.replace(instance.status, migration_state=state)
+    )
+
+
+def phased(instance: VirtualMachineInstance, phase: str) -> VirtualMachineInstance:
+    return msgspec.structs.replace(instance, status=msgspec.structs.replace(instance.status, phase=phase))
+
+
+NOT_CONTROLLED = changed(TARGET, owner_references=None)
+OF_ANOTHER_VMI = changed(
+    TARGET,
+    owner_references=[
+        OwnerReference(kind="VirtualMachineInstance", name="vm1", uid="uid-earlier", controller=True)
+    ],
+)
+OWNED_ONLY = changed(
+    TARGET, owner_references=[OwnerReference(kind="VirtualMachineInstance", name="vm1", uid="uid-vm1")]
+)
+YOUNG = changed(SOURCE, creation_timestamp="2026-01-01T00:00:40Z")
+OLD = changed(SOURCE, creation_timestamp="2026-01-01T00:00:10Z")
+SAME_SECOND = changed(SOURCE, creation_timestamp="2026-01-01T00:00:30Z")
+AGAIN = changed(SOURCE, name=SOURCE.name, creation_timestamp="2026-01-01T00:05:00Z")
+NAMED_LIKE_THE_TARGET = changed(TARGET, name=TARGET.name, creation_timestamp="2026-01-01T00:05:00Z")
+SUCCEEDED, FAILED = move("Succeeded", target=TARGET), move("Failed", target=TARGET)
+
+
+def ended_at(migration: VirtualMachineInstanceMigration, at: str) -> VirtualMachineInstanceMigration:
+    status = msgspec.to_builtins(migration.status) | {
+        "phaseTransitionTimestamps": [{"phase": migration.phase, "phaseTransitionTimestamp": at}]
+    }
+    return msgspec.structs.replace(migration, status=msgspec.convert(status, type(migration.status)))
+
+
+@dataclass(frozen=True)
+class Vouched:
+    """The VM's pods and migrations, and which of the pods are believed to be what."""
+
+    pods: Sequence[Pod]
+    instance: VirtualMachineInstance | None
+    migrations: Sequence[VirtualMachineInstanceMigration] = ()
+    home: Sequence[Pod] = ()
+    target: Sequence[Pod] = ()
+    old: Sequence[Pod] = ()
+    arrived: bool = False
+
+
+VOUCHED = {
+    "no pods, no sides": Vouched([], HERE, [move("Pending")]),
+    "a VM that does not migrate lives in the pod on its node": Vouched([SOURCE], HERE, home=[SOURCE]),
+    "before the target exists there is a source": Vouched([SOURCE], HERE, [move("Pending")], [SOURCE]),
+    "a target that is not handed over yet": Vouched(
+        [SOURCE, TARGET], HERE, [move("Scheduling")], [SOURCE], [TARGET]
+    ),
+    "a target that the VMI names": Vouched(
+        [SOURCE, changed(TARGET, name=TARGET.name, labels={"kubevirt.io": "virt-launcher"})],
+        told(HERE),
+        [move()],
+        [SOURCE],
+        [changed(TARGET, name=TARGET.name, labels={"kubevirt.io": "virt-launcher"})],
+    ),
+    "a label beside the target that is named": Vouched(
+        [SOURCE, TARGET, changed(TARGET)], told(HERE), [move()], [SOURCE], [TARGET]
+    ),
+    "two that KubeVirt would take for the target": Vouched(
+        [SOURCE, TARGET, changed(TARGET, name="z")],
+        HERE,
+        [move("Scheduling")],
+        [SOURCE],
+        [TARGET, changed(TARGET, name="z")],
+    ),
+    "a label of a migration that is over": Vouched([SOURCE, TARGET], HERE, [move("Failed")], [SOURCE]),
+    "a target that is older than its migration": Vouched(
+        [SOURCE, changed(TARGET, creation_timestamp="2026-01-01T00:00:29Z")],
+        HERE,
+        [move("Scheduling")],
+        [SOURCE],
+    ),
+    "it has arrived: the source is left": Vouched(
+        [SOURCE, TARGET], told(THERE), [move()], [TARGET], (), [SOURCE], arrived=True
+    ),
+    "it has arrived and the source is gone": Vouched([TARGET], told(THERE), [move()], [TARGET], arrived=True),
+    "it has arrived and the source is over": Vouched(
+        [ended(SOURCE), TARGET], told(THERE), [move()], [TARGET], arrived=True
+    ),
+    "succeeded: the source is left": Vouched([SOURCE, TARGET], THERE, [SUCCEEDED], [TARGET], (), [SOURCE]),
+    "failed: the target is left": Vouched([SOURCE, TARGET], HERE, [FAILED], [SOURCE], (), [TARGET]),
+    "its migration is deleted, the VMI names the pod that it lives in": Vouched(
+        [SOURCE, TARGET], told(THERE), [], [TARGET], (), [SOURCE]
+    ),
+    "a VMI that was created with a state that names another pod": Vouched(
+        [TARGET, OLD], told(THERE, source=OLD, target=changed(TARGET, name="guessed")), [], [TARGET]
+    ),
+    "a VMI that is not running": Vouched([SOURCE], phased(HERE, "Scheduling"), [move("Pending")]),
+    "a VMI that is over, both pods are named": Vouched(
+        [SOURCE, TARGET], phased(THERE, "Failed"), [SUCCEEDED], [TARGET], (), [SOURCE]
+    ),
+    "no VMI, both pods are named": Vouched([SOURCE, TARGET], None, [FAILED], [TARGET], (), [SOURCE]),
+    "no VMI, one pod is named": Vouched([SOURCE, TARGET], None, [move("Pending")]),
+    "a pod that no VMI controls": Vouched([SOURCE, NOT_CONTROLLED], HERE, [move("Scheduling")], [SOURCE]),
+    "a pod that another VMI controls": Vouched(
+        [SOURCE, OF_ANOTHER_VMI], HERE, [move("Scheduling")], [SOURCE]
+    ),
+    "a pod that the VMI owns and does not control": Vouched(
+        [SOURCE, OWNED_ONLY], HERE, [move("Scheduling")], [SOURCE]
+    ),
+    "a pod on the VM's node that is younger than the migration": Vouched(
+        [SOURCE, YOUNG], HERE, [move("Pending")], [SOURCE]
+    ),
+    "one that is not: both qualify": Vouched([SOURCE, OLD], HERE, [move("Pending")], [SOURCE, OLD]),
+    "whole seconds: the same one fits": Vouched(
+        [SOURCE, SAME_SECOND], HERE, [move("Pending")], [SOURCE, SAME_SECOND]
+    ),
+    "KubeVirt was fooled about the source: both qualify": Vouched(
+        [SOURCE, OLD], HERE, [move("Pending", source=OLD)], [SOURCE, OLD]
+    ),
+    "a pod that has taken the source's name": Vouched([AGAIN, TARGET], THERE, [SUCCEEDED], [TARGET]),
+    "a pod that has taken a failed target's name": Vouched(
+        [SOURCE, NAMED_LIKE_THE_TARGET], HERE, [ended_at(FAILED, "2026-01-01T00:01:00Z")], [SOURCE]
+    ),
+    "the target itself has not": Vouched(
+        [SOURCE, TARGET], HERE, [ended_at(FAILED, "2026-01-01T00:01:00Z")], [SOURCE], (), [TARGET]
+    ),
+    "another pod on another node": Vouched([SOURCE, changed(SOURCE, node="node-7")], HERE, home=[SOURCE]),
+    "a source that carries the label of its own migration": Vouched(
+        [changed(SOURCE, name=SOURCE.name, labels=TARGET.labels)],
+        HERE,
+        [move("Pending")],
+        [changed(SOURCE, name=SOURCE.name, labels=TARGET.labels)],
+    ),
+    "a forged target on the source's own node is no arrival": Vouched(
+        [SOURCE, changed(TARGET, node="node-1")],
+        HERE,
+        [move("Scheduling")],
+        [SOURCE],
+        [changed(TARGET, node="node-1")],
+    ),
+    "a release that names no source pod names its node": Vouched(
+        [SOURCE, TARGET],
+        THERE,
+        [
+            msgspec.structs.replace(
+                SUCCEEDED,
+                status=msgspec.structs.replace(
+                    SUCCEEDED.status,
+                    migration_state=MigrationState(source_node="node-1", target_pod=TARGET.name),
+                ),
+            )
+        ],
+        [TARGET],
+        (),
+        [SOURCE],
+    ),
+}
+
+
+def names(sides: Sequence[Any]) -> list[str]:
+    return sorted(side.launcher.name for side in sides)
+
+
+@sentences(VOUCHED)
+def test_vouched(case: Vouched) -> None:
+    found = vouched(case.instance, case.migrations, ControlledPods(case.pods))
+    assert names(found.home) == sorted(pod.name for pod in case.home)
+    assert names(found.target) == sorted(pod.name for pod in case.target)
+    assert names(found.old) == sorted(pod.name for pod in case.old)
+    assert found.arrived is case.arrived
+
+
+# ---- what counts ---------------------------------------------------------------------------------------------
+
+NOON = 1767268800.0
+
+
+def deleted(pod: Pod, at: str = "2026-01-01T12:00:00Z", grace: int | None = 30) -> Pod:
+    return changed(pod, name=pod.name, deletion_timestamp=at, deletion_grace_period_seconds=grace)
+
+
+def test_a_pod_counts_until_its_grace_is_over_and_the_moment_is_known() -> None:
+    pods = [deleted(SOURCE), TARGET]
+    during = vouched(THERE, [SUCCEEDED], ControlledPods(pods, NOON + 30))
+    assert names(during.old) == [SOURCE.name]
+    assert charged_until(during.old) == [NOON + 30]
+    assert not vouched(THERE, [SUCCEEDED], ControlledPods(pods, NOON + 31)).old
+
+
+def test_attachment_pods_are_their_controllers_one_a_side() -> None:
+    forged = changed(attachment(SOURCE), name="hp-forged", creation_timestamp="2026-01-01T00:09:00Z")
+    found = vouched(HERE, [], ControlledPods([SOURCE, attachment(SOURCE), forged]))
+    (side,) = found.home
+    assert len(side.attachments) == 1
+
+
+def test_an_attachment_pod_outlives_its_launcher_for_a_moment() -> None:
+    found = vouched(THERE, [SUCCEEDED], ControlledPods([ended(SOURCE), attachment(SOURCE), TARGET]))
+    assert names(found.old) == [SOURCE.name]
+
+
+def test_a_pod_without_kubevirts_label_is_no_launcher() -> None:
+    assert vouched(HERE, [], ControlledPods([changed(SOURCE, labels={})])) == Sides()
+    assert vm_of(changed(SOURCE, labels={})) == ""
+    assert vm_of(SOURCE) == "vm1"
+
+
+# ---- what it is worth ----------------------------------------------------------------------------------------
+
+
+def test_the_smallest_of_several_counts_resource_by_resource() -> None:
+    found = smallest([by_value({"a": "3", "b": "1", "c": "1"}), by_value({"a": "2", "b": "5"})])
+    assert found == by_value({"a": "2", "b": "1"})
+    assert smallest([]) == {}
+
+
+@pytest.mark.parametrize("release", PROFILES)
+@pytest.mark.parametrize("ratio", ["", "1.5", "10"])
+def test_what_any_known_release_renders_is_within_the_bound(release: str, ratio: str) -> None:
+    pod = launcher(HERE, rendering=Rendering(ratio), profile=PROFILES[release])
+    usage = pod_usage(pod)
+    assert within(usage, bound_of(HERE, AT_1_5, LIMITS).launcher, HERE) == usage
+
+
+def test_what_exceeds_the_bound_does_not_count() -> None:
+    big = {
+        "limits.cpu": Quantity.parse("500"),
+        "limits.memory": Quantity.parse("1Pi"),
+        "pods": Quantity.of(1),
+    }
+    bound = bound_of(HERE, AT_1_5, LIMITS).launcher
+    limited = within(big, bound, HERE)
+    assert limited["limits.cpu"] == Quantity.parse("2015m")
+    assert limited["limits.memory"] < Quantity.parse("8Gi")
+
+
+def test_an_extended_resource_of_a_network_counts_once_an_interface() -> None:
+    usage = {"requests.intel.com/sriov": Quantity.of(5)}
+    networked = machine({"devices": {"interfaces": [{"name": "a"}, {"name": "b"}]}})
+    assert within(usage, {}, networked) == {"requests.intel.com/sriov": Quantity.of(2)}
+    assert within(usage, {}, HERE) == {"requests.intel.com/sriov": Quantity.of(0)}

@@ -1,0 +1,122 @@
+"""What the migrations of a VM ask of its quota: phases × abort × refusal, and several migrations of one VM."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgspec
+import pytest
+
+from pkg.api.kubevirt import VirtualMachineInstanceMigration
+from pkg.util.kubevirt.migration import (
+    Stage,
+    abort_requested,
+    demands,
+    is_finished,
+    is_refused,
+    stage_of,
+)
+from tests.pkg.util.resourcequota.world import sentences, vmi, vmim
+
+FINISHED, ANNOUNCED, WANTED, REFUSED = Stage.FINISHED, Stage.ANNOUNCED, Stage.WANTED, Stage.REFUSED
+PHASES: dict[str | None, tuple[Stage, Stage]] = {
+    None: (ANNOUNCED, ANNOUNCED),
+    "": (ANNOUNCED, ANNOUNCED),
+    "Pending": (WANTED, ANNOUNCED),
+    "Scheduling": (WANTED, ANNOUNCED),
+    "Scheduled": (WANTED, ANNOUNCED),
+    "PreparingTarget": (WANTED, ANNOUNCED),
+    "TargetReady": (WANTED, ANNOUNCED),
+    "Running": (WANTED, ANNOUNCED),
+    "WaitingForSync": (WANTED, ANNOUNCED),
+    "Synchronizing": (WANTED, ANNOUNCED),
+    "SomethingNew": (WANTED, ANNOUNCED),
+    "Succeeded": (FINISHED, FINISHED),
+    "Failed": (FINISHED, FINISHED),
+}
+"""Phase to the stage without and with an abort asked for."""
+
+
+@pytest.mark.parametrize("phase", PHASES)
+@pytest.mark.parametrize("abort", [False, True])
+def test_stage(phase: str | None, abort: bool) -> None:
+    migration = vmim(phase, abort=abort)
+    assert stage_of(migration) is PHASES[phase][abort]
+    assert is_finished(migration) is (PHASES[phase][0] is FINISHED)
+    assert abort_requested(migration) is abort
+
+
+@pytest.mark.parametrize("phase", ["Pending", "Scheduling", "Running", "WaitingForSync"])
+def test_a_migration_that_is_being_deleted_gets_no_new_room(phase: str) -> None:
+    assert stage_of(vmim(phase, deleting=True)) is ANNOUNCED
+
+
+@pytest.mark.parametrize("phase", ["Pending", "Scheduling", "Running", "Synchronizing"])
+@pytest.mark.parametrize("end", ["sendTo", "receive"])
+def test_a_decentralized_migration_adds_no_pod_here(phase: str, end: str) -> None:
+    body = msgspec.to_builtins(vmim(phase, refused=phase == "Pending"))
+    body["spec"][end] = {"migrationID": "m"}
+    assert stage_of(msgspec.convert(body, VirtualMachineInstanceMigration)) is ANNOUNCED
+
+
+@pytest.mark.parametrize("phase", PHASES)
+@pytest.mark.parametrize("abort", [False, True])
+def test_only_a_pending_migration_that_goes_on_counts_as_refused(phase: str | None, abort: bool) -> None:
+    assert is_refused(vmim(phase, refused=True, abort=abort)) is (phase == "Pending" and not abort)
+    assert not is_refused(vmim(phase, abort=abort))
+
+
+@pytest.mark.parametrize("status", ["False", "Unknown", "", "true"])
+def test_a_condition_that_is_not_true_is_none(status: str) -> None:
+    from msgspec.structs import replace
+
+    from pkg.api.meta import Condition
+
+    migration = vmim("Pending")
+    conditions = [
+        Condition(type="migrationRejectedByResourceQuota", status=status),
+        Condition(type="migrationAbortRequested", status=status),
+    ]
+    migration = replace(migration, status=replace(migration.status, conditions=conditions))
+    assert not is_refused(migration)
+    assert not abort_requested(migration)
+
+
+@dataclass(frozen=True)
+class OneVM:
+    """The migrations of one VM, and its stage."""
+
+    migrations: Sequence[VirtualMachineInstanceMigration]
+    stage: Stage
+
+
+ONE_VM = {
+    "one that runs outweighs finished ones": OneVM(
+        [vmim("Failed"), vmim("Running"), vmim("Succeeded")], WANTED
+    ),
+    "one that is announced outweighs finished ones": OneVM([vmim("Failed"), vmim(None)], ANNOUNCED),
+    "one that is aborted does not outweigh one that is wanted": OneVM([vmim(abort=True), vmim()], WANTED),
+    "all finished is finished": OneVM([vmim("Failed"), vmim("Succeeded")], FINISHED),
+    "a refusal of any counts": OneVM([vmim("Running"), vmim(refused=True)], REFUSED),
+    "a refusal of a finished one does not": OneVM([vmim("Failed", refused=True), vmim()], WANTED),
+}
+
+
+@sentences(ONE_VM)
+def test_several_migrations_of_one_vm_are_one_demand(case: OneVM) -> None:
+    asked = demands(case.migrations, {"vm1": vmi()})
+    assert list(asked) == ["vm1"]
+    assert asked["vm1"].stage is case.stage
+    assert asked["vm1"].vmi_uid == "uid-vm1"
+
+
+def test_demands_are_by_vm_in_sorted_order_with_or_without_vmi() -> None:
+    asked = demands([vmim(vm="b"), vmim(vm="c"), vmim(vm="a")], {"a": vmi("a"), "unasked": vmi("unasked")})
+    assert list(asked) == ["a", "b", "c"]
+    assert [demand.vmi is not None for demand in asked.values()] == [True, False, False]
+    assert [demand.vmi_uid for demand in asked.values()] == ["uid-a", "", ""]
+
+
+def test_no_migrations_no_demands() -> None:
+    assert demands([], {"vm1": vmi()}) == {}

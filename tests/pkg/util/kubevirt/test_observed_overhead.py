@@ -1,0 +1,68 @@
+"""What a pod says of its overhead: any ratio, constants that moved, and a cap on what nothing explains."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import msgspec
+import pytest
+
+from pkg.api.core import Pod
+from pkg.util.kubevirt.observed_overhead import overhead_difference
+from pkg.util.kubevirt.overhead import memory_overhead
+from pkg.util.kubevirt.profiles import MI, PROFILES, Profile
+from pkg.util.kubevirt.rendering import Rendering
+from tests.pkg.util.resourcequota.pods import launcher, machine
+
+PINNED = machine(
+    {"cpu": {"cores": 2, "dedicatedCpuPlacement": True}, "resources": {"requests": {"memory": "1500M"}}}
+)
+FREE = machine(
+    {"cpu": {"cores": 2}, "resources": {"requests": {"memory": "2730Mi"}, "limits": {"memory": "4Gi"}}}
+)
+RATIOS = ["", "1.0", "1.0625", "1.333", "3.14", "1.2345678", "9.99"]
+
+
+def rendered(vmi: object, ratio: str, profile: Profile) -> Pod:
+    return launcher(vmi, rendering=Rendering(ratio), profile=profile, annotated=False)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("vmi", [PINNED, FREE], ids=["dedicated CPUs", "shared CPUs"])
+@pytest.mark.parametrize("then", RATIOS)
+@pytest.mark.parametrize("profile", [*PROFILES])
+def test_any_ratio_is_recognised(vmi: object, then: str, profile: str) -> None:
+    """Of the installed release, with the part for QoS inside the ratio or outside it."""
+    installed = PROFILES[profile]
+    pod = rendered(vmi, then, installed)
+    for now in ("1.5", "4.5", then):
+        before, after = (
+            memory_overhead(vmi.spec, ratio=r, profile=installed, plugins={}) for r in (then, now)
+        )  # type: ignore[attr-defined]
+        assert overhead_difference(vmi, pod, Rendering(now, installed)) == after - before  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("moved", [-100, -7, 1, 20, 124, 300, 800])
+@pytest.mark.parametrize("then", ["", "1.5", "1.25", "4.5", "1.75"])
+def test_constants_that_moved_by_whole_mebibytes_are_found(moved: int, then: str) -> None:
+    unknown = replace(PROFILES["1.8"], launcher=PROFILES["1.8"].launcher + moved * MI)
+    pod = rendered(FREE, then, unknown)
+    assert overhead_difference(FREE, pod, Rendering(then)) == 0
+    before, after = (memory_overhead(FREE.spec, ratio=r, profile=unknown) for r in (then, "2"))
+    assert overhead_difference(FREE, pod, Rendering("2")) == after - before
+
+
+@pytest.mark.parametrize("overhead", [1, 10**8 + 17, 7 * 10**9 + 3])
+@pytest.mark.parametrize("ratio", ["", "1.5", "10", "no number"])
+def test_what_nothing_explains_is_raised_to_the_formula_at_most_and_never_lowered(
+    overhead: int, ratio: str
+) -> None:
+    now = memory_overhead(FREE.spec, ratio=ratio)
+    pod = launcher(FREE, overhead=overhead, annotated=False)
+    assert 0 <= overhead_difference(FREE, pod, Rendering(ratio)) <= max(now - overhead, 0)
+
+
+def test_an_annotation_that_a_tenant_wrote_is_not_believed_beside_the_container() -> None:
+    pod = launcher(FREE)
+    metadata = msgspec.structs.replace(pod.metadata, annotations={"kubevirt.io/memory-overhead-bytes": "1"})
+    pod = msgspec.structs.replace(pod, metadata=metadata)
+    assert overhead_difference(FREE, pod, Rendering("1.5")) == 0

@@ -1,0 +1,233 @@
+"""The overhead against recorded results, the seeds' numbers, and each part of the formula by itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceSpec
+from pkg.util.kubevirt.overhead import harvester_delta, memory_overhead
+from pkg.util.kubevirt.profiles import MI, PROFILES
+from pkg.util.quantity import Quantity, QuantityError
+from pkg.util.resource_list import format_resource_list, unmarshal
+from tests.pkg.util import vectors
+
+BOTH = {"limits.cpu": "3", "limits.memory": "5000Mi"}
+GI = 1024 * MI
+
+
+def spec(**domain: Any) -> VirtualMachineInstanceSpec:
+    return msgspec.convert({"domain": domain}, VirtualMachineInstanceSpec)
+
+
+def seed_spec() -> VirtualMachineInstanceSpec:
+    resources = {"limits": {"cpu": "2", "memory": "4Gi"}, "requests": {"cpu": "125m", "memory": "2730Mi"}}
+    return spec(cpu={"cores": 2, "sockets": 1, "threads": 1}, resources=resources)
+
+
+def overhead(
+    vmi_spec: VirtualMachineInstanceSpec, profile: str = "1.8", ratio: str = "", arch: str = "amd64"
+) -> int:
+    return memory_overhead(vmi_spec, ratio=ratio, arch=arch, profile=PROFILES[profile])
+
+
+def test_there_are_as_many_vectors_as_the_readme_says() -> None:
+    assert sum(1 for _ in vectors.lines("vmi-overhead")) == 400
+
+
+def test_the_overhead_is_kubevirts_on_both_architectures() -> None:
+    for vector in vectors.lines("vmi-overhead"):
+        vmi = msgspec.convert(vector["vmi"], VirtualMachineInstance)
+        ours = [memory_overhead(vmi.spec, ratio=vector["ratio"], arch=arch) for arch in ("amd64", "arm64")]
+        assert ours == [vector["overhead"], vector["overhead_arm64"]], vector
+
+
+def test_the_delta_is_harvesters() -> None:
+    for vector in vectors.lines("vmi-overhead"):
+        vmi = msgspec.convert(vector["vmi"], VirtualMachineInstance)
+        delta = harvester_delta(vmi.spec, vector["hard"], vector["ratio"])
+        assert (delta is not None) == vector["scale"], vector
+        assert delta is None or delta == unmarshal(vector["entry"]), vector
+
+
+@pytest.mark.parametrize(
+    ("profile", "ratio", "delta"),
+    [
+        pytest.param("1.8", "1.5", "4737464313", id="Harvester 1.7.0 with ratio 1.5"),
+        pytest.param("1.8", "4.5", "5622461313", id="Harvester 1.7.0 with ratio 4.5"),
+        pytest.param("0.54", "1.5", "4531245057", id="Harvester 1.2.1, which knows no ratio"),
+    ],
+)
+def test_the_seeds_numbers(profile: str, ratio: str, delta: str) -> None:
+    computed = harvester_delta(seed_spec(), BOTH, ratio, profile=PROFILES[profile])
+    assert computed is not None
+    assert format_resource_list(computed) == {"limits.cpu": "2", "limits.memory": delta}
+
+
+@pytest.mark.parametrize(
+    ("base", "ratio", "profile", "hard"),
+    [
+        ("5000Mi", "1.5", "1.8", "9980344313"),
+        ("5000Mi", "4.5", "1.8", "10865341313"),
+        ("6000Mi", "4.5", "1.8", "11913917313"),
+        ("60Gi", "1.5", "0.54", "68955754497"),
+    ],
+)
+def test_the_seeds_quotas(base: str, ratio: str, profile: str, hard: str) -> None:
+    delta = harvester_delta(seed_spec(), BOTH, ratio, profile=PROFILES[profile])
+    assert delta is not None
+    assert str(Quantity.parse(base) + delta["limits.memory"]) == hard
+
+
+@pytest.mark.parametrize(
+    ("ratio", "expected"),
+    [("", 315969537), ("1.0", 315969537), ("1.5", 473954537)],
+)
+def test_the_recorded_pods_overhead_is_what_the_main_profile_says(ratio: str, expected: int) -> None:
+    assert overhead(seed_spec(), "main", ratio) == expected
+
+
+@pytest.mark.parametrize(
+    ("hard", "limits", "delta"),
+    [
+        pytest.param(BOTH, {"cpu": "2"}, {"limits.cpu": "2"}, id="a VMI with a cpu limit only"),
+        pytest.param(BOTH, {"cpu": "0", "memory": "0"}, None, id="limits of zero are none"),
+        pytest.param(BOTH, {}, None, id="a VMI without limits is not scaled"),
+        pytest.param(
+            {"limits.cpu": "1"}, {"memory": "1Gi"}, {}, id="a quota without that limit gets nothing"
+        ),
+        pytest.param({}, {"cpu": "2"}, None, id="a quota without either limit is not scaled"),
+        pytest.param({"pods": "1"}, {"cpu": "2"}, None, id="a quota on other things is not scaled"),
+        pytest.param({"limits.cpu": "1"}, {"cpu": "3e0"}, {"limits.cpu": "3e0"}, id="a spelling is kept"),
+    ],
+)
+def test_only_what_both_limit_is_in_the_delta(
+    hard: dict[str, str], limits: dict[str, str], delta: dict[str, str] | None
+) -> None:
+    computed = harvester_delta(spec(resources={"limits": limits}), hard, "1.5")
+    assert (computed if computed is None else format_resource_list(computed)) == delta
+
+
+BASE = 25 * MI + 100 * MI + 25 * MI + 40 * MI + 30 * MI + 8 * MI + 8 * MI + 32 * MI
+
+
+@pytest.mark.parametrize(
+    ("domain", "more"),
+    [
+        pytest.param({}, 0, id="nothing asked for"),
+        pytest.param({"cpu": {"cores": 4}}, 3 * 8 * MI, id="8Mi a vCPU"),
+        pytest.param(
+            {"cpu": {"cores": 2, "sockets": 3, "threads": 2}}, 11 * 8 * MI, id="the topology's product"
+        ),
+        pytest.param({"cpu": {"sockets": 3}}, 2 * 8 * MI, id="a zero factor is left out"),
+        pytest.param({"cpu": {}}, 0, id="an empty topology is one vCPU"),
+        pytest.param(
+            {"resources": {"limits": {"cpu": "2500m"}}}, 2 * 8 * MI, id="without topology the cpu limit"
+        ),
+        pytest.param(
+            {"resources": {"requests": {"cpu": "1500m"}}}, 8 * MI, id="else the cpu request, rounded up"
+        ),
+        pytest.param(
+            {"resources": {"limits": {"cpu": "0"}, "requests": {"cpu": "9"}}},
+            0,
+            id="a limit of zero counts as given",
+        ),
+        pytest.param({"resources": {"requests": {"memory": "512k"}}}, 1000, id="one bit for 512 of memory"),
+        pytest.param(
+            {"resources": {"requests": {"memory": "1"}}}, 1, id="memory is rounded up to whole kilobytes"
+        ),
+        pytest.param({"devices": {"autoattachGraphicsDevice": False}}, -32 * MI, id="no video"),
+        pytest.param({"devices": {"autoattachGraphicsDevice": True}}, 0, id="video asked for"),
+        pytest.param({"devices": {"gpus": [{"name": "g"}, {"name": "h"}]}}, GI, id="GPUs, 1Gi for all"),
+        pytest.param({"devices": {"hostDevices": [{"name": "h"}]}}, GI, id="a host device"),
+        pytest.param({"devices": {"interfaces": [{"name": "s", "sriov": {}}]}}, GI, id="an SR-IOV interface"),
+        pytest.param(
+            {"devices": {"interfaces": [{"name": "m", "masquerade": {}}]}}, 0, id="a plain interface"
+        ),
+        pytest.param({"devices": {"tpm": {}}}, 53 * MI, id="a TPM"),
+        pytest.param({"devices": {"tpm": {"enabled": False}}}, 0, id="a TPM that is switched off"),
+        pytest.param({"launchSecurity": {"sev": {}}}, 256 * MI, id="SEV"),
+        pytest.param({"launchSecurity": {"snp": {}}}, 256 * MI, id="SEV-SNP"),
+        pytest.param({"launchSecurity": {"tdx": {}}}, 0, id="TDX costs nothing"),
+        pytest.param({"cpu": {"cores": 1, "dedicatedCpuPlacement": True}}, 100 * MI, id="dedicated CPUs"),
+        pytest.param(
+            {"memory": {"reservedOverhead": {"addedOverhead": "7Mi"}}}, 7 * MI, id="a reserve asked for"
+        ),
+        pytest.param({"memory": {"reservedOverhead": {}}}, 0, id="a reserve of nothing"),
+        pytest.param(
+            {"resources": {"requests": {"cpu": "1"}, "limits": {"cpu": "1", "memory": "1Gi"}}},
+            100 * MI,
+            id="Guaranteed: memory limit without request",
+        ),
+        pytest.param(
+            {
+                "resources": {
+                    "requests": {"cpu": "1", "memory": "512k"},
+                    "limits": {"cpu": "1", "memory": "512k"},
+                }
+            },
+            100 * MI + 1000,
+            id="Guaranteed: requests are the limits",
+        ),
+        pytest.param(
+            {"resources": {"requests": {"cpu": "500m"}, "limits": {"cpu": "1", "memory": "1Gi"}}},
+            0,
+            id="not Guaranteed: the cpu request is less",
+        ),
+        pytest.param(
+            {"resources": {"limits": {"cpu": "1", "memory": "1Gi"}}}, 0, id="not Guaranteed: no cpu request"
+        ),
+    ],
+)
+def test_each_part_of_the_formula(domain: dict[str, Any], more: int) -> None:
+    assert overhead(spec(**domain)) == BASE + more
+
+
+@pytest.mark.parametrize(
+    ("extra", "more"),
+    [
+        ({"livenessProbe": {"exec": {}}}, 110 * MI),
+        ({"readinessProbe": {"exec": {}}}, 110 * MI),
+        ({"livenessProbe": {"exec": {}}, "readinessProbe": {"exec": {}}}, 120 * MI),
+        ({"livenessProbe": {"httpGet": {}}}, 0),
+        ({"volumes": [{"name": "d", "downwardMetrics": {}}, {"name": "e", "downwardMetrics": {}}]}, 1 * MI),
+    ],
+)
+def test_parts_that_stand_outside_the_domain(extra: dict[str, Any], more: int) -> None:
+    assert overhead(msgspec.convert({"domain": {}, **extra}, VirtualMachineInstanceSpec)) == BASE + more
+
+
+def test_arm64_has_its_firmware_flash() -> None:
+    assert overhead(spec(), arch="arm64") == BASE + 128 * MI
+    assert overhead(spec(), arch="s390x") == BASE
+
+
+def test_the_ratio_adds_whole_kilobytes_cut_off() -> None:
+    # 1.5: half of the overhead in kilobytes, rounded up before and cut after.
+    assert overhead(spec(), ratio="1.5") == BASE + int(-(-BASE // 1000) * 0.5) * 1000
+
+
+@pytest.mark.parametrize(
+    ("domain", "names"),
+    [
+        ({"resources": {"requests": {"memory": "lots"}}}, "memory"),
+        ({"resources": {"limits": {"cpu": "2 cores"}}}, "cpu"),
+        ({"memory": {"reservedOverhead": {"addedOverhead": "some"}}}, "some"),
+    ],
+)
+def test_a_quantity_that_is_none_is_an_error_that_says_which(domain: dict[str, Any], names: str) -> None:
+    with pytest.raises(QuantityError, match=names):
+        overhead(spec(**domain))
+
+
+def test_a_fraction_of_a_byte_rounds_the_overhead_up_and_stays_exact_in_the_delta() -> None:
+    domain = {
+        "memory": {"reservedOverhead": {"addedOverhead": "1500m"}},
+        "resources": {"limits": {"memory": "1Gi"}},
+    }
+    delta = harvester_delta(spec(**domain), BOTH, "1.0")
+    assert delta is not None
+    assert overhead(spec(**domain)) == BASE + 2
+    assert delta["limits.memory"] == Quantity.of(GI + BASE) + Quantity.parse("1500m")

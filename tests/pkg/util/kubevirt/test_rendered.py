@@ -1,0 +1,78 @@
+"""What quota will count of a migration's target, against what KubeVirt's own template service rendered."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import msgspec
+import pytest
+
+from pkg.api.core import Namespace, Pod, ResourceQuota, ResourceQuotaSpec
+from pkg.api.kubevirt import KubeVirt, VirtualMachineInstance
+from pkg.api.meta import Object
+from pkg.util.kubevirt.profiles import DEFAULT_PROFILE
+from pkg.util.kubevirt.rendering import Rendering, rendering
+from pkg.util.kubevirt.target import Side, largest_launcher, target_usage
+from pkg.util.quantity import ZERO
+from pkg.util.quotacount.limit_ranges import apply_limit_ranges
+from pkg.util.quotacount.usage import pod_usage
+from pkg.util.resource_list import ResourceList, total
+from tests.pkg.util.rendered import Case, cases
+
+T = TypeVar("T", bound=Object)
+MODES = {"none": 2180, "same": 2180, "ratio": 2180, "resized": 356}
+RELEASES = ["v1.3.1", "v1.4.1", "v1.5.3", "v1.6.6", "v1.7.4", "v1.8.3", "v1.9.0"]
+
+
+def of_kind(kind: type[T], documents: list[dict[str, Any]]) -> Iterator[T]:
+    return (msgspec.convert(d, kind, strict=False) for d in documents if d["kind"] == kind.__name__)
+
+
+def counted(pods: list[dict[str, Any]]) -> ResourceList:
+    """What quota counts of pods as virt-controller sends them."""
+    return total(pod_usage(apply_limit_ranges(pod, ())) for pod in of_kind(Pod, pods))
+
+
+Computed = Callable[[VirtualMachineInstance, Side | None, Rendering, ResourceQuotaSpec], ResourceList]
+
+
+def computed(case: Case, compute: Computed) -> ResourceList:
+    (vmi,) = of_kind(VirtualMachineInstance, case.documents)
+    (namespace,) = of_kind(Namespace, case.documents)
+    hard = [quota.hard for quota in of_kind(ResourceQuota, case.documents)]
+    spec = ResourceQuotaSpec(hard={name: "1" for names in hard for name in names})
+    how = rendering(list(of_kind(KubeVirt, case.documents)), None, (), namespace_labels=namespace.labels)
+    nads = [d["metadata"] for d in case.documents if d["kind"] == "NetworkAttachmentDefinition"]
+    resources = {f"{m['namespace']}/{m['name']}": next(iter(m["annotations"].values())) for m in nads}
+    pods = [apply_limit_ranges(pod, ()) for pod in of_kind(Pod, case.documents)]
+    source = Side(pods[0], tuple(pods[1:])) if pods else None
+    return compute(vmi, source, replace(how, network_resources=resources), spec)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_every_target_counts_to_the_byte_what_kubevirt_renders(mode: str) -> None:
+    """Every release, every name that quota counts."""
+    seen: Counter[str] = Counter()
+    for case in cases(mode):
+        assert computed(case, target_usage) == counted(case.pods), (mode, case.id)
+        seen[case.release] += 1
+    assert seen.total() == MODES[mode]
+    assert sorted(seen) == RELEASES
+
+
+def largest(
+    vmi: VirtualMachineInstance, source: Side | None, how: Rendering, spec: ResourceQuotaSpec
+) -> ResourceList:
+    """Whatever release is configured."""
+    return largest_launcher(vmi, replace(how, profile=DEFAULT_PROFILE), spec)
+
+
+def test_no_launcher_is_larger_than_the_largest_of_its_spec() -> None:
+    for case in itertools.islice(cases("ratio"), 0, None, 3):
+        most = computed(case, largest)
+        real = counted(case.pods[:1])
+        assert {name for name in real if real[name] > most.get(name, ZERO)} == set(), case.id

@@ -1,0 +1,104 @@
+"""What an installation and a namespace say of how launcher pods are rendered."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import pytest
+
+from pkg.api.kubevirt import KubeVirt, VirtualMachineInstance
+from pkg.util import constants
+from pkg.util.kubevirt.launcher import LauncherContainers, render_containers
+from pkg.util.kubevirt.rendering import memory_limits_ratio, rendering
+from tests.pkg.util.resourcequota.pods import machine
+from tests.pkg.util.resourcequota.world import sentences
+
+WITH_CONTAINER_DISK = machine(
+    {"resources": {"requests": {"memory": "1Gi"}}},
+    volumes=[{"name": "disk", "containerDisk": {"image": "registry/disk:1"}}],
+)
+
+
+def installed(version: str, developer: Mapping[str, Any], phase: str = "Deployed") -> KubeVirt:
+    body = {
+        "spec": {"configuration": {"developerConfiguration": developer}},
+        "status": {"phase": phase, "observedKubeVirtVersion": version},
+    }
+    return msgspec.convert(body, KubeVirt)
+
+
+def launcher_of(vmi: VirtualMachineInstance, kubevirt: KubeVirt) -> LauncherContainers:
+    return render_containers(vmi, rendering([kubevirt], None, ()), overhead=0)
+
+
+@dataclass(frozen=True)
+class Gated:
+    """A release and its gates; whether a container disk is an image volume there, without a container of its own."""
+
+    version: str
+    image_volume: bool
+    developer: Mapping[str, Any] = field(default_factory=dict)
+
+
+GATED = {
+    "1.8 leaves beta gates off": Gated("v1.8.4", image_volume=False),
+    "1.8 with the gate named": Gated(
+        "v1.8.4", image_volume=True, developer={"featureGates": ["ImageVolume"]}
+    ),
+    "1.9 switches beta gates on": Gated("v1.9.0", image_volume=True),
+    "1.10, with a suffix": Gated("v1.10.0-alpha.0.55", image_volume=True),
+    "1.9 with the gate disabled": Gated(
+        "v1.9.0", image_volume=False, developer={"disabledFeatureGates": ["ImageVolume"]}
+    ),
+    "named beats disabled": Gated(
+        "v1.9.0",
+        image_volume=True,
+        developer={"featureGates": ["ImageVolume"], "disabledFeatureGates": ["ImageVolume"]},
+    ),
+    "other gates change nothing": Gated(
+        "v1.9.0", image_volume=True, developer={"featureGates": ["A"], "disabledFeatureGates": ["B"]}
+    ),
+    "1.5 has not that gate, whatever its CR names": Gated(
+        "v1.5.3", image_volume=False, developer={"featureGates": ["ImageVolume"]}
+    ),
+    "an unknown version leaves them off": Gated("latest", image_volume=False),
+}
+
+
+@sentences(GATED)
+def test_container_disks_by_release_and_gates(case: Gated) -> None:
+    rendered = launcher_of(WITH_CONTAINER_DISK, installed(case.version, case.developer))
+    assert ("volumedisk" in [c.name for c in rendered.containers]) is not case.image_volume
+
+
+def test_a_cr_that_is_not_deployed_says_nothing() -> None:
+    assert (
+        rendering([installed("v1.9.0", {}, phase="Deploying")], None, ()).kubevirt.developer_configuration
+        is None
+    )
+
+
+@pytest.mark.parametrize(
+    ("label", "ratio"),
+    [
+        ("1.3", 1.3),
+        ("4", 4.0),
+        ("20.5", 20.5),
+        ("1", 1.0),
+        ("0.9", 2.0),
+        ("-3", 2.0),
+        ("much", 2.0),
+        ("", 2.0),
+    ],
+)
+def test_a_namespace_says_what_limits_that_a_quota_asks_for_are_of_requests(label: str, ratio: float) -> None:
+    labels = {constants.LABEL_AUTO_MEMORY_LIMITS_RATIO: label}
+    assert memory_limits_ratio(labels) == ratio
+    assert rendering([], None, (), namespace_labels=labels).memory_limits_ratio == ratio
+
+
+def test_without_a_label_limits_are_twice_the_requests() -> None:
+    assert rendering([], None, ()).memory_limits_ratio == 2.0

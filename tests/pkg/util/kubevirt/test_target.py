@@ -1,0 +1,319 @@
+"""What quota will count of a target pod, against recorded pods and against pods rendered anew (issue: exact)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import msgspec
+import pytest
+
+from pkg.api.core import Pod, ResourceQuotaSpec
+from pkg.api.kubevirt import KubeVirtConfiguration, VirtualMachineInstance
+from pkg.util.kubevirt.overhead import memory_overhead
+from pkg.util.kubevirt.profiles import MI, PROFILES, Profile
+from pkg.util.kubevirt.rendering import Rendering
+from pkg.util.kubevirt.target import (
+    Side,
+    launcher_usage,
+    overhead_difference,
+    rendered_overhead,
+    target_usage,
+)
+from pkg.util.quantity import Quantity, QuantityError
+from pkg.util.quotacount.usage import pod_usage
+from tests.pkg.util.resourcequota.pods import (
+    AT_1_5,
+    AT_4_5,
+    launcher,
+    recorded,
+)
+from tests.pkg.util.resourcequota.vm_shapes import (
+    ALL_MEMORY,
+    LIMITED,
+    SEED,
+    UNSCOPED,
+    USUAL,
+    limited_of,
+    quotas,
+    shape,
+    shapes,
+)
+from tests.pkg.util.resourcequota.world import sentences, vmi
+
+
+def running(pod: Pod) -> Pod:
+    return msgspec.structs.replace(pod, status=msgspec.structs.replace(pod.status, phase="Running"))
+
+
+# ---- recorded pods -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("profile", ["1.8", "main", "0.54"])
+def test_a_recorded_source_tells_what_its_recorded_target_counts_to_the_byte(profile: str) -> None:
+    """Whatever release is configured: with the ratio unchanged the observed pod is the answer."""
+    instance = recorded("virtualmachineinstance-t1-vm1", VirtualMachineInstance)
+    source = running(recorded("vm1-t8vc9", Pod))
+    target = recorded("vm1-hq9zx", Pod)
+    predicted = target_usage(instance, Side(source), Rendering("", PROFILES[profile]), UNSCOPED)
+    assert predicted == pod_usage(target)
+    assert predicted["limits.memory"] == Quantity.parse(4610936833 + 60000000)
+    assert predicted["limits.cpu"] == Quantity.parse("2015m")
+    assert predicted["requests.devices.kubevirt.io/kvm"] == Quantity.parse(1)
+
+
+@dataclass(frozen=True)
+class Changed:
+    """A recorded pod, the ratio now, and the bytes that a pod rendered now has more."""
+
+    pod: str
+    ratio: str
+    more: int
+
+
+RECORDED_CHANGES = {
+    "no ratio, then 1.5, is what the other recorded pod has": Changed(
+        "vm1-t8vc9", "1.5", 473954537 - 315969537
+    ),
+    "no ratio, then 4.5": Changed("vm1-t8vc9", "4.5", 1421864537 - 315969537),
+    "1.5, then 4.5": Changed("vm2-gcg5l", "4.5", 1421864537 - 473954537),
+    "1.5, then none": Changed("vm2-gcg5l", "", 315969537 - 473954537),
+    "1.5 as ever": Changed("vm2-gcg5l", "1.5", 0),
+}
+
+
+@pytest.mark.parametrize("profile", ["1.8", "main"])
+@sentences(RECORDED_CHANGES)
+def test_a_ratio_changed_since_a_recorded_pod(case: Changed, profile: str) -> None:
+    """The pods' constants are those of "main"; it is found out also where the KubeVirt CR says 1.8."""
+    instance = recorded("virtualmachineinstance-t1-vm1", VirtualMachineInstance)
+    source = running(recorded(case.pod, Pod))
+    before = pod_usage(source)
+    after = launcher_usage(instance, Side(source), Rendering(case.ratio, PROFILES[profile]), UNSCOPED)
+    for name in ALL_MEMORY:
+        assert after[name] == before[name] + Quantity.parse(case.more)
+    assert {n: q for n, q in after.items() if n not in ALL_MEMORY} == {
+        n: q for n, q in before.items() if n not in ALL_MEMORY
+    }
+
+
+# ---- shapes of VMs, rendered before and after
+
+LIMITING = msgspec.convert(
+    {"developerConfiguration": {"featureGates": ["AutoResourceLimitsGate"]}}, KubeVirtConfiguration
+)
+"""Up to 1.4 quotas make KubeVirt set limits only by this gate."""
+
+
+@shapes
+@quotas
+@pytest.mark.parametrize("annotated", [True, False], ids=["overhead annotated", "overhead not annotated"])
+@pytest.mark.parametrize("profile", list(PROFILES))
+def test_with_the_ratio_unchanged_the_source_is_the_answer_to_the_byte(
+    instance: VirtualMachineInstance, spec: ResourceQuotaSpec, annotated: bool, profile: str
+) -> None:
+    """Whichever release the KubeVirt CR says; one that knows no ratio must be said."""
+    rendered = PROFILES[profile]
+    then = Rendering("1.5", kubevirt=LIMITING)
+    source = launcher(
+        instance, rendering=then, profile=rendered, annotated=annotated, limited=limited_of(spec)
+    )
+    now = then if rendered.has_ratio else replace(then, profile=rendered)
+    assert launcher_usage(instance, Side(source), now, spec) == pod_usage(source)
+
+
+@dataclass(frozen=True)
+class Ratios:
+    """The ratio when the source was rendered, and now."""
+
+    then: str
+    now: str
+
+
+CHANGES = {
+    "1.5 to 4.5": Ratios("1.5", "4.5"),
+    "none to 1.5": Ratios("", "1.5"),
+    "1.25 to 2.75": Ratios("1.25", "2.75"),
+    "4.5 back to 1.5": Ratios("4.5", "1.5"),
+}
+
+
+@shapes
+@quotas
+@sentences(CHANGES)
+@pytest.mark.parametrize("annotated", [True, False], ids=["overhead annotated", "overhead not annotated"])
+@pytest.mark.parametrize("profile", ["1.6.4", "1.7", "1.8", "main"])
+def test_a_changed_ratio_is_never_below_and_at_most_128_mi_above(
+    case: Ratios, instance: VirtualMachineInstance, spec: ResourceQuotaSpec, annotated: bool, profile: str
+) -> None:
+    """Of every known release, whichever the KubeVirt CR says; under every name that quota counts."""
+    render = {"profile": PROFILES[profile], "limited": limited_of(spec)}
+    then, now = (Rendering(ratio, kubevirt=LIMITING) for ratio in (case.then, case.now))
+    source = launcher(instance, rendering=then, annotated=annotated, **render)
+    real = pod_usage(launcher(instance, rendering=now, **render))
+    predicted = launcher_usage(instance, Side(source), now, spec)
+    assert predicted.keys() == real.keys()
+    for name, amount in real.items():
+        assert amount <= predicted[name] <= amount + Quantity.parse("128Mi" if "memory" in name else 0), name
+
+
+@pytest.mark.parametrize("grown", [-4, 4, 10, 13], ids=lambda mib: f"constants grown by {mib} MiB")
+@shapes
+@pytest.mark.parametrize("then", ["1.5", ""], ids=["rendered at 1.5", "rendered without ratio"])
+@pytest.mark.parametrize("annotated", [True, False], ids=["overhead annotated", "overhead not annotated"])
+def test_constants_that_nobody_knows(
+    grown: int, instance: VirtualMachineInstance, then: str, annotated: bool
+) -> None:
+    """A release that came after ours: exact as long as the ratio stays, near to it afterwards."""
+    unknown = replace(PROFILES["main"], qemu=PROFILES["main"].qemu + grown * MI)
+    source = launcher(instance, rendering=Rendering(then), profile=unknown, annotated=annotated)
+    assert launcher_usage(instance, Side(source), Rendering(then), UNSCOPED) == pod_usage(source)
+    real = pod_usage(launcher(instance, rendering=AT_4_5, profile=unknown))
+    predicted = launcher_usage(instance, Side(source), AT_4_5, UNSCOPED)
+    allowed = Quantity.parse("128Mi")
+    if "memory" not in (instance.spec.domain.resources.limits or {}):
+        allowed += allowed  # KubeVirt's own limit is twice the request
+    for name in ALL_MEMORY:
+        assert real[name] <= predicted[name] <= real[name] + allowed
+
+
+def test_constants_far_from_all_that_is_known_are_rather_too_large() -> None:
+    instance = vmi()
+    strange = Profile(launcher=900 * MI)
+    source = launcher(instance, profile=strange)
+    real = memory_overhead(instance.spec, ratio="4.5", profile=strange)
+    assert overhead_difference(instance, source, AT_4_5) >= real - memory_overhead(
+        instance.spec, ratio="1.5", profile=strange
+    )
+
+
+def test_a_launcher_of_an_earlier_release_is_followed_by_one_of_the_installed_release() -> None:
+    """KubeVirt marks the VMIs whose launcher is outdated; migrating them is how workloads are updated."""
+    source = launcher(profile=PROFILES["1.1"])
+    outdated = vmi()
+    labels = {"kubevirt.io/outdatedLauncherImage": ""}
+    outdated = msgspec.structs.replace(
+        outdated, metadata=msgspec.structs.replace(outdated.metadata, labels=labels)
+    )
+    found = launcher_usage(outdated, Side(source), Rendering("1.5", PROFILES["main"]), UNSCOPED)
+    assert found == pod_usage(launcher(profile=PROFILES["main"]))
+
+
+# ---- how the overhead of a pod is found ----------------------------------------------------------------------
+
+
+def test_the_annotation_beats_what_the_container_says() -> None:
+    source = launcher(overhead=300000000)
+    assert rendered_overhead(vmi(), source, Rendering()) == 300000000
+
+
+def test_an_annotation_that_is_no_number_is_not_believed() -> None:
+    source = launcher(overhead=300000000)
+    metadata = msgspec.structs.replace(
+        source.metadata, annotations={"kubevirt.io/memory-overhead-bytes": "lots"}
+    )
+    source = msgspec.structs.replace(source, metadata=metadata)
+    assert rendered_overhead(vmi(), source, Rendering()) == 300000000
+
+
+@shapes
+@quotas
+def test_without_annotation_the_compute_container_tells(
+    instance: VirtualMachineInstance, spec: ResourceQuotaSpec
+) -> None:
+    source = launcher(instance, overhead=345678901, annotated=False, limited=limited_of(spec))
+    assert rendered_overhead(instance, source, Rendering()) == 345678901
+
+
+def test_a_pod_without_compute_container_does_not_tell_and_counts_as_it_is() -> None:
+    source = msgspec.structs.replace(
+        launcher(annotated=False),
+        spec=msgspec.structs.replace(launcher().spec, containers=launcher().spec.init_containers or []),
+    )
+    assert rendered_overhead(vmi(), source, Rendering()) is None
+    assert launcher_usage(vmi(), Side(source), AT_4_5, UNSCOPED) == pod_usage(source)
+
+
+# ---- without a source pod ------------------------------------------------------------------------------------
+
+
+@shapes
+@quotas
+@pytest.mark.parametrize("ratio", ["", "1.5", "4.5"])
+def test_without_a_source_pod_the_formula_and_the_support_containers_are_the_answer(
+    instance: VirtualMachineInstance, spec: ResourceQuotaSpec, ratio: str
+) -> None:
+    real = launcher(instance, rendering=Rendering(ratio), limited=limited_of(spec))
+    assert target_usage(instance, None, Rendering(ratio), spec) == pod_usage(real)
+
+
+def test_without_a_source_pod_the_console_log_container_counts() -> None:
+    """The seed's real pod is 15m and 60M more than Harvester's delta of 2 and 4737464313."""
+    found = target_usage(vmi(), None, AT_1_5, UNSCOPED)
+    assert found["limits.cpu"] == Quantity.parse("2015m")
+    assert found["limits.memory"] == Quantity.parse(4797464313)
+
+
+def test_without_a_source_pod_the_configured_release_decides() -> None:
+    found = target_usage(vmi(), None, Rendering("", PROFILES["main"]), UNSCOPED)
+    assert found["limits.memory"] == Quantity.parse(4294967296 + 315969537 + 60000000)
+
+
+def test_the_kubevirt_cr_sizes_the_support_containers() -> None:
+    resources = {"limits": {"cpu": "1", "memory": "1G"}}
+    configuration = msgspec.convert(
+        {"supportContainerResources": [{"type": "guest-console-log", "resources": resources}]},
+        KubeVirtConfiguration,
+    )
+    found = target_usage(vmi(), None, Rendering("1.5", kubevirt=configuration), UNSCOPED)
+    assert found["limits.cpu"] == Quantity.parse("3")
+    assert found["limits.memory"] == Quantity.parse(4737464313 + 10**9)
+
+
+def sized(*types: str) -> KubeVirtConfiguration:
+    """A KubeVirt CR that sizes these kinds of support containers otherwise than KubeVirt does."""
+    resources = {"limits": {"cpu": "33m", "memory": "123M"}, "requests": {"cpu": "7m", "memory": "77M"}}
+    return msgspec.convert(
+        {"supportContainerResources": [{"type": kind, "resources": resources} for kind in types]},
+        KubeVirtConfiguration,
+    )
+
+
+WITH_SUPPORT = shape(
+    LIMITED,
+    {"memory": "2730Mi"},
+    devices={"filesystems": [{"name": "shared"}]},
+    volumes=[{"name": "root", "containerDisk": {}}, {"name": "shared", "persistentVolumeClaim": {}}],
+)
+SIZED: Mapping[str, tuple[KubeVirtConfiguration, KubeVirtConfiguration]] = {
+    "the CR sizes the console log since the source started": (USUAL, sized("guest-console-log")),
+    "the CR sizes the container disks since": (USUAL, sized("container-disk")),
+    "the CR sizes everything since": (
+        USUAL,
+        sized("guest-console-log", "container-disk", "virtiofs", "sidecar"),
+    ),
+    "the CR sized it all the time": (sized("guest-console-log"), sized("guest-console-log")),
+    "the CR sizes what the VM has not": (USUAL, sized("vmexport", "")),
+}
+
+
+@sentences(SIZED)
+@pytest.mark.parametrize("ratio", ["1.5", "4.5"])
+def test_support_containers_are_as_the_kubevirt_cr_sizes_them_now(
+    case: tuple[KubeVirtConfiguration, KubeVirtConfiguration], ratio: str
+) -> None:
+    then, now = (Rendering("1.5", kubevirt=case[0]), Rendering(ratio, kubevirt=case[1]))
+    source = Side(launcher(WITH_SUPPORT, rendering=then))
+    found = launcher_usage(WITH_SUPPORT, source, now, UNSCOPED)
+    assert found == pod_usage(launcher(WITH_SUPPORT, rendering=now))
+
+
+def test_a_source_of_unusual_size_tells_more_than_the_defaults() -> None:
+    source = Side(launcher(rendering=Rendering("1.5", kubevirt=sized("guest-console-log"))))
+    found = launcher_usage(SEED, source, AT_1_5, UNSCOPED)
+    assert found == pod_usage(source.launcher)
+
+
+def test_a_vmi_whose_quantities_are_garbage_is_an_error() -> None:
+    with pytest.raises(QuantityError, match="memory"):
+        target_usage(vmi(limits={"memory": "lots"}), None, AT_1_5, UNSCOPED)

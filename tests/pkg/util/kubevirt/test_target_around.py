@@ -1,0 +1,256 @@
+"""What quota will count of a target pod: LimitRanges, attachment pods, scopes (issue: exact)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import pytest
+
+from pkg.api.core import LimitRange, ResourceQuotaSpec
+from pkg.api.kubevirt import KubeVirtConfiguration, VirtualMachineInstance, VirtualMachineInstanceStatus
+from pkg.util.kubevirt.overhead import memory_overhead
+from pkg.util.kubevirt.rendering import Rendering
+from pkg.util.kubevirt.target import (
+    Side,
+    attachments_usage,
+    launcher_usage,
+    target_usage,
+)
+from pkg.util.quantity import Quantity
+from pkg.util.quotacount.limit_ranges import apply_limit_ranges
+from pkg.util.quotacount.usage import pod_usage
+from pkg.util.resource_list import ResourceList
+from tests.pkg.util.resourcequota.pods import (
+    AT_1_5,
+    attachment,
+    launcher,
+    limit_range,
+)
+from tests.pkg.util.resourcequota.vm_shapes import (
+    LIMITED,
+    REQUESTS_ONLY,
+    SEED,
+    SHAPES,
+    UNSCOPED,
+    USUAL,
+    shape,
+)
+from tests.pkg.util.resourcequota.world import sentences, vmi
+
+# ---- LimitRanges ---------------------------------------------------------------------------------------------
+
+NO_LIMITS = SHAPES["a VM without any limit"]
+
+
+@dataclass(frozen=True)
+class Ranged:
+    """LimitRanges, and the ratio when the source was made and now; the quota counts requests only."""
+
+    ranges: Sequence[LimitRange]
+    then: str = "1.5"
+    now: str = "1.5"
+
+
+RANGED = {
+    "a default limit that the source has too": Ranged([limit_range({"cpu": "3", "memory": "8Gi"})]),
+    "a default limit is no larger when the ratio is": Ranged([limit_range({"memory": "8Gi"})], "1.5", "4.5"),
+    "of two LimitRanges each fills what is missing": Ranged(
+        [limit_range({"memory": "8Gi"}), limit_range({"cpu": "3"})]
+    ),
+    "an extended resource for every container": Ranged([limit_range({"ephemeral-storage": "1Gi"})]),
+}
+
+
+@sentences(RANGED)
+@pytest.mark.parametrize("made", ["before the source", "after the source", "there is no source"])
+def test_limit_ranges_count_as_admission_applies_them(case: Ranged, made: str) -> None:
+    target = launcher(NO_LIMITS, rendering=Rendering(case.now), limited=())
+    real = pod_usage(apply_limit_ranges(target, case.ranges))
+    source = launcher(NO_LIMITS, rendering=Rendering(case.then), limited=())
+    if made == "before the source":
+        source = apply_limit_ranges(source, case.ranges)
+    side = None if made == "there is no source" else Side(source)
+    found = launcher_usage(NO_LIMITS, side, Rendering(case.now, limit_ranges=case.ranges), REQUESTS_ONLY)
+    assert found == real
+
+
+def test_a_limit_that_a_quota_asks_for_since_the_source_started_is_foreseen() -> None:
+    """KubeVirt gives the target limits as soon as a quota of the namespace limits them."""
+    source = launcher(NO_LIMITS, limited=())
+    assert pod_usage(source)["limits.memory"] == Quantity.parse("60M")  # the support container's alone
+    found = launcher_usage(NO_LIMITS, Side(source), AT_1_5, UNSCOPED)
+    assert found == pod_usage(launcher(NO_LIMITS))
+
+
+# ---- RuntimeClasses ------------------------------------------------------------------------------------------
+
+KATA = msgspec.convert({"defaultRuntimeClass": "kata"}, KubeVirtConfiguration)
+
+
+@pytest.mark.parametrize(
+    ("source_class", "source_overhead", "known", "counts"),
+    [
+        pytest.param("kata", "250m", {}, "2265m", id="the source's class is the CR's: its overhead counts"),
+        pytest.param("kata", "250m", {"cpu": "1"}, "2265m", id="also where the class costs more since"),
+        pytest.param(None, None, {"cpu": "1"}, "3015m", id="the CR names a class since"),
+        pytest.param("gvisor", "250m", {"cpu": "1"}, "3015m", id="the CR names another class since"),
+        pytest.param("gvisor", "250m", {}, "2265m", id="another class that is not known"),
+    ],
+)
+def test_the_overhead_of_a_runtime_class(
+    source_class: str | None, source_overhead: str | None, known: dict[str, str], counts: str
+) -> None:
+    pod = launcher(SEED)
+    spec = msgspec.structs.replace(
+        pod.spec,
+        runtime_class_name=source_class,
+        overhead={"cpu": source_overhead} if source_overhead else None,
+    )
+    now = Rendering("1.5", kubevirt=KATA, pod_overhead=dict(known))
+    source = Side(msgspec.structs.replace(pod, spec=spec))
+    assert launcher_usage(SEED, source, now, UNSCOPED)["limits.cpu"] == Quantity.parse(counts)
+
+
+def test_without_a_source_the_overhead_of_the_crs_runtime_class_counts() -> None:
+    now = Rendering("1.5", kubevirt=KATA, pod_overhead={"cpu": "250m"})
+    assert launcher_usage(SEED, None, now, UNSCOPED)["limits.cpu"] == Quantity.parse("2265m")
+
+
+# ---- hotplugged volumes --------------------------------------------------------------------------------------
+
+PLUGGED = shape(
+    LIMITED,
+    {"memory": "2730Mi"},
+    volumes=[{"name": "d", "persistentVolumeClaim": {"claimName": "c", "hotpluggable": True}}],
+)
+SMALL = msgspec.convert(
+    {
+        "supportContainerResources": [
+            {"type": "hotplug-disk", "resources": {"limits": {"cpu": "1m", "memory": "1M"}}}
+        ]
+    },
+    KubeVirtConfiguration,
+)
+
+
+DUMPING = msgspec.convert(
+    {"volumeStatus": [{"name": "dump", "hotplugVolume": {}}]}, VirtualMachineInstanceStatus
+)
+
+
+@dataclass(frozen=True)
+class Plugged:
+    """A VMI, its source side and the KubeVirt CR; what its target's attachment pods count."""
+
+    limits: tuple[str, str] | None
+    instance: VirtualMachineInstance = PLUGGED
+    source: Side | None = None
+    kubevirt: KubeVirtConfiguration = USUAL
+
+
+ATTACHMENTS = {
+    "no hotplugged volume, no attachment pod": Plugged(None, instance=vmi()),
+    "a volume that was there from the start needs none": Plugged(
+        None,
+        instance=shape(LIMITED, {}, volumes=[{"name": "d", "persistentVolumeClaim": {"claimName": "c"}}]),
+    ),
+    "an attachment pod as KubeVirt sizes it": Plugged(("100m", "80M")),
+    "a volume that only the VMI's status knows: being unplugged, or a memory dump": Plugged(
+        ("100m", "80M"), instance=msgspec.structs.replace(SEED, status=DUMPING)
+    ),
+    "a hotplugged DataVolume likewise": Plugged(
+        ("100m", "80M"),
+        instance=shape(
+            LIMITED, {}, volumes=[{"name": "d", "dataVolume": {"name": "c", "hotpluggable": True}}]
+        ),
+    ),
+    "an attachment pod as the KubeVirt CR sizes it": Plugged(("1m", "1M"), kubevirt=SMALL),
+    "one like the source's": Plugged(
+        ("1m", "1M"), source=Side(launcher(PLUGGED), (attachment(launcher(PLUGGED), SMALL),))
+    ),
+    "one, while the source has two for a moment": Plugged(
+        ("100m", "80M"),
+        source=Side(launcher(PLUGGED), (attachment(launcher(PLUGGED)), attachment(launcher(PLUGGED), SMALL))),
+    ),
+    "one as the KubeVirt CR sizes it since the source got its own": Plugged(
+        ("1m", "1M"), source=Side(launcher(PLUGGED), (attachment(launcher(PLUGGED)),)), kubevirt=SMALL
+    ),
+    "a source whose attachment pod is not there yet": Plugged(
+        ("100m", "80M"), source=Side(launcher(PLUGGED))
+    ),
+}
+
+
+@sentences(ATTACHMENTS)
+def test_attachment_pods(case: Plugged) -> None:
+    rendering = Rendering("1.5", kubevirt=case.kubevirt)
+    found = attachments_usage(case.instance, case.source, rendering, UNSCOPED)
+    if case.limits is None:
+        assert found == {}
+        return
+    assert (found["limits.cpu"], found["limits.memory"]) == tuple(map(Quantity.parse, case.limits))
+    assert found["pods"] == Quantity.parse(1)
+
+
+def test_the_target_side_is_launcher_and_attachment_pod_together() -> None:
+    source = Side(launcher(PLUGGED), (attachment(launcher(PLUGGED)),))
+    found = target_usage(PLUGGED, source, AT_1_5, UNSCOPED)
+    assert found["pods"] == Quantity.parse(2)
+    assert found["limits.cpu"] == Quantity.parse("2115m")
+    assert found["limits.memory"] == Quantity.parse(4797464313 + 80000000)
+
+
+# ---- scopes --------------------------------------------------------------------------------------------------
+
+
+def scoped(*scopes: str, **selector: Any) -> ResourceQuotaSpec:
+    spec: dict[str, Any] = {"hard": {"limits.memory": "1Gi"}, "scopes": list(scopes)}
+    if selector:
+        spec["scopeSelector"] = {"matchExpressions": [selector]}
+    return msgspec.convert(spec, ResourceQuotaSpec)
+
+
+IMPORTANT = shape(LIMITED, {"memory": "2730Mi"}, priorityClassName="important")
+PRIORITY = {"scopeName": "PriorityClass", "operator": "In", "values": ["important"]}
+
+
+@dataclass(frozen=True)
+class Scoped:
+    """A scoped quota and a VM, and whether the quota counts the VM's launcher pods."""
+
+    spec: ResourceQuotaSpec
+    counts: bool
+    instance: VirtualMachineInstance = SEED
+
+
+SCOPED = {
+    "a launcher pod is not terminating": Scoped(scoped("NotTerminating"), True),
+    "so a quota for terminating pods leaves it out": Scoped(scoped("Terminating"), False),
+    "a launcher pod is not best effort": Scoped(scoped("NotBestEffort"), True),
+    "so a quota for best effort pods leaves it out": Scoped(scoped("BestEffort"), False),
+    "a quota for a priority class leaves out a VM without one": Scoped(scoped(**PRIORITY), False),
+    "a quota for a priority class counts a VM that has it": Scoped(scoped(**PRIORITY), True, IMPORTANT),
+    "all scopes must match": Scoped(scoped("Terminating", "NotBestEffort"), False),
+}
+
+
+@sentences(SCOPED)
+@pytest.mark.parametrize("source", [True, False], ids=["with a source pod", "without"])
+def test_a_scoped_quota_counts_only_pods_that_match(case: Scoped, source: bool) -> None:
+    side = Side(launcher(case.instance)) if source else None
+    found = target_usage(case.instance, side, AT_1_5, case.spec)
+    assert bool(found) is case.counts
+
+
+def usage_without_attachments(spec: ResourceQuotaSpec) -> ResourceList:
+    return target_usage(vmi(), Side(launcher()), AT_1_5, spec)
+
+
+def test_the_formula_of_the_ratio_is_kubevirts() -> None:
+    """The seed's numbers, so that the pods above are rendered right."""
+    assert memory_overhead(vmi().spec, ratio="1.5") == 442497017
+    assert memory_overhead(vmi().spec, ratio="4.5") == 5622461313 - 4294967296
+    assert usage_without_attachments(UNSCOPED)["limits.memory"] == Quantity.parse(4797464313)

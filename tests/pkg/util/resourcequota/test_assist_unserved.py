@@ -1,0 +1,73 @@
+"""Mode assist tells which migrations Harvester's rules do not serve, and what does."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from pkg.util.resourcequota.errors import NotServed
+from pkg.util.resourcequota.model import EstimateKind, Mode, Policy
+from pkg.util.resourcequota.planner import plan
+from tests.pkg.util.resourcequota.pods import charged, launcher, namespace
+from tests.pkg.util.resourcequota.world import by_uid, quota, sentences, vmi, vmim
+
+ASSIST = Policy(Mode.ASSIST, EstimateKind.HARVESTER, settle=0.0)
+HERE, SOURCE = vmi(nodeName="node-1", phase="Running"), launcher(node="node-1")
+LIMITS = '{"limit":{"limitsCpu":"2015m","limitsMemory":"5000Mi"}}'
+FULL = {"limits.cpu": "2015m", "limits.memory": "5000Mi"}
+
+
+class Case(NamedTuple):
+    hard: Mapping[str, str]
+    lacks: str
+    limits: str = LIMITS
+
+
+CASES = {
+    "the console log's CPU": Case(FULL, "15m of limits.cpu"),
+    "another resource": Case(
+        {**FULL, "limits.cpu": "10", "pods": "1"},
+        "1 of pods",
+        '{"limit":{"limitsCpu":"10","limitsMemory":"50Gi"}}',
+    ),
+    "a quota without limits": Case({"pods": "1"}, "1 of pods", '{"limit":{"pods":"1"}}'),
+}
+
+
+def said(case: Case, *, refused: bool = True) -> list[NotServed]:
+    found = charged(quota(case.hard), [SOURCE])
+    made = plan(namespace(found, [vmim(refused=refused)], [SOURCE], [HERE], limits=case.limits), ASSIST)
+    return [problem for problem in made.problems if isinstance(problem, NotServed)]
+
+
+@sentences(CASES)
+def test_a_refused_migration_that_assist_cannot_serve_is_told_with_the_resource(case: Case) -> None:
+    (problem,) = said(case)
+    assert problem.vm == "vm1"
+    assert case.lacks in str(problem)
+    assert "--mode takeover" in str(problem)
+
+
+def test_nothing_is_said_before_a_refusal_or_where_harvesters_rules_suffice() -> None:
+    assert not said(CASES["the console log's CPU"], refused=False)
+    assert not said(
+        Case(
+            {"limits.cpu": "3", "limits.memory": "5000Mi"},
+            "",
+            '{"limit":{"limitsCpu":"3","limitsMemory":"5000Mi"}}',
+        )
+    )
+
+
+def test_a_garbage_entry_leaves_a_standing_compensation_as_it_is() -> None:
+    """As Harvester does: it stops at the entry that it cannot read."""
+    standing = {
+        "harvesterhci.io/migrating-other": "{nope",
+        by_uid(): '{"limits.cpu":"2","limits.memory":"4737464313"}',
+        "harvesterhci.io/migratingCompensation": '{"limits.memory":"100Mi"}',
+    }
+    found = charged(quota({"limits.cpu": "30", "limits.memory": "50Gi"}, standing), [SOURCE])
+    made = plan(
+        namespace(found, [vmim(refused=True), vmim(vm="other")], [SOURCE], [HERE, vmi("other")]), ASSIST
+    )
+    assert not made

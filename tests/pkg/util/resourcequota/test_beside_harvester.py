@@ -1,0 +1,102 @@
+"""Takeover while Harvester's own controllers still run (its pkg/controller/master/migration and resourcequota): nothing
+is done to the quota twice or against each other, and both come to rest."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+import pytest
+
+from pkg.api.core import Pod, ResourceQuota
+from pkg.api.kubevirt import VirtualMachineInstanceMigration
+from pkg.util import constants
+from pkg.util.names import migrating_uid_key
+from pkg.util.resourcequota.model import EstimateKind, Memory, Mode, Policy
+from pkg.util.resourcequota.planner import plan
+from tests.pkg.util.resourcequota.pods import charged, launcher, namespace
+from tests.pkg.util.resourcequota.world import (
+    COMPENSATION,
+    HARD,
+    RESYNC,
+    SKIP,
+    applied,
+    by_name,
+    by_value,
+    quota,
+    uid_of,
+    vmi,
+    vmim,
+)
+
+TAKEOVER = Policy(Mode.TAKEOVER, EstimateKind.EXACT, settle=0.0)
+ARRIVED = vmi(nodeName="node-2", phase="Running")
+HERE = vmi(nodeName="node-1", phase="Running")
+SOURCE = launcher(node="node-1")
+
+
+def harvester(rq: ResourceQuota, migration: VirtualMachineInstanceMigration) -> ResourceQuota:
+    """One round of its vmim and rq controllers: a quota with the skip is neither scaled nor compensated nor computed,
+    but the entry of a migration that is over goes, under both of its keys, with the compensation."""
+    assert rq.annotations.get(SKIP) == "true"
+    if migration.phase not in constants.FINAL_PHASES:
+        return rq
+    name = migration.spec.vmi_name
+    gone = {by_name(name), migrating_uid_key(uid_of(name))}
+    kept = {key: text for key, text in rq.annotations.items() if key not in gone}
+    if len(kept) == len(rq.annotations):
+        return rq
+    kept = {key: text for key, text in kept.items() if key != COMPENSATION} | {RESYNC: "true"}
+    return msgspec.structs.replace(rq, metadata=msgspec.structs.replace(rq.metadata, annotations=kept))
+
+
+def together(
+    rq: ResourceQuota,
+    migration: VirtualMachineInstanceMigration,
+    pods: Sequence[Pod],
+    *,
+    arrived: bool = False,
+) -> tuple[ResourceQuota, int]:
+    """Both in turn, Harvester once for each event of its migration, then headroom until it rests; headroom's writes."""
+    memory, writes = Memory(), 0
+    instances = [ARRIVED if arrived else HERE]
+    rq = harvester(rq, migration)
+    for _ in range(10):
+        made = plan(namespace(charged(rq, pods), [migration], pods, instances, memory=memory), TAKEOVER)
+        memory = made.memory
+        if not made:
+            return rq, writes
+        rq, writes = applied(rq, made), writes + 1
+    raise AssertionError("headroom does not come to rest")
+
+
+def taken() -> ResourceQuota:
+    made = plan(namespace(quota(dict(HARD)), [], [SOURCE], [HERE]), TAKEOVER)
+    return applied(quota(dict(HARD)), made)
+
+
+def test_a_migration_costs_one_raise_and_one_restore_and_harvester_scales_nothing() -> None:
+    raised, writes = together(taken(), vmim("Pending"), [SOURCE])
+    assert writes == 1
+    assert by_value(raised.hard)["limits.cpu"] > by_value(HARD)["limits.cpu"]
+    again, writes = together(raised, vmim("Running"), [SOURCE])
+    assert (again, writes) == (raised, 0)
+    over, writes = together(raised, vmim("Succeeded"), [], arrived=True)
+    assert writes == 1
+    assert by_value(over.hard) == by_value(HARD)
+    assert not [key for key in over.annotations if "migrating-" in key or "migratingUID" in key]
+    assert over.annotations.get(RESYNC) != "true"
+
+
+@pytest.mark.parametrize("rounds", [1, 5])
+def test_what_is_held_beyond_the_migration_is_kept_whatever_harvester_removes(rounds: int) -> None:
+    """The limit never falls: Harvester removes the entry alone, headroom writes it again and clears the order."""
+    target = launcher(node="node-2", migration=vmim("Succeeded"))
+    raised, _ = together(taken(), vmim("Pending"), [SOURCE])
+    limit = by_value(raised.hard)["limits.cpu"]
+    rq = raised
+    for _ in range(rounds):
+        rq, writes = together(rq, vmim("Succeeded"), [SOURCE, target], arrived=True)
+        assert writes <= 1
+        assert by_value(rq.hard)["limits.cpu"] == limit
+        assert rq.annotations.get(RESYNC) != "true"

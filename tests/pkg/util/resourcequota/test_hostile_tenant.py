@@ -1,0 +1,302 @@
+"""A tenant who may write anything in the own namespace except its quota gains nothing.
+
+One VM, a quota that is full as soon as anything is added, and a tenant who forges, relabels, annotates, deletes behind
+finalizers, creates VMIs with any status, cancels and repeats migrations and takes room the moment it appears; the
+shipped default policy, takeover and exact. The promise is an invariant: spec.hard, and so whatever is ever admitted, is
+never more than base + min(source, target) of what really migrates, or really still ends.
+HEADROOM_HOSTILE=N plays N other random stories.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import msgspec
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from pkg.api.core import Pod
+from pkg.api.kubevirt import MigrationState, VirtualMachineInstance, VirtualMachineInstanceMigration
+from pkg.api.meta import OwnerReference
+from pkg.util.quantity import ZERO, Quantity
+from pkg.util.quotacount.usage import pod_usage
+from pkg.util.resource_list import parse_resource_list
+from pkg.util.resourcequota.model import Memo, Memory
+from pkg.util.resourcequota.planner import plan
+from tests.pkg.util.resourcequota.pods import EXACT, launcher, namespace
+from tests.pkg.util.resourcequota.world import HARD, MARKS, applied, quota, uid_of, vmi, vmim
+
+STORIES = int(os.environ.get("HEADROOM_HOSTILE", "0"))
+START = 1767225600.0  # 2026-01-01T00:00:00Z
+SIDE = {name: amount for name, amount in pod_usage(launcher(vmi())).items() if name in HARD}
+BASE = parse_resource_list(HARD)
+ANNOTATION = "kubevirt.io/memory-overhead-bytes"
+NUMBERS = ["0", "1", "315969537", "1" + "0" * 15, "9" * 5000, "²", "x"]
+SIZES = [("1", "1Gi"), ("3", "5Gi"), ("100m", "100Mi"), ("12", "60Gi")]
+PHASES = ["Pending", "Running", "Succeeded", "Failed", "Scheduling"]
+VMS = ["vm1", "ghost"]
+
+
+def stamp(seconds: float) -> str:
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"2026-01-01T{hours % 24:02}:{minutes:02}:{rest:02}Z"
+
+
+class HostileTenant(RuleBasedStateMachine):
+    """KubeVirt's part is honest and slow; everything else is the tenant's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.clock = 60.0
+        self.number = 0
+        self.quota = quota(HARD, MARKS)
+        self.memory, self.memo = Memory(), Memo()
+        self.home = launcher(vmi(), created=stamp(0))
+        self.pods: dict[str, Pod] = {self.home.name: self.home}
+        self.instances: dict[str, VirtualMachineInstance] = {"vm1": vmi(nodeName="node-1")}
+        self.move: VirtualMachineInstanceMigration | None = None
+        self.target: Pod | None = None
+        self.stuck: list[VirtualMachineInstanceMigration] = []
+        """VMIMs whose VMI never ran, or that hang behind a finalizer."""
+
+    # ---- KubeVirt --------------------------------------------------------------------------------------------
+
+    @precondition(lambda self: self.move is None)
+    @rule()
+    def a_migration_begins(self) -> None:
+        """KubeVirt lets no second one in while one is under way."""
+        self.number += 1
+        self.stuck = [migration for migration in self.stuck if migration.spec.vmi_name != "vm1"]
+        found = vmim("Pending", name=f"move-{self.number}", created=stamp(self.clock))
+        self.move = self._named(found, source_pod=self.home.name)
+
+    @precondition(lambda self: self.move is not None and self.target is None)
+    @rule()
+    def the_target_is_created(self) -> None:
+        assert self.move is not None
+        made = launcher(vmi(), node=f"node-{self.number + 1}", migration=self.move, created=stamp(self.clock))
+        if self._fits(made):
+            self.target = made
+            self.pods[made.name] = made
+            self.move = self._phase(self.move, "Scheduling")
+        else:
+            self.move = self._named(
+                vmim(
+                    "Pending",
+                    name=self.move.name,
+                    created=self.move.metadata.creation_timestamp or "",
+                    refused=True,
+                ),
+                source_pod=self.home.name,
+            )
+
+    @precondition(lambda self: self.target is not None)
+    @rule(succeeds=st.booleans(), hangs=st.booleans())
+    def the_migration_ends(self, succeeds: bool, hangs: bool) -> None:
+        """The side that the VM is not in ends with it. KubeVirt may keep the migration Running for long."""
+        assert self.move is not None
+        assert self.target is not None
+        gone = self.home if succeeds else self.target
+        self.pods.pop(gone.name, None)
+        if succeeds:
+            state = MigrationState(
+                migration_uid=self.move.uid, source_pod=self.home.name, target_pod=self.target.name
+            )
+            self.home = self.target
+            self._say("vm1", node_name=self.home.spec.node_name, migration_state=state)
+        phase = "Running" if succeeds and hangs else "Succeeded" if succeeds else "Failed"
+        if phase == "Running":
+            self.stuck = [self._phase(self.move, phase)]
+        self.move = self.target = None
+
+    @precondition(lambda self: self.move is not None and self.target is None)
+    @rule()
+    def the_tenant_cancels(self) -> None:
+        self.move = None
+
+    # ---- the tenant ------------------------------------------------------------------------------------------
+
+    @rule(
+        size=st.sampled_from(SIZES),
+        vm=st.sampled_from(VMS),
+        controlled=st.booleans(),
+        labelled=st.booleans(),
+        old=st.booleans(),
+        here=st.booleans(),
+        number=st.sampled_from(NUMBERS),
+    )
+    def forges(
+        self,
+        size: tuple[str, str],
+        vm: str,
+        controlled: bool,
+        labelled: bool,
+        old: bool,
+        here: bool,
+        number: str,
+    ) -> None:
+        """A pod that looks as much like a side as a tenant likes, if quota lets it in."""
+        self.number += 1
+        labels = {
+            "kubevirt.io": "virt-launcher",
+            "vm.kubevirt.io/name": vm,
+            "kubevirt.io/created-by": uid_of(vm),
+        }
+        if labelled and self.move is not None:
+            labels["kubevirt.io/migrationJobUID"] = self.move.uid
+        resources = {"cpu": size[0], "memory": size[1]}
+        meta: dict[str, Any] = {
+            "name": f"forged-{self.number}",
+            "namespace": "ns1",
+            "uid": f"uid-forged-{self.number}",
+            "labels": labels,
+            "annotations": {ANNOTATION: number},
+            "creationTimestamp": stamp(self.clock if not old else 30),
+        }
+        node = self.home.spec.node_name if here else "node-9"
+        container = {"name": "compute", "resources": {"limits": resources, "requests": resources}}
+        pod = msgspec.convert(
+            {
+                "metadata": meta,
+                "spec": {"containers": [container], "nodeName": node},
+                "status": {"phase": "Running"},
+            },
+            Pod,
+        )
+        owner = OwnerReference(kind="VirtualMachineInstance", name=vm, uid=uid_of(vm), controller=controlled)
+        pod = msgspec.structs.replace(
+            pod, metadata=msgspec.structs.replace(pod.metadata, owner_references=[owner])
+        )
+        if self._fits(pod):
+            self.pods[pod.name] = pod
+
+    @precondition(lambda self: any(name.startswith("forged") for name in self.pods))
+    @rule(data=st.data(), how=st.sampled_from(["gone", "behind a finalizer"]))
+    def deletes(self, data: st.DataObject, how: str) -> None:
+        name = data.draw(st.sampled_from(sorted(n for n in self.pods if n.startswith("forged"))))
+        pod = self.pods.pop(name)
+        if how != "gone":
+            metadata = msgspec.structs.replace(
+                pod.metadata, deletion_timestamp=stamp(self.clock), deletion_grace_period_seconds=0
+            )
+            self.pods[name] = msgspec.structs.replace(pod, metadata=metadata)
+
+    @rule(number=st.sampled_from(NUMBERS))
+    def annotates_the_vms_own_pod(self, number: str) -> None:
+        annotations = {**self.home.annotations, ANNOTATION: number}
+        metadata = msgspec.structs.replace(self.home.metadata, annotations=annotations)
+        self.home = self.pods[self.home.name] = msgspec.structs.replace(self.home, metadata=metadata)
+
+    @rule(phase=st.sampled_from(["", "Pending"]), cpu=st.sampled_from(["2", "500", "9" * 5000]))
+    def creates_a_vmi_that_never_runs(self, phase: str, cpu: str) -> None:
+        """With whatever status it likes: virt-api sets its phase to Pending."""
+        state = {"migrationUid": "x", "sourcePod": f"forged-{self.number}", "targetPod": "forged-1"}
+        self.instances["ghost"] = vmi(
+            "ghost",
+            limits={"cpu": cpu, "memory": "2Ti"},
+            phase="Pending",
+            nodeName=self.home.spec.node_name,
+            migrationState=state,
+            conditions=[{"type": "HotMemoryChange", "status": "True"}],
+        )
+        self.stuck.append(vmim(phase, "ghost", name=f"of-ghost-{self.number}", created=stamp(self.clock)))
+        self.stuck = self.stuck[-2:]
+
+    @rule()
+    def leaves_a_migration_of_a_vm_that_is_gone(self) -> None:
+        self.instances.pop("ghost", None)
+        self.stuck = [vmim("Pending", "ghost", name="hangs", created=stamp(self.clock), deleting=True)]
+
+    @rule(share=st.sampled_from([1, 2]))
+    def takes_the_room_that_is_there(self, share: int) -> None:
+        self.number += 1
+        free = {n: (Quantity.parse(self.quota.hard[n]) - self._used(n)) for n in HARD}
+        if any(amount <= ZERO for amount in free.values()):
+            return
+        cpu = f"{max(free['limits.cpu'].milli_value() // share, 1)}m"
+        resources = {"cpu": cpu, "memory": str(max(free["limits.memory"].value() // share, 1))}
+        spec = {"containers": [{"name": "c", "resources": {"limits": resources}}]}
+        name = f"other-{self.number}"
+        body = {"metadata": {"name": name, "uid": name}, "spec": spec, "status": {"phase": "Running"}}
+        self.pods[name] = msgspec.convert(body, Pod)
+
+    @rule(seconds=st.sampled_from([0.3, 2.0, 61.0, 700.0]))
+    def time_passes(self, seconds: float) -> None:
+        self.clock += seconds
+
+    # ---- the promise -----------------------------------------------------------------------------------------
+
+    @invariant()
+    def it_gains_nothing(self) -> None:
+        for _ in range(2):
+            self._reconcile()
+        allowed = {n: BASE[n] + (SIDE[n] if self.move is not None else ZERO) for n in HARD}
+        for name in HARD:
+            hard = Quantity.parse(self.quota.hard[name])
+            assert hard <= allowed[name], f"{name} is {hard}, {allowed[name]} is right"
+
+    @invariant()
+    def it_harms_no_honest_migration(self) -> None:
+        """As long as no forged pod could be meant, the room is there."""
+        forged = any(name.startswith("forged") for name in self.pods)
+        if self.move is not None and not forged:
+            for name in HARD:
+                assert Quantity.parse(self.quota.hard[name]) == BASE[name] + SIDE[name]
+
+    def _reconcile(self) -> None:
+        migrations = [*self.stuck, *([self.move] if self.move is not None else [])]
+        used = {name: str(self._used(name)) for name in HARD}
+        rq = msgspec.structs.replace(self.quota, status=msgspec.structs.replace(self.quota.status, used=used))
+        seen = namespace(
+            rq,
+            migrations,
+            [pod for pod in self.pods.values() if "kubevirt.io" in pod.labels],
+            list(self.instances.values()),
+            now=START + self.clock,
+            memory=self.memory,
+        )
+        made = plan(seen, EXACT)
+        self.memory = made.memory
+        self.quota = applied(self.quota, made)
+
+    def _used(self, name: str) -> Quantity:
+        now = START + self.clock
+        amounts = (pod_usage(pod, now).get(name, ZERO) for pod in self.pods.values())
+        return sum(amounts, ZERO)
+
+    def _fits(self, pod: Pod) -> bool:
+        need = pod_usage(pod)
+        return all(self._used(n) + need.get(n, ZERO) <= Quantity.parse(self.quota.hard[n]) for n in HARD)
+
+    def _say(self, name: str, **status: Any) -> None:
+        found = self.instances[name]
+        self.instances[name] = msgspec.structs.replace(
+            found, status=msgspec.structs.replace(found.status, **status)
+        )
+
+    @staticmethod
+    def _named(found: VirtualMachineInstanceMigration, **state: str) -> VirtualMachineInstanceMigration:
+        status = msgspec.structs.replace(found.status, migration_state=MigrationState(**state))
+        return msgspec.structs.replace(found, status=status)
+
+    @staticmethod
+    def _phase(found: VirtualMachineInstanceMigration, phase: str) -> VirtualMachineInstanceMigration:
+        return msgspec.structs.replace(found, status=msgspec.structs.replace(found.status, phase=phase))
+
+
+TestHostileTenant = HostileTenant.TestCase
+TestHostileTenant.settings = settings(
+    max_examples=STORIES or 40,
+    stateful_step_count=30,
+    derandomize=not STORIES,
+    phases=[Phase.generate]
+    if STORIES or "HEADROOM_NO_SHRINK" in os.environ
+    else [Phase.generate, Phase.shrink],
+    deadline=None,
+    print_blob=False,
+    database=None,
+    suppress_health_check=list(HealthCheck),
+)

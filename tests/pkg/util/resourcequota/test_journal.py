@@ -1,0 +1,161 @@
+"""The journal: every form of an entry's key, whoever wrote it, and changes as a merge patch."""
+
+from __future__ import annotations
+
+import pytest
+
+from pkg.util.names import EntryKey, migrating_key
+from pkg.util.quantity import Quantity
+from pkg.util.resourcequota.errors import InvalidEntry
+from pkg.util.resourcequota.journal import Journal, entries, has_migrating_vm, parse_resources
+from tests.pkg.util.resourcequota.world import (
+    COMPENSATION,
+    ENTRY,
+    LONG_NAME,
+    OWNER,
+    RESYNC,
+    SKIP,
+    by_name,
+    by_uid,
+    by_value,
+    sentences,
+)
+
+ENTRY_VALUES = by_value({"limits.cpu": "2", "limits.memory": "4737464313"})
+READ = {
+    "as Harvester writes it": (ENTRY, ENTRY_VALUES),
+    "with white space": (' { "limits.cpu" : "2" , "limits.memory":"4737464313" }\n', ENTRY_VALUES),
+    "plain numbers, as Go reads them": ('{"limits.cpu":2,"limits.memory":4737464313}', ENTRY_VALUES),
+    "null is zero, as for Go": ('{"limits.cpu":null}', by_value({"limits.cpu": "0"})),
+    "another spelling": ('{"limits.cpu":"2000m","limits.memory":"4737464313000m"}', ENTRY_VALUES),
+    "no resources": ("{}", {}),
+    "any resource name": (
+        '{"requests.nvidia.com/gpu":"1","pods":"1"}',
+        by_value({"requests.nvidia.com/gpu": "1", "pods": "1"}),
+    ),
+}
+
+
+@sentences(READ)
+def test_an_entry_is_read(case: tuple[str, dict[str, Quantity]]) -> None:
+    text, resources = case
+    assert dict(parse_resources("key", text)) == resources
+
+
+GARBAGE = {
+    "nothing": "",
+    "no JSON": "{nope",
+    "a list": "[]",
+    "a string": '"2"',
+    "a quantity that is none": '{"limits.cpu":"two"}',
+    "a quantity that is an object": '{"limits.cpu":{}}',
+    "a quantity that is true": '{"limits.cpu":true}',
+    "nested beyond reason": "[" * 100_000,
+}
+
+
+@sentences(GARBAGE)
+def test_garbage_is_told_with_its_key_in_one_line(case: str) -> None:
+    with pytest.raises(InvalidEntry, match="annotation example/key is no resource list") as caught:
+        parse_resources("example/key", case)
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 300
+
+
+def test_every_form_of_key_is_an_entry_and_nothing_else_is() -> None:
+    annotations = dict.fromkeys(
+        [by_uid(), by_name(), by_name("a.b-c"), migrating_key(LONG_NAME), COMPENSATION, RESYNC, SKIP, OWNER],
+        "{}",
+    ) | {
+        "harvesterhci.io/migrationUID": "x",
+        "example.com/migrating-vm1": "{}",
+        "harvesterhci.io/migrating": "{}",
+    }
+    found = {entry.key: entry.target for entry in entries(annotations)}
+    assert found == {
+        by_name(): EntryKey("name", "vm1"),
+        by_name("a.b-c"): EntryKey("name", "a.b-c"),
+        migrating_key(LONG_NAME): EntryKey("hashed", migrating_key(LONG_NAME).partition("migrating-")[2]),
+        by_uid(): EntryKey("uid", "uid-vm1"),
+    }
+    assert [entry.key for entry in entries(annotations)] == sorted(found)
+
+
+@pytest.mark.parametrize("key", [by_uid(), by_name(), migrating_key(LONG_NAME)])
+def test_a_quota_has_a_migrating_vm_even_when_its_entry_is_garbage(key: str) -> None:
+    assert has_migrating_vm({key: "{nope", "other": "x"})
+
+
+def test_a_quota_without_entries_has_no_migrating_vm() -> None:
+    assert not has_migrating_vm({COMPENSATION: "{}", RESYNC: "true", SKIP: "true"})
+
+
+class TestJournal:
+    def test_nothing_done_is_no_change(self) -> None:
+        journal = Journal({by_uid(): ENTRY})
+        assert journal.changes() == {}
+
+    def test_what_is_set_and_taken_back_is_no_change(self) -> None:
+        journal = Journal({RESYNC: "true"})
+        journal.set(RESYNC, "false")
+        journal.set(RESYNC, "true")
+        journal.put(by_uid(), ENTRY_VALUES)
+        journal.remove(by_uid())
+        assert journal.changes() == {}
+
+    def test_removed_keys_become_null(self) -> None:
+        journal = Journal({by_uid(): ENTRY, "example.com/other": "kept"})
+        assert journal.remove(by_uid())
+        assert not journal.remove(by_uid())
+        assert journal.changes() == {by_uid(): None}
+
+    def test_moving_keeps_the_text(self) -> None:
+        journal = Journal({by_uid(): '{"limits.cpu": "2e0"}'})
+        journal.move(by_uid(), by_name())
+        assert journal.changes() == {by_uid(): None, by_name(): '{"limits.cpu": "2e0"}'}
+
+    def test_moving_to_where_it_stands_is_no_change(self) -> None:
+        journal = Journal({by_name(): ENTRY})
+        journal.move(by_name(), by_name())
+        assert journal.changes() == {}
+
+    def test_the_object_itself_is_never_touched(self) -> None:
+        annotations = {by_uid(): ENTRY}
+        journal = Journal(annotations)
+        journal.remove(by_uid())
+        journal.set(SKIP, "true")
+        assert annotations == {by_uid(): ENTRY}
+
+    def test_an_entry_that_says_the_same_keeps_its_spelling(self) -> None:
+        journal = Journal({by_uid(): '{ "limits.memory": 4737464313, "limits.cpu": "2e0" }'})
+        journal.put(by_uid(), ENTRY_VALUES)
+        assert journal.changes() == {}
+
+    @pytest.mark.parametrize("text", ["{nope", '{"limits.cpu":"1"}', "{}", ""])
+    def test_an_entry_that_says_something_else_is_written(self, text: str) -> None:
+        journal = Journal({by_uid(): text})
+        journal.put(by_uid(), ENTRY_VALUES)
+        assert journal.changes() == {by_uid(): ENTRY}
+
+    @pytest.mark.parametrize("vm", ["vm1", LONG_NAME])
+    def test_the_keys_of_a_vm_are_all_its_forms(self, vm: str) -> None:
+        keys = sorted({by_name(vm), migrating_key(vm), by_uid(vm)})
+        others = {by_name(vm + "-2"): ENTRY, by_uid(vm + "-2"): ENTRY}
+        journal = Journal(dict.fromkeys(keys, ENTRY) | others)
+        assert journal.keys_of(vm, f"uid-{vm}") == keys
+        assert journal.keys_of(vm, "") == [key for key in keys if "UID" not in key]
+
+    def test_is_true_means_the_word(self) -> None:
+        journal = Journal({"a": "true", "b": "True", "c": ""})
+        assert [journal.is_true(key) for key in "abcd"] == [True, False, False, False]
+        assert [journal.has(key) for key in "abcd"] == [True, True, True, False]
+
+    @pytest.mark.parametrize(
+        "annotations", [{}, {COMPENSATION: ""}, {COMPENSATION: "{}"}, {COMPENSATION: "null"}]
+    )
+    def test_no_compensation(self, annotations: dict[str, str]) -> None:
+        assert dict(Journal(annotations).compensation) == {}
+
+    def test_a_compensation_that_is_garbage(self) -> None:
+        with pytest.raises(InvalidEntry, match="migratingCompensation"):
+            _ = Journal({COMPENSATION: "128Mi"}).compensation

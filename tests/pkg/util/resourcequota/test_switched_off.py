@@ -1,0 +1,113 @@
+"""`headroom.harvesterhci.io/managed: "false"`: a person switches a quota or a namespace off; it is given back as
+`headroom release` gives it back, and then left alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import NamedTuple
+
+import msgspec
+import pytest
+
+from pkg.api.core import Namespace, ResourceQuota
+from pkg.util.constants import LABEL_DEFAULT_RESOURCE_QUOTA, LABEL_MANAGED
+from pkg.util.resourcequota.model import EstimateKind, Mode, Policy
+from pkg.util.resourcequota.participation import switched_off, takes_part
+from pkg.util.resourcequota.planner import plan
+from pkg.util.resourcequota.release import release
+from tests.pkg.util.resourcequota.world import (
+    DEFAULT_LABELS,
+    ENTRY,
+    HARD,
+    MARKS,
+    RAISED,
+    applied,
+    by_name,
+    observed,
+    quota,
+    sentences,
+    vmim,
+)
+
+OFF = {LABEL_MANAGED: "false"}
+ON = {LABEL_MANAGED: "true"}
+RECORD = {"headroom.harvesterhci.io/base": '{"limits.cpu":"3","limits.memory":"5000Mi"}'}
+APPLIED = {"headroom.harvesterhci.io/applied": '{"limits.cpu":"5","limits.memory":"9980344313"}'}
+
+
+class Case(NamedTuple):
+    quota: ResourceQuota
+    namespace_off: bool
+
+
+def of_rancher(
+    labels: dict[str, str] | None = None, annotations: dict[str, str] | None = None
+) -> ResourceQuota:
+    """Raised for a migration, ours."""
+    return quota(
+        dict(RAISED),
+        {**MARKS, by_name(): ENTRY, **(annotations or {})},
+        labels={**DEFAULT_LABELS, **(labels or {})},
+    )
+
+
+def by_label(annotations: dict[str, str] | None = None) -> ResourceQuota:
+    return quota(
+        dict(RAISED), {**RECORD, **APPLIED, by_name(): ENTRY, **(annotations or {})}, labels=dict(ON)
+    )
+
+
+CASES = {
+    "a label on the quota": Case(of_rancher(OFF), False),
+    "an annotation on the quota": Case(of_rancher(annotations=OFF), False),
+    "the namespace": Case(of_rancher(), True),
+    "false as an annotation beside true as a label": Case(of_rancher(ON, OFF), False),
+    "false on the namespace, true on the quota": Case(of_rancher(ON), True),
+    "a quota that is managed by label": Case(by_label(OFF), False),
+    "a quota that is managed by label, in a namespace that is off": Case(by_label(), True),
+}
+
+
+@pytest.mark.parametrize("mode", list(Mode))
+@pytest.mark.parametrize("estimate", list(EstimateKind))
+@sentences(CASES)
+def test_it_is_given_back_at_once_as_release_does_and_then_left_alone(
+    case: Case, mode: Mode, estimate: EstimateKind
+) -> None:
+    given = replace(observed(case.quota, [vmim("Running")]), namespace_off=case.namespace_off)
+    expected = release(given)
+    assert expected
+    made = plan(given, Policy(mode, estimate))
+    assert made.patch(case.quota) == expected.patch(case.quota)
+    after = replace(given, quota=applied(case.quota, made))
+    assert not plan(after, Policy(mode, estimate))
+
+
+def test_a_quota_by_label_is_at_its_base_whatever_migrates() -> None:
+    given = observed(by_label(OFF), [vmim("Running")])
+    after = applied(given.quota, plan(given, Policy(Mode.TAKEOVER)))
+    assert (after.hard, after.annotations) == (HARD, OFF)
+
+
+@pytest.mark.parametrize("mode", list(Mode))
+def test_one_that_never_was_ours_is_never_written(mode: Mode) -> None:
+    untouched = quota(dict(HARD), labels={**DEFAULT_LABELS, **OFF})
+    assert not plan(observed(untouched, [vmim("Pending", refused=True)]), Policy(mode))
+
+
+def test_one_that_is_on_its_way_out_is_not_written() -> None:
+    given = quota(dict(RAISED), {**MARKS, **OFF}, deleting=True)
+    assert not plan(observed(given), Policy(Mode.TAKEOVER))
+
+
+@pytest.mark.parametrize("value", ["true", "False", "no", ""])
+def test_only_false_switches_off(value: str) -> None:
+    marked = quota(dict(HARD), labels={LABEL_DEFAULT_RESOURCE_QUOTA: "true", LABEL_MANAGED: value})
+    assert takes_part(marked)
+    assert not switched_off(marked)
+
+
+def test_a_namespace_says_so_by_label_or_annotation() -> None:
+    for marks in ({"labels": OFF}, {"annotations": OFF}, {"labels": ON, "annotations": OFF}):
+        assert switched_off(msgspec.convert({"metadata": {"name": "ns1", **marks}}, Namespace))
+    assert not switched_off(msgspec.convert({"metadata": {"name": "ns1", "labels": ON}}, Namespace))

@@ -1,0 +1,157 @@
+"""A migration that stays refused although its room is there has its quota touched."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+import pytest
+
+from pkg.api.core import ResourceQuota
+from pkg.api.kubevirt import VirtualMachineInstanceMigration
+from pkg.util.constants import ANNOTATION_TOUCHED
+from pkg.util.resourcequota.model import EstimateKind, Memory, Mode, Plan, Policy
+from pkg.util.resourcequota.planner import plan
+from pkg.util.resourcequota.touch import Touched, last_touch
+from tests.pkg.util.resourcequota.world import applied, observed, quota, vmim
+
+START = 1_700_000_000.0
+DELAYS = [0.25, 0.5, 1, 2, 4, 8, 16, 30, 30]
+
+
+def shown(given: ResourceQuota) -> ResourceQuota:
+    """The quota controller has copied spec.hard to status.hard."""
+    return msgspec.structs.replace(given, status=msgspec.structs.replace(given.status, hard=dict(given.hard)))
+
+
+@dataclass
+class Controller:
+    """Plans whenever it is asked to, applies what it planned and remembers what is to be remembered."""
+
+    quota: ResourceQuota
+    mode: Mode = Mode.TAKEOVER
+    memory: Memory = field(default_factory=Memory)
+    touches: list[float] = field(default_factory=list)
+
+    def look(self, now: float, migrations: Sequence[VirtualMachineInstanceMigration]) -> Plan:
+        seen = observed(self.quota, migrations, now=START + now, memory=self.memory)
+        made = plan(seen, Policy(self.mode, EstimateKind.HARVESTER))
+        if made.annotations.get(ANNOTATION_TOUCHED):
+            self.touches.append(now)
+        self.memory, self.quota = made.memory, applied(self.quota, made)
+        return made
+
+    def run(self, seconds: float, migrations: Sequence[VirtualMachineInstanceMigration]) -> None:
+        """Look again whenever a plan asks for it."""
+        now = 0.0
+        while now <= seconds:
+            after = self.look(now, migrations).look_again
+            if after is None:
+                return
+            now += after
+
+
+@pytest.fixture(params=Mode)
+def raised(request: pytest.FixtureRequest) -> Controller:
+    """A quota that is raised for a migration that turned Pending."""
+    controller = Controller(quota(), request.param)
+    controller.look(0.0, [vmim()])
+    controller.quota = shown(controller.quota)
+    return controller
+
+
+def test_after_a_quarter_of_a_second_then_with_growing_pauses_until_it_moves(raised: Controller) -> None:
+    raised.run(100.0, [vmim(refused=True)])
+    pauses = [later - earlier for earlier, later in zip([0.0, *raised.touches], raised.touches, strict=False)]
+    assert pauses == pytest.approx(DELAYS[: len(pauses)])
+    assert len(pauses) > 8
+    raised.look(100.0, [vmim("Scheduling")])
+    before = list(raised.touches)
+    raised.run(100.0, [vmim("Scheduling")])
+    assert raised.touches == before
+
+
+@pytest.mark.parametrize(
+    "migrations",
+    [
+        pytest.param([], id="no migration"),
+        pytest.param([vmim()], id="Pending without the condition: KubeVirt has not tried"),
+        pytest.param([vmim("Scheduling", refused=True)], id="it has moved"),
+        pytest.param([vmim("Running")], id="it runs"),
+        pytest.param([vmim("Succeeded")], id="it is over"),
+        pytest.param([vmim(refused=True, abort=True)], id="it is being aborted"),
+        pytest.param([vmim(refused=True, deleting=True)], id="it is being deleted"),
+    ],
+)
+def test_nothing_is_touched(raised: Controller, migrations: list[VirtualMachineInstanceMigration]) -> None:
+    raised.run(100.0, migrations)
+    assert raised.touches == []
+
+
+def test_not_before_status_hard_shows_the_room(raised: Controller) -> None:
+    behind = msgspec.structs.replace(raised.quota.status, hard={"limits.cpu": "3", "limits.memory": "5000Mi"})
+    raised.quota = msgspec.structs.replace(raised.quota, status=behind)
+    raised.run(100.0, [vmim(refused=True)])
+    assert raised.touches == []
+
+
+def test_a_change_of_the_quota_meanwhile_does_not_begin_the_pauses_again(raised: Controller) -> None:
+    """Rancher reverts it every fifth of a second; each time it is raised again before KubeVirt is to be woken."""
+    refused = [vmim(refused=True)]
+    for tenth in range(20):
+        behind = tenth % 2 == 0
+        hard = {"limits.cpu": "3", "limits.memory": "5000Mi"} if behind else dict(raised.quota.hard)
+        raised.quota = msgspec.structs.replace(
+            raised.quota, status=msgspec.structs.replace(raised.quota.status, hard=hard)
+        )
+        raised.look(tenth / 10, refused)
+    assert len(raised.touches) == 2
+
+
+def test_one_touch_serves_all_that_wait() -> None:
+    controller = Controller(quota())
+    names = [f"vm{number}" for number in range(5)]
+    controller.look(0.0, [vmim(vm=name) for name in names])
+    controller.quota = shown(controller.quota)
+    controller.run(0.3, [vmim(vm=name, refused=True) for name in names])
+    assert controller.touches == [0.25]
+
+
+def test_one_that_is_refused_later_is_served_a_quarter_of_a_second_later(raised: Controller) -> None:
+    both = [vmim(), vmim(vm="vm2")]
+    raised.look(0.0, both)
+    raised.quota = shown(raised.quota)
+    raised.run(20.0, [vmim(refused=True), both[1]])
+    raised.touches.clear()
+    raised.look(20.0, [vmim(refused=True), vmim(vm="vm2", refused=True)])
+    raised.look(20.25, [vmim(refused=True), vmim(vm="vm2", refused=True)])
+    assert raised.touches == [20.25]
+
+
+def test_each_touch_changes_the_annotation_and_says_when_the_next_is_due(raised: Controller) -> None:
+    raised.look(0.0, [vmim(refused=True)])
+    raised.look(0.25, [vmim(refused=True)])
+    first = raised.quota.annotations[ANNOTATION_TOUCHED]
+    assert json.loads(first) == {"at": "2023-11-14T22:13:20.250Z", "next": "2023-11-14T22:13:20.750Z"}
+    assert last_touch(raised.quota.annotations) == Touched(
+        "2023-11-14T22:13:20.250Z", "2023-11-14T22:13:20.750Z"
+    )
+    raised.look(0.75, [vmim(refused=True)])
+    assert raised.quota.annotations[ANNOTATION_TOUCHED] != first
+
+
+def test_the_annotation_goes_with_the_last_entry(raised: Controller) -> None:
+    raised.look(0.0, [vmim(refused=True)])
+    raised.look(0.25, [vmim(refused=True)])
+    assert ANNOTATION_TOUCHED in raised.quota.annotations
+    raised.look(1.0, [vmim("Running")])
+    assert ANNOTATION_TOUCHED in raised.quota.annotations
+    raised.look(2.0, [vmim("Succeeded")])
+    assert ANNOTATION_TOUCHED not in raised.quota.annotations
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "1", '{"at":1}', "[" * 100_000])
+def test_an_annotation_that_is_not_ours_says_nothing(text: str) -> None:
+    assert last_touch({ANNOTATION_TOUCHED: text}) is None
