@@ -14,6 +14,7 @@ import msgspec
 
 from pkg.api.core import Pod, ResourceQuota
 from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
+from pkg.util.constants import ANNOTATION_TOUCHED
 from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.quantity import ZERO
 from pkg.util.resource_list import ResourceList, parse_resource_list, total
@@ -53,6 +54,10 @@ class BrokenPromise(AssertionError):
     """The planner did what it must not do."""
 
 
+def changes_more_than_a_touch(decided: Plan) -> bool:
+    return bool(decided.hard or decided.annotations.keys() - {ANNOTATION_TOUCHED})
+
+
 @dataclass
 class Cluster:
     """The truth, what the planner sees of it, and what it remembers."""
@@ -75,6 +80,7 @@ class Cluster:
     memo: Memo = field(default_factory=Memo)
     counter: int = 0
     patches: int = 0
+    """Those that only touch a quota are not counted."""
 
     def __post_init__(self) -> None:
         hard = {"limits.cpu": "6", "limits.memory": "13Gi", "pods": "5"}
@@ -261,7 +267,7 @@ class Cluster:
             if rq.metadata.resource_version == self.quotas[rq.name].metadata.resource_version:
                 self.looked_at[rq.name] = rq
             if decided:
-                self.patches += 1
+                self.patches += changes_more_than_a_touch(decided)
                 self.write(rq.name, decided.hard, decided.annotations)
             made.append(decided)
         return made
@@ -280,7 +286,8 @@ class Cluster:
                 ),
                 spec=msgspec.structs.replace(rq.spec, hard={**rq.hard, **decided.hard}),
             )
-            if again := plan(self._observed(seen, merged, decided.memory), EXACT):
+            again = plan(self._observed(seen, merged, decided.memory), EXACT)
+            if changes_more_than_a_touch(again):
                 raise BrokenPromise(f"a second patch for one observation: {decided} then {again}")
         self.memories[rq.name] = decided.memory
         return decided
