@@ -62,3 +62,15 @@ class CacheReader(Generic[T]):
         if self._informer is not None and (reason := self._informer.forbidden):
             raise CacheForbidden(self._informer.kind, reason)
         return self._indexer
+
+
+def newer(cached: T, written: T | None) -> T:
+    """The later version of an object that somebody here wrote: as the server answered, until the cache has caught up.
+
+    Versions of one object are numbers in etcd's order (KEP-5504).
+    """
+    if written is None or written.uid != cached.uid:
+        return cached
+    was, now = cached.metadata.resource_version, written.metadata.resource_version
+    ahead = was.isdigit() and now.isdigit() and int(now) > int(was)
+    return written if ahead else cached

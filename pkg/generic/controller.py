@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 from pkg.api.meta import Object
 from pkg.cache import SharedIndexInformer
 from pkg.client.resource_client import ResourceClient
-from pkg.generic.cache_reader import CacheReader
+from pkg.generic.cache_reader import CacheReader, newer
 from pkg.generic.errors import one_line
 from pkg.generic.event_handlers import EnqueueHandler, Resolver
 from pkg.generic.metrics import ReconcileMetrics
@@ -163,13 +163,18 @@ class Controller(Generic[T]):
             # Handlers that never wait must not keep the loop from leases, probes and admission requests.
             await asyncio.sleep(0)
 
+    def _current(self, key: str, returned: T | None) -> T | None:
+        """What the next handler gets: the object as the handler before left it, until the cache has that or a later
+        one."""
+        cached = self.informer.indexer.get_by_key(key)
+        return None if cached is None else newer(cached, returned)
+
     async def _reconcile(self, key: str) -> Verdict[T]:
         # The object is read anew for every handler: the one before may have waited long enough for it to change.
-        get = self.informer.indexer.get_by_key
         verdicts: list[Verdict[T]] = []
         returned: T | None = None
         for handler in tuple(self._handlers.values()):
-            verdict = await handler.call(key, _newer(get(key), returned))
+            verdict = await handler.call(key, self._current(key, returned))
             returned = verdict.returned or returned
             verdicts.append(verdict)
         return combine(verdicts)
@@ -177,16 +182,6 @@ class Controller(Generic[T]):
 
 def _own_key(obj: Object) -> tuple[str]:
     return (obj.key,)
-
-
-def _newer(cached: T | None, returned: T | None) -> T | None:
-    """What the next handler gets: the object as the handler before left it, until the cache has that or a later one."""
-    if cached is None or returned is None or cached.uid != returned.uid:
-        return cached
-    was, now = cached.metadata.resource_version, returned.metadata.resource_version
-    if was.isdigit() and now.isdigit():
-        return returned if int(now) > int(was) else cached
-    return returned
 
 
 def _cause(worker: asyncio.Task[None]) -> str:

@@ -13,7 +13,7 @@ from pkg.client.errors import NotFound
 from pkg.client.resource_client import ResourceClient
 from pkg.controller.indexes import MIGRATIONS_BY_VMI
 from pkg.controller.migration.state import annotations_for, cleared, unknown_migration
-from pkg.generic.cache_reader import CacheReader
+from pkg.generic.cache_reader import CacheReader, newer
 from pkg.util import constants
 
 
@@ -33,15 +33,29 @@ class UIStateWriter:
         self._instances = instances
         self._machines = machines
         self._machine_cache = machine_cache
+        self._written: dict[str, VirtualMachineInstance] = {}
+        # Invariant: VMIs as our last patch left them, until the cache has that version or a later one.
+
+    def forget(self, key: str) -> None:
+        """The VMI is gone."""
+        self._written.pop(key, None)
 
     async def sync(self, vmi: VirtualMachineInstance) -> None:
         """Let the VMI show where its migration stands; a migration that was deleted is not shown any longer."""
+        vmi = self._as_written(vmi)
         migrations = self._migration_cache.by_index(MIGRATIONS_BY_VMI, vmi.key)
         changes = annotations_for(vmi, migrations)
         unknown = unknown_migration(vmi, migrations)
         if not changes and unknown is not None and not await self._exists(vmi.namespace, unknown):
             changes = cleared(vmi)
         await self._write(vmi, changes)
+
+    def _as_written(self, cached: VirtualMachineInstance) -> VirtualMachineInstance:
+        """With what we wrote last: a migration's next event is often there before the watch shows our patch."""
+        latest = newer(cached, self._written.get(cached.key))
+        if latest is cached:
+            self.forget(cached.key)
+        return latest
 
     async def _exists(self, namespace: str, migration_uid: str) -> bool:
         """Asked of the server: a migration that is new may not have reached the cache yet."""
@@ -58,9 +72,10 @@ class UIStateWriter:
         # The uid makes the API server refuse the patch for a VMI that was re-created under the same name.
         patch = {"metadata": {"uid": vmi.uid, "annotations": dict(annotations)}}
         try:
-            await self._instances.merge_patch(patch, name=vmi.name, namespace=vmi.namespace)
+            written = await self._instances.merge_patch(patch, name=vmi.name, namespace=vmi.namespace)
         except NotFound:
             return
+        self._written[vmi.key] = written
         await self._bump(vmi)
 
     async def _bump(self, vmi: VirtualMachineInstance) -> None:

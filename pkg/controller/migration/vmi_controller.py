@@ -1,6 +1,6 @@
-"""On a VMI's change: show its migration's state, remove the pods of an aborted one.
+"""On a change of a VMI or of a migration of it: show the migration's state, remove the pods of an aborted one.
 
-Source: Harvester vmi_controller.go; kubevirt issue 5373 for the pods.
+Source: Harvester vmi_controller.go and the state half of vmim_controller.go; kubevirt issue 5373 for the pods.
 """
 
 from __future__ import annotations
@@ -23,8 +23,10 @@ class VMIHandler:
         self._pods = pods
         self._states = states
 
-    async def on_vmi_changed(self, _key: str, vmi: VirtualMachineInstance | None) -> None:
+    async def on_vmi_changed(self, key: str, vmi: VirtualMachineInstance | None) -> None:
         """A VMI that is being deleted is left alone."""
+        if vmi is None:
+            self._states.forget(key)
         if vmi is None or vmi.deleting:
             return
         await self._states.sync(vmi)

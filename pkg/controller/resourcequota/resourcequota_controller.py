@@ -18,6 +18,7 @@ from pkg.client.errors import Conflict, Invalid, NotFound
 from pkg.client.resource_client import ResourceClient
 from pkg.client.retry import retry_on_conflict
 from pkg.controller.resourcequota.batching import LONGEST, next_write_after
+from pkg.generic.cache_reader import newer
 from pkg.generic.errors import RetryAfter
 from pkg.generic.events import EventRecorder
 from pkg.util.constants import ANNOTATION_TOUCHED
@@ -84,7 +85,7 @@ class Handler:
             self._remembered.pop(key, None)
             return
         kept = self._remembered.setdefault(key, _Remembered())
-        quota = _newer(quota, kept.written)
+        quota = newer(quota, kept.written)
         self._wait_for_company(quota, kept)
         decided = await self._settle(quota, kept)
         if decided.look_again is not None:
@@ -168,14 +169,3 @@ def _summary(quota: ResourceQuota, decided: Plan) -> str:
     if decided.annotations.get(ANNOTATION_TOUCHED):
         changes.append("touched: KubeVirt is to try again")
     return ", ".join(changes) or "annotations only"
-
-
-def _newer(cached: ResourceQuota, written: ResourceQuota | None) -> ResourceQuota:
-    """The newer version of a quota. Versions of one object are numbers in etcd's order (KEP-5504)."""
-    if written is None or written.uid != cached.uid:
-        return cached
-    try:
-        ahead = int(written.metadata.resource_version) > int(cached.metadata.resource_version)
-    except ValueError:
-        ahead = False
-    return written if ahead else cached

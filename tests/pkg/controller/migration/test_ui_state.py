@@ -1,4 +1,4 @@
-"""UIStateWriter and the two handlers that use it: what is written, on which object, and what is not."""
+"""UIStateWriter and the handler that uses it: what is written, on which object, and what is not."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from pkg.client.errors import Conflict, ServiceUnavailable
 from pkg.controller.indexes import MIGRATIONS_BY_VMI, PODS_BY_MIGRATION
 from pkg.controller.migration.ui_state import UIStateWriter
 from pkg.controller.migration.vmi_controller import VMIHandler
-from pkg.controller.migration.vmim_controller import VMIMHandler
 from tests.pkg.controller.fakes import Kind
 from tests.pkg.util.resourcequota.world import vmi, vmim
 
@@ -49,7 +48,6 @@ class World:
             machines=self.machines.client,
             machine_cache=self.machines.cache,
         )
-        self._on_vmim = VMIMHandler(self.instances.cache, states).on_vmim_changed
         self._on_vmi = VMIHandler(self.pods.cache, self.pods.client, states).on_vmi_changed
 
     def vm(self, name: str = "vm1") -> None:
@@ -70,8 +68,9 @@ class World:
         )
 
     async def see(self, migration: VirtualMachineInstanceMigration) -> None:
-        """A migration's event arrives."""
-        await self._on_vmim("ns1/m", self.migrations.given(migration))
+        """A migration's event arrives: its VMI is enqueued."""
+        self.migrations.given(migration)
+        await self.look(migration.spec.vmi_name)
 
     async def look(self, name: str = "vm1") -> None:
         """A VMI's event arrives."""
@@ -169,9 +168,32 @@ async def test_a_migration_of_an_unknown_vmi_is_a_leftover(world: World) -> None
     assert not world.instances.calls
 
 
-async def test_a_migration_that_is_gone_is_nothing_to_do(world: World) -> None:
-    await world._on_vmim("ns1/m", None)
-    assert not world.instances.calls
+async def test_what_was_written_is_not_written_again_before_the_watch_shows_it(world: World) -> None:
+    world.instances.lagging = True
+    for phase in ("Pending", "Pending", "Scheduling", "Scheduling"):
+        await world.see(vmim(phase))
+    assert len(world.instances.asked("merge_patch")) == world.bumps() == 2
+    assert world.state()[STATE] == "Migrating"
+
+
+async def test_what_somebody_else_wrote_since_is_seen(world: World) -> None:
+    world.instances.lagging = True
+    await world.see(vmim("Pending"))
+    world.instances.edited("ns1/vm1", {"metadata": {"annotations": {STATE: "Migrating"}}})
+    world.instances.catch_up()
+    await world.look()
+    assert world.state()[STATE] == "Pending migration"
+
+
+async def test_a_vmi_that_is_gone_is_forgotten(world: World) -> None:
+    world.instances.lagging = True
+    await world.see(vmim("Pending"))
+    world.instances.gone("ns1/vm1")
+    await world.look()
+    world.instances.lagging = False
+    world.instances.given(vmi())
+    await world.see(vmim("Pending"))
+    assert world.state()[STATE] == "Pending migration"
 
 
 async def test_a_migration_that_was_deleted_is_not_shown_any_longer(world: World) -> None:
