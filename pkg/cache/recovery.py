@@ -12,6 +12,7 @@ from pkg.client.errors import (
     Gone,
     NotFound,
     NotInstalled,
+    NotServed,
     ServiceUnavailable,
     TooManyRequests,
     Unauthorized,
@@ -56,7 +57,15 @@ _EMPTY_IN_A_ROW = 3
 _WOKEN_POLL = 0.25
 """First poll for a missing kind after `woken`: a CRD is served a moment after it is there."""
 
-KEEPS_POSITION = (Unreachable, TooManyRequests, ServiceUnavailable, Unauthorized, Forbidden, NotFound)
+KEEPS_POSITION = (
+    Unreachable,
+    TooManyRequests,
+    ServiceUnavailable,
+    Unauthorized,
+    Forbidden,
+    NotFound,
+    NotServed,
+)
 """These say nothing against the resourceVersion: the watch goes on where it stopped."""
 
 

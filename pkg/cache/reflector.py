@@ -18,6 +18,7 @@ from pkg.client.errors import (
     Gone,
     NotFound,
     NotInstalled,
+    NotServed,
     ServerError,
     Unreachable,
     error_from_status,
@@ -124,7 +125,7 @@ class Reflector(Generic[T]):
             raise NotInstalled(f"{self.kind} is not installed", status=404)
         try:
             await self._list_and_watch()
-        except NotFound as err:
+        except (NotFound, NotServed) as err:
             # A proxy or a server that is starting answers 404 too: only a list of what is served tells.
             if await self._client.is_served():
                 raise

@@ -61,10 +61,15 @@ class Forbidden(ApiError):
 
 
 class NotFound(ApiError):
-    """404: no such object, or no such kind (the CRD is not installed)."""
+    """404 with reason NotFound: the API server says that there is no such object."""
 
 
-class NotInstalled(NotFound):
+class NotServed(ApiError):
+    """404 without that reason, which says nothing about an object: the kind is not installed, or a proxy answers, or a
+    server that is starting. Only discovery tells (`ResourceClient.is_served`)."""
+
+
+class NotInstalled(NotServed):
     """404, and the server's discovery confirms that it does not know the kind."""
 
 
@@ -177,6 +182,8 @@ def _sensible(seconds: float) -> float | None:
 def _class_of(code: int, reason: str) -> type[ApiError]:
     if code == 409 and reason == "AlreadyExists":
         return AlreadyExists
+    if code == 404 and reason != "NotFound":
+        return NotServed
     if known := _BY_STATUS.get(code):
         return known
     return ServerError if code >= 500 else ApiError

@@ -15,7 +15,7 @@ from pkg.api.meta import Object, Struct
 from pkg.api.registry import Resource
 from pkg.client import discovery
 from pkg.client.decode import Decoder, ListPage, ObjectList, WatchEvent, decoder_for
-from pkg.client.errors import BadRequest, NotFound
+from pkg.client.errors import BadRequest, NotFound, NotServed, ServerError
 from pkg.client.transport import JSON, JSON_PATCH, MERGE_PATCH, READ_TIMEOUT, REQUEST_TIMEOUT, Transport
 
 T = TypeVar("T", bound=Object)
@@ -53,9 +53,9 @@ class ResourceClient(Generic[T]):
         self._decoder: Decoder[T] = decoder_for(resource.type)
 
     async def get(self, *, name: str, namespace: str = "") -> T:
-        """One object. Raises NotFound."""
+        """One object. Raises NotFound; NotServed for a kind that is not installed."""
         path = self._object_path(name, namespace)
-        return self._decoder.object(await self.transport.request("GET", path, accept=self._accept))
+        return self._answer(name, await self.transport.request("GET", path, accept=self._accept))
 
     async def list(
         self, namespace: str = "", *, label_selector: str = "", field_selector: str = ""
@@ -167,7 +167,7 @@ class ResourceClient(Generic[T]):
         if isinstance(body, Mapping):
             body = {"apiVersion": self.resource.api_version, "kind": self.resource.kind, **body}
         path = self._collection_path(namespace)
-        return self._decoder.object(await self.transport.request("POST", path, body=_encoded(body)))
+        return self._answer("", await self.transport.request("POST", path, body=_encoded(body)))
 
     async def update(self, old: T, new: T) -> T:
         """Go's Update: write what differs between `old`, as it was read, and `new` (`pkg.api.changes.edit`).
@@ -243,7 +243,15 @@ class ResourceClient(Generic[T]):
         answer = await self.transport.request(
             "PATCH", path, body=body, content_type=content_type, repeatable=bound
         )
-        return self._decoder.object(answer)
+        return self._answer(name, answer)
+
+    def _answer(self, name: str, body: bytes) -> T:
+        """The object of an answer; what has no name, or another one, is not it. Raises ServerError."""
+        obj = self._decoder.object(body)
+        if not obj.name or (name and obj.name != name):
+            kind, said = self.resource.kind, f"names {obj.name!r}" if obj.name else "has no name"
+            raise ServerError(f"the answer is not {kind} {name}: it {said}", status=500)
+        return obj
 
     def _check_status(self, writes_status: bool, subresource: str) -> None:
         """The API server ignores a status outside the subresource, and knows no object under one that is not there."""
@@ -267,6 +275,12 @@ class ResourceClient(Generic[T]):
         return self.resource.path(_segment(namespace) if namespace else "")
 
     def _object_path(self, name: str, namespace: str, subresource: str = "") -> str:
+        if self.resource.namespaced and not namespace:
+            raise BadRequest(
+                f"{self.resource.kind} {name} has a namespace, and none is given",
+                status=400,
+                reason="BadRequest",
+            )
         return self.resource.path(_segment(namespace) if namespace else "", _segment(name), subresource)
 
 
@@ -308,8 +322,10 @@ def _encoded(body: Mapping[str, Any] | bytes) -> bytes:
 async def list_installed(
     client: ResourceClient[T], namespace: str = "", *, label_selector: str = ""
 ) -> list[T]:
-    """Every object; empty where the kind is not installed. Raises ApiError."""
+    """Every object; empty where discovery confirms that the kind is not installed. Raises ApiError."""
     try:
         return await client.list(namespace, label_selector=label_selector)
-    except NotFound:
+    except (NotFound, NotServed):
+        if await client.is_served():
+            raise
         return []

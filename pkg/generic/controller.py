@@ -45,7 +45,9 @@ class Controller(Generic[T]):
         workers: int = 10,
         rate_limiter: RateLimiter[str] | None = None,
         client: ResourceClient[T] | None = None,
+        handlers: dict[str, str] | None = None,
     ) -> None:
+        """`handlers`: whose each handler's name is, over all controllers of a process, for their metrics."""
         self.name = name
         self.informer = informer
         self.queue: RateLimitingQueue[str] = RateLimitingQueue(name, rate_limiter=rate_limiter)
@@ -53,6 +55,7 @@ class Controller(Generic[T]):
         self._cache = CacheReader(informer.indexer, informer)
         self._worker_count = workers
         self._handlers: dict[str, NamedHandler[T]] = {}
+        self._owners = handlers if handlers is not None else {}
         self._conflicted: set[str] = set()
         # Invariant: the keys that had their one retry without backoff since they last succeeded.
         self._workers: list[asyncio.Task[None]] = []
@@ -82,7 +85,8 @@ class Controller(Generic[T]):
         if name in self._handlers:
             raise ValueError(f"controller {self.name} has a handler {name} already")
         first = not self._handlers
-        self._handlers[name] = NamedHandler(name, handler, ReconcileMetrics(name, self._worker_count))
+        label = name if self._owners.setdefault(name, self.name) == self.name else f"{name} of {self.name}"
+        self._handlers[name] = NamedHandler(name, handler, ReconcileMetrics(label, self._worker_count))
         if first:
             self.informer.add_event_handler(EnqueueHandler(_own_key, self.queue.add))
         else:

@@ -32,7 +32,8 @@ class ControllerFactory:
     def __init__(self, client: Client, *, workers: int = 10) -> None:
         self.client = client
         self._workers = workers
-        self._controllers: dict[tuple[Resource[Any], str], Controller[Any]] = {}
+        self._controllers: dict[tuple[Resource[Any], str, str, str], Controller[Any]] = {}
+        self._handlers: dict[str, str] = {}
         self._required: set[Controller[Any]] = set()
         self._recorders: dict[str, EventRecorder] = {}
         self._definitions = CustomResourceWatch(client)
@@ -45,30 +46,30 @@ class ControllerFactory:
         resource: Resource[T],
         *,
         workers: int | None = None,
+        namespace: str = "",
         label_selector: str = "",
         name: str = "",
     ) -> Controller[T]:
-        """The controller of a kind, or of those of its objects that match `label_selector` or have the `name`: one for
-        each of these choices.
+        """The controller of a kind, or of those of its objects that are in `namespace`, match `label_selector`, have
+        the `name`: one for each of these choices.
 
         Another definition of the same resource (a struct of your own) is another kind. `workers` counts only the first
         time. The name, which logs, probes and queue metrics carry, is the plural; a second kind of the same plural
         has its group, selector and struct in it as well.
         """
-        identity = (resource, f"{label_selector} {name}".strip())
+        identity = (resource, namespace, label_selector, name)
         found: Controller[T] | None = self._controllers.get(identity)
         if found is None:
             client = self.client.resource(resource)
-            selected = identity[1]
+            selected = " ".join(filter(None, identity[1:]))
             fields = f"metadata.name={name}" if name else ""
-            source = (
-                client.select(label_selector=label_selector, field_selector=fields) if selected else client
-            )
+            source = client.select(namespace=namespace, label_selector=label_selector, field_selector=fields)
             found = Controller(
                 self._free_name(resource, selected),
-                SharedIndexInformer(source),
+                SharedIndexInformer(source if selected else client),
                 workers=workers or self._workers,
                 client=client,
+                handlers=self._handlers,
             )
             self._controllers[identity] = found
             if self._starter is not None and not self._stopping:
@@ -185,17 +186,17 @@ class ControllerFactory:
             return None
         return f" ({informer.forbidden})" if informer.forbidden else ""
 
-    def _free_name(self, resource: Resource[Any], label_selector: str) -> str:
+    def _free_name(self, resource: Resource[Any], selected: str) -> str:
         taken = {controller.name for controller in self._controllers.values()}
-        return next(name for name in _names(resource, label_selector) if name not in taken)
+        return next(name for name in _names(resource, selected) if name not in taken)
 
 
-def _names(resource: Resource[Any], label_selector: str) -> Iterator[str]:
+def _names(resource: Resource[Any], selected: str) -> Iterator[str]:
     """Names for a kind's controller, each more precise than the one before."""
     name = resource.plural
     yield name
     yield (name := f"{resource.group_resource}/{resource.version}")
-    yield (name := f"{name}?{label_selector}")
+    yield (name := f"{name}?{selected}")
     yield (name := f"{name} as {resource.type.__name__}")
     yield from (f"{name} {number}" for number in range(2, 1_000_000))
 

@@ -69,7 +69,6 @@ class Verdict(Generic[T]):
 
 _DONE: Verdict[Any] = Verdict(Outcome.DONE)
 _SKIPPED: Verdict[Any] = Verdict(Outcome.SKIPPED)
-_CONFLICT: Verdict[Any] = Verdict(Outcome.CONFLICT)
 
 
 def combine(verdicts: Iterable[Verdict[T]]) -> Verdict[T]:
@@ -118,7 +117,7 @@ class NamedHandler(Generic[T]):
             return Verdict(Outcome.LATER, later.seconds)
         except Conflict as conflict:
             log.debug("%s: %s changed under our hands: %s", self.name, key, one_line(conflict))
-            return _CONFLICT
+            return Verdict(Outcome.CONFLICT, not_before=_peace(conflict))
         except asyncio.CancelledError as error:
             if _worker_is_cancelled():
                 raise
@@ -126,13 +125,12 @@ class NamedHandler(Generic[T]):
             return self._failed(key, error)
         except Exception as error:
             return self._failed(key, error)
-        if returned is None or (left := _same_kind(obj, returned)) is None:
+        if returned is None or (left := same_object(obj, returned)) is None:
             return _DONE
         return Verdict(Outcome.DONE, returned=left)
 
     def _failed(self, key: str, error: BaseException) -> Verdict[T]:
-        asked = error.retry_after if isinstance(error, ApiError) else None
-        not_before = min(asked, LONGEST_RETRY_AFTER) if asked is not None and asked > 0 else None
+        not_before = _peace(error)
         signature, now = _signature(error), loop_time()
         before, logged_at = self._failing.get(key, (None, now))
         if signature == before and now - logged_at < _REMINDER:
@@ -149,8 +147,14 @@ class NamedHandler(Generic[T]):
         return Verdict(Outcome.FAILED, not_before=not_before)
 
 
-def _same_kind(obj: T | None, returned: object) -> T | None:
-    """What a handler returned, if it is its object: a handler may well return something else."""
+def _peace(error: BaseException) -> float | None:
+    """The seconds for which the server asked to be left alone."""
+    asked = error.retry_after if isinstance(error, ApiError) else None
+    return min(asked, LONGEST_RETRY_AFTER) if asked is not None and asked > 0 else None
+
+
+def same_object(obj: T | None, returned: object) -> T | None:
+    """What a handler returned, if that is a version of its object: it may well return something else."""
     if obj is None or type(returned) is not type(obj):
         return None
     return returned if returned.key == obj.key and returned.uid == obj.uid else None

@@ -9,6 +9,7 @@ from pkg.api.meta import Object
 from pkg.client.errors import NotFound
 from pkg.client.resource_client import ResourceClient
 from pkg.client.retry import retry_on_conflict
+from pkg.generic.reconcile import same_object
 
 T = TypeVar("T", bound=Object)
 
@@ -37,7 +38,7 @@ class RemovalHandler(Generic[T]):
         held = self.finalizer in (obj.metadata.finalizers or ())
         if obj.deleting and held:
             returned = await self._handler(key, obj)
-            return await self._release(returned if isinstance(returned, type(obj)) else obj)
+            return await self._release(same_object(obj, returned) or obj)
         if not obj.deleting and not held:
             return await self._patch(obj, self._addition(obj))
         return None

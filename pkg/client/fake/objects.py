@@ -118,7 +118,7 @@ class Objects:
         for resource in self._resources:
             if (resource.group, resource.version, resource.plural) == (group, version, plural):
                 return resource
-        raise errors.NotFound("404 page not found", status=404)
+        raise errors.NotServed("404 page not found", status=404)
 
     def served(self) -> list[Resource[Any]]:
         return self._resources

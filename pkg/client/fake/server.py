@@ -160,7 +160,7 @@ class FakeTransport(Transport):
         version = "/".join(parts[1:])
         found = [resource for resource in served if resource.api_version == version]
         if not found:
-            raise errors.NotFound("404 page not found", status=404)
+            raise errors.NotServed("404 page not found", status=404)
         kinds = [{"name": r.plural, "kind": r.kind, "namespaced": r.namespaced, "verbs": []} for r in found]
         return {"kind": "APIResourceList", "groupVersion": version, "resources": kinds}
 

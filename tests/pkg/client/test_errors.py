@@ -49,8 +49,15 @@ CASES = [
         "no such kind is a page of text",
         404,
         b"404 page not found\n",
-        errors.NotFound,
+        errors.NotServed,
         "the server answered 404: 404 page not found",
+    ),
+    Case(
+        "a proxy's page says nothing about an object",
+        404,
+        b"<html>no such backend</html>",
+        errors.NotServed,
+        "the server answered 404: <html>no such backend</html>",
     ),
     Case("a changed object", 409, refusal("Conflict", "changed"), errors.Conflict, "changed", "Conflict"),
     Case(

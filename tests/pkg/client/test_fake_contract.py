@@ -233,8 +233,9 @@ async def test_a_patch_of_another_type_is_refused(client: Client, namespace: str
 
 async def test_a_kind_that_is_not_installed(client: Client) -> None:
     things = client.resource(THINGS)
-    with pytest.raises(errors.NotFound):
-        await things.list()
+    for request in (things.list(), things.get(name="x", namespace="default")):
+        with pytest.raises(errors.NotServed):
+            await request
     assert not await things.is_served()
     assert await client.resource(QUOTAS).is_served()
     assert await client.resource(SETTINGS).is_served()

@@ -21,6 +21,7 @@ from pkg.client.resource_client import ResourceClient
 from pkg.client.retry import RetryPolicy
 from tests.scripted_server import (
     DELETE,
+    GET,
     LIST,
     PATCH,
     POST,
@@ -108,6 +109,39 @@ async def test_get_of_what_is_not_there(
     server.script(LIST, ONE, status(404, "NotFound", 'resourcequotas "q" not found'))
     with pytest.raises(errors.NotFound, match='resourcequotas "q" not found'):
         await quotas.get(name="q", namespace="ns")
+
+
+MISSHAPEN: dict[str, Any] = {
+    "an empty object": {},
+    "a Status of success": {"kind": "Status", "status": "Success", "metadata": {}},
+    "a list": {"kind": "ResourceQuotaList", "metadata": {"resourceVersion": "5"}, "items": []},
+    "an object without a name": {"metadata": {"namespace": "ns"}, "spec": {}},
+    "another object": obj("other", "5", "ns"),
+}
+
+
+@pytest.mark.parametrize("case", MISSHAPEN)
+async def test_an_answer_that_is_not_the_object_is_an_error(
+    case: str, server: ScriptedServer, quotas: ResourceClient[ResourceQuota]
+) -> None:
+    server.always(GET, ONE, body(MISSHAPEN[case]))
+    server.always(PATCH, ONE, body(MISSHAPEN[case]))
+    for call in (
+        quotas.get(name="q", namespace="ns"),
+        quotas.merge_patch({}, name="q", namespace="ns"),
+        quotas.json_patch([], name="q", namespace="ns"),
+    ):
+        with pytest.raises(errors.ServerError, match="the answer is not"):
+            await call
+
+
+async def test_a_namespaced_object_without_its_namespace_is_never_asked_for(
+    server: ScriptedServer, quotas: ResourceClient[ResourceQuota]
+) -> None:
+    for call in (quotas.get(name="q"), quotas.delete(name="q"), quotas.merge_patch({}, name="q")):
+        with pytest.raises(errors.BadRequest, match="has a namespace, and none is given"):
+            await call
+    assert server.requests == []
 
 
 async def test_a_cluster_scoped_kind_has_no_namespace_in_its_path(

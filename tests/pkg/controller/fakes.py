@@ -16,7 +16,7 @@ from pkg.api.meta import Object
 from pkg.api.registry import Resource
 from pkg.cache.store import Indexer
 from pkg.client.decode import ObjectList
-from pkg.client.errors import ApiError, Conflict, Invalid, NotFound
+from pkg.client.errors import ApiError, Conflict, Invalid, NotFound, NotServed
 from pkg.client.resource_client import ResourceClient
 from pkg.generic.cache_reader import CacheReader
 from pkg.generic.events import EventRecorder
@@ -36,6 +36,7 @@ class Kind(Generic[T]):
         self.errors: dict[str, list[ApiError]] = {}
         self.before: list[Callable[[], object]] = []
         self.lagging = False
+        self.installed = True
         self.indexer: Indexer[T] = Indexer()
         self._version = 1000
 
@@ -80,6 +81,9 @@ class Kind(Generic[T]):
 
     # What a ResourceClient does.
 
+    async def is_served(self) -> bool:
+        return self.installed
+
     async def get(self, *, name: str, namespace: str = "") -> T:
         return self.typed(self.objects[self._admit("get", name, namespace, None)])
 
@@ -87,6 +91,8 @@ class Kind(Generic[T]):
         self, namespace: str = "", *, label_selector: str = "", field_selector: str = ""
     ) -> ObjectList[T]:
         self._admit("list", "", namespace, label_selector)
+        if not self.installed:
+            raise NotServed("404 page not found", status=404)
         label, _, value = label_selector.partition("=")
         found = [self.typed(raw) for raw in self.objects.values()]
         in_namespace = [obj for obj in found if namespace in ("", obj.namespace)]

@@ -6,6 +6,7 @@ import asyncio
 from typing import Any, cast
 
 import pytest
+from prometheus_client import REGISTRY
 
 from pkg.api import registry
 from pkg.api.core import Pod, ResourceQuota
@@ -296,6 +297,8 @@ async def test_two_definitions_of_one_resource_never_share_a_client_cache_queue_
     definitions: list[Any] = [
         factory.controller(registry.PODS),
         factory.controller(registry.PODS, label_selector="app"),
+        factory.controller(registry.PODS, name="app"),
+        factory.controller(registry.PODS, namespace="app"),
         factory.controller(Resource("", "v1", "pods", "Pod", OwnPod)),
         factory.controller(Resource("example.org", "v1", "pods", "Pod", OwnPod)),
         factory.controller(Resource("example.org", "v2", "pods", "Pod", OwnPod)),
@@ -309,15 +312,20 @@ async def test_two_definitions_of_one_resource_never_share_a_client_cache_queue_
     ):
         assert len(set(parts)) == len(definitions)
     assert [controller.client.resource.type for controller in definitions] == [
-        Pod,
-        Pod,
-        OwnPod,
-        OwnPod,
-        OwnPod,
+        *[Pod] * 4,
+        *[OwnPod] * 3,
     ]
     same = Resource("", "v1", "pods", "Pod", Pod)
     assert factory.controller(same) is definitions[0]
+    for controller in definitions[:2]:
+        controller.on_change("shared", Calls())
+    assert _workers_of("shared") == _workers_of(f"shared of {definitions[1].name}") == 10
     await client.close()
+
+
+def _workers_of(handler: str) -> float | None:
+    labels = {"controller": handler}
+    return REGISTRY.get_sample_value("controller_runtime_max_concurrent_reconciles", labels)
 
 
 def forbid(resource: Any) -> None:

@@ -192,3 +192,21 @@ async def test_a_new_object_of_the_name_keeps_its_finalizer() -> None:
     await asyncio.sleep(100)
     assert finalizers(kind) == [FINALIZER]
     await kind.stop()
+
+
+@virtual_time
+async def test_another_object_that_the_handler_returns_keeps_its_finalizer() -> None:
+    kind = Kind()
+    parent = kind.server.put("parent", "ns", metadata={"finalizers": [FINALIZER]})
+
+    async def cleans_the_parent(key: str, obj: ResourceQuota) -> ResourceQuota:
+        return parent
+
+    kind.controller.on_remove("cleanup", cleans_the_parent)
+    kind.server.put("a", "ns", metadata={"finalizers": [FINALIZER]})
+    kind.server.mark_deleted("ns/a")
+    await kind.start()
+    await asyncio.sleep(100)
+    assert "ns/a" not in kind.server.objects
+    assert finalizers(kind, "ns/parent") == [FINALIZER]
+    await kind.stop()

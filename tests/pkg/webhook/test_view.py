@@ -13,7 +13,7 @@ from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHIN
 from pkg.api.registry import Resource
 from pkg.client.client import Client
 from pkg.client.decode import ObjectList
-from pkg.client.errors import NotFound, ServerError
+from pkg.client.errors import NotServed, ServerError
 from pkg.util.resourcequota.observe import Listed, Observer, Source
 from pkg.webhook.deadline import NoAnswer, deadline
 from pkg.webhook.namespace_pods import NamespacePods
@@ -101,10 +101,17 @@ async def test_a_vmi_that_is_gone_is_left_out(server: Server) -> None:
 
 
 async def test_without_kubevirt_nothing_migrates(server: Server) -> None:
-    server.kind(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS).errors["list"] = [NotFound("no such kind", status=404)]
+    server.kind(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS).installed = False
     found = await made(server).observe_live(quota())
     assert found is not None
     assert list(found.migrations) == []
+
+
+async def test_a_proxys_404_does_not_say_that_nothing_migrates(server: Server) -> None:
+    page = NotServed("the server answered 404: <html>no such backend</html>", status=404)
+    server.kind(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS).errors["list"] = [page]
+    with pytest.raises(NoAnswer):
+        await made(server).observe_live(quota())
 
 
 async def test_a_namespace_that_is_gone_is_nothing_to_look_at(server: Server) -> None:

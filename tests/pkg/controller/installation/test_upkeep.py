@@ -19,20 +19,11 @@ from tests.pkg.controller.installation.test_policy import SHIPPED
 RUNS = Installation(Mode.ASSIST, EstimateKind.HARVESTER, "1.2.3")
 
 
-class Served(Kind[Any]):
-    """A kind that an older API server does not know."""
-
-    served = True
-
-    async def is_served(self) -> bool:
-        return self.served
-
-
 class Cluster:
     def __init__(self) -> None:
         self.config_maps: Kind[Any] = Kind(CONFIG_MAPS)
-        self.policies = Served(VALIDATING_ADMISSION_POLICIES)
-        self.bindings = Served(VALIDATING_ADMISSION_POLICY_BINDINGS)
+        self.policies: Kind[Any] = Kind(VALIDATING_ADMISSION_POLICIES)
+        self.bindings: Kind[Any] = Kind(VALIDATING_ADMISSION_POLICY_BINDINGS)
         self.events = Events()
         kinds = {kind.resource: kind for kind in (self.config_maps, self.policies, self.bindings)}
         self.resource: Callable[[Any], Any] = kinds.__getitem__
@@ -90,7 +81,7 @@ async def test_a_missing_policy_is_said_once_and_its_return_too(caplog: pytest.L
 
 async def test_an_api_server_that_is_too_old_is_named_once(caplog: pytest.LogCaptureFixture) -> None:
     cluster = Cluster()
-    cluster.policies.served = False
+    cluster.policies.installed = False
     upkeep = cluster.upkeep()
     for _ in range(2):
         await upkeep.look()

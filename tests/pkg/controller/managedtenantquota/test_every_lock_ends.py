@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from pkg.client.errors import ApiError, Forbidden, NotFound, ServerError
+from pkg.client.errors import ApiError, Forbidden, NotServed, ServerError
 from pkg.util.managedtenantquota.model import Policy
 from tests.pkg.controller.managedtenantquota.server import Cluster, Process
 from tests.pkg.controller.managedtenantquota.walk import open_window
@@ -16,7 +16,7 @@ from tests.pkg.util.resourcequota.world import by_value
 END = Policy().lock_limit + Policy().grace
 REFUSED = Forbidden("another policy says no", status=403, reason="Forbidden")
 BROKEN = ServerError("etcd is full", status=500)
-NO_KIND = NotFound("the server could not find the requested resource", status=404)
+PAGE = NotServed("the server answered 404: <html>no such backend</html>", status=404)
 
 
 def _fails(kind: str, verb: str, error: ApiError) -> Callable[[Cluster], None]:
@@ -35,6 +35,10 @@ def _budget_gone(cluster: Cluster) -> None:
     cluster.budgets.gone("ns1/budget")
 
 
+def _kind_gone(cluster: Cluster) -> None:
+    cluster.budgets.installed = False
+
+
 def _budget_and_restore_gone(cluster: Cluster) -> None:
     _budget_gone(cluster)
     _fails("quotas", "merge_patch", REFUSED)(cluster)
@@ -44,10 +48,11 @@ IN_THE_WAY = {
     "the restore is refused": _fails("quotas", "merge_patch", REFUSED),
     "the status cannot be written": _fails("budgets", "merge_patch", REFUSED),
     "the API server fails to list budgets": _fails("budgets", "list", BROKEN),
+    "a proxy answers 404 for the API server": _fails("budgets", "list", PAGE),
     "the API server fails to list quotas": _fails("quotas", "list", BROKEN),
     "the status is garbage": _garbage,
     "the VMMRQ is gone": _budget_gone,
-    "the CRD is gone": _fails("budgets", "list", NO_KIND),
+    "the CRD is gone": _kind_gone,
     "the VMMRQ is gone and the restore is refused": _budget_and_restore_gone,
 }
 
