@@ -170,10 +170,7 @@ class _Calculator:
         from pkg.api.core import ResourceQuotaSpec
         from pkg.util.kubevirt.target import target_usage
 
-        quotas = self.context.quotas.get(vmi.namespace, {}).values()
-        limited = {name for quota in quotas for name in quota.hard} if self.context.is_given else set(_QUOTA)
-        spec = ResourceQuotaSpec(hard=dict.fromkeys(limited, "0"))
-        return target_usage(vmi, self.context.source(vmi), rendering, spec)
+        return target_usage(vmi, self.context.source(vmi), rendering, ResourceQuotaSpec())
 
 
 def _decode(document: Mapping[str, Any], arch: Arch | None) -> VirtualMachineInstance:

@@ -16,12 +16,14 @@ from pkg.api.meta import Object
 from pkg.util.constants import (
     ANNOTATION_NETWORK_RESOURCE,
     KUBEVIRT_PHASE_DEPLOYED,
+    LIMITS_CPU,
+    LIMITS_MEMORY,
     SETTING_OVERHEAD_RATIO,
     VMI_PHASE_RUNNING,
 )
 from pkg.util.kubevirt.evidence import age
 from pkg.util.kubevirt.profiles import Profile
-from pkg.util.kubevirt.rendering import Rendering, observed_version, rendering
+from pkg.util.kubevirt.rendering import Rendering, limited_by, observed_version, rendering
 from pkg.util.kubevirt.target import Side
 from pkg.util.quotacount.limit_ranges import apply_limit_ranges
 
@@ -64,7 +66,7 @@ class Context:
         kubevirts = list(self.kubevirts.values())
         setting = self.settings.get(("", SETTING_OVERHEAD_RATIO))
         ranges = list(self.limit_ranges[namespace].values())
-        found = rendering(kubevirts, setting, ranges, profile, labels)
+        found = rendering(kubevirts, setting, ranges, profile, labels, self._quota_limits(namespace))
         runtime_class = self.runtime_classes.get(("", found.kubevirt.default_runtime_class))
         return replace(
             found,
@@ -72,6 +74,12 @@ class Context:
             network_resources=self._network_resources(),
             pod_overhead=(runtime_class.overhead.pod_fixed or {}) if runtime_class else {},
         )
+
+    def _quota_limits(self, namespace: str) -> frozenset[str]:
+        """What quotas of the namespace limit; both where the input says nothing of the cluster."""
+        quotas = self.quotas.get(namespace, {}).values()
+        names = {name for quota in quotas for name in quota.hard}
+        return limited_by(names if self.is_given else (LIMITS_CPU, LIMITS_MEMORY))
 
     @property
     def has_ratio(self) -> bool:

@@ -87,5 +87,6 @@ class Management(ControllerFactory):
             limit_ranges=self.limit_ranges.cache(),
             kubevirts=self.kubevirts.cache(),
             settings=self.settings.cache(),
+            quotas=self.resource_quotas.cache(),
             budgets=self.virtual_machine_migration_resource_quotas.cache(),
         )

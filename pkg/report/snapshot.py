@@ -100,6 +100,7 @@ class Snapshot:
                 limit_ranges=Listed(self.limit_ranges),
                 kubevirts=Listed(self.kubevirts),
                 settings=Listed(self.settings),
+                quotas=Listed(self.quotas),
                 budgets=Listed(self.budgets),
             )
         )

@@ -16,7 +16,7 @@ from pkg.util.kubevirt.launcher import LauncherContainers, render_containers
 from pkg.util.kubevirt.overhead import memory_overhead, normalize_ratio, parse_ratio
 from pkg.util.kubevirt.parallel_migrations import Limits, limits_of
 from pkg.util.kubevirt.profiles import PROFILES
-from pkg.util.kubevirt.rendering import memory_limits_ratio
+from pkg.util.kubevirt.rendering import limited_by, memory_limits_ratio
 
 NO_RATIO = ""
 REPORTING_PROFILE = "main"
@@ -54,6 +54,7 @@ class Rendering:
             self.ratio,
             PROFILES[self.profile],
             self.configuration,
+            quota_limits=self.quota_limits,
             memory_limits_ratio=self.memory_limits_ratio,
         )
 
@@ -62,13 +63,7 @@ class Rendering:
     ) -> LauncherContainers:
         """The launcher's containers with their resources."""
         plain = VirtualMachineInstance(metadata=vmi.metadata, spec=vmi.spec)
-        return render_containers(
-            plain,
-            self.shared,
-            overhead=self.overhead(vmi),
-            quota_limits=self.quota_limits,
-            digests_known=is_target,
-        )
+        return render_containers(plain, self.shared, overhead=self.overhead(vmi), digests_known=is_target)
 
     @property
     def reports_overhead(self) -> bool:
@@ -92,16 +87,9 @@ def rendering(
         configuration=configuration,
         ratio=overhead_ratio(configuration, setting),
         profile=options.overhead_profile,
-        quota_limits=limited_by(quotas),
+        quota_limits=limited_by(name for quota in quotas for name in quota.hard),
         memory_limits_ratio=memory_limits_ratio(namespace.labels if namespace else {}),
     )
-
-
-def limited_by(quotas: Iterable[ResourceQuota]) -> frozenset[str]:
-    """Which of cpu and memory one of the quotas limits."""
-    names = {name for quota in quotas for name in quota.hard}
-    limits_of = {constants.CPU: constants.LIMITS_CPU, constants.MEMORY: constants.LIMITS_MEMORY}
-    return frozenset(resource for resource, limit in limits_of.items() if limit in names)
 
 
 def deployed_configuration(kubevirts: Iterable[KubeVirt]) -> KubeVirtConfiguration:

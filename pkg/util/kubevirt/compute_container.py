@@ -7,7 +7,7 @@ between them stands in `profiles`.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from pkg.api.kubevirt import DeveloperConfiguration, DomainSpec, VirtualMachineInstance
@@ -53,7 +53,7 @@ class _Renderer:
 
 
 def compute_resources(
-    vmi: VirtualMachineInstance, rendering: Rendering, overhead: Quantity, quota_limits: Collection[str] = ()
+    vmi: VirtualMachineInstance, rendering: Rendering, overhead: Quantity
 ) -> tuple[ResourceList, ResourceList]:
     """(limits, requests) of `compute`; the parameters are `launcher.render_containers`'s. QuantityError if a quantity
     of the spec is none."""
@@ -63,7 +63,7 @@ def compute_resources(
         limits=parse_resource_list(domain.resources.limits),
         requests=parse_resource_list(domain.resources.requests),
     )
-    asked = auto_limits(rendering, quota_limits) - renderer.limits.keys()
+    asked = auto_limits(rendering) - renderer.limits.keys()
     _ephemeral_storage(renderer)
     _virtualization(renderer, domain, emulation=developer.use_emulation)
     _memory_request(renderer, domain, profile.memory_request, _positive(developer.memory_overcommit, 100))
@@ -85,10 +85,10 @@ def compute_resources(
     return renderer.result()
 
 
-def auto_limits(rendering: Rendering, quota_limits: Collection[str]) -> set[str]:
+def auto_limits(rendering: Rendering) -> set[str]:
     """What ("cpu", "memory") KubeVirt limits on a launcher whose VMI has no such limit."""
     by_quota = rendering.profile.auto_limits or rendering.has_gate(GATE_AUTO_RESOURCE_LIMITS)
-    asked = {name for name in (CPU, MEMORY) if by_quota and name in quota_limits}
+    asked = {name for name in (CPU, MEMORY) if by_quota and name in rendering.quota_limits}
     return asked | ({CPU} if rendering.auto_cpu_limit else set())
 
 

@@ -209,7 +209,7 @@ def bound_of(vmi: VirtualMachineInstance, rendering: Rendering, spec: ResourceQu
 
     Raises QuantityError when a quantity of the VMI is none.
     """
-    return Bound(largest_launcher(vmi, rendering, spec), attachments_usage(vmi, None, rendering, spec))
+    return Bound(largest_launcher(vmi, rendering), attachments_usage(vmi, None, rendering, spec))
 
 
 def within(

@@ -7,7 +7,7 @@ top.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -63,18 +63,15 @@ def render_containers(
     rendering: Rendering,
     *,
     overhead: int,
-    quota_limits: Collection[str] = (),
     digests_known: bool = False,
 ) -> LauncherContainers:
     """The containers of the VMI's launcher pod.
 
-    `overhead` is bytes, `memory_overhead`'s or an observed pod's. `quota_limits` names what ("cpu", "memory") a
-    quota of the namespace limits: KubeVirt then sets that limit where the VMI has none. A migration's target differs
-    from its source in one thing: the digests of the container disks' images are known. QuantityError if a quantity of
-    the spec is none.
+    `overhead` is bytes, `memory_overhead`'s or an observed pod's. A migration's target differs from its source in one
+    thing: the digests of the container disks' images are known. QuantityError if a quantity of the spec is none.
     """
     kubevirt, profile = rendering.kubevirt, rendering.profile
-    limits, requests = compute_resources(vmi, rendering, _spelled_overhead(vmi, overhead), quota_limits)
+    limits, requests = compute_resources(vmi, rendering, _spelled_overhead(vmi, overhead))
     containers = [_container(COMPUTE, requests, limits)]
     console_log = _console_log(vmi, rendering)
     init_containers = console_log if profile.console_log is ConsoleLog.SIDECAR else []

@@ -7,6 +7,7 @@ exactly; what has to be found out is under which constants and which ratio it co
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from pkg.api.core import Container, Pod
 from pkg.api.kubevirt import VirtualMachineInstance
@@ -96,7 +97,9 @@ def overhead_difference(vmi: VirtualMachineInstance, pod: Pod, rendering: Render
 def _told(vmi: VirtualMachineInstance, pod: Pod, rendering: Rendering) -> Iterator[int]:
     """What the compute container has more than it would have without overhead, then what the annotation says: a
     tenant can write that one, where KubeVirt does not."""
-    limits, requests = compute_resources(vmi, rendering, ZERO)
+    # A limit that KubeVirt sets for a quota is a multiple of the request, overhead included: it tells nothing.
+    unlimited = replace(rendering, quota_limits=frozenset())
+    limits, requests = compute_resources(vmi, unlimited, ZERO)
     compute = compute_container(pod)
     resources = (
         [(compute.resources.limits, limits), (compute.resources.requests, requests)] if compute else []

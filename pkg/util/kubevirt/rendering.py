@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pkg.api.core import LimitRange
@@ -10,9 +10,13 @@ from pkg.api.harvesterhci import Setting
 from pkg.api.kubevirt import DeveloperConfiguration, KubeVirt, KubeVirtConfiguration
 from pkg.api.meta import RawResourceList
 from pkg.util.constants import (
+    CPU,
     DEFAULT_OVERHEAD_RATIO,
     KUBEVIRT_PHASE_DEPLOYED,
     LABEL_AUTO_MEMORY_LIMITS_RATIO,
+    LIMITS_CPU,
+    LIMITS_MEMORY,
+    MEMORY,
 )
 from pkg.util.kubevirt.label_selector import matches
 from pkg.util.kubevirt.overhead import LARGEST_CONFIGURED, normalize_ratio, parse_ratio
@@ -30,6 +34,8 @@ class Rendering:
     profile: Profile = DEFAULT_PROFILE
     kubevirt: KubeVirtConfiguration = field(default_factory=KubeVirtConfiguration)
     limit_ranges: Sequence[LimitRange] = ()
+    quota_limits: frozenset[str] = frozenset()
+    """What ("cpu", "memory") a quota of the namespace limits: KubeVirt then limits every launcher."""
     memory_limits_ratio: float = _DEFAULT_MEMORY_LIMITS_RATIO
     """What a limit of memory that a quota asks for is of the request."""
     auto_cpu_limit: bool = False
@@ -64,6 +70,7 @@ def rendering(
     limit_ranges: Sequence[LimitRange],
     profile: Profile | None = None,
     namespace_labels: Mapping[str, str] | None = None,
+    quota_limits: frozenset[str] = frozenset(),
 ) -> Rendering:
     """How KubeVirt renders a launcher pod in a namespace now.
 
@@ -82,10 +89,17 @@ def rendering(
         profile or profile_for_version(observed_version(kubevirts)),
         configuration,
         tuple(limit_ranges),
+        quota_limits,
         memory_limits_ratio(labels),
         auto_cpu_limit=selector is not None and matches(selector, labels),
         usual_ratio=normalize_ratio("", setting.default if setting else ""),
     )
+
+
+def limited_by(names: Iterable[str]) -> frozenset[str]:
+    """What ("cpu", "memory") quotas with these names in spec.hard limit."""
+    limits = {LIMITS_CPU: CPU, LIMITS_MEMORY: MEMORY}
+    return frozenset(limits[name] for name in names if name in limits)
 
 
 def deployed(kubevirts: Sequence[KubeVirt]) -> KubeVirt | None:

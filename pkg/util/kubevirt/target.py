@@ -16,7 +16,7 @@ import msgspec
 from pkg.api.core import Container, Pod, PodSpec, PodStatus, ResourceQuotaSpec, ResourceRequirements
 from pkg.api.kubevirt import VirtualMachineInstance
 from pkg.api.meta import ObjectMeta, RawResourceList
-from pkg.util.constants import CPU, LIMITS_CPU, LIMITS_MEMORY, MEMORY, REQUESTS_MEMORY
+from pkg.util.constants import LIMITS_MEMORY, MEMORY, REQUESTS_MEMORY
 from pkg.util.kubevirt.launcher import (
     HOTPLUG_DISK,
     attachment_container,
@@ -88,13 +88,13 @@ def launcher_usage(
 ) -> ResourceList:
     """The target's launcher pod; nothing when the quota's scopes leave it out."""
     if source is None:
-        pod = rendered_pod(vmi, rendering, spec)
+        pod = rendered_pod(vmi, rendering)
         return pod_usage(pod) if counted(pod, spec) else {}
     if not is_resized(vmi):
         return _same_vm_usage(vmi, source.launcher, rendering, spec)
     if not counted(source.launcher, spec):
         return {}
-    resized = _resized(vmi, source.launcher, rendering, spec)
+    resized = _resized(vmi, source.launcher, rendering)
     return pod_usage(apply_limit_ranges(resized, rendering.limit_ranges))
 
 
@@ -104,17 +104,17 @@ def _same_vm_usage(
     """The target's launcher pod of a VM that has not been resized since its source was rendered."""
     if not counted(source, spec):
         return {}
-    pod = _as_of_today(vmi, source, rendering, spec)
+    pod = _as_of_today(vmi, source, rendering)
     # What a pod lacks, a LimitRange that came after it will give to the next one.
     pod = apply_limit_ranges(pod, rendering.limit_ranges)
     usage = pod_usage(pod)
-    return add(usage, _overhead_since(vmi, source, usage, rendering, spec))
+    return add(usage, _overhead_since(vmi, source, usage, rendering))
 
 
-def _resized(vmi: VirtualMachineInstance, pod: Pod, rendering: Rendering, spec: ResourceQuotaSpec) -> Pod:
+def _resized(vmi: VirtualMachineInstance, pod: Pod, rendering: Rendering) -> Pod:
     """The pod that the VMI's spec of today makes: KubeVirt writes plugged CPUs and memory into the spec, and the
     source was rendered before. What others than KubeVirt have put into the source they will put into the target."""
-    today = rendered_pod(vmi, rendering, spec)
+    today = rendered_pod(vmi, rendering)
     compute, source = compute_container(today), compute_container(pod)
     if compute is None or source is None:
         return pod
@@ -153,7 +153,7 @@ def _with_spec(pod: Pod, **changed: object) -> Pod:
     return msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, **changed))
 
 
-def _as_of_today(vmi: VirtualMachineInstance, pod: Pod, rendering: Rendering, spec: ResourceQuotaSpec) -> Pod:
+def _as_of_today(vmi: VirtualMachineInstance, pod: Pod, rendering: Rendering) -> Pod:
     """The source pod with the containers and limits that the KubeVirt CR and the quota ask for now."""
     today = render_containers(vmi, rendering, overhead=0, digests_known=True)
     pod = _with_spec(
@@ -163,21 +163,19 @@ def _as_of_today(vmi: VirtualMachineInstance, pod: Pod, rendering: Rendering, sp
     )
     if rendering.pod_overhead and pod.spec.runtime_class_name != rendering.kubevirt.default_runtime_class:
         pod = _with_spec(pod, overhead=rendering.pod_overhead)
-    return _with_todays_limits(vmi, pod, rendering, spec)
+    return _with_todays_limits(vmi, pod, rendering)
 
 
-def _with_todays_limits(
-    vmi: VirtualMachineInstance, pod: Pod, rendering: Rendering, spec: ResourceQuotaSpec
-) -> Pod:
+def _with_todays_limits(vmi: VirtualMachineInstance, pod: Pod, rendering: Rendering) -> Pod:
     """The pod with the limits that KubeVirt gives a launcher because a quota asks for them, where it has none: the
     quota may have come after it."""
     compute = compute_container(pod)
     limits = (compute.resources.limits if compute else None) or {}
-    lacking = [name for name in _limited(spec) if name not in limits]
+    lacking = sorted(rendering.quota_limits - limits.keys())
     if compute is None or not lacking:
         return pod
     overhead = rendered_overhead(vmi, pod, rendering)
-    rendered = compute_container(rendered_pod(vmi, rendering, spec, overhead))
+    rendered = compute_container(rendered_pod(vmi, rendering, overhead))
     todays = (rendered.resources.limits if rendered else None) or {}
     added = {name: todays[name] for name in lacking if name in todays}
     resources = msgspec.structs.replace(compute.resources, limits=limits | added)
@@ -185,19 +183,11 @@ def _with_todays_limits(
     return _with_spec(pod, containers=[changed if c is compute else c for c in pod.spec.containers])
 
 
-def _limited(spec: ResourceQuotaSpec) -> list[str]:
-    """Of cpu and memory what the quota limits: KubeVirt then limits every launcher."""
-    return [
-        name for name, limit in ((CPU, LIMITS_CPU), (MEMORY, LIMITS_MEMORY)) if limit in (spec.hard or {})
-    ]
-
-
 def _overhead_since(
     vmi: VirtualMachineInstance,
     pod: Pod,
     usage: Mapping[str, Quantity],
     rendering: Rendering,
-    spec: ResourceQuotaSpec,
 ) -> ResourceList:
     """What today's overhead makes of each name that the source counts under: nothing of a limit that a
     LimitRange sets, twice the difference of one that KubeVirt sets to twice the request."""
@@ -205,8 +195,8 @@ def _overhead_since(
     if not difference:
         return {}
     rendered = rendered_overhead(vmi, pod, rendering) or 0
-    before = pod_usage(rendered_pod(vmi, rendering, spec, rendered))
-    after = pod_usage(rendered_pod(vmi, rendering, spec, rendered + difference))
+    before = pod_usage(rendered_pod(vmi, rendering, rendered))
+    after = pod_usage(rendered_pod(vmi, rendering, rendered + difference))
     return {name: after[name] - before[name] for name in _MEMORY_NAMES if name in usage and name in before}
 
 
@@ -232,16 +222,12 @@ def has_hotplugged_volumes(vmi: VirtualMachineInstance) -> bool:
     return any(source is not None and source.hotpluggable for source in sources)
 
 
-def rendered_pod(
-    vmi: VirtualMachineInstance, rendering: Rendering, spec: ResourceQuotaSpec, overhead: int | None = None
-) -> Pod:
+def rendered_pod(vmi: VirtualMachineInstance, rendering: Rendering, overhead: int | None = None) -> Pod:
     """A migration's target as KubeVirt would render it and the API server would complete it, now or with another
     overhead (bytes)."""
     if overhead is None:
         overhead = overhead_of(vmi, rendering).at(rendering.ratio).value()
-    rendered = render_containers(
-        vmi, rendering, overhead=overhead, quota_limits=_limited(spec), digests_known=True
-    )
+    rendered = render_containers(vmi, rendering, overhead=overhead, digests_known=True)
     pod = _pod(rendered.containers, rendered.init_containers, vmi)
     pod = _with_spec(
         pod,
@@ -251,15 +237,13 @@ def rendered_pod(
     return apply_limit_ranges(pod, rendering.limit_ranges)
 
 
-def largest_launcher(
-    vmi: VirtualMachineInstance, rendering: Rendering, spec: ResourceQuotaSpec
-) -> ResourceList:
+def largest_launcher(vmi: VirtualMachineInstance, rendering: Rendering) -> ResourceList:
     """The most that a launcher pod of this VMI's spec can count under each name, whichever known release rendered it,
     at whichever ratio. What webhooks of others put into launcher pods is not in it."""
     largest: ResourceList = {}
     for profile in LARGEST:
         at_most = replace(rendering, profile=profile, ratio=str(MAX_RATIO))
-        largest = maximum(largest, pod_usage(rendered_pod(vmi, at_most, spec)))
+        largest = maximum(largest, pod_usage(rendered_pod(vmi, at_most)))
     return largest
 
 

@@ -16,6 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
+from typing import TypeVar
 
 from pkg.api.core import Pod, ResourceQuota, ResourceQuotaSpec
 from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
@@ -36,7 +37,7 @@ from pkg.util.kubevirt.evidence import (
 )
 from pkg.util.kubevirt.migration import Demand, Stage, demands, is_finished
 from pkg.util.kubevirt.observed_overhead import is_resized, overhead_of
-from pkg.util.kubevirt.rendering import Rendering
+from pkg.util.kubevirt.rendering import Rendering, limited_by
 from pkg.util.kubevirt.target import (
     Side,
     attachments_usage,
@@ -48,7 +49,7 @@ from pkg.util.kubevirt.target import (
 from pkg.util.quantity import ZERO, Quantity
 from pkg.util.quotacount.usage import pod_usage
 from pkg.util.resource_list import ResourceList, add, maximum, subtract, total
-from pkg.util.resourcequota.base import quantity_of
+from pkg.util.resourcequota.base import base_of, quantity_of
 from pkg.util.resourcequota.errors import NoLimits, NotUnderstood, ResourceQuotaError, SideTooLarge
 from pkg.util.resourcequota.journal import entries
 from pkg.util.resourcequota.model import EstimateKind, Observed, Policy
@@ -58,6 +59,7 @@ _ATTACHING = (constants.PHASE_PENDING, constants.PHASE_SCHEDULING, constants.PHA
 _BOTH_LIMITS: RawResourceList = {LIMITS_CPU: "1", LIMITS_MEMORY: "1"}
 """Which of them count is asked of the base: spec.hard may have lost one, and gets it back with the same patch."""
 _Render = Callable[[VirtualMachineInstance, Side, Rendering, ResourceQuotaSpec], ResourceList]
+_T = TypeVar("_T")
 _AFTER_GRACE = 0.05
 """Seconds: Kubernetes still charges a pod at the very moment at which its grace ends."""
 
@@ -141,6 +143,7 @@ def claims(observed: Observed, policy: Policy) -> Claims:
     """
     pods = ControlledPods(observed.pods, observed.now)
     of_vm = _by_vm(observed)
+    rendering = _rendering(observed, policy)
     asked = demands(observed.migrations, observed.instances)
     found: dict[str, Claim] = {}
     problems: list[ResourceQuotaError] = []
@@ -150,7 +153,7 @@ def claims(observed: Observed, policy: Policy) -> Claims:
         try:
             sides = vouched(demand.vmi, of_vm[name], pods)
             ended = ended_launchers(demand.vmi, of_vm[name], pods) if demand.vmi else []
-            looked = _Vm(observed, policy, demand, of_vm[name], sides, len(ended))
+            looked = _Vm(observed, rendering, policy, demand, of_vm[name], sides, len(ended))
             found[name] = looked.claim()
             problems += looked.problems
             changes += charged_until((*sides.home, *sides.target, *sides.old))
@@ -158,6 +161,14 @@ def claims(observed: Observed, policy: Policy) -> Claims:
             problems.append(NotUnderstood(f"VM {name}: {_shortened(exc)}", vm=name))
     changes_at = min(changes) + _AFTER_GRACE if changes else None
     return Claims(found, tuple(problems), changes_at)
+
+
+def _rendering(observed: Observed, policy: Policy) -> Rendering:
+    """With the limits that this quota asks for, also where spec.hard has lost one: it gets it back with the same
+    patch."""
+    names = {*observed.quota.hard, *(base_of(observed, policy).limits or {})}
+    limits = observed.rendering.quota_limits | limited_by(names)
+    return replace(observed.rendering, quota_limits=limits)
 
 
 def _by_vm(observed: Observed) -> Mapping[str, Sequence[VirtualMachineInstanceMigration]]:
@@ -182,6 +193,7 @@ class _Vm:
     def __init__(
         self,
         observed: Observed,
+        rendering: Rendering,
         policy: Policy,
         demand: Demand,
         migrations: Sequence[VirtualMachineInstanceMigration],
@@ -189,6 +201,7 @@ class _Vm:
         ended: int,
     ) -> None:
         self.observed = observed
+        self.rendering = rendering
         self.ended = ended
         self.policy = policy
         self.demand = demand
@@ -243,13 +256,13 @@ class _Vm:
         """(what the target may have, what quota will count of its pods that are still to come).
 
         The source as KubeVirt would render it today has the growth of the overhead in it, and whatever else operators
-        have changed since; what was plugged into the VM is only in the target.
+        have changed since; what was plugged into the VM is only in the target. A target that exists may be older than
+        that: it counts as far as the source that runs.
         """
         assert self.vmi is not None
         coming = self._today("target", target_usage)
-        source = coming
-        if is_resized(self.vmi):
-            source = maximum(self.home, self._today("source", side_as_it_was))
+        today = self._today("source", side_as_it_was) if is_resized(self.vmi) else coming
+        source = maximum(self.home, today)
         if not self.sides.target:
             return minimum(source, coming), coming
         attachment = self._attachment_to_come()
@@ -258,14 +271,17 @@ class _Vm:
 
     def _today(self, what: str, render: _Render) -> ResourceList:
         """A side as it would be rendered today, from each that qualifies as the source: the smallest."""
-        vmi, spec, rendering = self.vmi, self.observed.quota.spec, self.observed.rendering
+        vmi, spec = self.vmi, self.observed.quota.spec
         assert vmi is not None
         found = []
         for side in map(self._believed, self.sides.home):
-            work_out = partial(render, vmi, side, rendering, spec)
-            found.append(self.observed.memo.rendered(self._key(what, *side.pods), rendering, work_out))
+            work_out = partial(render, vmi, side, self.rendering, spec)
+            found.append(self._rendered(what, side.pods, work_out))
         most = add(self.bound.launcher, self.bound.attachment)
         return smallest(within(usage, most, vmi) for usage in found)
+
+    def _rendered(self, what: str, pods: Sequence[Pod], work_out: Callable[[], _T]) -> _T:
+        return self.observed.memo.rendered(self._key(what, *pods), self.observed.rendering, work_out)
 
     def _key(self, what: str, *pods: Pod) -> Hashable:
         """The versions of what a rendering is made of; None where one has none, or the quota has scopes."""
@@ -274,7 +290,7 @@ class _Vm:
         versions = [(each.uid, each.metadata.resource_version) for each in objects]
         if not all(all(version) for version in versions) or spec.scopes or spec.scope_selector:
             return None
-        return (what, *versions, *(name in (spec.hard or {}) for name in (LIMITS_CPU, LIMITS_MEMORY)))
+        return (what, *versions, self.rendering.quota_limits)
 
     def _attachment_to_come(self) -> ResourceList:
         vmi = self.vmi
@@ -283,7 +299,7 @@ class _Vm:
         if not attaching or not has_hotplugged_volumes(vmi) or any(s.attachments for s in self.sides.target):
             return {}
         source = self._believed(self.sides.home[0])
-        return attachments_usage(vmi, source, self.observed.rendering, self.observed.quota.spec)
+        return attachments_usage(vmi, source, self.rendering, self.observed.quota.spec)
 
     def _formula(self, stage: Stage) -> ResourceList | None:
         harvester = self.policy.estimate is EstimateKind.HARVESTER
@@ -349,9 +365,9 @@ class _Vm:
     def _bound(self) -> Bound:
         if self.vmi is None or not self.sides.home:
             return Bound({}, {})
-        rendering = _with_runtime_class(self.observed.rendering, self.sides.home[0].launcher)
+        rendering = _with_runtime_class(self.rendering, self.sides.home[0].launcher)
         work_out = partial(bound_of, self.vmi, rendering, self.observed.quota.spec)
-        return self.observed.memo.rendered(self._key("bound"), rendering, work_out)
+        return self._rendered("bound", (self.sides.home[0].launcher,), work_out)
 
     def _say(self, kind: type[ResourceQuotaError], what: str) -> None:
         self.problems.append(kind(f"VM {self.demand.vm_name} {what}", vm=self.demand.vm_name))
@@ -374,26 +390,25 @@ def _with_runtime_class(rendering: Rendering, launcher: Pod) -> Rendering:
     return replace(rendering, pod_overhead=launcher.spec.overhead)
 
 
-def overhead_growth(observed: Observed) -> ResourceList:
+def overhead_growth(observed: Observed, policy: Policy) -> ResourceList:
     """By how much the namespace's running VMs can have outgrown the base because the overhead ratio was raised: the
     one reason for which pods that were all let in can be more than the base and the entries."""
     pods = ControlledPods(observed.pods, observed.now)
     of_vm = _by_vm(observed)
+    rendering = _rendering(observed, policy)
     grown: ResourceList = {}
     for name, vmi in observed.instances.items():
         with suppress(Exception):  # said by its claim
             if vouched(vmi, of_vm.get(name, ()), pods).home:
-                grown = add(grown, _growth(vmi, observed))
+                grown = add(grown, _growth(vmi, rendering))
     return grown
 
 
-def _growth(vmi: VirtualMachineInstance, observed: Observed) -> ResourceList:
-    rendering, spec = observed.rendering, observed.quota.spec
-
+def _growth(vmi: VirtualMachineInstance, rendering: Rendering) -> ResourceList:
     overhead = overhead_of(vmi, rendering)
 
     def at(ratio: str) -> ResourceList:
-        return pod_usage(rendered_pod(vmi, rendering, spec, overhead.at(ratio).value()))
+        return pod_usage(rendered_pod(vmi, rendering, overhead.at(ratio).value()))
 
     before, now = at(rendering.usual_ratio), at(rendering.ratio)
     more = {name: now[name] - before[name] for name in now if name in before}

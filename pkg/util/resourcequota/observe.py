@@ -17,7 +17,7 @@ from pkg.api.mtq import VirtualMachineMigrationResourceQuota
 from pkg.util import constants
 from pkg.util.kubevirt.overhead import harvester_delta
 from pkg.util.kubevirt.profiles import Profile
-from pkg.util.kubevirt.rendering import Rendering, harvester_ratio, rendering
+from pkg.util.kubevirt.rendering import Rendering, harvester_ratio, limited_by, rendering
 from pkg.util.quantity import Quantity
 from pkg.util.resourcequota.model import Estimate, Memo, Memory, Observed
 from pkg.util.resourcequota.participation import switched_off
@@ -67,6 +67,7 @@ class Source:
     limit_ranges: Reader[LimitRange] = Listed()
     kubevirts: Reader[KubeVirt] = Listed()
     settings: Reader[Setting] = Listed()
+    quotas: Reader[ResourceQuota] = Listed()
     budgets: Reader[VirtualMachineMigrationResourceQuota] = Listed()
     """A namespace with one is managed tenant quota's."""
 
@@ -79,7 +80,12 @@ class Source:
             self.limit_ranges.list(namespace),
             profile,
             found.labels if found else {},
+            self.quota_limits(namespace),
         )
+
+    def quota_limits(self, namespace: str) -> frozenset[str]:
+        """What ("cpu", "memory") the namespace's quotas limit."""
+        return limited_by(name for quota in self.quotas.list(namespace) for name in quota.hard)
 
 
 class Observer:
@@ -122,7 +128,7 @@ class Observer:
             (obj.uid, obj.metadata.resource_version)
             for obj in (*source.kubevirts.list(), *source.limit_ranges.list(name), *filter(None, [setting]))
         ]
-        versions.append(namespace.labels)
+        versions += [namespace.labels, source.quota_limits(name)]
         known = self._renderings.get(name)
         if known is None or known[0] != versions:
             known = (versions, source.rendering(name, self._profile))

@@ -154,7 +154,7 @@ def _written(
     for each in wanted:
         journal.adopt(each.claim.vm_name, each.claim.vmi_uid)
     waiting = _drop(journal, observed, policy, found, base, {each.key for each in wanted})
-    known = _known(observed, wanted)
+    known = _known(observed, policy, wanted)
     added, problems = _enter(journal, observed, base.limits or {}, wanted, known)
     if base.limits is not None and journal.is_true(constants.ANNOTATION_RESYNC_NEEDED):
         journal.set(constants.ANNOTATION_RESYNC_NEEDED, "false")
@@ -323,7 +323,7 @@ def _compensated(
     return _Compensated(missing, settled=lasting)
 
 
-def _known(observed: Observed, wanted: Sequence[_Wanted]) -> ResourceList:
+def _known(observed: Observed, policy: Policy, wanted: Sequence[_Wanted]) -> ResourceList:
     """The most that can be missing for a known reason: what the VMs have outgrown the base by, and what Harvester's
     estimate leaves out. Nothing while no target pod is refused."""
     refused = [each for each in wanted if each.claim.stage is Stage.REFUSED and each.claim.to_come]
@@ -334,7 +334,7 @@ def _known(observed: Observed, wanted: Sequence[_Wanted]) -> ResourceList:
         {n: q for n, q in short.items() if q > ZERO and n in each.value}
         for each, short in zip(refused, left_out, strict=True)
     )
-    return total([overhead_growth(observed), *more])
+    return total([overhead_growth(observed, policy), *more])
 
 
 def _missing(

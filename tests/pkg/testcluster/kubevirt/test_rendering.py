@@ -12,7 +12,6 @@ from pkg.api.kubevirt import KubeVirt, KubeVirtConfiguration
 from pkg.testcluster.kubevirt.options import Options
 from pkg.testcluster.kubevirt.rendering import (
     deployed_configuration,
-    limited_by,
     limits,
     observed_version,
     overhead_ratio,
@@ -120,7 +119,7 @@ LIMITED = {
 
 @pytest.mark.parametrize(("quotas", "expected"), LIMITED.values(), ids=LIMITED.keys())
 def test_what_a_quota_limits(quotas: list[ResourceQuota], expected: set[str]) -> None:
-    assert limited_by(quotas) == expected
+    assert rendering([], None, Options(), quotas=quotas).quota_limits == expected
 
 
 def test_a_quota_on_limits_makes_kubevirt_set_them() -> None:

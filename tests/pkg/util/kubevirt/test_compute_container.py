@@ -26,9 +26,9 @@ def compute(
     document = {"metadata": {"name": "vm1", "annotations": annotations}, "spec": spec}
     vmi = msgspec.convert(document, VirtualMachineInstance)
     kubevirt = msgspec.convert(config or {}, KubeVirtConfiguration)
-    limits = options.pop("quota_limits", ())
-    rendering = Rendering(kubevirt=kubevirt, **options)
-    rendered = render_containers(vmi, rendering, overhead=OVERHEAD, quota_limits=limits)
+    limits = frozenset(options.pop("quota_limits", ()))
+    rendering = Rendering(kubevirt=kubevirt, quota_limits=limits, **options)
+    rendered = render_containers(vmi, rendering, overhead=OVERHEAD)
     return rendered.containers[0].resources
 
 

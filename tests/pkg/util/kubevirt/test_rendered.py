@@ -15,7 +15,7 @@ from pkg.api.core import Namespace, Pod, ResourceQuota, ResourceQuotaSpec
 from pkg.api.kubevirt import KubeVirt, VirtualMachineInstance
 from pkg.api.meta import Object
 from pkg.util.kubevirt.profiles import DEFAULT_PROFILE
-from pkg.util.kubevirt.rendering import Rendering, rendering
+from pkg.util.kubevirt.rendering import Rendering, limited_by, rendering
 from pkg.util.kubevirt.target import Side, largest_launcher, target_usage
 from pkg.util.quantity import ZERO
 from pkg.util.quotacount.limit_ranges import apply_limit_ranges
@@ -43,14 +43,14 @@ Computed = Callable[[VirtualMachineInstance, Side | None, Rendering, ResourceQuo
 def computed(case: Case, compute: Computed) -> ResourceList:
     (vmi,) = of_kind(VirtualMachineInstance, case.documents)
     (namespace,) = of_kind(Namespace, case.documents)
-    hard = [quota.hard for quota in of_kind(ResourceQuota, case.documents)]
-    spec = ResourceQuotaSpec(hard={name: "1" for names in hard for name in names})
-    how = rendering(list(of_kind(KubeVirt, case.documents)), None, (), namespace_labels=namespace.labels)
+    limits = limited_by(name for quota in of_kind(ResourceQuota, case.documents) for name in quota.hard)
+    kubevirts = list(of_kind(KubeVirt, case.documents))
+    how = rendering(kubevirts, None, (), namespace_labels=namespace.labels, quota_limits=limits)
     nads = [d["metadata"] for d in case.documents if d["kind"] == "NetworkAttachmentDefinition"]
     resources = {f"{m['namespace']}/{m['name']}": next(iter(m["annotations"].values())) for m in nads}
     pods = [apply_limit_ranges(pod, ()) for pod in of_kind(Pod, case.documents)]
     source = Side(pods[0], tuple(pods[1:])) if pods else None
-    return compute(vmi, source, replace(how, network_resources=resources), spec)
+    return compute(vmi, source, replace(how, network_resources=resources), ResourceQuotaSpec())
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -68,7 +68,7 @@ def largest(
     vmi: VirtualMachineInstance, source: Side | None, how: Rendering, spec: ResourceQuotaSpec
 ) -> ResourceList:
     """Whatever release is configured."""
-    return largest_launcher(vmi, replace(how, profile=DEFAULT_PROFILE), spec)
+    return largest_launcher(vmi, replace(how, profile=DEFAULT_PROFILE))
 
 
 def test_no_launcher_is_larger_than_the_largest_of_its_spec() -> None:

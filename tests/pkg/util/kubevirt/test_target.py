@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import msgspec
 import pytest
 
-from pkg.api.core import Pod, ResourceQuotaSpec
+from pkg.api.core import Pod
 from pkg.api.kubevirt import KubeVirtConfiguration, VirtualMachineInstance
 from pkg.util.kubevirt.overhead import memory_overhead
 from pkg.util.kubevirt.profiles import MI, PROFILES, Profile
@@ -34,7 +34,6 @@ from tests.pkg.util.resourcequota.vm_shapes import (
     SEED,
     UNSCOPED,
     USUAL,
-    limited_of,
     quotas,
     shape,
     shapes,
@@ -110,16 +109,14 @@ LIMITING = msgspec.convert(
 @pytest.mark.parametrize("annotated", [True, False], ids=["overhead annotated", "overhead not annotated"])
 @pytest.mark.parametrize("profile", list(PROFILES))
 def test_with_the_ratio_unchanged_the_source_is_the_answer_to_the_byte(
-    instance: VirtualMachineInstance, spec: ResourceQuotaSpec, annotated: bool, profile: str
+    instance: VirtualMachineInstance, limited: frozenset[str], annotated: bool, profile: str
 ) -> None:
     """Whichever release the KubeVirt CR says; one that knows no ratio must be said."""
     rendered = PROFILES[profile]
-    then = Rendering("1.5", kubevirt=LIMITING)
-    source = launcher(
-        instance, rendering=then, profile=rendered, annotated=annotated, limited=limited_of(spec)
-    )
+    then = Rendering("1.5", kubevirt=LIMITING, quota_limits=limited)
+    source = launcher(instance, rendering=then, profile=rendered, annotated=annotated, limited=limited)
     now = then if rendered.has_ratio else replace(then, profile=rendered)
-    assert launcher_usage(instance, Side(source), now, spec) == pod_usage(source)
+    assert launcher_usage(instance, Side(source), now, UNSCOPED) == pod_usage(source)
 
 
 @dataclass(frozen=True)
@@ -144,14 +141,14 @@ CHANGES = {
 @pytest.mark.parametrize("annotated", [True, False], ids=["overhead annotated", "overhead not annotated"])
 @pytest.mark.parametrize("profile", ["1.6.4", "1.7", "1.8", "main"])
 def test_a_changed_ratio_is_never_below_and_at_most_128_mi_above(
-    case: Ratios, instance: VirtualMachineInstance, spec: ResourceQuotaSpec, annotated: bool, profile: str
+    case: Ratios, instance: VirtualMachineInstance, limited: frozenset[str], annotated: bool, profile: str
 ) -> None:
     """Of every known release, whichever the KubeVirt CR says; under every name that quota counts."""
-    render = {"profile": PROFILES[profile], "limited": limited_of(spec)}
-    then, now = (Rendering(ratio, kubevirt=LIMITING) for ratio in (case.then, case.now))
+    render = {"profile": PROFILES[profile], "limited": limited}
+    then, now = (Rendering(ratio, kubevirt=LIMITING, quota_limits=limited) for ratio in (case.then, case.now))
     source = launcher(instance, rendering=then, annotated=annotated, **render)
     real = pod_usage(launcher(instance, rendering=now, **render))
-    predicted = launcher_usage(instance, Side(source), now, spec)
+    predicted = launcher_usage(instance, Side(source), now, UNSCOPED)
     assert predicted.keys() == real.keys()
     for name, amount in real.items():
         assert amount <= predicted[name] <= amount + Quantity.parse("128Mi" if "memory" in name else 0), name
@@ -166,8 +163,9 @@ def test_constants_that_nobody_knows(
 ) -> None:
     """A release that came after ours: exact as long as the ratio stays, near to it afterwards."""
     unknown = replace(PROFILES["main"], qemu=PROFILES["main"].qemu + grown * MI)
-    source = launcher(instance, rendering=Rendering(then), profile=unknown, annotated=annotated)
-    assert launcher_usage(instance, Side(source), Rendering(then), UNSCOPED) == pod_usage(source)
+    now = replace(AT_1_5, ratio=then)
+    source = launcher(instance, rendering=now, profile=unknown, annotated=annotated)
+    assert launcher_usage(instance, Side(source), now, UNSCOPED) == pod_usage(source)
     real = pod_usage(launcher(instance, rendering=AT_4_5, profile=unknown))
     predicted = launcher_usage(instance, Side(source), AT_4_5, UNSCOPED)
     allowed = Quantity.parse("128Mi")
@@ -219,10 +217,10 @@ def test_an_annotation_that_is_no_number_is_not_believed() -> None:
 @shapes
 @quotas
 def test_without_annotation_the_compute_container_tells(
-    instance: VirtualMachineInstance, spec: ResourceQuotaSpec
+    instance: VirtualMachineInstance, limited: frozenset[str]
 ) -> None:
-    source = launcher(instance, overhead=345678901, annotated=False, limited=limited_of(spec))
-    assert rendered_overhead(instance, source, Rendering()) == 345678901
+    source = launcher(instance, overhead=345678901, annotated=False, limited=limited)
+    assert rendered_overhead(instance, source, Rendering(quota_limits=limited)) == 345678901
 
 
 def test_a_pod_without_compute_container_does_not_tell_and_counts_as_it_is() -> None:
@@ -241,10 +239,11 @@ def test_a_pod_without_compute_container_does_not_tell_and_counts_as_it_is() -> 
 @quotas
 @pytest.mark.parametrize("ratio", ["", "1.5", "4.5"])
 def test_without_a_source_pod_the_formula_and_the_support_containers_are_the_answer(
-    instance: VirtualMachineInstance, spec: ResourceQuotaSpec, ratio: str
+    instance: VirtualMachineInstance, limited: frozenset[str], ratio: str
 ) -> None:
-    real = launcher(instance, rendering=Rendering(ratio), limited=limited_of(spec))
-    assert target_usage(instance, None, Rendering(ratio), spec) == pod_usage(real)
+    rendering = Rendering(ratio, quota_limits=limited)
+    real = launcher(instance, rendering=rendering, limited=limited)
+    assert target_usage(instance, None, rendering, UNSCOPED) == pod_usage(real)
 
 
 def test_without_a_source_pod_the_console_log_container_counts() -> None:

@@ -31,7 +31,6 @@ from tests.pkg.util.resourcequota.pods import (
 )
 from tests.pkg.util.resourcequota.vm_shapes import (
     LIMITED,
-    REQUESTS_ONLY,
     SEED,
     SHAPES,
     UNSCOPED,
@@ -73,7 +72,7 @@ def test_limit_ranges_count_as_admission_applies_them(case: Ranged, made: str) -
     if made == "before the source":
         source = apply_limit_ranges(source, case.ranges)
     side = None if made == "there is no source" else Side(source)
-    found = launcher_usage(NO_LIMITS, side, Rendering(case.now, limit_ranges=case.ranges), REQUESTS_ONLY)
+    found = launcher_usage(NO_LIMITS, side, Rendering(case.now, limit_ranges=case.ranges), UNSCOPED)
     assert found == real
 
 

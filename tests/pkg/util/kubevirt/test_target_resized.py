@@ -19,11 +19,11 @@ from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.kubevirt.target import Side, is_resized, launcher_usage
 from pkg.util.quantity import Quantity
 from pkg.util.quotacount.usage import pod_usage
-from tests.pkg.util.resourcequota.pods import launcher, machine
+from tests.pkg.util.resourcequota.pods import BOTH, launcher, machine
 from tests.pkg.util.resourcequota.world import sentences
 
-MAIN = Rendering("1.5", PROFILES["main"])
-LIMITED = ResourceQuotaSpec(hard={"limits.cpu": "100", "limits.memory": "1Ti", "requests.cpu": "100"})
+MAIN = Rendering("1.5", PROFILES["main"], quota_limits=BOTH)
+UNSCOPED = ResourceQuotaSpec()
 CPU_CHANGE, MEMORY_CHANGE = "HotVCPUChange", "HotMemoryChange"
 
 
@@ -119,7 +119,7 @@ PLUGGED = {
 @pytest.mark.parametrize("annotated", [True, False])
 def test_what_was_plugged_in_is_in_the_target(case: Plugged, annotated: bool) -> None:
     source = launcher(case.before, rendering=MAIN, profile=MAIN.profile, annotated=annotated)
-    found = launcher_usage(case.now, Side(source), MAIN, LIMITED)
+    found = launcher_usage(case.now, Side(source), MAIN, UNSCOPED)
     assert {name: found[name] for name in case.counts} == {
         name: Quantity.parse(text) for name, text in case.counts.items()
     }
@@ -131,7 +131,7 @@ def test_nothing_else_changes_by_the_condition(case: Plugged) -> None:
     """The condition stands for a moment before the spec and after the migration."""
     before = msgspec.structs.replace(case.before, status=case.now.status)
     source = launcher(case.before, rendering=MAIN, profile=MAIN.profile)
-    assert launcher_usage(before, Side(source), MAIN, LIMITED) == pod_usage(source)
+    assert launcher_usage(before, Side(source), MAIN, UNSCOPED) == pod_usage(source)
 
 
 def test_plugged_memory_and_a_raised_ratio_add_up() -> None:
@@ -139,7 +139,7 @@ def test_plugged_memory_and_a_raised_ratio_add_up() -> None:
     raised = replace(MAIN, ratio="4.5")
     source = launcher(case.before, rendering=MAIN, profile=MAIN.profile)
     target = launcher(case.now, rendering=raised, profile=raised.profile)
-    assert launcher_usage(case.now, Side(source), raised, LIMITED) == pod_usage(target)
+    assert launcher_usage(case.now, Side(source), raised, UNSCOPED) == pod_usage(target)
 
 
 @pytest.mark.parametrize(
@@ -163,8 +163,8 @@ def test_a_namespaces_label_sizes_the_limit_that_a_quota_asks_for(then: str, now
     """Its ratio is of the whole request, the overhead in it included."""
     vm = shaped({"requests": {"memory": "1500M"}})
     at_first = replace(MAIN, ratio=then, memory_limits_ratio=1.3)
-    source = launcher_usage(vm, None, at_first, LIMITED)
+    source = launcher_usage(vm, None, at_first, UNSCOPED)
     assert source["limits.memory"] == Quantity.parse("2620950837")
     today = replace(at_first, ratio=now)
     side = Side(launcher(vm, rendering=at_first, profile=MAIN.profile))
-    assert launcher_usage(vm, side, today, LIMITED)["limits.memory"] == Quantity.parse(counts)
+    assert launcher_usage(vm, side, today, UNSCOPED)["limits.memory"] == Quantity.parse(counts)

@@ -15,7 +15,7 @@ from pkg.api.kubevirt import MigrationState, VirtualMachineInstance, VirtualMach
 from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.quotacount.usage import pod_usage
 from pkg.util.resource_list import ResourceList
-from tests.pkg.util.resourcequota.pods import launcher, machine
+from tests.pkg.util.resourcequota.pods import BOTH, launcher, machine
 from tests.pkg.util.resourcequota.world import vmim
 
 PHASES = ("", "Pending", "Scheduling", "Scheduled", "PreparingTarget", "TargetReady", "Running", "Succeeded")
@@ -33,7 +33,7 @@ SHAPES: Mapping[str, Mapping[str, Any]] = {
     "b": {"domain": _BARE},
     "plugged": {"domain": _SEED, "volumes": _DISK},
 }
-RENDERINGS = {ratio: Rendering(ratio) for ratio in ("", "1.5", "4.5")}
+RENDERINGS = {ratio: Rendering(ratio, quota_limits=BOTH) for ratio in ("", "1.5", "4.5")}
 
 
 @dataclass

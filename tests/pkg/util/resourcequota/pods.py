@@ -29,10 +29,11 @@ from tests.pkg.util.resourcequota.world import applied, observed, uid_of, vmi
 
 EXACT = Policy(Mode.TAKEOVER, EstimateKind.EXACT)
 RECORDED = pathlib.Path(__file__).parents[3] / "vectors" / "recorded"
-AT_1_5 = Rendering("1.5")
-AT_4_5 = Rendering("4.5")
-NO_COMPUTE_LIMITS: tuple[str, ...] = ()
-BOTH = ("cpu", "memory")
+NO_COMPUTE_LIMITS: frozenset[str] = frozenset()
+BOTH = frozenset({"cpu", "memory"})
+"""What the namespace's quotas limit, unless a test says otherwise."""
+AT_1_5 = Rendering("1.5", quota_limits=BOTH)
+AT_4_5 = Rendering("4.5", quota_limits=BOTH)
 ENDED = ("Succeeded", "Failed")
 HANDED_OVER = ("PreparingTarget", "TargetReady", "Running", *ENDED)
 
@@ -70,9 +71,8 @@ def launcher(
         )
     containers = render_containers(
         instance,
-        dataclasses.replace(rendering, profile=profile),
+        dataclasses.replace(rendering, profile=profile, quota_limits=frozenset(limited)),
         overhead=overhead,
-        quota_limits=tuple(limited),
     )
     job = migration.uid if migration else ""
     labels = {

@@ -123,12 +123,12 @@ class Promises:
                 raise BrokenPromise(f"{name}: {vm} is held beyond the limit")
             if f"harvesterhci.io/migratingUID-{machine.uid}" in annotations and stands:
                 raise BrokenPromise(f"{name}: {vm} counts twice")
-            if earlier or (unsettled and stands) or (not stands and self._hold_may_be_over(vm)):
+            if earlier or (unsettled and stands):
                 continue
             least = {n: min(q, self._smaller(vm).get(n, ZERO)) for n, q in exact.items()}
             over = {n for n, q in stands.items() if q > exact.get(n, ZERO)}
             under = {n for n, q in least.items() if q > stands.get(n, ZERO)}
-            if over or under:
+            if over or (under and not self._hold_may_be_over(vm)):
                 raise BrokenPromise(
                     f"{name}: the entry of {vm} is {stands}, from {least} to {exact} is right"
                 )

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
 from pkg.api.core import ResourceQuotaSpec
 from pkg.api.kubevirt import KubeVirtConfiguration, VirtualMachineInstance
-from tests.pkg.util.resourcequota.pods import machine
+from tests.pkg.util.resourcequota.pods import BOTH, machine
 from tests.pkg.util.resourcequota.world import vmi
 
 USUAL = KubeVirtConfiguration()
 SEED = vmi()
-UNSCOPED = ResourceQuotaSpec(hard={"limits.cpu": "10", "limits.memory": "100Gi"})
-REQUESTS_ONLY = ResourceQuotaSpec(hard={"requests.memory": "100Gi"})
+UNSCOPED = ResourceQuotaSpec()
 ALL_MEMORY = ("memory", "requests.memory", "limits.memory")
 
 
@@ -62,12 +61,8 @@ SHAPES: dict[str, VirtualMachineInstance] = {
     ),
     "a large VM": shape({"cpu": "32", "memory": "260Gi"}, {"memory": "256Gi"}),
 }
-QUOTAS = {"limits of cpu and memory": UNSCOPED, "requests only": REQUESTS_ONLY}
-
-
-def limited_of(spec: ResourceQuotaSpec) -> Collection[str]:
-    return [name for name in ("cpu", "memory") if f"limits.{name}" in (spec.hard or {})]
+QUOTAS = {"limits of cpu and memory": BOTH, "requests only": frozenset[str]()}
 
 
 shapes = pytest.mark.parametrize("instance", list(SHAPES.values()), ids=list(SHAPES))
-quotas = pytest.mark.parametrize("spec", list(QUOTAS.values()), ids=list(QUOTAS))
+quotas = pytest.mark.parametrize("limited", list(QUOTAS.values()), ids=list(QUOTAS))
