@@ -7,12 +7,11 @@ import random
 from dataclasses import dataclass
 
 from pkg.client.errors import (
+    STATUS_404,
     ApiError,
     Forbidden,
     Gone,
-    NotFound,
     NotInstalled,
-    NotServed,
     ServiceUnavailable,
     TooManyRequests,
     Unauthorized,
@@ -49,24 +48,26 @@ class ReflectorOptions:
     """A watch that lasted so long, or brought an event, resets the backoff."""
     missing_poll: float = 5.0
     """How often a kind whose CRD is missing is looked for."""
+    second_look: float = 30.0
+    """So long after something did not decode the kind is listed again: it may have been a proxy's doing. While lists
+    bring it too this doubles, up to `second_look_max`."""
+    second_look_max: float = 600.0
 
 
 SHORT = 1.0
 """A watch that ends within this many seconds, without an event, is suspect (client-go: very short watch)."""
 _EMPTY_IN_A_ROW = 3
+SLOW_IN_A_ROW = 3
+"""So many WatchLists that were silent before their end, and the server is taken for one that does not know them."""
 _WOKEN_POLL = 0.25
 """First poll for a missing kind after `woken`: a CRD is served a moment after it is there."""
 
-KEEPS_POSITION = (
-    Unreachable,
-    TooManyRequests,
-    ServiceUnavailable,
-    Unauthorized,
-    Forbidden,
-    NotFound,
-    NotServed,
-)
+KEEPS_POSITION = (Unreachable, TooManyRequests, ServiceUnavailable, Unauthorized, Forbidden, *STATUS_404)
 """These say nothing against the resourceVersion: the watch goes on where it stopped."""
+
+
+class InitialEventsNeverEnded(Exception):
+    """The server says nothing more, but not that the initial events are over: slow, or it does not know WatchList."""
 
 
 class Silent(Unreachable):

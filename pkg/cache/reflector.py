@@ -11,14 +11,25 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from pkg.api.meta import Object, ObjectMeta, Status
 from pkg.api.registry import Resource
-from pkg.cache.recovery import KEEPS_POSITION, Attempt, Health, Next, Recovery, ReflectorOptions, Silent
+from pkg.cache.processor import SharedProcessor
+from pkg.cache.recovery import (
+    KEEPS_POSITION,
+    SLOW_IN_A_ROW,
+    Attempt,
+    Backoff,
+    Health,
+    InitialEventsNeverEnded,
+    Next,
+    Recovery,
+    ReflectorOptions,
+    Silent,
+)
 from pkg.client.decode import ListPage, WatchEvent
 from pkg.client.errors import (
+    STATUS_404,
     ApiError,
     Gone,
-    NotFound,
     NotInstalled,
-    NotServed,
     ServerError,
     Unreachable,
     error_from_status,
@@ -28,9 +39,6 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T", bound=Object)
 K = TypeVar("K")
-
-_SLOW_IN_A_ROW = 3
-"""So many WatchLists that were silent before their end, and the server is taken for one that does not know them."""
 
 
 class ListerWatcher(Protocol[T]):
@@ -53,22 +61,6 @@ class ListerWatcher(Protocol[T]):
     ) -> AbstractAsyncContextManager[AsyncIterator[WatchEvent[T]]]: ...
 
 
-class Sink(Protocol[T]):
-    """Where a reflector writes (SharedProcessor). Sync; must not raise."""
-
-    def changed(self, obj: T) -> None: ...
-
-    def deleted(self, meta: ObjectMeta, obj: T | None) -> None: ...
-
-    def replaced(self, items: list[T], undecodable: list[ObjectMeta]) -> None: ...
-
-    def not_installed(self) -> None: ...
-
-
-class InitialEventsNeverEnded(Exception):
-    """The server says nothing more, but not that the initial events are over: slow, or it does not know WatchList."""
-
-
 class Reflector(Generic[T]):
     """client-go's Reflector. `run` goes on until it is cancelled, whatever the server does.
 
@@ -79,7 +71,7 @@ class Reflector(Generic[T]):
     def __init__(
         self,
         client: ListerWatcher[T],
-        sink: Sink[T],
+        sink: SharedProcessor[T],
         *,
         options: ReflectorOptions | None = None,
         rand: random.Random | None = None,
@@ -96,12 +88,17 @@ class Reflector(Generic[T]):
         self._watch_list = self._options.watch_list
         self._slow_watch_lists = 0
         self._wake = asyncio.Event()
-        # The store is like the server was at last_sync_resource_version: a watch can start there.
-        self._resumable = False
-        # The list held something that may have been any object: list again as soon as the watch ends.
+        self._resumable = (
+            False  # a watch can start at last_sync_resource_version: the store is like the server then
+        )
+        # Something did not decode: the next watch does not go on, the kind is listed again.
         self._incomplete = False
+        self._second_looks = Backoff(self._options.second_look, self._options.second_look_max, self._rand)
+        # Of the watch that runs.
         self._opened_at: float | None = None
         self._events = 0
+        self._silence_limit = 0.0
+        self._silence = self._end = asyncio.Timeout(None)
 
     async def run(self) -> None:
         """Lists and watches for ever."""
@@ -125,7 +122,7 @@ class Reflector(Generic[T]):
             raise NotInstalled(f"{self.kind} is not installed", status=404)
         try:
             await self._list_and_watch()
-        except (NotFound, NotServed) as err:
+        except STATUS_404 as err:
             # A proxy or a server that is starting answers 404 too: only a list of what is served tells.
             if await self._client.is_served():
                 raise
@@ -158,11 +155,9 @@ class Reflector(Generic[T]):
         """Every object, those that don't decode, and the resourceVersion to watch from: a consistent read.
 
         No resourceVersion is sent: kube-apiserver 1.31 and later serve a consistent list from their watch cache, so
-        that "0", which may go back in time, would save nothing. Pages were the cheapest in a fresh cluster (1.34), but
-        some minutes later those of an idle kind cost the server two to four times the CPU of a list in one piece
-        (presumably the cache no longer has their snapshot and etcd is read): hence a WatchList, whose cost is steady,
-        comes first. A continue token that expires half-way leads to one request without pages, as client-go's pager
-        does it: that always gets through. Raises what the client raises.
+        that "0", which may go back in time, would save nothing. Pages of an idle kind cost the server two to four times
+        the CPU of a list in one piece (1.34): hence a WatchList comes first. A continue token that expires half-way
+        leads to one request without pages, as by client-go's pager: that always gets through.
         """
         try:
             return await self._pages(self._options.page_size)
@@ -187,7 +182,9 @@ class Reflector(Generic[T]):
     def _synced(self, items: list[T], undecodable: list[ObjectMeta], resource_version: str) -> None:
         """A whole list is here."""
         self._sink.replaced(items, undecodable)
-        self._incomplete = not all(meta.name for meta in undecodable)
+        self._incomplete = bool(undecodable)
+        if not undecodable:
+            self._second_looks.reset()
         self.last_sync_resource_version = resource_version
         self._resumable = True
         if not self.installed:
@@ -207,7 +204,7 @@ class Reflector(Generic[T]):
                 raise
             if not isinstance(err, ApiError):
                 self._slow_watch_lists += 1
-                self._watch_list = self._slow_watch_lists < _SLOW_IN_A_ROW
+                self._watch_list = self._slow_watch_lists < SLOW_IN_A_ROW
             elif 400 <= err.status < 500:
                 self._watch_list = False
             log.info("%s: no WatchList, listing instead: %s", self.kind, err)
@@ -217,11 +214,13 @@ class Reflector(Generic[T]):
     async def _watch(self, *, send_initial_events: bool = False) -> None:
         options = self._options
         lasts = options.min_watch_timeout * (1 + self._rand.random())
-        limit = options.initial_silence_limit if send_initial_events else options.silence_limit
+        self._silence_limit = options.initial_silence_limit if send_initial_events else options.silence_limit
+        self._end = asyncio.timeout(lasts + options.watch_grace)
+        self._silence = asyncio.timeout(self._silence_limit)
         try:
             async with (
-                asyncio.timeout(lasts + options.watch_grace),
-                asyncio.timeout(limit) as silence,
+                self._end,
+                self._silence,
                 self._client.watch(
                     resource_version="" if send_initial_events else self.last_sync_resource_version,
                     timeout_seconds=max(1, round(lasts)),
@@ -231,30 +230,28 @@ class Reflector(Generic[T]):
                 ) as events,
             ):
                 self._opened_at = self._now()
-                self._heard(silence, limit)
+                self._heard()
                 if send_initial_events:
-                    await self._initial_events(events, silence, limit)
-                    limit = options.silence_limit
-                    self._heard(silence, limit)
-                await self._follow(events, silence, limit)
+                    await self._initial_events(events)
+                    self._silence_limit = options.silence_limit
+                    self._heard()
+                if self._incomplete:
+                    self._end_early()
+                await self._follow(events)
         except TimeoutError as err:
-            if send_initial_events and not self._resumable:
-                raise InitialEventsNeverEnded(
-                    f"no end of the initial events, silent for {limit:g} s"
-                ) from err
-            raise Silent(f"nothing heard for {limit:g} s") from err
+            if self._incomplete and self._end.expired():
+                return  # a second look
+            never_ended = send_initial_events and not self._resumable
+            error = InitialEventsNeverEnded if never_ended else Silent
+            raise error(f"nothing heard for {self._silence_limit:g} s") from err
 
-    async def _initial_events(
-        self, events: AsyncIterator[WatchEvent[T]], silence: asyncio.Timeout, limit: float
-    ) -> None:
-        """Collects the WatchList's initial events up to the bookmark that ends them, then replaces the store.
-
-        Changes made meanwhile may stand among them, so this is a small store of its own.
-        """
+    async def _initial_events(self, events: AsyncIterator[WatchEvent[T]]) -> None:
+        """Collects the WatchList's initial events up to the bookmark that ends them (changes made meanwhile may stand
+        among them), then replaces the store."""
         items: dict[str, T] = {}
         undecodable: dict[str, ObjectMeta] = {}
         async for event in events:
-            self._heard(silence, limit)
+            self._heard()
             obj, meta = event.object, event.undecodable
             if event.type == "ERROR":
                 raise error_from_status(event.status or Status())
@@ -268,14 +265,15 @@ class Reflector(Generic[T]):
                 _note(event.type, Object(metadata=meta).key, meta, undecodable, items)
         raise Unreachable("the watch ended within its initial events")
 
-    async def _follow(
-        self, events: AsyncIterator[WatchEvent[T]], silence: asyncio.Timeout, limit: float
-    ) -> None:
+    async def _follow(self, events: AsyncIterator[WatchEvent[T]]) -> None:
         async for event in events:
-            self._heard(silence, limit)
+            self._heard()
             if event.type == "ERROR":
                 raise error_from_status(event.status or Status())
             self._pass_on(event)
+            if event.undecodable is not None and not self._incomplete:
+                self._incomplete = True
+                self._end_early()
             if event.resource_version:
                 self.last_sync_resource_version = event.resource_version
             self._events += 1
@@ -290,13 +288,19 @@ class Reflector(Generic[T]):
         elif obj is not None and event.type in ("ADDED", "MODIFIED"):
             self._sink.changed(obj)
 
-    def _heard(self, silence: asyncio.Timeout, limit: float) -> None:
+    def _end_early(self) -> None:
+        """Ends the watch for a second look at what did not decode."""
+        when = self._now() + self._second_looks.next()
+        if not self._end.expired():
+            self._end.reschedule(min(when, self._end.when() or when))
+
+    def _heard(self) -> None:
         """A sign of life: moves the silence limit. Not at every event: a timer each would cost more than decoding."""
-        now = self._now()
+        now, limit = self._now(), self._silence_limit
         self._health.heard(now)
-        until = silence.when()
-        if until is not None and abs(now + limit - until) > limit / 16 and not silence.expired():
-            silence.reschedule(now + limit)
+        until = self._silence.when()
+        if until is not None and abs(now + limit - until) > limit / 16 and not self._silence.expired():
+            self._silence.reschedule(now + limit)
 
     # -- what follows -------------------------------------------------------------------------------------------------
 

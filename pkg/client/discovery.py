@@ -8,7 +8,7 @@ import msgspec
 
 from pkg.api.meta import Struct
 from pkg.api.registry import Resource
-from pkg.client.errors import NotFound, NotServed, ServerError
+from pkg.client.errors import STATUS_404, ServerError
 from pkg.client.nesting import UNDECODABLE, decode
 from pkg.client.transport import Transport
 
@@ -57,7 +57,7 @@ async def is_served(transport: Transport, resource: Resource[Any]) -> bool:
     prefix = "/apis" if resource.group else "/api"
     try:
         body = await transport.request("GET", f"{prefix}/{resource.api_version}", retry=False)
-    except (NotFound, NotServed):
+    except STATUS_404:
         if not resource.group:
             raise  # every server serves v1
         return await _version_is_served(transport, resource.api_version)

@@ -69,6 +69,10 @@ class NotServed(ApiError):
     server that is starting. Only discovery tells (`ResourceClient.is_served`)."""
 
 
+STATUS_404 = (NotFound, NotServed)
+"""Both are the answers of a list whose kind is missing."""
+
+
 class NotInstalled(NotServed):
     """404, and the server's discovery confirms that it does not know the kind."""
 

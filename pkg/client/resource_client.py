@@ -15,7 +15,7 @@ from pkg.api.meta import Object, Struct
 from pkg.api.registry import Resource
 from pkg.client import discovery
 from pkg.client.decode import Decoder, ListPage, ObjectList, WatchEvent, decoder_for
-from pkg.client.errors import BadRequest, NotFound, NotServed, ServerError
+from pkg.client.errors import STATUS_404, BadRequest, ServerError
 from pkg.client.transport import JSON, JSON_PATCH, MERGE_PATCH, READ_TIMEOUT, REQUEST_TIMEOUT, Transport
 
 T = TypeVar("T", bound=Object)
@@ -325,7 +325,7 @@ async def list_installed(
     """Every object; empty where discovery confirms that the kind is not installed. Raises ApiError."""
     try:
         return await client.list(namespace, label_selector=label_selector)
-    except (NotFound, NotServed):
+    except STATUS_404:
         if await client.is_served():
             raise
         return []

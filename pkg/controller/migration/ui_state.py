@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 
 from pkg.api.kubevirt import VirtualMachine, VirtualMachineInstance, VirtualMachineInstanceMigration
-from pkg.client.errors import NotFound, NotServed
+from pkg.client.errors import STATUS_404, NotFound
 from pkg.client.resource_client import ResourceClient
 from pkg.controller.indexes import MIGRATIONS_BY_VMI
 from pkg.controller.migration.state import annotations_for, cleared, unknown_migration
@@ -61,7 +61,7 @@ class UIStateWriter:
         """Asked of the server: a migration that is new may not have reached the cache yet."""
         try:
             migrations = await self._migrations.list(namespace)
-        except (NotFound, NotServed):  # the kind itself is gone; that says nothing
+        except STATUS_404:  # the kind itself is gone; that says nothing
             return True
         return any(migration.uid == migration_uid for migration in migrations)
 

@@ -87,8 +87,9 @@ class Fault:
     """The resourceVersions of the watches after the first; "" is a WatchList."""
 
 
-END = watch(added(pod("end", "99")), hang())
-END_LIST = watch(added(A), added(B), bookmark("98", initial_events_end=True), added(pod("end", "99")), hang())
+LAST = added(pod("end", "99")), hang()
+END = watch(*LAST)
+END_LIST = watch(added(A), added(B), bookmark("98", initial_events_end=True), *LAST)
 """The last watch of each script: when `end` arrives, everything before it did."""
 
 FAULTS: dict[str, Fault] = {
@@ -214,11 +215,14 @@ FAULTS: dict[str, Fault] = {
         [watch(*START, line({"type": "RENAMED", "object": pod("a", "6")})), END],
         resumed_at=["6"],
     ),
-    "an object that does not decode costs only itself": Fault(
-        [watch(*START, added(pod("c", "6", labels=17)), modified(pod("a", "7"))), END],
+    "an object that does not decode costs only itself; the next watch begins with a list": Fault(
+        [
+            watch(*START, added(pod("c", "6", labels=17)), modified(pod("a", "7"))),
+            watch(added(pod("a", "7")), added(B), bookmark("98", initial_events_end=True), *LAST),
+        ],
         told=[("update", "ns/a@1", "ns/a@7")],
         held=["ns/a@7", "ns/b@1"],
-        resumed_at=["7"],
+        resumed_at=[""],
     ),
     "a line that is no event: listed anew": Fault(
         [watch(*START, line(b"<html>")), END_LIST],
@@ -294,12 +298,16 @@ FAULTS: dict[str, Fault] = {
     "objects that do not decode, on the watch, on a relist and at their deletion": Fault(
         [
             watch(*START, modified(pod("a", "6", labels=17)), error(410, "Expired")),
-            watch(added(pod("a", "6", labels=17)), bookmark("98", initial_events_end=True)),
-            watch(deleted(pod("a", "99", labels=17)), added(pod("end", "99")), hang()),
+            watch(
+                added(pod("a", "6", labels=17)),
+                bookmark("98", initial_events_end=True),
+                deleted(pod("a", "99", labels=17)),
+                *LAST,
+            ),
         ],
         told=[("delete", "ns/b@1", True), ("delete", "ns/a@1", True)],
         held=[],
-        resumed_at=["", "98"],
+        resumed_at=[""],
     ),
 }
 

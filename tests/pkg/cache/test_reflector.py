@@ -501,6 +501,27 @@ async def test_a_list_with_a_nameless_object_is_followed_by_another_when_its_wat
 
 
 @virtual_time
+async def test_what_did_not_decode_is_looked_at_again_and_ever_more_seldom_while_it_stays_so() -> None:
+    """A proxy may have spoilt it: without another change its last state would stay for ever."""
+    bad = ObjectMeta(name="a", namespace="ns", resource_version="6")
+    client = FakeClient(
+        [listing([pod("a")], "5"), *[listing([], "7", undecodable=[bad])] * 3, listing([pod("a", "6")], "8")],
+        [[undecodable("MODIFIED", bad), undecodable("MODIFIED", bad), Hang()]],
+    )
+    async with running(client, watch_list=False, silence_limit=3600.0) as run:
+        await asyncio.sleep(29)
+        assert run.held() == ["ns/a@1"]
+        await asyncio.sleep(1000)
+        assert run.held() == ["ns/a@6"]
+        lists = [request.at for request in client.requests if request.verb == "list"]
+        waits = [after - before for before, after in itertools.pairwise(lists)]
+        assert len(waits) == 4
+        for wait, shortest in zip(waits, (30, 60, 120, 240), strict=True):
+            assert shortest <= wait <= 2 * shortest + 1
+        assert run.reflector.trouble is None
+
+
+@virtual_time
 async def test_a_list_without_a_version_is_no_list() -> None:
     client = FakeClient(
         [listing([pod("a")], "5"), listing([], ""), listing([pod("b")], "9")], [[error(410, "Expired")]]
