@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from pkg.util.kubevirt.profiles import Profile
-from pkg.util.resourcequota.model import EstimateKind, Mode, Policy
+from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
 
 
 @dataclass(frozen=True, slots=True)

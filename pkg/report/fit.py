@@ -30,9 +30,10 @@ from pkg.util.names import migrating_key
 from pkg.util.quantity import ZERO, Quantity
 from pkg.util.resource_list import ResourceList, format_resource_list, parse_resource_list, subtract, total
 from pkg.util.resourcequota.claims import claims
-from pkg.util.resourcequota.model import Mode, Observed, Plan, Policy
-from pkg.util.resourcequota.participation import is_off, switched_off, takes_part
+from pkg.util.resourcequota.managed import is_managed, is_off, switched_off
+from pkg.util.resourcequota.model import Observed, Plan
 from pkg.util.resourcequota.planner import plan
+from pkg.util.resourcequota.policy import Mode, Policy
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +175,7 @@ def _action(
     quota = observed.quota
     if observed.namespace_off or switched_off(quota):
         return f"nothing: {constants.LABEL_MANAGED}=false switches it off"
-    if not takes_part(quota):
+    if not is_managed(quota):
         return f"nothing: it is not Rancher's default quota and has no label {constants.LABEL_MANAGED}=true"
     if is_off(quota.annotations, policy.mode):
         return f"nothing: somebody has switched it off by {constants.ANNOTATION_SKIP_AUTO_SCALING}"

@@ -14,8 +14,9 @@ from pkg.api.kubevirt import KubeVirt, VirtualMachineInstance, VirtualMachineIns
 from pkg.api.mtq import VirtualMachineMigrationResourceQuota
 from pkg.util.installation import CONFIG_MAP
 from pkg.util.kubevirt.rendering import Rendering
-from pkg.util.resourcequota.model import EstimateKind, Mode, Observed, Policy
+from pkg.util.resourcequota.model import Observed
 from pkg.util.resourcequota.observe import Listed, Observer, Source
+from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
 
 REPORTED = Policy(Mode.TAKEOVER, EstimateKind.EXACT, settle=0.0)
 """What quota counts, whatever headroom does about it; and what reports assume of a controller

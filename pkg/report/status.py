@@ -22,9 +22,10 @@ from pkg.util.resourcequota.base import (
 from pkg.util.resourcequota.claims import Claim, claims
 from pkg.util.resourcequota.errors import InvalidEntry, ResourceQuotaError
 from pkg.util.resourcequota.journal import Entry, Journal
-from pkg.util.resourcequota.model import Mode, Observed, Policy
-from pkg.util.resourcequota.participation import is_default, is_off, takes_part
+from pkg.util.resourcequota.managed import is_default, is_managed, is_off
+from pkg.util.resourcequota.model import Observed
 from pkg.util.resourcequota.planner import plan
+from pkg.util.resourcequota.policy import Mode, Policy
 from pkg.util.resourcequota.release import is_ours
 
 
@@ -88,7 +89,7 @@ class QuotaStatus:
 
 def status(snapshot: Snapshot) -> list[QuotaStatus]:
     """Every quota that takes part, or that something was added to, by namespace and name."""
-    quotas = [quota for quota in snapshot.quotas if takes_part(quota) or Journal(quota.annotations).entries()]
+    quotas = [quota for quota in snapshot.quotas if is_managed(quota) or Journal(quota.annotations).entries()]
     policy = snapshot.basis.policy
     return [_status(snapshot.observe(quota), policy) for quota in sorted(quotas, key=lambda quota: quota.key)]
 
@@ -98,7 +99,7 @@ def kept_by(observed: Observed, mode: Mode) -> str:
     quota = observed.quota
     if observed.mtq:
         return "managed-tenant-quota"
-    if not takes_part(quota) or observed.namespace_off or is_off(quota.annotations, mode):
+    if not is_managed(quota) or observed.namespace_off or is_off(quota.annotations, mode):
         return "nobody"
     if mode is Mode.ASSIST and is_default(quota):
         return "harvester and headroom"

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from pkg.util.resourcequota.model import EstimateKind, Mode
+from pkg.util.resourcequota.policy import EstimateKind, Mode
 
 CONFIG_MAP: Final = "headroom"
 USUAL_NAMESPACES: Final = ("headroom-system", "harvester-system", "default")

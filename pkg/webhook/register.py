@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from pkg.config.probe import PROBE_PATH
 from pkg.util.constants import LOCK_PATH
-from pkg.util.resourcequota.planner import Policy
+from pkg.util.resourcequota.policy import Policy
 from pkg.webhook import configurations as paths
 from pkg.webhook.options import Options
 from pkg.webhook.probe import answer_probe

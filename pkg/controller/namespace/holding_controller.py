@@ -21,8 +21,8 @@ from pkg.generic.errors import RetryAfter
 from pkg.util import constants
 from pkg.util.kubevirt.migration import is_finished
 from pkg.util.resourcequota.journal import has_migrating_vm
-from pkg.util.resourcequota.model import Mode
-from pkg.util.resourcequota.participation import is_off, switched_off, takes_part
+from pkg.util.resourcequota.managed import is_managed, is_off, switched_off
+from pkg.util.resourcequota.policy import Mode
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ def holds(
     quotas: Iterable[ResourceQuota], migrations: Iterable[VirtualMachineInstanceMigration], mode: Mode
 ) -> bool:
     """Whether a namespace with these objects holds added room, or is about to."""
-    ours = [quota for quota in quotas if takes_part(quota) and not is_off(quota.annotations, mode)]
+    ours = [quota for quota in quotas if is_managed(quota) and not is_off(quota.annotations, mode)]
     if not ours:
         return False
     return any(map(_holds, ours)) or not all(map(is_finished, migrations))

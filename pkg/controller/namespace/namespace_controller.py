@@ -14,7 +14,7 @@ from pkg.util import constants
 from pkg.util.resource_list import format_resource_list
 from pkg.util.resourcequota.base import parse_base
 from pkg.util.resourcequota.errors import ResourceQuotaError
-from pkg.util.resourcequota.participation import switched_off, takes_part
+from pkg.util.resourcequota.managed import is_managed, switched_off
 
 
 class Handler:
@@ -35,7 +35,7 @@ class Handler:
         if namespace is None or namespace.deleting or switched_off(namespace):
             return
         annotation = namespace.annotations.get(constants.ANNOTATION_RANCHER_RESOURCE_QUOTA, "")
-        if not annotation or any(map(takes_part, self._quota_cache.list(namespace.name))):
+        if not annotation or any(map(is_managed, self._quota_cache.list(namespace.name))):
             return
         try:
             hard = format_resource_list(parse_base(annotation))

@@ -25,9 +25,10 @@ from pkg.util.constants import ANNOTATION_TOUCHED
 from pkg.util.quantity import Quantity
 from pkg.util.resourcequota.base import quantity_of
 from pkg.util.resourcequota.errors import ResourceQuotaError
-from pkg.util.resourcequota.model import Memory, Observed, Plan, Policy
+from pkg.util.resourcequota.model import Memory, Observed, Plan
 from pkg.util.resourcequota.observe import Observer
 from pkg.util.resourcequota.planner import plan
+from pkg.util.resourcequota.policy import Policy
 
 log = logging.getLogger(__name__)
 

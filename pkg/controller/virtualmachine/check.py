@@ -27,7 +27,8 @@ from pkg.util.resource_list import maximum
 from pkg.util.resourcequota.base import parse_base, parse_limits
 from pkg.util.resourcequota.claims import available, held_by_entries, taken_by_migrations
 from pkg.util.resourcequota.errors import InsufficientResources, InvalidEntry, ResourceQuotaError
-from pkg.util.resourcequota.model import EstimateKind, Mode, Observed, Policy
+from pkg.util.resourcequota.model import Observed
+from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
 
 _CHECKED: Final = (
     (LIMITS_CPU, "cpu"),

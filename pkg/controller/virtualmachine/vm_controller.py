@@ -23,8 +23,8 @@ from pkg.generic.errors import RetryAfter
 from pkg.generic.events import EventRecorder
 from pkg.util import constants
 from pkg.util.resourcequota.errors import InsufficientResources
+from pkg.util.resourcequota.managed import is_default
 from pkg.util.resourcequota.model import Memory, Observed
-from pkg.util.resourcequota.participation import is_default
 
 CONFIRM = 1.0
 """Seconds that a shortage has to last: status.used follows a pod that ended a little later."""

@@ -36,8 +36,9 @@ from pkg.util.resourcequota.journal import (
     explained_keys,
     unexplained,
 )
-from pkg.util.resourcequota.model import EstimateKind, Memory, Observed, Plan, Policy, earliest
-from pkg.util.resourcequota.participation import is_off
+from pkg.util.resourcequota.managed import is_off
+from pkg.util.resourcequota.model import Memory, Observed, Plan, earliest
+from pkg.util.resourcequota.policy import EstimateKind, Policy
 
 SCALED = (LIMITS_CPU, LIMITS_MEMORY)
 """The resources that Harvester scales."""

@@ -26,8 +26,9 @@ from pkg.util.resourcequota.errors import (
     ResourceQuotaError,
 )
 from pkg.util.resourcequota.journal import has_migrating_vm, parse_resources
-from pkg.util.resourcequota.model import EstimateKind, Observed, Policy
-from pkg.util.resourcequota.participation import is_default
+from pkg.util.resourcequota.managed import is_default
+from pkg.util.resourcequota.model import Observed
+from pkg.util.resourcequota.policy import EstimateKind, Policy
 
 RESOURCE_NAMES: Mapping[str, str] = MappingProxyType(
     {

@@ -52,7 +52,8 @@ from pkg.util.resource_list import ResourceList, add, maximum, subtract, total
 from pkg.util.resourcequota.base import base_of, quantity_of
 from pkg.util.resourcequota.errors import NoLimits, NotUnderstood, ResourceQuotaError, SideTooLarge
 from pkg.util.resourcequota.journal import entries
-from pkg.util.resourcequota.model import EstimateKind, Observed, Policy
+from pkg.util.resourcequota.model import Observed
+from pkg.util.resourcequota.policy import EstimateKind, Policy
 
 _ATTACHING = (constants.PHASE_PENDING, constants.PHASE_SCHEDULING, constants.PHASE_SCHEDULED)
 """Phases in which KubeVirt may still create the target's attachment pod."""

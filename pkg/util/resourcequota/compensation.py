@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 from pkg.util.quantity import Quantity
 from pkg.util.resourcequota.base import COMPENSATION_MARGIN, shortage
-from pkg.util.resourcequota.model import Observed, Policy
+from pkg.util.resourcequota.model import Observed
+from pkg.util.resourcequota.policy import Policy
 
 
 @dataclass(frozen=True, slots=True)

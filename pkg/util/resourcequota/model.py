@@ -16,9 +16,6 @@ from pkg.util.quantity import Quantity
 from pkg.util.quotacount.usage import counted, pod_usage
 from pkg.util.resource_list import ResourceList, total
 from pkg.util.resourcequota.errors import ResourceQuotaError
-from pkg.util.resourcequota.policy import EstimateKind as EstimateKind
-from pkg.util.resourcequota.policy import Mode as Mode
-from pkg.util.resourcequota.policy import Policy as Policy
 
 T = TypeVar("T")
 

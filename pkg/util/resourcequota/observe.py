@@ -19,8 +19,8 @@ from pkg.util.kubevirt.overhead import harvester_delta
 from pkg.util.kubevirt.profiles import Profile
 from pkg.util.kubevirt.rendering import Rendering, harvester_ratio, limited_by, rendering
 from pkg.util.quantity import Quantity
+from pkg.util.resourcequota.managed import switched_off
 from pkg.util.resourcequota.model import Estimate, Memo, Memory, Observed
-from pkg.util.resourcequota.participation import switched_off
 
 T = TypeVar("T", bound=Object)
 T_co = TypeVar("T_co", bound=Object, covariant=True)

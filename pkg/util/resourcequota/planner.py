@@ -8,27 +8,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.resourcequota import assist, takeover
 from pkg.util.resourcequota.journal import has_migrating_vm
-from pkg.util.resourcequota.model import Estimate, EstimateKind, Memory, Mode, Observed, Plan, Policy
-from pkg.util.resourcequota.participation import is_default, is_off, switched_off, takes_part
-from pkg.util.resourcequota.release import is_ours, release, retire, stand_back, with_entries
+from pkg.util.resourcequota.managed import is_default, is_managed, is_off, switched_off
+from pkg.util.resourcequota.model import Observed, Plan
+from pkg.util.resourcequota.policy import Mode, Policy
+from pkg.util.resourcequota.release import give_up, is_ours, release, retire, with_entries
 from pkg.util.resourcequota.touch import with_touch
-
-__all__ = [
-    "Estimate",
-    "EstimateKind",
-    "Memory",
-    "Mode",
-    "Observed",
-    "Plan",
-    "Policy",
-    "Rendering",
-    "is_off",
-    "plan",
-    "takes_part",
-]
 
 
 def plan(observed: Observed, policy: Policy) -> Plan:
@@ -38,10 +24,10 @@ def plan(observed: Observed, policy: Policy) -> Plan:
 
 def _decided(observed: Observed, policy: Policy) -> Plan:
     if observed.mtq:
-        return _stand_back(observed, policy)
+        return _left_to_mtq(observed, policy)
     if observed.namespace_off or switched_off(observed.quota):
         return Plan() if observed.quota.deleting else release(observed)
-    if not takes_part(observed.quota):
+    if not is_managed(observed.quota):
         left = is_ours(observed.quota) and not observed.quota.deleting  # it has lost the label
         return retire(observed.quota) if left else Plan()
     # Harvester's controllers know default quotas only: beside them there is nothing to agree with on another.
@@ -51,11 +37,11 @@ def _decided(observed: Observed, policy: Policy) -> Plan:
     return assist.plan(observed, policy) if is_default(observed.quota) else Plan()
 
 
-def _stand_back(observed: Observed, policy: Policy) -> Plan:
+def _left_to_mtq(observed: Observed, policy: Policy) -> Plan:
     """Never two strategies on one quota. In assist mode Harvester stays: what stands runs out, nothing is added, and a
     quota where nothing stands is not looked at: its limits are the other strategy's."""
-    back, quota = stand_back(observed), observed.quota
+    given_up, quota = give_up(observed), observed.quota
     stands = has_migrating_vm(quota.annotations) and is_default(quota) and not quota.deleting
-    if back or policy.mode is Mode.TAKEOVER or not stands:
-        return back
+    if given_up or policy.mode is Mode.TAKEOVER or not stands:
+        return given_up
     return assist.plan(replace(observed, migrations=with_entries(observed)), policy)

@@ -23,8 +23,9 @@ from pkg.util.resourcequota.base import (
 )
 from pkg.util.resourcequota.errors import ResourceQuotaError
 from pkg.util.resourcequota.journal import Journal, parse_resources
-from pkg.util.resourcequota.model import EstimateKind, Mode, Observed, Plan, Policy
-from pkg.util.resourcequota.participation import is_default
+from pkg.util.resourcequota.managed import is_default
+from pkg.util.resourcequota.model import Observed, Plan
+from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
 
 _EVERYTHING = Policy(Mode.TAKEOVER, EstimateKind.EXACT)
 
@@ -54,7 +55,7 @@ def release(observed: Observed) -> Plan:
     return Plan(annotations=journal.changes(), hard=hard)
 
 
-def stand_back(observed: Observed) -> Plan:
+def give_up(observed: Observed) -> Plan:
     """The patch after which nothing of ours is left on a quota that another strategy takes over; empty for one not
     ours. spec.hard is the base again, whatever migrates."""
     quota = observed.quota

@@ -25,8 +25,9 @@ from pkg.util.resourcequota.claims import Claim, Claims, claims, overhead_growth
 from pkg.util.resourcequota.compensation import Settled, settled
 from pkg.util.resourcequota.errors import HoldLimitReached, InvalidEntry, ResourceQuotaError
 from pkg.util.resourcequota.journal import Journal, drop_unexplained, unexplained
-from pkg.util.resourcequota.model import Memory, Observed, Plan, Policy, earliest
-from pkg.util.resourcequota.participation import is_default
+from pkg.util.resourcequota.managed import is_default
+from pkg.util.resourcequota.model import Memory, Observed, Plan, earliest
+from pkg.util.resourcequota.policy import Policy
 
 
 def plan(observed: Observed, policy: Policy) -> Plan:

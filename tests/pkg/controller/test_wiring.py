@@ -16,7 +16,7 @@ from pkg.client.client import Client
 from pkg.config.management import KUBEVIRT_PODS, Management
 from pkg.controller.indexes import index
 from pkg.controller.options import Options
-from pkg.util.resourcequota.model import EstimateKind, Mode, Policy
+from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
 from tests.pkg.generic.fakes import FakeClient
 from tests.pkg.util.resourcequota.world import sentences
 from tests.virtual_time import settle, virtual_time

@@ -17,8 +17,8 @@ from pkg.util.quantity import Quantity, QuantityError
 from pkg.util.resourcequota.base import parse_limits, quantity_of
 from pkg.util.resourcequota.errors import InvalidNamespaceAnnotation
 from pkg.util.resourcequota.journal import has_migrating_vm
-from pkg.util.resourcequota.model import Policy
-from pkg.util.resourcequota.participation import switched_off
+from pkg.util.resourcequota.managed import switched_off
+from pkg.util.resourcequota.policy import Policy
 from pkg.webhook.admission import ALLOW, AdmissionRequest, Decision, deny
 from pkg.webhook.deadline import NoAnswer
 from pkg.webhook.resources.resourcequota.guard import migrating

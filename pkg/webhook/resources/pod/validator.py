@@ -18,8 +18,8 @@ from pkg.util.kubevirt.migration import is_finished
 from pkg.util.quantity import ZERO, Quantity
 from pkg.util.quotacount.usage import counted, pod_usage
 from pkg.util.resource_list import ResourceList, parse_resource_list
-from pkg.util.resourcequota.model import Policy
-from pkg.util.resourcequota.participation import is_off, takes_part
+from pkg.util.resourcequota.managed import is_managed, is_off
+from pkg.util.resourcequota.policy import Policy
 from pkg.webhook.admission import ALLOW, AdmissionRequest, Decision, UserInfo, deny
 from pkg.webhook.deadline import NoAnswer
 from pkg.webhook.options import Options
@@ -182,7 +182,7 @@ class Validator:
         ours = [
             quota
             for quota in self._view.quotas(namespace)
-            if takes_part(quota) and not is_off(quota.annotations, self._policy.mode)
+            if is_managed(quota) and not is_off(quota.annotations, self._policy.mode)
         ]
         if not ours:
             return _Snapshot([], {})  # of namespaces without a quota of ours nothing is watched

@@ -18,7 +18,10 @@ from pkg.util.quantity import ZERO, Quantity, QuantityError
 from pkg.util.resource_list import ResourceList
 from pkg.util.resourcequota.errors import InvalidEntry
 from pkg.util.resourcequota.journal import Entry, entries, parse_resources
-from pkg.util.resourcequota.planner import Memory, Observed, Plan, Policy, is_off, plan, takes_part
+from pkg.util.resourcequota.managed import is_managed, is_off
+from pkg.util.resourcequota.model import Memory, Observed, Plan
+from pkg.util.resourcequota.planner import plan
+from pkg.util.resourcequota.policy import Policy
 
 _LEAST = "1n"
 
@@ -87,7 +90,7 @@ def names_of_entries(observed: Observed) -> tuple[str, ...]:
 def migrating(observed: Observed, policy: Policy) -> tuple[str, ...]:
     """The names of the VMs that stand on the quota, or should, in order; a VMI's uid where no name is known."""
     quota = observed.quota
-    if not takes_part(quota) or observed.namespace_off or is_off(quota.annotations, policy.mode):
+    if not is_managed(quota) or observed.namespace_off or is_off(quota.annotations, policy.mode):
         return ()
     return _names(entries(_after(quota.annotations, _plan(observed, policy))), observed)
 

@@ -10,8 +10,8 @@ import msgspec
 
 from pkg.api.core import ResourceQuota
 from pkg.util.quantity import Quantity
-from pkg.util.resourcequota.participation import switched_off, takes_part
-from pkg.util.resourcequota.planner import Policy
+from pkg.util.resourcequota.managed import is_managed, switched_off
+from pkg.util.resourcequota.policy import Policy
 from pkg.webhook.admission import ALLOW, AdmissionRequest, Decision, deny
 from pkg.webhook.configurations import NAMESPACE_CONTROLLER
 from pkg.webhook.deadline import NoAnswer
@@ -99,7 +99,7 @@ class Guard:
         verdict = await self._judge(old, quota)
         if verdict:
             return refusal(quota, verdict)
-        if takes_part(old) and not takes_part(quota) and not quota.deleting:
+        if is_managed(old) and not is_managed(quota) and not quota.deleting:
             return await self._refuse_while_migrating(old, "its label can be removed")
         return ALLOW
 
@@ -127,7 +127,7 @@ class Guard:
         )
 
     async def _judge(self, old: ResourceQuota, new: ResourceQuota) -> Verdict:
-        if not takes_part(old) or switched_off(new):
+        if not is_managed(old) or switched_off(new):
             return FINE
         # Taking the label off is no way to lower a quota in the same write.
         new = msgspec.structs.replace(
@@ -160,7 +160,7 @@ class Guard:
         return found if at_most(journal, found) else judge_by_journal(old, live, self._policy)
 
     async def _validate_delete(self, quota: ResourceQuota) -> Decision:
-        if not takes_part(quota):
+        if not is_managed(quota):
             return ALLOW
         return await self._refuse_while_migrating(quota, "it can be deleted")
 

@@ -12,7 +12,7 @@ from pkg.client.errors import NotFound
 from pkg.controller.installation.upkeep import EVENT, STANDS, Upkeep
 from pkg.util.installation import Installation, read
 from pkg.util.kubevirt.accounts import virt_controllers
-from pkg.util.resourcequota.model import EstimateKind, Mode
+from pkg.util.resourcequota.policy import EstimateKind, Mode
 from tests.pkg.controller.fakes import Events, Kind
 from tests.pkg.controller.installation.test_policy import SHIPPED
 

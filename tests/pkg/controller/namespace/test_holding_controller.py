@@ -21,7 +21,7 @@ from pkg.controller.namespace.pod_webhook import ASK_AGAIN, ASK_SOON, PodWebhook
 from pkg.generic.errors import RetryAfter
 from pkg.util import constants
 from pkg.util.constants import WEBHOOK_CONFIGURATION_NAME
-from pkg.util.resourcequota.model import Mode
+from pkg.util.resourcequota.policy import Mode
 from tests.pkg.controller.fakes import Clock, Kind
 from tests.pkg.util.resourcequota.world import (
     COMPENSATION,

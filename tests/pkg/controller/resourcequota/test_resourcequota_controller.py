@@ -12,8 +12,8 @@ from pkg.client.errors import Forbidden, Invalid, ServiceUnavailable
 from pkg.client.retry import CONFLICT_TRIES
 from pkg.controller.resourcequota.resourcequota_controller import Handler
 from pkg.generic.errors import RetryAfter
-from pkg.util.resourcequota.model import EstimateKind, Mode, Policy
 from pkg.util.resourcequota.observe import Observer, Source
+from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
 from tests.pkg.controller.fakes import Clock, Events, Kind
 from tests.pkg.util.resourcequota.world import (
     BASE,

@@ -23,8 +23,9 @@ from pkg.util.kubevirt.overhead import memory_overhead
 from pkg.util.kubevirt.profiles import DEFAULT_PROFILE, Profile
 from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.kubevirt.target import usage_of
-from pkg.util.resourcequota.model import EstimateKind, Memory, Mode, Observed, Plan, Policy
+from pkg.util.resourcequota.model import Memory, Observed, Plan
 from pkg.util.resourcequota.planner import plan
+from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
 from tests.pkg.util.resourcequota.world import applied, observed, uid_of, vmi
 
 EXACT = Policy(Mode.TAKEOVER, EstimateKind.EXACT)

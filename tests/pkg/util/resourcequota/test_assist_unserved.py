@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from pkg.util.resourcequota.errors import NotServed
-from pkg.util.resourcequota.model import EstimateKind, Mode, Policy
 from pkg.util.resourcequota.planner import plan
+from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
 from tests.pkg.util.resourcequota.pods import charged, launcher, namespace
 from tests.pkg.util.resourcequota.world import by_uid, quota, sentences, vmi, vmim
 

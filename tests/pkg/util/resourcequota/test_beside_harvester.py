@@ -12,8 +12,9 @@ from pkg.api.core import Pod, ResourceQuota
 from pkg.api.kubevirt import VirtualMachineInstanceMigration
 from pkg.util import constants
 from pkg.util.names import migrating_uid_key
-from pkg.util.resourcequota.model import EstimateKind, Memory, Mode, Policy
+from pkg.util.resourcequota.model import Memory
 from pkg.util.resourcequota.planner import plan
+from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
 from tests.pkg.util.resourcequota.pods import charged, launcher, namespace
 from tests.pkg.util.resourcequota.world import (
     COMPENSATION,

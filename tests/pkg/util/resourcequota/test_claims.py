@@ -13,7 +13,7 @@ from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigra
 from pkg.util.kubevirt.migration import Stage
 from pkg.util.quantity import Quantity
 from pkg.util.resourcequota.claims import claims
-from pkg.util.resourcequota.model import EstimateKind, Mode, Policy
+from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
 from tests.pkg.util.resourcequota.pods import (
     AT_1_5,
     AT_4_5,

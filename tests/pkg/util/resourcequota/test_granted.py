@@ -16,7 +16,7 @@ from pkg.util.resourcequota.base import (
     scaled_base,
 )
 from pkg.util.resourcequota.errors import InvalidBaseQuantity, InvalidNamespaceAnnotation
-from pkg.util.resourcequota.model import EstimateKind, Mode, Policy
+from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
 from tests.pkg.util.resourcequota.world import COMPENSATION, ENTRY, by_name, by_value, quota, sentences
 
 EXACT = Policy(Mode.TAKEOVER, EstimateKind.EXACT)

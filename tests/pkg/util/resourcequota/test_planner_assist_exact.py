@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from pkg.util.resourcequota.model import EstimateKind, Mode, Policy
 from pkg.util.resourcequota.planner import plan
+from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
 from tests.pkg.util.resourcequota.pods import launcher, namespace
 from tests.pkg.util.resourcequota.world import by_uid, quota, vmi, vmim
 

@@ -12,7 +12,9 @@ from pkg.api.core import ResourceQuota
 from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.api.meta import RawResourceList
 from pkg.util.quantity import Quantity
-from pkg.util.resourcequota.planner import Mode, Observed, Policy, plan
+from pkg.util.resourcequota.model import Observed
+from pkg.util.resourcequota.planner import plan
+from pkg.util.resourcequota.policy import Mode, Policy
 from tests.pkg.util.resourcequota.pods import AT_4_5, launcher
 from tests.pkg.util.resourcequota.world import (
     BASE,

@@ -14,7 +14,10 @@ from pkg.util.names import migrating_key
 from pkg.util.quantity import Quantity
 from pkg.util.resource_list import total
 from pkg.util.resourcequota.journal import entries
-from pkg.util.resourcequota.planner import Mode, Observed, Plan, Policy, is_off, plan
+from pkg.util.resourcequota.managed import is_off
+from pkg.util.resourcequota.model import Observed, Plan
+from pkg.util.resourcequota.planner import plan
+from pkg.util.resourcequota.policy import Mode, Policy
 from tests.pkg.util.resourcequota.world import (
     COMPENSATION,
     ENTRY,

@@ -12,7 +12,9 @@ from pkg.api.core import ResourceQuota
 from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.api.meta import RawResourceList
 from pkg.util.names import migrating_key
-from pkg.util.resourcequota.planner import Mode, Policy, plan, takes_part
+from pkg.util.resourcequota.managed import is_managed
+from pkg.util.resourcequota.planner import plan
+from pkg.util.resourcequota.policy import Mode, Policy
 from tests.pkg.util.resourcequota.world import (
     BASE,
     ENTRY,
@@ -102,7 +104,7 @@ NOT_OURS = {
 @pytest.mark.parametrize("mode", Mode)
 @sentences(NOT_OURS)
 def test_not_written_at_all(case: ResourceQuota, mode: Mode) -> None:
-    assert not takes_part(case)
+    assert not is_managed(case)
     assert not plan(observed(case, [vmim()]), Policy(mode))
 
 

@@ -10,7 +10,9 @@ import pytest
 from pkg.api.kubevirt import VirtualMachineInstance
 from pkg.api.meta import RawResourceList
 from pkg.util.names import migrating_key
-from pkg.util.resourcequota.planner import Mode, Policy, is_off, plan
+from pkg.util.resourcequota.managed import is_off
+from pkg.util.resourcequota.planner import plan
+from pkg.util.resourcequota.policy import Mode, Policy
 from tests.pkg.util.resourcequota.world import (
     COMPENSATION,
     ENTRY,

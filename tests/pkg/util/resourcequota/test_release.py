@@ -10,7 +10,8 @@ import pytest
 from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.api.meta import RawResourceList
 from pkg.util.names import migrating_key
-from pkg.util.resourcequota.planner import Mode, Policy, plan
+from pkg.util.resourcequota.planner import plan
+from pkg.util.resourcequota.policy import Mode, Policy
 from pkg.util.resourcequota.release import release
 from tests.pkg.util.resourcequota.world import (
     BASE,

@@ -21,7 +21,8 @@ from pkg.util.quantity import Quantity
 from pkg.util.resource_list import add, total
 from pkg.util.resourcequota.base import parse_base
 from pkg.util.resourcequota.journal import entries, parse_resources
-from pkg.util.resourcequota.planner import Mode, Observed
+from pkg.util.resourcequota.model import Observed
+from pkg.util.resourcequota.policy import Mode
 from tests.pkg.util.resourcequota.world import (
     COMPENSATION,
     by_value,

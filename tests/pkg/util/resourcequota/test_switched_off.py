@@ -11,9 +11,9 @@ import pytest
 
 from pkg.api.core import Namespace, ResourceQuota
 from pkg.util.constants import LABEL_DEFAULT_RESOURCE_QUOTA, LABEL_MANAGED
-from pkg.util.resourcequota.model import EstimateKind, Mode, Policy
-from pkg.util.resourcequota.participation import switched_off, takes_part
+from pkg.util.resourcequota.managed import is_managed, switched_off
 from pkg.util.resourcequota.planner import plan
+from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
 from pkg.util.resourcequota.release import release
 from tests.pkg.util.resourcequota.world import (
     DEFAULT_LABELS,
@@ -103,7 +103,7 @@ def test_one_that_is_on_its_way_out_is_not_written() -> None:
 @pytest.mark.parametrize("value", ["true", "False", "no", ""])
 def test_only_false_switches_off(value: str) -> None:
     marked = quota(dict(HARD), labels={LABEL_DEFAULT_RESOURCE_QUOTA: "true", LABEL_MANAGED: value})
-    assert takes_part(marked)
+    assert is_managed(marked)
     assert not switched_off(marked)
 
 

@@ -14,8 +14,9 @@ from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigra
 from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.quantity import Quantity
 from pkg.util.quotacount.usage import pod_usage
-from pkg.util.resourcequota.model import EstimateKind, Mode, Observed, Policy
+from pkg.util.resourcequota.model import Observed
 from pkg.util.resourcequota.planner import plan
+from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
 from tests.pkg.util.resourcequota.pods import (
     AT_1_5,
     AT_4_5,

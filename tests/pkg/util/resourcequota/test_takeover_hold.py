@@ -13,8 +13,9 @@ from pkg.api.core import Pod
 from pkg.api.kubevirt import MigrationState, VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.util.names import migrating_key
 from pkg.util.quantity import Quantity
-from pkg.util.resourcequota.model import EstimateKind, Memory, Mode, Observed, Policy
+from pkg.util.resourcequota.model import Memory, Observed
 from pkg.util.resourcequota.planner import plan
+from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
 from tests.pkg.util.resourcequota.pods import (
     AT_4_5,
     EXACT,

@@ -10,8 +10,9 @@ import pytest
 
 from pkg.api.core import ResourceQuota
 from pkg.api.kubevirt import VirtualMachineInstanceMigration
-from pkg.util.resourcequota.model import EstimateKind, Mode, Observed, Policy
+from pkg.util.resourcequota.model import Observed
 from pkg.util.resourcequota.planner import plan
+from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
 from pkg.util.resourcequota.release import release
 from tests.pkg.util.resourcequota.pods import EXACT, after, charged, launcher, namespace
 from tests.pkg.util.resourcequota.world import (

@@ -20,8 +20,8 @@ from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.quantity import Quantity
 from pkg.util.resource_list import add, parse_resource_list
 from pkg.util.resourcequota.journal import entries
-from pkg.util.resourcequota.model import EstimateKind, Mode, Policy
 from pkg.util.resourcequota.planner import plan
+from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
 from tests.pkg.util.resourcequota.pods import (
     AT_1_5,
     EXACT,

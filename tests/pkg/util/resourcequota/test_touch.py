@@ -12,8 +12,9 @@ import pytest
 from pkg.api.core import ResourceQuota
 from pkg.api.kubevirt import VirtualMachineInstanceMigration
 from pkg.util.constants import ANNOTATION_TOUCHED
-from pkg.util.resourcequota.model import EstimateKind, Memory, Mode, Plan, Policy
+from pkg.util.resourcequota.model import Memory, Plan
 from pkg.util.resourcequota.planner import plan
+from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
 from pkg.util.resourcequota.touch import Touched, last_touch
 from tests.pkg.util.resourcequota.world import applied, observed, quota, vmim
 

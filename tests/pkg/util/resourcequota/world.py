@@ -21,7 +21,9 @@ from pkg.util import constants
 from pkg.util.kubevirt.overhead import harvester_delta
 from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.quantity import Quantity, QuantityError
-from pkg.util.resourcequota.planner import Estimate, Memory, Mode, Observed, Plan, Policy, plan
+from pkg.util.resourcequota.model import Estimate, Memory, Observed, Plan
+from pkg.util.resourcequota.planner import plan
+from pkg.util.resourcequota.policy import Mode, Policy
 
 BASE = '{"limit":{"limitsCpu":"3000m","limitsMemory":"5000Mi"}}'
 HARD = {"limits.cpu": "3", "limits.memory": "5000Mi"}

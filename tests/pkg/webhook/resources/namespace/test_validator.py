@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pkg.util.constants import LABEL_MANAGED
-from pkg.util.resourcequota.model import EstimateKind, Mode, Policy
+from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
 from pkg.webhook.resources.namespace.validator import Validator, decide, insufficient
 from tests.pkg.util.resourcequota.world import ENTRY, MARKS, by_name, by_uid, quota, sentences, vmim
 from tests.pkg.webhook.paper import PaperView, State, namespace, request

@@ -8,7 +8,7 @@ import pytest
 
 from pkg.util.quantity import Quantity
 from pkg.util.resource_list import ResourceList, format_resource_list, parse_resource_list
-from pkg.util.resourcequota.model import EstimateKind, Mode, Policy
+from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
 from pkg.webhook.resources.pod.room import Room, room
 from pkg.webhook.resources.pod.tally import Sums
 from tests.pkg.util.resourcequota.pods import named

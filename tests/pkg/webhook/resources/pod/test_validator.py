@@ -10,7 +10,7 @@ import pytest
 
 from pkg.api.core import Pod
 from pkg.util import constants
-from pkg.util.resourcequota.model import EstimateKind, Mode, Policy
+from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
 from pkg.webhook.options import Options
 from pkg.webhook.resources.lock.validator import Accounts
 from pkg.webhook.resources.pod.ledger import DOUBTFUL_EXPIRY, EXPIRY

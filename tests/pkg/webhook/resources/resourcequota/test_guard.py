@@ -12,7 +12,7 @@ from pkg.api.kubevirt import VirtualMachineInstanceMigration
 from pkg.api.meta import RawResourceList
 from pkg.util.names import migrating_key
 from pkg.util.resource_list import format_resource_list
-from pkg.util.resourcequota.model import EstimateKind, Mode, Policy
+from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
 from pkg.webhook.resources.resourcequota.guard import (
     FINE,
     at_most,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pkg.util.constants import LABEL_MANAGED
-from pkg.util.resourcequota.model import EstimateKind, Mode, Policy
+from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
 from pkg.webhook.configurations import NAMESPACE_CONTROLLER
 from pkg.webhook.options import Options, QuotaGuard
 from pkg.webhook.resources.resourcequota.validator import Guard

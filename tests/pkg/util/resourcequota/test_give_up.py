@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 import pytest
 
 from pkg.api.meta import RawResourceList
-from pkg.util.resourcequota.model import EstimateKind, Mode, Policy
-from pkg.util.resourcequota.planner import Plan, plan
+from pkg.util.resourcequota.model import Plan
+from pkg.util.resourcequota.planner import plan
+from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
 from tests.pkg.util.resourcequota.pods import launcher, namespace
 from tests.pkg.util.resourcequota.world import (
     BASE,

@@ -1,4 +1,4 @@
-"""Which ResourceQuotas take part, and which are switched off. Pure."""
+"""Which ResourceQuotas are managed, and which are switched off. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pkg.api.core import ResourceQuota
 from pkg.api.meta import Object
 from pkg.util import constants
-from pkg.util.resourcequota.model import Mode
+from pkg.util.resourcequota.policy import Mode
 
 
 def is_default(quota: ResourceQuota) -> bool:
@@ -15,14 +15,14 @@ def is_default(quota: ResourceQuota) -> bool:
     return quota.labels.get(constants.LABEL_DEFAULT_RESOURCE_QUOTA) == "true"
 
 
-def is_managed(quota: ResourceQuota) -> bool:
-    """A ResourceQuota without Rancher that takes part by label, with a recorded base of its own."""
+def is_labelled(quota: ResourceQuota) -> bool:
+    """A ResourceQuota without Rancher that is managed by label, with a recorded base of its own."""
     return quota.labels.get(constants.LABEL_MANAGED) == "true" and not is_default(quota)
 
 
-def takes_part(quota: ResourceQuota) -> bool:
+def is_managed(quota: ResourceQuota) -> bool:
     """Whether a ResourceQuota is ours to scale at all: one of both kinds, and not on its way out."""
-    return not quota.deleting and not switched_off(quota) and (is_default(quota) or is_managed(quota))
+    return not quota.deleting and not switched_off(quota) and (is_default(quota) or is_labelled(quota))
 
 
 def switched_off(*objects: Object) -> bool:
