@@ -309,7 +309,7 @@ class LiveWatch:
         self._steps: asyncio.Queue[Step | None] = asyncio.Queue()
         self._opened = asyncio.Event()
         self.closed = asyncio.Event()
-        """Set when the stream is over, whoever ended it."""
+        """Set when the stream is over, on either side."""
 
     async def reply(self, request: web.Request) -> web.StreamResponse:
         try:

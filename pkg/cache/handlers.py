@@ -81,7 +81,7 @@ class HandlerRegistration(Generic[T]):
             self.resync_timer = None
 
     def _call(self, method: str, about: T, *args: Any) -> None:
-        """An exception costs this handler this event, nobody else anything."""
+        """An exception costs this handler this event, and no other handler anything."""
         if self.removed:
             return
         try:

@@ -95,7 +95,7 @@ class SharedIndexInformer(Generic[T]):
         return self._reflector.problems(now)
 
     def retry_now(self) -> None:
-        """Ends the wait for the next attempt: whoever knows that a CRD or the server came back says so here."""
+        """Ends the wait for the next attempt: called by what notices that a CRD or the server is back."""
         self._reflector.retry_now()
 
     async def run(self) -> None:

@@ -31,7 +31,7 @@ class SharedProcessor(Generic[T]):
         self._transform = transform
         self._listed = False
         self._running = False
-        # Replaced, never changed: whoever walks it may be interrupted by a handler that adds or removes one.
+        # Replaced, never changed: an iteration may be interrupted by a handler that adds or removes one.
         self._handlers: list[HandlerRegistration[T]] = []
 
     # -- what a reflector brings --------------------------------------------------------------------------------------
@@ -114,7 +114,7 @@ class SharedProcessor(Generic[T]):
             if old is None:
                 registration.add(new, initial)
             elif _is_other(old.metadata, new.metadata):
-                # Deleted and created anew under the same name while nobody looked: no update, two lives.
+                # Deleted and created anew under the same name between two events: no update, two lives.
                 registration.delete(old, True)
                 registration.add(new, False)
             else:

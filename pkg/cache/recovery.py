@@ -132,7 +132,7 @@ class Recovery:
         self._lost_before = False
 
     def woken(self) -> None:
-        """Somebody says that the kind is back: look more often for a while."""
+        """The kind may be back: try more often for a while."""
         self._poll = min(_WOKEN_POLL, self._options.missing_poll)
 
     def after_end(self, attempt: Attempt) -> Next:

@@ -78,7 +78,7 @@ class NotInstalled(NotServed):
 
 
 class Conflict(ApiError):
-    """409: somebody else changed the object since the resourceVersion that the write was based on."""
+    """409: another client changed the object since the resourceVersion that the write was based on."""
 
 
 class AlreadyExists(ApiError):

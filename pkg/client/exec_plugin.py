@@ -97,7 +97,7 @@ class Command:
 class ExecPlugin:
     """The credential of a plugin: it is run when first needed, at expiry and after a 401, once for all who wait.
 
-    Whoever waits may stop waiting: the run goes on for the others.
+    A caller may be cancelled: the run goes on for the others.
     """
 
     refreshable = True
@@ -132,7 +132,7 @@ class ExecPlugin:
     def _renewed(self, task: asyncio.Task[Credential]) -> None:
         self._renewal = None
         if not task.cancelled():
-            task.exception()  # every waiter may have left: then nobody else asks for it
+            task.exception()  # every waiter may have left: then nothing else retrieves it
 
 
 def parse_exec_status(status: Any) -> tuple[Credential, datetime | None]:

@@ -1,7 +1,7 @@
 """JSON that is nested deeper than msgspec follows, which goes by Python's recursion limit of 1,000 levels.
 
 Kubernetes takes 10,000 levels, so a tenant can write an object that no decoder here would get through, not even to skip
-a field that nobody reads. No field of `pkg.api` is anywhere near MAX_DEPTH: what is deeper is cut off and decoded
+a field that is not decoded. No field of `pkg.api` is anywhere near MAX_DEPTH: what is deeper is cut off and decoded
 without.
 """
 

@@ -40,7 +40,7 @@ class Untrusted(NotSent):
 
 
 class Closed(NotSent):
-    """The transport was closed: a request that somebody still makes while everything stops."""
+    """The transport was closed: a request made while the process stops."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -140,7 +140,7 @@ class Transport:
         finally:
             await lines.aclose()
             await chunks.aclose()
-            response.close()  # not `release`: there is more to come that nobody will read
+            response.close()  # not `release`: there is more to come that will not be read
 
     async def close(self) -> None:
         """Closes every connection; running requests and streams fail, later ones too."""

@@ -71,7 +71,7 @@ class Controller(Generic[T]):
 
     @property
     def has_handlers(self) -> bool:
-        """Whether somebody wants to be called, or only the cache is in use."""
+        """Whether a handler is registered, or only the cache is in use."""
         return bool(self._handlers)
 
     def cache(self) -> CacheReader[T]:

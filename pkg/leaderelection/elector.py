@@ -118,8 +118,8 @@ class LeaderElector:
         MASTER.labels(str(self._lock)).set(1)
 
     async def renew(self) -> NoReturn:
-        """Keeps the lease. Raises LeaseLost when that fails for `renew_deadline` seconds, also where nobody else took
-        it meanwhile: what was decided before may be decided otherwise by now."""
+        """Keeps the lease. Raises LeaseLost when that fails for `renew_deadline` seconds, also where no other
+        replica took it meanwhile: what was decided before may be decided otherwise by now."""
         while self._renewed_at is not None:
             deadline = self._renewed_at + self._config.renew_deadline
             await asyncio.sleep(min(self._config.retry_period, max(0.0, deadline - self._clock())))
@@ -153,7 +153,7 @@ class LeaderElector:
 
     async def try_acquire_or_renew(self) -> bool:
         """One attempt; whether the lease is ours afterwards. Raises ApiError other than a lost race."""
-        # Nothing is read while nobody interferes.
+        # Nothing is read as long as no other replica writes.
         if self._renewed_at is not None and self._observed is not None and await self._write(self._observed):
             return True
         found = None
@@ -249,7 +249,7 @@ class LeaderElector:
 
 
 def _released(before: LeaseSpec) -> LeaseSpec:
-    """Nobody's, and nobody has to wait."""
+    """Without a holder: the next candidate takes it at once."""
     now = timestamp()
     return LeaseSpec(
         lease_duration_seconds=1, acquire_time=now, renew_time=now, lease_transitions=before.lease_transitions

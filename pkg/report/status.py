@@ -32,7 +32,7 @@ from pkg.util.resourcequota.release import is_ours
 @dataclass(frozen=True, slots=True)
 class Addition:
     """An entry on a quota. `state` is the migration's phase, "held" while a pod of an old side still counts, or
-    "unexplained"; `since` (RFC 3339, "" where nobody says) is the migration's creation, or its end for a hold."""
+    "unexplained"; `since` (RFC 3339, "" where it is unknown) is the migration's creation, or its end for a hold."""
 
     vm: str
     key: str
@@ -55,7 +55,7 @@ class Amounts:
 @dataclass(frozen=True, slots=True)
 class QuotaStatus:
     """One quota. `kept_by` says who scales it: headroom, harvester, "harvester and headroom"
-    (mode assist), managed-tenant-quota, or nobody (switched off)."""
+    (mode assist), managed-tenant-quota, or "nobody" (switched off)."""
 
     namespace: str
     name: str
@@ -88,7 +88,7 @@ class QuotaStatus:
 
 
 def status(snapshot: Snapshot) -> list[QuotaStatus]:
-    """Every quota that takes part, or that something was added to, by namespace and name."""
+    """Every quota that is managed, or that something was added to, by namespace and name."""
     quotas = [quota for quota in snapshot.quotas if is_managed(quota) or Journal(quota.annotations).entries()]
     policy = snapshot.basis.policy
     return [_status(snapshot.observe(quota), policy) for quota in sorted(quotas, key=lambda quota: quota.key)]

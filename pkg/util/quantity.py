@@ -171,7 +171,7 @@ def _need_digits(text: str) -> None:
 
 
 def _shift_up(number: int, exponent: int) -> int:
-    """number × 10^exponent, rounded up: whoever asks for some resource gets some, however little."""
+    """number × 10^exponent, rounded up: a request for some of a resource is never rounded to none."""
     if exponent >= 0:
         return int(number * 10**exponent)
     if -exponent > 2 * _MAX_DIGITS:

@@ -1,6 +1,6 @@
 """admission.k8s.io/v1: the review as it comes in, the answer as it goes out.
 
-The objects inside a review stay undecoded bytes until somebody looks at them: most requests are decided by a few
+The objects inside a review stay undecoded bytes until a validator reads them: most requests are decided by a few
 fields, and an object of 1 MB costs nothing then.
 """
 

@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 class AdmissionServer:
     """`start`, and `stop` at the end, when `stopped` is called too. `synced` returns when the caches have; only then
-    the webhooks are registered, for before that nobody could be answered."""
+    the webhooks are registered, for before that no request could be answered."""
 
     def __init__(
         self,

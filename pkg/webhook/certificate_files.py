@@ -1,4 +1,4 @@
-"""Certificates that somebody else makes (cert-manager), as files: loaded again whenever they change."""
+"""Certificates that another program makes (cert-manager), as files: loaded again whenever they change."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class CertificateFiles:
         """Nothing is staged in files."""
 
     def told(self, bundle: bytes | None) -> None:
-        """Whoever makes the files sees to that."""
+        """cert-manager, or what else makes the files, sees to that."""
 
     def wait(self) -> float:
         """Files are only looked at."""

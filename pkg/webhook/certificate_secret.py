@@ -132,7 +132,7 @@ class SharedCertificates:
         raise ConfigError(f"secret {self._namespace}/{self._name} never holds still: who else writes it?")
 
     async def _create(self) -> Material | None:
-        """None: another replica was first. A Secret that somebody deleted comes back as it was."""
+        """None: another replica was first. A Secret that was deleted comes back as it was."""
         material = self._material or issue(self._hosts, self._policy, self._clock())
         body = {
             "apiVersion": "v1",
@@ -178,7 +178,7 @@ class SharedCertificates:
         return due
 
     def _read(self, secret: Secret) -> Material | None:
-        """None: what stands there is no use to anybody, and is replaced."""
+        """None: what stands there cannot be used, and is replaced."""
         try:
             material = _material(secret.data or {})
             check(material)

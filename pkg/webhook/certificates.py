@@ -134,7 +134,7 @@ def expiry(pair: KeyPair) -> float:
 def _with_new_authority(material: Material, hosts: Sequence[str], policy: Policy, now: float) -> Material:
     authority = _authority(policy, now)
     wanted = sorted({*hosts, *_hosts(material.serving)})
-    # A certificate that is over is trusted by nobody: then there is nothing to wait for.
+    # A certificate that is over is trusted by no client: then there is nothing to wait for.
     activate_at = min(now + policy.overlap, max(now, expiry(material.serving)))
     return Material(
         authority=authority,

@@ -1,7 +1,7 @@
 """The webhook configurations: which requests the API server asks about. Pure.
 
 As narrow as the API allows: rules by kind and operation, then conditions that the API server evaluates itself, so
-that a write that cannot concern us costs nobody anything. Every field is spelled out, defaults too: what the server
+that a write that cannot concern us costs nothing. Every field is spelled out, defaults too: what the server
 stores then equals what is wanted, and drift is seen by comparing.
 """
 

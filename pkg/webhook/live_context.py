@@ -32,7 +32,7 @@ def load(context: ssl.SSLContext, certificate: bytes, key: bytes) -> None:
 
     Raises CertificateError; the context is untouched then.
     """
-    # The ssl module reads files only; these are gone before anybody else can look for them.
+    # The ssl module reads files only; these are gone before another process can look for them.
     with tempfile.TemporaryDirectory(prefix="headroom-") as folder:
         files = os.path.join(folder, "crt"), os.path.join(folder, "key")
         for path, content in zip(files, (certificate, key), strict=True):

@@ -1,4 +1,5 @@
-"""All pods of the few namespaces that hold added room: watched from the first question on, until nobody asks any more.
+"""All pods of the few namespaces that hold added room: watched from the first question on, until the last
+question is `forget` seconds old.
 
 A process caches KubeVirt's pods only, for a cluster has many others. A live list would do for one question, but the API
 server makes it wait for its own cache, and a tenant may ask a hundred times a second.

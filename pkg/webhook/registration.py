@@ -87,7 +87,8 @@ class Registrar:
         self._told = False
 
     async def ensure(self, bundle: bytes | None) -> None:
-        """Make the configurations say what they should. `bundle` None: whoever sets caBundle there is let alone.
+        """Make the configurations say what they should. `bundle` None: another program (cert-manager) sets caBundle,
+        and it stays.
 
         Raises ApiError, and NotReached while the API server does not reach the webhook.
         """

@@ -23,7 +23,7 @@ class Certificates(Protocol):
 
     @property
     def bundle(self) -> bytes | None:
-        """PEM of the CAs to trust; None when somebody else tells the API server."""
+        """PEM of the CAs to trust; None when cert-manager tells the API server."""
 
     @property
     def expires(self) -> float | None:
@@ -48,7 +48,7 @@ class Upkeep:
     def __init__(
         self, certificates: Certificates, registrar: Registrar | None, *, poll: float = POLL_SECONDS
     ) -> None:
-        """`registrar` None: somebody else registers the webhooks."""
+        """`registrar` None: another program registers the webhooks."""
         self._certificates = certificates
         self._registrar = registrar
         self._poll = poll

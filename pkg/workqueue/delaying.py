@@ -38,7 +38,7 @@ class DelayingQueue(Queue[K]):
         return len(self._due)
 
     def add_not_before(self, item: K, seconds: float, priority: int = DEFAULT_PRIORITY) -> None:
-        """Add an item in `seconds`, and hand it out no sooner, whoever adds it meanwhile: a server's Retry-After.
+        """Add an item in `seconds`, and hand it out no sooner, even if it is added meanwhile: a server's Retry-After.
 
         What was added before is put off as well. Ignored once the queue is shutting down. Needs the running loop.
         """

@@ -96,7 +96,7 @@ def new_queue_metrics(name: str, clock: Callable[[], float], depth: Callable[[],
 
 
 class _Gauges(Collector):
-    """What is only worth computing when somebody looks: client-go updates these twice a second instead."""
+    """What is only worth computing when metrics are scraped: client-go updates these twice a second instead."""
 
     def collect(self) -> Iterator[Metric]:
         depth = GaugeMetricFamily("workqueue_depth", "Current depth of workqueue", labels=["name"])

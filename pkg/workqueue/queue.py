@@ -112,7 +112,7 @@ class Queue(Generic[K]):
         return item
 
     def done(self, item: K) -> None:
-        """Give an item back; it waits again if it was added meanwhile. Items nobody has are ignored."""
+        """Give an item back; it waits again if it was added meanwhile. Items that are not processed are ignored."""
         if self._processing.pop(item, None) is None:
             return
         self._metrics.done(item)

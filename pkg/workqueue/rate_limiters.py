@@ -38,7 +38,7 @@ class ItemExponentialFailureRateLimiter(Generic[K]):
         self._failures[item] = failures + 1
         try:
             return min(math.ldexp(self._base, failures), self._max)
-        except OverflowError:  # a float ends near 2^1024; whoever failed that often waits the maximum
+        except OverflowError:  # a float ends near 2^1024; an item that failed that often waits the maximum
             return self._max
 
     def forget(self, item: K) -> None:

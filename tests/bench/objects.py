@@ -70,7 +70,7 @@ async def namespace_with_quota(client: Client, name: str) -> None:
 
 
 async def migration(client: Client, namespace: str, vm: str) -> None:
-    """A VMI and a migration of it that nobody has looked at yet, both named like the VM."""
+    """A VMI and a migration of it that was not handled yet, both named like the VM."""
     await client.resource(VIRTUAL_MACHINE_INSTANCES).create(vmi(namespace, vm), namespace=namespace)
     await client.resource(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS).create(
         {

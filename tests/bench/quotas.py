@@ -20,7 +20,7 @@ TIMEOUT = 60.0
 
 
 class QuotaWatch:
-    """Notes when each namespace's limits.memory was last seen to change, and counts what somebody wrote.
+    """Notes when each namespace's limits.memory was last seen to change, and counts what was written.
 
     A change of status alone, which the API server and its controller manager write, is no update.
     """

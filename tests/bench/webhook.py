@@ -70,7 +70,7 @@ async def webhook(kubeconfig: Path) -> list[Row]:
 
 
 _CACHED = ("a quota raised", "a quota lowered outside migrations", "a larger annotation", "a VM's volumes")
-"""The reviews that nobody has to be asked about."""
+"""The reviews that need no live request."""
 
 
 def _reviews() -> dict[str, bytes]:

@@ -45,7 +45,7 @@ class Api:
         self._groups = groups
 
     def as_user(self, user: str, *groups: str) -> Api:
-        """The same server, as somebody else."""
+        """The same server, as another user."""
         return Api(self.kubeconfig, user=user, groups=groups)
 
     def get(self, path: str, **query: str) -> Raw:

@@ -44,7 +44,7 @@ def run(*arguments: str, timeout: float = 60.0, **env: str) -> subprocess.Comple
 
 
 def free_port() -> int:
-    """A port of 127.0.0.1 that nobody listens on at this moment."""
+    """A port of 127.0.0.1 that is free at this moment."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

@@ -115,11 +115,11 @@ class Tenant:
         return self.api.patch(f"{self.path}/resourcequotas/{self.quota_name}", patch)
 
     def revert(self) -> None:
-        """What Rancher's agent does when it restarts: spec.hard goes back to the base, whoever scaled it."""
+        """What Rancher's agent does when it restarts: spec.hard goes back to the base, whatever scaled it."""
         self.patch_quota({"spec": {"hard": HARD}})
 
     def limit(self, limits: Mapping[str, str] | str | None) -> None:
-        """Somebody changes the namespace's annotation."""
+        """An administrator changes the namespace's annotation."""
         text = limits if isinstance(limits, str) or limits is None else json.dumps({"limit": limits})
         self.api.patch(self.path, {"metadata": {"annotations": {ANNOTATION: text}}})
 

@@ -70,7 +70,7 @@ async def test_a_quota_annotation_is_held_against_what_is_used_and_what_migrates
     await there.until_phase(namespace, migration, "Running")
     said = await refused(there.annotate(namespace, quota_text({"limitsCpu": "100"}), alice))
     assert said == f"namespace {namespace} has migrating VMs, can't change resource quotas"
-    # Another annotation, or taking this one away, is nobody's business.
+    # Another annotation, or taking this one away, is allowed.
     patch = {"metadata": {"annotations": {"of/alice": "here"}}}
     await alice.resource(registry.NAMESPACES).merge_patch(patch, name=namespace)
 
@@ -80,7 +80,7 @@ async def test_a_namespace_without_a_default_quota_takes_any_annotation(there: W
     await there.annotate(namespace, "not JSON", there.by("alice"))
 
 
-async def test_nobody_lowers_a_quota_under_a_migration(there: World) -> None:
+async def test_a_quota_under_a_migration_is_not_lowered(there: World) -> None:
     namespace = await there.namespace()
     alice, rancher = there.by("alice"), there.by(RANCHER)
     # Outside migrations everything is allowed.

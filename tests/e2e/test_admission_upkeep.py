@@ -243,7 +243,7 @@ async def test_two_replicas_started_together_agree_on_one_ca(cluster: Cluster, t
         other.stop()
 
 
-async def test_a_webhook_that_is_down_blocks_nobody_and_drift_is_repaired(
+async def test_a_webhook_that_is_down_blocks_nothing_and_drift_is_repaired(
     cluster: Cluster, there: World
 ) -> None:
     with headroom(cluster, "controller"):
@@ -260,11 +260,11 @@ async def test_a_webhook_that_is_down_blocks_nobody_and_drift_is_repaired(
         await there.create_machine(namespace, "vm2", client=alice, strategy="Halted")
         assert time.monotonic() - began < 4, "they waited for a webhook that is not there"
         await until(lambda: has_cpu(there, namespace, "5515m"), "the repair of what the guard did not see")
-    # Nobody is there: whoever lowers the quota has it low.
+    # No webhook runs: a quota that is lowered stays low.
     await there.set_hard(namespace, {"limits.cpu": "1"}, alice)
     assert await has_cpu(there, namespace, "1")
     with headroom(cluster, "controller", "--webhook"):
-        await until(lambda: has_cpu(there, namespace, "5515m"), "the repair of what nobody saw")
+        await until(lambda: has_cpu(there, namespace, "5515m"), "the repair of what was not seen")
 
 
 async def test_release_removes_the_webhooks_and_the_labels(cluster: Cluster, there: World) -> None:

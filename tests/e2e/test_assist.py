@@ -209,7 +209,7 @@ def test_the_ratio_setting_counts_for_the_next_migration(headroom: Program, tena
 def test_a_hundred_migrations_pending_at_once_in_one_namespace(
     headroom: Program, tenant: MakeTenant, cluster: Cluster
 ) -> None:
-    """All raised with a handful of patches; and never a conflict while nobody else writes: quota's own controller,
+    """All raised with a handful of patches; and never a conflict while no other client writes: quota's own controller,
     which writes status.hard after each of our patches, stands still meanwhile."""
     much = {"limits.cpu": "1000", "limits.memory": "1Ti"}
     namespace = tenant(limits={"limitsCpu": "1000", "limitsMemory": "1Ti"}, hard=much)
@@ -272,7 +272,7 @@ class TestBadInput:
         assert namespace.quota_annotations() == {"harvesterhci.io/migrating-vm1": "{nope"}
         assert namespace.quota()["spec"]["hard"] == HARD
 
-    def test_a_vmi_whose_quantities_are_garbage_costs_nobody_else_anything(
+    def test_a_vmi_whose_quantities_are_garbage_costs_no_other_vm_anything(
         self, headroom: Program, tenant: MakeTenant
     ) -> None:
         """A CRD without a schema lets everything in."""

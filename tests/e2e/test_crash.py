@@ -142,7 +142,7 @@ def end(namespace: Tenant) -> dict[str, Any]:
 
 @pytest.fixture(scope="class")
 def undisturbed(runs: Runs, api: Any) -> dict[str, Any]:
-    """Where the scenario ends when nobody kills anything."""
+    """Where the scenario ends without a kill."""
     namespace = Tenant(api)
     try:
         for name in ("vm1", "vm2"):

@@ -53,7 +53,7 @@ def is_back(scene: Scene) -> None:
 
 class TestWhatWentAway:
     def test_while_headroom_was_down(self, on: Stage) -> None:
-        """Until it is back nobody takes the room away: that is what its start is for."""
+        """Until it is back no other pod takes the room away: that is what its start is for."""
         on.run()
         made = on.together(lambda _: migrating(on), range(5))
         (aborted, m1), (vm_gone, m2), (vmi_gone, m3), (still, m4), (done, m5) = made
@@ -153,7 +153,7 @@ class TestFullAnnotations:
     VMS = ("vm1", "vm2", "vm3")
 
     def fill(self, scene: Scene, left: int) -> None:
-        """Somebody's annotation that leaves so many bytes."""
+        """Another client's annotation that leaves so many bytes."""
         have = sum(len(key) + len(text) for key, text in scene.annotations().items())
         text = "x" * (200 * 1024 - have - left - len("example.com/notes"))
         scene.patch_quota({"metadata": {"annotations": {"example.com/notes": text}}})
@@ -163,7 +163,7 @@ class TestFullAnnotations:
         eventually(lambda: "headroom.harvesterhci.io/owner" in scene.annotations())
         self.fill(scene, left)
         first = scene.migrate(self.VMS[0], phase_seconds=LASTING)
-        scene.wait_phase(first, "Running")  # its target is there: nobody else takes its room
+        scene.wait_phase(first, "Running")  # its target is there: no other pod takes its room
         return scene, [first, *(scene.migrate(vm, phase_seconds=LASTING) for vm in self.VMS[1:])]
 
     def test_further_migrations_wait_and_go_on_when_others_finish(self, on: Stage) -> None:
@@ -178,7 +178,7 @@ class TestFullAnnotations:
         scene.hurry(*moves)
         scene.succeed(*moves)
         scene.settle(THREE)
-        assert len(scene.annotations()["example.com/notes"]) > 200_000, "nobody's annotation is lost"
+        assert len(scene.annotations()["example.com/notes"]) > 200_000, "another client's annotation is lost"
 
     def test_with_room_for_their_entries_they_go_at_once(self, on: Stage) -> None:
         on.run()

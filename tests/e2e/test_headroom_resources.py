@@ -125,7 +125,7 @@ def test_scoped_quotas_are_raised_for_the_pods_they_count(on: Stage, high: str) 
 
 
 def test_a_scoped_quota_that_takes_no_part_refuses(on: Stage, high: str) -> None:
-    """The counterpart: without the label nobody raises it."""
+    """The counterpart: without the label it is not raised."""
     on.run("--no-compensate")
     scene = on.scene(limits={"limits.cpu": "20", "limits.memory": "40Gi"})
     scene.start("vm1").start("vm2", shape=Shape(spec={"priorityClassName": high}))

@@ -76,7 +76,7 @@ class Pair:
         eventually(lambda: any(write.account == name for write in self.writes()), timeout)
 
     def check_one_at_a_time(self, *order: str) -> None:
-        """Each had its turn, and nobody wrote after the next one had begun."""
+        """Each had its turn, and none wrote after the next one had begun."""
         assert tuple(account for account, _ in itertools.groupby(w.account for w in self.writes())) == order
 
     def end(self) -> None:

@@ -66,7 +66,7 @@ FORGED: dict[str, Callable[[Raw], Raw]] = {
 }
 
 
-def test_what_a_tenant_forges_is_refused_whoever_asks(place: Place) -> None:
+def test_what_a_tenant_forges_is_refused_to_every_user(place: Place) -> None:
     namesake = place.api.as_user("system:serviceaccount:x:kubevirt-controller", "system:masters")
     for metadata in FORGED.values():
         for forger in (place.mallory, place.api, namesake):

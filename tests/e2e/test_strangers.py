@@ -82,7 +82,7 @@ def highest(scene: Scene, name: str = "limits.cpu") -> Quantity:
 
 
 def test_twelve_forged_pods_of_a_cpu_are_three(policy: bool, on: Stage, scene: Scene) -> None:
-    """Two labels that anybody can write; no VM, no migration."""
+    """Two labels that every tenant can write; no VM, no migration."""
     mallory = tenant_of(on.api, scene.name)
     made = 0
     for number in range(12):

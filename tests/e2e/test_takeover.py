@@ -86,8 +86,9 @@ def test_a_change_of_the_namespace_annotation_reaches_the_quota_at_once(
 
 
 @pytest.mark.parametrize("removed", [NAME_KEY, SKIP, OWNER], ids=["the entry", "our skip", "our mark"])
-def test_what_somebody_removes_under_way(headroom: Program, tenant: MakeTenant, removed: str) -> None:
-    """An entry that is needed and our skip come back; without our mark the skip is a person's, and we stand back."""
+def test_what_another_client_removes_under_way(headroom: Program, tenant: MakeTenant, removed: str) -> None:
+    """An entry that is needed and our skip come back; without our mark the skip is a
+    person's, and we leave the quota alone."""
     namespace = tenant()
     namespace.vm()
     migration = namespace.migrate(phase="Running")

@@ -62,7 +62,7 @@ class Objects:
         self._pages: dict[str, tuple[list[Raw], int]] = {}
 
     def put(self, resource: Resource[T], obj: T | Mapping[str, Any]) -> T:
-        """Create or replace an object, status and all, as nobody could through the API."""
+        """Create or replace an object, status and all, as no client could through the API."""
         raw: Raw = copy.deepcopy(dict(obj)) if isinstance(obj, Mapping) else msgspec.to_builtins(obj)
         metadata = raw.setdefault("metadata", {})
         key = key_of(metadata.get("namespace", ""), metadata["name"])
@@ -103,7 +103,7 @@ class Objects:
             self._resources = [known for known in self._resources if known.path() != resource.path()]
 
     def compact(self) -> None:
-        """Forget the changes up to now: whoever wants to resume from before gets 410."""
+        """Forget the changes up to now: a watch that resumes from before gets 410."""
         self._changes.clear()
         self._compacted = self._version
         self._pages.clear()

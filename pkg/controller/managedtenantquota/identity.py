@@ -20,7 +20,7 @@ from pkg.util.managedtenantquota.lock import Webhook, client_config, is_never_lo
 
 
 class CannotLock(Exception):
-    """Why a namespace cannot be locked; the text is for the person who can mend it."""
+    """Why a namespace cannot be locked; the text is for the administrator who can fix it."""
 
 
 class LockMaker:

@@ -22,8 +22,8 @@ from pkg.util.managedtenantquota.window import journal_of
 async def close_all(client: Client) -> list[str]:
     """Unlock every namespace and restore its quotas; their names. Raises ApiError.
 
-    The locks go first: who releases may be somebody else than who locked, and the webhook may be gone. What was raised
-    is open to all for the moment that restoring it takes.
+    The locks go first: the process that releases may not be the one that locked, and the webhook may be gone.
+    What was raised is open to all for the moment that restoring it takes.
     """
     clients = Clients.of(client)
     recorded = await _unlock_all(clients)

@@ -43,7 +43,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T", bound=Object)
 
 _AGAIN = 0.05
-"""Seconds until the cache, or the next live look, shows what somebody else was quicker with."""
+"""Seconds until the cache, or the next live look, shows what another client wrote first."""
 
 
 class Writer:

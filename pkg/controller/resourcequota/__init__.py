@@ -3,7 +3,7 @@ vmim_controller.go).
 
 Promises: annotations and spec.hard change in one patch bound to the version that was looked at; whatever
 happened meanwhile, the next look repairs it.
-Forbids: anybody else writing a ResourceQuota; enqueue its key instead.
+Forbids: another controller writing a ResourceQuota; enqueue its key instead.
 """
 
 from pkg.controller.resourcequota.register import register

@@ -1,7 +1,7 @@
 """How long a ResourceQuota's next patch waits for company. Pure.
 
 One migration is served at once. With many under way in a namespace the next event is close by, and KubeVirt
-starts only a few of them at a time: waiting costs nobody anything and saves a patch for each event.
+starts only a few of them at a time: waiting costs nothing and saves a patch for each event.
 """
 
 from __future__ import annotations

@@ -121,7 +121,7 @@ class Handler:
         return decided
 
     def _wait_for_company(self, quota: ResourceQuota, kept: _Remembered) -> None:
-        """Soon after a write the next decision waits, unless somebody changed spec.hard: a repair never waits."""
+        """Soon after a write the next decision waits, unless another client changed spec.hard: a repair never waits."""
         if kept.written is None or quota.hard != kept.written.hard:
             return
         left = next_write_after(quota.annotations, kept.written_at) - self._clock()

@@ -1,10 +1,10 @@
 """Which pods are sides of a VM, and what a side is worth at most. Pure: evidence in, vouched sides out.
 
-The base of a quota pays for one side of every VM; what is added is for the other one. So whoever can pass a pod off as
-a side gets room for nothing. A tenant may write anything in the own namespace except ResourceQuota, Namespace and
-cluster objects. What is read here, who can write it, and why it is believed:
+The base of a quota pays for one side of every VM; what is added is for the other one. So a tenant who can pass a pod
+off as a side gets room for nothing. A tenant may write anything in the own namespace except ResourceQuota, Namespace
+and cluster objects. What is read here, who can write it, and why it is believed:
 
-- pod labels, annotations, ownerReferences, nodeName, resources: written by anybody who may create or patch pods. Not
+- pod labels, annotations, ownerReferences, nodeName, resources: written by every user who may create or patch pods. Not
   believed. A controller reference only narrows down what KubeVirt names. A label only tells a target that has not been
   handed over yet, where it decides what counts as taken, never how much is granted.
 - pod uid, creationTimestamp, deletionTimestamp, status: API server and kubelet. Believed.

@@ -58,7 +58,7 @@ def is_finished(migration: VirtualMachineInstanceMigration) -> bool:
 
 
 def abort_requested(migration: VirtualMachineInstanceMigration) -> bool:
-    """Whether somebody asked for this migration to be aborted."""
+    """Whether an abort of this migration was requested."""
     return condition_is_true(migration.status.conditions, constants.CONDITION_ABORT_REQUESTED)
 
 

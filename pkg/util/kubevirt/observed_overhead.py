@@ -26,11 +26,11 @@ _KILO = 1000
 _MAX_ANNOTATION_DIGITS = 15
 """A petabyte of overhead is none: nothing longer is read as a number."""
 _RATIO_DECIMALS = range(5)
-"""People choose ratios like 1.5 or 1.0625; for constants nobody knows only such a ratio is taken for an explanation."""
+"""People choose ratios like 1.5 or 1.0625; for unknown constants only such a ratio is taken for an explanation."""
 _PERIOD = 125
 """So many MiB are the least that are whole thousands of bytes."""
 _PERIODS = range(-2, 8)
-"""How far constants nobody knows are taken to have moved from the known ones, which are whole MiB all."""
+"""How far unknown constants are taken to have moved from the known ones, which are whole MiB all."""
 _NEAR = 64 * MI
 """How far an overhead that nothing explains may be from today's, before the ratio, to count as unchanged."""
 
@@ -124,7 +124,7 @@ def _explained(vmi: VirtualMachineInstance, rendered: int, rendering: Rendering)
     """The difference by the first explanation of `rendered`; None if there is none.
 
     First the constants of the installed release, with the ratio of now or any other. Then the ratio of now with any
-    constants, the other releases' at any ratio, and last constants nobody knows at the plainest ratio.
+    constants, the other releases' at any ratio, and last unknown constants at the plainest ratio.
     """
     ratio = rendering.ratio
     installed = overhead_of(vmi, rendering)
@@ -158,7 +158,7 @@ def _ratio_then(parts: OverheadParts, rendered: int) -> float | None:
 
 
 def _moved(parts: OverheadParts, rendered: int) -> Iterator[OverheadParts]:
-    """The parts with constants that nobody knows, nearest to the known ones first.
+    """The parts with unknown constants, nearest to the known ones first.
 
     What the ratio adds is whole kilobytes, so the last three digits say by how many MiB the constants moved, but for
     multiples of 125 MiB.

@@ -30,8 +30,8 @@ def to_restore(
 ) -> dict[str, str]:
     """The change that takes back what was added. Raises QuantityError.
 
-    While the lock stands nobody else can have written: the saved limits are the truth. Without it a limit that says
-    something else than what we wrote is somebody's will, and stays.
+    While the lock stands no other client can have written: the saved limits are the truth. Without it a limit that says
+    a value that we did not write was set by a person, and stays.
     """
     now, before = parse_resource_list(hard), parse_resource_list(original)
     raised = with_budget(original, additional)

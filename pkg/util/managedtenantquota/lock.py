@@ -69,7 +69,7 @@ class Lock:
     reason: str
     webhooks: Sequence[Webhook]
     recorded: str = ""
-    """The annotation with the originals as it stands, whoever wrote it."""
+    """The annotation with the originals as it stands, whichever replica wrote it."""
     originals: Originals | None = None
     """The same, if it was written by headroom; None otherwise."""
     until: float = 0.0
@@ -90,7 +90,7 @@ def locked_namespace(configuration: ValidatingWebhookConfiguration) -> str:
 
 
 def recognise(configuration: ValidatingWebhookConfiguration) -> Lock | None:
-    """The lock that a configuration is, whoever made it; None when it is none."""
+    """The lock that a configuration is, whichever process made it; None when it is none."""
     namespace = locked_namespace(configuration)
     if not namespace:
         return None

@@ -171,7 +171,7 @@ class Window:
                 quota = self.quota(name)
                 if quota is None or name in self.observed.not_restored:
                     continue
-                # A lock may have recorded what somebody changed before it held: only what we wrote is taken back.
+                # A lock may have recorded what another client changed before it held: only what we wrote is taken back.
                 all_of_it = self.locked and journal.budget is not None
                 change = to_restore(quota.hard, original.hard or {}, journal.additional, locked=all_of_it)
                 if change:
@@ -234,7 +234,7 @@ def _with_purpose(window: Window, journal: Journal, found: Releases) -> Window:
     wanted = [*found.releasable]
     if observed.lock is None:
         if not journal.empty:
-            wanted = []  # somebody took the lock away: first back to what was, then anew
+            wanted = []  # the lock was deleted: first back to what was, then anew
     elif window.age >= policy.lock_limit:
         return _at_the_limit(window, wanted)
     elif window.age >= policy.joining:
@@ -252,7 +252,7 @@ def _at_the_limit(window: Window, wanted: Sequence[Releasable]) -> Window:
     """The target pods did not come in time.
 
     When everything was raised for them, they are left alone for a while: otherwise the namespace would be locked again
-    at once, and so for ever. A window that nobody looked after, because we did not run, says nothing about them.
+    at once, and so for ever. A window during which we did not run, says nothing about them.
     """
     observed, policy = window.observed, window.policy
     if not wanted:

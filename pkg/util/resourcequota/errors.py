@@ -1,4 +1,4 @@
-"""Why a ResourceQuota is left as it is: each is something a person can mend, said in one line."""
+"""Why a ResourceQuota is left as it is: each is something an administrator can fix, said in one line."""
 
 from __future__ import annotations
 

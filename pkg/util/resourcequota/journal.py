@@ -1,7 +1,7 @@
 """The journal: what the annotations of a ResourceQuota say about migrations under way.
 
 Wire format of Harvester (pkg/util/resourcequota/utils.go). Reading understands all three forms of an entry's
-key, whoever wrote it; nothing here touches spec.hard.
+key, whichever controller wrote it; nothing here touches spec.hard.
 """
 
 from __future__ import annotations

@@ -65,7 +65,7 @@ def give_up(observed: Observed) -> Plan:
         return retire(quota)
     journal = Journal(quota.annotations)
     hard: dict[str, str] = {}
-    with suppress(ResourceQuotaError):  # garbage: nobody can tell what was added
+    with suppress(ResourceQuotaError):  # garbage: what was added cannot be told
         hard = _lowered(journal, observed)
     for entry in journal.entries():
         journal.remove(entry.key)

@@ -357,7 +357,7 @@ def _missing(
 
 
 def _reserved(found: Claims, refused: Sequence[Claim], journal: Journal) -> Iterable[ResourceList]:
-    """The room of target pods that are still to come and were not refused: whoever comes first may take it,
+    """The room of target pods that are still to come and were not refused: the pod that comes first may take it,
     so a refused pod does not fit as long as it fits only into another's room."""
     for claim in found.by_vm.values():
         key = migrating_key(claim.vm_name)

@@ -43,7 +43,7 @@ class World:
         self._namespaces: list[str] = []
 
     def by(self, user: str) -> Client:
-        """The same API server for somebody else; everybody here may do everything that admission lets pass."""
+        """The same API server for another user; every user here may do everything that admission lets pass."""
         if user not in self._others:
             self._others[user] = Client(self._config.impersonate(user, ("e2e:everything",)))
         return self._others[user]

@@ -419,7 +419,7 @@ async def test_a_late_handler_shares_the_watch() -> None:
         assert len(server.requests) == 1
 
 
-async def test_a_kind_whose_crd_is_missing_holds_nobody_up_and_starts_when_it_appears() -> None:
+async def test_a_kind_whose_crd_is_missing_blocks_no_other_and_starts_when_it_appears() -> None:
     settings, machines = SETTINGS.path(), VIRTUAL_MACHINES.path()
     async with ScriptedServer() as server, Client(server.config()) as client:
         server.always(WATCH, settings, NO_KIND)

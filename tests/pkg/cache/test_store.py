@@ -59,7 +59,7 @@ CHANGES: dict[str, tuple[Callable[[Store], object], dict[str, list[str]], dict[s
         {"ns": ["ns/b"], "other": ["other/c"]},
     ),
     "a deletion of an unknown key changes nothing": (
-        lambda store: store.delete(pod("nobody")),
+        lambda store: store.delete(pod("unknown")),
         {"x": ["ns/a", "ns/b"], "y": ["ns/b"]},
         {"ns": ["ns/a", "ns/b"], "other": ["other/c"]},
     ),

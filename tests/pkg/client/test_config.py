@@ -91,13 +91,13 @@ async def test_another_context_than_the_current(tmp_path: Path) -> None:
         ({"username": "jane", "password": "secret"}, "Basic amFuZTpzZWNyZXQ="),
         ({"token": "abc", "exec": {"command": "/no/such", "apiVersion": Plugin.API}}, "Bearer abc"),
     ],
-    ids=["nobody", "a token", "a password", "a token beats a plugin"],
+    ids=["anonymous", "a token", "a password", "a token beats a plugin"],
 )
 async def test_users(tmp_path: Path, user: dict[str, Any], header: str | None) -> None:
     assert await token_of(load(write(tmp_path, kubeconfig(user)))) == header
 
 
-async def test_a_user_of_null_is_nobody(tmp_path: Path) -> None:
+async def test_a_user_of_null_is_anonymous(tmp_path: Path) -> None:
     content = kubeconfig()
     content["users"][0]["user"] = None
     assert await token_of(load(write(tmp_path, content))) is None

@@ -243,7 +243,7 @@ def test_what_is_not_too_deep_is_left_as_it_is(content: Any, levels: int) -> Non
 
 
 def big_vmi(number: int) -> dict[str, Any]:
-    """A VMI of about 4 kB, most of it fields that nobody here reads."""
+    """A VMI of about 4 kB, most of it fields that are not decoded here."""
     spec = {"domain": {"cpu": {"cores": 2}, "resources": {"limits": {"cpu": "2", "memory": "4Gi"}}}}
     managed = [{"manager": "virt-controller", "fieldsV1": {f"f:field-{i}": {} for i in range(210)}}]
     vmi = obj(f"vm-{number}", str(number), "ns", metadata={"managedFields": managed}, spec=spec)

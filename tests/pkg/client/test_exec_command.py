@@ -131,7 +131,7 @@ def test_a_plugin_that_hangs_does_not_hold_up_the_exit(tmp_path: Path, plugin: P
     assert module.EXEC_TIMEOUT > 5.0, "it was the test's time that ran out"
 
 
-async def test_a_hung_plugin_delays_nobody_beyond_the_time_out_and_is_killed(
+async def test_a_hung_plugin_delays_no_request_beyond_the_time_out_and_is_killed(
     tmp_path: Path, plugin: Plugin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "EXEC_TIMEOUT", 1.0)

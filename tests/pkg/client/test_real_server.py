@@ -171,7 +171,7 @@ async def test_a_plugins_certificate_is_accepted(cluster: Cluster, tmp_path: Pat
 
 async def test_wrong_credentials_are_unauthorized(cluster: Cluster, tmp_path: Path) -> None:
     content = yaml.safe_load(cluster.kubeconfig.read_text())
-    content["users"][0]["user"] = {"token": "nobody's"}
+    content["users"][0]["user"] = {"token": "not-a-token"}
     path = tmp_path / "config"
     path.write_text(json.dumps(content))
     async with Client(load_config(str(path))) as client:

@@ -142,7 +142,7 @@ async def test_a_retry_after_that_is_too_long_goes_to_the_caller(rig: Rig) -> No
     assert rig.sleeps == []
 
 
-async def test_nobody_listening_is_unreachable_and_names_the_host(rig: Rig) -> None:
+async def test_a_closed_port_is_unreachable_and_names_the_host(rig: Rig) -> None:
     await rig.server.stop()
     with pytest.raises(errors.Unreachable) as caught:
         await rig.transport.request("POST", PATH, body=b"{}")

@@ -94,7 +94,7 @@ async def test_a_refused_stream_raises_on_entry_and_is_not_retried(
     assert rig.sleeps == []
 
 
-async def test_a_stream_that_nobody_answers_is_unreachable(rig: Rig) -> None:
+async def test_a_stream_without_an_answer_is_unreachable(rig: Rig) -> None:
     rig.server.always("WATCH", PATH, refuse())
     with pytest.raises(errors.Unreachable, match="broke off"):
         await read_stream(rig.transport)

@@ -153,7 +153,7 @@ def test_it_is_alive_before_and_ready_only_after_its_caches_have_synced(
         program.wait_ready()
 
 
-def test_kinds_that_are_not_installed_hold_nobody_up(
+def test_kinds_that_are_not_installed_block_no_other(
     server: ThreadedServer, kubeconfig: str, tmp_path: Path
 ) -> None:
     has(server, NAMESPACES, namespace(LIMITS))

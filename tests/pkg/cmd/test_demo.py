@@ -189,7 +189,7 @@ def test_ended_in_the_middle_it_leaves_nothing_behind(
 
 
 @pytest.mark.cluster
-def test_when_nobody_reads_any_more_it_ends(tmp_path: Path) -> None:
+def test_when_its_output_is_closed_it_ends(tmp_path: Path) -> None:
     with subprocess.Popen(
         [*INTERRUPTIBLE, "demo", "--speed", "10"],
         stdout=subprocess.PIPE,

@@ -119,7 +119,7 @@ def test_no_cluster_at_all(call: Call, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_server_that_nobody_reaches_is_one_line_and_exit_1(
+def test_a_server_that_cannot_be_reached_is_one_line_and_exit_1(
     command: str, call: Call, tmp_path: Path
 ) -> None:
     port = free_port()
@@ -136,7 +136,7 @@ def test_a_host_name_that_does_not_resolve(call: Call, tmp_path: Path) -> None:
 
 
 REFUSALS = {
-    "credentials that nobody knows": (status(401, "Unauthorized", "Unauthorized"), "Unauthorized"),
+    "unknown credentials": (status(401, "Unauthorized", "Unauthorized"), "Unauthorized"),
     "an account that may not": (
         status(403, "Forbidden", 'User "u" cannot get path "/version"'),
         "cannot get path",

@@ -51,16 +51,16 @@ class Kind(Generic[T]):
         return cast("ResourceClient[T]", self)
 
     def given(self, obj: T | Raw) -> T:
-        """Somebody writes an object, whole."""
+        """Another client writes an object, whole."""
         raw = copy.deepcopy(obj) if isinstance(obj, dict) else msgspec.to_builtins(obj)
         return self._store(raw)
 
     def edited(self, key: str, patch: Mapping[str, Any]) -> T:
-        """Somebody else patches an object."""
+        """Another client patches an object."""
         return self._store(merged(self.objects[key], patch))
 
     def gone(self, key: str) -> None:
-        """Somebody deletes an object."""
+        """Another client deletes an object."""
         self.indexer.delete(self.typed(self.objects.pop(key)))
 
     def catch_up(self) -> None:

@@ -39,7 +39,7 @@ async def asked(folder: Path, answer: Reply | None) -> tuple[bool, ScriptedServe
         pytest.param(
             status(403, "Forbidden", "person may not patch resourcequotas"), False, id="RBAC says no"
         ),
-        pytest.param(body({"metadata": {"name": "default-abc"}}), False, id="nobody says no"),
+        pytest.param(body({"metadata": {"name": "default-abc"}}), False, id="nothing refuses it"),
     ],
 )
 async def test_whether_it_stands_in_the_way(answer: Reply, refused: bool, tmp_path: Path) -> None:

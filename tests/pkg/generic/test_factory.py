@@ -104,7 +104,7 @@ async def test_no_handler_is_called_before_every_cache_has_synced() -> None:
 
 
 @virtual_time
-async def test_a_kind_that_is_not_installed_holds_nobody_up_and_joins_later() -> None:
+async def test_a_kind_that_is_not_installed_blocks_no_other_and_joins_later() -> None:
     cluster, quotas, settings = Cluster(), Calls(), Calls()
     cluster.settings.install(False)
     cluster.management.resource_quotas.on_change("quotas", quotas)
@@ -287,7 +287,7 @@ async def test_a_standby_has_warm_caches_and_calls_no_handler_before_it_leads() 
 
 
 class OwnPod(Object):
-    """Pods as somebody else needs them."""
+    """Pods as another controller needs them."""
 
 
 @virtual_time

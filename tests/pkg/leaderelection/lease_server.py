@@ -21,7 +21,7 @@ class LeaseServer:
         self._watchers: list[asyncio.Queue[Lease]] = []
 
     def store(self, spec: LeaseSpec | None) -> Lease | None:
-        """Somebody writes the Lease, or deletes it."""
+        """Another client writes the Lease, or deletes it."""
         self._version += 1
         self.lease = None if spec is None else Lease(
             metadata=ObjectMeta(name="headroom", namespace="ns", resource_version=str(self._version)), spec=spec

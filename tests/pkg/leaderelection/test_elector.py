@@ -116,7 +116,7 @@ async def test_another_holder_is_left_its_whole_duration_from_when_it_was_seen_w
 ):
     async with Race() as race:
         race.server.store(OTHER)
-        await asyncio.sleep(100)  # nobody watched: how long ago it was renewed is not known
+        await asyncio.sleep(100)  # not watched: how long ago it was renewed is not known
         waiting = race.candidate("a").start()
         await race.lasts(14.75)
         assert waiting.led == []

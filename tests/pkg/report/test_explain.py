@@ -63,9 +63,9 @@ ASKED = {
         Verdict.COULD_NOT_MIGRATE,
         "headroom does not help",
         quota(HARD, {SKIP: "true"}),
-        action="somebody has switched it off by harvesterhci.io/skipResourceQuotaAutoScaling",
+        action="it is switched off by harvesterhci.io/skipResourceQuotaAutoScaling",
     ),
-    "it does not migrate, and the quota does not take part": Asked(
+    "it does not migrate, and the quota is not managed": Asked(
         Verdict.COULD_NOT_MIGRATE,
         "headroom does not help",
         quota(HARD, labels={"a": "b"}),

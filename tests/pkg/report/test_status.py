@@ -120,7 +120,7 @@ def test_a_long_name_is_shown_whole() -> None:
     assert one(status(settled(seen))).additions[0].vm == LONG_NAME
 
 
-def test_an_entry_that_nobody_explains() -> None:
+def test_an_entry_that_no_migration_explains() -> None:
     found = one(status(cluster([quota(HARD, {**MARKS, by_uid("gone"): ENTRY})])))
     (addition,) = found.additions
     assert (addition.vm, addition.state) == ("uid-gone", "unexplained")
@@ -142,7 +142,7 @@ KEPT: Mapping[str, tuple[ResourceQuota, str]] = {
     "Rancher's default without our mark": (quota(HARD), "harvester"),
     "switched off by a person": (quota(HARD, {SKIP: "true"}), "nobody"),
     "managed by label": (quota(HARD, labels=MANAGED), "headroom"),
-    "not taking part, but somebody added to it": (
+    "not managed, but something was added to it": (
         quota(HARD, {by_name(): ENTRY}, labels={"a": "b"}),
         "nobody",
     ),

@@ -100,7 +100,7 @@ def test_it_listens_on_loopback_only(running: Cluster) -> None:
     assert on_port == [f"0100007F:{port:04X}"]
 
 
-def test_nobody_without_a_certificate_sees_anything(running: Cluster) -> None:
+def test_without_a_certificate_nothing_is_shown(running: Cluster) -> None:
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     with pytest.raises(urllib.error.HTTPError) as caught:

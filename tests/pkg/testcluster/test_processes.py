@@ -182,7 +182,7 @@ def test_the_process_that_was_recorded_is_ended_by_a_program_that_did_not_start_
         pytest.param("-1 x 1", id="names everybody"),
     ],
 )
-def test_nobody_is_signalled_when_the_record(record: str, directory: Path) -> None:
+def test_no_process_is_signalled_when_the_record(record: str, directory: Path) -> None:
     (directory / "processes").mkdir()
     (directory / "processes" / "etcd.pid").write_text(record)
     assert not processes.find(directory, "etcd").alive()
@@ -248,5 +248,5 @@ def test_restart_of_a_process_that_died_starts_it(directory: Path) -> None:
 
 
 def test_restart_of_an_unknown_process_is_one_clear_error(directory: Path) -> None:
-    with pytest.raises(ClusterError, match="has no process nobody to restart"):
-        processes.restart(directory, "nobody")
+    with pytest.raises(ClusterError, match="has no process unknown to restart"):
+        processes.restart(directory, "unknown")

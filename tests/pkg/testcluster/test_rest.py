@@ -149,7 +149,9 @@ def test_a_server_that_hangs_up_is_not_ready(rest: Rest, server: Server) -> None
     assert not rest.ready()
 
 
-def test_nobody_there_is_not_ready_and_an_error_with_status_0(authority: Authority, tmp_path: Path) -> None:
+def test_an_absent_server_is_not_ready_and_an_error_with_status_0(
+    authority: Authority, tmp_path: Path
+) -> None:
     path = tmp_path / "kubeconfig"
     write_kubeconfig(path, "https://127.0.0.1:9", authority.certificate, authority.client("a", "a"))
     with Rest(path) as rest:
@@ -159,7 +161,7 @@ def test_nobody_there_is_not_ready_and_an_error_with_status_0(authority: Authori
     assert caught.value.status == 0
 
 
-def test_a_server_with_somebody_elses_certificate_is_not_talked_to(
+def test_a_server_with_another_certificate_is_not_talked_to(
     server: Server, kubeconfig: Path, tmp_path: Path
 ) -> None:
     other = Authority(tmp_path / "other")

@@ -116,7 +116,7 @@ async def test_what_is_staged_is_shown_in_its_time_and_the_old_ca_goes_later() -
     assert secrets.data()[CERTIFICATE] == staged
 
 
-async def test_nobody_is_shown_what_the_api_server_was_not_told_of() -> None:
+async def test_a_certificate_unknown_to_the_api_server_is_not_shown() -> None:
     _, clock, one, served = await renewing()
     clock.now += 65
     one.activate()
@@ -130,7 +130,7 @@ async def test_nobody_is_shown_what_the_api_server_was_not_told_of() -> None:
     assert shows(one) != served
 
 
-async def test_an_old_certificate_that_is_over_is_not_shown_any_longer_whoever_was_told() -> None:
+async def test_an_expired_certificate_is_not_shown_any_longer() -> None:
     _, clock, one, served = await renewing()
     clock.now += 30 * DAY
     one.activate()
@@ -149,7 +149,7 @@ async def test_a_replica_that_starts_in_between_shows_what_the_others_show() -> 
     assert shows(later) == secrets.data()[STAGED]
 
 
-async def test_a_secret_that_somebody_deleted_comes_back_as_it_was() -> None:
+async def test_a_secret_that_was_deleted_comes_back_as_it_was() -> None:
     secrets, clock = Secrets(), Clock()
     one = replica(secrets, clock)
     await one.refresh()

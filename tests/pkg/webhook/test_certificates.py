@@ -86,7 +86,7 @@ def test_a_renewal_under_the_same_ca_is_served_at_once() -> None:
     assert expiry(renewed.serving) == NOW + 150 * DAY
 
 
-def test_a_new_ca_is_trusted_before_its_certificate_is_shown_and_the_old_one_until_nobody_shows_it() -> None:
+def test_a_new_ca_is_trusted_before_its_certificate_is_shown_and_the_old_one_until_it_is_not_shown() -> None:
     material = replace(issue(HOSTS, POLICY, NOW))
     begin = NOW + 600 * DAY
     material = replace(material, serving=issue_serving(material, begin - 10 * DAY))
@@ -138,7 +138,7 @@ def test_a_host_that_is_not_covered_is_added_and_none_is_lost() -> None:
 
 
 def test_years_of_renewals_never_show_a_certificate_that_is_not_trusted() -> None:
-    """Whoever holds any bundle of the last minute trusts what is shown in the next."""
+    """A client with any bundle of the last minute trusts what is shown in the next."""
     policy = Policy(authority_life=30 * DAY, serving_life=20 * DAY, backdated=300.0, overlap=3600.0)
     now, material = NOW, issue(HOSTS, policy, NOW)
     shown: set[bytes] = set()

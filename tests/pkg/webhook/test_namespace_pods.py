@@ -1,4 +1,4 @@
-"""Watches of single namespaces, from the first question until nobody asks any more."""
+"""Watches of single namespaces, from the first question until the last question is `forget` seconds old."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ async def test_who_cannot_wait_any_longer_is_told_nothing(monkeypatch: pytest.Mo
     await pods.close()
 
 
-async def test_a_namespace_that_nobody_asks_about_is_not_watched_for_ever() -> None:
+async def test_a_namespace_without_questions_is_not_watched_for_ever() -> None:
     server, clock = Server(), Clock()
     pods = NamespacePods(server.client, clock)
     await pods.of("ns1")

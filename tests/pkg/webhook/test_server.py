@@ -123,7 +123,7 @@ async def test_who_hangs_up_is_not_missed() -> None:
         assert (await peer.post("/allow"))[0] == 200
 
 
-async def test_slow_decisions_hold_up_nobody_else() -> None:
+async def test_slow_decisions_do_not_hold_up_others() -> None:
     async with listening(HOOKS, limits=Limits()) as peer:
         slow = [asyncio.create_task(peer.post("/think")) for _ in range(20)]
         await asyncio.sleep(0.05)
@@ -174,7 +174,7 @@ class TestClients:
     """With a CA for clients, only who shows a certificate of it, under a known name, is answered."""
 
     @pytest.mark.parametrize(
-        ("names", "wanted"), [((), 200), (("kube-apiserver",), 200), (("somebody",), 403)], ids=str
+        ("names", "wanted"), [((), 200), (("kube-apiserver",), 200), (("another-client",), 403)], ids=str
     )
     async def test_a_certificate_of_it(self, tmp_path: Path, names: tuple[str, ...], wanted: int) -> None:
         ca, pair = _authority(tmp_path)

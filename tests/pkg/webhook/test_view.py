@@ -1,4 +1,4 @@
-"""Live looks: what they ask, and what happens when nobody answers."""
+"""Live looks: what they ask, and what happens without an answer."""
 
 from __future__ import annotations
 

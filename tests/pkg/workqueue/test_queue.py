@@ -110,7 +110,7 @@ async def test_a_low_priority_from_the_first_round_does_not_stick_to_the_second(
 
 
 @virtual_time
-async def test_done_of_an_item_that_nobody_has_changes_nothing() -> None:
+async def test_done_of_an_item_that_is_not_processed_changes_nothing() -> None:
     queue: Queue[str] = Queue()
     queue.add("a")
     queue.done("a")
@@ -291,7 +291,7 @@ async def test_a_drain_lets_workers_finish_what_waited() -> None:
 @virtual_time
 async def test_a_drain_without_work_ends_at_once() -> None:
     queue: Queue[str] = Queue()
-    queue.add("nobody takes it")
+    queue.add("never taken")
     assert await queue.shut_down_with_drain() is True
 
 

@@ -19,7 +19,7 @@ DELAYS = st.integers(min_value=-1, max_value=30)
 
 
 class QueueModel(RuleBasedStateMachine):
-    """A queue in the plainest words: lists and dicts, sorted whenever somebody asks.
+    """A queue at its simplest: lists and dicts, sorted at each call.
 
     Times are whole seconds, so that the model and the loop cannot differ by rounding.
     """

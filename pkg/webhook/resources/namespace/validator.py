@@ -30,7 +30,7 @@ _CHECKED: Final = ((LIMITS_CPU, "LimitsCPU", "CPU"), (LIMITS_MEMORY, "LimitsMemo
 
 
 def decide(old: Namespace, new: Namespace, quotas: Sequence[ResourceQuota]) -> Decision:
-    """`quotas` are the default quotas of the namespace; none: whatever the annotation says holds nobody up."""
+    """`quotas` are the default quotas of the namespace; none: whatever the annotation says refuses nothing."""
     annotation = new.annotations.get(constants.ANNOTATION_RANCHER_RESOURCE_QUOTA, "")
     before = old.annotations.get(constants.ANNOTATION_RANCHER_RESOURCE_QUOTA, "")
     if annotation == before or not quotas:

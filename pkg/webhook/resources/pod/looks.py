@@ -1,4 +1,4 @@
-"""Live looks at a namespace, shared: whoever asks gets one that began after it asked, and no more than one is under way
+"""Live looks at a namespace, shared: a caller gets one that began after it asked, and no more than one is under way
 at a time. A tenant that creates pods as fast as it can costs the API server two requests for each bunch of them."""
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class SharedLooks(Generic[T]):
                     result = await self._look(namespace)
                 except Exception as exc:
                     future.set_exception(exc)
-                    future.exception()  # it may be that nobody waits any more
+                    future.exception()  # every waiter may have gone
                 else:
                     future.set_result(result)
         finally:

@@ -19,7 +19,7 @@ ENDED: Final = 5.0
 _PODS: Final = 20000
 _QUOTAS: Final = 5000
 _FORGOTTEN: Final = 60.0
-"""Seconds after which a quota that nobody asks about is forgotten."""
+"""Seconds after which a quota that no request asks about is forgotten."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -151,7 +151,7 @@ class Validator:
             )
 
     async def _is_of_migration(self, pod: Pod, request: AdmissionRequest) -> bool:
-        """A target or attachment pod of a migration under way, made by KubeVirt: anybody can write a label."""
+        """A target or attachment pod of a migration under way, made by KubeVirt: every tenant can write a label."""
         migration = pod.labels.get(constants.LABEL_MIGRATION_JOB_UID)
         if not migration or pod.labels.get(constants.LABEL_APP) not in _OF_MIGRATION:
             return False

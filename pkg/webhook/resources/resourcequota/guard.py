@@ -71,7 +71,7 @@ def judge(old: ResourceQuota, observed: Observed, policy: Policy) -> Verdict:
 
 
 def judge_by_journal(old: ResourceQuota, observed: Observed, policy: Policy) -> Verdict:
-    """The same by the entries that stand on the request's own object, each taken as needed: whoever wrote them holds
+    """The same by the entries that stand on the request's own object, each taken as needed: they hold
     that room, whatever a cache knows of the migration that an entry was just written for."""
     verdict = judge(old, replace(observed, migrations=(), pods=(), instances={}), policy)
     return replace(verdict, migrating=names_of_entries(observed)) if verdict else FINE
@@ -132,7 +132,7 @@ def _beyond_the_journal(standing: Iterable[Entry], journal: Mapping[str, str]) -
 
 
 def _without_zeros(observed: Observed) -> Observed:
-    """A quota whose limits are all zero is one that nobody scales (upstream). That must not be a way out of here."""
+    """A quota whose limits are all zero is not scaled (upstream). That must not be a way out of here."""
     quota = observed.quota
     hard: RawResourceList = {name: _LEAST if _is_zero(value) else value for name, value in quota.hard.items()}
     spec = msgspec.structs.replace(quota.spec, hard=hard)

@@ -32,8 +32,8 @@ Tell = Callable[[ResourceQuota, str, str, str], None]
 """EventRecorder.event."""
 
 
-def _nobody(_quota: ResourceQuota, _type: str, _reason: str, _message: str) -> None:
-    """Tells nobody."""
+def _no_event(_quota: ResourceQuota, _type: str, _reason: str, _message: str) -> None:
+    """Writes no event."""
 
 
 def refusal(quota: ResourceQuota, verdict: Verdict) -> Decision:
@@ -79,7 +79,7 @@ def switching_off(what: str, names: Sequence[str]) -> Decision:
 class Guard:
     """Answers both webhooks. The caches suggest, the API server decides: a live look precedes every refusal."""
 
-    def __init__(self, view: View, policy: Policy, options: Options, tell: Tell = _nobody) -> None:
+    def __init__(self, view: View, policy: Policy, options: Options, tell: Tell = _no_event) -> None:
         """`tell` writes an Event."""
         self._tell = tell
         self._view = view
@@ -113,7 +113,7 @@ class Guard:
         if not verdict:
             return ALLOW
         what = corrected(quota, verdict)
-        # Only about a quota that is known: a review that nobody vouches for writes nothing.
+        # Only about a quota that is known: a review that no certificate vouches for writes nothing.
         if not request.dry_run and any(each.uid == quota.uid for each in self._view.quotas(quota.namespace)):
             self._tell(quota, "Normal", EVENT_CORRECTED, what)
         audit = {"corrected": ",".join(f"{name}={value}" for name, value in sorted(verdict.lowest.items()))}

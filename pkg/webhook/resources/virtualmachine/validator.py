@@ -57,7 +57,7 @@ def decide(
     try:
         limit = Quantity.parse(parse_limits(annotation).get(REQUESTS_STORAGE, "0")) if annotation else ZERO
     except (ResourceQuotaError, QuantityError) as exc:
-        # Whoever can mend it is not whoever creates a VM here.
+        # The user who creates a VM here is not the one who can fix it.
         return Decision(warnings=(f"the namespace's quota annotation says nothing about storage: {exc}",))
     if limit.is_zero() or not quotas:
         return ALLOW

@@ -134,5 +134,5 @@ async def test_upstreams_controller_beside_ours_is_said_once_and_left_alone(clus
     assert await process.look() == 30.0
     assert cluster.writes.made == []
     assert process.events.reasons == ["UpstreamControllerRunning"]
-    cluster.clock.now += 60.0  # it was removed, nobody renews its Lease
+    cluster.clock.now += 60.0  # it was removed, its Lease is not renewed
     await open_window(cluster, process)

@@ -70,7 +70,7 @@ async def test_a_quota_that_changes_meanwhile_is_looked_at_again(cluster: Cluste
     assert by_value(cluster.hard) == by_value(FULL)
 
 
-async def test_what_a_person_wrote_after_somebody_unlocked_stays(cluster: Cluster) -> None:
+async def test_what_a_person_wrote_after_an_unlock_stays(cluster: Cluster) -> None:
     cluster.locks.gone("lock.ns1.com")
     cluster.quotas.edited(KEY, {"spec": {"hard": {"limits.cpu": "77"}}})
     cluster.enforce()

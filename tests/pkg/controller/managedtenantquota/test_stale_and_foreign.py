@@ -81,7 +81,7 @@ class TestForeignWriters:
         process = Process(cluster)
         await process.look()
         cluster.clock.now += 0.2
-        bump = {"metadata": {"labels": {"of": "somebody"}}}
+        bump = {"metadata": {"labels": {"example.com/touched": "1"}}}
         cluster.quotas.before.append(lambda: cluster.quotas.edited(KEY, bump))
         assert await process.look() == 0.05
         await open_window(cluster, process)
@@ -97,7 +97,7 @@ class TestForeignWriters:
         assert cluster.hard == FULL
         await open_window(cluster, process)
 
-    async def test_a_lock_that_somebody_deletes_closes_the_window(self, cluster: Cluster) -> None:
+    async def test_a_lock_that_is_deleted_closes_the_window(self, cluster: Cluster) -> None:
         process = Process(cluster)
         await open_window(cluster, process)
         cluster.locks.gone("lock.ns1.com")

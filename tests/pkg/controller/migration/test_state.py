@@ -111,7 +111,7 @@ CASES = {
     "a report without uid says nothing": Shown(
         [RUNNING], {}, {UID: "uid-new", STATE: MIGRATING}, {"migrationState": {"completed": True}}
     ),
-    "a migration that nobody knows is left alone": Shown([], {}, {UID: "uid-unheard-of", STATE: PENDING}),
+    "an unknown migration is left alone": Shown([], {}, {UID: "uid-unheard-of", STATE: PENDING}),
 }
 
 

@@ -176,7 +176,7 @@ async def test_a_cache_that_is_behind_is_no_reason_to_write_again() -> None:
     assert place.writes == 1
 
 
-async def test_a_label_that_somebody_takes_away_comes_back() -> None:
+async def test_a_label_that_is_removed_comes_back() -> None:
     place = Place()
     place.quotas.given(quota(annotations=ONE))
     await place.handle()

@@ -109,7 +109,7 @@ async def test_a_controller_that_still_runs_and_writes_without_end_is_a_conflict
     assert len(cluster.quotas.asked("json_patch")) == CONFLICT_TRIES
 
 
-async def test_what_somebody_else_released_meanwhile_is_nothing_to_do(cluster: Cluster) -> None:
+async def test_what_another_process_released_meanwhile_is_nothing_to_do(cluster: Cluster) -> None:
     cluster.quota("ns1", dict(MARKS))
     cluster.quotas.before = [
         lambda: cluster.quotas.edited("ns1/q", {"metadata": {"annotations": dict.fromkeys(MARKS)}})

@@ -302,7 +302,7 @@ class TestOurOwnWrites:
 
 
 class TestCompany:
-    async def test_a_single_migration_waits_for_nobody(self) -> None:
+    async def test_a_single_migration_does_not_wait(self) -> None:
         world = World()
         for phase in ("Pending", "Succeeded", "Pending", "Succeeded"):
             world.migrate("vm1", phase=phase)
@@ -340,7 +340,7 @@ class TestCompany:
         assert world.patches == 2
         assert by_value(world.now.hard)["limits.cpu"].value() == 3 + 2 * 22
 
-    async def test_after_a_while_nobody_is_waited_for(self) -> None:
+    async def test_after_a_while_it_does_not_wait(self) -> None:
         world = World()
         world.migrate(*(f"vm{n}" for n in range(50)))
         await world.look()
@@ -357,7 +357,7 @@ class TestCompany:
         assert await world.look() is None
         assert by_value(world.now.hard)["limits.cpu"].value() == 9
 
-    async def test_a_repair_waits_for_nobody(self) -> None:
+    async def test_a_repair_does_not_wait(self) -> None:
         world = World()
         world.migrate(*(f"vm{n}" for n in range(50)))
         await world.look()

@@ -138,7 +138,7 @@ async def test_a_quota_that_only_the_api_server_knows_saves_the_vm() -> None:
     assert not place.patches
 
 
-async def test_a_shortage_that_passes_halts_nobody() -> None:
+async def test_a_shortage_that_passes_halts_no_vm() -> None:
     place = Place()
     await place.handle()
     place.base = limits("3", "10Gi")

@@ -32,7 +32,7 @@ PICKS: dict[str, tuple[list[Node], dict[str, Any], str | None]] = {
     "none beside the only one": ([node("node-1")], {"load": {}, "avoid": {"node-1"}}, None),
     "not a cordoned one": ([node("node-1", unschedulable=True), node("node-2")], {"load": {}}, "node-2"),
     "not one that is not ready": ([node("node-1", ready="False"), node("node-2")], {"load": {}}, "node-2"),
-    "one that nobody has called ready or not": ([node("node-1", ready=None)], {"load": {}}, "node-1"),
+    "one whose readiness is unknown": ([node("node-1", ready=None)], {"load": {}}, "node-1"),
     "not one that is being deleted": ([DELETED, node("node-2")], {"load": {}}, "node-2"),
     "the one that is named": (
         THREE,
@@ -95,7 +95,7 @@ async def test_a_refusal_is_remembered_and_told(world: World, error: ApiError, b
 RAISED: dict[str, ApiError] = {
     "a busy quota": Conflict("try again", status=409),
     "a failing server": ServerError("oh", status=500),
-    "no server": Unreachable("nobody"),
+    "no server": Unreachable("unreachable"),
 }
 
 

@@ -135,7 +135,7 @@ def test_other_limits_let_others_in() -> None:
     assert scene.woken == ["t1/m1", "t1/m2"]
 
 
-def test_nobody_is_woken_twice() -> None:
+def test_no_waiter_is_woken_twice() -> None:
     scene = Scene(limits=Limits(1, 2))
     for number in range(3):
         scene.enter(number)
@@ -144,7 +144,7 @@ def test_nobody_is_woken_twice() -> None:
     assert scene.woken == ["t1/m1", "t1/m2"]
 
 
-def test_whoever_is_gone_does_not_wait() -> None:
+def test_a_caller_that_is_gone_does_not_wait() -> None:
     scene = Scene(limits=Limits(1, 2))
     for number in range(3):
         scene.enter(number)

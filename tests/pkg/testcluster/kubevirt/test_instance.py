@@ -30,7 +30,7 @@ PHASES: dict[str, tuple[VirtualMachineInstance, Pod | None, str]] = {
         "Scheduling",
     ),
     "a running pod makes it Running": (vmi(status={"phase": "Scheduling"}), launcher(), "Running"),
-    "even when nobody saw the phases between": (vmi(), launcher(), "Running"),
+    "even when the phases between were not seen": (vmi(), launcher(), "Running"),
     "a pod that goes before it ran is a failure": (vmi(status={"phase": "Scheduling"}), None, "Failed"),
     "so is one that ends": (vmi(status={"phase": "Scheduling"}), launcher(phase="Succeeded"), "Failed"),
     "a guest that shuts down is a success": (running(), launcher(phase="Succeeded"), "Succeeded"),
@@ -247,7 +247,7 @@ ENDS = {
     "a source that was left ends well": (moved(), launcher(), "Succeeded"),
     "also when it was a target once": (moved(sourcePod="older"), launcher("older", job="m0"), "Succeeded"),
     "a target that was handed over fails": (running(state={**DONE, "failed": True}), TARGET, "Failed"),
-    "a target that nobody saw is deleted": (running(), TARGET, ""),
+    "a target that was not seen is deleted": (running(), TARGET, ""),
     "also after an earlier migration": (moved(), launcher("second", job="m2"), ""),
 }
 

@@ -170,11 +170,11 @@ def test_a_new_migration_becomes_pending_before_it_is_marked() -> None:
 
 
 def test_a_pending_migration_is_marked_before_anything_is_created_for_it() -> None:
-    step = decide(look(migration=vmim(phase="Pending", finalizers=["somebody.else/s"], labels={})))
+    step = decide(look(migration=vmim(phase="Pending", finalizers=["example.com/s"], labels={})))
     assert step == WriteMigration(
         {
             "metadata": {
-                "finalizers": ["somebody.else/s", "kubevirt.io/migrationJobFinalize"],
+                "finalizers": ["example.com/s", "kubevirt.io/migrationJobFinalize"],
                 "labels": {"kubevirt.io/vmi-name": "vm1"},
             }
         },
@@ -304,7 +304,7 @@ FAILS = {
         "TargetReady", state={**STATE, "migrationUid": "uid-m2"}
     ),
     "when virt-handler says so": look("Running", state={**STARTED, "failed": True, "completed": True}),
-    "when it is cancelled before anybody knew of it": look("", vmim=DELETED),
+    "when it is cancelled before it was seen": look("", vmim=DELETED),
     "when it is cancelled while Pending": look("Pending", vmim=DELETED),
     "when it is cancelled before the hand-over": look("Scheduled", vmim=DELETED),
     "when it is told to, before the hand-over": look(

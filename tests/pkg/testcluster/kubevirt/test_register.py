@@ -67,7 +67,7 @@ async def test_a_new_kubevirt_is_deployed() -> None:
 
 LEFT_ALONE = {
     "one that is Deployed": kubevirt("Deployed"),
-    "one whose phase somebody has set": kubevirt("Deploying"),
+    "one whose phase is set already": kubevirt("Deploying"),
     "one that is being deleted": kubevirt(deletionTimestamp=NOW),
 }
 
@@ -108,7 +108,7 @@ INSTANCES = {
     "a launcher's VMI": (launcher(), ["t1/vm1"]),
     "the VMI of the launcher that an attachment pod belongs to": (attachment(), ["t1/vm1"]),
     "none of an attachment pod whose launcher is gone": (attachment("gone"), []),
-    "none of somebody's pod": (PLAIN, []),
+    "none of a foreign pod": (PLAIN, []),
 }
 
 
@@ -124,7 +124,7 @@ MIGRATIONS = {
         attachment("target", annotations={"kubevirt.io/migrationJobName": "m1"}),
         {"t1/m1"},
     ),
-    "none of somebody's pod": (PLAIN, set()),
+    "none of a foreign pod": (PLAIN, set()),
 }
 
 

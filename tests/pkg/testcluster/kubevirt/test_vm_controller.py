@@ -221,7 +221,7 @@ async def test_the_status_follows_the_vmi() -> None:
     assert (status["printableStatus"], status["created"], status["ready"]) == ("Running", True, True)
 
 
-async def test_somebody_s_own_vmi_of_the_same_name_is_left_alone() -> None:
+async def test_a_foreign_vmi_of_the_same_name_is_left_alone() -> None:
     world = World()
     world.instances.seed(vmi())
     await change(world, strategy="Halted")

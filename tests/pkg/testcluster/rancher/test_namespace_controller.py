@@ -162,7 +162,7 @@ async def test_left_alone(known: ResourceQuota, changed: Namespace) -> None:
     assert (quotas.created, quotas.patched) == ([], [])
 
 
-async def test_somebody_else_s_quota_is_neither_changed_nor_taken_for_the_default() -> None:
+async def test_another_clients_quota_is_neither_changed_nor_taken_for_the_default() -> None:
     quotas = Quotas(quota(RAISED, "mine", label=None), quota(RAISED, "no", label="false"))
     await handler(quotas).on_namespace_changed("ns", namespace())
     assert quotas.patched == []
@@ -175,7 +175,7 @@ async def test_between_two_default_quotas_the_first_by_name_is_taken() -> None:
     assert quotas.patched == [replaced("default-a")]
 
 
-async def test_a_quota_that_somebody_raises_stays_until_the_annotation_changes() -> None:
+async def test_a_quota_that_a_person_raises_stays_until_the_annotation_changes() -> None:
     quotas = Quotas(quota(BASE))
     rancher = handler(quotas)
     await rancher.on_namespace_changed("ns", namespace())

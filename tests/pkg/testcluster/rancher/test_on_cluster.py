@@ -144,7 +144,7 @@ RANCHER = "system:serviceaccount:cattle-system:rancher"
 
 
 async def test_admission_sees_rancher_as_rancher(cluster: Cluster, live: Live) -> None:
-    """A policy that refuses what Rancher, and nobody else, writes."""
+    """A policy that refuses what Rancher, and no other client, writes."""
     spec = {
         "matchConstraints": {"resourceRules": [RULE]},
         "validations": [{"expression": f"request.userInfo.username != '{RANCHER}'"}],

@@ -158,9 +158,7 @@ def test_a_changed_ratio_is_never_below_and_at_most_128_mi_above(
 @shapes
 @pytest.mark.parametrize("then", ["1.5", ""], ids=["rendered at 1.5", "rendered without ratio"])
 @pytest.mark.parametrize("annotated", [True, False], ids=["overhead annotated", "overhead not annotated"])
-def test_constants_that_nobody_knows(
-    grown: int, instance: VirtualMachineInstance, then: str, annotated: bool
-) -> None:
+def test_unknown_constants(grown: int, instance: VirtualMachineInstance, then: str, annotated: bool) -> None:
     """A release that came after ours: exact as long as the ratio stays, near to it afterwards."""
     unknown = replace(PROFILES["main"], qemu=PROFILES["main"].qemu + grown * MI)
     now = replace(AT_1_5, ratio=then)

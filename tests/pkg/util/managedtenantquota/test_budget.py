@@ -41,11 +41,11 @@ class Raising(NamedTuple):
             {"limits.cpu": "5", "pods": "1"},
             {"pods": "2"},
         ),
-        "under the lock what somebody else wrote is no limit to start from": Raising(
+        "under the lock what another client wrote is no limit to start from": Raising(
             {"limits.cpu": "3"}, {"limits.cpu": "2"}, {"limits.cpu": "4"}, {"limits.cpu": "5"}
         ),
         "numbers are quantities too": Raising({"pods": 3}, {"pods": 1}, {"pods": 3}, {"pods": "4"}),
-        "a resource that somebody took out is not put back": Raising(
+        "a resource that a person took out is not put back": Raising(
             {"limits.cpu": "3", "pods": "1"}, {"pods": "1"}, {"limits.cpu": "3"}, {}
         ),
     }
@@ -72,7 +72,7 @@ ORIGINAL, ADDED, UP = {"limits.cpu": "3", "pods": "5"}, {"limits.cpu": "2"}, {"l
         "another spelling is the same": Restoring(
             ORIGINAL, ADDED, {"limits.cpu": "3000m", "pods": "5"}, {}, {}
         ),
-        "what somebody wrote in between stays only without a lock": Restoring(
+        "what a person wrote in between stays only without a lock": Restoring(
             ORIGINAL, ADDED, {"limits.cpu": "10", "pods": "5"}, {"limits.cpu": "3"}, {}
         ),
         "of two resources the one that is ours goes back": Restoring(
@@ -82,8 +82,8 @@ ORIGINAL, ADDED, UP = {"limits.cpu": "3", "pods": "5"}, {"limits.cpu": "2"}, {"l
             {"limits.cpu": "3", "pods": "5"},
             {"limits.cpu": "3"},
         ),
-        "what somebody took out is not put back": Restoring(ORIGINAL, ADDED, {"pods": "5"}, {}, {}),
-        "what somebody put in stays": Restoring(
+        "what a person took out is not put back": Restoring(ORIGINAL, ADDED, {"pods": "5"}, {}, {}),
+        "what a person put in stays": Restoring(
             ORIGINAL, ADDED, {**UP, "secrets": "1"}, {"limits.cpu": "3"}, {"limits.cpu": "3"}
         ),
         "another installation's budget has changed since it raised": Restoring(

@@ -135,7 +135,7 @@ class TestFits:
         assert not fits(lock(hook=other), HOOK)
 
     def test_other_accounts(self) -> None:
-        other = lock_webhook("ns1", WHERE, holders=["somebody"], virt_controllers=["virt"])
+        other = lock_webhook("ns1", WHERE, holders=["a-holder"], virt_controllers=["virt"])
         assert not fits(lock(hook=other), HOOK)
 
     def test_an_old_server_that_keeps_no_conditions_is_not_patched_for_ever(self) -> None:

@@ -58,7 +58,7 @@ UNMIRRORED = budget(added={"limits.cpu": "1", "pods": "1"})
 @sentences(
     {
         "a refused migration and nothing else: lock": (observed(), MakeLock),
-        "a lock of somebody else's making: mend it": (
+        "a lock that another client made: replace it": (
             observed(lock=lock(hook={**HOOK, "clientConfig": {"url": "https://old"}})),
             UpdateLock,
         ),
@@ -89,7 +89,7 @@ UNMIRRORED = budget(added={"limits.cpu": "1", "pods": "1"})
             Clear,
         ),
         "a lock and nothing to do: unlock": (observed(around=surroundings([]), lock=lock()), Unlock),
-        "raised without a lock, somebody deleted it: back first": (
+        "raised without a lock, it was deleted: back first": (
             observed([quota(RAISED)], [budget(saved=SAVED)]),
             Restore,
         ),
@@ -257,7 +257,7 @@ def test_a_budget_that_is_saved_anew_forgets_what_it_once_added() -> None:
 
 
 def test_a_window_goes_on_with_what_it_began_with() -> None:
-    """Nobody can change the budget under the lock; somebody who took the lock away for a moment could have."""
+    """The budget cannot be changed under the lock; a client that removed the lock for a moment could have."""
     changed = budget({"limits.cpu": "9", "limits.memory": "9Gi"}, saved=SAVED, added=ENOUGH)
     step = next_step(observed(budgets=[changed], lock=lock()))
     assert isinstance(step, Raise)
@@ -334,7 +334,7 @@ class TestTheLimit:
         assert isinstance(next_step(replace(end, now=NOW + 599)), Wait)
         assert isinstance(next_step(replace(end, now=NOW + 601)), MakeLock)
 
-    def test_a_window_that_nobody_looked_after_is_opened_anew(self) -> None:
+    def test_a_window_without_a_controller_is_opened_anew(self) -> None:
         names, _ = walked(self.seen(quotas=[quota()]), most=50)
         assert names == ["Clear", "Unlock", "MakeLock", "Save", "Raise"]
 

@@ -119,7 +119,7 @@ class Cluster:
             self.lagging.setdefault(name, dict(rq.hard))
 
     def write(self, name: str, hard: Mapping[str, str | None], annotations: Mapping[str, str | None]) -> None:
-        """A merge patch of a quota, by anybody."""
+        """A merge patch of a quota, by any client."""
         before = self.quotas[name]
         self.counter += 1
         merged = {k: v for k, v in {**before.annotations, **annotations}.items() if v is not None}

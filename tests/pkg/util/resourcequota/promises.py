@@ -117,7 +117,9 @@ class Promises:
             claims = total([self.cluster.beyond_one_side(vm), *map(self.cluster.to_come, moves)])
             exact = {n: q for n, q in claims.items() if n in base and q > ZERO}
             stands = parse_resource_list(json.loads(text)) if text else {}
-            if key in self.cluster.memories[name].unexplained:  # somebody else's, before the quota was ours
+            if (
+                key in self.cluster.memories[name].unexplained
+            ):  # another controller's, before the quota was ours
                 continue
             if self.cluster.now - self.held_since.get(vm, self.cluster.now) >= EXACT.hold_limit and stands:
                 raise BrokenPromise(f"{name}: {vm} is held beyond the limit")
@@ -150,5 +152,5 @@ class Promises:
 
 
 def _garbage(annotations: Mapping[str, str]) -> bool:
-    """An entry that nobody can read: spec.hard is left alone until it goes."""
+    """An entry that cannot be parsed: spec.hard is left alone until it goes."""
     return any(entry.text == "{nope" for entry in entries(annotations))

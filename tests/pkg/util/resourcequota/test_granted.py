@@ -68,7 +68,7 @@ class Scaled:
 LIMITS = {"limits.cpu": "3", "limits.memory": "5000Mi"}
 SCALED = {
     "the two limits": Scaled(LIMITS, LIMITS, LIMITS),
-    "spec.hard as somebody has raised it is no base": Scaled(LIMITS, {"limits.cpu": "9"}, LIMITS),
+    "spec.hard as another client has raised it is not the base": Scaled(LIMITS, {"limits.cpu": "9"}, LIMITS),
     "a limit that spec.hard has lost comes back": Scaled(LIMITS, {}, LIMITS),
     "every counted resource that both name": Scaled(
         {**LIMITS, "requests.cpu": "1", "requests.memory": "4Gi", "pods": "10"},
@@ -97,7 +97,7 @@ SCALED = {
         {"requests.devices.kubevirt.io/kvm": "5"},
         {"requests.devices.kubevirt.io/kvm": "5"},
     ),
-    "what spec.hard names and nobody grants is left alone": Scaled({}, {"pods": "10"}, {}),
+    "what spec.hard names and the annotation does not grant is left alone": Scaled({}, {"pods": "10"}, {}),
     "what is granted and spec.hard does not name is not added": Scaled({"pods": "10"}, {}, {}),
     "unless the quota is ours to render": Scaled({"pods": "10"}, {}, {"pods": "10"}, RENDER),
     "what is granted and no pod uses up is left alone": Scaled({"services": "5"}, {"services": "5"}, {}),
@@ -181,6 +181,6 @@ def test_the_base_of_a_quota_without_rancher(case: Recorded) -> None:
         "a spec.hard that is garbage": quota({"limits.cpu": "lots"}),
     }
 )
-def test_a_base_that_nobody_can_tell_is_an_error(case: object) -> None:
+def test_a_base_that_cannot_be_told_is_an_error(case: object) -> None:
     with pytest.raises(InvalidBaseQuantity):
         granted_by_record(case)  # type: ignore[arg-type]

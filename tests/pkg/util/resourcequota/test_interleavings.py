@@ -48,8 +48,8 @@ class Interleavings(RuleBasedStateMachine, Promises):
 
     @rule(steps=st.permutations([1, 2, 2]))
     def a_node_is_evacuated(self, steps: list[int]) -> None:
-        """Several at once. Whoever KubeVirt tries before the planner runs is refused, or takes another's room; one
-        has to wait for its turn."""
+        """Several at once. A target that KubeVirt tries before the planner runs is refused, or takes another's room;
+        one has to wait for its turn."""
         idle = sorted(set(self.cluster.vms) - {move.vm for move in self._moves(over=False)})
         for name, count in zip(idle, steps, strict=False):
             self._go_on(self.cluster.moves[self.cluster.migrate(name)], count)
@@ -150,7 +150,7 @@ class Interleavings(RuleBasedStateMachine, Promises):
         what=st.sampled_from(["spec.hard", "every entry", "entries and compensation", "everything"]),
         memory=st.sampled_from(MEMORY_AMOUNTS),
     )
-    def somebody_edits_or_removes(self, quota: tuple[str, str], what: str, memory: str) -> None:
+    def a_client_edits_or_removes(self, quota: tuple[str, str], what: str, memory: str) -> None:
         name, resource = quota
         before = self.cluster.quotas[name].annotations
         removed = {
@@ -176,7 +176,7 @@ class Interleavings(RuleBasedStateMachine, Promises):
         ),
         text=st.sampled_from([ENTRY, "{nope"]),
     )
-    def somebody_writes_an_entry(self, name: str, key: str, text: str) -> None:
+    def a_client_writes_an_entry(self, name: str, key: str, text: str) -> None:
         self.default_is_edited |= name == "default"
         if "a" in self.cluster.vms:
             key = key.replace("of-a", self.cluster.vms["a"].uid)

@@ -1,4 +1,4 @@
-"""The journal: every form of an entry's key, whoever wrote it, and changes as a merge patch."""
+"""The journal: every form of an entry's key, whichever controller wrote it, and changes as a merge patch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which entries stand: dropped when finished, dropped when nobody explains them, adopted under one key."""
+"""Which entries stand: dropped when finished, dropped when no migration explains them, adopted under one key."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_unexplained(case: Unexplained) -> None:
 
 @dataclass(frozen=True)
 class Waiting:
-    """Entries that nobody explains, at 100 s with a grace of 60: which go, and since when the others wait."""
+    """Entries that no migration explains, at 100 s with a grace of 60: which go, and since when the others wait."""
 
     there: Sequence[str]
     gone: Sequence[str]

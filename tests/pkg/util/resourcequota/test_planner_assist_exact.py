@@ -31,6 +31,6 @@ def test_a_vm_that_does_not_run_gets_no_room_under_harvesters_estimate_either() 
     assert not plan(namespace(quota(), [vmim()], [], [pending]), Policy(Mode.ASSIST))
 
 
-def test_a_vm_whose_status_nobody_has_written_is_upstreams_case() -> None:
+def test_a_vm_without_a_status_is_upstreams_case() -> None:
     unseen = vmi(phase=None)
     assert plan(namespace(quota(), [vmim()], [], [unseen]), Policy(Mode.ASSIST)).annotations

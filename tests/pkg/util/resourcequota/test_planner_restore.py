@@ -1,4 +1,4 @@
-"""Restore, the resync flag, and the repair of whatever somebody else did to spec.hard (domain §4 Restore, §5)."""
+"""Restore, the resync flag, and the repair of what other clients did to spec.hard (domain §4 Restore, §5)."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ RESTORED = {
         raised=TWICE,
         migrations=[vmim("Succeeded"), vmim("Running", vm="other")],
     ),
-    "annotations that are nobody's entry stay": Restored(
+    "annotations that are not an entry stay": Restored(
         {by_uid(): ENTRY, "example.com/other": "kept"}, {"example.com/other": "kept"}
     ),
     "nothing to remove is nothing to do": Restored({}, {}, raised=HARD),
@@ -152,7 +152,7 @@ DRIFT = {
     "a person lowers it to nothing useful": {"limits.cpu": "1", "limits.memory": "1Gi"},
     "a person raises it": {"limits.cpu": "500", "limits.memory": "1Ti"},
     "a person changes only one limit": {"limits.cpu": "5", "limits.memory": "1Gi"},
-    "somebody removes one limit": {"limits.cpu": "5"},
+    "another client removes one limit": {"limits.cpu": "5"},
 }
 
 
@@ -351,7 +351,7 @@ def test_an_unexplained_entry_of_a_vm_that_another_one_explains_is_counted_until
 
 
 def test_a_vmi_that_was_made_anew_has_no_claim_to_the_old_ones_uid() -> None:
-    """The VM was restarted: another uid. The old one's entry is nobody's."""
+    """The VM was restarted: another uid. The old one's entry belongs to no VM."""
     old = by_uid()
     new = vmi()
     renewed = vmi("renamed")
@@ -376,7 +376,7 @@ def test_in_takeover_a_namespace_that_lost_its_annotation_loses_what_we_added() 
 
 
 def test_in_takeover_an_entry_that_was_never_ours_is_not_subtracted_from_hard() -> None:
-    """Found at takeover, in a namespace without annotation: whether it was ever added, nobody knows."""
+    """Found at takeover, in a namespace without annotation: whether it was ever added is unknown."""
     policy = Policy(Mode.TAKEOVER)
     first = plan(observed(quota(HARD, {by_name(): ENTRY}), limits=""), policy)
     marked = applied(quota(HARD, {by_name(): ENTRY}), first)

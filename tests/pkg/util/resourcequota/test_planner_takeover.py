@@ -82,7 +82,7 @@ def test_a_persons_skip_is_never_marked_as_ours(mode: Mode) -> None:
     assert not plan(observed(before, [vmim("Running"), vmim(vm="vm2")]), Policy(mode))
 
 
-def test_our_skip_is_put_back_when_somebody_removes_it_alone() -> None:
+def test_our_skip_is_put_back_when_it_alone_is_removed() -> None:
     made = plan(observed(quota(annotations={OWNER: "headroom"})), TAKEOVER)
     assert made.annotations == {SKIP: "true"}
 
@@ -194,7 +194,7 @@ def test_an_entry_whose_vmi_is_gone_goes_at_once(case: str | None) -> None:
     assert by_value(made.hard) == by_value(HARD)
 
 
-def test_a_compensation_that_nobody_needs_goes() -> None:
+def test_a_compensation_that_is_not_needed_goes() -> None:
     before = quota(
         {"limits.cpu": "5", "limits.memory": str(9980344313 + 2**30)},
         {**MARKS, by_name(): ENTRY, COMPENSATION: '{"limits.memory":"1Gi"}'},

@@ -64,7 +64,7 @@ GIVEN = {
     "a finished migration's entry goes": Given(
         {by_name(): ENTRY}, {}, hard=HARD, migrations=[vmim("Succeeded")]
     ),
-    "an entry that nobody explains goes": Given({by_name("gone"): ENTRY}, {}, hard=HARD, migrations=[]),
+    "an entry that no migration explains goes": Given({by_name("gone"): ENTRY}, {}, hard=HARD, migrations=[]),
     "an entry whose VMI is not known stays as it is": Given(
         {by_name(): ENTRY}, {by_name(): ENTRY}, instances=[]
     ),
@@ -77,7 +77,7 @@ GIVEN = {
         hard={"limits.cpu": "5", "limits.memory": str(9980344313 + 2**30)},
         migrations=[vmim(refused=True)],
     ),
-    "a compensation that nobody needs any more goes": Given(
+    "a compensation that no migration needs any more goes": Given(
         {by_name(): ENTRY, COMPENSATION: '{"limits.memory":"1Gi"}'},
         {},
         hard=HARD,
@@ -102,7 +102,7 @@ def test_release(case: Given) -> None:
 
 
 NOT_OURS = {
-    "a quota that nobody took": {},
+    "a quota that was never raised": {},
     "a quota that a person switched off": {SKIP: "true"},
     "a quota that Harvester scales": {by_uid(): ENTRY, RESYNC: "true"},
 }

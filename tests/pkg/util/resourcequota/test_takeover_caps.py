@@ -117,7 +117,7 @@ def arrived() -> tuple[VirtualMachineInstance, Pod]:
 STANDING: Mapping[str, tuple[Mapping[str, str], Sequence[str]]] = {
     "that of a VM which has arrived goes, whatever its migration says": ({by_name("vm1"): POD}, ["vm0"]),
     "a foreign one in its grace": ({by_uid("gone"): POD}, ["gone"]),
-    "not one of ours that nobody needs": ({by_name("gone"): POD}, ["vm0"]),
+    "not one of ours that no migration needs": ({by_name("gone"): POD}, ["vm0"]),
 }
 
 
@@ -197,7 +197,7 @@ def test_an_entry_that_stands_does_not_grow_past_the_cap() -> None:
 
 
 def test_past_200_kib_migrations_wait_and_nothing_is_lost() -> None:
-    """Somebody else's annotation leaves room for two entries."""
+    """Another client's annotation leaves room for two entries."""
     migrations, instances, pods = moving(3)
     entry_size = len(by_name("vm0")) + len(POD)
     others = 200 * 1024 - sum(len(k) + len(v) for k, v in MARKS.items()) - len("note") - 2 * entry_size

@@ -191,7 +191,7 @@ def test_compensation(case: Short) -> None:
         assert by_value(entry(found.annotations[COMPENSATION])) == {MEMORY: Quantity.parse(case.compensation)}
 
 
-def test_several_vms_that_have_grown_all_fit_whoever_comes_first() -> None:
+def test_several_vms_that_have_grown_all_fit_in_any_order() -> None:
     """The seed: four VMs, 20000Mi, ratio 1.5 → 4.5."""
     names = ["a", "b", "c", "d"]
     moves = [vmim(vm=name, refused=True) for name in names]
@@ -243,7 +243,7 @@ OTHERS = ("requests.cpu", "cpu", "limits.cpu", "pods", "count/pods", "requests.d
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_no_other_resource_is(name: str) -> None:
-    """An overhead does not make it short: somebody took it, or lowered the base."""
+    """An overhead does not make it short: another client took it, or lowered the base."""
     labels = {"headroom.harvesterhci.io/managed": "true"}
     pods = [grown("a"), grown("b")]
     one = pod_usage(pods[0])[name]

@@ -192,7 +192,7 @@ def test_an_attachment_pod_that_outlives_its_launcher_is_held_alone() -> None:
     assert entry(found.annotations[by_name()]) == {"limits.cpu": "100m", "limits.memory": "80M"}
 
 
-# ---- somebody removes the entry ------------------------------------------------------------------------------
+# ---- the entry is removed - -----------------------------------------------------------------------------
 
 ROBBED = {
     "of a migration that is pending": Step([vmim()], [SOURCE], BEFORE, POD),
@@ -204,9 +204,7 @@ ROBBED = {
 
 @sentences(ROBBED)
 @pytest.mark.parametrize("hard", [ONE_MORE, HARD], ids=["spec.hard stands", "spec.hard was lowered too"])
-def test_an_entry_that_somebody_removes_comes_back_in_the_same_patch(
-    case: Step, hard: dict[str, str]
-) -> None:
+def test_an_entry_that_is_removed_comes_back_in_the_same_patch(case: Step, hard: dict[str, str]) -> None:
     """Harvester's restore removes keys also from quotas that it leaves alone (domain §5)."""
     assert case.instance is not None
     seen = namespace(quota(hard, MARKS), case.migrations, case.pods, [case.instance])

@@ -41,7 +41,7 @@ ONE_MORE = {"limits.cpu": "5015m", "limits.memory": str(5000 * 1024**2 + 4797464
 TWO_MORE = {"limits.cpu": "7030m", "limits.memory": str(5000 * 1024**2 + 2 * 4797464313)}
 
 
-# ---- entries that nobody needs -------------------------------------------------------------------------------
+# ---- entries that no migration needs - ------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ LEFT = {
 
 
 @sentences(LEFT)
-def test_an_entry_that_nobody_needs_goes(case: Left) -> None:
+def test_an_entry_that_is_not_needed_goes(case: Left) -> None:
     seen = namespace(
         quota(HARD, dict(case.annotations)), case.migrations, case.pods, case.instances, now=1000.0
     )
@@ -163,7 +163,7 @@ def test_an_entry_that_is_garbage_goes_with_the_same_patch() -> None:
 
 
 def test_nothing_is_taken_below_zero() -> None:
-    """Somebody else has lowered spec.hard already."""
+    """Another client has lowered spec.hard already."""
     before = quota({"limits.cpu": "1", "limits.memory": "1Gi"}, OURS)
     found, _made = after(namespace(before, [], [SOURCE], [HERE], limits=""))
     assert found.annotations == MARKS
@@ -200,9 +200,9 @@ def test_the_resync_flag_is_answered() -> None:
 
 EDITS: Mapping[str, Mapping[str, str]] = {
     "Rancher puts it back to the base": HARD,
-    "somebody raises it": {"limits.cpu": "50", "limits.memory": "500Gi"},
-    "somebody lowers it below the base": {"limits.cpu": "1", "limits.memory": "1Gi"},
-    "somebody removes one limit": {"limits.cpu": "5015m"},
+    "another client raises it": {"limits.cpu": "50", "limits.memory": "500Gi"},
+    "another client lowers it below the base": {"limits.cpu": "1", "limits.memory": "1Gi"},
+    "another client removes one limit": {"limits.cpu": "5015m"},
 }
 
 

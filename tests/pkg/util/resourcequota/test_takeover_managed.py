@@ -85,7 +85,7 @@ def test_a_quota_that_is_adopted_while_a_vm_migrates_is_raised_with_the_same_pat
 
 @dataclass(frozen=True)
 class Edited:
-    """What somebody has made of the quota, and what it becomes."""
+    """What another client has made of the quota, and what it becomes."""
 
     hard: Mapping[str, str]
     annotations: Mapping[str, str]
@@ -107,8 +107,10 @@ EDITED = {
     "a resource that is gone leaves the base": Edited(
         {"limits.cpu": "3"}, QUIET, OVER, {"limits.cpu": "3"}, '{"limits.cpu":"3"}'
     ),
-    "a record that somebody has spoiled is written again": Edited(BASE, {RECORD: "{nope"}, OVER, BASE),
-    "a record that somebody has removed is written again": Edited(BASE, {}, OVER, BASE),
+    "a record that was overwritten with garbage is written again": Edited(
+        BASE, {RECORD: "{nope"}, OVER, BASE
+    ),
+    "a record that was removed is written again": Edited(BASE, {}, OVER, BASE),
     "an edit while a VM migrates is the new base as written": Edited(
         MORE, MIGRATING, RUNNING, {"limits.cpu": "9015m", "pods": "6", "services": "2"}, SAID_MORE
     ),
@@ -125,7 +127,9 @@ EDITED = {
     "an entry that was removed comes back, and the raised spec.hard is no base": Edited(
         RAISED, WITHOUT_ENTRY, RUNNING, RAISED
     ),
-    "an entry that was removed when nobody needs it any more": Edited(RAISED, WITHOUT_ENTRY, OVER, BASE),
+    "an entry that was removed when no migration needs it any more": Edited(
+        RAISED, WITHOUT_ENTRY, OVER, BASE
+    ),
     "an entry that was removed together with the raise": Edited(BASE, WITHOUT_ENTRY, RUNNING, RAISED),
     "a person replaced the whole quota during a migration": Edited(
         MORE, {}, RUNNING, {"limits.cpu": "9015m", "pods": "6", "services": "2"}, SAID_MORE
@@ -231,7 +235,7 @@ def test_released_it_gets_its_base_back(
     assert by_value(found.hard) == by_value(dict(then))
 
 
-def test_a_quota_of_nobody_is_not_released() -> None:
+def test_a_quota_that_was_never_managed_is_not_released() -> None:
     assert not release(seen(managed(), RUNNING))
 
 

@@ -62,7 +62,7 @@ QUOTAS, BUDGETS = "resourcequotas", "virtualmachinemigrationresourcequotas"
     {
         "virt-controller makes a target pod": Case(request(user=VIRT, labels=JOB), True),
         "virt-controller makes any other pod": Case(request(user=VIRT), False),
-        "somebody puts a target's label on a pod": Case(request(labels=JOB), False),
+        "a tenant puts a target's label on a pod": Case(request(labels=JOB), False),
         "a service account of that name in another namespace": Case(
             request(user="system:serviceaccount:tenant:kubevirt-controller", labels=JOB), False
         ),
@@ -90,7 +90,7 @@ QUOTAS, BUDGETS = "resourcequotas", "virtualmachinemigrationresourcequotas"
             request(BUDGETS, "DELETE", NAMESPACES), True
         ),
         "the namespace controller changes a quota": Case(request(QUOTAS, "UPDATE", NAMESPACES), False),
-        "nobody in particular": Case(request(QUOTAS, "UPDATE", ""), False),
+        "an empty user name": Case(request(QUOTAS, "UPDATE", ""), False),
     }
 )
 async def test_who_passes(case: Case) -> None:
@@ -99,7 +99,7 @@ async def test_who_passes(case: Case) -> None:
     assert decision.allowed is case.passes
 
 
-def test_an_account_that_could_not_be_found_out_is_nobody() -> None:
+def test_an_unknown_account_is_not_trusted() -> None:
     assert not passes(request(QUOTAS, "UPDATE", ""), Accounts([""], lambda: [""]))
 
 
@@ -151,7 +151,7 @@ async def test_the_refused_are_told_who_since_when_for_whom_and_what_to_do() -> 
     assert ": migration resource quotas can't be changed until" in await said("UPDATE", BUDGETS)
 
 
-async def test_a_lock_that_is_gone_refuses_nobody() -> None:
+async def test_a_lock_that_is_gone_refuses_nothing() -> None:
     assert await validator(locked=False).validate(request()) == Decision()
 
 

@@ -75,7 +75,7 @@ async def test_a_look_that_fails_fails_for_those_who_wait_and_the_next_one_is_ta
     assert await again == 1
 
 
-async def test_one_who_goes_away_takes_the_look_from_nobody() -> None:
+async def test_a_caller_that_goes_away_does_not_end_the_look() -> None:
     looker = Looker()
     looks = SharedLooks(looker.look)
     gone, stays = (asyncio.create_task(looks.fresh("ns1")) for _ in range(2))

@@ -43,7 +43,7 @@ def state(
 
 
 class Clock:
-    """Time that passes while somebody sleeps."""
+    """Time that passes during a sleep."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -73,7 +73,7 @@ async def test_what_fits_into_the_base_passes_and_what_does_not_is_told_why() ->
     assert (decision.allowed, decision.message) == (False, REFUSAL)
 
 
-async def test_pods_that_are_let_through_are_counted_before_anybody_sees_them() -> None:
+async def test_pods_that_are_let_through_are_counted_before_a_watch_shows_them() -> None:
     checked = validator(PaperView(state(), state()))
     assert await allowed(checked, *(pod("400m") for _ in range(4))) == [True, True, False, False]
     assert await allowed(checked, pod("200m"), pod("1m")) == [True, False]
@@ -114,13 +114,13 @@ async def test_a_pod_that_quota_refuses_takes_a_place_only_for_a_moment() -> Non
     assert await allowed(checked, pod("1")) == [True]
 
 
-async def test_a_dry_run_takes_nobodys_place() -> None:
+async def test_a_dry_run_takes_no_place() -> None:
     checked = validator(PaperView(state(), state()))
     assert (await checked.validate(request(pod("1"), dry_run=True))).allowed
     assert await allowed(checked, pod("1")) == [True]
 
 
-async def test_the_targets_own_room_is_nobody_elses() -> None:
+async def test_the_targets_own_room_is_for_no_other_pod() -> None:
     there = state(target=True, used="4", phase="Running")
     checked = validator(PaperView(there, there))
     assert await allowed(checked, pod("1"), pod("1m")) == [True, False]
@@ -136,7 +136,7 @@ MIGRATIONS_PODS = {
         True,
     ),
     "labels that a tenant wrote": (OF_MIGRATION, "alice", (), False),
-    "a migration that nobody knows": (
+    "an unknown migration": (
         {**OF_MIGRATION, constants.LABEL_MIGRATION_JOB_UID: "x"},
         KUBEVIRT,
         (),
@@ -264,7 +264,7 @@ async def test_until_the_pods_are_watched_status_is_all_there_is() -> None:
     assert await allowed(validator(view), pod("100m"), pod("1m")) == [True, False]
 
 
-async def test_a_watch_that_is_behind_refuses_nobody() -> None:
+async def test_a_watch_that_is_behind_refuses_nothing() -> None:
     """The cache shows a pod that is gone."""
     view = PaperView(state(pod("1", name="gone"), used="2"), state(used="2"))
     assert await allowed(validator(view), pod("1")) == [True]

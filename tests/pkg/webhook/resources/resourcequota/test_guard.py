@@ -74,7 +74,7 @@ FINE_WRITES = {
     "nothing changes": Write(dict(RAISED)),
     "another spelling of the same": Write({"limits.cpu": "5000m", "limits.memory": "9980344313000m"}),
     "it is raised": Write({"limits.cpu": "50", "limits.memory": "1Ti"}),
-    "it is raised by somebody to less than is needed": Write(
+    "it is raised by another client to less than is needed": Write(
         {"limits.cpu": "4", "limits.memory": "9980344313"},
         was={"limits.cpu": "3", "limits.memory": "9980344313"},
     ),
@@ -128,7 +128,7 @@ TOO_LOW = {
     "the entry of an unknown migration": Write(dict(HARD), dict(RAISED), migrations=()),
     "by uid, beside Harvester": Write(dict(HARD), dict(RAISED), annotations={by_uid(): ENTRY}, policy=ASSIST),
     "an older form of the key": Write(dict(HARD), dict(RAISED), annotations={**MARKS, by_uid(): ENTRY}),
-    "a phase nobody knows": Write(dict(HARD), dict(RAISED), migrations=(vmim("WaitingForSync"),)),
+    "an unknown phase": Write(dict(HARD), dict(RAISED), migrations=(vmim("WaitingForSync"),)),
     "an abort that was asked for": Write(dict(HARD), dict(RAISED), migrations=(vmim("Running", abort=True),)),
     "a larger base since": Write(
         dict(RAISED), {"limits.cpu": "6"}, was={"limits.cpu": "9", "limits.memory": "9980344313"},
@@ -213,7 +213,7 @@ NAMES = {
     "by uid of a VMI that is known": ({by_uid("vm1"): ENTRY}, ("vm1",)),
     "by uid of one that is not": ({by_uid("other"): ENTRY}, ("uid-other",)),
     "in order, each once": ({by_name("b"): ENTRY, by_name("a"): ENTRY}, ("a", "b")),
-    "nobody": ({COMPENSATION: "{}"}, ()),
+    "no migration": ({COMPENSATION: "{}"}, ()),
 }
 
 

@@ -106,7 +106,7 @@ async def test_the_journal_that_came_with_the_request_needs_no_look_at_migration
     assert view.looked == ["annotation"]
 
 
-async def test_a_new_base_is_found_before_it_is_held_against_anybody() -> None:
+async def test_a_new_base_is_found_before_a_request_is_refused_by_it() -> None:
     smaller = '{"limit":{"limitsCpu":"1","limitsMemory":"5000Mi"}}'
     live = State(STANDING, migrations=[vmim("Running")], limits=smaller)
     new = quota({**RAISED, "limits.cpu": "3"}, ONE)
@@ -149,7 +149,7 @@ async def test_the_label_is_not_taken_off_to_lower_the_limit() -> None:
     assert decision.message == DENIAL
 
 
-async def test_a_quota_that_takes_no_part_is_nobodys_business() -> None:
+async def test_a_quota_that_is_not_managed_is_left_alone() -> None:
     other = quota(dict(RAISED), ONE, labels={})
     assert (await guard(PaperView(RUNNING, RUNNING)).validate(request(quota({}, labels={}), other))).allowed
 
@@ -178,7 +178,7 @@ async def test_a_quota_is_not_deleted_under_a_migration() -> None:
         "nothing migrates",
         "its namespace is on its way out",
         "the namespace controller cleans up",
-        "nobody knows whether its namespace is there still",
+        "whether its namespace still exists is unknown",
         "the migration is over, the cache does not know",
         "a migration without an entry yet",
         "Rancher",
@@ -203,7 +203,7 @@ async def test_many_vms_are_not_all_named() -> None:
 
 
 async def test_who_switches_a_quota_off_is_admitted_and_told_whose_room_goes() -> None:
-    """Also where the same write lowers it, and whoever it is."""
+    """Also where the same write lowers it, and for every user."""
     off = quota(dict(HARD), {**ONE, LABEL_MANAGED: "false"})
     for user in (ALICE, RANCHER):
         decision = await guard(PaperView(RUNNING, RUNNING)).validate(request(off, STANDING, user=user))

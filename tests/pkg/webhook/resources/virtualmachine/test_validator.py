@@ -101,13 +101,13 @@ def test_templates_that_are_garbage_are_refused_where_storage_is_limited(text: s
 
 
 @pytest.mark.parametrize("limits", ["x", '{"limit":{"requestsStorage":"much"}}', '{"limit":3}'])
-def test_an_annotation_that_is_garbage_blocks_nobody_but_is_told(limits: str) -> None:
+def test_an_annotation_that_is_garbage_blocks_nothing_but_is_told(limits: str) -> None:
     decision = decide(machine("1Gi"), None, limits, [quota({})])
     assert decision.allowed
     assert decision.warnings
 
 
-def test_an_entry_that_is_garbage_blocks_nobody_but_is_told() -> None:
+def test_an_entry_that_is_garbage_blocks_nothing_but_is_told() -> None:
     decision = decide(machine("1Gi"), None, LIMIT, [quota({}, {by_name(): "x"})])
     assert decision.allowed
     assert decision.warnings
