@@ -88,11 +88,6 @@ class ClientConfig:
         """The context to connect with (None for http), the same one until a certificate changes."""
         return None if self._contexts is None else self._contexts.get(certificate)
 
-    async def auth_headers(self, *, refresh: bool = False) -> CIMultiDict[str]:
-        """Headers that say who is asking. `refresh`: the last ones were refused (401). Raises ConfigError."""
-        headers, _ = await self.authenticate(refresh=refresh)
-        return headers
-
     async def authenticate(self, *, refresh: bool = False) -> tuple[CIMultiDict[str], ssl.SSLContext | None]:
         """The headers and the TLS context of the next request. Raises ConfigError."""
         credential = await self.credentials.get(refresh=refresh)

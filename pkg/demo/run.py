@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 
 from pkg.client.client import Client
 from pkg.client.config import load_config
@@ -25,6 +22,7 @@ from pkg.demo.scenario import SCENARIO, Step
 from pkg.demo.watching import Watching
 from pkg.testcluster.cluster import Cluster, EmbeddedCluster
 from pkg.testcluster.errors import ClusterError
+from pkg.testcluster.guard import ending_on_sigterm
 from pkg.testcluster.headroom import log_tail
 from pkg.testcluster.progress import Lines as Progress
 
@@ -44,7 +42,7 @@ def run_demo(settings: Settings) -> int:
     However it ends, by an error or a signal, the cluster and headroom end too. Raises ClusterError when no cluster
     comes up, BrokenPipeError when the output's reader has closed it, OSError when the picture cannot be written.
     """
-    with _ending_on_sigterm(), EmbeddedCluster(progress=Progress()) as cluster:
+    with ending_on_sigterm(), EmbeddedCluster(progress=Progress()) as cluster:
         return asyncio.run(_run(cluster, settings))
 
 
@@ -96,17 +94,3 @@ async def run_steps(driver: Driver, steps: Sequence[Step]) -> None:
 def _show_log(directory: Path) -> None:
     for line in log_tail(directory):
         print(f"headroom's log: {line}", file=sys.stderr)
-
-
-@contextmanager
-def _ending_on_sigterm() -> Iterator[None]:
-    """SIGTERM ends the demo as Ctrl-C does: through every `finally`."""
-
-    def end(number: int, frame: FrameType | None) -> None:
-        raise SystemExit(128 + number)
-
-    before = signal.signal(signal.SIGTERM, end)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

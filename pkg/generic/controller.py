@@ -69,11 +69,6 @@ class Controller(Generic[T]):
             raise ValueError(f"controller {self.name} was made without a client")
         return self._client
 
-    @property
-    def has_handlers(self) -> bool:
-        """Whether a handler is registered, or only the cache is in use."""
-        return bool(self._handlers)
-
     def cache(self) -> CacheReader[T]:
         """A read-only view of the kind's cache."""
         return self._cache

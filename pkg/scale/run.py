@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from secrets import token_hex
-from types import FrameType
 
 from rich.console import Console
 
@@ -34,6 +32,7 @@ from pkg.scale.site import Site, Usage, embedded_site, given_site, usage
 from pkg.scale.watching import Watching
 from pkg.scale.workload import Workload
 from pkg.testcluster.errors import ClusterError, StartError
+from pkg.testcluster.guard import ending_on_sigterm
 from pkg.testcluster.headroom import Headroom
 
 _POLL = 0.1
@@ -53,7 +52,7 @@ def run_scale(settings: Settings) -> int:
     """
     given = settings.kubeconfig
     with (
-        _ending_on_sigterm(),
+        ending_on_sigterm(),
         embedded_site() if given is None else given_site(Path(given)) as site,
     ):
         return asyncio.run(_until_signal(site, settings))
@@ -285,17 +284,3 @@ def _reported(metrics: str) -> Usage:
     """What an API server elsewhere says of itself: its memory as it is now."""
     memory = process_memory(metrics)
     return Usage(process_cpu(metrics), memory, memory)
-
-
-@contextlib.contextmanager
-def _ending_on_sigterm() -> Iterator[None]:
-    """SIGTERM while the cluster starts ends the run as Ctrl-C does: through every `finally`."""
-
-    def end(number: int, frame: FrameType | None) -> None:
-        raise SystemExit(128 + number)
-
-    before = signal.signal(signal.SIGTERM, end)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

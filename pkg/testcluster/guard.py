@@ -9,8 +9,12 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import Self
 
 _CALLED_OFF = b"."
@@ -70,6 +74,20 @@ class Guard:
             os.waitpid(self._pid, 0)
         except ChildProcessError:
             pass
+
+
+@contextmanager
+def ending_on_sigterm() -> Iterator[None]:
+    """SIGTERM ends the program as Ctrl-C does: through every `finally`."""
+
+    def end(number: int, frame: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def main(directory: str, remove: str) -> None:

@@ -14,7 +14,7 @@ def load(path: str, context: str | None = None, **environ: str) -> ClientConfig:
 
 
 async def token_of(config: ClientConfig) -> str | None:
-    return (await config.auth_headers()).get("Authorization")
+    return (await config.authenticate())[0].get("Authorization")
 
 
 def service_account(folder: Path) -> Path:

@@ -109,7 +109,7 @@ async def test_a_token_file_is_relative_to_its_kubeconfig_and_read_again(tmp_pat
     assert await token_of(config) == "Bearer first"
     (tmp_path / "token").write_text("second")
     assert await token_of(config) == "Bearer first", "not before its time"
-    assert (await config.auth_headers(refresh=True))["Authorization"] == "Bearer second"
+    assert (await config.authenticate(refresh=True))[0]["Authorization"] == "Bearer second"
 
 
 async def test_impersonation_in_the_file(tmp_path: Path) -> None:
@@ -119,7 +119,7 @@ async def test_impersonation_in_the_file(tmp_path: Path) -> None:
     assert config.impersonation == Impersonation(
         "jane", ("dev", "ops"), "7", {"scopes": ("view", "edit"), "example.com/Team": ("a",), "none": ()}
     )
-    headers = await config.auth_headers()
+    headers, _ = await config.authenticate()
     assert headers.getall("Impersonate-Extra-scopes") == ["view", "edit"]
     assert headers.getall("Impersonate-Extra-example.com%2FTeam") == ["a"]
     assert headers.getall("Impersonate-Group") == ["dev", "ops"]
@@ -128,8 +128,8 @@ async def test_impersonation_in_the_file(tmp_path: Path) -> None:
 
 async def test_impersonate_makes_another_configuration() -> None:
     config = ClientConfig("http://127.0.0.1:1")
-    assert (await config.impersonate("jane").auth_headers())["Impersonate-User"] == "jane"
-    assert "Impersonate-User" not in await config.auth_headers()
+    assert (await config.impersonate("jane").authenticate())[0]["Impersonate-User"] == "jane"
+    assert "Impersonate-User" not in (await config.authenticate())[0]
 
 
 def test_certificates_as_data(tmp_path: Path) -> None:

@@ -33,8 +33,8 @@ async def test_a_kubeconfigs_plugin_runs_with_the_first_request(tmp_path: Path, 
     user = plugin.user(args=["get", "token"], env=[{"name": "MOOD", "value": "good"}])
     config = config_of(tmp_path, user)
     assert plugin.calls == []
-    assert (await config.auth_headers())["Authorization"] == "Bearer t"
-    await config.auth_headers()
+    assert (await config.authenticate())[0]["Authorization"] == "Bearer t"
+    await config.authenticate()
     assert plugin.calls == ["get token"]
     assert plugin.mood() == "good"
     info = plugin.info()
@@ -43,19 +43,19 @@ async def test_a_kubeconfigs_plugin_runs_with_the_first_request(tmp_path: Path, 
 
 
 async def test_a_plugin_is_told_about_the_cluster_when_it_asks(tmp_path: Path, plugin: Plugin) -> None:
-    await config_of(tmp_path, plugin.user(provideClusterInfo=True)).auth_headers()
+    await config_of(tmp_path, plugin.user(provideClusterInfo=True)).authenticate()
     assert plugin.info()["spec"]["cluster"]["server"] == "https://10.0.0.1:6443"
 
 
 async def test_a_relative_plugin_is_found_beside_its_kubeconfig(tmp_path: Path, plugin: Plugin) -> None:
     config = config_of(tmp_path, plugin.user(command="./plugin/plugin.sh"))
-    assert (await config.auth_headers())["Authorization"] == "Bearer t"
+    assert (await config.authenticate())[0]["Authorization"] == "Bearer t"
 
 
 async def test_a_plugin_that_is_not_installed_says_how_to_install_it(tmp_path: Path, plugin: Plugin) -> None:
     config = config_of(tmp_path, plugin.user(command="no-such-plugin", installHint="Get it\nat example.com"))
     with pytest.raises(ConfigError) as caught:
-        await config.auth_headers()
+        await config.authenticate()
     assert (
         str(caught.value) == "the credential plugin 'no-such-plugin' is not installed: Get it at example.com"
     )
@@ -76,7 +76,7 @@ async def test_a_plugin_that_fails_is_one_clear_line(
 ) -> None:
     plugin.prints(text, code, complaint)
     with pytest.raises(ConfigError) as caught:
-        await config_of(tmp_path, plugin.user()).auth_headers()
+        await config_of(tmp_path, plugin.user()).authenticate()
     assert str(caught.value).startswith(f"the credential plugin '{plugin.path}' failed: ")
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -110,7 +110,7 @@ async def test_a_plugins_certificate_is_presented_and_renewed(tmp_path: Path, pl
         for name in ("jane", "joe"):
             pair = authority.issue(name)
             plugin.answers({"clientCertificateData": pair.certificate, "clientKeyData": pair.key})
-            await config.auth_headers(refresh=True)
+            await config.authenticate(refresh=True)
             await transport.request("GET", "/api")
         await transport.close()
     assert seen == ["jane", "joe"]
@@ -122,7 +122,7 @@ def test_a_plugin_that_hangs_does_not_hold_up_the_exit(tmp_path: Path, plugin: P
 
     async def ask() -> None:
         async with asyncio.timeout(0.2):
-            await config.auth_headers()
+            await config.authenticate()
 
     started = time.monotonic()
     with pytest.raises(TimeoutError):

@@ -27,7 +27,7 @@ async def test_a_pods_token_is_read_again(tmp_path: Path) -> None:
     config = load_account(account)
     await token_of(config)
     (account / "token").write_text("renewed")
-    assert (await config.auth_headers(refresh=True))["Authorization"] == "Bearer renewed"
+    assert (await config.authenticate(refresh=True))[0]["Authorization"] == "Bearer renewed"
 
 
 def test_an_ipv6_service_address_is_put_in_brackets(tmp_path: Path) -> None:
