@@ -70,11 +70,12 @@ class FakeTransport(Transport):
         verb = {"GET": "get" if name else "list", "POST": "create", "PUT": "update"}.get(
             method, method.lower()
         )
+        options = dict(params or {})
+        key = key_of(namespace, name) if name else namespace
         await self._react(
-            Request(verb, resource.plural, key_of(namespace, name) if name else namespace, subresource, sent)
+            Request(verb, resource.plural, key, subresource, options if verb == "list" else sent)
         )
         if verb == "list":
-            options = params or {}
             matches = _selected(resource, namespace, options)
             return msgspec.json.encode(
                 self._cluster.page(

@@ -5,18 +5,16 @@ from __future__ import annotations
 import asyncio
 import base64
 import ssl
-from collections.abc import Mapping
-from typing import Any
 
 import pytest
 
 from pkg.api.core import Secret
 from pkg.api.registry import SECRETS
-from pkg.client.errors import AlreadyExists, ConfigError, Forbidden, NotFound
+from pkg.client.errors import ConfigError, Forbidden, NotFound
 from pkg.webhook.certificate_secret import AUTHORITY_KEY, BUNDLE, CERTIFICATE, KEY, STAGED, SharedCertificates
 from pkg.webhook.certificates import DAY, Policy, parse_bundle
 from pkg.webhook.live_context import server_context
-from tests.pkg.controller.fakes import Clock, Kind
+from tests.kinds import Clock, Kind
 
 POLICY = Policy(authority_life=90 * DAY, serving_life=90 * DAY, backdated=0.0, overlap=60.0)
 NAME = "headroom-webhook-tls"
@@ -24,25 +22,10 @@ AT = f"default/{NAME}"
 
 
 class Secrets(Kind[Secret]):
-    """Secrets that can be there already. Requests take a moment, so that replicas get in each other's way."""
+    """Of which a test reads and spoils one."""
 
     def __init__(self) -> None:
         super().__init__(SECRETS)
-
-    async def get(self, *, name: str, namespace: str = "") -> Secret:
-        found = await super().get(name=name, namespace=namespace)
-        await asyncio.sleep(0)
-        return found
-
-    async def create(self, body: Mapping[str, Any], *, namespace: str = "") -> Secret:
-        await asyncio.sleep(0)
-        if f"{namespace}/{body['metadata']['name']}" in self.objects:
-            raise AlreadyExists("it is there", status=409, reason="AlreadyExists")
-        return await super().create(body, namespace=namespace)
-
-    async def merge_patch(self, patch: Mapping[str, Any], *, name: str, namespace: str = "") -> Secret:
-        await asyncio.sleep(0)
-        return await super().merge_patch(patch, name=name, namespace=namespace)
 
     def data(self) -> dict[str, bytes]:
         return {name: base64.b64decode(text) for name, text in self.objects[AT]["data"].items()}
@@ -62,7 +45,7 @@ async def test_the_first_replica_writes_and_the_others_read() -> None:
     assert len({each.bundle for each in replicas}) == 1
     assert all(each.expires for each in replicas)
     assert secrets.data()[BUNDLE] == replicas[0].bundle
-    assert len(secrets.asked("merge_patch")) == 0
+    assert len(secrets.asked("patch")) == 0
 
 
 async def test_a_second_look_writes_nothing() -> None:

@@ -12,7 +12,7 @@ from pkg.api.registry import PODS
 from pkg.client.resource_client import ResourceClient
 from pkg.webhook import namespace_pods as module
 from pkg.webhook.namespace_pods import IDLE, NamespacePods
-from tests.pkg.controller.fakes import Clock
+from tests.kinds import Clock
 from tests.pkg.generic.fakes import FakeResource
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, cast
 
@@ -12,7 +11,8 @@ import pytest
 
 from pkg.api.registry import MUTATING_WEBHOOK_CONFIGURATIONS, VALIDATING_WEBHOOK_CONFIGURATIONS, Resource
 from pkg.client.client import Client
-from pkg.client.errors import AlreadyExists, Forbidden, ServerError, Unreachable
+from pkg.client.errors import Forbidden, ServerError, Unreachable
+from pkg.client.resource_client import ResourceClient
 from pkg.config.probe import PROBE_CONFIGURATION, PROBE_MARK, NotReached
 from pkg.webhook import registration
 from pkg.webhook.caller import Caller
@@ -25,7 +25,7 @@ from pkg.webhook.configurations import (
 )
 from pkg.webhook.options import FailurePolicy, Options, QuotaGuard
 from pkg.webhook.registration import Registrar, unregister
-from tests.pkg.controller.fakes import Clock, Kind
+from tests.kinds import Clock, Kind
 
 URL = Endpoint(url="https://127.0.0.1:9443")
 OPTIONS = Options()
@@ -39,11 +39,11 @@ class Server:
         """The addresses that the API server reaches, and who answers there: with whose mark."""
         self.mark = fingerprint(URL, OPTIONS)
         self.away = False
-        self.validating: Kind[Any] = Configurations(VALIDATING_WEBHOOK_CONFIGURATIONS)
-        self.mutating: Kind[Any] = Configurations(MUTATING_WEBHOOK_CONFIGURATIONS)
+        self.validating: Kind[Any] = Kind(VALIDATING_WEBHOOK_CONFIGURATIONS)
+        self.mutating: Kind[Any] = Kind(MUTATING_WEBHOOK_CONFIGURATIONS)
 
-    def resource(self, resource: Resource[Any]) -> Kind[Any]:
-        return self.validating if resource is VALIDATING_WEBHOOK_CONFIGURATIONS else self.mutating
+    def resource(self, resource: Resource[Any]) -> ResourceClient[Any]:
+        return (self.validating if resource is VALIDATING_WEBHOOK_CONFIGURATIONS else self.mutating).client
 
     @property
     def transport(self) -> Server:
@@ -75,13 +75,6 @@ class Server:
     def webhooks(self) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = self.validating.objects[WEBHOOK_CONFIGURATION_NAME]["webhooks"]
         return found
-
-
-class Configurations(Kind[Any]):
-    async def create(self, body: Mapping[str, Any], *, namespace: str = "") -> Any:
-        if body["metadata"]["name"] in self.objects:
-            raise AlreadyExists("it is there", status=409, reason="AlreadyExists")
-        return await super().create(body, namespace=namespace)
 
 
 async def test_both_are_created_and_then_left_alone() -> None:

@@ -4,61 +4,34 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any, cast
+from typing import cast
 
 import pytest
 
 from pkg.api import registry
 from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINE_INSTANCES
-from pkg.api.registry import Resource
-from pkg.client.client import Client
-from pkg.client.decode import ObjectList
 from pkg.client.errors import NotServed, ServerError
+from pkg.client.fake import Request
 from pkg.util.resourcequota.observe import Listed, Observer, Source
 from pkg.webhook.deadline import NoAnswer, deadline
 from pkg.webhook.namespace_pods import NamespacePods
 from pkg.webhook.view import View
-from tests.pkg.controller.fakes import Kind
+from tests import kinds
 from tests.pkg.util.resourcequota.world import quota, vmi, vmim
 from tests.pkg.webhook.paper import namespace
 
 
-class Pods(Kind[Any]):
-    """Takes a set-based selector as given."""
-
-    async def list(
-        self, namespace: str = "", *, label_selector: str = "", field_selector: str = ""
-    ) -> ObjectList[Any]:
-        return await super().list(namespace)
-
-
-class Server:
-    """Kinds by resource; `slow` makes every answer too late."""
+class Server(kinds.Server):
+    """`slow` makes every answer too late."""
 
     def __init__(self) -> None:
-        self.kinds: dict[str, Kind[Any]] = {}
+        super().__init__()
         self.slow = False
+        self.reactors.append(self._wait)
 
-    def kind(self, resource: Resource[Any]) -> Kind[Any]:
-        make = Pods if resource is registry.PODS else Kind
-        return self.kinds.setdefault(resource.plural, make(resource))
-
-    def resource(self, resource: Resource[Any]) -> Any:
-        return _Slow(self, self.kind(resource))
-
-
-class _Slow:
-    def __init__(self, server: Server, kind: Kind[Any]) -> None:
-        self._server = server
-        self._kind = kind
-
-    def __getattr__(self, verb: str) -> Callable[..., Awaitable[Any]]:
-        async def ask(*args: Any, **more: Any) -> Any:
-            if self._server.slow:
-                await asyncio.sleep(10)
-            return await getattr(self._kind, verb)(*args, **more)
-
-        return ask
+    async def _wait(self, _: Request) -> None:
+        if self.slow:
+            await asyncio.sleep(10)
 
 
 def made(server: Server) -> View:
@@ -68,7 +41,7 @@ def made(server: Server) -> View:
         instances=Listed([vmi("vm1")]),
     )
     return View(
-        cast("Client", server),
+        server.client(),
         Observer(source),
         server.kind(registry.RESOURCE_QUOTAS).cache,
         cast("NamespacePods", None),
@@ -101,7 +74,7 @@ async def test_a_vmi_that_is_gone_is_left_out(server: Server) -> None:
 
 
 async def test_without_kubevirt_nothing_migrates(server: Server) -> None:
-    server.kind(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS).installed = False
+    server.install(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, installed=False)
     found = await made(server).observe_live(quota())
     assert found is not None
     assert list(found.migrations) == []
@@ -134,8 +107,15 @@ async def test_no_answer_is_not_nothing(server: Server, how: str) -> None:
     for look in looks:
         if how == "it is too slow":
             server.slow = True
-        for kind in server.kinds.values():
-            kind.errors = {verb: [ServerError("broken", status=500)] * 4 for verb in ("get", "list")}
+        for resource in (
+            registry.NAMESPACES,
+            registry.RESOURCE_QUOTAS,
+            VIRTUAL_MACHINE_INSTANCE_MIGRATIONS,
+            VIRTUAL_MACHINE_INSTANCES,
+        ):
+            server.kind(resource).errors = {
+                verb: [ServerError("broken", status=500)] * 4 for verb in ("get", "list")
+            }
         with pytest.raises(NoAnswer), deadline(0.05):
             await look()
 

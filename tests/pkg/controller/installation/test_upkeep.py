@@ -2,40 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from pkg.api.registry import CONFIG_MAPS, VALIDATING_ADMISSION_POLICIES, VALIDATING_ADMISSION_POLICY_BINDINGS
+from pkg.api.registry import (
+    CONFIG_MAPS,
+    VALIDATING_ADMISSION_POLICIES,
+    VALIDATING_ADMISSION_POLICY_BINDINGS,
+    Resource,
+)
 from pkg.client.errors import NotFound
 from pkg.controller.installation.upkeep import EVENT, STANDS, Upkeep
 from pkg.util.installation import Installation, read
 from pkg.util.kubevirt.accounts import virt_controllers
 from pkg.util.resourcequota.policy import EstimateKind, Mode
-from tests.pkg.controller.fakes import Events, Kind
+from tests.kinds import Events, Kind, Server
 from tests.pkg.controller.installation.test_policy import SHIPPED
 
+POLICIES: tuple[Resource[Any], ...] = (VALIDATING_ADMISSION_POLICIES, VALIDATING_ADMISSION_POLICY_BINDINGS)
 RUNS = Installation(Mode.ASSIST, EstimateKind.HARVESTER, "1.2.3")
 
 
-class Cluster:
+class Cluster(Server):
     def __init__(self) -> None:
-        self.config_maps: Kind[Any] = Kind(CONFIG_MAPS)
-        self.policies: Kind[Any] = Kind(VALIDATING_ADMISSION_POLICIES)
-        self.bindings: Kind[Any] = Kind(VALIDATING_ADMISSION_POLICY_BINDINGS)
+        super().__init__()
+        self.config_maps: Kind[Any] = self.kind(CONFIG_MAPS)
         self.events = Events()
-        kinds = {kind.resource: kind for kind in (self.config_maps, self.policies, self.bindings)}
-        self.resource: Callable[[Any], Any] = kinds.__getitem__
 
     def upkeep(self, **more: Any) -> Upkeep:
-        client: Any = self
-        return Upkeep(client, self.events.recorder, "own", RUNS, lambda: virt_controllers([]), **more)
+        recorder = self.events.recorder
+        return Upkeep(self.client(), recorder, "own", RUNS, lambda: virt_controllers([]), **more)
 
     def apply(self) -> None:
         for document in SHIPPED:
-            kind = self.bindings if document["kind"].endswith("Binding") else self.policies
-            kind.given(document)
+            binding = document["kind"].endswith("Binding")
+            self.put(POLICIES[binding], document)
 
 
 async def test_mode_estimate_and_version_are_published_and_kept() -> None:
@@ -46,9 +48,9 @@ async def test_mode_estimate_and_version_are_published_and_kept() -> None:
     cluster.config_maps.edited("own/headroom", {"data": {"mode": "takeover"}})
     await upkeep.look()
     assert read(cluster.config_maps.now("own/headroom").data) == RUNS
-    writes = len(cluster.config_maps.asked("merge_patch"))
+    writes = len(cluster.config_maps.asked("patch"))
     await upkeep.look()
-    assert len(cluster.config_maps.asked("merge_patch")) == writes
+    assert len(cluster.config_maps.asked("patch")) == writes
 
 
 async def test_not_where_the_namespace_is_missing_and_not_in_a_dry_run() -> None:
@@ -81,7 +83,8 @@ async def test_a_missing_policy_is_said_once_and_its_return_too(caplog: pytest.L
 
 async def test_an_api_server_that_is_too_old_is_named_once(caplog: pytest.LogCaptureFixture) -> None:
     cluster = Cluster()
-    cluster.policies.installed = False
+    for kind in POLICIES:
+        cluster.install(kind, installed=False)
     upkeep = cluster.upkeep()
     for _ in range(2):
         await upkeep.look()

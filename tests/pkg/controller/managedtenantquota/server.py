@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
 
 from pkg.api import registry
 from pkg.api.harvesterhci import SETTINGS
 from pkg.api.kubevirt import KUBEVIRTS, VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINE_INSTANCES
-from pkg.api.meta import Object
 from pkg.api.mtq import VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS
-from pkg.client.errors import AlreadyExists
+from pkg.client.client import Client
+from pkg.client.fake.server import FakeTransport
 from pkg.config.probe import NotReached
 from pkg.controller.indexes import PODS_BY_MIGRATION
 from pkg.controller.managedtenantquota.clients import Clients
@@ -24,10 +26,8 @@ from pkg.util.managedtenantquota.model import Policy
 from pkg.util.quotacount.usage import pod_usage
 from pkg.util.resource_list import format_resource_list, parse_resource_list
 from pkg.util.resourcequota.observe import Source
-from tests.pkg.controller.fakes import Clock, Events, Kind
+from tests.kinds import Clock, Events, Kind, Server
 from tests.pkg.util.managedtenantquota.paper import FULL, budget, quota, refused, running_vmi, source, target
-
-T = TypeVar("T", bound=Object)
 
 REGISTRATION = {
     "metadata": {"name": "headroom.harvesterhci.io"},
@@ -40,42 +40,38 @@ class Ended(BaseException):
     """The process was killed: nothing that it would have done next happens."""
 
 
-class Server(Kind[T]):
-    """A kind that counts writes and ends the process after one of them."""
+class Counting(Server):
+    """An API server that counts writes and ends the process after one of them."""
 
-    def __init__(self, resource: registry.Resource[T], writes: Writes) -> None:
-        super().__init__(resource)
-        self.writes = writes
+    def __init__(self, writes: Writes) -> None:
+        self._writes = writes
+        super().__init__()
 
-    async def create(self, body: Mapping[str, Any], *, namespace: str = "") -> T:
-        name = body["metadata"]["name"]
-        if (f"{namespace}/{name}" if namespace else name) in self.objects:
-            raise AlreadyExists(name, status=409, reason="AlreadyExists")
-        return self.writes.done("create", self, await super().create(_managed(body), namespace=namespace))
-
-    async def merge_patch(
-        self, patch: Mapping[str, Any], *, name: str, namespace: str = "", subresource: str = ""
-    ) -> T:
-        verb = f"patch {subresource}".strip()
-        return self.writes.done(verb, self, await super().merge_patch(patch, name=name, namespace=namespace))
-
-    async def delete(self, *, name: str, namespace: str = "", uid: str | None = None, **_: Any) -> None:
-        await super().delete(name=name, namespace=namespace, uid=uid)
-        self.writes.done("delete", self, None)
-
-    def gone(self, key: str) -> None:
-        """A cache that lags shows what is gone."""
-        found = self.typed(self.objects.pop(key))
-        if not self.lagging:
-            self.indexer.delete(found)
+    def client(self) -> Client:
+        return Client(_Counted(self, self._writes))
 
 
-def _managed(body: Mapping[str, Any]) -> dict[str, Any]:
+class _Counted(FakeTransport):
+    def __init__(self, server: Server, writes: Writes) -> None:
+        super().__init__(server)
+        self._writes = writes
+
+    async def request(self, method: str, path: str, **options: Any) -> bytes:
+        if method == "POST":
+            options["body"] = _managed(options["body"])
+        answer = await super().request(method, path, **options)
+        if method != "GET":
+            self._writes.done(method, path)
+        return answer
+
+
+def _managed(body: bytes) -> bytes:
     """With the managedFields that the API server writes: whose the annotations are."""
-    metadata = body["metadata"]
+    created = msgspec.json.decode(body)
+    metadata = created["metadata"]
     keys = {f"f:{key}": {} for key in metadata.get("annotations", {})}
-    fields = [{"manager": "headroom", "fieldsV1": {"f:metadata": {"f:annotations": keys}}}]
-    return {**body, "metadata": {**metadata, "managedFields": fields}}
+    metadata["managedFields"] = [{"manager": "headroom", "fieldsV1": {"f:metadata": {"f:annotations": keys}}}]
+    return msgspec.json.encode(created)
 
 
 class Writes:
@@ -85,13 +81,16 @@ class Writes:
         self.made: list[tuple[str, str]] = []
         self.left: int | None = None
 
-    def done(self, verb: str, kind: Kind[Any], result: Any) -> Any:
-        self.made.append((verb, kind.resource.plural))
+    def done(self, method: str, path: str) -> None:
+        verb = {"POST": "create", "DELETE": "delete"}.get(method, "patch")
+        parts = path.split("/")
+        if parts[-1] == "status":
+            verb, parts = "patch status", parts[:-1]
+        self.made.append((verb, parts[-1] if verb == "create" else parts[-2]))
         if self.left is not None:
             self.left -= 1
             if self.left == 0:
                 raise Ended
-        return result
 
 
 class Cluster:
@@ -99,9 +98,10 @@ class Cluster:
 
     def __init__(self) -> None:
         self.writes = Writes()
-        self.budgets = Server(VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS, self.writes)
-        self.quotas = Server(registry.RESOURCE_QUOTAS, self.writes)
-        self.locks = Server(registry.VALIDATING_WEBHOOK_CONFIGURATIONS, self.writes)
+        self.server = Counting(self.writes)
+        self.budgets = self.server.kind(VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS)
+        self.quotas = self.server.kind(registry.RESOURCE_QUOTAS)
+        self.locks = self.server.kind(registry.VALIDATING_WEBHOOK_CONFIGURATIONS)
         self.namespaces = Kind(registry.NAMESPACES)
         self.migrations = Kind(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS)
         self.instances = Kind(VIRTUAL_MACHINE_INSTANCES)
@@ -112,7 +112,7 @@ class Cluster:
         self.pods.indexer.add_indexers(
             {PODS_BY_MIGRATION: lambda p: [f"{p.namespace}/{p.labels.get('kubevirt.io/migrationJobUID')}"]}
         )
-        self.leases = Kind(registry.LEASES)
+        self.leases = self.server.kind(registry.LEASES)
         clients = Clients(self.budgets.client, self.quotas.client, self.locks.client, self.leases.client)
         self.kinds = Kinds(clients, self.budgets.cache, self.quotas.cache, self.locks.cache, self.pods.cache)
         self.kinds.index()
@@ -246,4 +246,4 @@ class _Client:
         return b"{}"
 
     def resource(self, _: Any) -> Any:
-        return self._cluster.registrations
+        return self._cluster.registrations.client

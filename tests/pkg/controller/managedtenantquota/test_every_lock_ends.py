@@ -41,12 +41,12 @@ def _kind_gone(cluster: Cluster) -> None:
 
 def _budget_and_restore_gone(cluster: Cluster) -> None:
     _budget_gone(cluster)
-    _fails("quotas", "merge_patch", REFUSED)(cluster)
+    _fails("quotas", "patch", REFUSED)(cluster)
 
 
 IN_THE_WAY = {
-    "the restore is refused": _fails("quotas", "merge_patch", REFUSED),
-    "the status cannot be written": _fails("budgets", "merge_patch", REFUSED),
+    "the restore is refused": _fails("quotas", "patch", REFUSED),
+    "the status cannot be written": _fails("budgets", "patch", REFUSED),
     "the API server fails to list budgets": _fails("budgets", "list", BROKEN),
     "a proxy answers 404 for the API server": _fails("budgets", "list", PAGE),
     "the API server fails to list quotas": _fails("quotas", "list", BROKEN),
@@ -92,7 +92,7 @@ async def test_a_restore_that_is_refused_is_said_and_tried_again(cluster: Cluste
     process = Process(cluster)
     await open_window(cluster, process)
     cluster.admit()
-    cluster.quotas.errors["merge_patch"] = [REFUSED] * 1000
+    cluster.quotas.errors["patch"] = [REFUSED] * 1000
     await _pass(cluster, process, END + 1.0)
     assert by_value(cluster.hard) == by_value(RAISED)
     told = {reason: message for _, _, reason, message in process.events.recorded}

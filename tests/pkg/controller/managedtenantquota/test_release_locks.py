@@ -2,34 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
-from pkg.api.registry import EVENTS, Resource
 from pkg.client.errors import Conflict
 from pkg.controller.managedtenantquota.release import close_all
-from tests.pkg.controller.fakes import Kind
 from tests.pkg.controller.managedtenantquota.server import KEY, Cluster, Process
 from tests.pkg.util.managedtenantquota.paper import FULL, RAISED, quota
 from tests.pkg.util.resourcequota.world import by_value
-
-
-class Everything:
-    """A client of the whole cluster."""
-
-    def __init__(self, cluster: Cluster) -> None:
-        kinds: tuple[Kind[Any], ...] = (
-            cluster.budgets,
-            cluster.quotas,
-            cluster.locks,
-            cluster.leases,
-            Kind(EVENTS),
-        )
-        self._kinds = {kind.resource.plural: kind for kind in kinds}
-
-    def resource(self, resource: Resource[Any]) -> Kind[Any]:
-        return self._kinds[resource.plural]
 
 
 @pytest.fixture
@@ -44,7 +23,7 @@ async def cluster() -> Cluster:
 
 
 async def close(cluster: Cluster) -> list[str]:
-    return await close_all(Everything(cluster))  # type: ignore[arg-type]
+    return await close_all(cluster.server.client())
 
 
 async def test_the_window_is_closed(cluster: Cluster) -> None:
@@ -65,7 +44,7 @@ async def test_what_a_lock_has_recorded_is_restored_without_its_budget(cluster: 
 
 
 async def test_a_quota_that_changes_meanwhile_is_looked_at_again(cluster: Cluster) -> None:
-    cluster.quotas.errors["merge_patch"] = [Conflict("changed", status=409)]
+    cluster.quotas.errors["patch"] = [Conflict("changed", status=409)]
     await close(cluster)
     assert by_value(cluster.hard) == by_value(FULL)
 
@@ -81,7 +60,7 @@ async def test_what_a_person_wrote_after_an_unlock_stays(cluster: Cluster) -> No
 async def test_nothing_to_do_is_fine() -> None:
     cluster = Cluster()
     assert await close(cluster) == []
-    cluster.budgets.installed = False
+    cluster.server.install(cluster.budgets.resource, installed=False)
     assert await close(cluster) == []
     assert cluster.writes.made == []
 

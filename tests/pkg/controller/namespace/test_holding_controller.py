@@ -22,7 +22,7 @@ from pkg.generic.errors import RetryAfter
 from pkg.util import constants
 from pkg.util.constants import WEBHOOK_CONFIGURATION_NAME
 from pkg.util.resourcequota.policy import Mode
-from tests.pkg.controller.fakes import Clock, Kind
+from tests.kinds import Clock, Kind
 from tests.pkg.util.resourcequota.world import (
     COMPENSATION,
     ENTRY,
@@ -109,7 +109,7 @@ class Place:
 
     @property
     def writes(self) -> int:
-        return len(self.namespaces.asked("merge_patch"))
+        return len(self.namespaces.asked("patch"))
 
 
 async def test_labelled_once_while_room_is_held() -> None:
@@ -189,7 +189,7 @@ async def test_a_label_that_is_removed_comes_back() -> None:
 
 async def test_a_label_that_cannot_be_written_holds_no_migration_up() -> None:
     place = Place()
-    place.namespaces.errors["merge_patch"] = [Forbidden("no", status=403)]
+    place.namespaces.errors["patch"] = [Forbidden("no", status=403)]
     assert await place.before_raise() is None
 
 

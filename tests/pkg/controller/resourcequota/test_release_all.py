@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
 from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINE_INSTANCES
 from pkg.api.registry import NAMESPACES, RESOURCE_QUOTAS
-from pkg.client.client import Client
 from pkg.client.errors import Conflict, Forbidden, Invalid, NotFound
 from pkg.client.retry import CONFLICT_TRIES
 from pkg.controller.resourcequota.release import release_all
-from tests.pkg.controller.fakes import Kind
+from tests.kinds import Kind, Server
 from tests.pkg.util.resourcequota.world import (
     BASE,
     DEFAULT_LABELS,
@@ -30,21 +29,15 @@ from tests.pkg.util.resourcequota.world import (
 )
 
 
-class Cluster:
+class Cluster(Server):
     """Namespaces with a quota each."""
 
     def __init__(self) -> None:
+        super().__init__()
         kinds = (NAMESPACES, RESOURCE_QUOTAS, VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINE_INSTANCES)
-        self.kinds: dict[str, Kind[Any]] = {kind.plural: Kind(kind) for kind in kinds}
+        self.kinds: dict[str, Kind[Any]] = {kind.plural: self.kind(kind) for kind in kinds}
         self.quotas = self.kinds["resourcequotas"]
         self.namespaces = self.kinds["namespaces"]
-
-    def resource(self, resource: Any) -> Kind[Any]:
-        return self.kinds[resource.plural]
-
-    @property
-    def client(self) -> Client:
-        return cast("Client", self)
 
     def quota(self, namespace: str, annotations: dict[str, str], hard: dict[str, str] | None = None) -> None:
         annotation = {"field.cattle.io/resourceQuota": BASE}
@@ -65,17 +58,17 @@ async def test_only_ours_are_given_back(cluster: Cluster) -> None:
     cluster.quota("b", {SKIP: "true"})
     cluster.quota("c", {})
     cluster.quota("d", dict(MARKS))
-    assert sorted(await release_all(cluster.client)) == ["a/q", "d/q"]
+    assert sorted(await release_all(cluster.client())) == ["a/q", "d/q"]
     assert cluster.quotas.now("a/q").annotations == {RESYNC: "true"}
     assert cluster.quotas.now("b/q").annotations == {SKIP: "true"}
-    assert len(cluster.quotas.asked("json_patch")) == 2
+    assert len(cluster.quotas.asked("patch")) == 2
 
 
 async def test_a_migration_under_way_goes_over_in_one_patch(cluster: Cluster) -> None:
     cluster.quota("ns1", {**MARKS, by_name(): ENTRY}, RAISED)
     cluster.kinds["virtualmachineinstances"].given(vmi())
     cluster.kinds["virtualmachineinstancemigrations"].given(vmim("Running"))
-    await release_all(cluster.client)
+    await release_all(cluster.client())
     quota = cluster.quotas.now("ns1/q")
     assert quota.annotations == {by_uid(): ENTRY, RESYNC: "true"}
     assert by_value(quota.hard) == by_value(RAISED)
@@ -84,8 +77,8 @@ async def test_a_migration_under_way_goes_over_in_one_patch(cluster: Cluster) ->
 async def test_without_kubevirt_entries_are_leftovers(cluster: Cluster) -> None:
     cluster.quota("ns1", {**MARKS, by_name(): ENTRY}, RAISED)
     for kind in ("virtualmachineinstances", "virtualmachineinstancemigrations"):
-        cluster.kinds[kind].installed = False
-    await release_all(cluster.client)
+        cluster.install(cluster.kinds[kind].resource, installed=False)
+    await release_all(cluster.client())
     assert by_value(cluster.quotas.now("ns1/q").hard) == by_value(HARD)
 
 
@@ -94,7 +87,7 @@ async def test_a_foreign_writer_in_between_is_read_and_gone_again(cluster: Clust
     cluster.quotas.before = [
         lambda: cluster.quotas.edited("ns1/q", {"metadata": {"annotations": {"x": "y"}}})
     ]
-    assert await release_all(cluster.client) == ["ns1/q"]
+    assert await release_all(cluster.client()) == ["ns1/q"]
     assert cluster.quotas.now("ns1/q").annotations == {"x": "y", RESYNC: "true"}
 
 
@@ -105,8 +98,8 @@ async def test_a_controller_that_still_runs_and_writes_without_end_is_a_conflict
         lambda: cluster.quotas.edited("ns1/q", {"metadata": {"annotations": {"n": str(next(numbers))}}})
     ] * 100
     with pytest.raises(Invalid):
-        await release_all(cluster.client)
-    assert len(cluster.quotas.asked("json_patch")) == CONFLICT_TRIES
+        await release_all(cluster.client())
+    assert len(cluster.quotas.asked("patch")) == CONFLICT_TRIES
 
 
 async def test_what_another_process_released_meanwhile_is_nothing_to_do(cluster: Cluster) -> None:
@@ -114,7 +107,7 @@ async def test_what_another_process_released_meanwhile_is_nothing_to_do(cluster:
     cluster.quotas.before = [
         lambda: cluster.quotas.edited("ns1/q", {"metadata": {"annotations": dict.fromkeys(MARKS)}})
     ]
-    assert await release_all(cluster.client) == []
+    assert await release_all(cluster.client()) == []
 
 
 async def test_a_quota_or_namespace_that_goes_away_does_not_keep_the_others(cluster: Cluster) -> None:
@@ -122,8 +115,8 @@ async def test_a_quota_or_namespace_that_goes_away_does_not_keep_the_others(clus
         cluster.quota(name, dict(MARKS))
     cluster.namespaces.gone("a")
     cluster.quotas.before = [lambda: cluster.quotas.gone("b/q")]
-    cluster.quotas.errors["json_patch"] = [NotFound("gone", status=404)]
-    assert await release_all(cluster.client) == ["c/q"]
+    cluster.quotas.errors["patch"] = [NotFound("gone", status=404)]
+    assert await release_all(cluster.client()) == ["c/q"]
 
 
 async def test_a_quota_deleted_between_a_conflict_and_the_second_look_is_nothing_to_do(
@@ -131,13 +124,13 @@ async def test_a_quota_deleted_between_a_conflict_and_the_second_look_is_nothing
 ) -> None:
     cluster.quota("a", dict(MARKS))
     cluster.quota("b", dict(MARKS))
-    cluster.quotas.errors["json_patch"] = [Conflict("modified", status=409)]
+    cluster.quotas.errors["patch"] = [Conflict("modified", status=409)]
     cluster.quotas.errors["get"] = [NotFound("gone", status=404)]
-    assert await release_all(cluster.client) == ["b/q"]
+    assert await release_all(cluster.client()) == ["b/q"]
 
 
 async def test_what_may_not_be_written_is_an_error(cluster: Cluster) -> None:
     cluster.quota("a", dict(MARKS))
-    cluster.quotas.errors["json_patch"] = [Forbidden("no", status=403)]
+    cluster.quotas.errors["patch"] = [Forbidden("no", status=403)]
     with pytest.raises(Forbidden):
-        await release_all(cluster.client)
+        await release_all(cluster.client())

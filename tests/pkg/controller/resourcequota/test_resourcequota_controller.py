@@ -14,7 +14,7 @@ from pkg.controller.resourcequota.resourcequota_controller import Handler
 from pkg.generic.errors import RetryAfter
 from pkg.util.resourcequota.observe import Observer, Source
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
-from tests.pkg.controller.fakes import Clock, Events, Kind
+from tests.kinds import Clock, Events, Kind
 from tests.pkg.util.resourcequota.world import (
     BASE,
     ENTRY,
@@ -99,7 +99,7 @@ class World:
 
     @property
     def patches(self) -> int:
-        return len(self.quotas.asked("json_patch"))
+        return len(self.quotas.asked("patch"))
 
 
 async def test_a_migration_is_served_with_one_patch() -> None:
@@ -108,7 +108,7 @@ async def test_a_migration_is_served_with_one_patch() -> None:
     assert await world.look() is None
     assert by_value(world.now.hard) == by_value(RAISED)
     ((verb, key, ops),) = world.quotas.calls
-    assert (verb, key) == ("json_patch", KEY)
+    assert (verb, key) == ("patch", KEY)
     assert [op["path"] for op in ops if op["op"] == "test"] == [
         "/metadata/uid",
         "/metadata/labels",
@@ -154,7 +154,7 @@ class TestConflicts:
         world.quotas.lagging = True
         world.quotas.edited(KEY, {"metadata": {"annotations": {"example.com/other": "new"}}})
         assert await world.look() is None
-        assert [verb for verb, *_ in world.quotas.calls] == ["json_patch", "get", "json_patch"]
+        assert [verb for verb, *_ in world.quotas.calls] == ["patch", "get", "patch"]
         assert by_value(world.now.hard) == by_value(RAISED)
         assert world.now.annotations == {"example.com/other": "new", by_uid(): ENTRY}
 
@@ -165,7 +165,7 @@ class TestConflicts:
         world.quotas.lagging = True
         world.quotas.edited(KEY, {"metadata": {"annotations": {by_uid(): ENTRY}}})
         await world.look()
-        changed = [op["path"] for op in world.quotas.asked("json_patch")[-1] if op["op"] != "test"]
+        changed = [op["path"] for op in world.quotas.asked("patch")[-1] if op["op"] != "test"]
         assert changed == ["/spec/hard/limits.cpu", "/spec/hard/limits.memory"]
 
     async def test_counting_pods_is_no_conflict(self) -> None:
@@ -212,14 +212,15 @@ class TestConflicts:
     async def test_a_quota_that_was_deleted_meanwhile_is_nothing_to_do(self) -> None:
         world = World()
         world.migrate("vm1")
-        del world.quotas.objects[KEY]
+        world.quotas.lagging = True
+        world.quotas.gone(KEY)
         assert await world.look() is None
 
     async def test_other_errors_are_the_queues_affair(self) -> None:
         world = World()
         world.migrate("vm1")
         for error in (ServiceUnavailable("later", status=503), Forbidden("no", status=403)):
-            world.quotas.errors["json_patch"] = [error]
+            world.quotas.errors["patch"] = [error]
             with pytest.raises(type(error)):
                 await world.look()
 
@@ -240,7 +241,7 @@ class TestOurOwnWrites:
             world.migrate(f"vm{n}")
             world.clock.now += 1.0
             assert await world.look() is None
-        assert [verb for verb, *_ in world.quotas.calls] == ["json_patch"] * 10
+        assert [verb for verb, *_ in world.quotas.calls] == ["patch"] * 10
         assert by_value(world.now.hard)["limits.cpu"].value() == 23
 
     async def test_what_the_watch_brings_later_counts_again(self) -> None:
@@ -252,7 +253,7 @@ class TestOurOwnWrites:
         world.quotas.edited(KEY, {"spec": {"hard": dict(HARD)}})  # Rancher
         await world.look()
         assert by_value(world.now.hard) == by_value(RAISED)
-        assert [verb for verb, *_ in world.quotas.calls] == ["json_patch"] * 2
+        assert [verb for verb, *_ in world.quotas.calls] == ["patch"] * 2
 
     async def test_an_older_event_of_the_watch_does_not_make_it_forget_its_write(self) -> None:
         world = World()

@@ -10,13 +10,12 @@ import pytest
 from pkg.api import registry
 from pkg.api.core import ResourceQuota
 from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCES, VIRTUAL_MACHINES, VirtualMachine
-from pkg.client.decode import ObjectList
 from pkg.client.errors import Conflict
 from pkg.controller.virtualmachine.vm_controller import CONFIRM, Handler
 from pkg.generic.errors import RetryAfter
 from pkg.util import constants
 from pkg.util.resourcequota.model import Memory, Observed
-from tests.pkg.controller.fakes import Clock, Events, Kind
+from tests.kinds import Clock, Events, Kind
 from tests.pkg.controller.virtualmachine.test_check import limits, machine
 from tests.pkg.util.resourcequota.world import observed, quota, vmi
 from tests.pkg.webhook.resources.pod.pods import launcher
@@ -24,15 +23,6 @@ from tests.pkg.webhook.resources.pod.pods import launcher
 REASON = constants.ANNOTATION_INSUFFICIENT_RESOURCE_QUOTA
 CPU = "cpu insufficient resources due to resource quota"
 KEY = "ns1/vm1"
-
-
-class Pods(Kind[Any]):
-    """Takes a set-based selector as given."""
-
-    async def list(
-        self, namespace: str = "", *, label_selector: str = "", field_selector: str = ""
-    ) -> ObjectList[Any]:
-        return await super().list(namespace)
 
 
 class Place:
@@ -43,7 +33,7 @@ class Place:
         self.machines: Kind[Any] = Kind(VIRTUAL_MACHINES)
         self.instances: Kind[Any] = Kind(VIRTUAL_MACHINE_INSTANCES)
         self.quotas: Kind[Any] = Kind(registry.RESOURCE_QUOTAS)
-        self.pods: Kind[Any] = Pods(registry.PODS)
+        self.pods: Kind[Any] = Kind(registry.PODS)
         self.events, self.clock = Events(), Clock()
         self.machines.given(found or machine())
         self.quotas.given(quota({}))
@@ -86,7 +76,7 @@ class Place:
 
     @property
     def patches(self) -> list[Any]:
-        return self.machines.asked("merge_patch")
+        return self.machines.asked("patch")
 
 
 async def test_halted_with_reason_and_event_once_the_shortage_has_lasted() -> None:

@@ -15,7 +15,7 @@ from pkg.webhook.admission import AdmissionRequest, Decision
 from pkg.webhook.deadline import deadline
 from pkg.webhook.resources.lock.locks import Locks
 from pkg.webhook.resources.lock.validator import Accounts, Validator, passes
-from tests.pkg.controller.fakes import Kind
+from tests.kinds import Kind
 from tests.pkg.util.resourcequota.world import sentences
 
 ME = "system:serviceaccount:headroom:headroom"
@@ -110,17 +110,16 @@ def test_an_operators_pattern() -> None:
 
 
 class Locked(Kind[ValidatingWebhookConfiguration]):
-    """An API server that may be slow."""
+    """On an API server that may be slow."""
 
-    delay = 0.0
-
-    async def get(self, *, name: str, namespace: str = "") -> ValidatingWebhookConfiguration:
-        await asyncio.sleep(self.delay)
-        return await super().get(name=name, namespace=namespace)
+    def __init__(self) -> None:
+        super().__init__(VALIDATING_WEBHOOK_CONFIGURATIONS)
+        self.delay = 0.0
+        self.server.reactors.insert(0, lambda _: asyncio.sleep(self.delay))
 
 
 def server(*, locked: bool, namespace: str = "ns1") -> Locked:
-    found = Locked(VALIDATING_WEBHOOK_CONFIGURATIONS)
+    found = Locked()
     if locked:
         hook = lock_webhook(namespace, {"url": "https://h/lock"}, holders=[ME], virt_controllers=[VIRT])
         found.given(

@@ -1,0 +1,154 @@
+"""Kinds of a fake API server (pkg.client.fake), each with a cache that lags for as long as a test wants."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar, cast
+
+import msgspec
+
+from pkg.api.meta import Object
+from pkg.api.registry import Resource
+from pkg.cache.store import Indexer
+from pkg.client.errors import ApiError
+from pkg.client.fake import FakeCluster, Request
+from pkg.client.fake.patches import Raw, merged
+from pkg.client.resource_client import ResourceClient
+from pkg.generic.cache_reader import CacheReader
+from pkg.generic.events import EventRecorder
+
+T = TypeVar("T", bound=Object)
+WRITES = ("create", "update", "patch", "delete")
+
+
+class Server(FakeCluster):
+    """Its kinds' caches see every write at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._kinds: dict[str, Kind[Any]] = {}
+
+    def kind(self, resource: Resource[T]) -> Kind[T]:
+        """The same one for the same resource."""
+        return self._kinds.get(resource.path()) or Kind(resource, self)
+
+    def add(self, kind: Kind[Any]) -> None:
+        self._kinds[kind.resource.path()] = kind
+
+    def store(self, resource: Resource[Any], key: str, old: Raw | None, new: Raw | None) -> Raw:
+        written = super().store(resource, key, old, new)
+        if (kind := self._kinds.get(resource.path())) is not None:
+            kind.stored(written, deleted=new is None)
+        return written
+
+
+class Kind(Generic[T]):
+    """One kind of a server. `errors` are what the next requests of a verb raise, None lets one through; `before` is
+    called ahead of every write, once: the place for a foreign writer."""
+
+    def __init__(self, resource: Resource[T], server: Server | None = None) -> None:
+        self.resource = resource
+        self.server = server or Server()
+        self.client: ResourceClient[T] = self.server.client().resource(resource)
+        self.indexer: Indexer[T] = Indexer()
+        self.cache: CacheReader[T] = CacheReader(self.indexer)
+        self.lagging = False
+        self.errors: dict[str, list[ApiError | None]] = {}
+        self.before: list[Callable[[], object]] = []
+        self.server.reactors.append(self._react)
+        self.server.add(self)
+
+    @property
+    def objects(self) -> Mapping[str, Raw]:
+        """As the server has them, by key."""
+        return self.server.raw(self.resource)
+
+    @property
+    def calls(self) -> list[tuple[str, str, Any]]:
+        """(verb, key, body) of every request."""
+        return [(request.verb, request.key, request.body) for request in self._requests]
+
+    @property
+    def verbs(self) -> list[tuple[str, ...]]:
+        """(verb, name) of every request, and the subresource where there is one."""
+        named = [(r.verb, r.key.rpartition("/")[2], r.subresource) for r in self._requests]
+        return [call if call[2] else call[:2] for call in named]
+
+    def asked(self, verb: str) -> list[Any]:
+        """The bodies of all requests of a verb."""
+        return self.server.asked(verb, self.resource.plural)
+
+    def given(self, obj: T | Raw) -> T:
+        """Another client writes an object, whole."""
+        return self.server.put(self.resource, obj)
+
+    def edited(self, key: str, patch: Mapping[str, Any]) -> T:
+        """Another client patches an object."""
+        return self.given(merged(self.objects[key], patch))
+
+    def gone(self, key: str) -> None:
+        """Another client deletes an object."""
+        self.server.remove(self.resource, key)
+
+    def now(self, key: str) -> T:
+        """The object as the server has it."""
+        return msgspec.convert(self.objects[key], self.resource.type)
+
+    def cached(self, key: str) -> T | None:
+        return self.indexer.get_by_key(key)
+
+    def catch_up(self) -> None:
+        """The watch brings everything."""
+        self.lagging = False
+        self.indexer.replace(self.server.all(self.resource))
+
+    def stored(self, raw: Raw, *, deleted: bool) -> None:
+        """The server has written an object."""
+        if self.lagging:
+            return
+        obj = msgspec.convert(raw, self.resource.type)
+        if deleted:
+            self.indexer.delete(obj)
+        else:
+            self.indexer.update(obj)
+
+    @property
+    def _requests(self) -> list[Request]:
+        return [request for request in self.server.requests if request.plural == self.resource.plural]
+
+    def _react(self, request: Request) -> None:
+        if request.plural != self.resource.plural:
+            return
+        if request.verb in WRITES and self.before:
+            self.before.pop(0)()
+        if (errors := self.errors.get(request.verb)) and (error := errors.pop(0)) is not None:
+            raise error
+
+
+@dataclass
+class Events:
+    """What would have become Events: (key, type, reason, message)."""
+
+    recorded: list[tuple[str, str, str, str]] = field(default_factory=list)
+
+    @property
+    def recorder(self) -> EventRecorder:
+        return cast("EventRecorder", self)
+
+    def event(self, obj: Object, type: str, reason: str, message: str) -> None:
+        self.recorded.append((obj.key, type, reason, message))
+
+    @property
+    def reasons(self) -> list[str]:
+        return [reason for _key, _type, reason, _message in self.recorded]
+
+
+class Clock:
+    """Seconds that pass when a test says so."""
+
+    def __init__(self, now: float = 1_000_000.0) -> None:
+        self.now = now
+
+    def __call__(self) -> float:
+        return self.now
