@@ -63,7 +63,7 @@ ASKED = {
         Verdict.COULD_NOT_MIGRATE,
         "headroom does not help",
         quota(HARD, {SKIP: "true"}),
-        action="it is switched off by harvesterhci.io/skipResourceQuotaAutoScaling",
+        action="a person has switched it off by harvesterhci.io/skipResourceQuotaAutoScaling",
     ),
     "it does not migrate, and the quota is not managed": Asked(
         Verdict.COULD_NOT_MIGRATE,
