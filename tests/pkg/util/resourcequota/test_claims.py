@@ -231,3 +231,30 @@ def test_what_is_worked_out_once_for_a_version_is_worked_out_anew_for_the_next()
         5682461313
     )
     assert memory_of(seen) == Quantity.parse(4797464313)
+
+
+def test_a_target_from_before_the_ratio_was_lowered_counts_as_far_as_its_source() -> None:
+    """Its attachment pod, still to come, has room."""
+    move = vmim("Scheduling")
+    target = launcher(PLUGGED, node="node-2", migration=move, created="2026-01-01T00:01:00Z")
+    pods = [launcher(PLUGGED), attachment(launcher(PLUGGED)), target]
+    seen = namespace(quota(), [move], pods, [PLUGGED], rendering=replace(AT_1_5, ratio=""))
+    room = claims(seen, EXACT).by_vm["vm1"].room
+    assert room["limits.memory"] == Quantity.parse(4797464313) + Quantity.parse("80M")
+
+
+BARE = machine({"resources": {"requests": {"memory": "1Gi"}}})
+
+
+def test_limits_that_another_quota_asks_for_are_no_reason_to_call_a_pod_too_large() -> None:
+    seen = namespace(quota({"requests.memory": "9Gi"}), [vmim()], [launcher(BARE)], [BARE])
+    found = claims(seen, EXACT)
+    assert not found.problems
+    assert found.by_vm["vm1"].room["limits.cpu"] == Quantity.parse("1015m")
+
+
+def test_a_limit_that_spec_hard_has_just_lost_still_counts() -> None:
+    """The base has it, and the same patch puts it back."""
+    without = replace(AT_1_5, quota_limits=frozenset())
+    seen = namespace(quota({"limits.memory": "9Gi"}), [vmim()], [launcher(BARE)], [BARE], rendering=without)
+    assert claims(seen, EXACT).by_vm["vm1"].room["limits.cpu"] == Quantity.parse("1015m")
