@@ -23,16 +23,17 @@ class Stage(IntEnum):
     ARRIVED = 1
     """The VM lives in its target already, whatever the migration says: only its old side may still count."""
     ANNOUNCED = 2
-    """Phase unset, or no target pod will be created any more, or none here: an entry that stands stays, none is
-    added."""
-    WANTED = 3
+    """No target pod will be created any more, or none here: an entry that stands stays, none is added."""
+    CREATED = 3
+    """Phase unset: virt-controller asks for the target pod next, within milliseconds. Harvester adds nothing yet."""
+    WANTED = 4
     """Pending or any later phase: an entry is needed."""
-    REFUSED = 4
+    REFUSED = 5
     """Likewise, and quota refused its target pod, which KubeVirt has not got past yet."""
 
 
 _STAGES = {
-    "": Stage.ANNOUNCED,
+    "": Stage.CREATED,
     constants.PHASE_SUCCEEDED: Stage.FINISHED,
     constants.PHASE_FAILED: Stage.FINISHED,
 }
@@ -80,7 +81,7 @@ def is_decentralized(migration: VirtualMachineInstanceMigration) -> bool:
 def stage_of(migration: VirtualMachineInstanceMigration) -> Stage:
     """The stage of one migration by itself."""
     stage = _STAGES.get(migration.phase, Stage.WANTED)
-    if stage is not Stage.WANTED:
+    if stage < Stage.CREATED:
         return stage
     if abort_requested(migration) or migration.deleting or is_decentralized(migration):
         return Stage.ANNOUNCED

@@ -236,11 +236,11 @@ class _Vm:
     def _stage(self) -> Stage:
         if self.sides.arrived and self.active:
             return Stage.ARRIVED
-        if self.demand.stage < Stage.WANTED:
-            return self.demand.stage
         exact = self.policy.estimate is EstimateKind.EXACT
+        if self.demand.stage < (Stage.CREATED if exact else Stage.WANTED):
+            return min(self.demand.stage, Stage.ANNOUNCED)
         ready = self._may_go_on() and (bool(self.sides.home) or not exact)
-        return self.demand.stage if ready else Stage.ANNOUNCED
+        return max(self.demand.stage, Stage.WANTED) if ready else Stage.ANNOUNCED
 
     def _may_go_on(self) -> bool:
         """KubeVirt creates a target only of a VMI that runs. One without any status is upstream's case."""

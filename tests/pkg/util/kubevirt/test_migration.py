@@ -19,10 +19,11 @@ from pkg.util.kubevirt.migration import (
 )
 from tests.pkg.util.resourcequota.world import sentences, vmi, vmim
 
-FINISHED, ANNOUNCED, WANTED, REFUSED = Stage.FINISHED, Stage.ANNOUNCED, Stage.WANTED, Stage.REFUSED
+FINISHED, ANNOUNCED, CREATED = Stage.FINISHED, Stage.ANNOUNCED, Stage.CREATED
+WANTED, REFUSED = Stage.WANTED, Stage.REFUSED
 PHASES: dict[str | None, tuple[Stage, Stage]] = {
-    None: (ANNOUNCED, ANNOUNCED),
-    "": (ANNOUNCED, ANNOUNCED),
+    None: (CREATED, ANNOUNCED),
+    "": (CREATED, ANNOUNCED),
     "Pending": (WANTED, ANNOUNCED),
     "Scheduling": (WANTED, ANNOUNCED),
     "Scheduled": (WANTED, ANNOUNCED),
@@ -47,12 +48,12 @@ def test_stage(phase: str | None, abort: bool) -> None:
     assert abort_requested(migration) is abort
 
 
-@pytest.mark.parametrize("phase", ["Pending", "Scheduling", "Running", "WaitingForSync"])
+@pytest.mark.parametrize("phase", ["", "Pending", "Scheduling", "Running", "WaitingForSync"])
 def test_a_migration_that_is_being_deleted_gets_no_new_room(phase: str) -> None:
     assert stage_of(vmim(phase, deleting=True)) is ANNOUNCED
 
 
-@pytest.mark.parametrize("phase", ["Pending", "Scheduling", "Running", "Synchronizing"])
+@pytest.mark.parametrize("phase", ["", "Pending", "Scheduling", "Running", "Synchronizing"])
 @pytest.mark.parametrize("end", ["sendTo", "receive"])
 def test_a_decentralized_migration_adds_no_pod_here(phase: str, end: str) -> None:
     body = msgspec.to_builtins(vmim(phase, refused=phase == "Pending"))
@@ -95,7 +96,7 @@ ONE_VM = {
     "one that runs outweighs finished ones": OneVM(
         [vmim("Failed"), vmim("Running"), vmim("Succeeded")], WANTED
     ),
-    "one that is announced outweighs finished ones": OneVM([vmim("Failed"), vmim(None)], ANNOUNCED),
+    "one that was just created outweighs finished ones": OneVM([vmim("Failed"), vmim(None)], CREATED),
     "one that is aborted does not outweigh one that is wanted": OneVM([vmim(abort=True), vmim()], WANTED),
     "all finished is finished": OneVM([vmim("Failed"), vmim("Succeeded")], FINISHED),
     "a refusal of any counts": OneVM([vmim("Running"), vmim(refused=True)], REFUSED),

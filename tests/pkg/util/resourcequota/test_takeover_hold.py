@@ -83,7 +83,8 @@ class Step:
 
 
 LIFE = {
-    "before it is looked at nothing is added": Step([vmim(None)], [SOURCE], BEFORE, None, kept=True),
+    "phase unset: virt-controller asks for the target next": Step([vmim(None)], [SOURCE], BEFORE, POD),
+    "phase unset, and deleted already": Step([vmim(None, deleting=True)], [SOURCE], BEFORE, None, kept=True),
     "Pending: room for the target to come": Step([vmim()], [SOURCE], BEFORE, POD),
     "Scheduling: the target is there": Step([vmim("Scheduling")], [SOURCE, TARGET], BEFORE, POD),
     "Running": Step([MIGRATION], [SOURCE, TARGET], BEFORE, POD),
