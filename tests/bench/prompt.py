@@ -1,106 +1,89 @@
 """How long migrations wait for quota: many of them, through Rancher's reverts, while quota admission lags.
 
-`python -m tests.bench.prompt [migrations] [seconds of lag]`: 300 and 0.1 unless said otherwise. KubeVirt's queue is
-drained: what quota has refused is tried again at a quota's events alone.
+`python -m tests.bench.prompt [migrations] [lag] [--restart S] [--namespaces N] [--machines N] [--pause S] [--trace F]`:
+300 and 0.1 s unless said otherwise. KubeVirt's queue is drained: what quota has refused is tried again at a quota's
+events alone. `seconds_of_machine_late` says how far the machine was behind: where that is not far below the other
+figures they are the machine's.
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import contextlib
 import json
 import os
+import random
 import re
 import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Coroutine, Iterable
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from pathlib import Path
 from typing import Any
 
 from pkg.api import registry
-from pkg.api.core import ResourceQuota
-from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VirtualMachineInstanceMigration
+from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCE_MIGRATIONS
 from pkg.testcluster import processes
 from pkg.testcluster.cluster import Cluster, EmbeddedCluster
-from pkg.util.kubevirt.migration import is_refused
-from pkg.util.resource_list import ResourceList, parse_resource_list, total
-from pkg.util.resourcequota.journal import Journal
+from pkg.util.quantity import Quantity
+from tests.bench.sightings import Sightings, spread
 from tests.e2e.conftest import started_with
 from tests.e2e.webhook.processes import headroom
 from tests.e2e.webhook.world import World, world
 
-BASE = {"limitsCpu": "2575m", "limitsMemory": "20Gi"}
-"""Five VMs of 515m, and nothing else."""
-MACHINES = 5
-NAMESPACES = 3
+ONE_VM = 515
+"""Thousandths of a CPU that quota counts of one launcher: the base is for one a VM and nothing else."""
 LONGEST = 1800.0
 """Seconds for all of them."""
-RESTART = 2.0
-"""Seconds between restarts of Rancher's agent."""
+LINGER = 0.3
 DONE = ("Succeeded", "Failed")
 
 
-@dataclass
-class Figures:
-    """What was seen in the watches, by the key of the migration; moments are seconds of the loop's clock."""
+class Run:
+    """The migrations of one run, and how they ended."""
 
-    began: dict[str, float] = field(default_factory=dict)
-    refused: dict[str, float] = field(default_factory=dict)
-    moved: dict[str, float] = field(default_factory=dict)
-    room_was_there: set[str] = field(default_factory=set)
-    """Refused although the quota had already been raised for all that has an entry."""
-    ended: Counter[str] = field(default_factory=Counter)
-    reverts: int = 0
-    quotas: dict[str, ResourceQuota] = field(default_factory=dict)
+    def __init__(self, cluster: Cluster, there: World, options: argparse.Namespace) -> None:
+        self.cluster = cluster
+        self.there = there
+        self.options = options
+        self.base = f"{ONE_VM * options.machines}m"
+        self.seen = Sightings(Quantity.parse(self.base), options.lag)
+        self.ended: Counter[str] = Counter()
+        self.late: list[float] = []
 
-    def see_migration(self, migration: VirtualMachineInstanceMigration) -> None:
-        key, now = f"{migration.key}/{migration.uid}", time.monotonic()
-        self.began.setdefault(key, now)
-        if is_refused(migration) and key not in self.refused:
-            self.refused[key] = now
-            if self._is_raised_for(migration):
-                self.room_was_there.add(key)
-        if migration.phase not in ("", "Pending") and key not in self.moved:
-            self.moved[key] = now
+    async def machines(self) -> list[tuple[str, str]]:
+        """(namespace, VM) of each, running."""
+        limits = {"limitsCpu": self.base, "limitsMemory": "20Gi"}
+        names = [await self.there.namespace(limits) for _ in range(self.options.namespaces)]
+        made = [(name, f"vm{number}") for name in names for number in range(self.options.machines)]
+        for name, vm in made:
+            await self.there.machine(name, vm, cpu="500m", memory="64Mi")
+        return made
 
-    def see_quota(self, quota: ResourceQuota) -> None:
-        before = self.quotas.get(quota.key)
-        if before and _raised(before) and not _raised(quota):
-            self.reverts += 1
-        self.quotas[quota.key] = quota
+    async def migrate_for_ever(self, namespace: str, vm: str) -> None:
+        while self.ended.total() < self.options.migrations:
+            await asyncio.sleep(random.uniform(0.5, 1.5) * self.options.pause)
+            migration = await self.there.migrate(namespace, vm, running=0.2, phase=0.02, linger=LINGER)
+            await self.there.until_phase(namespace, migration, *DONE, seconds=120)
+            self.ended[await self.there.phase(namespace, migration)] += 1
 
-    def _is_raised_for(self, migration: VirtualMachineInstanceMigration) -> bool:
-        quotas = [quota for quota in self.quotas.values() if quota.namespace == migration.namespace]
-        return bool(quotas) and all(
-            _raised(quota) and Journal(quota.annotations).keys_of(migration.spec.vmi_name, "")
-            for quota in quotas
-        )
+    async def revert_for_ever(self) -> None:
+        """Rancher's agent starts again and again: every quota is back at its base."""
+        agent = processes.find(self.cluster.directory, "rancher").pid
+        while True:
+            await asyncio.sleep(self.options.restart)
+            os.kill(agent, signal.SIGHUP)
 
-    def waits(self) -> list[float]:
-        """Seconds from the refusal to the target pod; 0 without a refusal."""
-        return sorted(
-            self.moved[key] - self.refused[key] if key in self.refused else 0.0 for key in self.moved
-        )
+    async def watch_the_machine(self) -> None:
+        while True:
+            before = time.monotonic()
+            await asyncio.sleep(0.02)
+            self.late.append(time.monotonic() - before - 0.02)
 
-
-def _raised(quota: ResourceQuota) -> bool:
-    """Whether spec.hard holds the base and every entry."""
-    entries = [parse_resource_list(json.loads(text)) for _, text in _entries(quota)]
-    base: ResourceList = parse_resource_list({"limits.cpu": BASE["limitsCpu"]})
-    hard = parse_resource_list(quota.hard)
-    return bool(entries) and hard["limits.cpu"] >= total([base, *entries])["limits.cpu"]
-
-
-def _entries(quota: ResourceQuota) -> Iterable[tuple[str, str]]:
-    prefix = "harvesterhci.io/migrating"
-    return ((key, text) for key, text in quota.annotations.items() if key.startswith(prefix))
-
-
-async def follow(there: World, figures: Figures, resource: registry.Resource[Any], see: Any) -> None:
-    client = there.client.resource(resource)
-    while True:
+    async def follow(self, resource: registry.Resource[Any], see: Callable[[Any], None]) -> None:
+        client = self.there.client.resource(resource)
         found = await client.list()
         for obj in found:
             see(obj)
@@ -109,19 +92,27 @@ async def follow(there: World, figures: Figures, resource: registry.Resource[Any
                 if event.type in ("ADDED", "MODIFIED"):
                     see(event.object)
 
+    @contextlib.asynccontextmanager
+    async def background(self) -> AsyncIterator[None]:
+        tasks = [
+            asyncio.create_task(each)
+            for each in (
+                self.follow(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, self.seen.see_migration),
+                self.follow(registry.RESOURCE_QUOTAS, self.seen.see_quota),
+                self.revert_for_ever(),
+                self.watch_the_machine(),
+            )
+        ]
+        try:
+            yield
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
 
-async def migrate_for_ever(there: World, namespace: str, vm: str, figures: Figures, goal: int) -> None:
-    while figures.ended.total() < goal:
-        migration = await there.migrate(namespace, vm, running=0.2, phase=0.02, linger=0.3)
-        await there.until_phase(namespace, migration, *DONE, seconds=120)
-        figures.ended[await there.phase(namespace, migration)] += 1
-
-
-async def revert_for_ever(cluster: Cluster) -> None:
-    agent = processes.find(cluster.directory, "rancher").pid
-    while True:
-        await asyncio.sleep(RESTART)
-        os.kill(agent, signal.SIGHUP)
+    def report(self) -> dict[str, Any]:
+        late = spread(self.late)
+        return {"migrations": dict(self.ended), **self.seen.report(), "seconds_of_machine_late": late}
 
 
 async def _all(machines: Iterable[Coroutine[Any, Any, None]]) -> None:
@@ -131,29 +122,14 @@ async def _all(machines: Iterable[Coroutine[Any, Any, None]]) -> None:
             await asyncio.gather(*machines)
 
 
-async def run(cluster: Cluster, goal: int) -> tuple[Figures, dict[str, Any]]:
-    figures = Figures()
+async def run(cluster: Cluster, options: argparse.Namespace) -> tuple[Run, dict[str, Any]]:
     async with world(cluster) as there:
-        names = [await there.namespace(BASE) for _ in range(NAMESPACES)]
-        machines = [(name, f"vm{number}") for name in names for number in range(MACHINES)]
-        for name, vm in machines:
-            await there.machine(name, vm, cpu="500m", memory="64Mi")
+        made = Run(cluster, there, options)
+        machines = await made.machines()
         with headroom(cluster, "controller") as controller:
-            background = [
-                asyncio.create_task(each)
-                for each in (
-                    follow(there, figures, VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, figures.see_migration),
-                    follow(there, figures, registry.RESOURCE_QUOTAS, figures.see_quota),
-                    revert_for_ever(cluster),
-                )
-            ]
-            try:
-                await _all(migrate_for_ever(there, *each, figures, goal) for each in machines)
-            finally:
-                for task in background:
-                    task.cancel()
-                await asyncio.wait(background)
-            return figures, counted(await asyncio.to_thread(controller.metrics))
+            async with made.background():
+                await _all(made.migrate_for_ever(*each) for each in machines)
+            return made, counted(await asyncio.to_thread(controller.metrics))
 
 
 def counted(metrics: str) -> dict[str, Any]:
@@ -171,30 +147,32 @@ def counted(metrics: str) -> dict[str, Any]:
     return {"patches": dict(codes), "conflicts_percent": round(share, 1), "touches": int(touches)}
 
 
+def parse(arguments: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.bench.prompt")
+    parser.add_argument("migrations", nargs="?", type=int, default=300)
+    parser.add_argument("lag", nargs="?", type=float, default=0.1)
+    parser.add_argument(
+        "--restart", type=float, default=10.0, help="seconds between restarts of Rancher's agent"
+    )
+    parser.add_argument("--namespaces", type=int, default=2)
+    parser.add_argument("--machines", type=int, default=3, help="VMs in each namespace")
+    parser.add_argument("--pause", type=float, default=1.0, help="seconds between a VM's migrations")
+    parser.add_argument("--trace", type=Path, help="what was seen, a line each, in its order")
+    return parser.parse_args(arguments)
+
+
 def main(arguments: list[str]) -> int:
-    goal = int(arguments[0]) if arguments else 300
-    lag = arguments[1] if len(arguments) > 1 else "0.1"
-    teeth = ("--quota-lag", lag, "--drained-bucket", "--finished-linger", "5")
+    options = parse(arguments)
+    teeth = ("--quota-lag", str(options.lag), "--drained-bucket", "--finished-linger", "5")
     limits = ("--parallel-migrations", "50", "--parallel-outbound", "50")
     began = time.monotonic()
     with EmbeddedCluster() as cluster, started_with(cluster, "kubevirt", *teeth, *limits):
-        figures, own = asyncio.run(run(cluster, goal))
-    waits = figures.waits()
-    report = {
-        "migrations": dict(figures.ended),
-        "reverts": figures.reverts,
-        "refused": len(figures.refused),
-        "refused_although_room_was_there": len(figures.room_was_there),
-        "seconds_waited": {
-            name: round(waits[min(len(waits) - 1, int(part * len(waits)))], 3)
-            for name, part in (("p50", 0.5), ("p99", 0.99), ("max", 1.0))
-        },
-        "waited_over_half_a_second": sum(wait > 0.5 for wait in waits),
-        **own,
-        "seconds": round(time.monotonic() - began),
-    }
-    print(json.dumps(report, indent=2))
-    return 0 if set(figures.ended) == {"Succeeded"} else 1
+        made, own = asyncio.run(run(cluster, options))
+    print(json.dumps({**made.report(), **own, "seconds": round(time.monotonic() - began)}, indent=2))
+    if options.trace:
+        lines = (f"{at - began:9.3f} {namespace} {what}\n" for at, namespace, what in made.seen.trace)
+        options.trace.write_text("".join(lines))
+    return 0 if set(made.ended) == {"Succeeded"} else 1
 
 
 if __name__ == "__main__":
