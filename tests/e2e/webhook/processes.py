@@ -15,7 +15,7 @@ from pathlib import Path
 from pkg.testcluster.cluster import Cluster
 from pkg.testcluster.paths import free_ports
 
-_MAIN = 'import cProfile; from pkg.cmd.main import main; cProfile.run("main()", "/tmp/headroom.prof")'
+_MAIN = "from pkg.cmd.main import main; main()"
 _PR_SET_PDEATHSIG = 1
 READY_SECONDS = 30.0
 
