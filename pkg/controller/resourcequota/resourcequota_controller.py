@@ -17,7 +17,7 @@ from pkg.api.core import ResourceQuota
 from pkg.client.errors import Conflict, Invalid, NotFound
 from pkg.client.resource_client import ResourceClient
 from pkg.client.retry import retry_on_conflict
-from pkg.controller.resourcequota.batching import LONGEST, next_write_after
+from pkg.controller.resourcequota.batching import LONGEST, is_urgent, next_write_after
 from pkg.generic.cache_reader import newer
 from pkg.generic.errors import RetryAfter
 from pkg.generic.events import EventRecorder
@@ -124,8 +124,13 @@ class Handler:
         """Soon after a write the next decision waits, unless another client changed spec.hard: a repair never waits."""
         if kept.written is None or quota.hard != kept.written.hard:
             return
-        left = next_write_after(quota.annotations, kept.written_at) - self._clock()
-        if 0 < left <= LONGEST:  # longer: the clock was set back
+        now, source = self._clock(), self._observer.source
+        if not now < next_write_after(quota.annotations, kept.written_at) <= now + LONGEST:
+            return  # later than that: the clock was set back
+        instances = {vmi.name: vmi for vmi in source.instances.list(quota.namespace)}
+        urgent = is_urgent(quota.annotations, source.migrations.list(quota.namespace), instances)
+        left = next_write_after(quota.annotations, kept.written_at, urgent=urgent) - now
+        if left > 0:
             raise RetryAfter(left)
 
     async def _write(self, quota: ResourceQuota, kept: _Remembered, decided: Plan) -> None:

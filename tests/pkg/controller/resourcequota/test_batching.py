@@ -4,8 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from pkg.controller.resourcequota.batching import LONGEST, next_write_after
-from tests.pkg.util.resourcequota.world import COMPENSATION, ENTRY, RESYNC, SKIP, by_name, by_uid
+from pkg.api.kubevirt import VirtualMachineInstanceMigration
+from pkg.controller.resourcequota.batching import LONGEST, STEP, is_urgent, next_write_after
+from tests.pkg.util.resourcequota.world import (
+    COMPENSATION,
+    ENTRY,
+    RESYNC,
+    SKIP,
+    by_name,
+    by_uid,
+    sentences,
+    vmi,
+    vmim,
+)
 
 
 @pytest.mark.parametrize(
@@ -30,3 +41,29 @@ def test_annotations_that_are_no_entries_do_not_count() -> None:
 
 def test_the_first_write_waits_for_nothing() -> None:
     assert next_write_after({by_uid(f"vm{n}"): ENTRY for n in range(50)}, float("-inf")) == float("-inf")
+
+
+@pytest.mark.parametrize(("entries", "wait"), [(1, 0.0), (2, STEP), (500, STEP)])
+def test_what_is_urgent_waits_a_moment_only(entries: int, wait: float) -> None:
+    annotations = {by_uid(f"vm{n}"): ENTRY for n in range(entries)}
+    assert next_write_after(annotations, 100.0, urgent=True) == pytest.approx(100.0 + wait)
+
+
+@sentences(
+    {
+        "nothing migrates": ([], False),
+        "just created, and has no entry": ([vmim(None, vm="new")], True),
+        "Pending, and has no entry": ([vmim(vm="new")], True),
+        "Pending, of a VM that is not known yet": ([vmim(vm="unknown")], True),
+        "Pending with an entry by uid": ([vmim(vm="vm1")], False),
+        "Pending with an entry by name": ([vmim(vm="vm2")], False),
+        "refused although it has an entry": ([vmim(vm="vm1", refused=True)], True),
+        "all have their target": ([vmim("Scheduling", vm="new"), vmim("Running", vm="vm1")], False),
+        "all are over": ([vmim("Succeeded", vm="new")], False),
+    }
+)
+def test_who_is_in_a_hurry(case: tuple[list[VirtualMachineInstanceMigration], bool]) -> None:
+    migrations, urgent = case
+    instances = {name: vmi(name) for name in ("new", "vm1", "vm2")}
+    annotations = {by_uid("vm1"): ENTRY, by_name("vm2"): ENTRY}
+    assert is_urgent(annotations, migrations, instances) is urgent

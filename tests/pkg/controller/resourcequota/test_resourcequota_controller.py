@@ -314,7 +314,7 @@ class TestCompany:
         world = World()
         world.migrate("vm1", "vm2", "vm3")
         await world.look()
-        world.migrate("vm4")
+        world.migrate("vm1", phase="Succeeded")
         assert await world.look() == pytest.approx(0.08)
         assert world.patches == 1
         world.clock.now += 0.08
@@ -325,8 +325,16 @@ class TestCompany:
         world = World()
         world.migrate(*(f"vm{n}" for n in range(50)))
         await world.look()
-        world.migrate("late")
+        world.migrate("vm1", phase="Succeeded")
         assert await world.look() == pytest.approx(0.25)
+
+    @pytest.mark.parametrize(("vm", "refused"), [("late", False), ("vm1", True)])
+    async def test_who_is_about_to_be_tried_waits_a_moment_only(self, vm: str, refused: bool) -> None:
+        world = World()
+        world.migrate(*(f"vm{n}" for n in range(50)))
+        await world.look()
+        world.migrate(vm, refused=refused)
+        assert await world.look() == pytest.approx(0.04)
 
     async def test_who_comes_meanwhile_is_in_the_same_patch(self) -> None:
         world = World()
@@ -486,7 +494,7 @@ class TestTime:
         await world.look()
         world.migrate("vm3")
         world.clock.now += 0.01
-        assert await world.look() == pytest.approx(0.07)
+        assert await world.look() == pytest.approx(0.03)
         world.clock.now += 60.0
         await world.look()
         assert by_uid("gone") not in world.now.annotations
