@@ -57,6 +57,8 @@ def test_it_is_current(file: Path) -> None:
         "controller.replicas=two",
         "webhook.url=http://plain",
         "webhook.certificate.source=none",
+        "webhook.failurePolicies.pod=Fail",
+        "webhook.failurePolicies.pods=Maybe",
         "image.digest=sha256:short",
         "releaseTimeout=-1",
     ],
@@ -65,6 +67,12 @@ def test_a_value_that_is_unknown_or_of_the_wrong_type_is_refused(value: str) -> 
     with pytest.raises(subprocess.CalledProcessError) as refused:
         rendered(value)
     assert "values don't meet the specifications of the schema" in refused.value.stderr
+
+
+def test_each_webhook_may_have_a_failure_policy_of_its_own() -> None:
+    asked = pods(rendered("webhook.failurePolicies.pods=Fail"))["headroom-webhook"]["containers"][0]["args"]
+    wanted = ["--failure-policy=Ignore", "--failure-policy=pods=Fail"]
+    assert [argument for argument in asked if argument.startswith("--failure-policy")] == wanted
 
 
 @pytest.mark.parametrize("values", RENDERINGS.values(), ids=RENDERINGS)

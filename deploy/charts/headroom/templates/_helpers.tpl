@@ -44,6 +44,9 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 - --bind-address=:9443
 - --quota-guard={{ .Values.webhook.quotaGuard }}
 - --failure-policy={{ .Values.webhook.failurePolicy }}
+{{- range $webhook, $policy := .Values.webhook.failurePolicies }}
+- --failure-policy={{ $webhook }}={{ $policy }}
+{{- end }}
 - --service-name=headroom-webhook
 {{- with .Values.webhook.url }}
 - --webhook-url={{ . }}
