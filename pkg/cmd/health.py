@@ -28,6 +28,9 @@ class Checks:
         missing = self.admission.unready() if self.admission else []
         return self.management.unready() + [f"not ready: {what}" for what in missing]
 
+    def notes(self) -> list[str]:
+        return self.admission.notes() if self.admission else []
+
 
 async def answers(client: Client, stop: asyncio.Event) -> bool:
     """Wait until the API server has answered; False when `stop` is set first. Raises ApiError, ConfigError."""

@@ -29,6 +29,9 @@ class Checks(Protocol):
     def unready(self) -> list[str]:
         """What is missing for the work to be done, a line each."""
 
+    def notes(self) -> list[str]:
+        """What /readyz says beside "ok", a line each."""
+
 
 class HealthServer:
     """What `serve_health` started. `addresses` are the bound (host, port) pairs, in the order asked for."""
@@ -105,23 +108,23 @@ def _application(*routes: dict[str, _Handler]) -> web.Application:
 
 def _health(checks: Checks) -> dict[str, _Handler]:
     async def healthz(request: web.Request) -> web.Response:
-        return _answer(checks.healthy, 500)
+        return _answer(checks.healthy, 500, list)
 
     async def readyz(request: web.Request) -> web.Response:
-        return _answer(checks.unready, 503)
+        return _answer(checks.unready, 503, checks.notes)
 
     return {"/healthz": healthz, "/readyz": readyz}
 
 
-def _answer(check: Callable[[], list[str]], failed: int) -> web.Response:
+def _answer(check: Callable[[], list[str]], failed: int, notes: Callable[[], list[str]]) -> web.Response:
     try:
-        problems = check()
+        problems, said = check(), notes()
     except Exception as error:
         log.exception("a health check failed")
-        problems = [f"check failed: {one_line(error)}"]
+        problems, said = [f"check failed: {one_line(error)}"], []
     if problems:
         return web.Response(status=failed, text="\n".join(problems) + "\n")
-    return web.Response(text="ok")
+    return web.Response(text="\n".join(["ok", *said]))
 
 
 async def _metrics(request: web.Request) -> web.Response:

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from ssl import SSLContext
 
 from pkg.webhook.caller import Caller
+from pkg.webhook.certificates import date
 from pkg.webhook.registration import Registrar
 from pkg.webhook.server import Hook, WebhookServer
 from pkg.webhook.upkeep import POLL_SECONDS, Certificates, Upkeep
@@ -69,6 +70,11 @@ class AdmissionServer:
         elif expires <= time.time():
             missing.append(f"webhook certificate: it ended {time.time() - expires:.0f} s ago")
         return [*missing, f"webhook registration: {why}"] if why else missing
+
+    def notes(self) -> list[str]:
+        """When the certificate ends."""
+        expires = self._certificates.expires
+        return [f"webhook certificate: valid until {date(expires)}"] if expires is not None else []
 
     def healthy(self) -> list[str]:
         """What is wrong, a line each."""

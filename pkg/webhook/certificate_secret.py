@@ -19,6 +19,7 @@ from pkg.webhook.certificates import (
     Material,
     Policy,
     check,
+    date,
     expiry,
     issue,
     next_step,
@@ -91,7 +92,7 @@ class SharedCertificates:
             load(self._context, pair.certificate, pair.key)
             self._loaded = pair
             CERTIFICATE_EXPIRY.set(expiry(pair))
-            log.info("serving certificate loaded, valid until %s", _date(expiry(pair)))
+            log.info("serving certificate loaded, valid until %s", date(expiry(pair)))
 
     def told(self, bundle: bytes | None) -> None:
         """API servers are told to trust this bundle."""
@@ -229,7 +230,3 @@ def _field(data: Mapping[str, str], name: str) -> bytes:
         raise CertificateError(f"{name} is missing") from exc
     except (binascii.Error, ValueError) as exc:
         raise CertificateError(f"{name} is not base64") from exc
-
-
-def _date(seconds: float) -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))

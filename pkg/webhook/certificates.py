@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import datetime
 import ipaddress
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -129,6 +130,11 @@ def parse_bundle(pem: bytes) -> list[x509.Certificate]:
 def expiry(pair: KeyPair) -> float:
     """When the certificate ends. Raises CertificateError."""
     return parse(pair.certificate).not_valid_after_utc.timestamp()
+
+
+def date(seconds: float) -> str:
+    """RFC 3339."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
 
 
 def _with_new_authority(material: Material, hosts: Sequence[str], policy: Policy, now: float) -> Material:

@@ -108,7 +108,7 @@ class Half:
     def healthy(self) -> list[str]:
         return self._problems
 
-    unready = healthy
+    unready = notes = healthy
 
 
 def test_health_and_readiness_are_those_of_both() -> None:
@@ -121,6 +121,7 @@ def test_health_and_readiness_are_those_of_both() -> None:
     both.admission = admission
     assert both.healthy() == ["a watch is stale", "webhook certificate"]
     assert both.unready() == ["a watch is stale", "not ready: webhook certificate"]
+    assert both.notes() == ["webhook certificate"]
 
 
 @pytest.mark.parametrize(

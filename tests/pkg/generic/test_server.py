@@ -20,6 +20,7 @@ class Checks:
     def __init__(self) -> None:
         self.problems: list[str] = []
         self.waiting: list[str] = []
+        self.said: list[str] = []
         self.error: Exception | None = None
 
     def healthy(self) -> list[str]:
@@ -29,6 +30,9 @@ class Checks:
 
     def unready(self) -> list[str]:
         return self.waiting
+
+    def notes(self) -> list[str]:
+        return self.said
 
 
 @contextlib.asynccontextmanager
@@ -77,6 +81,14 @@ async def test_answer(case: str) -> None:
     async with serving(checks, "127.0.0.1:0") as server:
         checks.problems, checks.waiting = problems, waiting
         assert (await get(server.addresses[0], path))[:2] == (status, text)
+
+
+async def test_what_there_is_to_say_beside_ok_has_lines_of_its_own() -> None:
+    checks = Checks()
+    checks.said = ["certificate: valid until 2027"]
+    async with serving(checks, "127.0.0.1:0") as server:
+        assert (await get(server.addresses[0], "/readyz"))[:2] == (200, "ok\ncertificate: valid until 2027")
+        assert (await get(server.addresses[0], "/healthz"))[:2] == (200, "ok")
 
 
 async def test_a_check_that_fails_is_a_problem_without_a_traceback() -> None:
