@@ -8,8 +8,10 @@ import sys
 import pytest
 
 from pkg.testcluster.cluster import Cluster
+from pkg.util.managedtenantquota.constants import ANNOTATION_ORIGINALS
+from pkg.util.managedtenantquota.lock import lock_name
 from tests.e2e.conftest import frozen
-from tests.e2e.mtq_namespace import made, parsed
+from tests.e2e.mtq_namespace import BUDGETS, LOCKS, Namespace, made, parsed
 from tests.e2e.webhook.processes import headroom
 from tests.e2e.webhook.world import until, world
 
@@ -28,14 +30,37 @@ async def test_a_namespace_that_was_left_locked_is_open_again(cluster: Cluster) 
         await namespace.refused(migration)
         with headroom(cluster, "controller", "--webhook") as process, frozen(cluster, "kubevirt"):
             await namespace.budget()
-
-            async def raised() -> bool:
-                return await namespace.hard() != parsed(hard)
-
-            await until(raised, "the raise")
+            await until(lambda: _is_raised(namespace, hard), "the raise")
             process.kill()
             assert f"unlocked {namespace.name}" in await release(cluster)
             await namespace.at_rest({"quota": hard})
+
+
+async def test_what_was_raised_is_restored_although_lock_and_vmmrq_went_meanwhile(cluster: Cluster) -> None:
+    async with world(cluster) as there:
+        namespace = await made(there)
+        await namespace.quota({"limits.cpu": "8", "pods": "9"})
+        await namespace.machine()
+        hard = await namespace.fill()
+        migration = await namespace.migrate()
+        await namespace.refused(migration)
+        with headroom(cluster, "controller", "--webhook") as process, frozen(cluster, "kubevirt"):
+            await namespace.budget()
+            await until(lambda: _is_raised(namespace, hard), "the raise")
+            process.kill()
+            await there.client.resource(LOCKS).delete(name=lock_name(namespace.name))
+            await there.client.resource(BUDGETS).delete(name="budget", namespace=namespace.name)
+            with headroom(cluster, "controller"):
+                await until(lambda: _is_restored(namespace, hard), "the restore")
+        assert ANNOTATION_ORIGINALS not in (await namespace.get()).annotations
+
+
+async def _is_raised(namespace: Namespace, hard: dict[str, str]) -> bool:
+    return await namespace.hard() != parsed(hard)
+
+
+async def _is_restored(namespace: Namespace, hard: dict[str, str]) -> bool:
+    return await namespace.hard() == parsed(hard)
 
 
 async def release(cluster: Cluster) -> str:

@@ -18,7 +18,7 @@ from pkg.controller.managedtenantquota.writer import Writer
 from pkg.generic.errors import RetryAfter
 from pkg.generic.events import EventRecorder
 from pkg.util.managedtenantquota.constants import EVENT_LOCK_LIMIT, EVENT_RESTORE_REFUSED
-from pkg.util.managedtenantquota.lock import recognise
+from pkg.util.managedtenantquota.lock import originals_of, recognise
 from pkg.util.managedtenantquota.model import Memory, Observed, Policy, Problem
 from pkg.util.managedtenantquota.sequence import Decision, Restore, Unlock, Wait, Write, decide
 from pkg.util.managedtenantquota.window import age_of, is_overdue, journal_of
@@ -59,7 +59,7 @@ class Handler:
     async def on_namespace_changed(self, key: str, _namespace: Namespace | None) -> None:
         """Do what is next. Raises RetryAfter while there is something to come back for, also after an ApiError."""
         memory = self._memory(key)
-        if not self._observer.concerns_us(key) and memory.orphans is None:
+        if not self._observer.concerns_us(key):
             self._forget(key)
             return
         observed = self._observer.cached(key, self._clock(), memory)
@@ -142,7 +142,8 @@ class Handler:
         """Whatever event is lost: what is begun is looked at again. Raises RetryAfter."""
         assert isinstance(decision.step, Wait)
         waits = [decision.step.seconds]
-        begun = observed.lock is not None or any(not journal_of(b).empty for b in observed.budgets)
+        saved = any(not journal_of(budget).empty for budget in observed.budgets)
+        begun = observed.lock is not None or saved or any(map(originals_of, observed.quotas))
         if begun or decision.problems:
             waits.append(self._policy.sweep)
         seconds = [wait for wait in waits if wait is not None]

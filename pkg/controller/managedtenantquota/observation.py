@@ -21,7 +21,14 @@ from pkg.util import constants
 from pkg.util.kubevirt.migration import is_finished
 from pkg.util.kubevirt.profiles import Profile
 from pkg.util.managedtenantquota.constants import UPSTREAM_LEASE
-from pkg.util.managedtenantquota.lock import Lock, lock_name, locked_namespace, moment, recognise
+from pkg.util.managedtenantquota.lock import (
+    Lock,
+    lock_name,
+    locked_namespace,
+    moment,
+    originals_of,
+    recognise,
+)
 from pkg.util.managedtenantquota.model import Memory, Observed, Surroundings
 from pkg.util.managedtenantquota.target import running_sources
 from pkg.util.resourcequota.observe import Source
@@ -56,9 +63,11 @@ class Observer:
         self._profile = profile
 
     def concerns_us(self, namespace: str) -> bool:
-        """Whether there is a budget or a lock at all: most namespaces have neither."""
+        """Whether there is a budget, a lock or a quota that records how it was: most namespaces have none."""
         kinds = self._kinds
-        return bool(kinds.budgets.list(namespace) or kinds.locks.by_index(LOCKS_BY_NAMESPACE, namespace))
+        if kinds.budgets.list(namespace) or kinds.locks.by_index(LOCKS_BY_NAMESPACE, namespace):
+            return True
+        return any(map(originals_of, kinds.quotas.list(namespace)))
 
     def cached(self, namespace: str, now: float, memory: Memory) -> Observed:
         """By the source. How a lock shall look is not looked at."""

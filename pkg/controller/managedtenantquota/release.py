@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 
 from pkg.api.mtq import VirtualMachineMigrationResourceQuota
 from pkg.client.client import Client
@@ -13,8 +14,8 @@ from pkg.controller.managedtenantquota.clients import Clients
 from pkg.controller.managedtenantquota.writer import Writer
 from pkg.generic.events import EventRecorder
 from pkg.util.managedtenantquota.constants import LOCK_SELECTOR
-from pkg.util.managedtenantquota.lock import Originals, recognise
-from pkg.util.managedtenantquota.model import Memory, Observed, Policy, Surroundings
+from pkg.util.managedtenantquota.lock import originals_of, recognise
+from pkg.util.managedtenantquota.model import Observed, Policy, Surroundings
 from pkg.util.managedtenantquota.sequence import Wait, decide
 from pkg.util.managedtenantquota.window import journal_of
 
@@ -26,27 +27,26 @@ async def close_all(client: Client) -> list[str]:
     What was raised is open to all for the moment that restoring it takes.
     """
     clients = Clients.of(client)
-    recorded = await _unlock_all(clients)
+    locked = await _unlock_all(clients)
     events = EventRecorder(client, "headroom")
     writer = Writer(clients, None, events)
-    namespaces = sorted({*recorded, *(budget.namespace for budget in await _budgets(clients))})
+    raised = [quota.namespace for quota in await clients.quotas.list() if originals_of(quota)]
+    namespaces = sorted({*locked, *raised, *(budget.namespace for budget in await _budgets(clients))})
     for namespace in namespaces:
-        await _restore(clients, writer, namespace, recorded.get(namespace))
+        await _restore(clients, writer, namespace)
     await events.stop()
     return namespaces
 
 
-async def _unlock_all(clients: Clients) -> dict[str, Originals | None]:
-    """The namespaces that were locked, and what their locks have recorded."""
+async def _unlock_all(clients: Clients) -> list[str]:
+    """The namespaces that were locked."""
     found = await clients.locks.list(label_selector=LOCK_SELECTOR)
-    recorded = {}
+    locked = []
     for lock in filter(None, map(recognise, found)):
-        try:
+        with suppress(NotFound):
             await clients.locks.delete(name=lock.name, uid=lock.uid)
-        except NotFound:
-            continue
-        recorded[lock.namespace] = lock.originals
-    return recorded
+            locked.append(lock.namespace)
+    return locked
 
 
 async def _budgets(clients: Clients, namespace: str = "") -> list[VirtualMachineMigrationResourceQuota]:
@@ -55,9 +55,9 @@ async def _budgets(clients: Clients, namespace: str = "") -> list[VirtualMachine
     return [budget for budget in found if not journal_of(budget).empty]
 
 
-async def _restore(clients: Clients, writer: Writer, namespace: str, orphans: Originals | None) -> None:
+async def _restore(clients: Clients, writer: Writer, namespace: str) -> None:
     async def attempt(_: bool) -> None:
-        await _walk(writer, await _observe(clients, namespace, orphans))
+        await _walk(writer, await _observe(clients, namespace))
 
     await retry_on_conflict(attempt)
 
@@ -68,7 +68,7 @@ async def _walk(writer: Writer, observed: Observed) -> None:
         observed = await writer.do(step, observed, time.time())
 
 
-async def _observe(clients: Clients, namespace: str, orphans: Originals | None) -> Observed:
+async def _observe(clients: Clients, namespace: str) -> Observed:
     quotas = await clients.quotas.list(namespace)
     return Observed(
         namespace=namespace,
@@ -78,5 +78,4 @@ async def _observe(clients: Clients, namespace: str, orphans: Originals | None) 
         quotas=quotas,
         surroundings=Surroundings(),
         now=time.time(),
-        memory=Memory(orphans=orphans),
     )

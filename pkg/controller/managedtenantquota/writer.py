@@ -132,8 +132,12 @@ class Writer:
 
     async def _quota(self, step: Raise | Restore, observed: Observed) -> Observed:
         quota = step.quota
+        record = step.originals.text() if isinstance(step, Raise) else None
         patch = {
-            "metadata": {"resourceVersion": quota.metadata.resource_version},
+            "metadata": {
+                "resourceVersion": quota.metadata.resource_version,
+                "annotations": {ANNOTATION_ORIGINALS: record},
+            },
             "spec": {"hard": dict(step.hard)},
         }
         try:

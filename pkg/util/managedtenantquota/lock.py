@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from pkg.api.admissionregistration import ValidatingWebhookConfiguration
+from pkg.api.core import ResourceQuota
 from pkg.api.meta import RawResourceList, Struct
 from pkg.util import constants
 from pkg.util.constants import LOCK_PATH
@@ -46,7 +47,7 @@ Webhook = dict[str, Any]
 
 
 class Originals(Struct):
-    """What a lock records: spec.hard of the quotas by name, and what is added to them."""
+    """What a lock, or a raised quota, records: spec.hard of the quotas by name, and what is added to them."""
 
     quotas: dict[str, RawResourceList] = msgspec.field(default_factory=dict)
     additional: RawResourceList = msgspec.field(default_factory=dict)
@@ -116,7 +117,8 @@ def is_never_locked(namespace: str, patterns: Sequence[str]) -> bool:
 
 
 def client_config(registration: ValidatingWebhookConfiguration) -> dict[str, Any] | None:
-    """Where our webhooks are served, by what they are registered with: address and CA, with the lock's path.
+    """Where our webhooks are served, by what they are registered with: address and CA, with the lock's path and the key
+    that the registered path ends in.
 
     None when nothing is registered there, or with an empty caBundle: it cannot be called then.
     """
@@ -126,12 +128,18 @@ def client_config(registration: ValidatingWebhookConfiguration) -> dict[str, Any
             continue
         if config.get("url"):
             parts = urlsplit(config["url"])
-            config["url"] = f"{parts.scheme}://{parts.netloc}{LOCK_PATH}"
+            config["url"] = f"{parts.scheme}://{parts.netloc}{_lock_path(parts.path)}"
             return config
         if config.get("service"):
-            config["service"] = {**config["service"], "path": LOCK_PATH}
+            service = config["service"]
+            config["service"] = {**service, "path": _lock_path(service.get("path") or "")}
             return config
     return None
+
+
+def _lock_path(registered: str) -> str:
+    """`registered` is `/webhook` or `/webhook/key`."""
+    return "/".join([LOCK_PATH, *registered.split("/")[2:]])
 
 
 def lock_webhook(
@@ -248,8 +256,22 @@ def _originals(configuration: ValidatingWebhookConfiguration) -> Originals | Non
     """None also for garbage, and for what another program wrote."""
     if not configuration.metadata.wrote_annotation(MANAGER, ANNOTATION_ORIGINALS):
         return None
-    with suppress(msgspec.DecodeError):
-        return msgspec.json.decode(configuration.annotations[ANNOTATION_ORIGINALS], type=Originals)
+    return _decoded(configuration.annotations[ANNOTATION_ORIGINALS])
+
+
+def originals_of(quota: ResourceQuota) -> Originals | None:
+    """What a raised quota says of itself; None where it says nothing, or garbage. Who could write it could write
+    spec.hard as well."""
+    found = _decoded(quota.annotations.get(ANNOTATION_ORIGINALS, ""))
+    if found is None or quota.name not in found.quotas:
+        return None
+    return Originals({quota.name: found.quotas[quota.name]}, found.additional)
+
+
+def _decoded(text: str) -> Originals | None:
+    if text:
+        with suppress(msgspec.DecodeError):
+            return msgspec.json.decode(text, type=Originals)
     return None
 
 

@@ -11,7 +11,7 @@ from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigra
 from pkg.api.meta import Object
 from pkg.api.mtq import VirtualMachineMigrationResourceQuota
 from pkg.util.kubevirt.rendering import Rendering
-from pkg.util.managedtenantquota.lock import Lock, Originals
+from pkg.util.managedtenantquota.lock import Lock
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +58,6 @@ class Memory:
     """Migration uid to the time when the budget was first seen not to suffice for it."""
     resting: Mapping[str, float] = field(default_factory=dict)
     """Migration uid to the time until which it is left alone."""
-    orphans: Originals | None = None
-    """What a lock recorded that had to end before its quotas could be restored, and that no VMMRQ holds."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,15 +50,16 @@ class Save:
 
 @dataclass(frozen=True, slots=True)
 class Raise:
-    """Add to a quota; a JSON merge patch bound to its version."""
+    """Add to a quota, which records how it was; a JSON merge patch bound to its version."""
 
     quota: ResourceQuota
     hard: Mapping[str, str]
+    originals: Originals
 
 
 @dataclass(frozen=True, slots=True)
 class Restore:
-    """Take back what was added to a quota."""
+    """Take back what was added to a quota, and what it records."""
 
     quota: ResourceQuota
     hard: Mapping[str, str]

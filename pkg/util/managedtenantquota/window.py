@@ -18,7 +18,7 @@ from pkg.util.managedtenantquota.constants import (
     EVENT_SEVERAL_BUDGETS,
     EVENT_UPSTREAM,
 )
-from pkg.util.managedtenantquota.lock import Lock, Originals
+from pkg.util.managedtenantquota.lock import Lock, Originals, originals_of
 from pkg.util.managedtenantquota.model import Memory, Observed, Policy, Problem
 from pkg.util.managedtenantquota.release import Releasable, Releases, releases
 from pkg.util.quantity import Quantity, QuantityError
@@ -26,8 +26,8 @@ from pkg.util.quantity import Quantity, QuantityError
 
 @dataclass(frozen=True, slots=True)
 class Journal:
-    """What is known of the quotas that are raised: from a budget's status, or from the lock's annotation (`budget`
-    None). What cannot be read is left out, and named in `unreadable`."""
+    """What is known of the quotas that are raised: from a budget's status, or from an annotation of the lock or of the
+    quota (`budget` None). What cannot be read is left out, and named in `unreadable`."""
 
     budget: VirtualMachineMigrationResourceQuota | None
     originals: Mapping[str, ResourceQuotaSpec]
@@ -61,7 +61,7 @@ def journal_of(budget: VirtualMachineMigrationResourceQuota) -> Journal:
 
 
 def recorded(originals: Originals) -> Journal:
-    """What a lock's annotation says."""
+    """What the annotation of a lock or of a quota says."""
     specs = {name: ResourceQuotaSpec(hard=_readable(hard)[0]) for name, hard in originals.quotas.items()}
     return Journal(None, specs, {}, _readable(originals.additional)[0])
 
@@ -154,18 +154,19 @@ class Window:
             quotas={name: spec.hard or {} for name, spec in specs.items()}, additional=self.journal.additional
         )
 
-    def next_to_raise(self) -> tuple[ResourceQuota, dict[str, str]] | None:
-        """A quota that still says what it said originally, and what it shall say."""
+    def next_to_raise(self) -> tuple[ResourceQuota, dict[str, str], Originals] | None:
+        """A quota that still says what it said originally, what it shall say, and what it shall record."""
         for name in self.blocking:
             quota, original = self.quota(name), self.journal.originals[name]
             if quota is not None:
                 change = to_raise(quota.hard, original.hard or {}, self.journal.additional)
                 if change:
-                    return quota, change
+                    before = Originals({name: original.hard or {}}, self.journal.additional)
+                    return quota, change, before
         return None
 
     def next_to_restore(self) -> tuple[ResourceQuota, dict[str, str]] | None:
-        """A quota that says more than it said originally, and what it shall say again."""
+        """A quota that says more than it said originally, or records that it does, and what it shall say again."""
         for journal in self.saved:
             for name, original in journal.originals.items():
                 quota = self.quota(name)
@@ -174,7 +175,7 @@ class Window:
                 # A lock may have recorded what another client changed before it held: only what we wrote is taken back.
                 all_of_it = self.locked and journal.budget is not None
                 change = to_restore(quota.hard, original.hard or {}, journal.additional, locked=all_of_it)
-                if change:
+                if change or originals_of(quota) is not None:
                     return quota, change
         return None
 
@@ -194,38 +195,45 @@ def look(observed: Observed, policy: Policy) -> Window:
     """Work out what the namespace needs."""
     journals = [journal_of(budget) for budget in observed.budgets]
     orphans = _orphans(observed, journals)
-    if orphans is not None:
-        journals.append(recorded(orphans))
     problems = [_unreadable(observed, journal) for journal in journals if journal.unreadable]
-    memory = replace(observed.memory, orphans=orphans)
-    window = Window(observed, policy, journals, (), problems, memory)
-    if orphans is not None and not _still_to_restore(window):
-        window = replace(window, memory=replace(memory, orphans=None))
+    window = Window(observed, policy, [*journals, *orphans], (), problems, observed.memory)
     if observed.upstream:
-        return _replaced(window, (), _upstream(observed), memory, policy.sweep)
+        return _replaced(window, (), _upstream(observed), window.memory, policy.sweep)
     if not observed.exists or not observed.budgets or problems:
         return window
     if len(observed.budgets) > 1:
-        return _replaced(window, (), _several(observed), memory, None)
+        return _replaced(window, (), _several(observed), window.memory, None)
+    if observed.budgets[0].deleting or _are_raised(window, orphans):
+        return window  # first back to what was, then anew
     journal = journals[0]
-    if observed.budgets[0].deleting:
-        return window
     found = releases(observed, policy, journal.additional, journal.originals)
-    memory = Memory(found.short_since or {}, _still_resting(observed), window.memory.orphans)
-    window = Window(observed, policy, journals, (), found.problems, memory, found.look_again, found.waiting)
+    memory = Memory(found.short_since or {}, _still_resting(observed))
+    window = replace(
+        window,
+        problems=found.problems,
+        memory=memory,
+        look_again=found.look_again,
+        waiting=found.waiting,
+    )
     return _with_purpose(window, journal, found)
 
 
-def _orphans(observed: Observed, journals: Sequence[Journal]) -> Originals | None:
-    """What only a lock has recorded, or one that had to end: the budget is gone, or its status is garbage."""
-    if any(not journal.empty and not journal.unreadable for journal in journals):
-        return None
-    originals = observed.lock.originals if observed.lock else observed.memory.orphans
-    return originals if originals is not None and originals.quotas else None
+def _orphans(observed: Observed, journals: Sequence[Journal]) -> list[Journal]:
+    """What only annotations record: the budget is gone, or its status is garbage."""
+    readable = [journal for journal in journals if not journal.empty and not journal.unreadable]
+    known = {name for journal in readable for name in journal.originals}
+    found = [originals_of(quota) for quota in observed.quotas if quota.name not in known]
+    if observed.lock is not None and not readable:
+        found.append(observed.lock.originals)
+    return [recorded(each) for each in found if each is not None and each.quotas]
 
 
-def _still_to_restore(window: Window) -> bool:
-    return bool(window.observed.not_restored) or window.next_to_restore() is not None
+def _are_raised(window: Window, orphans: Sequence[Journal]) -> bool:
+    """Whether a quota is raised, or said to be, that no budget knows of."""
+    names = {name for journal in orphans for name in journal.originals}
+    if names & window.observed.not_restored.keys():
+        return True
+    return replace(window, journals=orphans).next_to_restore() is not None
 
 
 def _with_purpose(window: Window, journal: Journal, found: Releases) -> Window:

@@ -88,6 +88,24 @@ async def test_the_lock_ends_and_the_quota_is_restored_afterwards(
     assert by_value(cluster.hard) == by_value(FULL)
 
 
+async def test_what_is_raised_without_budget_and_lock_is_restored_by_the_next_process_too(
+    cluster: Cluster,
+) -> None:
+    process = Process(cluster)
+    await open_window(cluster, process)
+    _budget_and_restore_gone(cluster)
+    await _pass(cluster, process, END + 0.1)
+    await process.look()
+    assert not cluster.locks.objects
+    assert by_value(cluster.hard) == by_value(RAISED)
+    cluster.quotas.errors.clear()
+    again = Process(cluster)
+    await again.settle()
+    assert by_value(cluster.hard) == by_value(FULL)
+    assert not cluster.quotas.now("ns1/quota").annotations
+    assert await again.look() is None
+
+
 async def test_a_restore_that_is_refused_is_said_and_tried_again(cluster: Cluster) -> None:
     process = Process(cluster)
     await open_window(cluster, process)

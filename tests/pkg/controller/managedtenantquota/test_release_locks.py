@@ -43,6 +43,14 @@ async def test_what_a_lock_has_recorded_is_restored_without_its_budget(cluster: 
     assert by_value(cluster.hard) == by_value(FULL)
 
 
+async def test_what_a_quota_records_is_restored_without_budget_and_lock(cluster: Cluster) -> None:
+    cluster.budgets.gone("ns1/budget")
+    cluster.locks.gone("lock.ns1.com")
+    assert await close(cluster) == ["ns1"]
+    assert by_value(cluster.hard) == by_value(FULL)
+    assert await close(cluster) == []
+
+
 async def test_a_quota_that_changes_meanwhile_is_looked_at_again(cluster: Cluster) -> None:
     cluster.quotas.errors["patch"] = [Conflict("changed", status=409)]
     await close(cluster)

@@ -245,9 +245,13 @@ def after(observed: Observed, step: Step) -> Observed:
             )
         case Raise() | Restore():
             hard = {**step.quota.hard, **step.hard}
+            record = {ANNOTATION_ORIGINALS: step.originals.text()} if isinstance(step, Raise) else {}
             spec = msgspec.structs.replace(step.quota.spec, hard=hard)
             done = msgspec.structs.replace(
-                step.quota, spec=spec, status=msgspec.structs.replace(step.quota.status, hard=hard)
+                step.quota,
+                metadata=msgspec.structs.replace(step.quota.metadata, annotations=record),
+                spec=spec,
+                status=msgspec.structs.replace(step.quota.status, hard=hard),
             )
             return replace(observed, quotas=[done if q.name == done.name else q for q in observed.quotas])
         case Unlock():

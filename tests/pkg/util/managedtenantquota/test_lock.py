@@ -162,6 +162,10 @@ class TestFits:
             {"service": {"name": "s", "namespace": "n", "path": "/lock"}, "caBundle": "QQ=="},
         ),
         (
+            [{"clientConfig": {"url": "https://h:9443/validate-pod/0123", "caBundle": "QQ=="}}],
+            {"url": "https://h:9443/lock/0123", "caBundle": "QQ=="},
+        ),
+        (
             [{"clientConfig": {}}, {"clientConfig": {"url": "https://h/x", "caBundle": "QQ=="}}],
             {"url": "https://h/lock", "caBundle": "QQ=="},
         ),
@@ -172,6 +176,7 @@ class TestFits:
     ids=[
         "by URL",
         "by service",
+        "with the key by which the API server is known",
         "the first that says where",
         "an empty caBundle is no use",
         "no webhooks",

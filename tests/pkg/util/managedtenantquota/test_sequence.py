@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from pkg.util.managedtenantquota.constants import ANNOTATION_ORIGINALS
 from pkg.util.managedtenantquota.lock import Originals
 from pkg.util.managedtenantquota.model import Memory, Observed, Policy
 from pkg.util.managedtenantquota.sequence import (
@@ -50,6 +51,7 @@ ROW = tuple[Observed, type[Any]]
 MIRRORED = {"additionalMigrationResources": ENOUGH}
 DONE = surroundings([vmim("Scheduling")])
 SAVED = {"quota": FULL}
+RECORD = {ANNOTATION_ORIGINALS: originals().text()}
 TWO_BLOCK = [quota(RAISED), quota({"pods": "1"}, {"pods": "1"}, name="pods")]
 BOTH_RECORDED = Originals(quotas={"quota": FULL, "pods": {"pods": "1"}}, additional={**ENOUGH, "pods": "1"})
 UNMIRRORED = budget(added={"limits.cpu": "1", "pods": "1"})
@@ -214,8 +216,28 @@ UNMIRRORED = budget(added={"limits.cpu": "1", "pods": "1"})
             observed([quota(TWICE)], [], lock=lock()),
             Unlock,
         ),
-        "the budget is gone and the lock had to end: restore by memory": (
-            observed([quota(RAISED)], [], memory=Memory(orphans=originals())),
+        "the budget is gone and the lock had to end: restore by what the quota records": (
+            observed([quota(RAISED, annotations=RECORD)], []),
+            Restore,
+        ),
+        "and somebody has changed it since: it stays, its record goes": (
+            observed([quota(TWICE, annotations=RECORD)], []),
+            Restore,
+        ),
+        "a record that is garbage says nothing": (
+            observed([quota(RAISED, annotations={ANNOTATION_ORIGINALS: "{"})], []),
+            Wait,
+        ),
+        "the record of another quota says nothing": (
+            observed([quota(RAISED, name="other", annotations=RECORD)], []),
+            Wait,
+        ),
+        "raised, and the budget was made anew: first back to what was": (
+            observed([quota(RAISED, used=TWICE, annotations=RECORD)], [budget()]),
+            Restore,
+        ),
+        "the same under the lock: what it records is not overwritten": (
+            observed([quota(RAISED, used=TWICE, annotations=RECORD)], [budget()], lock=lock()),
             Restore,
         ),
         "what may be added is not in the status: put it there": (
