@@ -1,5 +1,5 @@
-"""Whether a review comes from the API server, also where it presents no client certificate: the reserve's webhook is
-registered with a path that ends in a key, which only those know who may read webhook configurations."""
+"""Whether a review comes from the API server, also where it presents no client certificate: the webhooks are registered
+with paths that end in a key, which only those know who may read webhook configurations."""
 
 from __future__ import annotations
 

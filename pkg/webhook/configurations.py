@@ -46,10 +46,11 @@ class Endpoint:
     service_name: str = ""
     service_port: int = 443
     key: str = ""
-    """The last part of the reserve's path, by which the API server is known (see `Caller`)."""
+    """The last part of every path, by which the API server is known (see `Caller`)."""
 
     def client_config(self, path: str) -> dict[str, Any]:
         """WebhookClientConfig without a caBundle."""
+        path = f"{path}/{self.key}" if self.key else path
         if self.url:
             return {"url": self.url + path}
         service = {"namespace": self.service_namespace, "name": self.service_name, "path": path}
@@ -86,8 +87,7 @@ def validating(endpoint: Endpoint, options: Options, bundle: bytes | None) -> li
             _rule("", "v1", ["pods/resize"], ["UPDATE"], "Namespaced"),
         ]
         selector = {"matchLabels": {constants.LABEL_HOLDING: constants.TRUE}}
-        path = f"{VALIDATE_POD}/{endpoint.key}" if endpoint.key else VALIDATE_POD
-        webhooks.append(make.webhook("pods", path, rules, {}, selector))
+        webhooks.append(make.webhook("pods", VALIDATE_POD, rules, {}, selector))
     return webhooks
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Iterator
+from collections.abc import Coroutine, Iterator
 from contextvars import ContextVar
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from pkg.client.errors import ApiError, NotFound
 from pkg.webhook.metrics import TIMEOUTS
@@ -25,7 +25,7 @@ class NoAnswer(Exception):
 
 @contextlib.contextmanager
 def deadline(seconds: float) -> Iterator[None]:
-    """Looks within the block end together."""
+    """Looks within the block end together; with 0 none begins."""
     token = _ENDS_AT.set(asyncio.get_running_loop().time() + seconds)
     try:
         yield
@@ -33,10 +33,14 @@ def deadline(seconds: float) -> Iterator[None]:
         _ENDS_AT.reset(token)
 
 
-async def in_time(look: Awaitable[T]) -> T | None:
+async def in_time(look: Coroutine[Any, Any, T]) -> T | None:
     """What a look at the API server finds, None when the object is not there. Raises NoAnswer."""
+    now = asyncio.get_running_loop().time()
+    ends = _ENDS_AT.get(now + REVIEW_SECONDS)
+    if ends <= now:
+        look.close()
+        raise NoAnswer("the API server is not asked: there is no time left")
     try:
-        ends = _ENDS_AT.get(asyncio.get_running_loop().time() + REVIEW_SECONDS)
         async with asyncio.timeout_at(ends):
             return await look
     except NotFound:

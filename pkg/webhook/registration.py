@@ -207,8 +207,8 @@ class Registrar:
                 await configurations.create(self._body(resource, name, wanted))
                 log.info("%s %s created", resource.kind, name)
             return
-        if self._caller is not None:
-            self._caller.adopt(found.webhooks or ())
+        if self._caller is not None and resource is VALIDATING_WEBHOOK_CONFIGURATIONS:
+            self._caller.adopt(found.webhooks or ())  # from one place: both configurations have one key
         wanted = make()
         if not wanted:
             await configurations.delete(name=name, uid=found.uid)

@@ -66,11 +66,6 @@ class View:
         """The namespace's quota annotation, "" when there is none."""
         return _annotation(self._source.namespaces.get(name=namespace))
 
-    def holds_room(self, namespace: str) -> bool:
-        """Whether the namespace carries the label of those that hold added room: the API server asks for no other."""
-        found = self._source.namespaces.get(name=namespace)
-        return found is not None and found.labels.get(constants.LABEL_HOLDING) == constants.TRUE
-
     def quotas(self, namespace: str) -> list[ResourceQuota]:
         """Every quota of a namespace."""
         return self._quotas.list(namespace)

@@ -1,18 +1,19 @@
-"""A TCP relay in front of the API server that can be cut: TLS passes through it untouched."""
+"""A TCP relay that can be cut, in front of the API server or of several replicas: TLS passes through it untouched."""
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import socket
 import threading
 
 
 class Relay:
-    """`address` is what a kubeconfig names instead of the server's `host:port`."""
+    """`address` is what others are told instead of a target's `host:port`; connections go to the targets in turn."""
 
-    def __init__(self, target: str) -> None:
-        host, _, port = target.rpartition(":")
-        self._target = (host, int(port))
+    def __init__(self, *targets: str) -> None:
+        parts = [target.rpartition(":") for target in targets]
+        self._targets = itertools.cycle([(host, int(port)) for host, _, port in parts])
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._cut = False
         self._open: list[socket.socket] = []
@@ -32,7 +33,11 @@ class Relay:
         with contextlib.suppress(OSError):
             while True:
                 near, _ = self._listener.accept()
-                far = socket.create_connection(self._target)
+                try:
+                    far = socket.create_connection(next(self._targets))
+                except ConnectionRefusedError:  # it does not listen yet, or any more
+                    near.close()
+                    continue
                 self._open += [near, far]
                 for one, other in ((near, far), (far, near)):
                     threading.Thread(target=self._pump, args=(one, other), daemon=True).start()

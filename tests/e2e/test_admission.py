@@ -201,16 +201,11 @@ async def test_added_room_is_for_the_migration_and_the_base_for_everybody(there:
 async def test_elsewhere_no_pod_is_looked_at(there: World, running: Headroom) -> None:
     namespace = await there.namespace()
 
-    def asked() -> float:
-        series = 'controller_runtime_webhook_latency_seconds_count{webhook="/validate-pod"}'
-        return next(
-            float(line.split()[-1]) for line in running.metrics().splitlines() if line.startswith(series)
-        )
-
-    before = asked()
+    asked = 'controller_runtime_webhook_latency_seconds_count{webhook="/validate-pod"}'
+    before = running.series(asked)
     assert not await there.is_labelled(namespace)
     await there.pod(namespace, there.by("tenant"))
-    assert asked() == before
+    assert running.series(asked) == before
 
 
 async def test_a_vm_that_cannot_start_is_told_so_and_the_reason_goes_when_it_runs(there: World) -> None:

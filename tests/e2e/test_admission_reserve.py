@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import AsyncIterator
 
@@ -11,9 +12,11 @@ import pytest
 from pkg.api import registry
 from pkg.client.errors import ApiError, Forbidden
 from pkg.testcluster.cluster import Cluster
+from pkg.testcluster.paths import free_ports
 from pkg.util.quantity import Quantity
 from tests.e2e.program import of_a_soak
-from tests.e2e.webhook.processes import headroom
+from tests.e2e.relay import Relay
+from tests.e2e.webhook.processes import Headroom, headroom
 from tests.e2e.webhook.witness import Witness, witnesses
 from tests.e2e.webhook.world import World, world
 
@@ -21,6 +24,7 @@ pytestmark = pytest.mark.cluster
 
 MACHINES = 5
 MIGRATIONS = of_a_soak(50)
+FEWER = of_a_soak(20)
 SECONDS = 240.0
 BASE = {"limitsCpu": "3075m", "limitsMemory": "20Gi"}
 HARD = {"limits.cpu": "3075m", "limits.memory": "20Gi"}
@@ -73,7 +77,9 @@ async def migrate_for_ever(there: World, namespace: str, vm: str, done: list[str
         done.append(await there.phase(namespace, migration))
 
 
-async def contest(there: World, migrations: int, *, until_theft: bool) -> tuple[Witness, Tenant, list[str]]:
+async def contest(
+    there: World, migrations: int, *, until_theft: bool, creators: int = 4
+) -> tuple[Witness, Tenant, list[str]]:
     """Until so many migrations are over, or, with `until_theft`, until a tenant has more than the base left it."""
     namespace = await there.namespace(BASE)
     names = [f"vm{number}" for number in range(MACHINES)]
@@ -82,7 +88,7 @@ async def contest(there: World, migrations: int, *, until_theft: bool) -> tuple[
     done: list[str] = []
     async with witnesses(there.client, {namespace: HARD}) as seen:
         witness = seen[namespace]
-        work = [tenant.create_for_ever() for _ in range(4)]
+        work = [tenant.create_for_ever() for _ in range(creators)]
         work += [tenant.delete_for_ever()]
         work += [migrate_for_ever(there, namespace, name, done) for name in names]
         tasks = [asyncio.create_task(each) for each in work]
@@ -116,6 +122,34 @@ async def test_a_tenant_never_gets_a_byte_of_the_added_room(cluster: Cluster, th
     assert tenant.refused_by_reserve > MIGRATIONS / 5, what
     # It had the base, and nothing else. (Its last place may be gone again before quota has noticed a pod's end.)
     assert FREE - Quantity.parse(_POD) <= witness.most_of_tenants["limits.cpu"] <= FREE, what
+
+
+async def test_two_replicas_and_fifty_creators_keep_no_target_out(cluster: Cluster, there: World) -> None:
+    """Connections of the API server go to one and the other in turn, as a Service's do."""
+    ports = free_ports(2)
+    relay = Relay(*(f"127.0.0.1:{port}" for port in ports))
+    shared = ("--webhook-url", f"https://{relay.address}", "--secret-name", "e2e-two-replicas")
+    with contextlib.ExitStack() as stack:
+        stack.callback(relay.close)
+        stack.enter_context(headroom(cluster, "controller"))
+        replicas = [Headroom(cluster, "webhook", "--bind-address", f"127.0.0.1:{p}", *shared) for p in ports]
+        for replica in replicas:
+            stack.callback(replica.stop)
+            replica.start(ready=False)
+        for replica in replicas:
+            replica.wait_until_ready()
+        witness, tenant, done = await contest(there, FEWER, until_theft=False, creators=50)
+        asked = 'controller_runtime_webhook_latency_seconds_count{webhook="/validate-pod"}'
+        answered = [sum(replica.series(asked)) for replica in replicas]
+    what = (
+        f"{len(done)} migrations, {tenant.created} pods created, {tenant.refused_by_reserve} refused, "
+        f"at most {witness.most_of_tenants}, reviews by replica {answered}, {len(witness.behind)} behind"
+    )
+    print(what)
+    assert min(answered) > FEWER, what
+    assert len(done) >= FEWER, what
+    assert set(done) == {"Succeeded"}, what
+    assert not witness.refusals, "\n".join([what, *witness.refusals[:3]])
 
 
 async def test_without_the_reserve_the_theft_shows(cluster: Cluster, there: World) -> None:

@@ -70,6 +70,11 @@ class Headroom:
             text: str = answer.read().decode()
         return text
 
+    def series(self, name: str) -> list[float]:
+        """The values of a metric's series; of one of them, if the name ends in its labels."""
+        lines = self.metrics().splitlines()
+        return [float(line.split()[-1]) for line in lines if line.startswith((f"{name} ", f"{name}{{"))]
+
     def stop(self) -> int:
         """SIGTERM, and its exit code."""
         return self._end(signal.SIGTERM)

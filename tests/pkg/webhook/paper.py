@@ -89,7 +89,6 @@ class PaperView(View):
         self.live = live
         self.looked: list[str] = []
         self.watched = True
-        self.holding = True
 
     def observe(self, quota: ResourceQuota) -> Observed:
         return self.cached.observe(quota)
@@ -99,9 +98,6 @@ class PaperView(View):
 
     def annotation(self, namespace: str) -> str:
         return self.cached.limits
-
-    def holds_room(self, namespace: str) -> bool:
-        return self.holding
 
     def quotas(self, namespace: str) -> list[ResourceQuota]:
         return self.cached.quotas

@@ -5,9 +5,10 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from pkg.webhook.admission import ALLOW, AdmissionRequest, Decision
+from pkg.webhook.admission import ALLOW, AdmissionRequest, Decision, deny
 from pkg.webhook.caller import Caller
-from pkg.webhook.configurations import VALIDATE_POD, Endpoint, validating
+from pkg.webhook.configurations import VALIDATE_POD, Endpoint, mutating, validating
+from pkg.webhook.deadline import NoAnswer, in_time
 from pkg.webhook.options import Options
 from tests.pkg.webhook.listening import JSON, listening
 
@@ -27,6 +28,28 @@ def test_replicas_share_the_key_that_is_registered(endpoint: object) -> None:
     assert second.key == first.key
     second.adopt(validating(Endpoint(url="https://127.0.0.1:9443"), Options(), b"ca"))
     assert second.key == first.key
+
+
+def test_every_webhook_is_registered_with_the_key() -> None:
+    endpoint = Endpoint(url="https://127.0.0.1:9443", key=Caller().key)
+    registered = [*validating(endpoint, Options(), b"ca"), *mutating(endpoint, Options(), b"ca")]
+    assert {webhook["clientConfig"]["url"].rpartition("/")[2] for webhook in registered} == {endpoint.key}
+
+
+async def test_for_a_review_without_the_key_nothing_is_asked_of_the_api_server() -> None:
+    async def look() -> bool:
+        return True
+
+    async def hook(_: AdmissionRequest) -> Decision:
+        try:
+            return Decision(allowed=bool(await in_time(look())))
+        except NoAnswer:
+            return deny("by the caches")
+
+    caller = Caller()
+    async with listening({VALIDATE_POD: hook}, caller=caller) as peer:
+        answers = [await peer.post(path) for path in (VALIDATE_POD, f"{VALIDATE_POD}/{caller.key}")]
+    assert [msgspec.json.decode(body)["response"]["allowed"] for _, body in answers] == [False, True]
 
 
 async def test_only_the_key_makes_a_review_the_api_servers() -> None:

@@ -120,6 +120,16 @@ async def test_no_answer_is_not_nothing(server: Server, how: str) -> None:
             await look()
 
 
+async def test_without_any_time_nothing_is_asked(server: Server) -> None:
+    view = made(server)
+    with deadline(0.0):
+        with pytest.raises(NoAnswer):
+            await view.annotation_live("ns1")
+        assert await view.quota_live(quota()) == quota()
+    assert not server.kind(registry.NAMESPACES).calls
+    assert not server.kind(registry.RESOURCE_QUOTAS).calls
+
+
 async def test_all_looks_of_a_review_have_one_deadline(server: Server) -> None:
     server.slow = True
     view = made(server)

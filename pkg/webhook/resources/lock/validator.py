@@ -63,8 +63,10 @@ def passes(request: AdmissionRequest, accounts: Accounts) -> bool:
     return constants.LABEL_MIGRATION_JOB_UID in request.new(Pod).labels
 
 
-def refusal(request: AdmissionRequest, lock: Lock | None, since: str = "", left: float = 0.0) -> Decision:
-    """What the refused are told. `left`: seconds that the lock still stands at most, 0 when nothing says."""
+def refusal(
+    request: AdmissionRequest, lock: Lock | None, since: str = "", left: float = math.inf
+) -> Decision:
+    """What the refused are told. `left`: seconds that the lock still stands at most, infinite when nothing says."""
     what = _WHAT.get(request.resource.resource, request.resource.resource)
     verb = _VERBS.get(request.operation, "changed")
     held = ""
@@ -73,13 +75,13 @@ def refusal(request: AdmissionRequest, lock: Lock | None, since: str = "", left:
         held += f" for the migration of {lock.reason}" if lock.reason else ""
     return deny(
         f"namespace {request.namespace} is locked{held}: {what} can't be {verb} until the target pods are there"
-        f"{f' (at most {math.ceil(left)} s)' if left > 0 else ''}, please try again in a moment",
+        f"{f' (at most {math.ceil(left)} s)' if math.isfinite(left) else ''}, please try again in a moment",
         reason="locked",
     )
 
 
 class Validator:
-    """Answers for every lock."""
+    """Answers for every lock. One that is past its end refuses nobody any more, whether its controller runs or not."""
 
     def __init__(self, locks: Locks, accounts: Accounts, clock: Callable[[], float] = time.time) -> None:
         self._locks = locks
@@ -94,6 +96,7 @@ class Validator:
             lock = await self._locks.find(request.namespace)
         except NoAnswer:
             return refusal(request, None)  # it was locked when the API server asked
-        if lock is None:
-            return ALLOW
-        return refusal(request, lock, self._locks.since(lock), lock.until - self._clock())
+        left = lock.until - self._clock() if lock is not None and lock.until else math.inf
+        if lock is None or left <= 0:
+            return ALLOW  # it has ended, or would have, did its controller run
+        return refusal(request, lock, self._locks.since(lock), left)

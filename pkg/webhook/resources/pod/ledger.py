@@ -14,13 +14,11 @@ from typing import Final
 from pkg.util.quantity import Quantity
 from pkg.webhook.metrics import REMEMBERED
 
-EXPIRY: Final = 5.0
-"""Seconds after which a pod that never turned up is given up: another webhook refused it, or the review was forged. A
-request that another webhook holds up for longer may find its place taken, by at most its own size."""
+EXPIRY: Final = 2.0
+"""Seconds after which a pod that never turned up is given up: quota or another webhook refused it. A request that is
+held up for longer may find its place taken, by at most its own size."""
 _SWEPT: Final = 2
 """Other namespaces that are looked through at every entry: those that never ask again are forgotten."""
-DOUBTFUL_EXPIRY: Final = 2.0
-"""Seconds for a pod that quota would refuse by what is known of it: that may change while the pod is on its way."""
 YOUNG: Final = 0.1
 """Seconds in which status.used may not count a pod yet that was let through."""
 
@@ -32,7 +30,6 @@ class _Pending:
     usage: Mapping[str, Quantity]
     quotas: Collection[str]
     since: float
-    until: float
 
 
 class Ledger:
@@ -49,13 +46,11 @@ class Ledger:
         quotas: Collection[str],
         now: float,
         *,
-        doubtful: bool = False,
         replaced: str | None = None,
     ) -> None:
         """A pod was let through; `quotas` are the names of those that will count it. `replaced`: the resourceVersion
         that a resize replaces, None for a new pod."""
-        until = now + (DOUBTFUL_EXPIRY if doubtful else EXPIRY)
-        pending = _Pending(uid, replaced, usage, quotas, now, until)
+        pending = _Pending(uid, replaced, usage, quotas, now)
         self._pending.setdefault(namespace, {})[f"{uid}/{replaced}"] = pending
         REMEMBERED.set(len(self))
         for each in [each for each in self._pending if each != namespace][:_SWEPT]:
@@ -66,7 +61,7 @@ class Ledger:
         kept = {
             key: each
             for key, each in self._pending.get(namespace, {}).items()
-            if seen.get(each.uid, each.replaced) == each.replaced and now < each.until
+            if seen.get(each.uid, each.replaced) == each.replaced and now < each.since + EXPIRY
         }
         # At the end: the namespaces that have not been asked about for longest are swept first.
         self._pending.pop(namespace, None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextvars import Context
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
@@ -25,7 +26,10 @@ class SharedLooks(Generic[T]):
         if future is None:
             future = self._next[namespace] = asyncio.get_running_loop().create_future()
         if namespace not in self._running:
-            self._running[namespace] = asyncio.create_task(self._run(namespace), name=f"looks at {namespace}")
+            # Not in the caller's context: its deadline is not that of those who share the look.
+            self._running[namespace] = asyncio.create_task(
+                self._run(namespace), name=f"looks at {namespace}", context=Context()
+            )
         # Shielded: one caller that goes away must not take the look from the others.
         return await asyncio.shield(future)
 

@@ -44,19 +44,12 @@ class Room:
     ended: ResourceList = field(default_factory=dict)
 
     def short_by_count(self, pending: Iterable[Amounts], need: Amounts) -> ResourceList:
-        """The resources in which a pod does not fit, and what is left of each; `pending` are all pods of the ledger."""
+        """The resources in which a pod does not fit, and what is left of each; `pending` are pods of the ledger."""
         return self._short(self.counted, pending, need)
 
     def short_by_status(self, pending: Iterable[Amounts], need: Amounts) -> ResourceList:
         """The same by status.used; `pending` are the pods that quota may not have counted yet."""
         return self._short(subtract(self.used, self.ended), pending, need)
-
-    def exceeds_quota(self, need: Amounts) -> bool:
-        """Whether quota admission will refuse the pod by itself."""
-        return any(
-            name in need and need[name] > ZERO and self.used.get(name, ZERO) + need[name] > limit
-            for name, limit in self.hard.items()
-        )
 
     def _short(self, used: Amounts, pending: Iterable[Amounts], need: Amounts) -> ResourceList:
         waiting = list(pending)

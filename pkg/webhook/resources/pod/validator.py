@@ -10,10 +10,12 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from enum import Enum, auto
 from typing import Final
 
 from pkg.api.core import Pod, ResourceQuota
 from pkg.util import constants
+from pkg.util.kubevirt.evidence import vm_of
 from pkg.util.kubevirt.migration import is_finished
 from pkg.util.quantity import ZERO, Quantity
 from pkg.util.quotacount.usage import counted, pod_usage
@@ -21,7 +23,7 @@ from pkg.util.resource_list import ResourceList, parse_resource_list
 from pkg.util.resourcequota.managed import is_managed, is_off
 from pkg.util.resourcequota.policy import Policy
 from pkg.webhook.admission import ALLOW, AdmissionRequest, Decision, UserInfo, deny
-from pkg.webhook.deadline import NoAnswer
+from pkg.webhook.deadline import NoAnswer, in_time
 from pkg.webhook.options import Options
 from pkg.webhook.resources.pod.ledger import YOUNG, Ledger
 from pkg.webhook.resources.pod.looks import SharedLooks
@@ -31,10 +33,11 @@ from pkg.webhook.resources.resourcequota.guard import names_of_entries
 from pkg.webhook.view import View
 
 _OF_MIGRATION: Final = (constants.APP_VIRT_LAUNCHER, constants.APP_HOTPLUG_DISK)
-LOOKS: Final = 6
-"""Times that status.used is read while it and our own count disagree about whether a pod fits."""
+PATIENCE: Final = 2.5
+"""Seconds that a review waits before it refuses a pod that fits beside those that are there: pods on their way may
+never arrive, and status.used may be behind. Longer than a pod is remembered, less than a review may take."""
 PAUSE: Final = 0.05
-"""Seconds between them."""
+"""Seconds between two looks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +56,22 @@ class _Snapshot:
     """The pods that `places` count: uid to resourceVersion."""
 
 
+class _Known(Enum):
+    """What is held against a base."""
+
+    THERE = auto()
+    """The pods that are there."""
+    ON_ITS_WAY = auto()
+    """And those that were let through and are not seen yet."""
+    STATUS = auto()
+    """What quota counts, with what it may not count yet: this knows of other replicas."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Pod:
     """What a request asks for: the pod, what of it is new, its uid, and the resourceVersion that a resize replaces."""
 
+    namespace: str
     pod: Pod
     need: ResourceList
     uid: str
@@ -88,70 +103,72 @@ class Validator:
         self._live_looks = SharedLooks(self._look_live)
 
     async def validate(self, request: AdmissionRequest) -> Decision:
-        """CREATE of pods, UPDATE of pods/resize. A review that is not known to be the API server's gets its answer, but
-        the pod is not remembered, and nothing is watched for a namespace of which no review would come."""
+        """CREATE of pods, UPDATE of pods/resize."""
         if not self._options.reserve:
-            return ALLOW
-        if not request.authenticated and not self._view.holds_room(request.namespace):
             return ALLOW
         asked = _asked(request)
         if request.operation != "UPDATE" and await self._is_of_migration(asked.pod, request):
             return ALLOW
-        for look in range(LOOKS):
-            if look:
-                await self._sleep(PAUSE)
-            snapshot = await self._looks.fresh(request.namespace)
-            # From here on nothing is awaited: two pods never share out the same place.
-            refusal = self._refusal(snapshot, asked, by_status=False)
-            if refusal is not None:
-                # A watch may be behind: whether pods are gone, or over, is asked before a refusal.
-                snapshot = await self._live_looks.fresh(request.namespace)
-                refusal = self._refusal(snapshot, asked, by_status=False)
-            if refusal is not None:
-                return deny(refusal, reason="no-room")
-            refusal = self._refusal(snapshot, asked, by_status=True)
-            if refusal is None:
-                if request.authenticated and not request.dry_run:
-                    self._admit(snapshot, asked)
-                return ALLOW
-        return deny(refusal or "", reason="no-room")
+        refusal = await self._decide(request, asked)
+        return deny(refusal, reason="no-room") if refusal else ALLOW
 
-    def _refusal(self, snapshot: _Snapshot, asked: _Pod, *, by_status: bool) -> str | None:
-        """Why the pod does not fit into a base; None when it does."""
-        namespace, now = asked.pod.namespace, self._clock()
-        self._ledger.settle(namespace, snapshot.seen, now)
+    async def _decide(self, request: AdmissionRequest, asked: _Pod) -> str:
+        if request.authenticated:
+            with suppress(NoAnswer):
+                return await self._wait(asked, dry_run=request.dry_run)
+        # For a review that is not known to be the API server's nothing is looked at, and nothing is kept.
+        return self._refusal(self._count(self._ours(asked.namespace), None), asked, _Known.ON_ITS_WAY)
+
+    async def _wait(self, asked: _Pod, *, dry_run: bool) -> str:
+        """Why the pod does not fit into a base, after a while; "" when it does, and then it is remembered. Raises
+        NoAnswer."""
+        until = self._clock() + PATIENCE
+        while True:
+            snapshot = await self._fresh(self._looks, asked)
+            if self._refusal(snapshot, asked, _Known.THERE):
+                # A watch may be behind: whether pods are gone, or over, is asked before a refusal.
+                snapshot = await self._fresh(self._live_looks, asked)
+                if refusal := self._refusal(snapshot, asked, _Known.THERE):
+                    return refusal
+            # From here on nothing is awaited: two pods never share out the same place.
+            refusal = self._refusal(snapshot, asked, _Known.ON_ITS_WAY)
+            refusal = refusal or self._refusal(snapshot, asked, _Known.STATUS)
+            if not refusal and not dry_run:
+                self._admit(snapshot, asked)
+            if not refusal or self._clock() >= until:
+                return refusal
+            await self._sleep(PAUSE)
+
+    async def _fresh(self, looks: SharedLooks[_Snapshot], asked: _Pod) -> _Snapshot:
+        return await in_time(looks.fresh(asked.namespace)) or _Snapshot([], {})
+
+    def _refusal(self, snapshot: _Snapshot, asked: _Pod, known: _Known) -> str:
+        """Why the pod does not fit into a base; "" when it does."""
+        now = self._clock()
+        self._ledger.settle(asked.namespace, snapshot.seen, now)
         for place in snapshot.places:
-            if not counted(asked.pod, place.quota.spec):
-                continue
-            name = place.quota.name
-            if by_status:
-                young = self._ledger.pending(namespace, name, now - YOUNG)
-                short = place.room.short_by_status(young, asked.need)
-            else:
-                short = place.room.short_by_count(self._ledger.pending(namespace, name), asked.need)
-            if short:
+            if counted(asked.pod, place.quota.spec) and (short := self._short(place, asked, known, now)):
                 return refusal_of(place.quota, asked.need, short, place.migrating)
-        return None
+        return ""
+
+    def _short(self, place: _Place, asked: _Pod, known: _Known, now: float) -> ResourceList:
+        since = now - YOUNG if known is _Known.STATUS else float("-inf")
+        pending = self._ledger.pending(asked.namespace, place.quota.name, since)
+        if known is _Known.STATUS:
+            return place.room.short_by_status(pending, asked.need)
+        return place.room.short_by_count(pending if known is _Known.ON_ITS_WAY else (), asked.need)
 
     def _admit(self, snapshot: _Snapshot, asked: _Pod) -> None:
-        """Remember the pod until it is seen; one that quota will most likely refuse only for a moment."""
+        """Remember the pod until it is seen."""
         places = [place for place in snapshot.places if counted(asked.pod, place.quota.spec)]
         if places:
-            doubtful = any(place.room.exceeds_quota(asked.need) for place in places)
             names = frozenset(place.quota.name for place in places)
             now = self._clock()
-            self._ledger.admit(
-                asked.pod.namespace,
-                asked.uid,
-                asked.need,
-                names,
-                now,
-                doubtful=doubtful,
-                replaced=asked.replaced,
-            )
+            self._ledger.admit(asked.namespace, asked.uid, asked.need, names, now, replaced=asked.replaced)
 
     async def _is_of_migration(self, pod: Pod, request: AdmissionRequest) -> bool:
-        """A target or attachment pod of a migration under way, made by KubeVirt: every tenant can write a label."""
+        """A target or attachment pod of a migration under way, made by KubeVirt: every tenant can write a label. KubeVirt
+        copies the labels of a VMI to its launcher, so the launcher's VM has to be the one that migrates."""
         migration = pod.labels.get(constants.LABEL_MIGRATION_JOB_UID)
         if not migration or pod.labels.get(constants.LABEL_APP) not in _OF_MIGRATION:
             return False
@@ -163,7 +180,10 @@ class Validator:
                 known = await self._view.migrations_live(request.namespace)
             except NoAnswer:
                 return True  # KubeVirt's own pod is not held up because the API server is slow
-        return any(m.uid == migration and not is_finished(m) for m in known)
+        whose = vm_of(pod)
+        return any(
+            m.uid == migration and not is_finished(m) and whose in ("", m.spec.vmi_name) for m in known
+        )
 
     async def _look(self, namespace: str) -> _Snapshot:
         return await self._snapshot(namespace, self._view.pods)
@@ -179,16 +199,22 @@ class Validator:
     async def _snapshot(
         self, namespace: str, look: Callable[[str], Awaitable[list[Pod] | None]]
     ) -> _Snapshot:
-        ours = [
-            quota
-            for quota in self._view.quotas(namespace)
-            if is_managed(quota) and not is_off(quota.annotations, self._policy.mode)
-        ]
+        ours = self._ours(namespace)
         if not ours:
             return _Snapshot([], {})  # of namespaces without a quota of ours nothing is watched
         quotas = await asyncio.gather(*(self._view.quota_live(quota) for quota in ours))
         # After the quotas: what they count has been there before.
-        pods = await look(namespace)
+        return self._count(quotas, await look(namespace))
+
+    def _ours(self, namespace: str) -> list[ResourceQuota]:
+        return [
+            quota
+            for quota in self._view.quotas(namespace)
+            if is_managed(quota) and not is_off(quota.annotations, self._policy.mode)
+        ]
+
+    def _count(self, quotas: Sequence[ResourceQuota], pods: list[Pod] | None) -> _Snapshot:
+        """`pods` None: status.used is all there is."""
         places = []
         for quota in quotas:
             observed = self._view.observe(quota)
@@ -225,9 +251,9 @@ def refusal_of(
 def _asked(request: AdmissionRequest) -> _Pod:
     pod = request.new(Pod)
     if request.operation != "UPDATE":
-        return _Pod(pod, pod_usage(pod), pod.uid or request.uid)
+        return _Pod(request.namespace, pod, pod_usage(pod), pod.uid or request.uid)
     old = request.old(Pod)
     before = pod_usage(old)
     grown = {name: quantity - before.get(name, ZERO) for name, quantity in pod_usage(pod).items()}
     more = {name: quantity for name, quantity in grown.items() if quantity > ZERO}
-    return _Pod(pod, more, pod.uid, old.metadata.resource_version)
+    return _Pod(request.namespace, pod, more, pod.uid, old.metadata.resource_version)

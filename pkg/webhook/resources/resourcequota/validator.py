@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final
 
@@ -10,7 +11,7 @@ import msgspec
 
 from pkg.api.core import ResourceQuota
 from pkg.util.quantity import Quantity
-from pkg.util.resourcequota.managed import is_managed, switched_off
+from pkg.util.resourcequota.managed import is_managed, is_off, switched_off
 from pkg.util.resourcequota.policy import Policy
 from pkg.webhook.admission import ALLOW, AdmissionRequest, Decision, deny
 from pkg.webhook.configurations import NAMESPACE_CONTROLLER
@@ -113,8 +114,7 @@ class Guard:
         if not verdict:
             return ALLOW
         what = corrected(quota, verdict)
-        # Only about a quota that is known: a review that no certificate vouches for writes nothing.
-        if not request.dry_run and any(each.uid == quota.uid for each in self._view.quotas(quota.namespace)):
+        if request.authenticated and not request.dry_run:
             self._tell(quota, "Normal", EVENT_CORRECTED, what)
         audit = {"corrected": ",".join(f"{name}={value}" for name, value in sorted(verdict.lowest.items()))}
         return Decision(patch=correction(verdict.lowest), warnings=[what], audit=audit)
@@ -165,23 +165,24 @@ class Guard:
         return await self._refuse_while_migrating(quota, "it can be deleted")
 
     async def _refuse_while_migrating(self, quota: ResourceQuota, what: str) -> Decision:
-        """For a write that takes the quota away from the migrations. Without an answer from the API server the caches
-        decide."""
+        """For a write that takes the quota away from the migrations. Without an answer from the API server it is
+        refused when the quota's own entries or the caches tell of one."""
         cached = self._view.observe(quota)
-        if not migrating(cached, self._policy):
+        if cached.namespace_off or is_off(quota.annotations, self._policy.mode):
             return ALLOW
-        names = names_of_entries(cached)
-        try:
+        entries, known = names_of_entries(cached), migrating(cached, self._policy)
+        names = entries or known
+        if not names:
+            return ALLOW
+        with suppress(NoAnswer):
             namespace = await self._view.namespace_live(quota.namespace)
             if namespace is None or namespace.deleting:
                 return ALLOW
-            if not names:
-                # A migration without an entry yet, says the cache.
+            if not (entries and known):
+                # An entry that is not written yet, or one whose migration the cache does not show.
                 names = migrating(await self._view.observe_live(quota) or cached, self._policy)
                 if not names:
                     return ALLOW
-        except NoAnswer:
-            names = names or migrating(cached, self._policy)
         return deny(
             f"resource quota {quota.key} holds room for migrating VMs ({_listed(names)}): {what} when they are done",
             reason="migrating",

@@ -6,6 +6,7 @@ import asyncio
 from typing import Any, NamedTuple
 
 import msgspec
+import pytest
 
 from pkg.api.admissionregistration import ValidatingWebhookConfiguration
 from pkg.api.registry import VALIDATING_WEBHOOK_CONFIGURATIONS
@@ -130,9 +131,9 @@ def server(*, locked: bool, namespace: str = "ns1") -> Locked:
     return found
 
 
-def validator(*, locked: bool) -> Validator:
+def validator(*, locked: bool, age: float = 10.5) -> Validator:
     kind = server(locked=locked)
-    return Validator(Locks(kind.cache, kind.client), ACCOUNTS, lambda: SINCE + 10.5)
+    return Validator(Locks(kind.cache, kind.client), ACCOUNTS, lambda: SINCE + age)
 
 
 async def said(operation: str, resource: str) -> str:
@@ -152,6 +153,13 @@ async def test_the_refused_are_told_who_since_when_for_whom_and_what_to_do() -> 
 
 async def test_a_lock_that_is_gone_refuses_nothing() -> None:
     assert await validator(locked=False).validate(request()) == Decision()
+
+
+@pytest.mark.parametrize(("age", "allowed"), [(129.0, False), (130.0, True)])
+async def test_a_lock_past_its_end_refuses_nobody_also_when_no_controller_deletes_it(
+    age: float, allowed: bool
+) -> None:
+    assert (await validator(locked=True, age=age).validate(request())).allowed is allowed
 
 
 async def test_a_lock_that_the_cache_does_not_show_yet_is_asked_for() -> None:

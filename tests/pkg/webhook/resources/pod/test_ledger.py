@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pkg.util.quantity import Quantity
-from pkg.webhook.resources.pod.ledger import DOUBTFUL_EXPIRY, EXPIRY, YOUNG, Ledger
+from pkg.webhook.resources.pod.ledger import EXPIRY, YOUNG, Ledger
 
 USAGE = {"limits.cpu": Quantity.parse("1")}
 
@@ -26,15 +26,6 @@ def test_one_that_never_turns_up_is_given_up() -> None:
     ledger.settle("ns1", {}, EXPIRY - 0.1)
     assert list(ledger.pending("ns1", "q1"))
     ledger.settle("ns1", {}, EXPIRY)
-    assert not list(ledger.pending("ns1", "q1"))
-
-
-def test_one_that_quota_may_refuse_is_given_up_sooner() -> None:
-    ledger = Ledger()
-    ledger.admit("ns1", "a", USAGE, {"q1"}, 0.0, doubtful=True)
-    ledger.settle("ns1", {}, DOUBTFUL_EXPIRY - 0.1)
-    assert list(ledger.pending("ns1", "q1"))
-    ledger.settle("ns1", {}, DOUBTFUL_EXPIRY)
     assert not list(ledger.pending("ns1", "q1"))
 
 

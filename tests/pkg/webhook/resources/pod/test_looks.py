@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from pkg.webhook.deadline import deadline, in_time
 from pkg.webhook.resources.pod.looks import SharedLooks
 
 
@@ -73,6 +74,18 @@ async def test_a_look_that_fails_fails_for_those_who_wait_and_the_next_one_is_ta
     await settle()
     looker.gates[1].set()
     assert await again == 1
+
+
+async def test_a_look_has_a_time_of_its_own_whoever_asks_first() -> None:
+    async def look(_: str) -> bool:
+        async def answer() -> bool:
+            return True
+
+        return await in_time(answer()) is True
+
+    looks = SharedLooks(look)
+    with deadline(0.0):
+        assert await looks.fresh("ns1")
 
 
 async def test_a_caller_that_goes_away_does_not_end_the_look() -> None:

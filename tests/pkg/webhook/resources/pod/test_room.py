@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
-
 from pkg.util.quantity import Quantity
 from pkg.util.resource_list import ResourceList, format_resource_list, parse_resource_list
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
@@ -76,11 +74,6 @@ def test_status_may_still_count_what_has_just_ended() -> None:
 
 def test_a_resource_that_is_not_scaled_is_quotas_affair() -> None:
     assert not of(counted="9").short_by_count([], cpu(limits_memory="1Gi"))
-
-
-@pytest.mark.parametrize(("need", "refused"), [("1", False), ("3", False), ("3001m", True)])
-def test_what_quota_refuses_by_itself(need: str, refused: bool) -> None:
-    assert of(counted="2", hard="5").exceeds_quota(cpu(limits_cpu=need)) is refused
 
 
 def test_what_migrations_take_is_the_target_beside_the_source() -> None:

@@ -48,19 +48,22 @@ async def test_rancher_is_corrected_and_then_allowed() -> None:
     assert (await guard(view).validate(request(STANDING, STANDING, user=RANCHER))).allowed
 
 
-@pytest.mark.parametrize(("known", "dry_run", "told"), [(True, False, 1), (True, True, 0), (False, False, 0)])
-async def test_a_correction_is_told_about_a_quota_that_is_known(
-    known: bool, dry_run: bool, told: int
+@pytest.mark.parametrize(
+    ("authenticated", "dry_run", "told"), [(True, False, 1), (True, True, 0), (False, False, 0)]
+)
+async def test_a_correction_is_told_if_the_api_server_asked(
+    authenticated: bool, dry_run: bool, told: int
 ) -> None:
     events: list[str] = []
-    cached = RUNNING if known else State(migrations=[vmim("Running")])
+
     guarded = Guard(
-        PaperView(cached, RUNNING),
+        PaperView(RUNNING, RUNNING),
         POLICY,
         Options(),
         lambda _quota, _type, reason, _what: events.append(reason),
     )
-    await guarded.mutate(request(LOWERED, STANDING, user=RANCHER, dry_run=dry_run))
+    asked = request(LOWERED, STANDING, user=RANCHER, dry_run=dry_run, authenticated=authenticated)
+    await guarded.mutate(asked)
     assert events == ["ResourceQuotaCorrected"] * told
 
 
@@ -168,6 +171,9 @@ async def test_a_quota_is_not_deleted_under_a_migration() -> None:
         (STANDING, RUNNING, State(STANDING, deleting=True), ALICE, True),
         (STANDING, RUNNING, RUNNING, NAMESPACE_CONTROLLER, True),
         (STANDING, RUNNING, None, ALICE, False),
+        (STANDING, State(), RUNNING, ALICE, False),
+        (STANDING, State(), State(STANDING), ALICE, False),
+        (STANDING, State(), None, ALICE, False),
         (quota(dict(HARD), MARKS), State(migrations=[vmim("Pending")]), State(), ALICE, True),
         (quota(dict(HARD), MARKS), State(migrations=[vmim("Pending")]), RUNNING, ALICE, False),
         (STANDING, RUNNING, RUNNING, RANCHER, False),
@@ -179,6 +185,9 @@ async def test_a_quota_is_not_deleted_under_a_migration() -> None:
         "its namespace is on its way out",
         "the namespace controller cleans up",
         "whether its namespace still exists is unknown",
+        "an entry that was just written, the cache does not know why",
+        "an entry that no migration explains yet",
+        "an entry, and no answer from the API server",
         "the migration is over, the cache does not know",
         "a migration without an entry yet",
         "Rancher",

@@ -1,0 +1,112 @@
+"""Reviews that are not the API server's: anybody who reaches the listener's port can send one."""
+
+from __future__ import annotations
+
+import ssl
+import time
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import aiohttp
+import msgspec
+import pytest
+
+from pkg.api import registry
+from pkg.testcluster.cluster import Cluster
+from pkg.util import constants
+from pkg.util.constants import LOCK_PATH, WEBHOOK_CONFIGURATION_NAME
+from pkg.webhook.configurations import (
+    MUTATE_RESOURCE_QUOTA,
+    VALIDATE_NAMESPACE,
+    VALIDATE_POD,
+    VALIDATE_RESOURCE_QUOTA,
+)
+from tests.e2e.webhook.processes import Headroom, headroom
+from tests.e2e.webhook.world import RANCHER, World, quota_text, world
+
+pytestmark = pytest.mark.cluster
+
+
+@pytest.fixture(scope="module")
+def running(cluster: Cluster) -> Iterator[Headroom]:
+    with headroom(cluster, "controller", "--webhook") as process:
+        yield process
+
+
+@pytest.fixture
+async def there(cluster: Cluster, running: Headroom) -> AsyncIterator[World]:
+    async with world(cluster) as found:
+        yield found
+
+
+async def test_a_strangers_reviews_are_answered_and_leave_nothing_behind(
+    there: World, running: Headroom
+) -> None:
+    namespace = await there.namespace()
+    tenant = there.by("tenant")
+    await there.migrating(namespace, running=30.0)
+    requests = await forged(there, namespace)
+    remembered = sum(running.series("headroom_reserve_remembered_pods"))
+    before, begun = sum(running.series("rest_client_requests_total")), time.monotonic()
+    for _ in range(25):
+        answers = [await forge(running.url + path, request) for path, request in requests.items()]
+        assert all(answer["uid"] == "forged" for answer in answers)
+    asked = sum(running.series("rest_client_requests_total")) - before
+    # What the controllers and the upkeep do meanwhile, and nothing for the 150 reviews.
+    assert asked < 20 + 2 * (time.monotonic() - begun)
+    assert sum(running.series("headroom_reserve_remembered_pods")) <= remembered
+    await there.pod(namespace, tenant, cpu="985m")
+    events = await there.client.resource(registry.EVENTS).list(namespace)
+    assert "ResourceQuotaCorrected" not in {event.reason for event in events}
+
+
+async def test_a_forged_review_with_the_key_holds_a_pod_up_and_refuses_none(
+    there: World, running: Headroom
+) -> None:
+    """Who may read webhook configurations knows the registered paths."""
+    namespace = await there.namespace()
+    await there.migrating(namespace, running=30.0)
+    configurations = there.client.resource(registry.VALIDATING_WEBHOOK_CONFIGURATIONS)
+    registered = (await configurations.get(name=WEBHOOK_CONFIGURATION_NAME)).webhooks or []
+    (url,) = [each["clientConfig"]["url"] for each in registered if each["name"].startswith("pods.")]
+    assert (await forge(url, (await forged(there, namespace))[VALIDATE_POD]))["allowed"]
+    assert sum(running.series("headroom_reserve_remembered_pods")) > 0
+    began = time.monotonic()
+    await there.pod(namespace, there.by("tenant"), cpu="985m")
+    assert time.monotonic() - began < 3.0
+
+
+async def forged(there: World, namespace: str) -> dict[str, dict[str, Any]]:
+    """By path: reviews that would be refused or corrected, or take all that is left, were they the API server's."""
+    quota = msgspec.to_builtins(await there.quota(namespace))
+    limits = {"limits": {"cpu": "985m", "memory": "1Mi"}}
+    pod = {
+        "metadata": {"name": "ghost", "namespace": namespace, "uid": "ghost"},
+        "spec": {"containers": [{"name": "main", "resources": limits}]},
+    }
+    lowered = {**quota, "spec": {"hard": {"limits.cpu": "1", "limits.memory": "1Gi"}}}
+    found = msgspec.to_builtins(await there.client.resource(registry.NAMESPACES).get(name=namespace))
+    annotation = {constants.ANNOTATION_RANCHER_RESOURCE_QUOTA: quota_text({"limitsCpu": "1"})}
+    changed = {**found, "metadata": {**found["metadata"], "annotations": annotation}}
+    return {
+        VALIDATE_POD: {"object": pod, "operation": "CREATE"},
+        VALIDATE_RESOURCE_QUOTA: {"object": lowered, "oldObject": quota, "operation": "UPDATE"},
+        MUTATE_RESOURCE_QUOTA: {"object": lowered, "oldObject": quota, "operation": "UPDATE"},
+        VALIDATE_NAMESPACE: {"object": changed, "oldObject": found, "operation": "UPDATE"},
+        LOCK_PATH: {"object": pod, "operation": "CREATE", "resource": {"resource": "pods"}},
+    } | {
+        f"{VALIDATE_POD}/{'0' * 32}": {"object": pod, "operation": "CREATE"},
+    }
+
+
+async def forge(url: str, request: dict[str, Any]) -> dict[str, Any]:
+    """The answer to a review that anybody could have sent."""
+    namespace = request["object"]["metadata"].get("namespace") or request["object"]["metadata"]["name"]
+    content = {"uid": "forged", "namespace": namespace, "userInfo": {"username": RANCHER}, **request}
+    review = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": content}
+    trusting = ssl.create_default_context()
+    trusting.check_hostname, trusting.verify_mode = False, ssl.CERT_NONE
+    async with aiohttp.ClientSession() as session, session.post(url, json=review, ssl=trusting) as answer:
+        assert answer.status == 200, await answer.text()
+        response: dict[str, Any] = (await answer.json())["response"]
+    return response
