@@ -12,6 +12,7 @@ import contextlib
 import logging
 import socket
 import ssl
+from asyncio import sslproto
 from collections import Counter
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
@@ -21,6 +22,9 @@ from prometheus_client import Gauge
 
 log = logging.getLogger(__name__)
 
+sslproto.SSLProtocol.max_size = 32 * 1024
+"""Bytes that asyncio keeps for each TLS connection, for two records. Its own 256 KiB would be most of what a flood of
+handshakes costs, in time as in memory."""
 _PACE = 0.002
 """Seconds that the next connection waits for the handshake of the one before."""
 

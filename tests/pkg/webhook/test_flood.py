@@ -18,9 +18,10 @@ import pytest
 
 from pkg.webhook.admission import ALLOW, AdmissionRequest, Decision
 from pkg.webhook.connections import Limits
-from tests.pkg.webhook.listening import JSON, REVIEW, Peer, listening
+from tests.pkg.webhook.listening import REVIEW, Peer, listening
 
 CLIENTS = 500
+SECONDS = 3.0
 HEAD = b"POST /allow HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
 LAST = HEAD + b"Connection: close\r\n"
 DEEP = b'{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{"uid":"1","object":'
@@ -76,58 +77,59 @@ ATTACKS: dict[str, Callable[[Peer], Awaitable[object]]] = {
 }
 
 
-async def _honest(peer: Peer, until: asyncio.Event) -> list[float]:
-    took = []
-    while not until.is_set():
+async def _honest(port: int) -> None:
+    """Reviews over one connection, for some seconds; says how many, and the 99th percentile in milliseconds."""
+    streams = await asyncio.open_connection("127.0.0.1", port, ssl=_trusting())
+    took, ends = [], time.monotonic() + SECONDS
+    while time.monotonic() < ends:
         began = time.perf_counter()
-        status, _ = await peer.post("/allow", REVIEW, JSON)
-        assert status == 200
+        await _ask(*streams)
         took.append(time.perf_counter() - began)
         await asyncio.sleep(0.005)
-    return took
+    print(len(took), sorted(took)[int(len(took) * 0.99)] * 1000)
 
 
-def _slowest_of_a_hundred(took: list[float]) -> float:
-    """The 99th percentile, in seconds."""
-    return sorted(took)[int(len(took) * 0.99)]
+async def _run(what: str, port: int, *, nice: int = 0) -> list[float]:
+    """What another process says in the end."""
+    process = await asyncio.create_subprocess_exec(
+        *("nice", "-n", str(nice), sys.executable, "-m", __name__, what, str(port)), stdout=subprocess.PIPE
+    )
+    out, _ = await asyncio.wait_for(process.communicate(), 60)
+    assert process.returncode == 0
+    return [float(word) for word in out.split()]
 
 
 @pytest.mark.cluster  # not beside other tests: it is about time, and takes the whole machine
 async def test_five_hundred_clients_that_mean_no_good_slow_honest_reviews_down_by_little() -> None:
-    """Other programs share the machine: what the reviews take without the attack is the measure too."""
+    """The listener, the reviews and the attack each have a process. Others share the machine: where a review takes
+    more than 10 ms without an attack, that is the measure."""
     async with listening({"/allow": allow}, limits=LIMITS) as peer:
-        over = asyncio.Event()
-        honest = asyncio.create_task(_honest(peer, over))
+        port = peer.server.address[1]
+        _, calm = await _run("honest", port)
+        # Real attackers have machines of their own: here they get what the reviews leave.
+        attack = asyncio.create_task(_run("attack", port, nice=19))
         await asyncio.sleep(2.0)
-        over.set()
-        calm = _slowest_of_a_hundred(await honest)
-        over.clear()
-        attackers = await asyncio.create_subprocess_exec(
-            # Real ones have a machine of their own: here they get what the reviews leave.
-            *("nice", "-n", "19", sys.executable, "-m", __name__, str(peer.server.address[1]), str(CLIENTS)),
-            stdout=subprocess.PIPE,
-        )
-        assert attackers.stdout is not None
-        assert await attackers.stdout.readline() == b"attacking\n"
-        honest = asyncio.create_task(_honest(peer, over))
-        attempts = int(await asyncio.wait_for(attackers.stdout.read(), 60))
-        assert await attackers.wait() == 0
-        over.set()
-        attacked = _slowest_of_a_hundred(took := await honest)
+        reviews, attacked = await _run("honest", port)
+        (attempts,) = await attack
     print(
-        f"99th percentile of {len(took)} reviews beside {attempts} attacks: {attacked * 1000:.1f} ms, "
-        f"without attack {calm * 1000:.1f} ms"
+        f"99th percentile of {reviews:.0f} reviews beside {attempts:.0f} attacks: {attacked:.1f} ms, "
+        f"without attack {calm:.1f} ms"
     )
     assert attempts >= CLIENTS
-    assert attacked < max(0.05, 10 * calm)
+    assert reviews > 100
+    assert attacked < max(50.0, 5 * calm)
 
 
-async def _attack(port: int, clients: int) -> None:
-    """All of them at once, for some seconds, over and over."""
+def _trusting() -> ssl.SSLContext:
     tls = ssl.create_default_context()
     tls.check_hostname, tls.verify_mode = False, ssl.CERT_NONE
+    return tls
+
+
+async def _attack(port: int, clients: int = CLIENTS) -> None:
+    """All of them at once, for some seconds, over and over."""
     server = types.SimpleNamespace(address=("127.0.0.1", port))
-    peer = cast("Peer", types.SimpleNamespace(server=server, tls=tls, send=None))
+    peer = cast("Peer", types.SimpleNamespace(server=server, tls=_trusting(), send=None))
     peer.send = functools.partial(Peer.send, peer)  # type: ignore[method-assign]
     attacks = list(ATTACKS.values())
 
@@ -142,9 +144,8 @@ async def _attack(port: int, clients: int) -> None:
                 await attacks[number % len(attacks)](peer)
             await asyncio.sleep(1.0)
 
-    print("attacking", flush=True)
     running = [asyncio.ensure_future(client(number)) for number in range(clients)]
-    await asyncio.wait(running, timeout=5.0)
+    await asyncio.wait(running, timeout=3 * SECONDS)
     print(attempts, flush=True)
     os._exit(0)  # whatever they wait for
 
@@ -211,4 +212,4 @@ async def test_work_ends_with_its_client() -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(_attack(int(sys.argv[1]), int(sys.argv[2])))
+    asyncio.run({"attack": _attack, "honest": _honest}[sys.argv[1]](int(sys.argv[2])))
