@@ -15,6 +15,7 @@ import pytest
 
 from pkg.testcluster import processes
 from pkg.testcluster.cluster import STAND_INS, Cluster, EmbeddedCluster
+from tests.e2e.accounts import ROOT, apply, documents, kubeconfig_of
 from tests.e2e.api import Api
 from tests.e2e.program import Program
 from tests.e2e.tenant import Tenant
@@ -70,6 +71,13 @@ def kubeconfig(cluster: Cluster) -> Path:
 @pytest.fixture(scope="session")
 def api(kubeconfig: Path) -> Api:
     return Api(kubeconfig)
+
+
+@pytest.fixture(scope="module")
+def own_kubeconfig(api: Api, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """headroom's own account, with the rights of deploy/rbac.yaml and no others."""
+    apply(api, documents(ROOT / "deploy" / "rbac.yaml"))
+    return kubeconfig_of(api, "headroom", tmp_path_factory.mktemp("own"))
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -26,8 +27,8 @@ TARGET_CPU = Quantity.parse("2015m")
 
 
 @pytest.fixture(scope="module")
-def running(cluster: Cluster) -> Iterator[Headroom]:
-    with headroom(cluster, "controller", "--webhook") as process:
+def running(cluster: Cluster, own_kubeconfig: Path) -> Iterator[Headroom]:
+    with headroom(cluster, "controller", "--webhook", "--kubeconfig", str(own_kubeconfig)) as process:
         yield process
 
 

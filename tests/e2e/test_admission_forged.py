@@ -5,6 +5,7 @@ from __future__ import annotations
 import ssl
 import time
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -28,8 +29,8 @@ pytestmark = pytest.mark.cluster
 
 
 @pytest.fixture(scope="module")
-def running(cluster: Cluster) -> Iterator[Headroom]:
-    with headroom(cluster, "controller", "--webhook") as process:
+def running(cluster: Cluster, own_kubeconfig: Path) -> Iterator[Headroom]:
+    with headroom(cluster, "controller", "--webhook", "--kubeconfig", str(own_kubeconfig)) as process:
         yield process
 
 

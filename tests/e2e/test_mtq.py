@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -22,8 +23,8 @@ ALL = {"limits.cpu": "8", "limits.memory": "8Gi", "requests.memory": "8Gi", "pod
 
 
 @pytest.fixture(scope="module")
-def running(cluster: Cluster) -> Iterator[Headroom]:
-    with headroom(cluster, "controller", "--webhook") as process:
+def running(cluster: Cluster, own_kubeconfig: Path) -> Iterator[Headroom]:
+    with headroom(cluster, "controller", "--webhook", "--kubeconfig", str(own_kubeconfig)) as process:
         yield process
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -22,8 +23,10 @@ BASE = {"limits.cpu": Quantity.parse("3"), "limits.memory": Quantity.parse("5000
 
 
 @pytest.fixture(scope="module")
-def running(cluster: Cluster) -> Iterator[Headroom]:
-    with headroom(cluster, "controller", "--webhook", "--lock-limit", "4") as process:
+def running(cluster: Cluster, own_kubeconfig: Path) -> Iterator[Headroom]:
+    with headroom(
+        cluster, "controller", "--webhook", "--kubeconfig", str(own_kubeconfig), "--lock-limit", "4"
+    ) as process:
         yield process
 
 

@@ -91,10 +91,10 @@ class Headroom:
 
 
 @contextlib.contextmanager
-def headroom(cluster: Cluster, command: str, *arguments: str) -> Iterator[Headroom]:
-    """Runs until the block ends."""
+def headroom(cluster: Cluster, command: str, *arguments: str, ready: bool = True) -> Iterator[Headroom]:
+    """Runs until the block ends; `ready`: which begins when /readyz says ok."""
     process = Headroom(cluster, command, *arguments)
-    process.start()
+    process.start(ready=ready)
     try:
         yield process
     finally:

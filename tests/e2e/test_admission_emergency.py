@@ -1,0 +1,163 @@
+"""The emergency page of docs/operations.md: its commands as they are written there, after headroom was killed."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import shlex
+import shutil
+import sys
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from pkg.api import registry
+from pkg.api.meta import Object
+from pkg.api.registry import Resource
+from pkg.client.errors import ApiError
+from pkg.testcluster.cluster import Cluster
+from pkg.util import constants
+from tests.e2e.conftest import frozen
+from tests.e2e.mtq_namespace import Namespace, made, parsed
+from tests.e2e.webhook.processes import Headroom
+from tests.e2e.webhook.world import World, until, world
+
+pytestmark = pytest.mark.cluster
+
+ROOT = Path(__file__).parents[2]
+PAGE = (
+    (ROOT / "docs" / "operations.md")
+    .read_text("utf-8")
+    .partition("\n## Emergency\n")[2]
+    .partition("\n## ")[0]
+)
+ROWS = {
+    cells[1].strip().partition(",")[0]: re.findall(r"`([^`]+)`", "|".join(cells[2:]))
+    for cells in (line.split("|") for line in PAGE.splitlines() if line.startswith("| "))
+}
+WEBHOOKS, LOCKS, QUOTAS = "take every webhook out", "end every lock", "give every quota back"
+SCALE = re.findall(r"`(kubectl [^`]+ scale [^`]+)`", PAGE)
+CONFIGURATIONS = (registry.VALIDATING_WEBHOOK_CONFIGURATIONS, registry.MUTATING_WEBHOOK_CONFIGURATIONS)
+WITH_KUBECTL = pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not installed")
+DEPLOYMENTS = Resource("apps", "v1", "deployments", "Deployment", Object)
+
+
+@dataclass
+class Scene:
+    """What a headroom that was killed leaves: a migration under way in `managed`, a window open in `windowed`."""
+
+    there: World
+    cluster: Cluster
+    managed: str
+    windowed: Namespace
+    hard: dict[str, str]
+
+    async def tenant_is_refused(self, namespace: str) -> bool:
+        try:
+            await self.there.pod(namespace, self.there.by("tenant"), cpu="1m", memory="1Mi")
+        except ApiError as error:
+            return "failed calling webhook" in error.message
+        return False
+
+    async def run(self, command: str) -> str:
+        """With a cluster administrator's kubeconfig."""
+        words = shlex.split(command)
+        if words[0] == "headroom":
+            words = [sys.executable, "-c", "from pkg.cmd.main import main; main()", *words[1:]]
+        process = await asyncio.create_subprocess_exec(
+            *words,
+            cwd=ROOT,
+            env={**os.environ, "KUBECONFIG": str(self.cluster.kubeconfig)},
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+        )
+        out, _ = await asyncio.wait_for(process.communicate(), 60)
+        assert process.returncode == 0, out.decode()
+        return out.decode()
+
+    async def configurations(self) -> set[str]:
+        found = [await self.there.client.resource(resource).list() for resource in CONFIGURATIONS]
+        return {each.name for some in found for each in some}
+
+    async def is_restored(self) -> bool:
+        return await self.windowed.hard() == parsed(self.hard)
+
+
+@pytest.fixture
+async def scene(cluster: Cluster, own_kubeconfig: Path) -> AsyncIterator[Scene]:
+    async with world(cluster) as there:
+        managed, windowed = await there.namespace(), await made(there)
+        await there.machine(managed)
+        await windowed.quota({"limits.cpu": "8", "pods": "20"})
+        await windowed.machine()
+        hard = await windowed.fill(pods="1", limits_cpu="10m")
+        await windowed.refused(await windowed.migrate())
+        migration = await there.migrate(managed)
+        own = ("--kubeconfig", str(own_kubeconfig), "--failure-policy", "Fail")
+        process = Headroom(cluster, "controller", "--webhook", *own)
+        process.start()
+        await there.until_phase(managed, migration, "Running")
+        found = Scene(there, cluster, managed, windowed, hard)
+        with frozen(cluster, "kubevirt"):
+            await windowed.budget()
+
+            async def is_raised() -> bool:
+                return not await found.is_restored()
+
+            await until(is_raised, "the raise")
+            process.kill()
+            yield found
+            for resource in CONFIGURATIONS:
+                for each in await there.client.resource(resource).list():
+                    await there.client.resource(resource).delete(name=each.name)
+
+
+@pytest.mark.parametrize("tool", [0, pytest.param(1, marks=WITH_KUBECTL)], ids=["headroom", "kubectl"])
+async def test_webhooks_and_locks_go_by_one_command_each(scene: Scene, tool: int) -> None:
+    assert await scene.tenant_is_refused(scene.managed)
+    assert await scene.tenant_is_refused(scene.windowed.name)
+    for _ in range(2):
+        await scene.run(ROWS[WEBHOOKS][tool])
+    assert not await scene.tenant_is_refused(scene.managed)
+    assert await scene.tenant_is_refused(scene.windowed.name)
+    for _ in range(2):
+        await scene.run(ROWS[LOCKS][tool])
+    assert not await scene.tenant_is_refused(scene.windowed.name)
+    assert await scene.configurations() == set()
+    assert await scene.is_restored() is (tool == 0)
+
+
+async def test_quotas_are_given_back_by_one_command(scene: Scene) -> None:
+    said = await scene.run(ROWS[QUOTAS][0])
+    quota = await scene.there.quota(scene.managed)
+    assert f"released {quota.key}" in said
+    left = set(quota.annotations)
+    assert constants.ANNOTATION_SKIP_AUTO_SCALING not in left
+    assert constants.ANNOTATION_OWNER not in left
+    await scene.run(ROWS[QUOTAS][0])
+    await scene.run(ROWS["all of it"][0])
+    assert await scene.configurations() == set()
+    assert await scene.is_restored()
+
+
+@WITH_KUBECTL
+async def test_the_deployments_are_stopped_by_one_command(scene: Scene) -> None:
+    namespace = "headroom-system"
+    client = scene.there.client
+    if not [each for each in await client.resource(registry.NAMESPACES).list() if each.name == namespace]:
+        await client.resource(registry.NAMESPACES).create({"metadata": {"name": namespace}})
+    labels = {"app": "stopped"}
+    container = {"name": "main", "image": "none"}
+    spec = {
+        "replicas": 2,
+        "selector": {"matchLabels": labels},
+        "template": {"metadata": {"labels": labels}, "spec": {"containers": [container]}},
+    }
+    body = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "stopped"}, "spec": spec}
+    await client.resource(DEPLOYMENTS).create(body, namespace=namespace)
+    (command,) = SCALE
+    assert "stopped scaled" in await scene.run(command)
+    await client.resource(DEPLOYMENTS).delete(name="stopped", namespace=namespace)

@@ -1,0 +1,55 @@
+"""`--dry-run` writes nothing at all, says the API server's audit log: not one request of any kind."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from pkg.testcluster.cluster import Cluster
+from pkg.util import constants
+from tests.e2e.accounts import requests
+from tests.e2e.mtq_namespace import made
+from tests.e2e.webhook.processes import headroom
+from tests.e2e.webhook.world import until, world
+
+pytestmark = pytest.mark.cluster
+
+
+async def test_with_everything_switched_on_and_everything_to_do_it_asks_for_no_write(
+    cluster: Cluster, own_kubeconfig: Path
+) -> None:
+    async with world(cluster) as there:
+        managed, garbage, windowed = await there.namespace(), await there.namespace(), await made(there)
+        await there.machine(managed)
+        await there.migrate(managed)
+        await there.annotate(garbage, "{nope")
+        await windowed.quota({"limits.cpu": "8", "pods": "20"})
+        await windowed.machine()
+        await windowed.fill()
+        await windowed.refused(await windowed.migrate())
+        await windowed.budget()
+        since = (cluster.directory / "audit.log").stat().st_size
+        flags = (
+            "--kubeconfig",
+            str(own_kubeconfig),
+            "--webhook",
+            "--dry-run",
+            "--leader-elect",
+            "--render-default-quota",
+        )
+        with headroom(cluster, "controller", *flags, ready=False) as process:
+
+            async def decided() -> bool:
+                said = process.log.read_text()
+                return "would write" in said and "InvalidResourceQuotaAnnotation" in said
+
+            await until(decided, "the decisions")
+            await asyncio.sleep(3.0)
+        asked = [each for each in requests(cluster.directory, since) if each.account == "headroom"]
+        assert asked
+        assert not [each for each in asked if each.writes]
+        quota = await there.quota(managed)
+        assert quota.annotations.keys() == {constants.ANNOTATION_RANCHER_RESOURCE_QUOTA}
+        assert await windowed.lock() is None
