@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from pkg.api.kubevirt import KubeVirt
-from pkg.api.registry import VALIDATING_WEBHOOK_CONFIGURATIONS
+from pkg.api.registry import MUTATING_WEBHOOK_CONFIGURATIONS, VALIDATING_WEBHOOK_CONFIGURATIONS
 from pkg.client.client import Client
 from pkg.client.errors import NotFound
 from pkg.client.identity import own_user
-from pkg.config.probe import NotReached
+from pkg.config.probe import PROBE_CONFIGURATION, NotReached
 from pkg.generic.cache_reader import CacheReader
 from pkg.util.constants import WEBHOOK_CONFIGURATION_NAME
 from pkg.util.kubevirt.accounts import virt_controllers
@@ -54,16 +55,11 @@ class LockMaker:
         """The webhook of a namespace's lock. Raises CannotLock, ApiError."""
         if is_never_locked(namespace, [*self._never_lock, *(kv.namespace for kv in self._kubevirts.list())]):
             raise CannotLock("it is a system namespace, or one that --never-lock names")
-        configurations = self._client.resource(VALIDATING_WEBHOOK_CONFIGURATIONS)
-        try:
-            where = client_config(await configurations.get(name=WEBHOOK_CONFIGURATION_NAME))
-        except NotFound:
-            where = None
+        where = await self._where()
         if where is None:
             raise CannotLock(
-                f"headroom's webhooks are not registered (no ValidatingWebhookConfiguration "
-                f"{WEBHOOK_CONFIGURATION_NAME} with a caBundle): "
-                "run `headroom controller --webhook` or `headroom webhook`"
+                f"headroom's webhooks are not registered ({PROBE_CONFIGURATION} and {WEBHOOK_CONFIGURATION_NAME}, with "
+                "a caBundle): run `headroom controller --webhook` or `headroom webhook`"
             )
         try:
             await self._probe()
@@ -72,6 +68,17 @@ class LockMaker:
         return lock_webhook(
             namespace, where, holders=await self._users(), virt_controllers=self._virt_controllers()
         )
+
+    async def _where(self) -> dict[str, Any] | None:
+        """By what is about to be probed: a registration that somebody broke is not copied."""
+        try:
+            proven, registered = await asyncio.gather(
+                self._client.resource(MUTATING_WEBHOOK_CONFIGURATIONS).get(name=PROBE_CONFIGURATION),
+                self._client.resource(VALIDATING_WEBHOOK_CONFIGURATIONS).get(name=WEBHOOK_CONFIGURATION_NAME),
+            )
+        except NotFound:
+            return None
+        return client_config(proven.webhooks, registered.webhooks)
 
     async def _users(self) -> list[str]:
         own = await self._user()

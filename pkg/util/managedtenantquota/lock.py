@@ -116,30 +116,30 @@ def is_never_locked(namespace: str, patterns: Sequence[str]) -> bool:
     return any(fnmatchcase(namespace, pattern) for pattern in patterns)
 
 
-def client_config(registration: ValidatingWebhookConfiguration) -> dict[str, Any] | None:
-    """Where our webhooks are served, by what they are registered with: address and CA, with the lock's path and the key
-    that the registered path ends in.
+def client_config(
+    proven: Sequence[Mapping[str, Any]] | None, registered: Sequence[Mapping[str, Any]] | None
+) -> dict[str, Any] | None:
+    """Where the lock is served: address and CA of the probe's webhook, which the API server has just proven to reach,
+    with the lock's path and the key that the paths of the `registered` webhooks end in.
 
-    None when nothing is registered there, or with an empty caBundle: it cannot be called then.
+    None when either is missing, or the caBundle is: it cannot be called then.
     """
-    for webhook in registration.webhooks or ():
-        config = dict(webhook.get("clientConfig") or {})
-        if not config.get("caBundle"):
-            continue
-        if config.get("url"):
-            parts = urlsplit(config["url"])
-            config["url"] = f"{parts.scheme}://{parts.netloc}{_lock_path(parts.path)}"
-            return config
-        if config.get("service"):
-            service = config["service"]
-            config["service"] = {**service, "path": _lock_path(service.get("path") or "")}
-            return config
-    return None
+    if not proven or not registered:
+        return None
+    config = dict(proven[0].get("clientConfig") or {})
+    path = "/".join([LOCK_PATH, *_path(registered[0].get("clientConfig") or {}).split("/")[2:]])
+    if config.get("url"):
+        config["url"] = urlsplit(config["url"])._replace(path=path).geturl()
+    elif config.get("service"):
+        config["service"] = {**config["service"], "path": path}
+    else:
+        return None
+    return config if config.get("caBundle") else None
 
 
-def _lock_path(registered: str) -> str:
-    """`registered` is `/webhook` or `/webhook/key`."""
-    return "/".join([LOCK_PATH, *registered.split("/")[2:]])
+def _path(config: Mapping[str, Any]) -> str:
+    """`/webhook` or `/webhook/key`."""
+    return urlsplit(config.get("url") or "").path or (config.get("service") or {}).get("path") or ""
 
 
 def lock_webhook(

@@ -31,7 +31,11 @@ from tests.pkg.util.managedtenantquota.paper import FULL, budget, quota, refused
 
 REGISTRATION = {
     "metadata": {"name": "headroom.harvesterhci.io"},
-    "webhooks": [{"clientConfig": {"url": "https://127.0.0.1:9443/validate-namespace", "caBundle": "Q0E="}}],
+    "webhooks": [{"clientConfig": {"url": "https://broken:1/validate-namespace"}}],
+}
+PROBE = {
+    "metadata": {"name": "headroom-probe.harvesterhci.io"},
+    "webhooks": [{"clientConfig": {"url": "https://127.0.0.1:9443/probe", "caBundle": "Q0E="}}],
 }
 KEY = "ns1/quota"
 
@@ -118,6 +122,7 @@ class Cluster:
         self.kinds.index()
         self.registrations = Kind(registry.VALIDATING_WEBHOOK_CONFIGURATIONS)
         self.registrations.given(REGISTRATION)
+        self.registrations.given(PROBE)
         self.namespaces.given({"metadata": {"name": "ns1", "uid": "uid-ns1"}})
         self.settings.given({"metadata": {"name": "additional-guest-memory-overhead-ratio"}, "value": "1.5"})
         self.quotas.given(quota())

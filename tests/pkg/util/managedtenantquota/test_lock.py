@@ -143,54 +143,68 @@ class TestFits:
         assert fits(lock(hook=kept), HOOK)
 
 
+def at(where: Any, bundle: str = "QQ==") -> list[dict[str, Any]]:
+    """A configuration's only webhook, by URL or service."""
+    config = {"url": where} if isinstance(where, str) else {"service": where}
+    return [{"clientConfig": config | ({"caBundle": bundle} if bundle else {})}]
+
+
+SERVICE = {"name": "s", "namespace": "n", "port": 443}
+
+
 @pytest.mark.parametrize(
-    ("webhooks", "expected"),
+    ("proven", "registered", "expected"),
     [
         (
-            [{"clientConfig": {"url": "https://10.0.0.1:9443/validate-namespace", "caBundle": "QQ=="}}],
+            at("https://10.0.0.1:9443/probe"),
+            at("https://10.0.0.1:9443/validate-namespace"),
             {"url": "https://10.0.0.1:9443/lock", "caBundle": "QQ=="},
         ),
         (
-            [
-                {
-                    "clientConfig": {
-                        "service": {"name": "s", "namespace": "n", "path": "/x"},
-                        "caBundle": "QQ==",
-                    }
-                }
-            ],
-            {"service": {"name": "s", "namespace": "n", "path": "/lock"}, "caBundle": "QQ=="},
+            at({**SERVICE, "path": "/probe"}),
+            at({**SERVICE, "path": "/validate-namespace"}),
+            {"service": {**SERVICE, "path": "/lock"}, "caBundle": "QQ=="},
         ),
         (
-            [{"clientConfig": {"url": "https://h:9443/validate-pod/0123", "caBundle": "QQ=="}}],
+            at("https://h:9443/probe"),
+            at("https://h:9443/validate-pod/0123"),
             {"url": "https://h:9443/lock/0123", "caBundle": "QQ=="},
         ),
         (
-            [{"clientConfig": {}}, {"clientConfig": {"url": "https://h/x", "caBundle": "QQ=="}}],
-            {"url": "https://h/lock", "caBundle": "QQ=="},
+            at({**SERVICE, "path": "/probe"}),
+            at({**SERVICE, "path": "/validate-pod/0123"}),
+            {"service": {**SERVICE, "path": "/lock/0123"}, "caBundle": "QQ=="},
         ),
-        ([{"clientConfig": {"url": "https://h/x"}}], None),
-        ([], None),
-        (None, None),
+        (
+            at("https://h:9443/probe"),
+            at("https://elsewhere/x", "Qg=="),
+            {"url": "https://h:9443/lock", "caBundle": "QQ=="},
+        ),
+        (at("https://h/probe", ""), at("https://h/x"), None),
+        ([{"clientConfig": {}}], at("https://h/x"), None),
+        ([], at("https://h/x"), None),
+        (None, at("https://h/x"), None),
+        (at("https://h/probe"), None, None),
     ],
     ids=[
         "by URL",
         "by service",
         "with the key by which the API server is known",
-        "the first that says where",
+        "by service, with the key",
+        "a registration that somebody broke is not copied",
         "an empty caBundle is no use",
+        "nowhere",
         "no webhooks",
-        "nothing at all",
+        "no probe",
+        "nothing registered",
     ],
 )
-def test_the_lock_is_served_where_the_webhooks_are(webhooks: Any, expected: Any) -> None:
-    body = {"metadata": {"name": "headroom.harvesterhci.io"}, "webhooks": webhooks}
-    assert client_config(configuration(body)) == expected
+def test_the_lock_is_served_where_the_probe_is(proven: Any, registered: Any, expected: Any) -> None:
+    assert client_config(proven, registered) == expected
 
 
 def test_reading_where_does_not_change_what_was_read() -> None:
-    body = {"webhooks": [{"clientConfig": {"service": {"name": "s", "namespace": "n", "path": "/x"}}}]}
-    found = configuration(body)
-    client_config(found)
-    assert found.webhooks == body["webhooks"]
+    proven = at({**SERVICE, "path": "/probe"})
+    assert client_config(proven, proven) is not None
+    assert proven == at({**SERVICE, "path": "/probe"})
     assert base64.b64decode(WHERE["caBundle"]) == b"CA"
