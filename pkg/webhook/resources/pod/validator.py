@@ -167,8 +167,8 @@ class Validator:
             self._ledger.admit(asked.namespace, asked.uid, asked.need, names, now, replaced=asked.replaced)
 
     async def _is_of_migration(self, pod: Pod, request: AdmissionRequest) -> bool:
-        """A target or attachment pod of a migration under way, made by KubeVirt: every tenant can write a label. KubeVirt
-        copies the labels of a VMI to its launcher, so the launcher's VM has to be the one that migrates."""
+        """A target or attachment pod of a migration under way, made by KubeVirt: every tenant can write a label.
+        KubeVirt copies the labels of a VMI to its launcher, so the launcher's VM has to be the one that migrates."""
         migration = pod.labels.get(constants.LABEL_MIGRATION_JOB_UID)
         if not migration or pod.labels.get(constants.LABEL_APP) not in _OF_MIGRATION:
             return False
