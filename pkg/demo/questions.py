@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 from pkg.demo.history import Amounts, History, Quota, QuotaVersion, Track
+from pkg.util.constants import LIMITS_CPU, LIMITS_MEMORY
+from pkg.util.names import migrating_key
 from pkg.util.quantity import ZERO
+from pkg.util.resource_list import parse_resource_list
 
 _REFUSED = "exceeded quota"
+_LIMITED = re.compile(rf"{_REFUSED}: .*, limited: (\S+=\S+)")
 
 
 def hard_since(history: History, at: float, wanted: Amounts) -> Amounts | None:
@@ -81,6 +86,31 @@ def refusal_of(history: History, migration: str) -> str:
         if event.about == migration and at >= 0:
             return event.message[at:]
     return ""
+
+
+def refused_after_the_raise(history: History) -> int:
+    """How many refusals of migrations came from a limit that had been raised for them already, by quota's own words."""
+    raised = {name: raise_of(history, name) for name in history.migrations}
+    count = 0
+    for event in history.events:
+        version, refusal = raised.get(event.about), _LIMITED.search(event.message)
+        count += version is not None and refusal is not None and _has_room_of(version, refusal)
+    return count
+
+
+def raise_of(history: History, migration: str) -> QuotaVersion | None:
+    """The first version of the quota with an entry for the migration's VM, since the migration is there."""
+    track = history.migrations[migration]
+    key = migrating_key(track.vm)
+    since = (version for version in history.quotas if version.version > track.began.version)
+    return next((version for version in since if key in version.entries), None)
+
+
+def _has_room_of(version: QuotaVersion, refusal: re.Match[str]) -> bool:
+    """Whether the limits that a refusal names are all as high as that version's. Quota names what was exceeded only."""
+    limits = parse_resource_list(dict(pair.split("=", 1) for pair in refusal[1].split(",")))
+    raised = {LIMITS_CPU: version.hard.cpu, LIMITS_MEMORY: version.hard.memory}
+    return all(limit >= raised.get(name, ZERO) for name, limit in limits.items())
 
 
 def target_of(history: History, migration: str) -> Track | None:

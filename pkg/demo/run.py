@@ -18,6 +18,7 @@ from pkg.demo.driver import Driver, Stopped
 from pkg.demo.history import History
 from pkg.demo.lines import Lines, is_terminal
 from pkg.demo.picture import record, show
+from pkg.demo.questions import refused_after_the_raise
 from pkg.demo.scenario import SCENARIO, Step
 from pkg.demo.watching import Watching
 from pkg.testcluster.cluster import Cluster, EmbeddedCluster
@@ -75,6 +76,7 @@ async def _run(cluster: Cluster, settings: Settings) -> int:
         lines.say(f"picture: {settings.record}")
     if report.failed:
         _show_log(cluster.directory)
+    lines.say(f"refused after the raise: {refused_after_the_raise(history)}")
     lines.say(report.last_line)
     return report.exit_code
 

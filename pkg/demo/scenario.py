@@ -127,6 +127,7 @@ async def exact(driver: Driver) -> None:
     await _succeeds(driver, "m4")
     await _is_back(driver, "m3", used=seed.BASE)
     _never_more(driver, seed.BOTH_MOVE)
+    driver.check("migrations refused after the raise", 0, questions.refused_after_the_raise(history))
     await driver.stop_headroom()
 
 

@@ -65,6 +65,11 @@ class Headroom:
         except OSError:
             return False
 
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
     def metrics(self) -> str:
         with urllib.request.urlopen(f"{self._health}/metrics", timeout=5) as answer:
             text: str = answer.read().decode()

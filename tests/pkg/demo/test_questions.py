@@ -194,3 +194,36 @@ def test_whether_another_migration_was_admitted(
         if at == target_comes_at:
             builder.pod(at, "other", "Pending", vm="vm2", of="m2")
     assert questions.admission_of(builder.history, "m2", "m1") == answer
+
+
+def refusal(limited: str) -> str:
+    asked = "requested: limits.cpu=2015m,limits.memory=4797464313"
+    used = "used: limits.cpu=4030m,limits.memory=9594928626"
+    return f"Error creating pod: pods is forbidden: exceeded quota: default-abc, {asked}, {used}, limited: {limited}"
+
+
+@pytest.mark.parametrize(
+    ("limited", "count"),
+    [
+        pytest.param("limits.cpu=3,limits.memory=5000Mi", 0, id="by the base, however late the event comes"),
+        pytest.param("limits.cpu=3", 0, id="by the base, one resource"),
+        pytest.param("limits.cpu=4,limits.memory=9980344313", 0, id="by what was raised for another"),
+        pytest.param("limits.cpu=5,limits.memory=9980344313", 1, id="by the raised limit"),
+        pytest.param("limits.memory=9980344313", 1, id="by the raised limit, one resource"),
+        pytest.param("limits.cpu=6,limits.memory=9980344314", 1, id="by a higher one"),
+    ],
+)
+def test_a_refusal_after_the_raise_is_told_by_quotas_own_words(limited: str, count: int) -> None:
+    builder = sample()
+    assert questions.refused_after_the_raise(builder.history) == 0
+    builder.event(20, refusal(limited))
+    builder.event(20, refusal(limited), about="a-pod-of-somebody-else")
+    assert questions.refused_after_the_raise(builder.history) == count
+
+
+def test_without_a_raise_nothing_is_refused_after_it() -> None:
+    builder = HistoryBuilder()
+    builder.quota(1, BASE, ONE)
+    builder.migration(2, "Pending", refused=True)
+    builder.event(2, refusal("limits.cpu=3"))
+    assert questions.refused_after_the_raise(builder.history) == 0
