@@ -153,7 +153,13 @@ def test_the_whole_play(tmp_path: Path) -> None:
     assert passed > 25
     assert lines[-1] == f"demo: {passed} passed, 0 failed"
     assert "FAILED" not in done.stdout
-    for said in ("9980344313", "10040344313", "10000Mi", "exceeded quota: default-", "refused after the raise: 0"):
+    for said in (
+        "9980344313",
+        "10040344313",
+        "10000Mi",
+        "exceeded quota: default-",
+        "refused after the raise: 0",
+    ):
         assert said in done.stdout
     assert "\x1b" not in done.stdout + done.stderr
     assert "\r" not in done.stdout + done.stderr

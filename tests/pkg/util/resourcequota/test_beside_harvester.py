@@ -15,7 +15,7 @@ from pkg.util.names import migrating_uid_key
 from pkg.util.resourcequota.model import Memory
 from pkg.util.resourcequota.planner import plan
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
-from tests.pkg.util.resourcequota.pods import charged, launcher, namespace
+from tests.pkg.util.resourcequota.pods import AT_4_5, charged, launcher, namespace
 from tests.pkg.util.resourcequota.world import (
     COMPENSATION,
     HARD,
@@ -101,3 +101,43 @@ def test_what_is_held_beyond_the_migration_is_kept_whatever_harvester_removes(ro
         assert writes <= 1
         assert by_value(rq.hard)["limits.cpu"] == limit
         assert rq.annotations.get(RESYNC) != "true"
+
+
+def test_a_compensation_that_harvester_removes_with_anothers_entry_is_written_again_and_the_limit_stays() -> (
+    None
+):
+    """The overhead ratio was raised: vm1 is refused for want of what vm2 has grown by. Then vm2's next migration
+    ends, and Harvester removes its entry and the compensation together."""
+    tight = '{"limit":{"limitsCpu":"100","limitsMemory":"10000Mi"}}'
+    hard = {"limits.cpu": "100", "limits.memory": "10000Mi"}
+    instances = [vmi(name, nodeName="node-1", phase="Running") for name in ("vm1", "vm2")]
+    pods = [launcher(instance, node="node-1", rendering=AT_4_5) for instance in instances]
+
+    def rests(rq: ResourceQuota, other: str) -> tuple[ResourceQuota, int]:
+        """headroom until it rests, and its writes."""
+        memory, writes = Memory(), 0
+        migrations = [vmim(vm="vm1", refused=True), vmim(other, vm="vm2")]
+        for _ in range(10):
+            seen = namespace(
+                charged(rq, pods), migrations, pods, instances, memory=memory, rendering=AT_4_5, limits=tight
+            )
+            made = plan(seen, TAKEOVER)
+            memory = made.memory
+            if not made:
+                return rq, writes
+            rq, writes = applied(rq, made), writes + 1
+        raise AssertionError("headroom does not come to rest")
+
+    before, _ = rests(quota(hard), "Failed")
+    assert COMPENSATION in before.annotations
+    entry = {by_name("vm2"): '{"limits.memory":"1"}'}
+    left = msgspec.structs.replace(
+        before, metadata=msgspec.structs.replace(before.metadata, annotations=before.annotations | entry)
+    )
+    removed = harvester(left, vmim("Failed", vm="vm2"))
+    assert COMPENSATION not in removed.annotations
+    again, writes = rests(removed, "Failed")
+    assert writes == 1
+    assert by_value(again.hard) == by_value(before.hard)
+    assert again.annotations[COMPENSATION] == before.annotations[COMPENSATION]
+    assert again.annotations.get(RESYNC) != "true"

@@ -1,0 +1,141 @@
+"""Beside Harvester's own vmim, VMI and VM controllers: what both write to VMIs and VMs is written once, by one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+import pytest
+
+from pkg.api.kubevirt import VirtualMachine, VirtualMachineInstance, VirtualMachineInstanceMigration
+from pkg.controller.migration.state import annotations_for
+from pkg.controller.virtualmachine.check import run_strategy, shortage_of
+from pkg.util import constants
+from pkg.util.kubevirt.migration import abort_requested
+from pkg.util.quantity import Quantity
+from pkg.util.resourcequota.base import parse_base
+from pkg.util.resourcequota.claims import held_by_entries
+from tests.pkg.controller.virtualmachine.test_check import limits, machine
+from tests.pkg.controller.virtualmachine.test_vm_controller import Place
+from tests.pkg.util.resourcequota.world import by_name, observed, quota, vmi, vmim
+
+UID, STATE = constants.ANNOTATION_MIGRATION_UID, constants.ANNOTATION_MIGRATION_STATE
+REASON = constants.ANNOTATION_INSUFFICIENT_RESOURCE_QUOTA
+
+Changes = Mapping[str, str | None]
+Writer = Callable[[VirtualMachineInstance, VirtualMachineInstanceMigration], Changes]
+
+
+# ---- the state that a VMI shows ------------------------------------------------------------------------------
+
+
+def harvester(vmi: VirtualMachineInstance, migration: VirtualMachineInstanceMigration) -> Changes:
+    """Its vmim and VMI controllers at a migration's event: domain §4 and §5."""
+    reported = vmi.status.migration_state
+    shown = vmi.annotations.get(UID)
+    completed = bool(reported and reported.completed and reported.migration_uid == shown)
+    if completed or migration.phase in constants.FINAL_PHASES:
+        return {key: None for key in constants.VMI_STATE_ANNOTATIONS if key in vmi.annotations}
+    pending = migration.phase in ("", constants.PHASE_PENDING)
+    state = constants.STATE_PENDING if pending else constants.STATE_MIGRATING
+    if abort_requested(migration):
+        state = constants.STATE_ABORTING
+    if vmi.annotations.get(STATE) == state:
+        return {}
+    return {UID: migration.uid, STATE: state}
+
+
+def headroom(vmi: VirtualMachineInstance, migration: VirtualMachineInstanceMigration) -> Changes:
+    return annotations_for(vmi, [migration])
+
+
+def with_annotations(vmi: VirtualMachineInstance, changes: Changes) -> VirtualMachineInstance:
+    kept = {key: text for key, text in {**vmi.annotations, **changes}.items() if text is not None}
+    return msgspec.structs.replace(vmi, metadata=msgspec.structs.replace(vmi.metadata, annotations=kept))
+
+
+LIVES: Mapping[str, Sequence[tuple[str | None, bool]]] = {
+    "it succeeds": [
+        (None, False),
+        ("Pending", False),
+        ("Scheduling", False),
+        ("Running", False),
+        ("Succeeded", False),
+    ],
+    "it fails": [("Pending", False), ("Scheduled", False), ("Failed", False)],
+    "it is aborted": [("Pending", False), ("Running", False), ("Running", True), ("Failed", True)],
+    "it is aborted while it waits": [("Pending", False), ("Pending", True), ("Failed", True)],
+}
+
+
+@pytest.mark.parametrize("life", LIVES.values(), ids=LIVES)
+@pytest.mark.parametrize(
+    "order", [(harvester, headroom), (headroom, harvester)], ids=["it first", "we first"]
+)
+def test_a_state_is_written_by_whoever_comes_first_and_not_again(
+    life: Sequence[tuple[str | None, bool]], order: Sequence[Writer]
+) -> None:
+    there = vmi()
+    for phase, abort in life:
+        migration = vmim(phase, abort=abort)
+        there = with_annotations(there, order[0](there, migration))
+        assert order[1](there, migration) == {}
+        assert order[0](there, migration) == {}
+    assert not {UID, STATE} & there.annotations.keys()
+
+
+# ---- a VM that cannot start ----------------------------------------------------------------------------------
+
+
+async def test_a_vm_that_harvester_has_halted_is_left_alone() -> None:
+    reason = {REASON: "cpu insufficient resources due to resource quota"}
+    place = Place(machine(spec={"runStrategy": "Halted"}, status="Stopped", annotations=reason))
+    assert await place.handle() is None
+    assert not place.patches
+    assert not place.events.recorded
+
+
+async def test_a_vm_that_harvester_halts_while_the_shortage_is_confirmed_is_halted_once() -> None:
+    place = Place()
+    again = await place.handle()
+    assert again is not None
+    place.clock.now += again
+    place.machines.edited(
+        "ns1/vm1", {"spec": {"runStrategy": "Halted"}, "metadata": {"annotations": {REASON: "x"}}}
+    )
+    assert await place.handle() is None
+    assert not place.patches
+
+
+async def test_a_vm_that_was_halted_here_is_none_that_harvester_checks() -> None:
+    place = Place()
+    await place.confirmed()
+    assert run_strategy(place.now) == constants.RUN_STRATEGY_HALTED  # its check begins with that
+
+
+def harvester_lacks(machine: VirtualMachine, base: str, rq: Any, need: Mapping[str, Quantity]) -> bool:
+    """Its check: base − (status.used − the migrating entries), limits alone (domain §5)."""
+    granted, held = parse_base(base), held_by_entries(rq)
+    zero = Quantity.of(0)
+    return any(
+        amount > granted[name] - (Quantity.parse(rq.used.get(name, "0")) - held.get(name, zero))
+        for name, amount in need.items()
+        if name in granted
+    )
+
+
+MIGRATES = '{"limits.cpu":"2015m","limits.memory":"4797464313"}'
+"""Our entry for another VM: both of its pods are counted in status.used."""
+NEED = {"limits.cpu": Quantity.parse("2015m"), "limits.memory": Quantity.parse("4797464313")}
+
+
+@pytest.mark.parametrize(("cpu", "fits"), [("4030m", True), ("4029m", False), ("10", True), ("3", False)])
+def test_room_that_was_made_for_a_migration_halts_no_vm_in_either_check(cpu: str, fits: bool) -> None:
+    base = limits(cpu, "20Gi")
+    used = {"limits.cpu": "4030m", "limits.memory": "9594928626"}
+    rq = quota({"limits.cpu": cpu, "limits.memory": "20Gi"}, {by_name("vm2"): MIGRATES}, used=used)
+    other = vmim("Running", vm="vm2")
+    seen = observed(rq, limits=base, migrations=[other], instances=[vmi("vm2")])
+    assert (shortage_of(machine(), seen) is None) is fits
+    assert harvester_lacks(machine(), base, rq, NEED) is not fits
