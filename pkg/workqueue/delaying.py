@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+import itertools
 from collections.abc import Callable
 from typing import NamedTuple
 
-from pkg.workqueue.queue import DEFAULT_PRIORITY, LEFTOVERS, K, Queue, loop_time
+from pkg.workqueue.queue import DEFAULT_PRIORITY, K, Queue, loop_time
+
+LEFTOVERS = 64
+"""Entries of the heap that are no longer valid, beyond as many as there are items: then it is built anew."""
 
 
 class _Due(NamedTuple):
@@ -28,6 +32,7 @@ class DelayingQueue(Queue[K]):
         self._due_heap: list[tuple[_Due, K]] = []
         # Invariant: holds every entry of `_due`. Others are leftovers of other moments and skipped; there are never
         # many more of them than items.
+        self._sequence = itertools.count()
         self._timer: asyncio.TimerHandle | None = None
         # Invariant: set for the first entry of `_due_heap`; None while that is empty. One timer for all, because
         # the loop's own heap does not keep the order of timers of the same moment.
@@ -44,13 +49,15 @@ class DelayingQueue(Queue[K]):
         """
         if self._shutting_down:
             return
-        self._waiting.pop(item, None)
         known = self._due.get(item)
         when = asyncio.get_running_loop().time() + seconds
         if known is not None:
             priority = max(priority, known.priority)
             when = max(when, known.when) if item in self._held else when
-        priority = max(priority, self._dirty.pop(item, priority))
+        waiting = self._dirty.pop(item, None)
+        if waiting is not None:
+            self._leave(item, waiting)
+            priority = max(priority, waiting)
         self._metrics.retry()
         self._held.add(item)
         self._put_off(item, _Due(when, next(self._sequence), priority))

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import heapq
-import itertools
 import time
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
@@ -18,9 +16,6 @@ K = TypeVar("K", bound=Hashable)
 DEFAULT_PRIORITY = 0
 LOW_PRIORITY = -100
 """Of the first listing and of resyncs: live events overtake them (controller-runtime's LowPriority)."""
-
-LEFTOVERS = 64
-"""Entries of a heap that are no longer valid, beyond as many as there are items: then it is built anew."""
 
 
 class ShutDown(Exception):
@@ -44,17 +39,14 @@ class Queue(Generic[K]):
     def __init__(self, name: str = "", *, clock: Callable[[], float] = loop_time) -> None:
         self._dirty: dict[K, int] = {}
         # Invariant: the items that need processing, each with its priority. An item of `_dirty` that is not
-        # in `_processing` stands in `_waiting`, exactly once; one that is in both gets there by `done`.
+        # in `_processing` stands in `_lines`, exactly once; one that is in both gets there by `done`.
         self._processing: dict[K, int] = {}
         # Invariant: the items that a worker has, with the priority they were handed out with.
-        self._waiting: dict[K, int] = {}
-        # Invariant: item -> sequence number of its one valid heap entry. Entries with another number are
-        # leftovers of a lower priority and skipped: moving an item inside a heap would cost O(n). There are never
-        # many more leftovers than items.
-        self._heap: list[tuple[int, int, K]] = []
+        self._lines: dict[int, OrderedDict[K, None]] = {}
+        # Invariant: the items that wait, in order, by the priority that `_dirty` says. No line is empty: there are as
+        # many as priorities in use, two mostly.
         self._held: set[K] = set()
         # Invariant: the items that no `add` may bring before their time; a delaying queue has some.
-        self._sequence = itertools.count()
         self._getters: deque[asyncio.Future[None]] = deque()
         self._drainers: deque[asyncio.Future[None]] = deque()
         self._shutting_down = False
@@ -63,7 +55,7 @@ class Queue(Generic[K]):
 
     def __len__(self) -> int:
         """How many items wait; those being processed are not counted."""
-        return len(self._waiting)
+        return sum(map(len, self._lines.values()))
 
     @property
     def shutting_down(self) -> bool:
@@ -91,22 +83,27 @@ class Queue(Generic[K]):
             self._metrics.add(item)
         elif known >= priority:
             return
-        self._dirty[item] = priority
         if item not in self._processing:
-            self._push(item, priority)
             if known is not None:
-                self._drop_leftovers()
+                self._leave(item, known)
+            self._push(item, priority)
+        self._dirty[item] = priority
 
     async def get(self) -> K:
         """Wait for an item and take it; the caller must call `done` with it.
 
         A cancelled call takes nothing. Raises ShutDown once the queue is shut down and empty.
         """
-        while not self._waiting:
+        while not self._lines:
             if self._shutting_down:
                 raise ShutDown
             await self._wait_for_item()
-        item = self._pop()
+        lines = self._lines
+        priority = max(lines) if len(lines) > 1 else next(iter(lines))
+        line = lines[priority]
+        item, _ = line.popitem(last=False)
+        if not line:
+            del lines[priority]
         self._processing[item] = self._dirty.pop(item)
         self._metrics.get(item)
         return item
@@ -141,26 +138,24 @@ class Queue(Generic[K]):
         return True
 
     def _push(self, item: K, priority: int) -> None:
-        number = next(self._sequence)
-        self._waiting[item] = number
-        heapq.heappush(self._heap, (-priority, number, item))
-        _wake_one(self._getters)
+        line = self._lines.get(priority)
+        if line is None:
+            line = self._lines[priority] = OrderedDict()
+        line[item] = None
+        if self._getters:
+            _wake_one(self._getters)
 
-    def _drop_leftovers(self) -> None:
-        if len(self._heap) > 2 * len(self._waiting) + LEFTOVERS:
-            self._heap = [entry for entry in self._heap if self._waiting.get(entry[2]) == entry[1]]
-            heapq.heapify(self._heap)
+    def _leave(self, item: K, priority: int) -> None:
+        """The item waits no more, if it does."""
+        line = self._lines.get(priority)
+        if line is not None and item in line:
+            del line[item]
+            if not line:
+                del self._lines[priority]
 
     def _raise_held(self, item: K, priority: int) -> None:
         """Note the higher priority of an item that is held."""
         raise NotImplementedError
-
-    def _pop(self) -> K:
-        while True:
-            _, number, item = heapq.heappop(self._heap)
-            if self._waiting.get(item) == number:
-                del self._waiting[item]
-                return item
 
     async def _wait_for_item(self) -> None:
         getter = asyncio.get_running_loop().create_future()
