@@ -99,7 +99,7 @@ def test_an_account_that_may_not_is_one_line_and_exit_1(
     ("only", "said", "asked"),
     [
         ("webhooks", [], set()),
-        ("locks", [], {LOCKS}),
+        ("locks", [], {LOCKS, QUOTAS}),
         ("quotas", ["released a/q", "1 resource quotas released"], {QUOTAS}),
     ],
 )
