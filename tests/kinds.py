@@ -72,7 +72,7 @@ class Kind(Generic[T]):
     @property
     def verbs(self) -> list[tuple[str, ...]]:
         """(verb, name) of every request, and the subresource where there is one."""
-        named = [(r.verb, r.key.rpartition("/")[2], r.subresource) for r in self._requests]
+        named = [(r.verb, _name(r), r.subresource) for r in self._requests]
         return [call if call[2] else call[:2] for call in named]
 
     def asked(self, verb: str) -> list[Any]:
@@ -82,6 +82,11 @@ class Kind(Generic[T]):
     def given(self, obj: T | Raw) -> T:
         """Another client writes an object, whole."""
         return self.server.put(self.resource, obj)
+
+    def seed(self, *objects: T | Raw) -> None:
+        """Objects that are there."""
+        for obj in objects:
+            self.given(obj)
 
     def edited(self, key: str, patch: Mapping[str, Any]) -> T:
         """Another client patches an object."""
@@ -126,6 +131,13 @@ class Kind(Generic[T]):
             raise error
 
 
+def _name(request: Request) -> str:
+    if request.verb == "create":
+        metadata = request.body["metadata"]
+        return str(metadata.get("name") or metadata["generateName"])
+    return request.key.rpartition("/")[2]
+
+
 @dataclass
 class Events:
     """What would have become Events: (key, type, reason, message)."""
@@ -138,6 +150,11 @@ class Events:
 
     def event(self, obj: Object, type: str, reason: str, message: str) -> None:
         self.recorded.append((obj.key, type, reason, message))
+
+    @property
+    def told(self) -> list[tuple[str, str, str]]:
+        """(key, reason, message)"""
+        return [(key, reason, message) for key, _type, reason, message in self.recorded]
 
     @property
     def reasons(self) -> list[str]:

@@ -70,7 +70,7 @@ def world() -> World:
 
 async def test_a_pod_is_created(world: World) -> None:
     assert await world.creator().create("t1/a", BODY, vmi(), "launcher pod") is None
-    assert world.pods.calls == [("create", "p")]
+    assert world.pods.verbs == [("create", "p")]
 
 
 REFUSALS: dict[str, tuple[ApiError, bool]] = {
@@ -83,13 +83,13 @@ REFUSALS: dict[str, tuple[ApiError, bool]] = {
 
 @pytest.mark.parametrize(("error", "by_quota"), REFUSALS.values(), ids=REFUSALS.keys())
 async def test_a_refusal_is_remembered_and_told(world: World, error: ApiError, by_quota: bool) -> None:
-    world.pods.errors = [error]
+    world.pods.errors["create"] = [error]
     creator = world.creator()
     refusal = await creator.create("t1/a", BODY, vmi(), "launcher pod")
     assert refusal is not None
     assert (refusal.message, refusal.by_quota) == (error.message, by_quota)
     assert creator.refusals.last("t1/a") == refusal
-    assert world.recorder.events == [("vm1", "FailedCreate", f"Error creating pod: {error.message}")]
+    assert world.events.told == [("t1/vm1", "FailedCreate", f"Error creating pod: {error.message}")]
 
 
 RAISED: dict[str, ApiError] = {
@@ -101,16 +101,16 @@ RAISED: dict[str, ApiError] = {
 
 @pytest.mark.parametrize("error", RAISED.values(), ids=RAISED.keys())
 async def test_what_says_nothing_about_the_pod_is_raised(world: World, error: ApiError) -> None:
-    world.pods.errors = [error]
+    world.pods.errors["create"] = [error]
     creator = world.creator()
     with pytest.raises(type(error)):
         await creator.create("t1/a", BODY, vmi(), "launcher pod")
     assert creator.refusals.last("t1/a") is None
-    assert world.recorder.events == []
+    assert world.events.told == []
 
 
 async def test_success_ends_the_backoff(world: World) -> None:
-    world.pods.errors = [QUOTA, None]
+    world.pods.errors["create"] = [QUOTA, None]
     creator = world.creator()
     await creator.create("t1/a", BODY, vmi(), "launcher pod")
     await creator.create("t1/a", BODY, vmi(), "launcher pod")
@@ -119,43 +119,43 @@ async def test_success_ends_the_backoff(world: World) -> None:
 
 async def test_a_pod_that_the_cache_does_not_show_yet_is_not_asked_for_again(world: World) -> None:
     """Quota would be charged once more, for a name that is taken."""
-    world.pods.lags = True
+    world.pods.lagging = True
     creator = world.creator()
     await creator.create("t1/a", BODY, vmi(), "launcher pod")
     assert await creator.create("t1/a", BODY, vmi(), "launcher pod") is None
-    assert world.pods.calls == [("create", "p")]
+    assert world.pods.verbs == [("create", "p")]
 
 
 async def test_a_pod_that_the_cache_never_shows_is_asked_for_again(world: World) -> None:
     creator = world.creator()
     await creator.create("t1/a", BODY, vmi(), "launcher pod")
-    await world.pods.delete(name="p", namespace=NAMESPACE)
+    await world.pods.client.delete(name="p", namespace=NAMESPACE)
     world.clock.now += 6
     await creator.create("t1/a", BODY, vmi(), "launcher pod")
-    assert world.pods.calls.count(("create", "p")) == 2
+    assert world.pods.verbs.count(("create", "p")) == 2
 
 
 async def test_after_a_lost_answer_the_server_is_asked_first(world: World) -> None:
-    world.pods.errors = [Unreachable("reset"), None]
+    world.pods.errors["create"] = [Unreachable("reset"), None]
     creator = world.creator()
     with pytest.raises(Unreachable):
         await creator.create("t1/a", BODY, vmi(), "launcher pod")
     await creator.create("t1/a", BODY, vmi(), "launcher pod")
-    assert world.pods.calls == [("create", "p"), ("get", "p"), ("create", "p")]
+    assert world.pods.verbs == [("create", "p"), ("get", "p"), ("create", "p")]
 
 
 async def test_after_a_lost_answer_a_pod_that_is_there_is_enough(world: World) -> None:
-    world.pods.errors = [Unreachable("reset")]
+    world.pods.errors["create"] = [Unreachable("reset")]
     creator = world.creator()
     with pytest.raises(Unreachable):
         await creator.create("t1/a", BODY, vmi(), "launcher pod")
     world.pods.seed(launcher("p"))
     assert await creator.create("t1/a", BODY, vmi(), "launcher pod") is None
-    assert world.pods.calls == [("create", "p"), ("get", "p")]
+    assert world.pods.verbs == [("create", "p"), ("get", "p")]
 
 
 async def test_a_name_that_is_taken_is_our_pod(world: World) -> None:
-    world.pods.errors = [AlreadyExists("p", status=409)]
+    world.pods.errors["create"] = [AlreadyExists("p", status=409)]
     assert await world.creator().create("t1/a", BODY, vmi(), "launcher pod") is None
 
 
@@ -177,7 +177,7 @@ def test_launchers_that_have_ended_are_no_load(world: World) -> None:
 
 
 async def test_a_refused_pod_takes_no_place(world: World) -> None:
-    world.pods.errors = [QUOTA]
+    world.pods.errors["create"] = [QUOTA]
     assert world.placement.choose("t1/p") == "node-1"
     await world.creator().create("t1/a", BODY, vmi(), "launcher pod")
     assert world.placement.choose("t1/q") == "node-1"

@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 
 from pkg.api.core import ResourceQuota
+from pkg.api.registry import RESOURCE_QUOTAS
 from pkg.client.errors import Forbidden
 from pkg.testcluster.kubevirt.creation import is_quota_refusal
 from pkg.testcluster.kubevirt.quota_lag import QuotaLag
-from tests.pkg.testcluster.kubevirt.fakes import FakeClock, FakeKind
+from tests.kinds import Kind
+from tests.pkg.testcluster.kubevirt.fakes import FakeClock
 from tests.pkg.testcluster.kubevirt.samples import convert, metadata
 
 POD = {
@@ -26,7 +28,7 @@ class Scene:
     def __init__(self, seconds: float, **spec: Any) -> None:
         self.clock = FakeClock()
         self.spec = spec
-        self.quotas = FakeKind(ResourceQuota)
+        self.quotas = Kind(RESOURCE_QUOTAS)
         self.lag = QuotaLag(seconds, self.quotas.cache, self.clock.loop)
 
     def set(self, cpu: str, after: float = 0.0) -> None:

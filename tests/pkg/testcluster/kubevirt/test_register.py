@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pkg.api.core import Pod, ResourceQuota
-from pkg.api.kubevirt import KubeVirt
+from pkg.api.kubevirt import KUBEVIRTS, KubeVirt
 from pkg.client.errors import Forbidden
 from pkg.testcluster.kubevirt.creation import Refusals
 from pkg.testcluster.kubevirt.options import Options
@@ -19,7 +19,8 @@ from pkg.testcluster.kubevirt.register import (
     own_key,
     refused_by,
 )
-from tests.pkg.testcluster.kubevirt.fakes import FakeKind, World
+from tests.kinds import Kind
+from tests.pkg.testcluster.kubevirt.fakes import World
 from tests.pkg.testcluster.kubevirt.samples import (
     NOW,
     attachment,
@@ -42,14 +43,13 @@ class Gate:
         self.woken += 1
 
 
-async def change(kubevirt: KubeVirt | None, *, known: bool = True) -> tuple[FakeKind[KubeVirt], Gate]:
-    kind, gate = FakeKind(KubeVirt), Gate()
-    client: Any = kind
+async def change(kubevirt: KubeVirt | None, *, known: bool = True) -> tuple[Kind[KubeVirt], Gate]:
+    kind, gate = Kind(KUBEVIRTS), Gate()
     waker: Any = gate
     if kubevirt is not None and known:
         kind.seed(kubevirt)
-        kubevirt = kind.get_cached("kubevirt")
-    await OperatorHandler(client, waker, Options()).on_kubevirt_changed("t1/kubevirt", kubevirt)
+        kubevirt = kind.cached("t1/kubevirt")
+    await OperatorHandler(kind.client, waker, Options()).on_kubevirt_changed("t1/kubevirt", kubevirt)
     return kind, gate
 
 
@@ -61,7 +61,7 @@ def kubevirt(phase: str | None = None, **meta: Any) -> KubeVirt:
 async def test_a_new_kubevirt_is_deployed() -> None:
     kind, gate = await change(kubevirt())
     assert kind.objects["t1/kubevirt"]["status"] == {"phase": "Deployed", "observedKubeVirtVersion": "v1.8.0"}
-    assert kind.calls == [("patch", "kubevirt", "status")]
+    assert kind.verbs == [("patch", "kubevirt", "status")]
     assert gate.woken == 1
 
 
@@ -75,7 +75,7 @@ LEFT_ALONE = {
 @pytest.mark.parametrize("found", LEFT_ALONE.values(), ids=LEFT_ALONE.keys())
 async def test_left_alone(found: KubeVirt) -> None:
     kind, gate = await change(found)
-    assert kind.calls == []
+    assert kind.verbs == []
     assert gate.woken == 1
 
 
@@ -86,7 +86,7 @@ async def test_a_kubevirt_that_goes_may_change_the_limits() -> None:
 
 async def test_a_kubevirt_that_goes_meanwhile_is_no_failure() -> None:
     kind, _ = await change(kubevirt(), known=False)
-    assert kind.patches == []
+    assert kind.objects == {}
 
 
 QUOTA = convert({"metadata": metadata("q")}, ResourceQuota)

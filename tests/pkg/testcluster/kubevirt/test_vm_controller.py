@@ -186,20 +186,18 @@ OWNED: dict[str, Any] = {
 
 
 def handler(world: World) -> MachineHandler:
-    machines: Any = world.machines
-    instances: Any = world.instances
-    return MachineHandler(machines, instances, world.instances.cache, world.clock)
+    return MachineHandler(world.machines.client, world.instances.client, world.instances.cache, world.clock)
 
 
 async def change(world: World, **more: Any) -> None:
     world.machines.seed(vm(**more))
-    await handler(world).on_machine_changed(KEY, world.machines.get_cached("vm1"))
+    await handler(world).on_machine_changed(KEY, world.machines.cached(KEY))
 
 
 async def test_a_vm_is_started() -> None:
     world = World()
     await change(world)
-    assert world.instances.calls == [("create", "vm1")]
+    assert world.instances.verbs == [("create", "vm1")]
     assert world.instances.objects[KEY]["spec"]["domain"]["cpu"]["cores"] == 2
     assert world.machines.objects[KEY]["status"]["printableStatus"] == "Starting"
 
@@ -208,15 +206,15 @@ async def test_a_halted_vm_is_stopped() -> None:
     world = World()
     world.instances.seed(running(**OWNED))
     await change(world, strategy="Halted")
-    assert world.instances.calls == [("delete", "vm1")]
+    assert world.instances.verbs == [("delete", "vm1")]
 
 
 async def test_the_status_follows_the_vmi() -> None:
     world = World()
     world.instances.seed(running(**OWNED))
     await change(world)
-    assert world.instances.calls == []
-    assert world.machines.calls == [("patch", "vm1", "status")]
+    assert world.instances.verbs == []
+    assert world.machines.verbs == [("patch", "vm1", "status")]
     status = world.machines.objects[KEY]["status"]
     assert (status["printableStatus"], status["created"], status["ready"]) == ("Running", True, True)
 
@@ -225,25 +223,25 @@ async def test_a_foreign_vmi_of_the_same_name_is_left_alone() -> None:
     world = World()
     world.instances.seed(vmi())
     await change(world, strategy="Halted")
-    assert world.instances.calls == []
-    assert world.machines.calls == []
+    assert world.instances.verbs == []
+    assert world.machines.verbs == []
 
 
 async def test_a_vmi_that_exists_already_is_no_failure() -> None:
     world = World()
-    world.instances.lags = True
+    world.instances.lagging = True
     world.instances.seed(running(**OWNED))
     await change(world)
-    assert world.instances.calls == [("create", "vm1")]
+    assert world.instances.verbs == [("create", "vm1")]
 
 
 async def test_a_vm_that_is_gone_needs_nothing() -> None:
     world = World()
     await handler(world).on_machine_changed(KEY, None)
-    assert world.instances.calls == []
+    assert world.instances.verbs == []
 
 
 async def test_a_vm_that_goes_meanwhile_is_no_failure() -> None:
     world = World()
     await handler(world).on_machine_changed(KEY, vm(strategy="Halted"))
-    assert world.machines.calls == []
+    assert world.machines.objects == {}

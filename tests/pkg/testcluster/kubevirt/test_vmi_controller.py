@@ -42,10 +42,10 @@ class Scene:
     def __init__(self, **options: Any) -> None:
         self.world = World()
         self.options = Options(**options)
-        pods: Any = self.world.pods
+        pods = self.world.pods.client
         clients: Any = {
-            "instances": self.world.instances,
-            "machines": self.world.machines,
+            "instances": self.world.instances.client,
+            "machines": self.world.machines.client,
             "pod_client": pods,
         }
         creator = self.world.creator()
@@ -87,8 +87,7 @@ class Scene:
 
     async def pods_run(self) -> None:
         for key in list(self.world.pods.objects):
-            name = key.partition("/")[2]
-            await self.world.pods.merge_patch({"status": {"phase": "Running"}}, name=name, namespace="t1")
+            self.world.pods.edited(key, {"status": {"phase": "Running"}})
 
 
 async def test_a_vmi_without_vm_gets_a_launcher_and_runs() -> None:
@@ -105,16 +104,16 @@ async def test_a_vmi_without_vm_gets_a_launcher_and_runs() -> None:
     await scene.step()
     assert scene.status()["phase"] == "Running"
     assert scene.status()["activePods"] == {pod["metadata"]["uid"]: "node-1"}
-    before = len(scene.world.instances.patches)
+    before = len(scene.world.instances.asked("patch"))
     assert await scene.step() is None
-    assert len(scene.world.instances.patches) == before
+    assert len(scene.world.instances.asked("patch")) == before
 
 
 async def test_a_refused_launcher_leaves_the_vmi_pending_with_a_condition() -> None:
     scene = Scene()
     scene.world.instances.seed(vmi())
     await scene.step()
-    scene.world.pods.errors = [QUOTA]
+    scene.world.pods.errors["create"] = [QUOTA]
     assert await scene.step() == 5
     assert scene.status()["phase"] == "Pending"
     conditions = {c["type"]: c for c in scene.status()["conditions"]}
@@ -125,13 +124,13 @@ async def test_a_refused_launcher_is_tried_again_when_its_time_comes_or_quota_ch
     scene = Scene()
     scene.world.instances.seed(vmi())
     await scene.step()
-    scene.world.pods.errors = [QUOTA, QUOTA, None]
+    scene.world.pods.errors["create"] = [QUOTA, QUOTA, None]
     await scene.step()
     assert await scene.step() == 5
-    assert len(scene.world.pods.calls) == 1
+    assert len(scene.world.pods.verbs) == 1
     scene.world.clock.now += 5
     await scene.step()
-    assert len(scene.world.pods.calls) == 2
+    assert len(scene.world.pods.verbs) == 2
     scene.refusals.quota_changed("t1")
     await scene.step()
     assert len(scene.world.pods.objects) == 1
@@ -143,7 +142,7 @@ async def test_without_a_node_there_is_no_pod_and_another_look() -> None:
     scene.world.instances.seed(vmi(status={"phase": "Pending"}))
     await scene.step()
     assert await scene.step() == 1
-    assert scene.world.pods.calls == []
+    assert scene.world.pods.verbs == []
 
 
 async def test_a_vmi_that_is_deleted_goes_after_its_pods() -> None:
@@ -154,7 +153,7 @@ async def test_a_vmi_that_is_deleted_goes_after_its_pods() -> None:
     assert scene.world.pods.objects == {}
     assert "finalizers" in scene.world.instances.objects[KEY]["metadata"]
     await scene.step()
-    assert scene.world.instances.objects[KEY]["metadata"]["finalizers"] == []
+    assert scene.world.instances.objects == {}
 
 
 async def test_pods_of_a_vmi_that_is_gone_go() -> None:
@@ -169,24 +168,24 @@ async def test_pods_of_an_earlier_vmi_of_the_name_go_and_the_new_one_s_stay() ->
     scene.world.instances.seed(running(uid="uid-new"))
     scene.world.pods.seed(launcher())
     await scene.step()
-    assert scene.world.pods.calls == [("delete", "source")]
+    assert scene.world.pods.verbs == [("delete", "source")]
 
 
 async def test_a_vmi_whose_vm_is_gone_is_deleted() -> None:
     scene = Scene()
     scene.world.instances.seed(running(**OWNED))
     await scene.step()
-    assert scene.world.instances.objects == {}
-    assert scene.world.instances.calls == [("delete", "vm1")]
+    assert scene.world.instances.now(KEY).deleting
+    assert scene.world.instances.verbs == [("delete", "vm1")]
 
 
 async def test_a_vm_that_the_cache_does_not_show_yet_is_not_gone() -> None:
     scene = Scene()
-    scene.world.machines.lags = True
+    scene.world.machines.lagging = True
     scene.world.machines.seed(vm())
     scene.world.instances.seed(running(**OWNED))
     await scene.step()
-    assert ("delete", "vm1") not in scene.world.instances.calls
+    assert ("delete", "vm1") not in scene.world.instances.verbs
 
 
 def moved(**more: Any) -> Any:
@@ -243,7 +242,7 @@ async def test_a_migration_that_is_deleted_meanwhile_leaves_the_time_as_it_was()
     scene.world.migrations.seed(vmim(phase="Succeeded", annotations=marks))
     scene.world.pods.seed(launcher(), launcher("target", node="node-2", job="m1"))
     assert await scene.step() == 3
-    await scene.world.migrations.delete(name="m1", namespace="t1")
+    await scene.world.migrations.client.delete(name="m1", namespace="t1")
     assert await scene.step() == 3
 
 
@@ -275,7 +274,7 @@ async def test_a_target_that_was_never_handed_over_is_deleted() -> None:
     scene.world.migrations.seed(vmim(phase="Failed"))
     scene.world.pods.seed(launcher(), launcher("target", node="node-2", job="m1"))
     await scene.step()
-    assert scene.world.pods.calls == [("delete", "target")]
+    assert scene.world.pods.verbs == [("delete", "target")]
 
 
 async def test_a_pod_that_ends_loses_its_readiness_and_its_attachment() -> None:
@@ -290,7 +289,7 @@ async def test_a_pod_that_ends_loses_its_readiness_and_its_attachment() -> None:
         c["type"]: c["status"] for c in scene.world.pods.objects["t1/source"]["status"]["conditions"]
     }
     assert conditions == {"Ready": "False", "ContainersReady": "False", "PodScheduled": "True"}
-    assert ("delete", "hp-volume-a") in scene.world.pods.calls
+    assert ("delete", "hp-volume-a") in scene.world.pods.verbs
 
 
 async def test_a_hotplugged_volume_gets_an_attachment_pod_on_the_guest_s_node() -> None:
@@ -324,7 +323,7 @@ async def test_an_attachment_pod_goes_with_the_last_volume() -> None:
     await scene.step()
     assert scene.status()["volumeStatus"] == []
     await scene.step()
-    assert scene.world.pods.calls == [("delete", "hp-volume-a")]
+    assert scene.world.pods.verbs == [("delete", "hp-volume-a")]
 
 
 async def test_an_attachment_pod_that_quota_refuses_is_tried_again() -> None:
@@ -332,7 +331,7 @@ async def test_an_attachment_pod_that_quota_refuses_is_tried_again() -> None:
     pending = [{"name": "extra", "phase": "Pending"}]
     scene.world.instances.seed(running(spec={"volumes": [HOTPLUG_VOLUME]}, status={"volumeStatus": pending}))
     scene.world.pods.seed(launcher())
-    scene.world.pods.errors = [QUOTA, None]
+    scene.world.pods.errors["create"] = [QUOTA, None]
     assert await scene.step() == 5
     assert await scene.step() == 5
     scene.refusals.quota_changed("t1")
@@ -356,9 +355,9 @@ async def test_a_finished_launcher_stays_for_as_long_as_it_is_told() -> None:
 async def test_a_change_of_the_conditions_that_was_not_seen_is_a_conflict() -> None:
     scene = Scene()
     scene.world.instances.seed(vmi())
-    scene.world.instances.lags = True
+    scene.world.instances.lagging = True
     conditions = {"status": {"conditions": [{"type": "Paused", "status": "True"}]}}
-    await scene.world.instances.merge_patch(conditions, name="vm1", namespace="t1")
+    scene.world.instances.edited("t1/vm1", conditions)
     with pytest.raises(Conflict):
         await scene.step()
     scene.world.instances.catch_up()

@@ -55,7 +55,7 @@ class Scene:
         """A new process: nothing of the old one's memory is left."""
         world = self.world
         transport: Any = self.transport
-        pods: Any = world.pods
+        pods = world.pods.client
         creator = world.creator()
         self.refusals = creator.refusals
 
@@ -71,12 +71,12 @@ class Scene:
             world.clock,
         )
         clients: Any = {
-            "migration_client": world.migrations,
-            "instance_client": world.instances,
+            "migration_client": world.migrations.client,
+            "instance_client": world.instances.client,
             "pod_client": pods,
         }
         shared: Any = {"pods": world.found_pods, "rendering": how, "clock": world.clock}
-        recorder: Any = world.recorder
+        recorder = world.events.recorder
         self.handler = MigrationHandler(
             **clients,
             **shared,
@@ -121,8 +121,7 @@ class Scene:
 
     async def pods_run(self) -> None:
         for key in list(self.world.pods.objects):
-            name = key.partition("/")[2]
-            await self.world.pods.merge_patch({"status": {"phase": "Running"}}, name=name, namespace="t1")
+            self.world.pods.edited(key, {"status": {"phase": "Running"}})
 
     def begin(self, **more: Any) -> Scene:
         self.world.instances.seed(running(**more))
@@ -161,29 +160,29 @@ async def test_a_migration_goes_its_whole_way(restart: bool) -> None:
     assert scene.body()["metadata"]["finalizers"] == []
     assert scene.body()["metadata"]["labels"] == {"kubevirt.io/vmi-name": "vm1"}
     assert (
-        "m1",
+        "t1/m1",
         "SuccessfulMigration",
         "Source node reported migration succeeded",
-    ) in scene.world.recorder.events
+    ) in scene.world.events.told
 
 
 async def test_quota_s_refusal_leaves_it_pending_with_the_condition_and_tells_people() -> None:
     scene = Scene().begin()
     await scene.step()
     await scene.step()
-    scene.world.pods.errors = [QUOTA]
+    scene.world.pods.errors["create"] = [QUOTA]
     assert await scene.step() == 5
     assert scene.status()["phase"] == "Pending"
     assert [(c["type"], c["status"]) for c in scene.status()["conditions"]] == [(REJECTED, "True")]
-    assert ("m1", "FailedCreate", f"Error creating pod: {QUOTA.message}") in scene.world.recorder.events
+    assert ("t1/m1", "FailedCreate", f"Error creating pod: {QUOTA.message}") in scene.world.events.told
 
 
 async def test_a_refused_migration_does_not_ask_again_before_its_time() -> None:
     scene = Scene().begin()
-    scene.world.pods.errors = [QUOTA, None]
+    scene.world.pods.errors["create"] = [QUOTA, None]
     for _ in range(5):
         await scene.step()
-    assert scene.world.pods.calls.count(scene.world.pods.calls[0]) == 1
+    assert scene.world.pods.verbs.count(scene.world.pods.verbs[0]) == 1
     assert await scene.step() == 5
     scene.world.clock.now += 5
     await scene.step()
@@ -192,7 +191,7 @@ async def test_a_refused_migration_does_not_ask_again_before_its_time() -> None:
 
 async def test_a_change_of_quota_lets_it_ask_at_once_and_go_on() -> None:
     scene = Scene().begin()
-    scene.world.pods.errors = [QUOTA, None]
+    scene.world.pods.errors["create"] = [QUOTA, None]
     for _ in range(4):
         await scene.step()
     assert scene.refusals.quota_changed("t1") == ["t1/m1"]
@@ -204,25 +203,23 @@ async def test_a_refusal_that_could_not_be_marked_is_marked_without_asking_again
     scene = Scene().begin()
     await scene.step()
     await scene.step()
-    scene.world.pods.errors = [QUOTA]
-    scene.world.migrations.lags = True
-    await scene.world.migrations.merge_patch(
-        {"metadata": {"annotations": {"a": "b"}}}, name="m1", namespace="t1"
-    )
+    scene.world.pods.errors["create"] = [QUOTA]
+    scene.world.migrations.lagging = True
+    scene.world.migrations.edited("t1/m1", {"metadata": {"annotations": {"a": "b"}}})
     with pytest.raises(Conflict):
         await scene.step()
-    scene.world.migrations.lags = False
+    scene.world.migrations.lagging = False
     scene.world.migrations.catch_up()
     assert await scene.step() == 5
     assert scene.status()["conditions"][0]["type"] == REJECTED
-    assert len([call for call in scene.world.pods.calls if call[0] == "create"]) == 1
+    assert len([call for call in scene.world.pods.verbs if call[0] == "create"]) == 1
 
 
 async def test_another_refusal_brings_no_condition() -> None:
     scene = Scene().begin()
     await scene.step()
     await scene.step()
-    scene.world.pods.errors = [Forbidden("no service account", status=403)]
+    scene.world.pods.errors["create"] = [Forbidden("no service account", status=403)]
     assert await scene.step() == pytest.approx(0.1)
     assert "conditions" not in scene.status()
 
@@ -272,7 +269,7 @@ async def test_an_earlier_source_that_has_not_ended_holds_it_up_without_a_condit
     assert await scene.step() == 5
     assert scene.targets() == []
     assert "conditions" not in scene.status()
-    await scene.world.pods.merge_patch({"status": {"phase": "Succeeded"}}, name="older", namespace="t1")
+    scene.world.pods.edited("t1/older", {"status": {"phase": "Succeeded"}})
     await scene.step()
     assert len(scene.targets()) == 1
 
@@ -297,7 +294,7 @@ async def test_a_refused_migration_takes_no_place() -> None:
     scene.world.instances.seed(running("vm2", status={"nodeName": "node-3"}))
     scene.world.pods.seed(launcher("other", node="node-3", vmi_name="vm2"))
     scene.world.migrations.seed(vmim("m2", phase="Pending", vmi_name="vm2"))
-    scene.world.pods.errors = [QUOTA, None]
+    scene.world.pods.errors["create"] = [QUOTA, None]
     for _ in range(3):
         await scene.step()
     assert await scene.step("m2") is None
@@ -319,7 +316,7 @@ async def test_of_two_new_migrations_the_older_one_goes() -> None:
         vmim("a", creationTimestamp="2026-01-01T00:00:02Z"),
         vmim("b", creationTimestamp="2026-01-01T00:00:01Z"),
     )
-    await scene.world.migrations.delete(name="m1", namespace="t1")
+    await scene.world.migrations.client.delete(name="m1", namespace="t1")
     await scene.step("a")
     await scene.step("b")
     assert (scene.status("a")["phase"], scene.status("b")["phase"]) == ("Failed", "Pending")
@@ -352,7 +349,7 @@ async def test_a_migration_fails_when_its_vmi(instance: Any) -> None:
 
 async def test_a_vmi_that_the_cache_does_not_show_yet_is_looked_up() -> None:
     scene = Scene()
-    scene.world.instances.lags = True
+    scene.world.instances.lagging = True
     scene.world.instances.seed(running())
     scene.world.migrations.seed(vmim())
     await scene.step()
@@ -373,16 +370,15 @@ async def test_deleting_a_pending_migration_ends_it() -> None:
     assert scene.status()["phase"] == "Failed"
     assert scene.status()["conditions"][0]["type"] == "migrationAbortRequested"
     await scene.step()
-    assert scene.body()["metadata"]["finalizers"] == []
+    assert scene.world.migrations.objects == {}
 
 
 async def test_deleting_a_running_migration_aborts_it_through_the_vmi() -> None:
     scene = Scene().begin()
     await play(scene, steps=8)
     assert scene.status()["phase"] in ("TargetReady", "Running", "PreparingTarget")
-    await scene.world.migrations.merge_patch(
-        {"metadata": {"deletionTimestamp": NOW}}, name="m1", namespace="t1"
-    )
+    kept = [*scene.body()["metadata"]["finalizers"], "example.com/test"]
+    scene.world.migrations.edited("t1/m1", {"metadata": {"deletionTimestamp": NOW, "finalizers": kept}})
     await play(scene)
     assert scene.status()["phase"] == "Failed"
     assert scene.state()["abortStatus"] == "Succeeded"
@@ -397,10 +393,8 @@ FAILURES = ["Pending", "Scheduling", "Scheduled", "PreparingTarget", "TargetRead
 @pytest.mark.parametrize("phase", FAILURES)
 async def test_a_migration_fails_in_the_phase_that_is_asked_for(phase: str) -> None:
     scene = Scene().begin()
-    await scene.world.migrations.merge_patch(
-        {"metadata": {"annotations": {"testcluster.headroom.harvesterhci.io/fail-at-phase": phase}}},
-        name="m1",
-        namespace="t1",
+    scene.world.migrations.edited(
+        "t1/m1", {"metadata": {"annotations": {"testcluster.headroom.harvesterhci.io/fail-at-phase": phase}}}
     )
     assert await play(scene) == [*WAY[: WAY.index(phase) + 1], "Failed"]
     assert scene.world.instances.objects["t1/vm1"]["status"]["nodeName"] == "node-1"
@@ -412,7 +406,7 @@ async def test_with_hotplugged_volumes_it_stays_pending_until_the_attachment_pod
     for _ in range(3):
         await scene.step()
     await scene.pods_run()
-    scene.world.pods.errors = [QUOTA, None]
+    scene.world.pods.errors["create"] = [QUOTA, None]
     assert await scene.step() == 5
     assert scene.status()["phase"] == "Pending"
     assert "conditions" not in scene.status()
@@ -428,7 +422,7 @@ async def test_with_hotplugged_volumes_it_stays_pending_until_the_attachment_pod
 async def test_a_phase_lasts_as_long_as_it_is_told() -> None:
     scene = Scene().begin()
     marks = {"testcluster.headroom.harvesterhci.io/phase-seconds": "Scheduling=4"}
-    await scene.world.migrations.merge_patch({"metadata": {"annotations": marks}}, name="m1", namespace="t1")
+    scene.world.migrations.edited("t1/m1", {"metadata": {"annotations": marks}})
     await play(scene, steps=8)
     assert scene.status()["phase"] == "Scheduling"
     assert await scene.step() == 4
@@ -443,6 +437,6 @@ async def test_a_migration_that_is_gone_leaves_nothing_behind() -> None:
     scene = Scene(Limits(1, 1)).begin()
     for _ in range(3):
         await scene.step()
-    await scene.world.migrations.delete(name="m1", namespace="t1")
+    await scene.world.migrations.client.delete(name="m1", namespace="t1")
     assert await scene.step() is None
     assert scene.refusals.last("t1/m1") is None
