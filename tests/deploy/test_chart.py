@@ -10,18 +10,9 @@ import pytest
 import yaml
 
 from deploy.render import CHART, FILES, helm, template
+from tests.deploy.renderings import RENDERINGS
 
 pytestmark = pytest.mark.cluster
-
-RENDERINGS = {
-    "default": (),
-    "webhook off": ("webhook.enabled=false",),
-    "assist": ("mode=assist",),
-    "in the controller": ("webhook.inController=true",),
-    "cert-manager": ("webhook.certificate.source=certManager",),
-    "brought certificate": ("webhook.certificate.source=secret", "webhook.certificate.secretName=mine"),
-    "monitoring": ("serviceMonitor.enabled=true",),
-}
 
 
 def rendered(*values: str) -> list[dict[str, Any]]:

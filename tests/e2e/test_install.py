@@ -20,7 +20,7 @@ import yaml
 from deploy.render import CHART, template
 from pkg.testcluster.binaries import ensure_helm
 from pkg.testcluster.cluster import Cluster
-from tests.deploy.test_chart import RENDERINGS
+from tests.deploy.renderings import RENDERINGS
 from tests.e2e.accounts import (
     NAMESPACE,
     ROOT,

@@ -6,11 +6,16 @@ import os
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry
 
+from pkg.api import registry
+from pkg.api.core import ResourceQuota
+from pkg.client.client import Client
 from pkg.client.metrics import RestClientMetrics
+from pkg.client.resource_client import ResourceClient
 from pkg.client.retry import RetryPolicy
 from pkg.client.transport import Transport
 from tests.pkg.client.rig import Rig, Sleeps
@@ -50,3 +55,28 @@ def bare_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[No
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
     yield
     assert os.listdir(tmp_path / "temporary") == []
+
+
+async def no_sleep(_: float) -> None:
+    pass
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[ScriptedServer]:
+    async with ScriptedServer() as server:
+        yield server
+
+
+@pytest.fixture
+async def client(server: ScriptedServer) -> AsyncIterator[Client]:
+    options: dict[str, Any] = {
+        "retry": RetryPolicy(sleep=no_sleep),
+        "metrics": RestClientMetrics(CollectorRegistry()),
+    }
+    async with Client(server.config(), **options) as client:
+        yield client
+
+
+@pytest.fixture
+def quotas(client: Client) -> ResourceClient[ResourceQuota]:
+    return client.resource(registry.RESOURCE_QUOTAS)

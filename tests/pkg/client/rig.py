@@ -8,12 +8,14 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry
 
+from pkg.api import registry
 from pkg.client.config import ClientConfig
 from pkg.client.metrics import RestClientMetrics
 from pkg.client.retry import RetryPolicy
 from pkg.client.transport import Transport
 from tests.scripted_server import (
     ScriptedServer,
+    obj,
 )
 
 PATH = "/api/v1/pods"
@@ -52,3 +54,9 @@ async def read_stream(
         async for each in lines:
             got.append(each)
     return got
+
+
+ONE = registry.RESOURCE_QUOTAS.path("ns", "q")
+
+
+QUOTA = obj("q", "5", "ns", spec={"hard": {"limits.cpu": "3"}})

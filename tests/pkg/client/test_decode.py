@@ -8,7 +8,7 @@ import time
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client import REGISTRY
 
@@ -222,6 +222,7 @@ def test_a_deep_object_in_a_field_that_is_read_costs_that_object_alone(
     assert [meta.name for meta in got.undecodable] == ["bad"]
 
 
+@settings(deadline=None)
 @given(
     st.recursive(
         st.none() | st.integers() | st.text('ab"\\[]{}é', max_size=6),

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from prometheus_client import CollectorRegistry
 
 from pkg.api import registry
 from pkg.api.core import ResourceQuota
@@ -16,9 +15,8 @@ from pkg.api.meta import Object
 from pkg.client import errors
 from pkg.client.client import Client
 from pkg.client.decode import WatchEvent
-from pkg.client.metrics import RestClientMetrics
 from pkg.client.resource_client import ResourceClient
-from pkg.client.retry import RetryPolicy
+from tests.pkg.client.rig import ONE, QUOTA
 from tests.scripted_server import (
     DELETE,
     GET,
@@ -44,33 +42,6 @@ from tests.scripted_server import (
 
 ALL = registry.RESOURCE_QUOTAS.path()
 IN_NS = registry.RESOURCE_QUOTAS.path("ns")
-ONE = registry.RESOURCE_QUOTAS.path("ns", "q")
-QUOTA = obj("q", "5", "ns", spec={"hard": {"limits.cpu": "3"}})
-
-
-async def no_sleep(_: float) -> None:
-    pass
-
-
-@pytest.fixture
-async def server() -> AsyncIterator[ScriptedServer]:
-    async with ScriptedServer() as server:
-        yield server
-
-
-@pytest.fixture
-async def client(server: ScriptedServer) -> AsyncIterator[Client]:
-    options: dict[str, Any] = {
-        "retry": RetryPolicy(sleep=no_sleep),
-        "metrics": RestClientMetrics(CollectorRegistry()),
-    }
-    async with Client(server.config(), **options) as client:
-        yield client
-
-
-@pytest.fixture
-def quotas(client: Client) -> ResourceClient[ResourceQuota]:
-    return client.resource(registry.RESOURCE_QUOTAS)
 
 
 async def test_a_resource_has_one_client(client: Client) -> None:

@@ -12,15 +12,15 @@ from pkg.api.core import LimitRange, ResourceQuota
 from pkg.api.meta import ObjectMeta
 from pkg.client.errors import BadRequest
 from pkg.client.resource_client import ResourceClient
-from tests.pkg.client.test_resource_client import ONE, QUOTA, client, quotas, server  # noqa: F401
+from tests.pkg.client.rig import ONE, QUOTA
 from tests.scripted_server import PATCH, ScriptedServer, body
 
 OLD = ResourceQuota(metadata=ObjectMeta(name="q", namespace="ns", uid="u", resource_version="4"))
 
 
 async def test_update_sends_what_differs_bound_to_the_version_that_was_read(
-    server: ScriptedServer,  # noqa: F811
-    quotas: ResourceClient[ResourceQuota],  # noqa: F811
+    server: ScriptedServer,
+    quotas: ResourceClient[ResourceQuota],
 ) -> None:
     server.script(PATCH, ONE, body(QUOTA))
     new = edit(OLD, spec={"hard": {"limits.cpu": "3"}}, metadata={"labels": {"a": "b"}})
@@ -32,8 +32,8 @@ async def test_update_sends_what_differs_bound_to_the_version_that_was_read(
 
 
 async def test_update_status_sends_status_alone_through_the_subresource(
-    server: ScriptedServer,  # noqa: F811
-    quotas: ResourceClient[ResourceQuota],  # noqa: F811
+    server: ScriptedServer,
+    quotas: ResourceClient[ResourceQuota],
 ) -> None:
     server.script(PATCH, f"{ONE}/status", body(QUOTA))
     new = edit(OLD, spec={"hard": {"pods": "1"}}, status={"used": {"pods": "0"}})
@@ -45,8 +45,8 @@ async def test_update_status_sends_status_alone_through_the_subresource(
 
 
 async def test_equal_objects_cost_no_request(
-    server: ScriptedServer,  # noqa: F811
-    quotas: ResourceClient[ResourceQuota],  # noqa: F811
+    server: ScriptedServer,
+    quotas: ResourceClient[ResourceQuota],
 ) -> None:
     assert await quotas.update(OLD, edit(OLD, metadata={"resource_version": "9"})) is OLD
     assert await quotas.update_status(OLD, OLD) is OLD
@@ -54,8 +54,8 @@ async def test_equal_objects_cost_no_request(
 
 
 async def test_a_status_written_the_wrong_way_is_refused_at_once(
-    server: ScriptedServer,  # noqa: F811
-    quotas: ResourceClient[ResourceQuota],  # noqa: F811
+    server: ScriptedServer,
+    quotas: ResourceClient[ResourceQuota],
 ) -> None:
     limits = ResourceClient[LimitRange](quotas.transport, registry.LIMIT_RANGES)
     status: Any = {"status": {"used": {}}}

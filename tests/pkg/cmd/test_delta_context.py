@@ -12,8 +12,7 @@ from pkg.cmd.delta import Arch
 from pkg.util.quantity import Quantity
 from pkg.util.resourcequota.policy import EstimateKind
 from tests.pkg.cmd.delta_rig import Call, call
-from tests.pkg.util.kubevirt.test_rendered import MODES, counted
-from tests.pkg.util.rendered import cases
+from tests.pkg.util.rendered import MODES, cases, counted
 
 __all__ = ["call"]
 Document = dict[str, Any]

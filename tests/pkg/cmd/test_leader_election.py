@@ -19,8 +19,8 @@ from tests.pkg.cmd.rig import (
     running,
     threaded_server,
 )
-from tests.pkg.cmd.test_controller import PATCH, QUOTA, seed
-from tests.scripted_server import GET, POST, body, raw, status
+from tests.pkg.cmd.waiting import QUOTA, seed
+from tests.scripted_server import GET, PATCH, POST, body, raw, status
 
 LEASES = registry.LEASES.path("own")
 LEASE = registry.LEASES.path("own", "headroom")

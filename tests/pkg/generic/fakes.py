@@ -5,14 +5,21 @@ from __future__ import annotations
 import asyncio
 from typing import Any, TypeVar
 
+from pkg.api.core import ResourceQuota
 from pkg.api.meta import Object
-from pkg.api.registry import Resource
+from pkg.api.registry import RESOURCE_QUOTAS, Resource
+from pkg.cache import SharedIndexInformer
 from pkg.client.client import Client
-from pkg.client.errors import ApiError
+from pkg.client.errors import (
+    ApiError,
+)
 from pkg.client.fake import FakeCluster, Request
 from pkg.client.fake.objects import Raw
 from pkg.client.fake.server import FakeTransport
 from pkg.client.resource_client import ResourceClient
+from pkg.generic.controller import Controller
+from pkg.workqueue.rate_limiters import ItemExponentialFailureRateLimiter
+from tests.virtual_time import now, settle
 
 T = TypeVar("T", bound=Object)
 
@@ -92,3 +99,46 @@ def _verb(request: Request) -> str:
     if request.verb == "patch":
         return "json_patch" if isinstance(request.body, list) else "merge_patch"
     return request.verb
+
+
+class Kind:
+    """ResourceQuotas on a fake server, their informer and controller. Retries after 1, 2, 4, ... 64 seconds."""
+
+    def __init__(self, *, workers: int = 2, client: FakeClient | None = None) -> None:
+        self.server: FakeResource[ResourceQuota] = (client or FakeClient()).resource(RESOURCE_QUOTAS)
+        self.informer: SharedIndexInformer[ResourceQuota] = SharedIndexInformer(self.server)
+        self.controller: Controller[ResourceQuota] = Controller(
+            "quotas",
+            self.informer,
+            workers=workers,
+            rate_limiter=ItemExponentialFailureRateLimiter(1.0, 64.0),
+            client=self.server,  # type: ignore[arg-type]
+        )
+
+    async def start(self) -> None:
+        self.informer.start()
+        await self.informer.wait_for_sync()
+        self.controller.start_workers()
+        await settle()
+
+    async def stop(self) -> None:
+        await self.controller.stop()
+        await self.informer.stop()
+
+
+class Calls:
+    """A handler that remembers when it was called with what, and does what it was told to."""
+
+    def __init__(self, *script: BaseException | None) -> None:
+        self.script = list(script)
+        self.times: list[float] = []
+        self.keys: list[str] = []
+        self.objects: list[Any] = []
+
+    async def __call__(self, key: str, obj: Any) -> None:
+        self.times.append(now())
+        self.keys.append(key)
+        self.objects.append(obj)
+        step = self.script.pop(0) if self.script else None
+        if step is not None:
+            raise step

@@ -25,51 +25,8 @@ from pkg.generic.controller import Controller
 from pkg.generic.errors import RetryAfter, Skip
 from pkg.workqueue.queue import LOW_PRIORITY
 from pkg.workqueue.rate_limiters import ItemExponentialFailureRateLimiter
-from tests.pkg.generic.fakes import FakeClient, FakeResource
+from tests.pkg.generic.fakes import Calls, FakeClient, Kind
 from tests.virtual_time import now, settle, virtual_time
-
-
-class Kind:
-    """ResourceQuotas on a fake server, their informer and controller. Retries after 1, 2, 4, ... 64 seconds."""
-
-    def __init__(self, *, workers: int = 2, client: FakeClient | None = None) -> None:
-        self.server: FakeResource[ResourceQuota] = (client or FakeClient()).resource(RESOURCE_QUOTAS)
-        self.informer: SharedIndexInformer[ResourceQuota] = SharedIndexInformer(self.server)
-        self.controller: Controller[ResourceQuota] = Controller(
-            "quotas",
-            self.informer,
-            workers=workers,
-            rate_limiter=ItemExponentialFailureRateLimiter(1.0, 64.0),
-            client=self.server,  # type: ignore[arg-type]
-        )
-
-    async def start(self) -> None:
-        self.informer.start()
-        await self.informer.wait_for_sync()
-        self.controller.start_workers()
-        await settle()
-
-    async def stop(self) -> None:
-        await self.controller.stop()
-        await self.informer.stop()
-
-
-class Calls:
-    """A handler that remembers when it was called with what, and does what it was told to."""
-
-    def __init__(self, *script: BaseException | None) -> None:
-        self.script = list(script)
-        self.times: list[float] = []
-        self.keys: list[str] = []
-        self.objects: list[Any] = []
-
-    async def __call__(self, key: str, obj: Any) -> None:
-        self.times.append(now())
-        self.keys.append(key)
-        self.objects.append(obj)
-        step = self.script.pop(0) if self.script else None
-        if step is not None:
-            raise step
 
 
 def conflict() -> Conflict:

@@ -25,8 +25,7 @@ from pkg.client.errors import Forbidden, ServerError
 from pkg.config.management import KUBEVIRT_PODS, Management
 from pkg.generic.factory import ControllerFactory
 from pkg.util.constants import SETTING_OVERHEAD_RATIO
-from tests.pkg.generic.fakes import FakeClient
-from tests.pkg.generic.test_controller import Calls
+from tests.pkg.generic.fakes import Calls, FakeClient
 from tests.virtual_time import now, settle, virtual_time
 
 

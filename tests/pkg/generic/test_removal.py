@@ -9,7 +9,7 @@ import pytest
 
 from pkg.api.core import ResourceQuota
 from pkg.client.errors import Forbidden
-from tests.pkg.generic.test_controller import Calls, Kind
+from tests.pkg.generic.fakes import Calls, Kind
 from tests.virtual_time import settle, virtual_time
 
 FINALIZER = "wrangler.cattle.io/cleanup"

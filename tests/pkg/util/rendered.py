@@ -12,10 +12,17 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
+import msgspec
+
+from pkg.api.core import Pod
+from pkg.util.quotacount.limit_ranges import apply_limit_ranges
+from pkg.util.quotacount.usage import pod_usage
+from pkg.util.resource_list import ResourceList, total
 from tests.pkg.util import vectors
 
+T = TypeVar("T")
 Document = dict[str, Any]
 _FINER_THAN_INT64 = re.compile(r"[0-9]{10,}n")
 NODE = "node01"
@@ -113,3 +120,15 @@ def _changed(launcher: Document, difference: Document) -> Document:
     for part, memory in difference.get("computeMemory", {}).items():
         compute["resources"].setdefault(part, {})["memory"] = memory
     return target
+
+
+MODES = {"none": 2180, "same": 2180, "ratio": 2180, "resized": 356}
+
+
+def of_kind(kind: type[T], documents: list[dict[str, Any]]) -> Iterator[T]:
+    return (msgspec.convert(d, kind, strict=False) for d in documents if d["kind"] == kind.__name__)
+
+
+def counted(pods: list[dict[str, Any]]) -> ResourceList:
+    """What quota counts of pods as virt-controller sends them."""
+    return total(pod_usage(apply_limit_ranges(pod, ())) for pod in of_kind(Pod, pods))

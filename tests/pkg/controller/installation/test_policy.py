@@ -3,26 +3,17 @@
 from __future__ import annotations
 
 import copy
-from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
-import yaml
 
 from pkg.api.admissionregistration import ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding
 from pkg.controller.installation.policy import POLICIES, problems
 from pkg.util.kubevirt.accounts import virt_controllers
+from tests.pkg.controller.installation.shipped import SHIPPED
 
 CREATED, CHANGED = POLICIES
-_FILE = Path(__file__).parents[4] / "deploy" / "policy.yaml"
-SHIPPED: list[dict[str, Any]] = [
-    document
-    for name in POLICIES
-    for kind in ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
-    for document in yaml.safe_load_all(_FILE.read_text("utf-8"))
-    if document["kind"] == kind and name == document["metadata"]["name"]
-]
 
 
 def found(documents: list[dict[str, Any]], accounts: list[str] | None = None) -> list[str]:

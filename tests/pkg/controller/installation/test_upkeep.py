@@ -18,7 +18,7 @@ from pkg.util.installation import Installation, read
 from pkg.util.kubevirt.accounts import virt_controllers
 from pkg.util.resourcequota.policy import EstimateKind, Mode
 from tests.kinds import Events, Kind, Server
-from tests.pkg.controller.installation.test_policy import SHIPPED
+from tests.pkg.controller.installation.shipped import SHIPPED
 
 POLICIES: tuple[Resource[Any], ...] = (VALIDATING_ADMISSION_POLICIES, VALIDATING_ADMISSION_POLICY_BINDINGS)
 RUNS = Installation(Mode.ASSIST, EstimateKind.HARVESTER, "1.2.3")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import msgspec
 import pytest
 
 from pkg.api.core import Pod
@@ -19,6 +18,7 @@ from pkg.controller.virtualmachine.check import (
 )
 from pkg.util.quantity import Quantity
 from pkg.util.resourcequota.model import Observed
+from tests.pkg.controller.virtualmachine.machines import limits, machine
 from tests.pkg.util.resourcequota.pods import named
 from tests.pkg.util.resourcequota.world import (
     BASE,
@@ -37,30 +37,6 @@ CPU = "cpu insufficient resources due to resource quota"
 MEMORY = "memory insufficient resources due to resource quota"
 NEED_MEMORY = 4797464313
 """4Gi, the overhead at ratio 1.5, and 60M for the console log."""
-
-
-def machine(
-    cpu: str = "2",
-    memory: str = "4Gi",
-    *,
-    name: str = "vm1",
-    spec: dict[str, Any] | None = None,
-    domain: dict[str, Any] | None = None,
-    status: str = "Starting",
-    **metadata: Any,
-) -> VirtualMachine:
-    """The seed's VM."""
-    resources = {"limits": {"cpu": cpu, "memory": memory}, "requests": {"cpu": "125m", "memory": "2730Mi"}}
-    shape = {"cpu": {"cores": 2}, "resources": resources, **(domain or {})}
-    content = {
-        "metadata": {"name": name, "namespace": "ns1", "uid": f"uid-of-{name}", **metadata},
-        "spec": {
-            "template": {"spec": {"domain": shape}},
-            **({"runStrategy": "Always"} if spec is None else spec),
-        },
-        "status": {"printableStatus": status},
-    }
-    return msgspec.convert(content, VirtualMachine)
 
 
 STRATEGIES = [
@@ -128,11 +104,6 @@ class Case:
             limits=self.limits,
         )
         return replace(found, pods=self.pods)
-
-
-def limits(cpu: str = "", memory: str = "", **more: str) -> str:
-    texts = {"limitsCpu": cpu, "limitsMemory": memory, **more}
-    return msgspec.json.encode({"limit": {name: text for name, text in texts.items() if text}}).decode()
 
 
 BESIDE = (

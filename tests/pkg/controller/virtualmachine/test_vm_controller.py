@@ -16,7 +16,7 @@ from pkg.generic.errors import RetryAfter
 from pkg.util import constants
 from pkg.util.resourcequota.model import Memory, Observed
 from tests.kinds import Clock, Events, Kind
-from tests.pkg.controller.virtualmachine.test_check import limits, machine
+from tests.pkg.controller.virtualmachine.machines import limits, machine
 from tests.pkg.util.resourcequota.world import observed, quota, vmi
 from tests.pkg.webhook.resources.pod.pods import launcher
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import TypeVar
 
-import msgspec
 import pytest
 
 from pkg.api.core import Namespace, Pod, ResourceQuota, ResourceQuotaSpec
@@ -19,22 +18,11 @@ from pkg.util.kubevirt.rendering import Rendering, limited_by, rendering
 from pkg.util.kubevirt.target import Side, largest_launcher, target_usage
 from pkg.util.quantity import ZERO
 from pkg.util.quotacount.limit_ranges import apply_limit_ranges
-from pkg.util.quotacount.usage import pod_usage
-from pkg.util.resource_list import ResourceList, total
-from tests.pkg.util.rendered import Case, cases
+from pkg.util.resource_list import ResourceList
+from tests.pkg.util.rendered import MODES, Case, cases, counted, of_kind
 
 T = TypeVar("T", bound=Object)
-MODES = {"none": 2180, "same": 2180, "ratio": 2180, "resized": 356}
 RELEASES = ["v1.3.1", "v1.4.1", "v1.5.3", "v1.6.6", "v1.7.4", "v1.8.3", "v1.9.0"]
-
-
-def of_kind(kind: type[T], documents: list[dict[str, Any]]) -> Iterator[T]:
-    return (msgspec.convert(d, kind, strict=False) for d in documents if d["kind"] == kind.__name__)
-
-
-def counted(pods: list[dict[str, Any]]) -> ResourceList:
-    """What quota counts of pods as virt-controller sends them."""
-    return total(pod_usage(apply_limit_ranges(pod, ())) for pod in of_kind(Pod, pods))
 
 
 Computed = Callable[[VirtualMachineInstance, Side | None, Rendering, ResourceQuotaSpec], ResourceList]
