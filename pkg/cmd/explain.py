@@ -10,7 +10,7 @@ import typer
 from pkg.cmd import reports
 from pkg.cmd.options import ClusterOptions, Output, WrongCall
 from pkg.cmd.reports import ReportOptions
-from pkg.report.amounts import shown
+from pkg.util.amounts import shown
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -11,7 +11,7 @@ from pkg.cmd import reports
 from pkg.cmd.flags import option
 from pkg.cmd.options import ClusterOptions, Output, WrongCall
 from pkg.cmd.reports import NamespaceOptions, ReportOptions
-from pkg.report.amounts import listed
+from pkg.util.amounts import listed
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

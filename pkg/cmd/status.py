@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from pkg.cmd import reports
 from pkg.cmd.options import ClusterOptions, Output
 from pkg.cmd.reports import NamespaceOptions, ReportOptions
-from pkg.report.amounts import listed, shown
+from pkg.util.amounts import listed, shown
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -8,10 +8,10 @@ from enum import StrEnum
 from typing import Any
 
 from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
-from pkg.report.amounts import shown
 from pkg.report.fit import Fit, asked_for, fits
 from pkg.report.snapshot import Snapshot
 from pkg.util import constants
+from pkg.util.amounts import shown
 from pkg.util.kubevirt.migration import abort_requested, is_finished, is_refused
 from pkg.util.kubevirt.parallel_migrations import hindrance, limits_of
 from pkg.util.resourcequota.touch import last_touch

@@ -21,10 +21,10 @@ from pkg.api.kubevirt import (
     VirtualMachineInstanceMigrationStatus,
 )
 from pkg.api.meta import Condition, ObjectMeta
-from pkg.report.amounts import listed, shown
 from pkg.report.snapshot import REPORTED, Snapshot
 from pkg.report.status import kept_by
 from pkg.util import constants
+from pkg.util.amounts import listed, shown
 from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.names import migrating_key
 from pkg.util.quantity import ZERO, Quantity

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from pkg.api.core import ResourceQuota
-from pkg.report.amounts import shown
 from pkg.report.snapshot import REPORTED, Snapshot
 from pkg.util import constants
+from pkg.util.amounts import shown
 from pkg.util.kubevirt.migration import Stage
 from pkg.util.quantity import ZERO, Quantity
 from pkg.util.resource_list import ResourceList, format_resource_list, parse_resource_list, total

@@ -141,7 +141,7 @@ class TestMaxExtra:
             event = scene.wait_event("MaxExtraReached")
             assert (event["type"], event["message"]) == (
                 "Warning",
-                "migration of VM vm2 waits: limits.memory would be raised by 9594928626, max-extra is 5Gi",
+                "migration of VM vm2 waits: limits.memory would be raised by 8.9Gi, max-extra is 5Gi",
             )
             eventually(lambda: scene.is_refused(second))
             assert scene.phase(first) == "Running"

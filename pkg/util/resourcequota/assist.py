@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pkg.util import constants
+from pkg.util.amounts import shown
 from pkg.util.constants import LIMITS_CPU, LIMITS_MEMORY
 from pkg.util.kubevirt.migration import Demand, Stage, demands
 from pkg.util.names import migrating_uid_key
@@ -202,7 +203,7 @@ class _Planning:
                 if (missing := quantity_of(self.quota.used, name) + need - quantity_of(hard, name)) > ZERO
             }
             if lacks:
-                what = ", ".join(f"{amount} of {name}" for name, amount in lacks.items())
+                what = ", ".join(f"{shown(amount, name)} of {name}" for name, amount in lacks.items())
                 self.problems.append(
                     NotServed(
                         f"VM {claim.vm_name}: mode assist does not add what its migration lacks ({what}); "

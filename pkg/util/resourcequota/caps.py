@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from pkg.util import constants
+from pkg.util.amounts import shown
 from pkg.util.quantity import ZERO, Quantity
 from pkg.util.resourcequota.errors import CapReached, InvalidEntry, ResourceQuotaError, TooManyEntries
 from pkg.util.resourcequota.journal import parse_resources
@@ -36,7 +37,7 @@ class Caps:
             for name, limit in sorted(cap.items()):
                 if added.get(name, ZERO) > limit:
                     return CapReached(
-                        f"{what} waits: {name} would be raised by {added[name]}, max-extra is {limit}"
+                        f"{what} waits: {name} would be raised by {shown(added[name], name)}, max-extra is {limit}"
                     )
         return None
 

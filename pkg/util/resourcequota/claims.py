@@ -22,6 +22,7 @@ from pkg.api.core import Pod, ResourceQuota, ResourceQuotaSpec
 from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.api.meta import RawResourceList
 from pkg.util import constants
+from pkg.util.amounts import shown
 from pkg.util.constants import LIMITS_CPU, LIMITS_MEMORY
 from pkg.util.kubevirt.evidence import (
     Bound,
@@ -337,7 +338,7 @@ class _Vm:
         usage, limited = smallest(map(self._usage, sides)), smallest(map(self._limited_usage, sides))
         if limited != usage:
             more = subtract(usage, limited)
-            what = ", ".join(f"{name} by {amount}" for name, amount in sorted(more.items()) if amount > ZERO)
+            what = ", ".join(f"{name} by {shown(q, name)}" for name, q in sorted(more.items()) if q > ZERO)
             name = sides[0].launcher.name
             self._say(SideTooLarge, f"pod {name} exceeds what the VM's spec renders to: {what}")
         return limited

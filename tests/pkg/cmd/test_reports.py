@@ -19,7 +19,7 @@ from pkg.api.kubevirt import (
     VIRTUAL_MACHINES,
 )
 from pkg.api.meta import Object
-from pkg.report.amounts import listed, shown
+from pkg.util.amounts import listed, shown
 from pkg.util.quantity import Quantity
 from tests.pkg.cmd.rig import Call, ThreadedServer, calls, kubeconfig_for, threaded_server
 from tests.pkg.util.resourcequota.pods import charged, launcher

@@ -94,7 +94,7 @@ ASKED = {
         Verdict.WAITS_FOR_QUOTA,
         "does not fit",
         migrations=[REFUSED],
-        action="waits: migration of VM vm1 waits: limits.memory would be raised by 4797464313, max-extra is 1Gi",
+        action="waits: migration of VM vm1 waits: limits.memory would be raised by 4.5Gi, max-extra is 1Gi",
         caps='{"limits.memory":"1Gi"}',
     ),
     "pending, KubeVirt has not tried": Asked(
