@@ -57,15 +57,6 @@ def ended_in(pods: Watch, name: str) -> int:
     raise AssertionError(f"pod {name} still counts")
 
 
-def peak(versions: Watch, name: str) -> Amounts:
-    """The most that was ever used, of each resource."""
-    most: Amounts = {}
-    for quota in _versions(versions, name):
-        for resource, used in by_value(quota.get("status", {}).get("used", {})).items():
-            most[resource] = max(used, most.get(resource, ZERO))
-    return most
-
-
 def _versions(versions: Watch, name: str) -> Iterator[Raw]:
     for event in list(versions.seen):
         metadata = event.object["metadata"]

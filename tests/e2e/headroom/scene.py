@@ -68,7 +68,7 @@ class Scene:
 
     def meter(self, *names: str) -> None:
         """A quota that measures and never refuses; headroom has nothing to do with it."""
-        self.make_quota(METER, dict.fromkeys(names, "1P"))
+        self.make_quota(METER, dict.fromkeys(("pods", *names), "1P"))
 
     def grant(self, limits: Mapping[str, Any]) -> None:
         """Rancher grants this from now on; its default quota counts when this returns."""
