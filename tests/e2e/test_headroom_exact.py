@@ -66,6 +66,7 @@ def move(scene: Scene, base: Amounts) -> tuple[list[Amounts], Amounts]:
         scene.settle(base)
         eventually(lambda: scene.used(METER)["pods"] == pods, PATIENCE)
         target = scene.used(METER)
+        target["count/pods"] = target["pods"]  # the source that is over is still an object
         return hards(versions), {name: target[name] for name in base}
 
 
