@@ -27,7 +27,13 @@ def register(
     migrations = management.virtual_machine_instance_migrations
     observer = Observer(management.source(), options.profile)
     handler = Handler(
-        quotas.client, observer, events, options.policy, before_raise=before_raise, dry_run=options.dry_run
+        quotas.client,
+        management.pods.client,
+        observer,
+        events,
+        options.policy,
+        before_raise=before_raise,
+        dry_run=options.dry_run,
     )
     quotas.on_change(RESOURCE_QUOTA_CONTROLLER, handler.on_resource_quota_changed)
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from prometheus_client import Counter
 
-from pkg.api.core import ResourceQuota
+from pkg.api.core import Pod, ResourceQuota
 from pkg.client.errors import Conflict, Invalid, NotFound
 from pkg.client.resource_client import ResourceClient
 from pkg.client.retry import retry_on_conflict
@@ -21,12 +21,13 @@ from pkg.controller.resourcequota.batching import LONGEST, is_urgent, next_write
 from pkg.generic.cache_reader import newer
 from pkg.generic.errors import RetryAfter
 from pkg.generic.events import EventRecorder
-from pkg.util.constants import ANNOTATION_TOUCHED
+from pkg.util.constants import ANNOTATION_TOUCHED, LABEL_APP
 from pkg.util.quantity import Quantity
 from pkg.util.resourcequota.base import quantity_of
 from pkg.util.resourcequota.errors import ResourceQuotaError
+from pkg.util.resourcequota.journal import compensates_more
 from pkg.util.resourcequota.model import Memory, Observed, Plan
-from pkg.util.resourcequota.observe import Observer
+from pkg.util.resourcequota.observe import Listed, Observer
 from pkg.util.resourcequota.planner import plan
 from pkg.util.resourcequota.policy import Policy
 
@@ -60,6 +61,7 @@ class Handler:
     def __init__(
         self,
         quotas: ResourceClient[ResourceQuota],
+        pods: ResourceClient[Pod],
         observer: Observer,
         events: EventRecorder,
         policy: Policy,
@@ -69,6 +71,7 @@ class Handler:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._quotas = quotas
+        self._pods = pods
         self._observer = observer
         self._events = events
         self._policy = policy
@@ -108,6 +111,9 @@ class Handler:
         """Raises Conflict or Invalid when the quota is no longer what was decided from."""
         observed = self._observer.observe(quota, self._clock(), kept.memory)
         decided = plan(observed, self._policy)
+        if compensates_more(quota.annotations, decided.annotations):
+            observed = await self._observe_live(quota, kept.memory)
+            quota, decided = observed.quota, plan(observed, self._policy)
         kept.memory = decided.memory
         self._say(observed, kept, decided.problems)
         if not decided or self._only_say(quota, kept, decided):
@@ -119,6 +125,14 @@ class Handler:
         except NotFound:
             return Plan()
         return decided
+
+    async def _observe_live(self, quota: ResourceQuota, memory: Memory) -> Observed:
+        """With what the API server says now. status.used counts a target pod before a watch shows it: then nothing is
+        missing. The quota is read first, so that no pod is in its count that is not in the list."""
+        now = await self._quotas.get(name=quota.name, namespace=quota.namespace)
+        pods = await self._pods.list(quota.namespace, label_selector=LABEL_APP)
+        source = replace(self._observer.source, pods=Listed(pods))
+        return self._observer.observe(now, self._clock(), memory, source=source)
 
     def _wait_for_company(self, quota: ResourceQuota, kept: _Remembered) -> None:
         """Soon after a write the next decision waits, unless another client changed spec.hard: a repair never waits."""

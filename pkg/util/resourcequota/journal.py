@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pkg.util import constants
 from pkg.util.kubevirt.migration import Demand, Stage
 from pkg.util.names import EntryKey, migrating_key, migrating_uid_key, parse_entry_key
-from pkg.util.quantity import Quantity
+from pkg.util.quantity import ZERO, Quantity
 from pkg.util.resource_list import ResourceList, marshal, maximum, unmarshal
 from pkg.util.resourcequota.errors import InvalidEntry
 
@@ -166,6 +166,16 @@ class Journal:
 
 
 # ---- which entries stand: every function changes the Journal it is given and nothing else -------------------
+
+
+def compensates_more(stands: Mapping[str, str], changes: Mapping[str, str | None]) -> bool:
+    """Whether the changes raise the compensation that stands."""
+    text = changes.get(constants.ANNOTATION_MIGRATING_COMPENSATION)
+    if text is None:
+        return False
+    before = Journal(stands).compensation_or_none()
+    after = parse_resources(constants.ANNOTATION_MIGRATING_COMPENSATION, text)
+    return any(amount > before.get(name, ZERO) for name, amount in after.items())
 
 
 def drop_finished(journal: Journal, claims: Iterable[Demand]) -> bool:

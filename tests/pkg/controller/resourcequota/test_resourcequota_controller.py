@@ -12,11 +12,16 @@ from pkg.client.errors import Forbidden, Invalid, ServiceUnavailable
 from pkg.client.retry import CONFLICT_TRIES
 from pkg.controller.resourcequota.resourcequota_controller import Handler
 from pkg.generic.errors import RetryAfter
+from pkg.util.constants import SETTING_OVERHEAD_RATIO
+from pkg.util.quotacount.usage import pod_usage
+from pkg.util.resource_list import total
 from pkg.util.resourcequota.observe import Observer, Source
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
 from tests.kinds import Clock, Events, Kind
+from tests.pkg.util.resourcequota.pods import AT_4_5, launcher, named
 from tests.pkg.util.resourcequota.world import (
     BASE,
+    COMPENSATION,
     ENTRY,
     HARD,
     MARKS,
@@ -58,6 +63,7 @@ class World:
         )
         self.handler = Handler(
             self.quotas.client,
+            self.pods.client,
             Observer(caches),
             self.events.recorder,
             Policy(mode, EstimateKind.HARVESTER, **policy),
@@ -556,3 +562,28 @@ async def test_another_setting_says_nothing_about_the_ratio() -> None:
     world.migrate("vm1")
     await world.look()
     assert by_value(world.now.hard) == by_value(RAISED)
+
+
+@pytest.mark.parametrize("created", [False, True], ids=["the room is missing", "the target is there"])
+async def test_nothing_is_compensated_once_the_target_is_there_whatever_the_watch_of_pods_shows(
+    created: bool,
+) -> None:
+    """status.used counts a target pod before a watch shows it."""
+    world = World(Mode.TAKEOVER, settle=0.0)
+    world.settings.given({"metadata": {"name": SETTING_OVERHEAD_RATIO, "uid": "s"}, "value": "4.5"})
+    home, move = vmi(nodeName="node-1"), vmim(refused=True)
+    grown = launcher(home, rendering=AT_4_5)
+    target = launcher(home, rendering=AT_4_5, node="node-2", migration=move, created="2026-01-01T00:01:00Z")
+    world.instances.given(home)
+    world.pods.given(grown)
+    world.migrations.given(named(vmim(), [grown], [home]))
+    await world.look()
+    world.migrations.given(named(move, [grown], [home]))
+    world.pods.lagging = True
+    if created:
+        world.pods.given(target)
+    used = total([pod_usage(grown), pod_usage(target)] if created else [pod_usage(grown)])
+    status = {"hard": world.now.hard, "used": {name: str(used[name]) for name in world.now.hard}}
+    world.quotas.edited(KEY, {"status": status})
+    await world.look()
+    assert (COMPENSATION in world.now.annotations) is not created
