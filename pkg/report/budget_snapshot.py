@@ -12,8 +12,8 @@ from pkg.report.fit import asked_for, with_migrations
 from pkg.report.snapshot import Snapshot
 from pkg.util import constants
 from pkg.util.managedtenantquota.lock import recognise
-from pkg.util.managedtenantquota.model import Observed, Policy, Surroundings
-from pkg.util.managedtenantquota.target import running_sources
+from pkg.util.managedtenantquota.model import Observed, Policy
+from pkg.util.managedtenantquota.target import surroundings
 from pkg.util.managedtenantquota.window import look
 
 
@@ -28,24 +28,14 @@ def reports(snapshot: Snapshot) -> list[Report]:
 def observe(snapshot: Snapshot, namespace: str) -> Observed:
     """What a decision about the namespace looks at. Whether it can be locked is not looked at."""
     locks = [lock for lock in map(recognise, snapshot.locks) if lock and lock.namespace == namespace]
-    pods = [pod for pod in snapshot.pods if pod.namespace == namespace]
+    started = {pod.labels.get(constants.LABEL_MIGRATION_JOB_UID) for pod in snapshot.pods}
     return Observed(
         namespace=namespace,
         exists=any(found.name == namespace and not found.deleting for found in snapshot.namespaces),
         budgets=[budget for budget in snapshot.budgets if budget.namespace == namespace],
         lock=min(locks, key=lambda lock: lock.name, default=None),
         quotas=snapshot.quotas_of(namespace),
-        surroundings=Surroundings(
-            migrations=[each for each in snapshot.migrations if each.namespace == namespace],
-            instances={vmi.name: vmi for vmi in snapshot.instances if vmi.namespace == namespace},
-            pods=pods,
-            rendering=snapshot.rendering(namespace),
-            running=running_sources(
-                snapshot.migrations,
-                {vmi.key: vmi for vmi in snapshot.instances},
-                [pod.labels.get(constants.LABEL_MIGRATION_JOB_UID, "") for pod in snapshot.pods],
-            ),
-        ),
+        surroundings=surroundings(snapshot.source, namespace, lambda migration: migration.uid in started),
         now=snapshot.now,
     )
 

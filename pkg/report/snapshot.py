@@ -82,13 +82,17 @@ class Snapshot:
 
     def rendering(self, namespace: str, ratio: str | None = None) -> Rendering:
         """How launcher pods are rendered there, now or with another overhead ratio."""
-        found = self._observer.source.rendering(namespace)
+        found = self.source.rendering(namespace)
         return found if ratio is None else replace(found, ratio=ratio)
 
     def observe(self, quota: ResourceQuota, as_rendered: Rendering | None = None) -> Observed:
         """What a decision about the quota looks at."""
         found = self._observer.observe(quota, self.now)
         return replace(found, rendering=as_rendered) if as_rendered else found
+
+    @property
+    def source(self) -> Source:
+        return self._observer.source
 
     @cached_property
     def _observer(self) -> Observer:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from pkg.api.admissionregistration import ValidatingWebhookConfiguration
 from pkg.api.coordination import Lease
 from pkg.api.core import Pod, ResourceQuota
-from pkg.api.kubevirt import VirtualMachineInstance
+from pkg.api.kubevirt import VirtualMachineInstanceMigration
 from pkg.api.mtq import VirtualMachineMigrationResourceQuota
 from pkg.client.errors import Forbidden, NotFound
 from pkg.client.resource_client import list_installed
@@ -17,8 +16,6 @@ from pkg.controller.indexes import PODS_BY_MIGRATION
 from pkg.controller.managedtenantquota.clients import Clients
 from pkg.controller.managedtenantquota.identity import CannotLock, LockMaker
 from pkg.generic.cache_reader import CacheReader
-from pkg.util import constants
-from pkg.util.kubevirt.migration import is_finished
 from pkg.util.kubevirt.profiles import Profile
 from pkg.util.managedtenantquota.constants import UPSTREAM_LEASE
 from pkg.util.managedtenantquota.lock import (
@@ -29,8 +26,8 @@ from pkg.util.managedtenantquota.lock import (
     originals_of,
     recognise,
 )
-from pkg.util.managedtenantquota.model import Memory, Observed, Surroundings
-from pkg.util.managedtenantquota.target import running_sources
+from pkg.util.managedtenantquota.model import Memory, Observed
+from pkg.util.managedtenantquota.target import surroundings
 from pkg.util.resourcequota.observe import Source
 
 LOCKS_BY_NAMESPACE = "locked namespace"
@@ -78,7 +75,7 @@ class Observer:
             budgets=kinds.budgets.list(namespace),
             lock=self._cached_lock(namespace),
             quotas=kinds.quotas.list(namespace),
-            surroundings=self._surroundings(namespace),
+            surroundings=surroundings(self._source, namespace, self._has_target, self._profile),
             now=now,
             memory=memory,
         )
@@ -151,30 +148,8 @@ class Observer:
         except CannotLock as reason:
             return reason
 
-    def _surroundings(self, namespace: str) -> Surroundings:
-        source = self._source
-        migrations = source.migrations.list(namespace)
-        pending = any(migration.phase == constants.PHASE_PENDING for migration in migrations)
-        return Surroundings(
-            migrations=migrations,
-            instances={vmi.name: vmi for vmi in source.instances.list(namespace)},
-            pods=source.pods.list(namespace) if pending else (),
-            rendering=source.rendering(namespace, self._profile),
-            running=self._running() if pending else (),
-        )
-
-    def _running(self) -> Sequence[Collection[str]]:
-        source = self._source
-        migrations = [each for each in source.migrations.list() if not is_finished(each)]
-        instances: dict[str, VirtualMachineInstance] = {}
-        with_target: set[str] = set()
-        for migration in migrations:
-            vmi = source.instances.get(namespace=migration.namespace, name=migration.spec.vmi_name)
-            if vmi is not None:
-                instances[vmi.key] = vmi
-            if self._kinds.pods.by_index(PODS_BY_MIGRATION, f"{migration.namespace}/{migration.uid}"):
-                with_target.add(migration.uid)
-        return running_sources(migrations, instances, with_target)
+    def _has_target(self, migration: VirtualMachineInstanceMigration) -> bool:
+        return bool(self._kinds.pods.by_index(PODS_BY_MIGRATION, f"{migration.namespace}/{migration.uid}"))
 
 
 def _is_held(lease: Lease, now: float) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from pkg.api.core import LimitRange, LimitRangeItem, LimitRangeSpec, Pod, ResourceQuotaSpec
@@ -11,11 +11,13 @@ from pkg.api.meta import RawResourceList
 from pkg.util import constants
 from pkg.util.kubevirt.evidence import ControlledPods, vouched
 from pkg.util.kubevirt.migration import abort_requested, is_finished, is_refused
+from pkg.util.kubevirt.profiles import Profile
 from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.kubevirt.target import Side, attachments_usage, has_hotplugged_volumes, launcher_usage
 from pkg.util.managedtenantquota.model import Surroundings
 from pkg.util.quantity import Quantity
 from pkg.util.resource_list import ResourceList, total
+from pkg.util.resourcequota.observe import Source
 
 _CONTAINER = "Container"
 _RUNNING = "Running"
@@ -100,24 +102,36 @@ def with_largest_defaults(rendering: Rendering) -> Rendering:
     return replace(rendering, limit_ranges=(LimitRange(spec=LimitRangeSpec(limits=[item])),))
 
 
-def running_sources(
-    migrations: Iterable[VirtualMachineInstanceMigration],
-    instances: Mapping[str, VirtualMachineInstance],
-    with_target: Iterable[str],
-) -> list[frozenset[str]]:
-    """The source node of every migration that runs, or is about to: its target pod is there.
+def surroundings(
+    source: Source,
+    namespace: str,
+    has_target: Callable[[VirtualMachineInstanceMigration], bool],
+    profile: Profile | None = None,
+) -> Surroundings:
+    """What decides about the namespace's migrations. `has_target`: whether a target pod was created for one."""
+    migrations = source.migrations.list(namespace)
+    pending = any(migration.phase == constants.PHASE_PENDING for migration in migrations)
+    return Surroundings(
+        migrations=migrations,
+        instances={vmi.name: vmi for vmi in source.instances.list(namespace)},
+        pods=source.pods.list(namespace) if pending else (),
+        rendering=source.rendering(namespace, profile),
+        running=running_sources(source, has_target) if pending else (),
+    )
 
-    `instances` is by key, `with_target` has the uids of migrations that a target pod was created for.
-    """
-    started = set(with_target)
+
+def running_sources(
+    source: Source, has_target: Callable[[VirtualMachineInstanceMigration], bool]
+) -> list[frozenset[str]]:
+    """The source node of every migration of the cluster that runs, or is about to: its target pod is there."""
     sources = []
-    for migration in migrations:
+    for migration in source.migrations.list():
         if is_finished(migration):
             continue
         waits = migration.phase in (constants.PHASE_UNSET, constants.PHASE_PENDING)
-        if waits and migration.uid not in started:
+        if waits and not has_target(migration):
             continue
-        vmi = instances.get(f"{migration.namespace}/{migration.spec.vmi_name}")
+        vmi = source.instances.get(namespace=migration.namespace, name=migration.spec.vmi_name)
         sources.append(_nodes(vmi))
     return sources
 

@@ -10,11 +10,12 @@ import msgspec
 import pytest
 
 from pkg.api.core import ResourceQuota
-from pkg.api.kubevirt import VirtualMachineInstanceMigration
+from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.api.meta import RawResourceList
 from pkg.util.managedtenantquota.model import Memory
 from pkg.util.managedtenantquota.release import is_taken
 from pkg.util.managedtenantquota.target import running_sources
+from pkg.util.resourcequota.observe import Listed, Source
 from tests.pkg.util.managedtenantquota.looks import AT_ONCE, look
 from tests.pkg.util.managedtenantquota.paper import (
     ENOUGH,
@@ -226,16 +227,25 @@ class TestParallelLimits:
             vmim("WaitingForSync", "new-phase"),
             vmim("", "new"),
         ]
-        vmis = {f"ns1/{m.spec.vmi_name}": running_vmi(m.spec.vmi_name, m.spec.vmi_name) for m in migrations}
-        found = running_sources(migrations, vmis, ["uid-migration-of-has-its-pod", "uid-migration-of-over"])
+        vmis = [running_vmi(m.spec.vmi_name, m.spec.vmi_name) for m in migrations]
+        found = running(migrations, vmis, "uid-migration-of-has-its-pod", "uid-migration-of-over")
         assert sorted(map(sorted, found)) == [["has-its-pod"], ["new-phase"], ["runs"]]
 
     def test_the_node_it_left_and_the_node_it_is_on(self) -> None:
         moved = running_vmi(node="new", migrationState={"sourceNode": "old"})
-        assert running_sources([vmim("Running")], {"ns1/vm1": moved}, []) == [{"old", "new"}]
+        assert running([vmim("Running")], [moved]) == [{"old", "new"}]
 
     def test_a_migration_of_an_unknown_vmi_counts(self) -> None:
-        assert running_sources([vmim("Running")], {}, []) == [frozenset()]
+        assert running([vmim("Running")], []) == [frozenset()]
+
+
+def running(
+    migrations: Sequence[VirtualMachineInstanceMigration],
+    instances: Sequence[VirtualMachineInstance],
+    *with_target: str,
+) -> list[frozenset[str]]:
+    listed = Source(migrations=Listed(migrations), instances=Listed(instances))
+    return running_sources(listed, lambda migration: migration.uid in with_target)
 
 
 def test_a_budget_that_is_garbage_is_said_and_releases_nothing() -> None:
