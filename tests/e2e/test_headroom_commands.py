@@ -12,8 +12,8 @@ from pkg.testcluster.cluster import Cluster
 from pkg.util.quantity import Quantity
 from tests.e2e.api import Api, eventually
 from tests.e2e.conftest import StartController
-from tests.e2e.headroom.scene import LASTING, Scene
-from tests.e2e.headroom.stage import Stage, stage
+from tests.e2e.headroom.environment import Environment, environment
+from tests.e2e.headroom.namespace import LASTING, QuotaNamespace
 from tests.e2e.program import run
 from tests.e2e.tenant import by_value
 
@@ -28,58 +28,58 @@ PATCHES = "headroom_resourcequota_patches_total"
 
 
 @pytest.fixture(scope="module")
-def on(cluster: Cluster, api: Api, shared_controller: StartController) -> Iterator[Stage]:
-    with stage(cluster, api, shared_controller) as made:
+def on(cluster: Cluster, api: Api, shared_controller: StartController) -> Iterator[Environment]:
+    with environment(cluster, api, shared_controller) as made:
         yield made
 
 
 @pytest.fixture(autouse=True)
-def clear(on: Stage) -> Iterator[None]:
+def clear(on: Environment) -> Iterator[None]:
     yield
     on.clear()
 
 
-def test_a_dry_run_says_what_it_would_do_and_does_none_of_it(on: Stage) -> None:
+def test_a_dry_run_says_what_it_would_do_and_does_none_of_it(on: Environment) -> None:
     """The same migration goes through as soon as the controller runs without it."""
     program = on.run("--dry-run")
-    scene = on.scene(limits=ONE).start("vm1")
-    namespace, vmi = on.api.get(scene.path), scene.vmi("vm1")
-    migration = scene.migrate("vm1")
-    scene.stays_refused(migration)
-    eventually(lambda: f"{scene.name}/" in program.text())
-    said = [line for line in program.text().splitlines() if "would write" in line and scene.name in line]
+    space = on.space(limits=ONE).start("vm1")
+    namespace, vmi = on.api.get(space.path), space.vmi("vm1")
+    migration = space.migrate("vm1")
+    space.stays_refused(migration)
+    eventually(lambda: f"{space.name}/" in program.text())
+    said = [line for line in program.text().splitlines() if "would write" in line and space.name in line]
     assert "limits.cpu 2015m -> 4030m, limits.memory 4797464313 -> 9594928626" in said[-1]
     assert program.metric(PATCHES, result="dry-run") >= 1
     assert program.metric(PATCHES, result="written") == 0
-    assert scene.hard() == by_value(ONE)
-    assert scene.annotations().keys() == {"field.cattle.io/resourceQuota"}
-    assert on.api.get(scene.path)["metadata"].get("labels") == namespace["metadata"].get("labels")
-    assert scene.vmi("vm1")["metadata"].get("annotations") == vmi["metadata"].get("annotations")
+    assert space.hard() == by_value(ONE)
+    assert space.annotations().keys() == {"field.cattle.io/resourceQuota"}
+    assert on.api.get(space.path)["metadata"].get("labels") == namespace["metadata"].get("labels")
+    assert space.vmi("vm1")["metadata"].get("annotations") == vmi["metadata"].get("annotations")
     assert program.get("/readyz")[0] == 200
 
     on.run()
-    scene.succeed(migration)
-    scene.settle(ONE)
+    space.succeed(migration)
+    space.settle(ONE)
 
 
 @pytest.fixture
-def crowded(on: Stage) -> Scene:
+def crowded(on: Environment) -> QuotaNamespace:
     """vm1 migrates, vm2 waits, vm3 rests: what may be added is enough for one of them."""
     on.run()
-    scene = on.scene(limits=THREE, annotations={MAX_EXTRA: json.dumps(ONE)}).start("vm1", "vm2", "vm3")
-    scene.wait_phase(scene.migrate("vm1", phase_seconds=LASTING), "Running")
-    scene.stays_refused(scene.migrate("vm2"), 0.5)
-    return scene
+    space = on.space(limits=THREE, annotations={MAX_EXTRA: json.dumps(ONE)}).start("vm1", "vm2", "vm3")
+    space.wait_phase(space.migrate("vm1", phase_seconds=LASTING), "Running")
+    space.stays_refused(space.migrate("vm2"), 0.5)
+    return space
 
 
-def report(scene: Scene, *arguments: str) -> Any:
+def report(space: QuotaNamespace, *arguments: str) -> Any:
     """What a command prints for programs."""
-    done = run(*arguments, "-o", "json", "--kubeconfig", str(scene.api.kubeconfig))
+    done = run(*arguments, "-o", "json", "--kubeconfig", str(space.api.kubeconfig))
     assert (done.returncode, done.stderr) == (0, ""), done
     return json.loads(done.stdout)
 
 
-def test_status_explain_and_plan_of_a_migration_that_waits(on: Stage, crowded: Scene) -> None:
+def test_status_explain_and_plan_of_a_migration_that_waits(on: Environment, crowded: QuotaNamespace) -> None:
     before = [(q["metadata"]["name"], q["metadata"]["resourceVersion"]) for q in on.api.items(crowded.quotas)]
 
     (quota,) = report(crowded, "status", "-n", crowded.name)["quotas"]

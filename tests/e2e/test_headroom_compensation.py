@@ -11,8 +11,8 @@ from pkg.util.quantity import Quantity
 from tests.e2e.api import Api, Watch, eventually
 from tests.e2e.conftest import StartController
 from tests.e2e.headroom.amounts import hards
-from tests.e2e.headroom.scene import LASTING, Scene
-from tests.e2e.headroom.stage import Stage, stage
+from tests.e2e.headroom.environment import Environment, environment
+from tests.e2e.headroom.namespace import LASTING, QuotaNamespace
 from tests.e2e.tenant import COMPENSATION, by_value
 
 pytestmark = pytest.mark.cluster
@@ -37,22 +37,22 @@ HARVESTER = ("--estimate", "harvester")
 
 
 @pytest.fixture(scope="module")
-def on(cluster: Cluster, api: Api, shared_controller: StartController) -> Iterator[Stage]:
-    with stage(cluster, api, shared_controller) as made:
+def on(cluster: Cluster, api: Api, shared_controller: StartController) -> Iterator[Environment]:
+    with environment(cluster, api, shared_controller) as made:
         yield made
 
 
 class Grown:
     """Three namespaces whose VMs were started with ratio 1.5 and have moved once since it is 4.5."""
 
-    def __init__(self, on: Stage) -> None:
+    def __init__(self, on: Environment) -> None:
         on.run(*HARVESTER, "--no-compensate")
-        self.small, self.four = on.scene(limits=SMALL), on.scene(limits=FOUR)
+        self.small, self.four = on.space(limits=SMALL), on.space(limits=FOUR)
         on.together(
-            lambda scene: scene.start(*(VMS if scene is self.four else VMS[:1])), [self.small, self.four]
+            lambda space: space.start(*(VMS if space is self.four else VMS[:1])), [self.small, self.four]
         )
         on.ratio("4.5")
-        self.larger = on.scene(limits=LARGER).start("vm1")
+        self.larger = on.space(limits=LARGER).start("vm1")
         with self.small.watch() as small, self.larger.watch() as larger:
             everything = [(self.small, "vm1"), (self.larger, "vm1"), *((self.four, vm) for vm in VMS)]
             on.together(lambda it: it[0].succeed(it[0].migrate(it[1])), everything)
@@ -66,7 +66,7 @@ class Grown:
 
 
 @pytest.fixture(scope="module")
-def grown(on: Stage) -> Grown:
+def grown(on: Environment) -> Grown:
     return Grown(on)
 
 
@@ -89,7 +89,7 @@ def test_the_first_migration_with_the_new_ratio_has_the_seeds_numbers(grown: Gro
 
 
 def test_the_second_one_is_refused_for_good_without_compensation_and_goes_through_with_it(
-    on: Stage, grown: Grown
+    on: Environment, grown: Grown
 ) -> None:
     on.run(*HARVESTER, "--no-compensate")
     small, four = grown.small, grown.four
@@ -123,7 +123,7 @@ def test_the_second_one_is_refused_for_good_without_compensation_and_goes_throug
         assert compensated == [raised, more, raised]
 
 
-def test_where_the_quota_fits_the_ratio_nothing_is_compensated(on: Stage, grown: Grown) -> None:
+def test_where_the_quota_fits_the_ratio_nothing_is_compensated(on: Environment, grown: Grown) -> None:
     on.run(*HARVESTER)
     with grown.larger.watch() as versions:
         grown.larger.succeed(grown.larger.migrate("vm1"))
@@ -132,12 +132,14 @@ def test_where_the_quota_fits_the_ratio_nothing_is_compensated(on: Stage, grown:
         assert compensations(versions) == [None]
 
 
-def test_the_exact_estimate_compensates_as_well_and_several_vms_at_once(on: Stage, grown: Grown) -> None:
+def test_the_exact_estimate_compensates_as_well_and_several_vms_at_once(
+    on: Environment, grown: Grown
+) -> None:
     on.run()
 
-    def move(what: tuple[Scene, str]) -> None:
-        scene, vm = what
-        scene.succeed(scene.migrate(vm, linger=1.0))
+    def move(what: tuple[QuotaNamespace, str]) -> None:
+        space, vm = what
+        space.succeed(space.migrate(vm, linger=1.0))
 
     with grown.four.watch() as four, grown.small.watch() as small:
         on.together(move, [(grown.small, "vm1"), (grown.larger, "vm1"), *((grown.four, vm) for vm in VMS)])
@@ -150,15 +152,15 @@ def test_the_exact_estimate_compensates_as_well_and_several_vms_at_once(on: Stag
         assert most <= by_value({"all": "45459690504"})["all"]
 
 
-def test_what_is_missing_for_another_reason_is_not_made_up_for(on: Stage, grown: Grown) -> None:
+def test_what_is_missing_for_another_reason_is_not_made_up_for(on: Environment, grown: Grown) -> None:
     """The limits were lowered below what two VMs use: that looks as if other pods had taken the room."""
     on.run("--no-compensate")
     on.ratio("1.5")
-    scene = on.scene().start("vm1", "vm2")
-    scene.grant(LOWERED)
-    migration = scene.migrate("vm1", phase_seconds=LASTING)
-    scene.stays_refused(migration)
-    with scene.watch() as versions:
+    space = on.space().start("vm1", "vm2")
+    space.grant(LOWERED)
+    migration = space.migrate("vm1", phase_seconds=LASTING)
+    space.stays_refused(migration)
+    with space.watch() as versions:
         on.run()
-        scene.stays_refused(migration)
+        space.stays_refused(migration)
         assert compensations(versions) == [None]

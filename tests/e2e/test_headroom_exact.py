@@ -12,9 +12,9 @@ from pkg.util.quantity import ZERO, Quantity
 from tests.e2e.api import Api, eventually
 from tests.e2e.conftest import StartController, frozen
 from tests.e2e.headroom.amounts import Amounts, hards, minus, plus
-from tests.e2e.headroom.scene import METER, PATIENCE, Scene
+from tests.e2e.headroom.environment import Environment, environment
+from tests.e2e.headroom.namespace import METER, PATIENCE, QuotaNamespace
 from tests.e2e.headroom.shapes import COUNTED, LIMITS, SHAPES, SIDECARS, SMALL_CONTAINERS, Shape
-from tests.e2e.headroom.stage import Stage, stage
 from tests.e2e.tenant import by_value
 
 pytestmark = pytest.mark.cluster
@@ -31,13 +31,13 @@ CONSOLE = {
 
 
 @pytest.fixture(scope="module")
-def on(cluster: Cluster, api: Api, shared_controller: StartController) -> Iterator[Stage]:
-    with stage(cluster, api, shared_controller) as made:
+def on(cluster: Cluster, api: Api, shared_controller: StartController) -> Iterator[Environment]:
+    with environment(cluster, api, shared_controller) as made:
         yield made
 
 
 @pytest.fixture(autouse=True)
-def clear(on: Stage) -> Iterator[None]:
+def clear(on: Environment) -> Iterator[None]:
     yield
     on.clear()
     on.ratio("1.5")
@@ -47,45 +47,45 @@ def counted(shape: Shape) -> tuple[str, ...]:
     return (*COUNTED, *shape.names)
 
 
-def running(on: Stage, shape: Shape) -> Scene:
-    """A scene with one VM, whose meter counts all there is to count."""
-    scene = on.scene()
-    scene.meter(*counted(shape))
-    return scene.start("vm1", shape=shape)
+def running(on: Environment, shape: Shape) -> QuotaNamespace:
+    """A namespace with one VM, whose meter counts all there is to count."""
+    space = on.space()
+    space.meter(*counted(shape))
+    return space.start("vm1", shape=shape)
 
 
-def move(scene: Scene, base: Amounts) -> tuple[list[Amounts], Amounts]:
+def move(space: QuotaNamespace, base: Amounts) -> tuple[list[Amounts], Amounts]:
     """Migrate vm1 and wait until its source is gone: each spec.hard on the way, and what the target counts.
 
     That is asked when it is the only pod: while quota refuses a pod, another quota of the namespace may count it for a
     moment, for the API server updates them one after another.
     """
-    pods = scene.used(METER)["pods"]
-    with scene.watch() as versions:
-        scene.succeed(scene.migrate("vm1", linger=0.3))
-        scene.settle(base)
-        eventually(lambda: scene.used(METER)["pods"] == pods, PATIENCE)
-        target = scene.used(METER)
+    pods = space.used(METER)["pods"]
+    with space.watch() as versions:
+        space.succeed(space.migrate("vm1", linger=0.3))
+        space.settle(base)
+        eventually(lambda: space.used(METER)["pods"] == pods, PATIENCE)
+        target = space.used(METER)
         target["count/pods"] = target["pods"]  # the source that is over is still an object
         return hards(versions), {name: target[name] for name in base}
 
 
-def test_vms_of_every_shape_get_to_the_byte_what_their_targets_count(on: Stage) -> None:
+def test_vms_of_every_shape_get_to_the_byte_what_their_targets_count(on: Environment) -> None:
     """Harvester's numbers leave out what runs beside the guest: under a quota that is full they are refused."""
     on.run("--estimate", "harvester", ALONE)
-    scenes = dict(zip(SHAPES, on.together(lambda name: running(on, SHAPES[name]), SHAPES), strict=True))
+    spaces = dict(zip(SHAPES, on.together(lambda name: running(on, SHAPES[name]), SHAPES), strict=True))
     others = [name for name in SHAPES if name != "no screen and no console"]
-    on.together(lambda name: scenes[name].grant_what_is_used(*LIMITS), others)
-    refused = {name: scenes[name].migrate("vm1") for name in others}
-    on.together(lambda name: scenes[name].stays_refused(refused[name]), others)
-    on.together(lambda name: scenes[name].delete_migration(refused[name]), others)
+    on.together(lambda name: spaces[name].grant_what_is_used(*LIMITS), others)
+    refused = {name: spaces[name].migrate("vm1") for name in others}
+    on.together(lambda name: spaces[name].stays_refused(refused[name]), others)
+    on.together(lambda name: spaces[name].delete_migration(refused[name]), others)
 
     on.run(ALONE)
 
     def goes_through(name: str) -> None:
-        scene, shape = scenes[name], SHAPES[name]
-        base = scene.grant_what_is_used(*counted(shape))
-        found, target = move(scene, base)
+        space, shape = spaces[name], SHAPES[name]
+        base = space.grant_what_is_used(*counted(shape))
+        found, target = move(space, base)
         raised = plus(base, target)
         assert all(amount > ZERO for amount in target.values()), (name, target)
         assert (found[0], found[1], found[-1]) == (base, raised, base), (name, found)
@@ -97,20 +97,20 @@ def test_vms_of_every_shape_get_to_the_byte_what_their_targets_count(on: Stage) 
     on.together(goes_through, SHAPES)
 
 
-def test_a_ratio_that_was_changed_meanwhile_is_never_below_and_hardly_above(on: Stage) -> None:
+def test_a_ratio_that_was_changed_meanwhile_is_never_below_and_hardly_above(on: Environment) -> None:
     """Raised from 1.5 to 4.5, and lowered to 1.0: the source pod has the overhead of another day."""
     on.run(ALONE)
-    scenes = dict(zip(SHAPES, on.together(lambda name: running(on, SHAPES[name]), SHAPES), strict=True))
+    spaces = dict(zip(SHAPES, on.together(lambda name: running(on, SHAPES[name]), SHAPES), strict=True))
     for ratio in ("4.5", "1.0"):
-        bases = {name: scenes[name].grant_what_is_used(*counted(SHAPES[name])) for name in SHAPES}
+        bases = {name: spaces[name].grant_what_is_used(*counted(SHAPES[name])) for name in SHAPES}
         on.ratio(ratio)
-        moved = on.together(lambda name: move(scenes[name], bases[name]), SHAPES)  # noqa: B023
+        moved = on.together(lambda name: move(spaces[name], bases[name]), SHAPES)  # noqa: B023
         for name, (found, target) in zip(SHAPES, moved, strict=True):
             added = minus(found[1], bases[name])
             within(added, target, (ratio, name))
     overheads = {
-        scene.pods()[0]["metadata"]["annotations"]["kubevirt.io/memory-overhead-bytes"]
-        for scene in scenes.values()
+        space.pods()[0]["metadata"]["annotations"]["kubevirt.io/memory-overhead-bytes"]
+        for space in spaces.values()
     }
     assert len(overheads) > 5, "shapes differ in their overhead"
 
@@ -127,34 +127,34 @@ def within(added: Amounts, target: Amounts, what: object) -> None:
     [("0.54", "v0.54.0"), ("1.0", "v1.0.1"), ("main", "v1.8.3")],
     ids=["KubeVirt 0.54 knows no ratio", "KubeVirt 1.0", "a KubeVirt that says it is another"],
 )
-def test_other_releases_of_kubevirt(on: Stage, profile: str, version: str) -> None:
+def test_other_releases_of_kubevirt(on: Environment, profile: str, version: str) -> None:
     on.run(ALONE)
     names = ["the seed's VM", "a GPU and a host device", "exec probes and a TPM"]
     with on.release(profile, version):
-        scenes = dict(zip(names, on.together(lambda name: running(on, SHAPES[name]), names), strict=True))
-        bases = {name: scenes[name].grant_what_is_used(*counted(SHAPES[name])) for name in names}
+        spaces = dict(zip(names, on.together(lambda name: running(on, SHAPES[name]), names), strict=True))
+        bases = {name: spaces[name].grant_what_is_used(*counted(SHAPES[name])) for name in names}
         on.ratio("4.5")
         for name, (found, target) in zip(
-            names, on.together(lambda name: move(scenes[name], bases[name]), names), strict=True
+            names, on.together(lambda name: move(spaces[name], bases[name]), names), strict=True
         ):
             within(minus(found[1], bases[name]), target, name)
         on.clear()
 
 
-def test_what_came_after_the_source_pod_counts_for_the_target(on: Stage) -> None:
+def test_what_came_after_the_source_pod_counts_for_the_target(on: Environment) -> None:
     """A quota on limits makes KubeVirt limit a VM that has none; a LimitRange completes what a container lacks; the
     KubeVirt CR says how large support containers are."""
     on.run(ALONE)
 
     def later(name: str) -> None:
-        scene = on.scene().start("vm1", shape=shapes[name])
+        space = on.space().start("vm1", shape=shapes[name])
         if name == "a LimitRange":
-            scene.limit_range(SMALL_CONTAINERS)
-        scene.meter(*ROOMY)
-        scene.grant(ROOMY)
+            space.limit_range(SMALL_CONTAINERS)
+        space.meter(*ROOMY)
+        space.grant(ROOMY)
         if name == "the size of the console's container":
             on.configure(supportContainerResources=[CONSOLE])
-        found, target = move(scene, by_value(ROOMY))
+        found, target = move(space, by_value(ROOMY))
         assert (found[0], found[1]) == (by_value(ROOMY), plus(by_value(ROOMY), target)), name
 
     shapes = {
@@ -169,32 +169,32 @@ def test_what_came_after_the_source_pod_counts_for_the_target(on: Stage) -> None
         on.configure(supportContainerResources=None)
 
 
-def test_a_vm_without_a_pod_gets_no_room(on: Stage, cluster: Cluster) -> None:
+def test_a_vm_without_a_pod_gets_no_room(on: Environment, cluster: Cluster) -> None:
     """KubeVirt creates no target of one, so there is nothing to make room for, whatever its VMI says of itself."""
     on.run(ALONE)
     with frozen(cluster, "kubevirt"):
-        scene = unobserved(on, SHAPES["the seed's VM"])
+        space = unobserved(on, SHAPES["the seed's VM"])
         try:
             base = _base("the seed's VM")
             until = time.monotonic() + 1.5
             while time.monotonic() < until:
-                assert scene.hard() == base
+                assert space.hard() == base
                 time.sleep(0.1)
         finally:
             on.clear()
 
 
-def unobserved(on: Stage, shape: Shape) -> Scene:
-    """A scene with a VMI that has no pod, and a migration of it that is Pending."""
+def unobserved(on: Environment, shape: Shape) -> QuotaNamespace:
+    """A namespace with a VMI that has no pod, and a migration of it that is Pending."""
     name = next(name for name in SHAPES if SHAPES[name] is shape)
-    scene = on.scene(limits={resource: str(amount) for resource, amount in _base(name).items()})
-    scene.meter(*counted(shape))
+    space = on.space(limits={resource: str(amount) for resource, amount in _base(name).items()})
+    space.meter(*counted(shape))
     if shape.limit_range:
-        scene.limit_range(shape.limit_range)
-    on.api.create(scene.instances, shape.body("vm1") | {"status": {"phase": "Running", "nodeName": "node-1"}})
-    migration = scene.migrate("vm1")
-    on.api.patch(f"{scene.migrations}/{migration}/status", {"status": {"phase": "Pending"}})
-    return scene
+        space.limit_range(shape.limit_range)
+    on.api.create(space.instances, shape.body("vm1") | {"status": {"phase": "Running", "nodeName": "node-1"}})
+    migration = space.migrate("vm1")
+    on.api.patch(f"{space.migrations}/{migration}/status", {"status": {"phase": "Pending"}})
+    return space
 
 
 def _base(name: str) -> Amounts:

@@ -12,8 +12,8 @@ from pkg.testcluster.cluster import Cluster
 from tests.e2e.api import Api, Watch, eventually
 from tests.e2e.conftest import StartController
 from tests.e2e.headroom.amounts import ended_in, versioned_hards
-from tests.e2e.headroom.scene import Scene
-from tests.e2e.headroom.stage import Stage, stage
+from tests.e2e.headroom.environment import Environment, environment
+from tests.e2e.headroom.namespace import QuotaNamespace
 from tests.e2e.tenant import RESYNC, by_value
 
 pytestmark = pytest.mark.cluster
@@ -30,23 +30,23 @@ ALONE = "--no-compensate"
 
 
 @pytest.fixture(scope="module")
-def on(cluster: Cluster, api: Api, shared_controller: StartController) -> Iterator[Stage]:
-    with stage(cluster, api, shared_controller) as made:
+def on(cluster: Cluster, api: Api, shared_controller: StartController) -> Iterator[Environment]:
+    with environment(cluster, api, shared_controller) as made:
         yield made
 
 
 @pytest.fixture(autouse=True)
-def clear(on: Stage) -> Iterator[None]:
+def clear(on: Environment) -> Iterator[None]:
     yield
     on.clear()
 
 
-def move(scene: Scene, vm: str) -> str:
+def move(space: QuotaNamespace, vm: str) -> str:
     """The VM has moved and its source pod lingers until the test ends it; the name of that pod."""
-    migration = scene.migrate(vm, linger=FOR_EVER)
-    scene.succeed(migration)
-    source = str(scene.migration(migration)["status"]["migrationState"]["sourcePod"])
-    assert scene.pod_runs(source)
+    migration = space.migrate(vm, linger=FOR_EVER)
+    space.succeed(migration)
+    source = str(space.migration(migration)["status"]["migrationState"]["sourcePod"])
+    assert space.pod_runs(source)
     return source
 
 
@@ -60,91 +60,91 @@ def held(versions: Watch, pods: Watch, pod: str) -> None:
 class TestHeld:
     """Whatever happens meanwhile, the source's room stays as long as the source counts."""
 
-    def test_the_next_migration_is_not_refused_while_the_old_source_lingers(self, on: Stage) -> None:
+    def test_the_next_migration_is_not_refused_while_the_old_source_lingers(self, on: Environment) -> None:
         on.run(ALONE)
-        scene = on.scene(limits=TWO).start("vm1", "vm2")
-        source = move(scene, "vm1")
-        scene.succeed(scene.migrate("vm2"))
-        assert scene.pod_runs(source), "it had to wait until the first one's source was gone"
-        eventually(lambda: scene.entries() == {ENTRY: by_value(ONE)})
-        assert scene.pod_runs(source)
-        scene.end(source)
-        scene.settle(TWO)
+        space = on.space(limits=TWO).start("vm1", "vm2")
+        source = move(space, "vm1")
+        space.succeed(space.migrate("vm2"))
+        assert space.pod_runs(source), "it had to wait until the first one's source was gone"
+        eventually(lambda: space.entries() == {ENTRY: by_value(ONE)})
+        assert space.pod_runs(source)
+        space.end(source)
+        space.settle(TWO)
 
     def test_a_held_entry_that_harvester_removes_comes_back_and_the_quota_never_falls(
-        self, on: Stage
+        self, on: Environment
     ) -> None:
         """Its restore takes both key forms away, on quotas too that it otherwise leaves alone."""
         on.run(ALONE)
-        scene = on.scene(limits=ONE).start("vm1")
-        uid_key = f"harvesterhci.io/migratingUID-{scene.vmi('vm1')['metadata']['uid']}"
+        space = on.space(limits=ONE).start("vm1")
+        uid_key = f"harvesterhci.io/migratingUID-{space.vmi('vm1')['metadata']['uid']}"
         text = json.dumps(ONE, separators=(",", ":"))
-        with scene.watch() as versions, scene.watch_pods() as pods:
-            source = move(scene, "vm1")
+        with space.watch() as versions, space.watch_pods() as pods:
+            source = move(space, "vm1")
             for form in (uid_key, ENTRY, uid_key):
-                scene.patch_quota({"metadata": {"annotations": {form: text}}})
-                scene.patch_quota({"metadata": {"annotations": {ENTRY: None, uid_key: None, RESYNC: "true"}}})
-                eventually(lambda: scene.entries() == {ENTRY: by_value(ONE)})
-                assert scene.pod_runs(source)
-            scene.end(source)
-            scene.settle(ONE)
+                space.patch_quota({"metadata": {"annotations": {form: text}}})
+                space.patch_quota({"metadata": {"annotations": {ENTRY: None, uid_key: None, RESYNC: "true"}}})
+                eventually(lambda: space.entries() == {ENTRY: by_value(ONE)})
+                assert space.pod_runs(source)
+            space.end(source)
+            space.settle(ONE)
             held(versions, pods, source)
-        assert uid_key not in scene.annotations()
+        assert uid_key not in space.annotations()
 
-    def test_the_target_of_a_failed_migration_is_held_as_well(self, on: Stage) -> None:
+    def test_the_target_of_a_failed_migration_is_held_as_well(self, on: Environment) -> None:
         on.run(ALONE)
-        scene = on.scene(limits=ONE).start("vm1")
-        with scene.watch() as versions, scene.watch_pods() as pods:
-            migration = scene.migrate("vm1", fail_at_phase="TargetReady", target_linger_seconds=FOR_EVER)
-            scene.wait_phase(migration, "Failed")
+        space = on.space(limits=ONE).start("vm1")
+        with space.watch() as versions, space.watch_pods() as pods:
+            migration = space.migrate("vm1", fail_at_phase="TargetReady", target_linger_seconds=FOR_EVER)
+            space.wait_phase(migration, "Failed")
             (target,) = [
                 p["metadata"]["name"]
-                for p in scene.pods()
+                for p in space.pods()
                 if "kubevirt.io/migrationJobUID" in p["metadata"]["labels"]
             ]
-            assert scene.pod_runs(target)
-            scene.end(target, "Failed")
-            scene.settle(ONE)
+            assert space.pod_runs(target)
+            space.end(target, "Failed")
+            space.settle(ONE)
             held(versions, pods, target)
 
-    def test_a_controller_that_crashes_goes_on_holding(self, on: Stage) -> None:
+    def test_a_controller_that_crashes_goes_on_holding(self, on: Environment) -> None:
         on.run(ALONE)
-        scene = on.scene(limits=ONE).start("vm1")
-        with scene.watch() as versions, scene.watch_pods() as pods:
-            source = move(scene, "vm1")
+        space = on.space(limits=ONE).start("vm1")
+        with space.watch() as versions, space.watch_pods() as pods:
+            source = move(space, "vm1")
             on.kill()
             on.run(ALONE)
             time.sleep(0.5)
-            assert scene.pod_runs(source)
-            scene.end(source)
-            scene.settle(ONE)
+            assert space.pod_runs(source)
+            space.end(source)
+            space.settle(ONE)
             held(versions, pods, source)
 
 
-def test_without_a_hold_the_next_migration_is_refused_until_the_source_is_gone(on: Stage) -> None:
+def test_without_a_hold_the_next_migration_is_refused_until_the_source_is_gone(on: Environment) -> None:
     """The first test with its point switched off."""
     on.run(ALONE, "--hold-limit", "0")
-    scene = on.scene(limits=TWO).start("vm1", "vm2")
-    source = move(scene, "vm1")
-    scene.wait_hard(TWO)
-    migration = scene.migrate("vm2")
-    scene.stays_refused(migration)
-    assert scene.pod_runs(source)
-    scene.end(source)
-    scene.succeed(migration)
-    scene.settle(TWO)
+    space = on.space(limits=TWO).start("vm1", "vm2")
+    source = move(space, "vm1")
+    space.wait_hard(TWO)
+    migration = space.migrate("vm2")
+    space.stays_refused(migration)
+    assert space.pod_runs(source)
+    space.end(source)
+    space.succeed(migration)
+    space.settle(TWO)
 
 
-def test_a_hold_that_does_not_end_is_ended_and_people_are_told(on: Stage) -> None:
+def test_a_hold_that_does_not_end_is_ended_and_people_are_told(on: Environment) -> None:
     on.run(ALONE, "--hold-limit", "4")
-    scene = on.scene(limits=ONE).start("vm1")
-    source = move(scene, "vm1")
+    space = on.space(limits=ONE).start("vm1")
+    source = move(space, "vm1")
     began = time.monotonic()
-    assert scene.hard() == by_value(RAISED)
-    scene.wait_hard(ONE)
+    assert space.hard() == by_value(RAISED)
+    space.wait_hard(ONE)
     assert 1.0 < time.monotonic() - began < 10.0
-    assert scene.pod_runs(source)
-    event = scene.wait_event("HoldLimitReached")
+    assert space.pod_runs(source)
+    event = space.wait_event("HoldLimitReached")
     assert event["type"] == "Warning"
     assert "VM vm1: a pod of the old side still counts 4 s after the migration" in event["message"]
-    assert scene.entries() == {}
+    assert space.entries() == {}

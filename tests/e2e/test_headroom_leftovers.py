@@ -11,8 +11,8 @@ import pytest
 from pkg.testcluster.cluster import Cluster
 from tests.e2e.api import CORE, Api, eventually
 from tests.e2e.conftest import StartController
-from tests.e2e.headroom.scene import LASTING, Scene
-from tests.e2e.headroom.stage import Stage, stage
+from tests.e2e.headroom.environment import Environment, environment
+from tests.e2e.headroom.namespace import LASTING, QuotaNamespace
 from tests.e2e.tenant import ANNOTATION, DEFAULT, by_value
 
 pytestmark = pytest.mark.cluster
@@ -26,33 +26,33 @@ ENTRY = "harvesterhci.io/migrating-vm1"
 
 
 @pytest.fixture(scope="module")
-def on(cluster: Cluster, api: Api, shared_controller: StartController) -> Iterator[Stage]:
-    with stage(cluster, api, shared_controller) as made:
+def on(cluster: Cluster, api: Api, shared_controller: StartController) -> Iterator[Environment]:
+    with environment(cluster, api, shared_controller) as made:
         yield made
 
 
 @pytest.fixture(autouse=True)
-def clear(on: Stage) -> Iterator[None]:
+def clear(on: Environment) -> Iterator[None]:
     yield
     on.clear()
 
 
-def migrating(on: Stage) -> tuple[Scene, str]:
-    """A scene with a VM in the midst of its migration."""
-    scene = on.scene(limits=ONE).start_vm("vm1")
-    migration = scene.migrate("vm1", phase_seconds=LASTING)
-    scene.wait_phase(migration, "Running")
-    scene.wait_hard(TWO)
-    return scene, migration
+def migrating(on: Environment) -> tuple[QuotaNamespace, str]:
+    """A namespace with a VM in the midst of its migration."""
+    space = on.space(limits=ONE).start_vm("vm1")
+    migration = space.migrate("vm1", phase_seconds=LASTING)
+    space.wait_phase(migration, "Running")
+    space.wait_hard(TWO)
+    return space, migration
 
 
-def is_back(scene: Scene) -> None:
-    scene.wait_hard(ONE)
-    eventually(lambda: scene.entries() == {})
+def is_back(space: QuotaNamespace) -> None:
+    space.wait_hard(ONE)
+    eventually(lambda: space.entries() == {})
 
 
 class TestWhatWentAway:
-    def test_while_headroom_was_down(self, on: Stage) -> None:
+    def test_while_headroom_was_down(self, on: Environment) -> None:
         """Until it is back no other pod takes the room away: that is what its start is for."""
         on.run()
         made = on.together(lambda _: migrating(on), range(5))
@@ -61,55 +61,55 @@ class TestWhatWentAway:
         aborted.delete_migration(m1)
         on.api.delete(f"{vm_gone.kubevirt}/virtualmachines/vm1")
         on.api.patch(f"{vmi_gone.kubevirt}/virtualmachines/vm1", {"spec": {"runStrategy": "Halted"}})
-        for scene, migration in ((vm_gone, m2), (vmi_gone, m3)):
-            eventually(lambda: not scene.counting(), 30)  # noqa: B023
-            scene.delete_migration(migration)
+        for space, migration in ((vm_gone, m2), (vmi_gone, m3)):
+            eventually(lambda: not space.counting(), 30)  # noqa: B023
+            space.delete_migration(migration)
         done.hurry(m5)
         done.succeed(m5)
         eventually(lambda: len(done.counting()) == 1, 30)
         gone = [aborted, vm_gone, vmi_gone, done]
-        for scene in gone:
-            assert scene.hard() == by_value(TWO)
-            assert ENTRY in scene.entries()
+        for space in gone:
+            assert space.hard() == by_value(TWO)
+            assert ENTRY in space.entries()
         on.run()
-        for scene in gone:
-            is_back(scene)
+        for space in gone:
+            is_back(space)
         assert still.hard() == by_value(TWO)
         assert still.entries() == {ENTRY: by_value(ONE)}
         assert still.phase(m4) == "Running"
 
-    def test_while_it_looks(self, on: Stage) -> None:
+    def test_while_it_looks(self, on: Environment) -> None:
         on.run()
 
         def vm_is_deleted() -> None:
-            scene, _ = migrating(on)
-            on.api.delete(f"{scene.kubevirt}/virtualmachines/vm1")
-            eventually(lambda: not scene.counting(), 30)
-            is_back(scene)
+            space, _ = migrating(on)
+            on.api.delete(f"{space.kubevirt}/virtualmachines/vm1")
+            eventually(lambda: not space.counting(), 30)
+            is_back(space)
 
         def quota_is_made_anew() -> None:
             """Under another name and without a mark, as Rancher makes it."""
-            scene, migration = migrating(on)
-            old = scene.quota()
-            on.api.delete(f"{scene.quotas}/{old['metadata']['name']}")
+            space, migration = migrating(on)
+            old = space.quota()
+            on.api.delete(f"{space.quotas}/{old['metadata']['name']}")
             body = {
                 "metadata": {"name": "default-again", "labels": {DEFAULT: "true"}},
                 "spec": {"hard": ONE},
             }
-            on.api.create(scene.quotas, body)
-            scene.wait_hard(TWO)
-            assert scene.phase(migration) == "Running"
-            scene.hurry(migration)
-            scene.succeed(migration)
-            scene.settle(ONE)
+            on.api.create(space.quotas, body)
+            space.wait_hard(TWO)
+            assert space.phase(migration) == "Running"
+            space.hurry(migration)
+            space.succeed(migration)
+            space.settle(ONE)
 
         def annotation_is_taken_away() -> None:
-            scene, migration = migrating(on)
-            on.api.patch(scene.path, {"metadata": {"annotations": {ANNOTATION: None}}})
-            is_back(scene)
-            scene.grant(TWO)
-            scene.wait_hard({"limits.cpu": "6045m", "limits.memory": "14392392939"})
-            assert scene.phase(migration) == "Running"
+            space, migration = migrating(on)
+            on.api.patch(space.path, {"metadata": {"annotations": {ANNOTATION: None}}})
+            is_back(space)
+            space.grant(TWO)
+            space.wait_hard({"limits.cpu": "6045m", "limits.memory": "14392392939"})
+            assert space.phase(migration) == "Running"
 
         on.together(lambda act: act(), [vm_is_deleted, quota_is_made_anew, annotation_is_taken_away])
 
@@ -119,32 +119,32 @@ class TestForeignEntries:
 
     KEY = "harvesterhci.io/migratingUID-7f3e1d6c-1111-4222-8333-444455556666"
 
-    def write(self, on: Stage) -> Scene:
-        scene = on.scene(limits=ONE)
-        scene.wait_counted()
-        scene.patch_quota({"metadata": {"annotations": {self.KEY: TEXT}}})
-        scene.wait_hard(TWO)
-        return scene
+    def write(self, on: Environment) -> QuotaNamespace:
+        space = on.space(limits=ONE)
+        space.wait_counted()
+        space.patch_quota({"metadata": {"annotations": {self.KEY: TEXT}}})
+        space.wait_hard(TWO)
+        return space
 
-    def test_one_goes_after_its_grace(self, on: Stage) -> None:
+    def test_one_goes_after_its_grace(self, on: Environment) -> None:
         on.run("--foreign-grace", "3")
-        scene = self.write(on)
+        space = self.write(on)
         began = time.monotonic()
         while time.monotonic() - began < 1.5:
-            assert self.KEY in scene.entries()
+            assert self.KEY in space.entries()
             time.sleep(0.1)
-        is_back(scene)
+        is_back(space)
         assert 2.0 < time.monotonic() - began < 10.0
 
-    def test_one_stays_as_long_as_its_grace_is(self, on: Stage) -> None:
+    def test_one_stays_as_long_as_its_grace_is(self, on: Environment) -> None:
         """The same with the point switched off."""
         on.run("--foreign-grace", "3600")
-        scene = self.write(on)
+        space = self.write(on)
         time.sleep(5.0)
-        assert scene.entries() == {self.KEY: by_value(ONE)}
-        assert scene.hard() == by_value(TWO)
+        assert space.entries() == {self.KEY: by_value(ONE)}
+        assert space.hard() == by_value(TWO)
         on.run("--foreign-grace", "1")
-        is_back(scene)
+        is_back(space)
 
 
 class TestFullAnnotations:
@@ -152,54 +152,54 @@ class TestFullAnnotations:
 
     VMS = ("vm1", "vm2", "vm3")
 
-    def fill(self, scene: Scene, left: int) -> None:
+    def fill(self, space: QuotaNamespace, left: int) -> None:
         """Another client's annotation that leaves so many bytes."""
-        have = sum(len(key) + len(text) for key, text in scene.annotations().items())
+        have = sum(len(key) + len(text) for key, text in space.annotations().items())
         text = "x" * (200 * 1024 - have - left - len("example.com/notes"))
-        scene.patch_quota({"metadata": {"annotations": {"example.com/notes": text}}})
+        space.patch_quota({"metadata": {"annotations": {"example.com/notes": text}}})
 
-    def begin(self, on: Stage, left: int) -> tuple[Scene, list[str]]:
-        scene = on.scene(limits=THREE).start(*self.VMS)
-        eventually(lambda: "headroom.harvesterhci.io/owner" in scene.annotations())
-        self.fill(scene, left)
-        first = scene.migrate(self.VMS[0], phase_seconds=LASTING)
-        scene.wait_phase(first, "Running")  # its target is there: no other pod takes its room
-        return scene, [first, *(scene.migrate(vm, phase_seconds=LASTING) for vm in self.VMS[1:])]
+    def begin(self, on: Environment, left: int) -> tuple[QuotaNamespace, list[str]]:
+        space = on.space(limits=THREE).start(*self.VMS)
+        eventually(lambda: "headroom.harvesterhci.io/owner" in space.annotations())
+        self.fill(space, left)
+        first = space.migrate(self.VMS[0], phase_seconds=LASTING)
+        space.wait_phase(first, "Running")  # its target is there: no other pod takes its room
+        return space, [first, *(space.migrate(vm, phase_seconds=LASTING) for vm in self.VMS[1:])]
 
-    def test_further_migrations_wait_and_go_on_when_others_finish(self, on: Stage) -> None:
+    def test_further_migrations_wait_and_go_on_when_others_finish(self, on: Environment) -> None:
         on.run()
-        scene, moves = self.begin(on, 120)  # an entry takes 80
+        space, moves = self.begin(on, 120)  # an entry takes 80
         for move in moves[1:]:
-            scene.stays_refused(move, 1.0)
-        assert scene.entries() == {ENTRY: by_value(ONE)}
-        event = scene.wait_event("TooManyMigrations")
+            space.stays_refused(move, 1.0)
+        assert space.entries() == {ENTRY: by_value(ONE)}
+        event = space.wait_event("TooManyMigrations")
         assert event["type"] == "Warning"
         assert "waits: the annotations would take" in event["message"]
-        scene.hurry(*moves)
-        scene.succeed(*moves)
-        scene.settle(THREE)
-        assert len(scene.annotations()["example.com/notes"]) > 200_000, "another client's annotation is lost"
+        space.hurry(*moves)
+        space.succeed(*moves)
+        space.settle(THREE)
+        assert len(space.annotations()["example.com/notes"]) > 200_000, "another client's annotation is lost"
 
-    def test_with_room_for_their_entries_they_go_at_once(self, on: Stage) -> None:
+    def test_with_room_for_their_entries_they_go_at_once(self, on: Environment) -> None:
         on.run()
-        scene, moves = self.begin(on, 400)
-        eventually(lambda: all(scene.phase(move) == "Running" for move in moves), 30)
-        assert scene.hard() == by_value(SIX)
-        assert scene.events("TooManyMigrations") == []
-        scene.hurry(*moves)
-        scene.succeed(*moves)
-        scene.settle(THREE)
+        space, moves = self.begin(on, 400)
+        eventually(lambda: all(space.phase(move) == "Running" for move in moves), 30)
+        assert space.hard() == by_value(SIX)
+        assert space.events("TooManyMigrations") == []
+        space.hurry(*moves)
+        space.succeed(*moves)
+        space.settle(THREE)
 
 
-def test_an_entry_of_a_namespace_without_vms_is_gone_when_headroom_starts(on: Stage) -> None:
+def test_an_entry_of_a_namespace_without_vms_is_gone_when_headroom_starts(on: Environment) -> None:
     """What a crashed predecessor left under our own name and mark."""
     on.stop()
-    scene = on.scene(limits=ONE)
+    space = on.space(limits=ONE)
     marks = {
         "headroom.harvesterhci.io/owner": "headroom",
         "harvesterhci.io/skipResourceQuotaAutoScaling": "true",
     }
-    scene.patch_quota({"metadata": {"annotations": {**marks, ENTRY: TEXT}}, "spec": {"hard": TWO}})
+    space.patch_quota({"metadata": {"annotations": {**marks, ENTRY: TEXT}}, "spec": {"hard": TWO}})
     on.run()
-    is_back(scene)
-    assert on.api.find(f"{CORE}/namespaces/{scene.name}") is not None
+    is_back(space)
+    assert on.api.find(f"{CORE}/namespaces/{space.name}") is not None

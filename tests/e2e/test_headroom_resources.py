@@ -11,9 +11,9 @@ from pkg.util.quantity import Quantity
 from tests.e2e.api import Api, Raw, eventually
 from tests.e2e.conftest import StartController
 from tests.e2e.headroom.amounts import Amounts, hards, plus
-from tests.e2e.headroom.scene import LASTING, Scene
+from tests.e2e.headroom.environment import Environment, environment
+from tests.e2e.headroom.namespace import LASTING, QuotaNamespace
 from tests.e2e.headroom.shapes import SHAPES, Shape
-from tests.e2e.headroom.stage import Stage, stage
 from tests.e2e.tenant import by_value
 
 pytestmark = pytest.mark.cluster
@@ -36,13 +36,13 @@ RESOURCES = {
 
 
 @pytest.fixture(scope="module")
-def on(cluster: Cluster, api: Api, shared_controller: StartController) -> Iterator[Stage]:
-    with stage(cluster, api, shared_controller) as made:
+def on(cluster: Cluster, api: Api, shared_controller: StartController) -> Iterator[Environment]:
+    with environment(cluster, api, shared_controller) as made:
         yield made
 
 
 @pytest.fixture(autouse=True)
-def clear(on: Stage) -> Iterator[None]:
+def clear(on: Environment) -> Iterator[None]:
     yield
     on.clear()
 
@@ -55,50 +55,50 @@ def high(api: Api) -> Iterator[str]:
     api.delete(f"{PRIORITY_CLASSES}/{HIGH}")
 
 
-def full(on: Stage, resource: str) -> tuple[Scene, Amounts]:
-    """A scene with one VM whose quota on one resource is used up to the last byte."""
-    scene = on.scene()
-    scene.meter(resource)
-    scene.start("vm1", shape=RESOURCES[resource])
-    return scene, scene.grant_what_is_used(resource)
+def full(on: Environment, resource: str) -> tuple[QuotaNamespace, Amounts]:
+    """A namespace with one VM whose quota on one resource is used up to the last byte."""
+    space = on.space()
+    space.meter(resource)
+    space.start("vm1", shape=RESOURCES[resource])
+    return space, space.grant_what_is_used(resource)
 
 
 def test_each_counted_resource_is_refused_for_good_by_harvesters_estimate_and_not_by_ours(
-    on: Stage,
+    on: Environment,
 ) -> None:
     """The same namespaces, the same VMs: only the estimate changes."""
     on.run("--estimate", "harvester")
     filled = dict(zip(RESOURCES, on.together(lambda name: full(on, name), RESOURCES), strict=True))
-    refused = {name: scene.migrate("vm1") for name, (scene, _) in filled.items()}
+    refused = {name: space.migrate("vm1") for name, (space, _) in filled.items()}
     on.together(lambda name: filled[name][0].stays_refused(refused[name]), refused)
-    for scene, base in filled.values():
-        assert scene.hard() == base
+    for space, base in filled.values():
+        assert space.hard() == base
     on.together(lambda name: filled[name][0].delete_migration(refused[name]), refused)
     on.run("--no-compensate")
 
     def goes_through(name: str) -> None:
-        scene, base = filled[name]
-        with scene.watch() as versions:
-            scene.succeed(scene.migrate("vm1", linger=0.5))
-            scene.settle(base)
+        space, base = filled[name]
+        with space.watch() as versions:
+            space.succeed(space.migrate("vm1", linger=0.5))
+            space.settle(base)
             assert hards(versions) == [base, plus(base, base), base], name
 
     on.together(goes_through, filled)
 
 
-def test_a_second_migration_where_finished_pods_count_too(on: Stage) -> None:
+def test_a_second_migration_where_finished_pods_count_too(on: Environment) -> None:
     """count/pods counts what has ended: its base is overrun after the first one, and compensation makes up for it."""
     on.run()
-    scene, base = full(on, "count/pods")
+    space, base = full(on, "count/pods")
     for _ in range(2):
-        scene.succeed(scene.migrate("vm1"))
-        scene.settle(base)
+        space.succeed(space.migrate("vm1"))
+        space.settle(base)
 
 
-def test_scoped_quotas_are_raised_for_the_pods_they_count(on: Stage, high: str) -> None:
+def test_scoped_quotas_are_raised_for_the_pods_they_count(on: Environment, high: str) -> None:
     on.run("--no-compensate")
-    scene = on.scene(limits={"limits.cpu": "20", "limits.memory": "40Gi"})
-    scene.start("vm1").start("vm2", shape=Shape(spec={"priorityClassName": high}))
+    space = on.space(limits={"limits.cpu": "20", "limits.memory": "40Gi"})
+    space.start("vm1").start("vm2", shape=Shape(spec={"priorityClassName": high}))
     one = by_value({"requests.memory": "3340109497", "pods": "1"})
     quotas: dict[str, tuple[Raw, Amounts]] = {
         "high": (_priority("In", high), one),
@@ -109,33 +109,33 @@ def test_scoped_quotas_are_raised_for_the_pods_they_count(on: Stage, high: str) 
         "jobs": ({"scopes": ["Terminating"]}, one),
     }
     for name, (spec, base) in quotas.items():
-        scene.make_quota(name, {key: str(value) for key, value in base.items()}, managed=True, spec=spec)
-    assert scene.used("high") == scene.used("others") == one, "the numbers of this test"
+        space.make_quota(name, {key: str(value) for key, value in base.items()}, managed=True, spec=spec)
+    assert space.used("high") == space.used("others") == one, "the numbers of this test"
     matching = {"vm1": {"others", "burstable", "forever"}, "vm2": {"high", "burstable", "forever"}}
     for vm, raised in matching.items():
-        migration = scene.migrate(vm, phase_seconds=LASTING)
-        scene.wait_phase(migration, "Running")
+        migration = space.migrate(vm, phase_seconds=LASTING)
+        space.wait_phase(migration, "Running")
         for name, (_, base) in quotas.items():
-            assert scene.hard(name) == (plus(base, one) if name in raised else base), (vm, name)
-            assert len(scene.entries(name)) == (name in raised), (vm, name)
-        scene.hurry(migration)
-        scene.succeed(migration)
+            assert space.hard(name) == (plus(base, one) if name in raised else base), (vm, name)
+            assert len(space.entries(name)) == (name in raised), (vm, name)
+        space.hurry(migration)
+        space.succeed(migration)
         for name, (_, base) in quotas.items():
-            scene.settle(base, name)
+            space.settle(base, name)
 
 
-def test_a_scoped_quota_that_takes_no_part_refuses(on: Stage, high: str) -> None:
+def test_a_scoped_quota_that_takes_no_part_refuses(on: Environment, high: str) -> None:
     """The counterpart: without the label it is not raised."""
     on.run("--no-compensate")
-    scene = on.scene(limits={"limits.cpu": "20", "limits.memory": "40Gi"})
-    scene.start("vm1").start("vm2", shape=Shape(spec={"priorityClassName": high}))
-    scene.make_quota("high", {"pods": "1"}, spec=_priority("In", high))
-    refused = scene.migrate("vm2")
-    scene.succeed(scene.migrate("vm1"))
-    scene.stays_refused(refused, 1.0)
-    scene.patch_quota({"metadata": {"labels": {"headroom.harvesterhci.io/managed": "true"}}}, "high")
-    scene.succeed(refused)
-    eventually(lambda: scene.hard("high") == {"pods": Quantity.parse("1")})
+    space = on.space(limits={"limits.cpu": "20", "limits.memory": "40Gi"})
+    space.start("vm1").start("vm2", shape=Shape(spec={"priorityClassName": high}))
+    space.make_quota("high", {"pods": "1"}, spec=_priority("In", high))
+    refused = space.migrate("vm2")
+    space.succeed(space.migrate("vm1"))
+    space.stays_refused(refused, 1.0)
+    space.patch_quota({"metadata": {"labels": {"headroom.harvesterhci.io/managed": "true"}}}, "high")
+    space.succeed(refused)
+    eventually(lambda: space.hard("high") == {"pods": Quantity.parse("1")})
 
 
 def _priority(operator: str, *names: str) -> Raw:

@@ -12,8 +12,8 @@ import pytest
 from pkg.testcluster.cluster import Cluster
 from tests.e2e.api import Api
 from tests.e2e.conftest import StartController
-from tests.e2e.headroom.scene import LASTING, plus
-from tests.e2e.headroom.stage import Stage, stage
+from tests.e2e.headroom.environment import Environment, environment
+from tests.e2e.headroom.namespace import LASTING, plus
 from tests.e2e.program import run
 from tests.e2e.tenant import by_value
 
@@ -25,8 +25,8 @@ AT_4_5 = {"limits.cpu": "2015m", "limits.memory": "5682461313"}
 
 
 @pytest.fixture(scope="module")
-def on(cluster: Cluster, api: Api, shared_controller: StartController) -> Iterator[Stage]:
-    with stage(cluster, api, shared_controller) as made:
+def on(cluster: Cluster, api: Api, shared_controller: StartController) -> Iterator[Environment]:
+    with environment(cluster, api, shared_controller) as made:
         yield made
 
 
@@ -44,23 +44,23 @@ def ask(kubeconfig: Path) -> Any:
     return asked
 
 
-def test_what_the_commands_say_is_what_then_happens(on: Stage, ask: Any) -> None:
-    scene = on.scene(limits=ONE).start("vm1")
+def test_what_the_commands_say_is_what_then_happens(on: Environment, ask: Any) -> None:
+    space = on.space(limits=ONE).start("vm1")
 
     # Before headroom runs: the plan.
-    (planned,) = ask("plan", "-n", scene.name)["vms"]
+    (planned,) = ask("plan", "-n", space.name)["vms"]
     assert (planned["vm"], planned["fitsNow"], planned["fitsWithHeadroom"]) == ("vm1", False, True)
     assert planned["quotas"][0]["raisedBy"] == ONE
-    (larger,) = ask("plan", "-n", scene.name, "--overhead-ratio", "4.5")["vms"]
+    (larger,) = ask("plan", "-n", space.name, "--overhead-ratio", "4.5")["vms"]
     assert larger["quotas"][0]["raisedBy"] == AT_4_5
-    (of_node,) = ask("plan", "-n", scene.name, "--evacuate", planned["node"])["together"]
+    (of_node,) = ask("plan", "-n", space.name, "--evacuate", planned["node"])["together"]
     assert of_node["raisedBy"] == ONE
 
     # A migration is refused, and it is explained with quota's own numbers.
-    migration = scene.migrate("vm1", phase_seconds=LASTING)
-    scene.stays_refused(migration)
-    before = scene.used()
-    explained = ask("explain", f"{scene.name}/vm1")
+    migration = space.migrate("vm1", phase_seconds=LASTING)
+    space.stays_refused(migration)
+    before = space.used()
+    explained = ask("explain", f"{space.name}/vm1")
     assert (explained["verdict"], explained["migration"]["refused"]) == ("waits for quota", True)
     (quota,) = explained["quotas"]
     memory = quota["resources"]["limits.memory"]
@@ -71,27 +71,27 @@ def test_what_the_commands_say_is_what_then_happens(on: Stage, ask: Any) -> None
 
     # Headroom does what was said; the target counts what was said.
     on.run()
-    scene.wait_phase(migration, "Running")
-    assert scene.hard() == plus(by_value(ONE), by_value(quota["raisedBy"]))
-    scene._wait(lambda: scene.used() == plus(before, by_value(ONE)), lambda: f"used is {scene.used()}")
-    assert ask("explain", f"{scene.name}/vm1")["verdict"] == "is under way"
-    (shown,) = ask("status", "-n", scene.name)["quotas"]
+    space.wait_phase(migration, "Running")
+    assert space.hard() == plus(by_value(ONE), by_value(quota["raisedBy"]))
+    space._wait(lambda: space.used() == plus(before, by_value(ONE)), lambda: f"used is {space.used()}")
+    assert ask("explain", f"{space.name}/vm1")["verdict"] == "is under way"
+    (shown,) = ask("status", "-n", space.name)["quotas"]
     (addition,) = shown["additions"]
-    created = scene.migration(migration)["metadata"]["creationTimestamp"]
+    created = space.migration(migration)["metadata"]["creationTimestamp"]
     assert (addition["vm"], addition["state"], addition["since"]) == ("vm1", "Running", created)
     assert shown["resources"]["limits.memory"]["added"] == "4797464313"
     assert (shown["keptBy"], shown["problems"]) == ("headroom", [])
 
     # And at the ratio that was asked about, it is what was planned.
-    scene.hurry(migration)
-    scene.settle(ONE)
+    space.hurry(migration)
+    space.settle(ONE)
     on.ratio("4.5")
-    at_4_5 = scene.migrate("vm1", phase_seconds=LASTING)
-    scene.wait_phase(at_4_5, "Running")
-    assert scene.hard() == plus(by_value(ONE), by_value(larger["quotas"][0]["raisedBy"]))
-    scene.hurry(at_4_5)
-    scene.settle(ONE)
-    assert ask("status", "-n", scene.name)["quotas"][0]["additions"] == []
+    at_4_5 = space.migrate("vm1", phase_seconds=LASTING)
+    space.wait_phase(at_4_5, "Running")
+    assert space.hard() == plus(by_value(ONE), by_value(larger["quotas"][0]["raisedBy"]))
+    space.hurry(at_4_5)
+    space.settle(ONE)
+    assert ask("status", "-n", space.name)["quotas"][0]["additions"] == []
 
 
 def test_what_is_not_there_is_one_line(kubeconfig: Path) -> None:

@@ -18,9 +18,9 @@ from pkg.util.quantity import Quantity
 from tests.e2e.api import Api, ApiFailure, Raw, eventually
 from tests.e2e.conftest import StartController
 from tests.e2e.headroom.amounts import Amounts
-from tests.e2e.headroom.scene import LASTING, Scene
+from tests.e2e.headroom.environment import Environment, environment
+from tests.e2e.headroom.namespace import LASTING, QuotaNamespace
 from tests.e2e.headroom.shapes import LIMITS, Shape
-from tests.e2e.headroom.stage import Stage, stage
 from tests.e2e.program import run
 from tests.e2e.strangers import applied_policy, controller_reference, pod, tenant_of
 from tests.e2e.tenant import by_value
@@ -34,27 +34,27 @@ WATCHED = 3.0
 
 
 @pytest.fixture(scope="module")
-def on(cluster: Cluster, api: Api, shared_controller: StartController) -> Iterator[Stage]:
-    with stage(cluster, api, shared_controller) as made:
+def on(cluster: Cluster, api: Api, shared_controller: StartController) -> Iterator[Environment]:
+    with environment(cluster, api, shared_controller) as made:
         yield made
 
 
 @pytest.fixture(params=[False, True], ids=["policy absent", "policy present"])
-def policy(request: pytest.FixtureRequest, on: Stage) -> Iterator[bool]:
+def policy(request: pytest.FixtureRequest, on: Environment) -> Iterator[bool]:
     with applied_policy(on.api) if request.param else contextlib.nullcontext():
         yield request.param
     on.clear()
 
 
 @pytest.fixture
-def scene(on: Stage, policy: bool) -> Scene:
+def space(on: Environment, policy: bool) -> QuotaNamespace:
     """A base of 3 CPU and 5,000 MiB, as in the seeds."""
     on.run()
-    return on.scene(limits={"limits.cpu": "3", "limits.memory": "5000Mi"})
+    return on.space(limits={"limits.cpu": "3", "limits.memory": "5000Mi"})
 
 
 @pytest.fixture
-def ratio(on: Stage) -> Iterator[Callable[[str], None]]:
+def ratio(on: Environment) -> Iterator[Callable[[str], None]]:
     """Sets Harvester's overhead ratio for one test."""
     yield on.ratio
     on.ratio("1.5")
@@ -72,50 +72,50 @@ def allowed(policy: bool, act: Callable[[str, Raw], Raw], path: str, body: Raw) 
     return not refused
 
 
-def highest(scene: Scene, name: str = "limits.cpu") -> Quantity:
+def highest(space: QuotaNamespace, name: str = "limits.cpu") -> Quantity:
     """The most that spec.hard says of a resource in a while."""
-    deadline, most = time.monotonic() + WATCHED, scene.hard()[name]
+    deadline, most = time.monotonic() + WATCHED, space.hard()[name]
     while time.monotonic() < deadline:
-        most = max(most, scene.hard()[name])
+        most = max(most, space.hard()[name])
         time.sleep(0.05)
     return most
 
 
-def test_twelve_forged_pods_of_a_cpu_are_three(policy: bool, on: Stage, scene: Scene) -> None:
+def test_twelve_forged_pods_of_a_cpu_are_three(policy: bool, on: Environment, space: QuotaNamespace) -> None:
     """Two labels that every tenant can write; no VM, no migration."""
-    mallory = tenant_of(on.api, scene.name)
+    mallory = tenant_of(on.api, space.name)
     made = 0
     for number in range(12):
         labels = {"kubevirt.io": "virt-launcher", "vm.kubevirt.io/name": "ghost", JOB: "none"}
-        made += allowed(policy, mallory.create, f"{scene.path}/pods", pod(f"forged-{number}", labels=labels))
+        made += allowed(policy, mallory.create, f"{space.path}/pods", pod(f"forged-{number}", labels=labels))
         time.sleep(0.1)
     assert made <= 3
-    assert highest(scene) == Quantity.parse("3")
+    assert highest(space) == Quantity.parse("3")
 
 
 def test_forged_pods_of_a_vm_that_migrates_get_no_more_than_its_migration(
-    policy: bool, on: Stage, scene: Scene
+    policy: bool, on: Environment, space: QuotaNamespace
 ) -> None:
     """They name the VM, its VMI as controller and its migration."""
-    scene.start("vm1")
-    mallory = tenant_of(on.api, scene.name)
-    moving = scene.migrate("vm1", phase_seconds=LASTING)
-    eventually(lambda: scene.phase(moving) == "Running", 30)
-    fair = scene.hard()
-    owner = controller_reference(scene.vmi("vm1"))
-    uid = scene.migration(moving)["metadata"]["uid"]
+    space.start("vm1")
+    mallory = tenant_of(on.api, space.name)
+    moving = space.migrate("vm1", phase_seconds=LASTING)
+    eventually(lambda: space.phase(moving) == "Running", 30)
+    fair = space.hard()
+    owner = controller_reference(space.vmi("vm1"))
+    uid = space.migration(moving)["metadata"]["uid"]
     labels = {"kubevirt.io": "virt-launcher", "vm.kubevirt.io/name": "vm1", JOB: uid}
     for number in range(6):
         body = pod(f"forged-{number}", cpu="500m", labels=labels, ownerReferences=[owner])
-        allowed(policy, mallory.create, f"{scene.path}/pods", body)
+        allowed(policy, mallory.create, f"{space.path}/pods", body)
         time.sleep(0.1)
-    assert highest(scene) <= fair["limits.cpu"]
-    scene.hurry(moving)
+    assert highest(space) <= fair["limits.cpu"]
+    space.hurry(moving)
 
 
-def test_a_vm_that_never_ran_raises_nothing(policy: bool, on: Stage, scene: Scene) -> None:
+def test_a_vm_that_never_ran_raises_nothing(policy: bool, on: Environment, space: QuotaNamespace) -> None:
     """500 CPU, and a migration of it; a status that the tenant writes along."""
-    mallory = tenant_of(on.api, scene.name)
+    mallory = tenant_of(on.api, space.name)
     huge: Raw = Shape(
         {
             "cpu": {"cores": 500},
@@ -123,16 +123,16 @@ def test_a_vm_that_never_ran_raises_nothing(policy: bool, on: Stage, scene: Scen
         }
     ).body("huge")
     status = {"phase": "Running", "nodeName": "node-0", "migrationState": {"sourcePod": "virt-launcher-huge"}}
-    mallory.create(scene.instances, {**huge, "status": status})
+    mallory.create(space.instances, {**huge, "status": status})
     body = {
         "apiVersion": "kubevirt.io/v1",
         "kind": "VirtualMachineInstanceMigration",
         "metadata": {"name": "move-huge"},
         "spec": {"vmiName": "huge"},
     }
-    mallory.create(scene.migrations, body)
-    assert highest(scene) == Quantity.parse("3")
-    assert scene.hard()["limits.memory"] == Quantity.parse("5000Mi")
+    mallory.create(space.migrations, body)
+    assert highest(space) == Quantity.parse("3")
+    assert space.hard()["limits.memory"] == Quantity.parse("5000Mi")
 
 
 @pytest.mark.parametrize(
@@ -141,20 +141,25 @@ def test_a_vm_that_never_ran_raises_nothing(policy: bool, on: Stage, scene: Scen
     ids=["a petabyte", "a byte", "minus", "5,000 digits"],
 )
 def test_an_annotation_adds_no_more_than_kubevirt_renders(
-    policy: bool, on: Stage, scene: Scene, value: str, ratio: Callable[[str], None], kubeconfig: Path
+    policy: bool,
+    on: Environment,
+    space: QuotaNamespace,
+    value: str,
+    ratio: Callable[[str], None],
+    kubeconfig: Path,
 ) -> None:
     """The ratio changed since, so the annotation counts. It is the trouble of that VM alone: another one's migration is
     served, `status` answers."""
-    scene.start("vm1")
+    space.start("vm1")
     ratio("4.5")
-    mallory = tenant_of(on.api, scene.name)
-    launcher = scene.pods()[0]["metadata"]["name"]
-    path = f"{scene.path}/pods/{launcher}"
+    mallory = tenant_of(on.api, space.name)
+    launcher = space.pods()[0]["metadata"]["name"]
+    path = f"{space.path}/pods/{launcher}"
     allowed(policy, mallory.patch, path, {"metadata": {"annotations": {OVERHEAD: value}}})
-    moving = scene.migrate("vm1", phase_seconds=LASTING)
-    base, used = Quantity.parse("5000Mi"), by_value(scene.quota()["status"]["used"])["limits.memory"]
-    assert highest(scene, "limits.memory") <= base + used + used
-    other = on.scene()
+    moving = space.migrate("vm1", phase_seconds=LASTING)
+    base, used = Quantity.parse("5000Mi"), by_value(space.quota()["status"]["used"])["limits.memory"]
+    assert highest(space, "limits.memory") <= base + used + used
+    other = on.space()
     other.meter(*LIMITS)
     other.start("vm2")
     granted: Amounts = other.grant_what_is_used(*LIMITS)
@@ -162,5 +167,5 @@ def test_an_annotation_adds_no_more_than_kubevirt_renders(
     other.settle(granted)
     said = run("status", "-o", "json", "--kubeconfig", str(kubeconfig))
     assert said.returncode == 0, said.stderr
-    assert {quota["namespace"] for quota in json.loads(said.stdout)["quotas"]} >= {scene.name, other.name}
-    scene.hurry(moving)
+    assert {quota["namespace"] for quota in json.loads(said.stdout)["quotas"]} >= {space.name, other.name}
+    space.hurry(moving)

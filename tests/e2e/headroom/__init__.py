@@ -1,2 +1,2 @@
-"""What the tests of `test_headroom_*.py` share: a stage with one controller at a time, and namespaces whose VMs the
-stand-ins play. Nothing here decides what is right; the tests do."""
+"""What the tests of `test_headroom_*.py` share: an environment with one controller at a time, and namespaces whose VMs
+the stand-ins run. Nothing here decides what is right; the tests do."""

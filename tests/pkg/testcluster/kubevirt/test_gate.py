@@ -30,7 +30,7 @@ def test_hindrance(running_: list[set[str]], limits: Limits, reason: str) -> Non
     assert hindrance([frozenset(nodes) for nodes in running_], "n1", limits) == reason
 
 
-class Scene:
+class Setup:
     """VMIs vm0… on alternating nodes with a Pending migration each, and a gate that notes whom it wakes."""
 
     def __init__(self, count: int = 8, limits: Limits | None = None, nodes: int = 4) -> None:
@@ -55,37 +55,37 @@ class Scene:
 
 
 def test_no_more_come_in_than_may_run() -> None:
-    scene = Scene()
-    assert [bool(scene.enter(number)) for number in range(8)] == [False] * 5 + [True] * 3
+    setup = Setup()
+    assert [bool(setup.enter(number)) for number in range(8)] == [False] * 5 + [True] * 3
 
 
 def test_no_more_come_in_than_may_leave_a_node() -> None:
-    scene = Scene(nodes=1)
-    assert [bool(scene.enter(number, nodes=1)) for number in range(4)] == [False, False, True, True]
+    setup = Setup(nodes=1)
+    assert [bool(setup.enter(number, nodes=1)) for number in range(4)] == [False, False, True, True]
 
 
 def test_who_leaves_lets_the_next_in_order_in() -> None:
-    scene = Scene()
+    setup = Setup()
     for number in range(8):
-        scene.enter(number)
-    scene.gate.leave("t1/m0")
-    assert scene.woken == ["t1/m5"]
-    assert scene.enter(5) == ""
+        setup.enter(number)
+    setup.gate.leave("t1/m0")
+    assert setup.woken == ["t1/m5"]
+    assert setup.enter(5) == ""
 
 
 def test_one_that_may_not_leave_its_node_does_not_hold_up_the_others() -> None:
-    scene = Scene(limits=Limits(3, 1), nodes=2)
-    assert [scene.enter(number, nodes=2) for number in (0, 1)] == ["", ""]
-    assert scene.enter(2, nodes=2)
-    assert scene.enter(3, nodes=2)
-    scene.gate.leave("t1/m1")
-    assert scene.woken == ["t1/m3"]
+    setup = Setup(limits=Limits(3, 1), nodes=2)
+    assert [setup.enter(number, nodes=2) for number in (0, 1)] == ["", ""]
+    assert setup.enter(2, nodes=2)
+    assert setup.enter(3, nodes=2)
+    setup.gate.leave("t1/m1")
+    assert setup.woken == ["t1/m3"]
 
 
 def test_a_migration_that_runs_counts() -> None:
-    scene = Scene(limits=Limits(1, 2))
-    scene.world.migrations.seed(vmim("m1", phase="Running", vmi_name="vm1"))
-    assert scene.enter(0) == "1 migrations run, 1 may"
+    setup = Setup(limits=Limits(1, 2))
+    setup.world.migrations.seed(vmim("m1", phase="Running", vmi_name="vm1"))
+    assert setup.enter(0) == "1 migrations run, 1 may"
 
 
 ENDED = ("Succeeded", "Failed")
@@ -93,61 +93,61 @@ ENDED = ("Succeeded", "Failed")
 
 @pytest.mark.parametrize("phase", ENDED)
 def test_a_migration_that_has_ended_does_not_count_although_its_pod_still_runs(phase: str) -> None:
-    scene = Scene(limits=Limits(1, 2))
-    scene.world.migrations.seed(vmim("m1", phase=phase, vmi_name="vm1"))
-    scene.world.pods.seed(launcher("target", job="m1", vmi_name="vm1"))
-    assert scene.enter(0) == ""
+    setup = Setup(limits=Limits(1, 2))
+    setup.world.migrations.seed(vmim("m1", phase=phase, vmi_name="vm1"))
+    setup.world.pods.seed(launcher("target", job="m1", vmi_name="vm1"))
+    assert setup.enter(0) == ""
 
 
 def test_a_pending_migration_with_a_target_pod_counts() -> None:
-    scene = Scene(limits=Limits(1, 2))
-    scene.world.pods.seed(launcher("target", job="m1", vmi_name="vm1"))
-    assert scene.enter(0) == "1 migrations run, 1 may"
+    setup = Setup(limits=Limits(1, 2))
+    setup.world.pods.seed(launcher("target", job="m1", vmi_name="vm1"))
+    assert setup.enter(0) == "1 migrations run, 1 may"
 
 
 def test_what_the_cache_shows_and_what_was_reserved_count_once() -> None:
-    scene = Scene(limits=Limits(2, 2))
-    scene.enter(1)
-    scene.world.pods.seed(launcher("target", job="m1", vmi_name="vm1"))
-    assert scene.enter(0) == ""
+    setup = Setup(limits=Limits(2, 2))
+    setup.enter(1)
+    setup.world.pods.seed(launcher("target", job="m1", vmi_name="vm1"))
+    assert setup.enter(0) == ""
 
 
 def test_a_migration_does_not_stand_in_its_own_way() -> None:
-    scene = Scene(limits=Limits(1, 1))
-    assert scene.enter(0) == ""
-    assert scene.enter(0) == ""
+    setup = Setup(limits=Limits(1, 1))
+    assert setup.enter(0) == ""
+    assert setup.enter(0) == ""
 
 
 def test_a_pod_that_was_just_created_is_awaited_for_a_while() -> None:
-    scene = Scene()
-    scene.enter(0)
-    assert scene.gate.awaits_pod("t1/m0")
-    scene.world.clock.now += 6
-    assert not scene.gate.awaits_pod("t1/m0")
+    setup = Setup()
+    setup.enter(0)
+    assert setup.gate.awaits_pod("t1/m0")
+    setup.world.clock.now += 6
+    assert not setup.gate.awaits_pod("t1/m0")
 
 
 def test_other_limits_let_others_in() -> None:
-    scene = Scene(limits=Limits(1, 2))
+    setup = Setup(limits=Limits(1, 2))
     for number in range(4):
-        scene.enter(number)
-    scene.limits = Limits(3, 2)
-    scene.gate.wake()
-    assert scene.woken == ["t1/m1", "t1/m2"]
+        setup.enter(number)
+    setup.limits = Limits(3, 2)
+    setup.gate.wake()
+    assert setup.woken == ["t1/m1", "t1/m2"]
 
 
 def test_no_waiter_is_woken_twice() -> None:
-    scene = Scene(limits=Limits(1, 2))
+    setup = Setup(limits=Limits(1, 2))
     for number in range(3):
-        scene.enter(number)
-    scene.gate.leave("t1/m0")
-    scene.gate.wake()
-    assert scene.woken == ["t1/m1", "t1/m2"]
+        setup.enter(number)
+    setup.gate.leave("t1/m0")
+    setup.gate.wake()
+    assert setup.woken == ["t1/m1", "t1/m2"]
 
 
 def test_a_caller_that_is_gone_does_not_wait() -> None:
-    scene = Scene(limits=Limits(1, 2))
+    setup = Setup(limits=Limits(1, 2))
     for number in range(3):
-        scene.enter(number)
-    scene.gate.leave("t1/m1")
-    scene.gate.leave("t1/m0")
-    assert scene.woken == ["t1/m2"]
+        setup.enter(number)
+    setup.gate.leave("t1/m1")
+    setup.gate.leave("t1/m0")
+    assert setup.woken == ["t1/m2"]

@@ -22,7 +22,7 @@ POD = {
 }
 
 
-class Scene:
+class Setup:
     """A quota with 1 of `cpu` used, and what is seen of it."""
 
     def __init__(self, seconds: float, **spec: Any) -> None:
@@ -54,26 +54,26 @@ class Scene:
         return False
 
 
-def raised(scene: Scene) -> None:
-    scene.set("1")
-    scene.set("2", after=10.0)
+def raised(setup: Setup) -> None:
+    setup.set("1")
+    setup.set("2", after=10.0)
 
 
-def raised_again(scene: Scene) -> None:
-    raised(scene)
-    scene.set("3", after=0.2)
+def raised_again(setup: Setup) -> None:
+    raised(setup)
+    setup.set("3", after=0.2)
 
 
-def lowered(scene: Scene) -> None:
-    scene.set("2")
-    scene.set("1", after=10.0)
+def lowered(setup: Setup) -> None:
+    setup.set("2")
+    setup.set("1", after=10.0)
 
 
-def born_large(scene: Scene) -> None:
-    scene.set("2")
+def born_large(setup: Setup) -> None:
+    setup.set("2")
 
 
-CASES: dict[str, tuple[float, Callable[[Scene], None], float, bool]] = {
+CASES: dict[str, tuple[float, Callable[[Setup], None], float, bool]] = {
     "right after the raise it is refused": (0.3, raised, 0.0, True),
     "as long as the cache lags": (0.3, raised, 0.29, True),
     "and no longer": (0.3, raised, 0.3, False),
@@ -87,14 +87,14 @@ CASES: dict[str, tuple[float, Callable[[Scene], None], float, bool]] = {
 
 @pytest.mark.parametrize(("seconds", "before", "after", "refused"), CASES.values(), ids=CASES.keys())
 def test_a_pod_after_a_change(
-    seconds: float, before: Callable[[Scene], None], after: float, refused: bool
+    seconds: float, before: Callable[[Setup], None], after: float, refused: bool
 ) -> None:
-    scene = Scene(seconds)
-    before(scene)
-    assert scene.refused(after) is refused
+    setup = Setup(seconds)
+    before(setup)
+    assert setup.refused(after) is refused
 
 
 def test_a_quota_that_does_not_count_the_pod_is_left_out() -> None:
-    scene = Scene(0.3, scopes=["BestEffort"])
-    raised(scene)
-    assert not scene.refused()
+    setup = Setup(0.3, scopes=["BestEffort"])
+    raised(setup)
+    assert not setup.refused()

@@ -36,7 +36,7 @@ DONE = {
 """A migration that ended at 1000 s, when the fake clock starts."""
 
 
-class Scene:
+class Setup:
     """A world with the handler in it."""
 
     def __init__(self, **options: Any) -> None:
@@ -91,101 +91,101 @@ class Scene:
 
 
 async def test_a_vmi_without_vm_gets_a_launcher_and_runs() -> None:
-    scene = Scene()
-    scene.world.instances.seed(vmi())
-    await scene.step()
-    assert scene.status()["phase"] == "Pending"
-    await scene.step()
-    (pod,) = scene.world.pods.objects.values()
+    setup = Setup()
+    setup.world.instances.seed(vmi())
+    await setup.step()
+    assert setup.status()["phase"] == "Pending"
+    await setup.step()
+    (pod,) = setup.world.pods.objects.values()
     assert pod["spec"]["nodeName"] == "node-1"
-    await scene.step()
-    assert scene.status()["phase"] == "Scheduling"
-    await scene.pods_run()
-    await scene.step()
-    assert scene.status()["phase"] == "Running"
-    assert scene.status()["activePods"] == {pod["metadata"]["uid"]: "node-1"}
-    before = len(scene.world.instances.asked("patch"))
-    assert await scene.step() is None
-    assert len(scene.world.instances.asked("patch")) == before
+    await setup.step()
+    assert setup.status()["phase"] == "Scheduling"
+    await setup.pods_run()
+    await setup.step()
+    assert setup.status()["phase"] == "Running"
+    assert setup.status()["activePods"] == {pod["metadata"]["uid"]: "node-1"}
+    before = len(setup.world.instances.asked("patch"))
+    assert await setup.step() is None
+    assert len(setup.world.instances.asked("patch")) == before
 
 
 async def test_a_refused_launcher_leaves_the_vmi_pending_with_a_condition() -> None:
-    scene = Scene()
-    scene.world.instances.seed(vmi())
-    await scene.step()
-    scene.world.pods.errors["create"] = [QUOTA]
-    assert await scene.step() == 5
-    assert scene.status()["phase"] == "Pending"
-    conditions = {c["type"]: c for c in scene.status()["conditions"]}
+    setup = Setup()
+    setup.world.instances.seed(vmi())
+    await setup.step()
+    setup.world.pods.errors["create"] = [QUOTA]
+    assert await setup.step() == 5
+    assert setup.status()["phase"] == "Pending"
+    conditions = {c["type"]: c for c in setup.status()["conditions"]}
     assert QUOTA.message in conditions["Synchronized"]["message"]
 
 
 async def test_a_refused_launcher_is_tried_again_when_its_time_comes_or_quota_changes() -> None:
-    scene = Scene()
-    scene.world.instances.seed(vmi())
-    await scene.step()
-    scene.world.pods.errors["create"] = [QUOTA, QUOTA, None]
-    await scene.step()
-    assert await scene.step() == 5
-    assert len(scene.world.pods.verbs) == 1
-    scene.world.clock.now += 5
-    await scene.step()
-    assert len(scene.world.pods.verbs) == 2
-    scene.refusals.quota_changed("t1")
-    await scene.step()
-    assert len(scene.world.pods.objects) == 1
+    setup = Setup()
+    setup.world.instances.seed(vmi())
+    await setup.step()
+    setup.world.pods.errors["create"] = [QUOTA, QUOTA, None]
+    await setup.step()
+    assert await setup.step() == 5
+    assert len(setup.world.pods.verbs) == 1
+    setup.world.clock.now += 5
+    await setup.step()
+    assert len(setup.world.pods.verbs) == 2
+    setup.refusals.quota_changed("t1")
+    await setup.step()
+    assert len(setup.world.pods.objects) == 1
 
 
 async def test_without_a_node_there_is_no_pod_and_another_look() -> None:
-    scene = Scene()
-    scene.world.nodes.indexer.replace([])
-    scene.world.instances.seed(vmi(status={"phase": "Pending"}))
-    await scene.step()
-    assert await scene.step() == 1
-    assert scene.world.pods.verbs == []
+    setup = Setup()
+    setup.world.nodes.indexer.replace([])
+    setup.world.instances.seed(vmi(status={"phase": "Pending"}))
+    await setup.step()
+    assert await setup.step() == 1
+    assert setup.world.pods.verbs == []
 
 
 async def test_a_vmi_that_is_deleted_goes_after_its_pods() -> None:
-    scene = Scene()
-    scene.world.instances.seed(running(deletionTimestamp=NOW))
-    scene.world.pods.seed(launcher(), launcher("target", job="m1", node="node-2"))
-    await scene.step()
-    assert scene.world.pods.objects == {}
-    assert "finalizers" in scene.world.instances.objects[KEY]["metadata"]
-    await scene.step()
-    assert scene.world.instances.objects == {}
+    setup = Setup()
+    setup.world.instances.seed(running(deletionTimestamp=NOW))
+    setup.world.pods.seed(launcher(), launcher("target", job="m1", node="node-2"))
+    await setup.step()
+    assert setup.world.pods.objects == {}
+    assert "finalizers" in setup.world.instances.objects[KEY]["metadata"]
+    await setup.step()
+    assert setup.world.instances.objects == {}
 
 
 async def test_pods_of_a_vmi_that_is_gone_go() -> None:
-    scene = Scene()
-    scene.world.pods.seed(launcher())
-    await scene.step()
-    assert scene.world.pods.objects == {}
+    setup = Setup()
+    setup.world.pods.seed(launcher())
+    await setup.step()
+    assert setup.world.pods.objects == {}
 
 
 async def test_pods_of_an_earlier_vmi_of_the_name_go_and_the_new_one_s_stay() -> None:
-    scene = Scene()
-    scene.world.instances.seed(running(uid="uid-new"))
-    scene.world.pods.seed(launcher())
-    await scene.step()
-    assert scene.world.pods.verbs == [("delete", "source")]
+    setup = Setup()
+    setup.world.instances.seed(running(uid="uid-new"))
+    setup.world.pods.seed(launcher())
+    await setup.step()
+    assert setup.world.pods.verbs == [("delete", "source")]
 
 
 async def test_a_vmi_whose_vm_is_gone_is_deleted() -> None:
-    scene = Scene()
-    scene.world.instances.seed(running(**OWNED))
-    await scene.step()
-    assert scene.world.instances.now(KEY).deleting
-    assert scene.world.instances.verbs == [("delete", "vm1")]
+    setup = Setup()
+    setup.world.instances.seed(running(**OWNED))
+    await setup.step()
+    assert setup.world.instances.now(KEY).deleting
+    assert setup.world.instances.verbs == [("delete", "vm1")]
 
 
 async def test_a_vm_that_the_cache_does_not_show_yet_is_not_gone() -> None:
-    scene = Scene()
-    scene.world.machines.lagging = True
-    scene.world.machines.seed(vm())
-    scene.world.instances.seed(running(**OWNED))
-    await scene.step()
-    assert ("delete", "vm1") not in scene.world.instances.verbs
+    setup = Setup()
+    setup.world.machines.lagging = True
+    setup.world.machines.seed(vm())
+    setup.world.instances.seed(running(**OWNED))
+    await setup.step()
+    assert ("delete", "vm1") not in setup.world.instances.verbs
 
 
 def moved(**more: Any) -> Any:
@@ -196,22 +196,22 @@ def moved(**more: Any) -> Any:
 
 
 async def test_the_source_counts_for_as_long_as_it_is_told_and_then_succeeds() -> None:
-    scene = Scene(source_linger=31)
-    scene.world.instances.seed(moved())
-    scene.world.migrations.seed(vmim(phase="Succeeded"))
-    scene.world.pods.seed(launcher(), launcher("target", node="node-2", job="m1"))
-    assert await scene.step() == 31
-    scene.world.clock.now += 30.5
-    assert await scene.step() == pytest.approx(0.5)
-    assert scene.world.pods.objects["t1/source"]["status"]["phase"] == "Running"
-    scene.world.clock.now += 0.6
-    assert await scene.step() is None
-    assert scene.world.pods.objects["t1/source"]["status"]["phase"] == "Succeeded"
-    assert scene.world.pods.objects["t1/target"]["status"]["phase"] == "Running"
+    setup = Setup(source_linger=31)
+    setup.world.instances.seed(moved())
+    setup.world.migrations.seed(vmim(phase="Succeeded"))
+    setup.world.pods.seed(launcher(), launcher("target", node="node-2", job="m1"))
+    assert await setup.step() == 31
+    setup.world.clock.now += 30.5
+    assert await setup.step() == pytest.approx(0.5)
+    assert setup.world.pods.objects["t1/source"]["status"]["phase"] == "Running"
+    setup.world.clock.now += 0.6
+    assert await setup.step() is None
+    assert setup.world.pods.objects["t1/source"]["status"]["phase"] == "Succeeded"
+    assert setup.world.pods.objects["t1/target"]["status"]["phase"] == "Running"
 
 
 async def test_a_restart_does_not_begin_the_time_anew() -> None:
-    first = Scene(source_linger=31)
+    first = Setup(source_linger=31)
     first.world.instances.seed(moved())
     first.world.pods.seed(launcher(), launcher("target", node="node-2", job="m1"))
     first.world.clock.now += 20
@@ -227,86 +227,86 @@ LINGERS: dict[str, tuple[dict[str, str], float | None]] = {
 
 @pytest.mark.parametrize(("annotations", "seconds"), LINGERS.values(), ids=LINGERS.keys())
 async def test_the_time_by_annotation(annotations: dict[str, str], seconds: float | None) -> None:
-    scene = Scene()
+    setup = Setup()
     marks = {f"testcluster.headroom.harvesterhci.io/{key}": value for key, value in annotations.items()}
-    scene.world.instances.seed(moved())
-    scene.world.migrations.seed(vmim(phase="Succeeded", annotations=marks))
-    scene.world.pods.seed(launcher(), launcher("target", node="node-2", job="m1"))
-    assert await scene.step() == seconds
+    setup.world.instances.seed(moved())
+    setup.world.migrations.seed(vmim(phase="Succeeded", annotations=marks))
+    setup.world.pods.seed(launcher(), launcher("target", node="node-2", job="m1"))
+    assert await setup.step() == seconds
 
 
 async def test_a_migration_that_is_deleted_meanwhile_leaves_the_time_as_it_was() -> None:
-    scene = Scene()
+    setup = Setup()
     marks = {"testcluster.headroom.harvesterhci.io/source-linger-seconds": "3"}
-    scene.world.instances.seed(moved())
-    scene.world.migrations.seed(vmim(phase="Succeeded", annotations=marks))
-    scene.world.pods.seed(launcher(), launcher("target", node="node-2", job="m1"))
-    assert await scene.step() == 3
-    await scene.world.migrations.client.delete(name="m1", namespace="t1")
-    assert await scene.step() == 3
+    setup.world.instances.seed(moved())
+    setup.world.migrations.seed(vmim(phase="Succeeded", annotations=marks))
+    setup.world.pods.seed(launcher(), launcher("target", node="node-2", job="m1"))
+    assert await setup.step() == 3
+    await setup.world.migrations.client.delete(name="m1", namespace="t1")
+    assert await setup.step() == 3
 
 
 async def test_the_target_of_a_failed_migration_ends_at_once() -> None:
-    scene = Scene()
+    setup = Setup()
     state = {**DONE, "failed": True}
     active = {"uid-source": "node-1", "uid-target": "node-2"}
-    scene.world.instances.seed(running(state=state, status={"activePods": active}))
-    scene.world.migrations.seed(vmim(phase="Failed"))
-    scene.world.pods.seed(launcher(), launcher("target", node="node-2", job="m1"))
-    assert await scene.step() is None
-    assert scene.world.pods.objects["t1/target"]["status"]["phase"] == "Failed"
+    setup.world.instances.seed(running(state=state, status={"activePods": active}))
+    setup.world.migrations.seed(vmim(phase="Failed"))
+    setup.world.pods.seed(launcher(), launcher("target", node="node-2", job="m1"))
+    assert await setup.step() is None
+    assert setup.world.pods.objects["t1/target"]["status"]["phase"] == "Failed"
 
 
 async def test_or_is_left_behind_as_in_kubevirt_s_issue_5373() -> None:
-    scene = Scene()
+    setup = Setup()
     marks = {"testcluster.headroom.harvesterhci.io/target-linger-seconds": "600"}
     active = {"uid-source": "node-1", "uid-target": "node-2"}
-    scene.world.instances.seed(running(state={**DONE, "failed": True}, status={"activePods": active}))
-    scene.world.migrations.seed(vmim(phase="Failed", annotations=marks))
-    scene.world.pods.seed(launcher(), launcher("target", node="node-2", job="m1"))
-    assert await scene.step() == 600
+    setup.world.instances.seed(running(state={**DONE, "failed": True}, status={"activePods": active}))
+    setup.world.migrations.seed(vmim(phase="Failed", annotations=marks))
+    setup.world.pods.seed(launcher(), launcher("target", node="node-2", job="m1"))
+    assert await setup.step() == 600
 
 
 async def test_a_target_that_was_never_handed_over_is_deleted() -> None:
-    scene = Scene()
+    setup = Setup()
     active = {"uid-source": "node-1", "uid-target": "node-2"}
-    scene.world.instances.seed(running(status={"activePods": active}))
-    scene.world.migrations.seed(vmim(phase="Failed"))
-    scene.world.pods.seed(launcher(), launcher("target", node="node-2", job="m1"))
-    await scene.step()
-    assert scene.world.pods.verbs == [("delete", "target")]
+    setup.world.instances.seed(running(status={"activePods": active}))
+    setup.world.migrations.seed(vmim(phase="Failed"))
+    setup.world.pods.seed(launcher(), launcher("target", node="node-2", job="m1"))
+    await setup.step()
+    assert setup.world.pods.verbs == [("delete", "target")]
 
 
 async def test_a_pod_that_ends_loses_its_readiness_and_its_attachment() -> None:
-    scene = Scene(source_linger=0)
+    setup = Setup(source_linger=0)
     ready = [{"type": "Ready", "status": "True"}, {"type": "PodScheduled", "status": "True"}]
-    scene.world.instances.seed(moved())
-    scene.world.pods.seed(
+    setup.world.instances.seed(moved())
+    setup.world.pods.seed(
         launcher(conditions=ready), attachment(), launcher("target", node="node-2", job="m1")
     )
-    await scene.step()
+    await setup.step()
     conditions = {
-        c["type"]: c["status"] for c in scene.world.pods.objects["t1/source"]["status"]["conditions"]
+        c["type"]: c["status"] for c in setup.world.pods.objects["t1/source"]["status"]["conditions"]
     }
     assert conditions == {"Ready": "False", "ContainersReady": "False", "PodScheduled": "True"}
-    assert ("delete", "hp-volume-a") in scene.world.pods.verbs
+    assert ("delete", "hp-volume-a") in setup.world.pods.verbs
 
 
 async def test_a_hotplugged_volume_gets_an_attachment_pod_on_the_guest_s_node() -> None:
-    scene = Scene()
-    scene.world.instances.seed(running(spec={"volumes": [HOTPLUG_VOLUME]}))
-    scene.world.pods.seed(launcher())
-    await scene.step()
-    assert scene.status()["volumeStatus"] == [{"name": "extra", "phase": "Pending"}]
-    await scene.step()
-    (pod,) = [p for p in scene.world.pods.objects.values() if p["metadata"]["name"].startswith("hp-volume-")]
+    setup = Setup()
+    setup.world.instances.seed(running(spec={"volumes": [HOTPLUG_VOLUME]}))
+    setup.world.pods.seed(launcher())
+    await setup.step()
+    assert setup.status()["volumeStatus"] == [{"name": "extra", "phase": "Pending"}]
+    await setup.step()
+    (pod,) = [p for p in setup.world.pods.objects.values() if p["metadata"]["name"].startswith("hp-volume-")]
     assert pod["spec"]["nodeName"] == "node-1"
-    await scene.step()
-    assert scene.status()["volumeStatus"][0]["phase"] == "AttachedToNode"
-    await scene.pods_run()
-    await scene.step()
+    await setup.step()
+    assert setup.status()["volumeStatus"][0]["phase"] == "AttachedToNode"
+    await setup.pods_run()
+    await setup.step()
     meta = pod["metadata"]
-    assert scene.status()["volumeStatus"] == [
+    assert setup.status()["volumeStatus"] == [
         {
             "name": "extra",
             "phase": "Ready",
@@ -316,50 +316,50 @@ async def test_a_hotplugged_volume_gets_an_attachment_pod_on_the_guest_s_node() 
 
 
 async def test_an_attachment_pod_goes_with_the_last_volume() -> None:
-    scene = Scene()
+    setup = Setup()
     plugged = [{"name": "extra", "phase": "Ready", "hotplugVolume": {"attachPodName": "hp-volume-a"}}]
-    scene.world.instances.seed(running(status={"volumeStatus": plugged}))
-    scene.world.pods.seed(launcher(), attachment())
-    await scene.step()
-    assert scene.status()["volumeStatus"] == []
-    await scene.step()
-    assert scene.world.pods.verbs == [("delete", "hp-volume-a")]
+    setup.world.instances.seed(running(status={"volumeStatus": plugged}))
+    setup.world.pods.seed(launcher(), attachment())
+    await setup.step()
+    assert setup.status()["volumeStatus"] == []
+    await setup.step()
+    assert setup.world.pods.verbs == [("delete", "hp-volume-a")]
 
 
 async def test_an_attachment_pod_that_quota_refuses_is_tried_again() -> None:
-    scene = Scene()
+    setup = Setup()
     pending = [{"name": "extra", "phase": "Pending"}]
-    scene.world.instances.seed(running(spec={"volumes": [HOTPLUG_VOLUME]}, status={"volumeStatus": pending}))
-    scene.world.pods.seed(launcher())
-    scene.world.pods.errors["create"] = [QUOTA, None]
-    assert await scene.step() == 5
-    assert await scene.step() == 5
-    scene.refusals.quota_changed("t1")
-    assert await scene.step() is None
-    assert len(scene.world.pods.objects) == 2
+    setup.world.instances.seed(running(spec={"volumes": [HOTPLUG_VOLUME]}, status={"volumeStatus": pending}))
+    setup.world.pods.seed(launcher())
+    setup.world.pods.errors["create"] = [QUOTA, None]
+    assert await setup.step() == 5
+    assert await setup.step() == 5
+    setup.refusals.quota_changed("t1")
+    assert await setup.step() is None
+    assert len(setup.world.pods.objects) == 2
 
 
 async def test_a_finished_launcher_stays_for_as_long_as_it_is_told() -> None:
-    scene = Scene(source_linger=0, finished_linger=60)
-    scene.world.instances.seed(moved())
-    scene.world.migrations.seed(vmim(phase="Succeeded"))
-    scene.world.pods.seed(launcher(phase="Succeeded"), launcher("target", node="node-2", job="m1"))
-    assert await scene.step() == 60
-    scene.world.clock.now += 59
-    assert await scene.step() == 1
-    scene.world.clock.now += 1
-    await scene.step()
-    assert list(scene.world.pods.objects) == ["t1/target"]
+    setup = Setup(source_linger=0, finished_linger=60)
+    setup.world.instances.seed(moved())
+    setup.world.migrations.seed(vmim(phase="Succeeded"))
+    setup.world.pods.seed(launcher(phase="Succeeded"), launcher("target", node="node-2", job="m1"))
+    assert await setup.step() == 60
+    setup.world.clock.now += 59
+    assert await setup.step() == 1
+    setup.world.clock.now += 1
+    await setup.step()
+    assert list(setup.world.pods.objects) == ["t1/target"]
 
 
 async def test_a_change_of_the_conditions_that_was_not_seen_is_a_conflict() -> None:
-    scene = Scene()
-    scene.world.instances.seed(vmi())
-    scene.world.instances.lagging = True
+    setup = Setup()
+    setup.world.instances.seed(vmi())
+    setup.world.instances.lagging = True
     conditions = {"status": {"conditions": [{"type": "Paused", "status": "True"}]}}
-    scene.world.instances.edited("t1/vm1", conditions)
+    setup.world.instances.edited("t1/vm1", conditions)
     with pytest.raises(Conflict):
-        await scene.step()
-    scene.world.instances.catch_up()
-    await scene.step()
-    assert {c["type"] for c in scene.status()["conditions"]} == {"Paused", "Ready"}
+        await setup.step()
+    setup.world.instances.catch_up()
+    await setup.step()
+    assert {c["type"] for c in setup.status()["conditions"]} == {"Paused", "Ready"}

@@ -1,4 +1,4 @@
-"""A namespace under quota whose VMs and migrations are played by the stand-ins."""
+"""A namespace under quota whose VMs and migrations are run by the stand-ins."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FOR_GOOD = 2.5
 _numbers = itertools.count(1)
 
 
-class Scene:
+class QuotaNamespace:
     """A namespace. `limits` (by ResourceQuota names) is what Rancher grants; its stand-in makes the default quota."""
 
     def __init__(
@@ -36,7 +36,7 @@ class Scene:
         annotations: Mapping[str, str] | None = None,
     ) -> None:
         self.api = api
-        self.name = f"scene-{int(time.time() * 1000) % 10**8}-{next(_numbers)}"
+        self.name = f"space-{int(time.time() * 1000) % 10**8}-{next(_numbers)}"
         self.path = f"{CORE}/namespaces/{self.name}"
         self.quotas = f"{self.path}/resourcequotas"
         self.kubevirt = f"{KUBEVIRT}/namespaces/{self.name}"
@@ -145,7 +145,7 @@ class Scene:
 
     # VMs and migrations.
 
-    def start(self, *names: str, shape: Shape | None = None) -> Scene:
+    def start(self, *names: str, shape: Shape | None = None) -> QuotaNamespace:
         """VMIs, once they run."""
         shape = shape or Shape()
         if shape.limit_range:
@@ -156,7 +156,7 @@ class Scene:
             self.wait_running(name)
         return self
 
-    def start_vm(self, name: str = "vm1") -> Scene:
+    def start_vm(self, name: str = "vm1") -> QuotaNamespace:
         """A VM with its VMI."""
         template = {"metadata": {}, "spec": Shape().body(name)["spec"]}
         body = {"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "metadata": {"name": name}}

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from pkg.testcluster import processes
 from pkg.testcluster.cluster import Cluster
 from tests.e2e.api import KUBEVIRT, Api, eventually
-from tests.e2e.headroom.scene import PATIENCE, Scene
+from tests.e2e.headroom.namespace import PATIENCE, QuotaNamespace
 from tests.e2e.program import Program
 
 T = TypeVar("T")
@@ -21,11 +21,11 @@ SETTINGS = "/apis/harvesterhci.io/v1beta1/settings"
 RATIO = "additional-guest-memory-overhead-ratio"
 KUBEVIRTS = f"{KUBEVIRT}/namespaces/default/kubevirts"
 PARALLEL = {"migrations": {"parallelMigrationsPerCluster": 100, "parallelOutboundMigrationsPerNode": 100}}
-"""Many scenes at once: none shall wait for another's migration."""
+"""Many spaces at once: none shall wait for another's migration."""
 
 
-class Stage:
-    """One controller at a time, over all scenes."""
+class Environment:
+    """One controller at a time, over all spaces."""
 
     def __init__(self, cluster: Cluster, api: Api, start: Callable[..., Program]) -> None:
         self.cluster = cluster
@@ -33,18 +33,18 @@ class Stage:
         self._start = start
         self._flags: tuple[str, ...] = ()
         self._program: Program | None = None
-        self._scenes: list[Scene] = []
+        self._scenes: list[QuotaNamespace] = []
 
-    def scene(self, **given: Any) -> Scene:
+    def space(self, **given: Any) -> QuotaNamespace:
         """A namespace that goes with `clear`."""
-        self._scenes.append(Scene(self.api, **given))
+        self._scenes.append(QuotaNamespace(self.api, **given))
         return self._scenes[-1]
 
-    def scenes(self, count: int, **given: Any) -> list[Scene]:
-        return self.together(lambda _: self.scene(**given), range(count))
+    def spaces(self, count: int, **given: Any) -> list[QuotaNamespace]:
+        return self.together(lambda _: self.space(**given), range(count))
 
     def clear(self) -> None:
-        self.together(Scene.leave, self._scenes)
+        self.together(QuotaNamespace.leave, self._scenes)
         self._scenes.clear()
 
     def together(self, act: Callable[[T], R], over: Iterable[T]) -> list[R]:
@@ -113,9 +113,9 @@ class Stage:
 
 
 @contextlib.contextmanager
-def stage(cluster: Cluster, api: Api, start: Callable[..., Program]) -> Iterator[Stage]:
-    """A stage whose KubeVirt lets every migration go at once. It leaves nothing behind."""
-    made = Stage(cluster, api, start)
+def environment(cluster: Cluster, api: Api, start: Callable[..., Program]) -> Iterator[Environment]:
+    """An environment whose KubeVirt lets every migration go at once. It leaves nothing behind."""
+    made = Environment(cluster, api, start)
     api.create(
         KUBEVIRTS,
         {
