@@ -1,26 +1,29 @@
-"""kubeconfig files, read and merged as kubectl reads and merges them.
+"""kubeconfig files, read and merged by the `kubernetes` package; token files and plugins are read and run here.
 
-The `kubernetes` package is asked for the tokens of auth-providers alone: importing it costs half a second of CPU.
+The package's loader is used for all it does well. Exec plugins and token files are taken out of its hands:
+it logs a failing plugin and goes on without credentials, and it reads a token file only once.
 """
 
 # mypy: disable-error-code="no-untyped-call"
 from __future__ import annotations
 
-import base64
 import os
-from dataclasses import dataclass
+import shutil
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import yaml
+from kubernetes.client import Configuration
+from kubernetes.config import ConfigException
+from kubernetes.config.exec_provider import ExecProvider
+from kubernetes.config.kube_config import ConfigNode, KubeConfigLoader, KubeConfigMerger
 
 from pkg.client.config import ClientConfig, Impersonation, environment_proxy
 from pkg.client.credentials import CredentialSource, Reread, Static, read_token
 from pkg.client.errors import ConfigError, one_line
 from pkg.client.exec_plugin import Command, ExecPlugin
 from pkg.client.tls import TLSFiles
-
-_AUTH_PROVIDERS = ("oidc", "gcp")
 
 
 def load(paths: list[str], context: str | None = None) -> ClientConfig:
@@ -42,106 +45,144 @@ def load(paths: list[str], context: str | None = None) -> ClientConfig:
     except OSError as err:
         where = f"{err.filename}: " if err.filename and err.filename not in found else ""
         raise ConfigError(f"kubeconfig {shown}: {where}{err.strerror or err}") from err
+    except ConfigException as err:
+        raise ConfigError(f"kubeconfig {shown}: {one_line(err)}") from err
     except (TypeError, ValueError, KeyError, AttributeError) as err:
-        # A file of another shape: a list, a string, bad base64.
+        # What the package raises for a file of another shape: a list, a string, bad base64.
         expected = "a mapping with clusters, contexts and users is expected"
         raise ConfigError(f"kubeconfig {shown}: not a kubeconfig: {expected} ({one_line(err)})") from err
 
 
-@dataclass(frozen=True, slots=True)
-class _Entry:
-    """A context, cluster or user, and the folder of its file: relative paths begin there."""
-
-    value: dict[str, Any]
-    folder: Path
-
-    def file_or_data(self, key: str) -> Path | str | None:
-        """A file by its path, or the content of the field that holds one."""
-        if data := self.value.get(f"{key}-data"):
-            return base64.standard_b64decode(data.encode()).decode()
-        return self.folder / self.value[key] if self.value.get(key) else None
-
-
 class _Kubeconfig:
-    """Files merged (the first that says something wins) and the context chosen in them."""
+    """One merged kubeconfig and the context chosen in it."""
 
     def __init__(self, paths: list[str], context: str | None) -> None:
-        self._files = [(Path(path).parent, _read(path)) for path in paths]
-        self._context = self._entry("contexts", "context", context or self._current_context()).value
+        self._merged = _merge(paths)
+        root = self._merged.config
+        name = context or _current_context(self._merged)
+        chosen = _entry(root, "contexts", "context", name)
+        self._context = chosen.value
         self._cluster_name = str(self._context.get("cluster") or "")
-        self._cluster = self._entry("clusters", "cluster", self._cluster_name)
+        self._cluster = _entry(root, "clusters", "cluster", self._cluster_name)
         user = self._context.get("user")
-        self._user = self._entry("users", "user", str(user)) if user else _Entry({}, self._cluster.folder)
+        self._user = (
+            _entry(root, "users", "user", str(user)) if user else ConfigNode("user", {}, self._cluster.path)
+        )
+        # Not for the loader: it swallows a plugin's errors, and runs it here and now.
+        self._exec: ConfigNode | None = self._user["exec"] if self._user.value.get("exec") else None
+        self._user.value.pop("exec", None)
+        self._token_file = self._user.value.pop("tokenFile", None)
+        self._auth_provider = self._user.value.pop("auth-provider", None)
+        self._name = name
 
     def client_config(self) -> ClientConfig:
-        cluster = self._cluster.value
-        if not cluster.get("server"):
+        if not self._cluster.value.get("server"):
             raise ConfigError(f"cluster {self._cluster_name!r} has no server")
-        host = str(cluster["server"]).rstrip("/")
-        verify = not cluster.get("insecure-skip-tls-verify")
-        files = TLSFiles(verify=verify)
-        if host.startswith("https"):
+        folder = tempfile.mkdtemp(prefix="kubeconfig-")
+        try:
+            loaded = self._load(folder)
             files = TLSFiles(
-                ca=self._cluster.file_or_data("certificate-authority"),
-                certificate=self._user.file_or_data("client-certificate"),
-                key=self._user.file_or_data("client-key"),
-                verify=verify,
+                ca=_kept(loaded.ssl_ca_cert, folder),
+                certificate=_kept(loaded.cert_file, folder),
+                key=_kept(loaded.key_file, folder),
+                verify=loaded.verify_ssl,
             )
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+        host = str(self._cluster.value["server"]).rstrip("/")
         return ClientConfig(
             host=host,
             tls=files.read(),
             tls_files=files if files.on_disk else None,
-            credentials=self._credentials(),
-            server_name=cluster.get("tls-server-name"),
-            proxy=cluster.get("proxy-url") or environment_proxy(host),
+            credentials=self._credentials(loaded),
+            server_name=self._cluster.value.get("tls-server-name"),
+            proxy=self._cluster.value.get("proxy-url") or environment_proxy(host),
             namespace=self._context.get("namespace") or "default",
             impersonation=_impersonation(self._user.value),
         )
 
-    def _credentials(self) -> CredentialSource:
+    def _load(self, folder: str) -> Configuration:
+        """The package's own reading of the chosen context; data fields become files in `folder`."""
+        loader = KubeConfigLoader(
+            config_dict=self._merged.config,
+            active_context=self._name,
+            config_base_path=None,  # relative paths are relative to the file that holds them
+            temp_file_path=folder,
+        )
+        configuration = Configuration()
+        configuration.ssl_ca_cert = configuration.cert_file = configuration.key_file = None
+        loader.load_and_set(configuration)
+        return configuration
+
+    def _credentials(self, loaded: Configuration) -> CredentialSource:
         """The first of what the user has: a token file, a token or password, an auth-provider, a plugin."""
-        user = self._user.value
-        if user.get("tokenFile"):
-            path = self._user.folder / user["tokenFile"]
+        if self._token_file:
+            path = Path(os.path.dirname(self._user.path or ""), self._token_file)
             read_token(path)  # a file that is not there shows here, not at the first request
             return Reread(lambda: read_token(path))
-        if user.get("token"):
-            return Static(f"Bearer {user['token']}")
-        if user.get("username") and user.get("password"):
-            pair = f"{user['username']}:{user['password']}".encode()
-            return Static(f"Basic {base64.b64encode(pair).decode()}")
-        if user.get("auth-provider"):
-            return _provider(user["auth-provider"])
-        if user.get("exec"):
-            return ExecPlugin(_plugin(self._user, self._cluster).run)
+        if token := bearer_token(loaded):
+            return Static(token)
+        if self._auth_provider:
+            return self._provider()
+        if self._exec is not None:
+            return ExecPlugin(_plugin(self._exec, self._cluster).run)
         return Static()
 
-    def _current_context(self) -> str:
-        for _folder, content in self._files:
-            if name := content.get("current-context"):
-                return str(name)
-        raise ConfigError("no current-context is set")
+    def _provider(self) -> CredentialSource:
+        name = self._auth_provider.get("name")
+        if name not in ("oidc", "gcp"):
+            raise ConfigError(
+                f"auth-provider {name!r} is no longer supported; use a credential plugin (exec)"
+            )
+        self._user.value["auth-provider"] = self._auth_provider
+        return Reread(self._provider_token)
 
-    def _entry(self, section: str, key: str, name: str) -> _Entry:
-        """The `key` part of the entry called `name` in one of the three lists."""
-        for folder, content in self._files:
-            for entry in content.get(section) or ():
-                if entry["name"] == name:
-                    # A user without credentials is one.
-                    value = {} if key == "user" and entry.get(key) is None else entry.get(key)
-                    if not isinstance(value, dict):
-                        raise ConfigError(f"{key} {name!r} is not a mapping")
-                    return _Entry(value, folder)
+    def _provider_token(self) -> str | None:
+        """The auth-provider's token, renewed by the package when it is about to expire. Blocks."""
+        folder = tempfile.mkdtemp(prefix="kubeconfig-")
+        try:
+            token = bearer_token(self._load(folder))
+        except Exception as err:  # the providers' own libraries raise what they like
+            raise ConfigError(f"auth-provider: {one_line(err)}") from err
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+        if not token:
+            raise ConfigError("auth-provider: it has no valid token and could not get one")
+        return token
+
+
+def bearer_token(configuration: Configuration) -> str | None:
+    """The Authorization value that the package loaded; older releases keep it under another name."""
+    keys = configuration.api_key
+    return keys.get("BearerToken") or keys.get("authorization")
+
+
+def _merge(paths: list[str]) -> KubeConfigMerger:
+    merged = KubeConfigMerger("")
+    for path in paths:
+        merged.load_config(path)  # one by one: given together, a path with a colon would be taken apart
+    return merged
+
+
+def _current_context(merged: KubeConfigMerger) -> str:
+    # kubectl: the first file that sets it wins; the package's own merge takes the last.
+    for content in merged.config_files.values():
+        if name := content.get("current-context"):
+            return str(name)
+    raise ConfigError("no current-context is set")
+
+
+def _entry(root: ConfigNode, section: str, key: str, name: str) -> ConfigNode:
+    """The `key` part of the entry called `name` in one of the three lists."""
+    entry = root[section].get_with_name(name, safe=True) if root.value.get(section) else None
+    if entry is None:
         raise ConfigError(f"{key} {name!r} does not exist")
-
-
-def _read(path: str) -> dict[str, Any]:
-    content = yaml.safe_load(Path(path).read_text())
-    if content is None:
-        raise ConfigError(f"{path} is empty")
-    if not isinstance(content, dict):
-        raise TypeError(f"it is a {type(content).__name__}")
-    return content
+    if key == "user" and entry.value.get(key) is None:
+        entry.value[key] = {}  # a user without credentials is one
+    if not isinstance(entry.value.get(key), dict):
+        raise ConfigError(f"{key} {name!r} is not a mapping")
+    found: ConfigNode = entry[key]
+    return found
 
 
 def _impersonation(user: dict[str, Any]) -> Impersonation | None:
@@ -156,48 +197,20 @@ def _impersonation(user: dict[str, Any]) -> Impersonation | None:
     )
 
 
-def _plugin(user: _Entry, cluster: _Entry) -> Command:
-    said = user.value["exec"]
-    for key in ("command", "apiVersion"):
-        if not said.get(key):
-            raise ConfigError(f"exec: missing key {key!r}")
+def _kept(path: str | None, folder: str) -> Path | str | None:
+    """A file of the kubeconfig's by its path; one that the package made of a data field by its content."""
+    if not path:
+        return None
+    return Path(path).read_text() if Path(path).is_relative_to(folder) else Path(path)
+
+
+def _plugin(node: ConfigNode, cluster: ConfigNode) -> Command:
+    provider = ExecProvider(node, os.path.dirname(node.path or "") or None, cluster)
     return Command(
-        api_version=said["apiVersion"],
-        args=[said["command"], *(said.get("args") or ())],
-        env={**os.environ, **{item["name"]: item["value"] for item in said.get("env") or ()}},
-        folder=str(user.folder),
-        cluster=cluster.value if said.get("provideClusterInfo") else None,
-        install_hint=said.get("installHint") or "",
+        api_version=provider.api_version,
+        args=provider.args,
+        env=provider.env,
+        folder=provider.cwd,
+        cluster=provider.cluster and provider.cluster.value,
+        install_hint=node.value.get("installHint") or "",
     )
-
-
-def _provider(provider: dict[str, Any]) -> CredentialSource:
-    name = provider.get("name")
-    if name not in _AUTH_PROVIDERS:
-        raise ConfigError(f"auth-provider {name!r} is no longer supported; use a credential plugin (exec)")
-    return Reread(lambda: _provider_token(provider))
-
-
-def _provider_token(provider: dict[str, Any]) -> str:
-    """The auth-provider's token, renewed by the `kubernetes` package when it is about to expire. Blocks."""
-    from kubernetes.client import Configuration
-    from kubernetes.config.kube_config import KubeConfigLoader
-
-    entry = "the-one"
-    configuration = Configuration()
-    try:
-        KubeConfigLoader(
-            config_dict={
-                "current-context": entry,
-                "contexts": [{"name": entry, "context": {"cluster": entry, "user": entry}}],
-                "clusters": [{"name": entry, "cluster": {}}],
-                "users": [{"name": entry, "user": {"auth-provider": provider}}],
-            }
-        ).load_and_set(configuration)
-    except Exception as err:  # the providers' own libraries raise what they like
-        raise ConfigError(f"auth-provider: {one_line(err)}") from err
-    keys = configuration.api_key  # older releases of the package keep it under another name
-    token: str | None = keys.get("BearerToken") or keys.get("authorization")
-    if not token:
-        raise ConfigError("auth-provider: it has no valid token and could not get one")
-    return token

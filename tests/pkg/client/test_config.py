@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -114,31 +110,6 @@ async def test_a_token_file_is_relative_to_its_kubeconfig_and_read_again(tmp_pat
     (tmp_path / "token").write_text("second")
     assert await token_of(config) == "Bearer first", "not before its time"
     assert (await config.authenticate(refresh=True))[0]["Authorization"] == "Bearer second"
-
-
-def id_token(expires: float) -> str:
-    """An OpenID Connect token, as far as it is looked at before it is sent."""
-    parts = ({"alg": "none"}, {"exp": int(expires)}, {})
-    return ".".join(data(json.dumps(part)).rstrip("=") for part in parts)
-
-
-async def test_an_auth_provider_of_the_kubernetes_package(tmp_path: Path) -> None:
-    token = id_token(time.time() + 3600)
-    user = {"auth-provider": {"name": "oidc", "config": {"id-token": token}}}
-    assert await token_of(load(write(tmp_path, kubeconfig(user)))) == f"Bearer {token}"
-
-
-async def test_an_auth_provider_that_cannot_renew_its_token(tmp_path: Path) -> None:
-    user = {"auth-provider": {"name": "oidc", "config": {"id-token": id_token(0)}}}
-    with pytest.raises(ConfigError, match=r"^auth-provider: "):
-        await token_of(load(write(tmp_path, kubeconfig(user))))
-
-
-def test_a_kubeconfig_is_read_without_the_kubernetes_package(tmp_path: Path) -> None:
-    path = write(tmp_path, kubeconfig({"token": "x"}))
-    code = f"import sys; from pkg.client.config import load_config; load_config({path!r})"
-    check = "sys.exit('kubernetes' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", f"{code}; {check}"], check=False).returncode == 0
 
 
 async def test_impersonation_in_the_file(tmp_path: Path) -> None:

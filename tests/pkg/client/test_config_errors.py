@@ -49,7 +49,7 @@ BAD = [
         "'a' is not a map",
     ),
     Bad("entries of another shape", kubeconfig() | {"users": [5]}, "not a kubeconfig: a mapping"),
-    Bad("contexts of another shape", kubeconfig() | {"contexts": "x"}, "not a kubeconfig: a mapping"),
+    Bad("contexts of another shape", kubeconfig() | {"contexts": "x"}, "nvalid kube-config file"),
     Bad("no server", kubeconfig(server=""), "cluster 'a' has no server"),
     Bad("a server that is no URL", kubeconfig(server="10.0.0.1:6443"), "'10.0.0.1:6443' is not an http"),
     Bad("a server of another scheme", kubeconfig(server="ftp://x"), "'ftp://x' is not an http"),
