@@ -14,9 +14,7 @@ from examples.template.kinds import (
     VirtualMachineTemplate,
     VirtualMachineTemplateVersion,
 )
-from pkg.api.changes import edit
-from pkg.api.meta import condition_is_true, set_condition, split_key
-from pkg.api.registry import owner_reference
+from pkg.api.objects import condition_is_true, edit, owner_reference, set_condition, split_key
 from pkg.client.resource_client import ResourceClient
 from pkg.generic.cache_reader import CacheReader
 from pkg.generic.factory import ControllerFactory

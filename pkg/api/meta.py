@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, ClassVar
 
@@ -121,12 +121,6 @@ class PartialObjectMetadata(Object):
     """metav1.PartialObjectMetadata: the metadata of an object of any kind."""
 
 
-def split_key(key: str) -> tuple[str, str]:
-    """client-go's SplitMetaNamespaceKey, Harvester's ref.Parse: `ns/name` to (ns, name), `name` to ("", name)."""
-    namespace, _, name = key.rpartition("/")
-    return namespace, name
-
-
 class ListMeta(Struct):
     """metav1.ListMeta."""
 
@@ -154,45 +148,6 @@ class Condition(Struct):
 def now_rfc3339() -> str:
     """metav1.Now: RFC 3339, whole seconds, UTC."""
     return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def set_condition(
-    conditions: Sequence[Condition] | None,
-    type: str,
-    status: str,
-    *,
-    reason: str | None = None,
-    message: str | None = None,
-    now: str | None = None,
-) -> list[Condition]:
-    """The conditions with this one in the place of its type (wrangler's condition.Cond, meta.SetStatusCondition).
-
-    lastTransitionTime is `now` (RFC 3339; default: this moment) when the status changes, lastUpdateTime when anything
-    does. A condition that stands already stays as it is, so that the lists are equal.
-    """
-    moment = now or now_rfc3339()
-    after = list(conditions or ())
-    for place, known in enumerate(after):
-        if known.type != type:
-            continue
-        if (known.status, known.reason, known.message) != (status, reason, message):
-            transition = known.last_transition_time if known.status == status else moment
-            after[place] = msgspec.structs.replace(
-                known,
-                status=status,
-                reason=reason,
-                message=message,
-                last_transition_time=transition,
-                last_update_time=moment,
-            )
-        return after
-    new = Condition(type=type, status=status, reason=reason, message=message)
-    return [*after, msgspec.structs.replace(new, last_transition_time=moment, last_update_time=moment)]
-
-
-def condition_is_true(conditions: list[Condition] | None, condition_type: str) -> bool:
-    """Whether a condition of that type stands at status "True"."""
-    return any(c.type == condition_type and c.status == "True" for c in conditions or ())
 
 
 class Status(Struct):

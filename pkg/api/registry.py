@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from pkg.api import admissionregistration, coordination, core
-from pkg.api.meta import Object, OwnerReference
+from pkg.api.meta import Object
 
 T = TypeVar("T", bound=Object)
 
@@ -65,20 +65,6 @@ def kind_of(obj: Object) -> tuple[str, str]:
     if resource is None:
         raise ValueError(f"{type(obj).__name__} {obj.key} has no kind and is not in the registry")
     return resource.api_version, resource.kind
-
-
-def owner_reference(obj: Object, *, controller: bool = False) -> OwnerReference:
-    """A reference to the owner `obj`; `controller`: to the one that manages the object (metav1.NewControllerRef)."""
-    api_version, kind = kind_of(obj)
-    managing = True if controller else None
-    return OwnerReference(
-        api_version=api_version,
-        kind=kind,
-        name=obj.name,
-        uid=obj.uid,
-        controller=managing,
-        block_owner_deletion=managing,
-    )
 
 
 NAMESPACES = Resource(

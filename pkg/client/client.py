@@ -18,7 +18,7 @@ class Client:
     """Resource clients over one transport. `async with Client(config) as client` closes its connections."""
 
     def __init__(self, config: ClientConfig | Transport, **options: Any) -> None:
-        """`options` go to Transport: user_agent, qps, burst, retry, metrics, before_write."""
+        """`options` go to Transport: user_agent, qps, burst, retry, metrics, strict, before_write."""
         self.transport = config if isinstance(config, Transport) else Transport(config, **options)
         self._resources: dict[Resource[Any], ResourceClient[Any]] = {}
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
+import operator
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
@@ -114,6 +115,7 @@ _NAMED = msgspec.json.Decoder(_Named)
 _RAW_LIST = msgspec.json.Decoder(_RawList)
 _RAW_EVENT = msgspec.json.Decoder(_RawEvent)
 _STATUS = msgspec.json.Decoder(Status)
+_NAME_OF, _KIND_OF = operator.attrgetter("metadata.name"), operator.attrgetter("kind")
 _CHANGES = (b'{"type":"ADDED"', b'{"type":"MODIFIED"', b'{"type":"DELETED"')
 
 _REPORTED: TTLCache[tuple[str, str], bool] = TTLCache(1000, ttl=600.0)
@@ -222,16 +224,17 @@ def decoder_for(kind: type[T]) -> Decoder[T]:
 def _complete(page: _List[Any] | _RawList, items: list[T]) -> bool:
     """Writes the kind into the items of a list: kube-apiserver says it once, in the list, for its own kinds.
 
-    False as soon as an item has no name. One walk: the objects are no longer in the processor's cache.
+    False if an item has no name.
     """
-    api_version, kind = page.api_version, page.kind.removesuffix("List")
-    write = msgspec.structs.force_setattr  # no reader has them yet
-    for item in items:
-        if not item.metadata.name:
-            return False
-        if not item.kind:
-            write(item, "api_version", api_version)
-            write(item, "kind", kind)
+    if not all(map(_NAME_OF, items)):
+        return False
+    if not all(map(_KIND_OF, items)):
+        api_version, kind = page.api_version, page.kind.removesuffix("List")
+        write = msgspec.structs.force_setattr  # no reader has them yet
+        for item in items:
+            if not item.kind:
+                write(item, "api_version", api_version)
+                write(item, "kind", kind)
     return True
 
 

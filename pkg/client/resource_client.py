@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Generic, TypeVar
 from urllib.parse import quote
 
 import msgspec
 
-from pkg.api.changes import difference, guarded, metadata_difference
 from pkg.api.meta import Object, Struct
+from pkg.api.objects import difference, guarded, metadata_difference
 from pkg.api.registry import Resource
 from pkg.client import discovery
 from pkg.client.decode import Decoder, ListPage, ObjectList, WatchEvent, decoder_for
-from pkg.client.errors import STATUS_404, BadRequest, ServerError
+from pkg.client.errors import STATUS_404, AlreadyExists, BadRequest, NotFound, ServerError
 from pkg.client.transport import JSON, JSON_PATCH, MERGE_PATCH, READ_TIMEOUT, REQUEST_TIMEOUT, Transport
 
 T = TypeVar("T", bound=Object)
@@ -169,8 +169,23 @@ class ResourceClient(Generic[T]):
         path = self._collection_path(namespace)
         return self._answer("", await self.transport.request("POST", path, body=_encoded(body)))
 
+    async def create_or_update(
+        self, body: Mapping[str, Any], change: Callable[[T], T], *, namespace: str = ""
+    ) -> T:
+        """The object of `body` (with metadata.name): created if it is not there, else `change(what is there)` written
+        (controllerutil.CreateOrUpdate). Raises Conflict, and what `update` raises."""
+        name = body["metadata"]["name"]
+        try:
+            found = await self.get(name=name, namespace=namespace)
+        except NotFound:
+            try:
+                return await self.create(body, namespace=namespace)
+            except AlreadyExists:
+                found = await self.get(name=name, namespace=namespace)
+        return await self.update(found, change(found))
+
     async def update(self, old: T, new: T) -> T:
-        """Go's Update: write what differs between `old`, as it was read, and `new` (`pkg.api.changes.edit`).
+        """Go's Update: write what differs between `old`, as it was read, and `new` (`pkg.api.objects.edit`).
 
         One merge patch of the declared fields that differ, bound to the resourceVersion of `old`; no request when
         nothing does. Returns the object as it is then. Raises Conflict, PartlyDeclared for a list that cannot be

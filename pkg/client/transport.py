@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
+import logging
 import os
+import re
 import ssl
 import sys
 import time
@@ -24,6 +27,8 @@ from pkg.client.lines import split_lines
 from pkg.client.metrics import RestClientMetrics, default_metrics
 from pkg.client.retry import Closed, NotSent, RetryPolicy, Untrusted
 
+log = logging.getLogger(__name__)
+
 CONNECT_TIMEOUT = 5.0
 REQUEST_TIMEOUT = 30.0
 READ_TIMEOUT = 90.0
@@ -32,6 +37,9 @@ _CONNECTIONS = 100
 """Connections that requests share. Watches have their own, as many as there are."""
 _READ_BUFFER = 512 * 1024
 _READS = frozenset({"GET", "HEAD", "OPTIONS"})
+_WRITES_OBJECTS = frozenset({"POST", "PUT", "PATCH"})
+_WARNING = re.compile(r'299 \S+ "((?:[^"\\]|\\.)*)"')
+"""Of the API server, for who wrote the request: an unknown field, a version that will go (RFC 7234 §5.5)."""
 _KEEP_ALIVE = 60.0
 JSON = "application/json"
 MERGE_PATCH = "application/merge-patch+json"
@@ -43,6 +51,8 @@ class Transport:
 
     `user_agent` "" is the program's name. `qps`/`burst` limit requests on this side (None: API priority and
     fairness does it on the server's).
+    `strict`, for tests: the server refuses a write with a field that it does not know, instead of dropping the field
+    with a warning (which is logged).
     `before_write` is asked at every attempt of every write, in the step of the loop in which its bytes leave; the
     ApiError that it raises is what the request raises, and nothing was sent.
     """
@@ -56,9 +66,11 @@ class Transport:
         burst: int | None = None,
         retry: RetryPolicy | None = None,
         metrics: RestClientMetrics | None = None,
+        strict: bool = False,
         before_write: BeforeWrite | None = None,
     ) -> None:
         self.config = config
+        self._strict = strict
         self._before_write = before_write
         self._headers = {
             "User-Agent": user_agent or default_user_agent(),
@@ -101,6 +113,8 @@ class Transport:
             total=timeout, connect=REQUEST_TIMEOUT, sock_connect=CONNECT_TIMEOUT, sock_read=read_timeout
         )
         headers = {"Accept": accept} | ({"Content-Type": content_type} if body is not None else {})
+        if self._strict and method in _WRITES_OBJECTS:
+            params = {**(params or {}), "fieldValidation": "Strict"}
 
         async def attempt() -> bytes:
             async with await self._exchange(method, path, params, body, headers, timeouts) as response:
@@ -189,6 +203,8 @@ class Transport:
                     True  # the authority's file may have been renewed together with the server's certificate
                 )
                 continue
+            for warning in _WARNING.findall(",".join(response.headers.getall("Warning", ()))):
+                _say_once(method, url.path, warning.replace('\\"', '"'))
             if 200 <= response.status < 300:
                 return response
             async with response:
@@ -260,6 +276,11 @@ class Transport:
             session._retry_connection = False
             self._sessions[streaming] = session
         return self._sessions[streaming]
+
+
+@functools.lru_cache(maxsize=1000)
+def _say_once(method: str, path: str, warning: str) -> None:
+    log.warning("%s %s: the API server warns: %s", method, path, warning)
 
 
 def default_user_agent() -> str:

@@ -14,7 +14,7 @@ from pkg.generic.cache_reader import CacheReader, newer
 from pkg.generic.errors import one_line
 from pkg.generic.event_handlers import EnqueueHandler, Resolver
 from pkg.generic.metrics import ReconcileMetrics
-from pkg.generic.reconcile import Handler, NamedHandler, Verdict, combine, settle
+from pkg.generic.reconcile import Handler, NamedHandler, Outcome, Verdict, combine
 from pkg.generic.removal import RemovalHandler
 from pkg.workqueue.queue import LOW_PRIORITY, ShutDown
 from pkg.workqueue.rate_limiters import RateLimiter
@@ -156,7 +156,7 @@ class Controller(Generic[T]):
             except ShutDown:
                 return
             try:
-                settle(self.queue, key, await self._reconcile(key), self._conflicted)
+                self._settle(key, await self._reconcile(key))
             finally:
                 self.queue.done(key)
             # Handlers that never wait must not keep the loop from leases, probes and admission requests.
@@ -167,6 +167,25 @@ class Controller(Generic[T]):
         one."""
         cached = self.informer.indexer.get_by_key(key)
         return None if cached is None else newer(cached, returned)
+
+    def _settle(self, key: str, verdict: Verdict[T]) -> None:
+        """Decide a processed key's future: the only place that forgets and retries (controller-runtime's
+        reconcileHandler)."""
+        if verdict.not_before is not None:
+            self.queue.add_not_before(key, verdict.not_before)
+        match verdict.outcome:
+            case Outcome.CONFLICT if key not in self._conflicted:
+                # The watch most likely brings the newer object within milliseconds. A second conflict in a row means
+                # that it has not yet: from then on the backoff gives it time.
+                self._conflicted.add(key)
+                self.queue.add(key)
+            case Outcome.CONFLICT | Outcome.FAILED:
+                self.queue.add_rate_limited(key)
+            case _:
+                self.queue.forget(key)
+                self._conflicted.discard(key)
+        if verdict.delay is not None:
+            self.queue.add_after(key, verdict.delay)
 
     async def _reconcile(self, key: str) -> Verdict[T]:
         # The object is read anew for every handler: the one before may have waited long enough for it to change.

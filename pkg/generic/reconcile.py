@@ -1,4 +1,4 @@
-"""What a handler's call comes to, and what that means for its key: the one place where keys are settled."""
+"""What a handler's call comes to: a verdict, its metrics and what is logged."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from pkg.client.errors import ApiError, Conflict, NotFound
 from pkg.generic.errors import RetryAfter, Skip, one_line
 from pkg.generic.metrics import ReconcileMetrics, Result
 from pkg.workqueue.queue import loop_time
-from pkg.workqueue.rate_limiting_queue import RateLimitingQueue
 
 log = logging.getLogger(__name__)
 
@@ -173,23 +172,3 @@ def _signature(error: BaseException) -> object:
 def _worker_is_cancelled() -> bool:
     task = asyncio.current_task()
     return task is None or task.cancelling() > 0
-
-
-def settle(queue: RateLimitingQueue[str], key: str, verdict: Verdict[T], conflicted: set[str]) -> None:
-    """Decide a processed key's future: the only place that forgets and retries (controller-runtime's
-    reconcileHandler). `conflicted` remembers the keys that had their retry without backoff.
-    """
-    if verdict.not_before is not None:
-        queue.add_not_before(key, verdict.not_before)
-    if verdict.outcome is Outcome.FAILED or (verdict.outcome is Outcome.CONFLICT and key in conflicted):
-        queue.add_rate_limited(key)
-    elif verdict.outcome is Outcome.CONFLICT:
-        # The watch most likely brings the newer object within milliseconds. A second conflict in a row means that it
-        # has not yet: from then on the backoff gives it time.
-        conflicted.add(key)
-        queue.add(key)
-    else:
-        queue.forget(key)
-        conflicted.discard(key)
-    if verdict.delay is not None:
-        queue.add_after(key, verdict.delay)

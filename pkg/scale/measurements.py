@@ -9,7 +9,7 @@ from math import ceil
 
 from pkg.api.core import Event, Pod, ResourceQuota
 from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
-from pkg.api.meta import condition_is_true
+from pkg.api.objects import condition_is_true
 from pkg.util import constants
 from pkg.util.constants import LIMITS_CPU, LIMITS_MEMORY
 from pkg.util.quantity import Quantity, QuantityError

@@ -39,7 +39,7 @@ class Api:
         config = json.loads(kubeconfig.read_text())
         cluster, credentials = config["clusters"][0]["cluster"], config["users"][0]["user"]
         self.address = urlsplit(cluster["server"]).netloc
-        self._tls = _tls(cluster, credentials)
+        self.tls = _tls(cluster, credentials)
         self._local = threading.local()
         self._headers = {"Impersonate-User": user} if user else {}
         self._groups = groups
@@ -87,7 +87,7 @@ class Api:
         return Watch(self.connection(timeout=None), path, query)
 
     def connection(self, timeout: float | None = 20.0) -> http.client.HTTPSConnection:
-        return http.client.HTTPSConnection(self.address, timeout=timeout, context=self._tls)
+        return http.client.HTTPSConnection(self.address, timeout=timeout, context=self.tls)
 
     def send(
         self, method: str, path: str, body: Mapping[str, Any] | None = None, content: str = "application/json"

@@ -13,8 +13,8 @@ from pkg.api import registry
 from pkg.api.admissionregistration import ValidatingWebhookConfiguration
 from pkg.api.core import Event, ResourceQuota
 from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINE_INSTANCES
-from pkg.api.meta import condition_is_true
 from pkg.api.mtq import VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS, VirtualMachineMigrationResourceQuota
+from pkg.api.objects import condition_is_true
 from pkg.client.errors import NotFound
 from pkg.util.constants import CONDITION_REJECTED_BY_RESOURCE_QUOTA
 from pkg.util.managedtenantquota.lock import lock_name, locked_namespace

@@ -18,7 +18,8 @@ from examples.template.kinds import (
     VirtualMachineTemplateStatus,
 )
 from pkg.api import registry
-from pkg.api.meta import ObjectMeta, condition_is_true
+from pkg.api.meta import ObjectMeta
+from pkg.api.objects import condition_is_true
 from pkg.api.registry import Resource
 from pkg.client.client import Client
 from pkg.client.config import load_config

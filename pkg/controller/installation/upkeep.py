@@ -12,6 +12,7 @@ from prometheus_client import Gauge
 
 from pkg.api.core import ConfigMap
 from pkg.api.meta import Object
+from pkg.api.objects import edit
 from pkg.api.registry import (
     CONFIG_MAPS,
     VALIDATING_ADMISSION_POLICIES,
@@ -91,19 +92,16 @@ class Upkeep:
 
     async def _publish(self) -> ConfigMap | None:
         """The ConfigMap as it is now; None where headroom's namespace does not exist."""
-        config_maps, data = self._client.resource(CONFIG_MAPS), self._installation.data()
+        data = self._installation.data()
         try:
-            there = await config_maps.get(name=CONFIG_MAP, namespace=self._namespace)
+            return await self._client.resource(CONFIG_MAPS).create_or_update(
+                {"metadata": {"name": CONFIG_MAP}, "data": data},
+                lambda there: edit(there, data=data),
+                namespace=self._namespace,
+            )
         except NotFound:
-            body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": CONFIG_MAP}, "data": data}
-            try:
-                return await config_maps.create(body, namespace=self._namespace)
-            except NotFound:
-                log.debug("namespace %s does not exist: mode and estimate are not published", self._namespace)
-                return None
-        if there.data == data:
-            return there
-        return await config_maps.merge_patch({"data": data}, name=CONFIG_MAP, namespace=self._namespace)
+            log.debug("namespace %s does not exist: mode and estimate are not published", self._namespace)
+            return None
 
     async def _policy_problems(self) -> list[str]:
         policies = self._client.resource(VALIDATING_ADMISSION_POLICIES)

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from pkg.api.core import Pod
-from pkg.api.meta import Object, condition_is_true
+from pkg.api.meta import Object
+from pkg.api.objects import condition_is_true
 from pkg.client.errors import (
     AlreadyExists,
     ApiError,

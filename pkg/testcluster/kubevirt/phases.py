@@ -13,7 +13,8 @@ from typing import Any, Final
 
 import msgspec
 
-from pkg.api.meta import Condition, condition_is_true
+from pkg.api.meta import Condition
+from pkg.api.objects import condition_is_true
 from pkg.testcluster.kubevirt import names
 from pkg.testcluster.kubevirt.patches import (
     Patch,

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
-from pkg.api.changes import guarded
 from pkg.api.core import Pod, ResourceQuota
 from pkg.api.kubevirt import KubeVirt
 from pkg.api.meta import Object
+from pkg.api.objects import guarded
 from pkg.client.errors import NotFound
 from pkg.client.resource_client import ResourceClient
 from pkg.config.management import Management

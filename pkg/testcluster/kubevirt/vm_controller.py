@@ -9,8 +9,8 @@ from typing import Any
 
 import msgspec
 
-from pkg.api.changes import guarded
-from pkg.api.meta import Condition, condition_is_true
+from pkg.api.meta import Condition
+from pkg.api.objects import condition_is_true, guarded
 from pkg.client.errors import AlreadyExists, Conflict, NotFound
 from pkg.client.resource_client import ResourceClient
 from pkg.generic.cache_reader import CacheReader

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from pkg.api.changes import guarded
 from pkg.api.core import Pod
+from pkg.api.objects import guarded
 from pkg.api.registry import PODS
 from pkg.client.errors import BadRequest, NotFound
 from pkg.client.resource_client import ResourceClient

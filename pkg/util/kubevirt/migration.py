@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
-from pkg.api.meta import condition_is_true
+from pkg.api.objects import condition_is_true
 from pkg.util import constants
 
 

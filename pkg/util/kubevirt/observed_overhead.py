@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from pkg.api.core import Container, Pod
 from pkg.api.kubevirt import VirtualMachineInstance
-from pkg.api.meta import condition_is_true
+from pkg.api.objects import condition_is_true
 from pkg.util import constants
 from pkg.util.constants import MEMORY
 from pkg.util.kubevirt.compute_container import compute_resources

@@ -12,15 +12,14 @@ import msgspec
 import pytest
 
 from pkg.api import registry
-from pkg.api.changes import edit
 from pkg.api.core import ResourceQuota
 from pkg.api.harvesterhci import SETTINGS
 from pkg.api.mtq import VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS as BUDGETS
+from pkg.api.objects import edit
 from pkg.client import errors
 from pkg.client.client import Client
 from pkg.client.config import load_config
 from pkg.client.fake import FakeCluster
-from pkg.client.helpers import create_or_update
 from pkg.client.resource_client import ResourceClient
 from pkg.client.retry import retry_on_conflict
 from pkg.client.transport import MERGE_PATCH
@@ -288,10 +287,10 @@ async def test_create_or_update(quotas: ResourceClient[ResourceQuota], namespace
     def labelled(found: ResourceQuota) -> ResourceQuota:
         return edit(found, metadata={"labels": {"by": "update"}})
 
-    made = await create_or_update(quotas, quota(), labelled, namespace=namespace)
+    made = await quotas.create_or_update(quota(), labelled, namespace=namespace)
     assert made.labels == {}
     await stable(lambda: quotas.get(name="q", namespace=namespace))
-    assert (await create_or_update(quotas, quota(), labelled, namespace=namespace)).labels == {"by": "update"}
+    assert (await quotas.create_or_update(quota(), labelled, namespace=namespace)).labels == {"by": "update"}
 
 
 async def test_status_is_written_through_its_subresource_alone(client: Client, namespace: str) -> None:

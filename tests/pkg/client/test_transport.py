@@ -230,6 +230,26 @@ async def test_what_goes_over_the_wire(rig: Rig) -> None:
     assert "Authorization" not in seen.headers
 
 
+@pytest.mark.parametrize("method", [GET, POST, PATCH, PUT, DELETE])
+async def test_a_strict_client_has_its_writes_validated_strictly(rig: Rig, method: str) -> None:
+    rig.server.always(method, PATH, OK)
+    strict = rig.another(rig.server.config(), strict=True)
+    await strict.request(method, PATH, params={"a": "b"}, body=b"{}")
+    more = {} if method in (GET, DELETE) else {"fieldValidation": "Strict"}
+    assert rig.server.requests[0].query == {"a": "b"} | more
+
+
+async def test_what_the_server_warns_of_is_logged_once(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
+    warnings = '299 - "unknown field \\"spec.hrad\\"", 299 - "v1beta1 is deprecated"'
+    rig.server.always(PATCH, PATH, raw(b"{}", 200, {"Warning": warnings}))
+    for _ in range(2):
+        await rig.transport.request("PATCH", PATH, body=b"{}")
+    said = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert len(said) == 2
+    assert said[0].endswith(' the API server warns: unknown field "spec.hrad"')
+    assert said[1].endswith("v1beta1 is deprecated")
+
+
 async def test_a_path_prefix_is_kept(rig: Rig) -> None:
     rig.server.always(GET, f"/k8s/clusters/c-1{PATH}", OK)
     transport = rig.another(ClientConfig(f"{rig.server.url}/k8s/clusters/c-1"))

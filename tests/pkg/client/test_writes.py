@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from pkg.api import registry
-from pkg.api.changes import edit
 from pkg.api.core import LimitRange, ResourceQuota
 from pkg.api.meta import ObjectMeta
+from pkg.api.objects import edit
 from pkg.client.errors import BadRequest
 from pkg.client.resource_client import ResourceClient
 from tests.pkg.client.rig import ONE, QUOTA

@@ -1,7 +1,8 @@
-"""Objects that differ, and the merge patch between two of them: Go's DeepCopy, change, DeepEqual, Update.
+"""What controllers do with objects, without asking the server: keys, conditions, owner references, and changes.
 
-Objects are frozen and shared, so a change is a new object: `edit(quota, spec={"hard": {...}})`. What differs is found
-field by field among the fields that the structs declare; what a struct does not declare is never written, nor lost.
+Objects are frozen and shared, so a change is a new object: `edit(quota, spec={"hard": {...}})` where Go has DeepCopy
+and assignments. What differs between two is found field by field among the fields that the structs declare, for a merge
+patch: what a struct does not declare is never written, nor lost.
 """
 
 from __future__ import annotations
@@ -14,13 +15,73 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from pkg.api.meta import Object, Struct
+from pkg.api.meta import Condition, Object, OwnerReference, Struct, now_rfc3339
+from pkg.api.registry import kind_of
 
 S = TypeVar("S", bound=Struct)
 Patch = dict[str, Any]
 
 _WRITABLE_METADATA = ("labels", "annotations", "finalizers", "owner_references")
 _IDENTITY = ("name", "namespace", "uid")
+
+
+def split_key(key: str) -> tuple[str, str]:
+    """client-go's SplitMetaNamespaceKey, Harvester's ref.Parse: `ns/name` to (ns, name), `name` to ("", name)."""
+    namespace, _, name = key.rpartition("/")
+    return namespace, name
+
+
+def set_condition(
+    conditions: Sequence[Condition] | None,
+    type: str,
+    status: str,
+    *,
+    reason: str | None = None,
+    message: str | None = None,
+    now: str | None = None,
+) -> list[Condition]:
+    """The conditions with this one in the place of its type (wrangler's condition.Cond, meta.SetStatusCondition).
+
+    lastTransitionTime is `now` (RFC 3339; default: this moment) when the status changes, lastUpdateTime when anything
+    does. A condition that stands already stays as it is, so that the lists are equal.
+    """
+    moment = now or now_rfc3339()
+    after = list(conditions or ())
+    for place, known in enumerate(after):
+        if known.type != type:
+            continue
+        if (known.status, known.reason, known.message) != (status, reason, message):
+            transition = known.last_transition_time if known.status == status else moment
+            after[place] = msgspec.structs.replace(
+                known,
+                status=status,
+                reason=reason,
+                message=message,
+                last_transition_time=transition,
+                last_update_time=moment,
+            )
+        return after
+    new = Condition(type=type, status=status, reason=reason, message=message)
+    return [*after, msgspec.structs.replace(new, last_transition_time=moment, last_update_time=moment)]
+
+
+def condition_is_true(conditions: Sequence[Condition] | None, condition_type: str) -> bool:
+    """Whether a condition of that type stands at status "True"."""
+    return any(c.type == condition_type and c.status == "True" for c in conditions or ())
+
+
+def owner_reference(obj: Object, *, controller: bool = False) -> OwnerReference:
+    """A reference to the owner `obj`; `controller`: to the one that manages the object (metav1.NewControllerRef)."""
+    api_version, kind = kind_of(obj)
+    managing = True if controller else None
+    return OwnerReference(
+        api_version=api_version,
+        kind=kind,
+        name=obj.name,
+        uid=obj.uid,
+        controller=managing,
+        block_owner_deletion=managing,
+    )
 
 
 class PartlyDeclared(TypeError):

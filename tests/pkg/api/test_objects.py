@@ -6,10 +6,18 @@ from typing import Any, ClassVar
 
 import pytest
 
-from pkg.api.changes import PartlyDeclared, difference, edit, guarded, metadata_difference
 from pkg.api.core import Container, Pod, PodSpec, ResourceQuota, ResourceQuotaSpec
-from pkg.api.meta import Condition, Object, ObjectMeta, Struct, condition_is_true, set_condition
-from pkg.api.registry import owner_reference
+from pkg.api.meta import Condition, Object, ObjectMeta, Struct
+from pkg.api.objects import (
+    PartlyDeclared,
+    condition_is_true,
+    difference,
+    edit,
+    guarded,
+    metadata_difference,
+    owner_reference,
+    set_condition,
+)
 
 
 class Port(Struct):
