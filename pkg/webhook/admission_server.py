@@ -8,8 +8,10 @@ import time
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from ssl import SSLContext
 
+from pkg.webhook.admission import AdmissionRequest, Decision
 from pkg.webhook.caller import Caller
 from pkg.webhook.certificates import date
+from pkg.webhook.deadline import REVIEW_SECONDS
 from pkg.webhook.registration import Registrar
 from pkg.webhook.server import Hook, WebhookServer
 from pkg.webhook.upkeep import POLL_SECONDS, Certificates, Upkeep
@@ -19,7 +21,7 @@ log = logging.getLogger(__name__)
 
 class AdmissionServer:
     """`start`, and `stop` at the end, when `stopped` is called too. `synced` returns when the caches have; only then
-    the webhooks are registered, for before that no request could be answered."""
+    reviews are answered and the webhooks registered, for before that no request could be answered."""
 
     def __init__(
         self,
@@ -34,7 +36,13 @@ class AdmissionServer:
         stopped: Callable[[], Awaitable[None]] | None = None,
         poll: float = POLL_SECONDS,
     ) -> None:
-        self._server = WebhookServer(hooks, context, client_names=client_names, caller=caller)
+        self._ready = asyncio.Event()
+        self._server = WebhookServer(
+            {path: self._when_synced(hook) for path, hook in hooks.items()},
+            context,
+            client_names=client_names,
+            caller=caller,
+        )
         self._certificates = certificates
         self._upkeep = Upkeep(certificates, registrar, poll=poll)
         self._synced = synced
@@ -82,8 +90,20 @@ class AdmissionServer:
             return []
         return ["the webhook's upkeep ended"]
 
+    def _when_synced(self, hook: Hook) -> Hook:
+        """A replica that starts is asked at once where the webhooks are registered already. Half of the caches would
+        make it refuse what the other half explains; after the review's time the failurePolicy decides."""
+
+        async def answer(request: AdmissionRequest) -> Decision:
+            async with asyncio.timeout(REVIEW_SECONDS):
+                await self._ready.wait()
+            return await hook(request)
+
+        return answer
+
     async def _run(self) -> None:
         await self._synced()
+        self._ready.set()
         await self._register()
         await self._upkeep.run()
 

@@ -108,8 +108,7 @@ class Registrar:
         DRIFT.set(mark != self.mark)
         if not ours or self._clock() - self._other_seen < _OTHER_SECONDS:
             # Two that rewrite each other's configurations would never end.
-            with contextlib.suppress(NotFound):
-                await self._adopt()
+            await self.adopt()
             return
         for resource, make in _KINDS:
             await self._ensure(
@@ -122,10 +121,11 @@ class Registrar:
         """The endpoint with the key that is registered, or shall be."""
         return replace(self._endpoint, key=self._caller.key) if self._caller else self._endpoint
 
-    async def _adopt(self) -> None:
-        """Where another replica keeps the configurations, its key is the one that the API server sends. Raises
-        ApiError."""
-        if self._caller is not None:
+    async def adopt(self) -> None:
+        """The key that the API server sends is the one that is registered, by whichever replica. Raises ApiError."""
+        if self._caller is None:
+            return
+        with contextlib.suppress(NotFound):
             found = await self._client.resource(VALIDATING_WEBHOOK_CONFIGURATIONS).get(
                 name=WEBHOOK_CONFIGURATION_NAME
             )

@@ -56,8 +56,11 @@ class Upkeep:
         """Why the webhooks are not registered; "" once they are."""
 
     async def load(self) -> None:
-        """Get a certificate. Raises ApiError, ConfigError, CertificateError: without it nothing can be served."""
+        """Get a certificate, and the key by which the API server is known. Raises ApiError, ConfigError,
+        CertificateError: without them nothing can be served."""
         await self._certificates.refresh()
+        if self._registrar is not None:
+            await self._registrar.adopt()
 
     async def register(self) -> None:
         """Tell the API server; not before there is something that answers. What fails stands in `not_registered`, but

@@ -172,6 +172,9 @@ async def test_replicas_that_start_together_share_one_key() -> None:
     await asyncio.gather(*(registrar.ensure(b"ca") for registrar in registrars))
     assert len({caller.key for caller in callers}) == 1
     assert server.webhooks() == validating(replace(URL, key=callers[0].key), OPTIONS, b"ca")
+    restarted = Caller()
+    await Registrar(server.client, URL, OPTIONS, caller=restarted).adopt()
+    assert restarted.key == callers[0].key
     started_later = Caller()
     other = Registrar(server.client, URL, Options(failure_policy=FailurePolicy.FAIL), caller=started_later)
     await other.ensure(b"ca")

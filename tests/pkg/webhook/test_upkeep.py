@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 import time
 from typing import cast
 
@@ -13,9 +14,11 @@ from pkg.config.probe import NotReached
 from pkg.generic.errors import BindError
 from pkg.webhook.admission import ALLOW, AdmissionRequest, Decision
 from pkg.webhook.admission_server import AdmissionServer
-from pkg.webhook.live_context import server_context
+from pkg.webhook.certificates import Policy, issue
+from pkg.webhook.live_context import load, server_context
 from pkg.webhook.registration import Registrar
 from pkg.webhook.upkeep import Upkeep
+from tests.pkg.webhook.listening import REVIEW
 
 
 class Story:
@@ -40,6 +43,9 @@ class Story:
 
     def wait(self) -> float:
         return self.pause
+
+    async def adopt(self) -> None:
+        self._say("adopt")
 
     async def ensure(self, bundle: bytes | None) -> None:
         self._say(f"ensure {bundle!r}")
@@ -68,7 +74,7 @@ async def test_the_api_server_is_told_before_the_certificates_are() -> None:
     upkeep = Upkeep(story, registrar(story), poll=0.01)
     await upkeep.load()
     await upkeep.register()
-    assert story.said == ["refresh", "ensure b'ca'", "told b'ca'"]
+    assert story.said == ["refresh", "adopt", "ensure b'ca'", "told b'ca'"]
 
 
 async def test_without_a_registrar_others_have_told_it() -> None:
@@ -130,6 +136,25 @@ async def test_ready_when_caches_have_synced_the_certificate_is_loaded_and_the_a
     assert served.healthy() == []
     await served.stop()
     assert "ensure None" not in story.said, "the registration stays: other replicas live by it"
+
+
+async def test_a_review_waits_for_the_caches() -> None:
+    """Where the webhooks are registered already, a replica that starts is asked at once."""
+    material = issue(["127.0.0.1"], Policy(), time.time())
+    context, synced = server_context(), asyncio.Event()
+    load(context, material.serving.certificate, material.serving.key)
+    served = AdmissionServer({"/x": allow}, Story(), context, None, synced=synced.wait)
+    await served.start("127.0.0.1:0")
+    tls = ssl.create_default_context(cadata=material.bundle.decode())
+    reader, writer = await asyncio.open_connection(*served.address, ssl=tls)
+    head = b"POST /x HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
+    writer.write(head % len(REVIEW) + REVIEW)
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 0.2)
+    synced.set()
+    assert b" 200 " in await reader.readuntil(b"\r\n\r\n")
+    writer.close()
+    await served.stop()
 
 
 async def test_a_registration_that_fails_is_tried_again_and_shows() -> None:

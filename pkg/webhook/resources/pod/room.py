@@ -43,23 +43,37 @@ class Room:
     migrations: ResourceList
     ended: ResourceList = field(default_factory=dict)
 
+    def short_beside(self, need: Amounts) -> ResourceList:
+        """The resources in which a pod does not fit beside those that are there, whatever is on its way, and what is
+        left of each. All that migrations take is theirs: a look may meet the quota before it is raised for a target, or
+        after it was lowered again, and the target's pod not."""
+        return self._short(self.counted, self.migrations, (), need)
+
     def short_by_count(self, pending: Iterable[Amounts], need: Amounts) -> ResourceList:
         """The resources in which a pod does not fit, and what is left of each; `pending` are pods of the ledger."""
-        return self._short(self.counted, pending, need)
+        return self._short(self.counted, self._in_added_room(), pending, need)
 
     def short_by_status(self, pending: Iterable[Amounts], need: Amounts) -> ResourceList:
         """The same by status.used; `pending` are the pods that quota may not have counted yet."""
-        return self._short(subtract(self.used, self.ended), pending, need)
+        return self._short(subtract(self.used, self.ended), self._in_added_room(), pending, need)
 
-    def _short(self, used: Amounts, pending: Iterable[Amounts], need: Amounts) -> ResourceList:
+    def _in_added_room(self) -> ResourceList:
+        """What migrations take, as far as room was added for them."""
+        return {
+            name: min(self.migrations.get(name, ZERO), max(ZERO, self.hard.get(name, base) - base))
+            for name, base in self.base.items()
+        }
+
+    def _short(
+        self, used: Amounts, migrations: Amounts, pending: Iterable[Amounts], need: Amounts
+    ) -> ResourceList:
         waiting = list(pending)
         short: ResourceList = {}
         for name, base in self.base.items():
             wanted = need.get(name, ZERO)
             if wanted <= ZERO:
                 continue
-            added = max(ZERO, self.hard.get(name, base) - base)
-            taken = used.get(name, ZERO) - min(self.migrations.get(name, ZERO), added)
+            taken = used.get(name, ZERO) - migrations.get(name, ZERO)
             for usage in waiting:
                 taken += usage.get(name, ZERO)
             if taken + wanted > base:

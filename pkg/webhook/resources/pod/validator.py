@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import Enum, auto
+from functools import partial
 from typing import Final
 
 from pkg.api.core import Pod, ResourceQuota
@@ -21,6 +22,7 @@ from pkg.util.quantity import ZERO, Quantity
 from pkg.util.quotacount.usage import counted, pod_usage
 from pkg.util.resource_list import ResourceList, parse_resource_list
 from pkg.util.resourcequota.managed import is_managed, is_off
+from pkg.util.resourcequota.model import Observed
 from pkg.util.resourcequota.policy import Policy
 from pkg.webhook.admission import ALLOW, AdmissionRequest, Decision, UserInfo, deny
 from pkg.webhook.deadline import NoAnswer, in_time
@@ -117,7 +119,8 @@ class Validator:
             with suppress(NoAnswer):
                 return await self._wait(asked, dry_run=request.dry_run)
         # For a review that is not known to be the API server's nothing is looked at, and nothing is kept.
-        return self._refusal(self._count(self._ours(asked.namespace), None), asked, _Known.ON_ITS_WAY)
+        cached = [self._view.observe(quota) for quota in self._ours(asked.namespace)]
+        return self._refusal(self._count(cached, None), asked, _Known.ON_ITS_WAY)
 
     async def _wait(self, asked: _Pod, *, dry_run: bool) -> str:
         """Why the pod does not fit into a base, after a while; "" when it does, and then it is remembered. Raises
@@ -126,7 +129,7 @@ class Validator:
         while True:
             snapshot = await self._fresh(self._looks, asked)
             if self._refusal(snapshot, asked, _Known.THERE):
-                # A watch may be behind: whether pods are gone, or over, is asked before a refusal.
+                # A watch may be behind: which pods are there, and which are migrations', is asked before a refusal.
                 snapshot = await self._fresh(self._live_looks, asked)
                 if refusal := self._refusal(snapshot, asked, _Known.THERE):
                     return refusal
@@ -152,11 +155,12 @@ class Validator:
         return ""
 
     def _short(self, place: _Place, asked: _Pod, known: _Known, now: float) -> ResourceList:
-        since = now - YOUNG if known is _Known.STATUS else float("-inf")
-        pending = self._ledger.pending(asked.namespace, place.quota.name, since)
+        if known is _Known.THERE:
+            return place.room.short_beside(asked.need)
+        pending = partial(self._ledger.pending, asked.namespace, place.quota.name)
         if known is _Known.STATUS:
-            return place.room.short_by_status(pending, asked.need)
-        return place.room.short_by_count(pending if known is _Known.ON_ITS_WAY else (), asked.need)
+            return place.room.short_by_status(pending(now - YOUNG), asked.need)
+        return place.room.short_by_count(pending(), asked.need)
 
     def _admit(self, snapshot: _Snapshot, asked: _Pod) -> None:
         """Remember the pod until it is seen."""
@@ -186,25 +190,24 @@ class Validator:
         )
 
     async def _look(self, namespace: str) -> _Snapshot:
-        return await self._snapshot(namespace, self._view.pods)
+        """Live quotas, and pods as a watch brings them."""
+        quotas = await self._quotas(namespace)
+        if not quotas:
+            return _Snapshot([], {})  # of namespaces without a quota of ours nothing is watched
+        # After the quotas: what they count has been there before.
+        pods = await self._view.pods(namespace)
+        return self._count(map(self._view.observe, quotas), pods)
 
     async def _look_live(self, namespace: str) -> _Snapshot:
-        return await self._snapshot(namespace, self._pods_live)
+        """All of it live. Raises NoAnswer."""
+        quotas = await self._quotas(namespace)
+        found = await asyncio.gather(*map(self._view.observe_live, quotas))
+        # After the migrations: their pods are younger.
+        pods = await self._view.pods_live(namespace)
+        return self._count(filter(None, found), pods)
 
-    async def _pods_live(self, namespace: str) -> list[Pod] | None:
-        with suppress(NoAnswer):
-            return await self._view.pods_live(namespace)
-        return await self._view.pods(namespace)
-
-    async def _snapshot(
-        self, namespace: str, look: Callable[[str], Awaitable[list[Pod] | None]]
-    ) -> _Snapshot:
-        ours = self._ours(namespace)
-        if not ours:
-            return _Snapshot([], {})  # of namespaces without a quota of ours nothing is watched
-        quotas = await asyncio.gather(*(self._view.quota_live(quota) for quota in ours))
-        # After the quotas: what they count has been there before.
-        return self._count(quotas, await look(namespace))
+    async def _quotas(self, namespace: str) -> list[ResourceQuota]:
+        return await asyncio.gather(*map(self._view.quota_live, self._ours(namespace)))
 
     def _ours(self, namespace: str) -> list[ResourceQuota]:
         return [
@@ -213,20 +216,20 @@ class Validator:
             if is_managed(quota) and not is_off(quota.annotations, self._policy.mode)
         ]
 
-    def _count(self, quotas: Sequence[ResourceQuota], pods: list[Pod] | None) -> _Snapshot:
+    def _count(self, found: Iterable[Observed], pods: list[Pod] | None) -> _Snapshot:
         """`pods` None: status.used is all there is."""
         places = []
-        for quota in quotas:
-            observed = self._view.observe(quota)
+        for observed in found:
+            quota = observed.quota
             if observed.namespace_off:
                 continue
             if pods is None:
                 sums = Sums(parse_resource_list(quota.used), {})
             else:
                 observed, sums = replace(observed, pods=pods), self._tally.of(quota, pods)
-            found = room(observed, self._policy, sums)
-            if found is not None:
-                places.append(_Place(quota, found, names_of_entries(observed)))
+            free = room(observed, self._policy, sums)
+            if free is not None:
+                places.append(_Place(quota, free, names_of_entries(observed)))
         return _Snapshot(places, {pod.uid: pod.metadata.resource_version for pod in pods or ()})
 
 

@@ -52,6 +52,13 @@ def test_whether_a_pod_fits(case: tuple[Room, str, bool]) -> None:
     assert (not found.short_by_count([], cpu(limits_cpu=wanted))) is fits
 
 
+def test_beside_what_is_there_all_that_migrations_take_is_theirs() -> None:
+    lowered = of(hard="3", counted="4", migrations="2")
+    assert not lowered.short_beside(cpu(limits_cpu="1"))
+    assert lowered.short_by_count([], cpu(limits_cpu="1"))
+    assert format_resource_list(lowered.short_beside(cpu(limits_cpu="1001m"))) == {"limits.cpu": "1"}
+
+
 def test_what_was_let_through_is_taken() -> None:
     pending = [cpu(limits_cpu="400m"), cpu(limits_cpu="500m")]
     assert not of().short_by_count(pending, cpu(limits_cpu="100m"))

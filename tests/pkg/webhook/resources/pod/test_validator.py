@@ -297,6 +297,28 @@ async def test_a_watch_that_is_behind_refuses_nothing() -> None:
     assert view.looked.count("pods") == 1
 
 
+async def test_a_quota_that_was_read_before_it_was_raised_refuses_nothing() -> None:
+    """Its target is there already."""
+    view = PaperView(*[state(target=True, used="2", hard="3", phase="Running")] * 2)
+    checked = validator(view)
+    task = asyncio.create_task(checked.validate(request(pod("1"))))
+    for _ in range(40):
+        await asyncio.sleep(0)
+    assert not task.done()
+    view.cached = view.live = state(target=True, used="4", phase="Running")
+    assert (await task).allowed
+
+
+async def test_a_target_whose_migration_the_cache_does_not_show_refuses_nothing() -> None:
+    live = state(target=True, used="4", phase="Running")
+    cached = state(target=True, used="4", phase="Running")
+    cached.migrations = []
+    clock = Clock()
+    checked = validator(PaperView(cached, live), clock)
+    assert await allowed(checked, pod("1001m"), pod("1")) == [False, True]
+    assert clock.now == 100.0
+
+
 async def test_a_pod_that_is_terminating_past_its_grace_is_not_counted() -> None:
     stuck = msgspec.to_builtins(pod("1", name="stuck"))
     stuck["metadata"] |= {"deletionTimestamp": "2020-01-01T00:00:00Z", "deletionGracePeriodSeconds": 30}
