@@ -1,5 +1,5 @@
 """Live looks at a namespace, shared: a caller gets one that began after it asked, and no more than one is under way
-at a time. A tenant that creates pods as fast as it can costs the API server two requests for each bunch of them."""
+at a time. A tenant that creates pods as fast as it can costs the API server a few requests for each bunch of them."""
 
 from __future__ import annotations
 
