@@ -69,7 +69,7 @@ class SharedIndexInformer(Generic[T]):
     @property
     def trouble(self) -> ApiError | None:
         """Why the last list or watch failed (Forbidden: the rights are missing); None while all is well."""
-        return self._reflector.trouble
+        return self._reflector.health.trouble
 
     def has_synced(self) -> bool:
         """Whether every handler was told of the whole first list, or there is nothing to list: the kind is missing."""
@@ -92,7 +92,7 @@ class SharedIndexInformer(Generic[T]):
     def problems(self, now: float) -> list[str]:
         """What keeps the cache from being current, in words: a watch without a sign of life. `now` is the loop's
         time()."""
-        return self._reflector.problems(now)
+        return self._reflector.health.problems(now)
 
     def retry_now(self) -> None:
         """Ends the wait for the next attempt: called by what notices that a CRD or the server is back."""

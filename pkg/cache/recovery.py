@@ -50,8 +50,7 @@ class ReflectorOptions:
     """How often a kind whose CRD is missing is looked for."""
     second_look: float = 30.0
     """So long after something did not decode the kind is listed again: it may have been a proxy's doing. While lists
-    bring it too this doubles, up to `second_look_max`."""
-    second_look_max: float = 600.0
+    bring it too this doubles, up to the time that watches last."""
 
 
 SHORT = 1.0
@@ -153,13 +152,17 @@ class Recovery:
         if self._unreachable_before and not isinstance(err, Unreachable):
             self._backoff.reset()  # it answers again: what it says now has nothing to do with the long pauses before
         self._unreachable_before = isinstance(err, Unreachable)
+        if err.retry_after:
+            # The server knows when: its word takes the place of the back-off, which does not grow by it.
+            delay = max(err.retry_after, self._options.backoff_base)
+            return Next(delay, resume=isinstance(err, KEEPS_POSITION))
         if position_lost(err):
             # Every watch gets this from a server that was restarted: its watch cache begins anew.
             delay = self._backoff.next() if self._lost_before else 0.0
             self._lost_before = True
         else:
             delay = self._soon() if attempt.opened else self._backoff.next()
-        return Next(max(delay, err.retry_after or 0.0), resume=isinstance(err, KEEPS_POSITION))
+        return Next(delay, resume=isinstance(err, KEEPS_POSITION))
 
     def _count(self, attempt: Attempt) -> None:
         if attempt.lasted >= self._options.healthy_after or attempt.events:

@@ -84,7 +84,7 @@ class Reflector(Generic[T]):
         self._options = options or ReflectorOptions()
         self._rand = rand or random.Random()
         self._recovery = Recovery(self._options, self._rand)
-        self._health = Health(self.kind, self._options)
+        self.health = Health(self.kind, self._options)
         self._watch_list = self._options.watch_list
         self._slow_watch_lists = 0
         self._wake = asyncio.Event()
@@ -93,7 +93,8 @@ class Reflector(Generic[T]):
         )
         # Something did not decode: the next watch does not go on, the kind is listed again.
         self._incomplete = False
-        self._second_looks = Backoff(self._options.second_look, self._options.second_look_max, self._rand)
+        second_look, longest = self._options.second_look, 2 * self._options.min_watch_timeout
+        self._second_looks = Backoff(second_look, longest, self._rand)
         # Of the watch that runs.
         self._opened_at: float | None = None
         self._events = 0
@@ -102,7 +103,7 @@ class Reflector(Generic[T]):
 
     async def run(self) -> None:
         """Lists and watches for ever."""
-        self._health.started(self._now())
+        self.health.started(self._now())
         while True:
             self._opened_at, self._events = None, 0
             try:
@@ -116,8 +117,7 @@ class Reflector(Generic[T]):
     async def list_and_watch(self) -> None:
         """Lists, unless the last watch can be resumed, then watches until the server ends the watch.
 
-        Raises ApiError when either fails, NotInstalled where discovery confirms that the server does not know the kind.
-        """
+        Raises ApiError, NotInstalled where discovery confirms that the server does not know the kind."""
         if not self.installed and not await self._client.is_served():
             raise NotInstalled(f"{self.kind} is not installed", status=404)
         try:
@@ -134,15 +134,6 @@ class Reflector(Generic[T]):
         if not self._resumable:
             self._synced(*await self._listed())
         await self._watch()
-
-    @property
-    def trouble(self) -> ApiError | None:
-        """Why the last list or watch failed; None while all is well."""
-        return self._health.trouble
-
-    def problems(self, now: float) -> list[str]:
-        """What is wrong, in words: no sign of life lately; `now` is the loop's time()."""
-        return self._health.problems(now)
 
     def retry_now(self) -> None:
         """Ends the pause before the next attempt."""
@@ -166,7 +157,7 @@ class Reflector(Generic[T]):
             return await self._pages(0)
 
     async def _pages(self, size: int) -> tuple[list[T], list[ObjectMeta], str]:
-        # The reflector has a backoff of its own; only what has begun is worth the transport's retries.
+        # Only what has begun is worth the transport's retries.
         page = await self._client.list_page(limit=size, retry=False)
         items, undecodable = page.items, page.undecodable
         # The first page's version: whatever changed while the later pages came is seen by the watch that starts here.
@@ -190,7 +181,7 @@ class Reflector(Generic[T]):
         if not self.installed:
             log.info("%s: installed now", self.kind)
         self.installed = True
-        self._health.heard(self._now())
+        self.health.heard(self._now())
 
     # -- one watch ----------------------------------------------------------------------------------------------------
 
@@ -241,9 +232,10 @@ class Reflector(Generic[T]):
         except TimeoutError as err:
             if self._incomplete and self._end.expired():
                 return  # a second look
-            never_ended = send_initial_events and not self._resumable
-            error = InitialEventsNeverEnded if never_ended else Silent
-            raise error(f"nothing heard for {self._silence_limit:g} s") from err
+            listing = send_initial_events and not self._resumable
+            raise (InitialEventsNeverEnded if listing else Silent)(
+                f"nothing heard for {self._silence_limit:g} s"
+            ) from err
 
     async def _initial_events(self, events: AsyncIterator[WatchEvent[T]]) -> None:
         """Collects the WatchList's initial events up to the bookmark that ends them (changes made meanwhile may stand
@@ -277,7 +269,7 @@ class Reflector(Generic[T]):
             if event.resource_version:
                 self.last_sync_resource_version = event.resource_version
             self._events += 1
-            self._health.recovered()
+            self.health.recovered()
 
     def _pass_on(self, event: WatchEvent[T]) -> None:
         obj = event.object
@@ -297,7 +289,7 @@ class Reflector(Generic[T]):
     def _heard(self) -> None:
         """A sign of life: moves the silence limit. Not at every event: a timer each would cost more than decoding."""
         now, limit = self._now(), self._silence_limit
-        self._health.heard(now)
+        self.health.heard(now)
         until = self._silence.when()
         if until is not None and abs(now + limit - until) > limit / 16 and not self._silence.expired():
             self._silence.reschedule(now + limit)
@@ -309,14 +301,14 @@ class Reflector(Generic[T]):
         if isinstance(err, NotInstalled):
             self._not_installed(err)
         elif isinstance(err, ApiError):
-            self._health.failed(err)
+            self.health.failed(err)
         else:
             log.exception("%s: list and watch failed", self.kind)
         return following
 
     def _not_installed(self, err: NotInstalled) -> None:
-        self._health.heard(self._now())
-        self._health.recovered()
+        self.health.heard(self._now())
+        self.health.recovered()
         if self.installed:
             log.info("%s: not installed, waiting for it: %s", self.kind, err)
         self.installed = False
@@ -327,7 +319,7 @@ class Reflector(Generic[T]):
         """What came of the attempt that just ended."""
         lasted = 0.0 if self._opened_at is None else self._now() - self._opened_at
         if lasted >= self._options.healthy_after:
-            self._health.recovered()
+            self.health.recovered()
         return Attempt(self._opened_at is not None, lasted, self._events)
 
     async def _pause(self, seconds: float) -> None:

@@ -269,7 +269,7 @@ async def test_silence_ends_a_watch_which_is_resumed_at_once() -> None:
         await asyncio.sleep(250)
         assert client.log() == [("watch", "initial"), ("watch", "5"), ("watch", "8")]
         assert client.times() == pytest.approx([0.0, 100.0, 230.0], abs=8)
-        assert run.reflector.problems(now()) == []
+        assert run.reflector.health.problems(now()) == []
 
 
 @virtual_time
@@ -280,7 +280,7 @@ async def test_bookmarks_alone_keep_a_watch_alive() -> None:
         await asyncio.sleep(8.5 * 60)
         assert client.log() == [("watch", "initial")]
         assert run.reflector.last_sync_resource_version == "108"
-        assert run.reflector.problems(now()) == []
+        assert run.reflector.health.problems(now()) == []
 
 
 @virtual_time
@@ -361,7 +361,7 @@ async def test_a_missing_kind_is_polled_with_one_request_each_and_starts_when_it
         await asyncio.sleep(12)
         assert client.log() == [("watch", "initial")]
         assert client.discoveries in (3, 4)
-        assert run.reflector.problems(now()) == []
+        assert run.reflector.health.problems(now()) == []
         client.served = True
         await asyncio.sleep(6)
         assert run.reflector.installed
@@ -372,7 +372,7 @@ async def test_a_missing_kind_is_polled_with_one_request_each_and_starts_when_it
 async def test_a_missing_kind_is_no_problem_for_hours() -> None:
     async with running(missing()) as run:
         await asyncio.sleep(7200)
-        assert run.reflector.problems(now()) == []
+        assert run.reflector.health.problems(now()) == []
 
 
 @virtual_time
@@ -418,7 +418,7 @@ async def test_a_store_is_never_emptied_because_a_proxy_said_404(served: bool | 
     async with running(client) as run:
         await asyncio.sleep(900)
         assert (run.held(), run.reflector.installed) == (["ns/a@1"], True)
-        assert run.reflector.problems(now()) != []
+        assert run.reflector.health.problems(now()) != []
 
 
 @virtual_time
@@ -518,7 +518,7 @@ async def test_what_did_not_decode_is_looked_at_again_and_ever_more_seldom_while
         assert len(waits) == 4
         for wait, shortest in zip(waits, (30, 60, 120, 240), strict=True):
             assert shortest <= wait <= 2 * shortest + 1
-        assert run.reflector.trouble is None
+        assert run.reflector.health.trouble is None
 
 
 @virtual_time
@@ -566,12 +566,14 @@ async def test_a_server_that_stays_away_becomes_a_problem_and_stops_being_one() 
     client = FakeClient(watches=[[*FIRST, 10.0, DOWN], *[DOWN] * 25, [bookmark("6"), Hang()]])
     async with running(client) as run:
         await asyncio.sleep(250)
-        assert run.reflector.problems(now()) == []
+        assert run.reflector.health.problems(now()) == []
         await asyncio.sleep(50)
-        assert run.reflector.problems(now()) == ["pods: nothing heard from the server for 300 s (refused)"]
+        assert run.reflector.health.problems(now()) == [
+            "pods: nothing heard from the server for 300 s (refused)"
+        ]
         await asyncio.sleep(500)
         assert len(client.requests) > 26
-        assert run.reflector.problems(now()) == []
+        assert run.reflector.health.problems(now()) == []
 
 
 @virtual_time
@@ -579,7 +581,7 @@ async def test_a_first_list_that_never_comes_is_a_problem() -> None:
     client = FakeClient(watches=[Forbidden("pods is forbidden", status=403)] * 100)
     async with running(client) as run:
         await asyncio.sleep(300)
-        assert run.reflector.problems(now()) == [
+        assert run.reflector.health.problems(now()) == [
             "pods: nothing heard from the server for 300 s (pods is forbidden)"
         ]
 
@@ -590,11 +592,11 @@ async def test_a_silence_that_is_allowed_is_no_problem() -> None:
     async with running(client, silence_limit=900.0, min_watch_timeout=3600.0) as run:
         await asyncio.sleep(899)
         assert len(client.requests) == 1
-        assert run.reflector.problems(now()) == []
+        assert run.reflector.health.problems(now()) == []
 
 
 def test_a_reflector_that_was_not_started_has_no_problems() -> None:
-    assert Reflector(FakeClient(), SharedProcessor("pods", Indexer())).problems(1e9) == []
+    assert Reflector(FakeClient(), SharedProcessor("pods", Indexer())).health.problems(1e9) == []
 
 
 NO_RIGHT = Forbidden("pods is forbidden", status=403)
