@@ -10,11 +10,12 @@ from typing import Any
 from pkg.api.core import ResourceQuota
 from pkg.api.kubevirt import VirtualMachineInstanceMigration
 from pkg.api.meta import RawResourceList
-from pkg.util.constants import ANNOTATION_TOUCHED, LIMITS_CPU
+from pkg.util.constants import LIMITS_CPU
 from pkg.util.kubevirt.migration import is_refused
 from pkg.util.names import migrating_key
 from pkg.util.quantity import ZERO, Quantity
 from pkg.util.resourcequota.journal import Journal
+from pkg.util.resourcequota.touch import last_touch
 from tests.bench.row import percentile
 
 SEEN_LATE = 0.1
@@ -88,7 +89,8 @@ class Sightings:
         shown = {key: before.shown.get(key, now) for key in keys} if min(hard, status) >= wanted else {}
         self.rooms[quota.namespace] = room = Room(keys, hard >= wanted, shown)
         self.reverts += before.raised and not room.raised and before.entries == keys
-        touched = " touched" if ANNOTATION_TOUCHED in quota.annotations else ""
+        touch = last_touch(quota.annotations)
+        touched = f", touched {touch.at[14:]}" if touch else ""
         said = f"quota {hard} shown {status} used {used}, {len(keys)} entries{touched}"
         self.trace.append((now, quota.namespace, said))
         for seen in self.migrations.values() if room.raised else ():
