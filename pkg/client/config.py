@@ -113,23 +113,28 @@ def load_config(
     `context` chooses another context than the file's current one. `environ` stands in for os.environ.
     Credential plugins don't run here but with the first request. Raises ConfigError.
     """
-    # Imported here: the kubernetes package costs 0.3 s and 20 MB, and the offline commands need none of it.
     from pkg.client import incluster
-    from pkg.client import kubeconfig as files
 
     environ = os.environ if environ is None else environ
     if kubeconfig:
-        return files.load([kubeconfig], context)
+        return _from_files([kubeconfig], context)
     if from_environment := [path for path in environ.get("KUBECONFIG", "").split(os.pathsep) if path]:
-        return files.load(from_environment, context)
+        return _from_files(from_environment, context)
     if context is None and incluster.available(environ):
         return incluster.load(environ)
     if Path(DEFAULT_KUBECONFIG).expanduser().exists():
-        return files.load([DEFAULT_KUBECONFIG], context)
+        return _from_files([DEFAULT_KUBECONFIG], context)
     raise ConfigError(
         "no cluster is configured: give --kubeconfig, set $KUBECONFIG, run in a pod with a service account,"
         f" or have {DEFAULT_KUBECONFIG}"
     )
+
+
+def _from_files(paths: list[str], context: str | None) -> ClientConfig:
+    # Imported here: the kubernetes package costs 0.3 s and 20 MB, and a pod needs none of it.
+    from pkg.client import kubeconfig
+
+    return kubeconfig.load(paths, context)
 
 
 def _check_proxy(proxy: str) -> None:
