@@ -19,11 +19,11 @@ from pkg.util.resourcequota.base import (
     granted_by_record,
     scaled_base,
 )
-from pkg.util.resourcequota.claims import Claim, claims
+from pkg.util.resourcequota.claims import claims
 from pkg.util.resourcequota.errors import InvalidEntry, ResourceQuotaError
 from pkg.util.resourcequota.journal import Entry, Journal
 from pkg.util.resourcequota.managed import is_default, is_managed, is_off
-from pkg.util.resourcequota.model import Observed
+from pkg.util.resourcequota.model import Claim, Observed
 from pkg.util.resourcequota.planner import plan
 from pkg.util.resourcequota.policy import Mode, Policy
 from pkg.util.resourcequota.release import is_ours

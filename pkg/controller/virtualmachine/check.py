@@ -24,9 +24,10 @@ from pkg.util.kubevirt.evidence import vm_of
 from pkg.util.kubevirt.target import launcher_usage
 from pkg.util.quantity import ZERO, Quantity, QuantityError
 from pkg.util.resource_list import maximum
-from pkg.util.resourcequota.base import parse_base, parse_limits
-from pkg.util.resourcequota.claims import available, held_by_entries, taken_by_migrations
+from pkg.util.resourcequota.base import available, parse_base, parse_limits
+from pkg.util.resourcequota.claims import taken_by_migrations
 from pkg.util.resourcequota.errors import InsufficientResources, InvalidEntry, ResourceQuotaError
+from pkg.util.resourcequota.journal import held_by_entries
 from pkg.util.resourcequota.model import Observed
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
 
@@ -99,7 +100,7 @@ def held_by_migrations(observed: Observed) -> Mapping[str, Quantity]:
     """What goes when the migrations are over: their entries, or their pods where those take more."""
     pods = taken_by_migrations(observed, _EXACT)
     try:
-        return maximum(held_by_entries(observed.quota), pods)
+        return maximum(held_by_entries(observed.quota.annotations), pods)
     except InvalidEntry:
         return pods
 

@@ -304,3 +304,16 @@ def shortage(used: Quantity, need: Quantity, hard: Quantity) -> Quantity:
     """How much of one resource is missing for a pod of `need`: used + need - hard, at least zero."""
     missing = used + need - hard
     return missing if missing > ZERO else ZERO
+
+
+def available(
+    base: Mapping[str, Quantity], quota: ResourceQuota, held: Mapping[str, Quantity], name: str
+) -> Quantity | None:
+    """What is left of one resource, maybe less than nothing; None where the base does not limit it.
+
+    Source: Harvester pkg/util/resourcequota/calculator.go; the entries stand for the migrations.
+    """
+    limit = base.get(name, ZERO)
+    if limit.is_zero():
+        return None
+    return limit - (quantity_of(quota.used, name) - held.get(name, ZERO))

@@ -13,12 +13,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from typing import TypeVar
 
-from pkg.api.core import Pod, ResourceQuota, ResourceQuotaSpec
+from pkg.api.core import Pod, ResourceQuotaSpec
 from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.api.meta import RawResourceList
 from pkg.util import constants
@@ -37,23 +37,20 @@ from pkg.util.kubevirt.evidence import (
     within,
 )
 from pkg.util.kubevirt.migration import Demand, Stage, demands, is_finished
-from pkg.util.kubevirt.observed_overhead import is_resized, overhead_of
+from pkg.util.kubevirt.observed_overhead import is_resized
 from pkg.util.kubevirt.rendering import Rendering, limited_by
 from pkg.util.kubevirt.target import (
     Side,
     attachments_usage,
     has_hotplugged_volumes,
-    rendered_pod,
     side_as_it_was,
     target_usage,
 )
 from pkg.util.quantity import ZERO, Quantity
-from pkg.util.quotacount.usage import pod_usage
 from pkg.util.resource_list import ResourceList, add, maximum, subtract, total
-from pkg.util.resourcequota.base import base_of, quantity_of
+from pkg.util.resourcequota.base import base_of
 from pkg.util.resourcequota.errors import NoLimits, NotUnderstood, ResourceQuotaError, SideTooLarge
-from pkg.util.resourcequota.journal import entries
-from pkg.util.resourcequota.model import Observed
+from pkg.util.resourcequota.model import Claim, Claims, Observed, OldSide
 from pkg.util.resourcequota.policy import EstimateKind, Policy
 
 _ATTACHING = (constants.PHASE_PENDING, constants.PHASE_SCHEDULING, constants.PHASE_SCHEDULED)
@@ -66,86 +63,14 @@ _AFTER_GRACE = 0.05
 """Seconds: Kubernetes still charges a pod at the very moment at which its grace ends."""
 
 
-@dataclass(frozen=True, slots=True)
-class OldSide:
-    """A side that a migration left behind. `ended` is when that was, in seconds since the epoch, None where nothing
-    tells."""
-
-    uid: str
-    usage: ResourceList
-    ended: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """One VM's claim. Resources are by every name that quota counts them under.
-
-    `since` is the creation time (RFC 3339) of its oldest migration under way: who came first is served first.
-    """
-
-    vm_name: str
-    vmi_uid: str
-    stage: Stage
-    migrates: bool = False
-    """The VM has migrations, finished or not."""
-    since: str = ""
-    old: tuple[OldSide, ...] = ()
-    target: ResourceList = field(default_factory=dict)
-    """What an existing target uses, as far as its VMI's spec goes: a fact, however little of it was granted."""
-    room: ResourceList = field(default_factory=dict)
-    """What the target may have while the migration may still go on: its pods, and those still to be created."""
-    to_come: ResourceList = field(default_factory=dict)
-    """What quota will count of the target's pods that do not exist yet."""
-    formula: ResourceList | None = None
-    """Harvester's number for the same migration, under `--estimate harvester`."""
-    ended: Quantity = ZERO
-    """How many pods of earlier migrations are over and still there, while this one needs room: as objects they
-    count."""
-
-    @property
-    def left_over(self) -> ResourceList:
-        return total(side.usage for side in self.old)
-
-    @property
-    def granted(self) -> ResourceList:
-        """What its pods use of what is granted to them."""
-        return add(self.left_over, minimum(self.target, self.room))
-
-    def wanted(self, policy: Policy) -> ResourceList:
-        """The entry it shall have, whatever stands."""
-        if self.stage < Stage.ANNOUNCED:
-            return self.left_over
-        if self.stage is Stage.ANNOUNCED:
-            return self.granted
-        if policy.estimate is EstimateKind.HARVESTER:
-            return add(self.left_over, self.formula or {})
-        return add(self.left_over, self.room)
-
-    def may_stay(self) -> ResourceList:
-        """The most that stays of an entry that stands already: what the pods that it was granted for use, and what the
-        migration would be granted today if it goes on after all."""
-        going_on = self.room if self.formula is None else maximum(self.room, self.formula)
-        return add(self.left_over, maximum(self.target, going_on))
-
-
-@dataclass(frozen=True, slots=True)
-class Claims:
-    """All claims by VM name, what could not be worked out, and when Kubernetes will cease to charge one of the pods
-    (seconds since the epoch)."""
-
-    by_vm: Mapping[str, Claim]
-    problems: tuple[ResourceQuotaError, ...]
-    changes_at: float | None = None
-
-
 def claims(observed: Observed, policy: Policy) -> Claims:
     """The claim of every VM that migrates or has an old side left.
 
     Whatever goes wrong with one VM is that VM's problem: it claims nothing, and the others go on.
     """
     pods = ControlledPods(observed.pods, observed.now)
-    of_vm = _by_vm(observed)
-    rendering = _rendering(observed, policy)
+    of_vm = migrations_by_vm(observed)
+    rendering = rendering_of(observed, policy)
     asked = demands(observed.migrations, observed.instances)
     found: dict[str, Claim] = {}
     problems: list[ResourceQuotaError] = []
@@ -165,7 +90,7 @@ def claims(observed: Observed, policy: Policy) -> Claims:
     return Claims(found, tuple(problems), changes_at)
 
 
-def _rendering(observed: Observed, policy: Policy) -> Rendering:
+def rendering_of(observed: Observed, policy: Policy) -> Rendering:
     """With the limits that this quota asks for, also where spec.hard has lost one: it gets it back with the same
     patch."""
     names = {*observed.quota.hard, *(base_of(observed, policy).limits or {})}
@@ -173,7 +98,7 @@ def _rendering(observed: Observed, policy: Policy) -> Rendering:
     return replace(observed.rendering, quota_limits=limits)
 
 
-def _by_vm(observed: Observed) -> Mapping[str, Sequence[VirtualMachineInstanceMigration]]:
+def migrations_by_vm(observed: Observed) -> Mapping[str, Sequence[VirtualMachineInstanceMigration]]:
     """The migrations of each VM; none of one whose VMI still names the pods of a migration that was deleted."""
     of_vm: dict[str, list[VirtualMachineInstanceMigration]] = defaultdict(list)
     for migration in observed.migrations:
@@ -390,46 +315,3 @@ def _with_runtime_class(rendering: Rendering, launcher: Pod) -> Rendering:
     if not named or launcher.spec.runtime_class_name != named or not launcher.spec.overhead:
         return rendering
     return replace(rendering, pod_overhead=launcher.spec.overhead)
-
-
-def overhead_growth(observed: Observed, policy: Policy) -> ResourceList:
-    """By how much the namespace's running VMs can have outgrown the base because the overhead ratio was raised: the
-    one reason for which pods that were all let in can be more than the base and the entries."""
-    pods = ControlledPods(observed.pods, observed.now)
-    of_vm = _by_vm(observed)
-    rendering = _rendering(observed, policy)
-    grown: ResourceList = {}
-    for name, vmi in observed.instances.items():
-        with suppress(Exception):  # said by its claim
-            if vouched(vmi, of_vm.get(name, ()), pods).home:
-                grown = add(grown, _growth(vmi, rendering))
-    return grown
-
-
-def _growth(vmi: VirtualMachineInstance, rendering: Rendering) -> ResourceList:
-    overhead = overhead_of(vmi, rendering)
-
-    def at(ratio: str) -> ResourceList:
-        return pod_usage(rendered_pod(vmi, rendering, overhead.at(ratio).value()))
-
-    before, now = at(rendering.usual_ratio), at(rendering.ratio)
-    more = {name: now[name] - before[name] for name in now if name in before}
-    return {name: amount for name, amount in more.items() if amount > ZERO}
-
-
-def held_by_entries(quota: ResourceQuota) -> Mapping[str, Quantity]:
-    """The sum of all migrating entries on a quota. Raises InvalidEntry."""
-    return total(entry.resources for entry in entries(quota.annotations))
-
-
-def available(
-    base: Mapping[str, Quantity], quota: ResourceQuota, held: Mapping[str, Quantity], name: str
-) -> Quantity | None:
-    """What is left of one resource, maybe less than nothing; None where the base does not limit it.
-
-    Source: Harvester pkg/util/resourcequota/calculator.go; the entries stand for the migrations.
-    """
-    limit = base.get(name, ZERO)
-    if limit.is_zero():
-        return None
-    return limit - (quantity_of(quota.used, name) - held.get(name, ZERO))

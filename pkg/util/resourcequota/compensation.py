@@ -1,17 +1,34 @@
 """Compensation: room for a target pod that quota refused although its entry is applied. Pure.
 
 It happens when the namespace already uses more than its base, for example after the overhead ratio was raised
-(Harvester issue 9435). Whether to believe in a shortage is one question for both modes; how much is upstream's answer
-here (`limits.memory` only, what is missing plus 128Mi), for assist mode.
+(Harvester issue 9435). Whether to believe in a shortage is one question for both modes. How much it is, is upstream's
+answer in assist mode (`limits.memory` only, what is missing plus 128Mi), and in takeover what is missing for a reason.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
 
-from pkg.util.quantity import Quantity
-from pkg.util.resourcequota.base import COMPENSATION_MARGIN, shortage
-from pkg.util.resourcequota.model import Observed
+from pkg.api.core import ResourceQuota
+from pkg.api.kubevirt import VirtualMachineInstance
+from pkg.util import constants
+from pkg.util.kubevirt.evidence import ControlledPods, minimum, vouched
+from pkg.util.kubevirt.migration import Stage
+from pkg.util.kubevirt.observed_overhead import overhead_of
+from pkg.util.kubevirt.rendering import Rendering
+from pkg.util.kubevirt.target import rendered_pod
+from pkg.util.names import migrating_key
+from pkg.util.quantity import ZERO, Quantity
+from pkg.util.quotacount.usage import pod_usage
+from pkg.util.resource_list import ResourceList, add, subtract, total
+from pkg.util.resourcequota.base import COMPENSATION_MARGIN, quantity_of, shortage
+from pkg.util.resourcequota.caps import Caps
+from pkg.util.resourcequota.claims import migrations_by_vm, rendering_of
+from pkg.util.resourcequota.errors import ResourceQuotaError
+from pkg.util.resourcequota.journal import Journal
+from pkg.util.resourcequota.model import Claim, Claims, Observed
 from pkg.util.resourcequota.policy import Policy
 
 
@@ -35,6 +52,9 @@ def settled(observed: Observed, policy: Policy, *, applied: bool) -> Settled:
     since = observed.now if observed.memory.short_since is None else observed.memory.short_since
     left = since + policy.settle - observed.now
     return Settled(believed=left <= 0, since=since, look_again=left if left > 0 else None)
+
+
+# ---- assist --------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,3 +85,123 @@ def compensation_for(state: MemoryState, need: Quantity) -> Quantity:
     if state.fixed or shortage(state.used, need, state.limit(replaced)).is_zero():
         return replaced
     return shortage(state.used, need, state.without) + COMPENSATION_MARGIN
+
+
+# ---- takeover ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Compensated:
+    """The compensation that shall stand."""
+
+    value: ResourceList = field(default_factory=dict)
+    problems: Sequence[ResourceQuotaError] = ()
+    settled: Settled = field(default_factory=Settled)
+
+
+def compensated(
+    observed: Observed,
+    policy: Policy,
+    found: Claims,
+    journal: Journal,
+    without: Mapping[str, Quantity],
+    *,
+    added: ResourceList,
+    known: ResourceList,
+) -> Compensated:
+    """Room for target pods that quota refused although their entries are applied, as far as there is a reason for it:
+    VMs that have outgrown the base by a raised overhead ratio, and an estimate that is known to be short. What
+    is missing because other pods took the room is not made up for: they would take that too.
+
+    `without`: spec.hard without a compensation; `added`: what the entries add; `known`: see `known_shortage`."""
+    refused = [
+        claim
+        for claim in found.by_vm.values()
+        if claim.stage is Stage.REFUSED and claim.to_come and journal.has(migrating_key(claim.vm_name))
+    ]
+    if not refused or not policy.compensate:
+        return Compensated()
+    missing = minimum(_missing(observed.quota, found, refused, journal, without), known)
+    stands = minimum(journal.compensation_or_none(), known)
+    if all(stands.get(name, ZERO) >= short for name, short in missing.items()):
+        return Compensated(stands)
+    applied = total([without, {n: q for n, q in stands.items() if n in without}])
+    shown = all(quantity_of(observed.quota.hard, name) >= limit for name, limit in applied.items())
+    lasting = settled(observed, policy, applied=shown)
+    if not lasting.believed:
+        return Compensated(stands, settled=lasting)
+    names = ", ".join(claim.vm_name for claim in refused)
+    caps = Caps(observed.quota.annotations.get(constants.ANNOTATION_MAX_EXTRA, ""), observed.max_extra)
+    refusal = caps.refuse(f"compensation for {names}", total([added, missing]))
+    if refusal is not None:
+        return Compensated(stands, [refusal], lasting)
+    return Compensated(missing, settled=lasting)
+
+
+def known_shortage(
+    observed: Observed, policy: Policy, wanted: Iterable[tuple[Claim, ResourceList]]
+) -> ResourceList:
+    """The most that can be missing for a known reason: what the VMs have outgrown the base by, and what Harvester's
+    estimate leaves out. Nothing while no target pod is refused."""
+    refused = [(claim, value) for claim, value in wanted if claim.stage is Stage.REFUSED and claim.to_come]
+    if not refused:
+        return {}
+    more = []
+    for claim, value in refused:
+        left_out = subtract(claim.room, value)
+        more.append({name: q for name, q in left_out.items() if q > ZERO and name in value})
+    return total([overhead_growth(observed, policy), *more])
+
+
+def _missing(
+    quota: ResourceQuota,
+    found: Claims,
+    refused: Sequence[Claim],
+    journal: Journal,
+    without: Mapping[str, Quantity],
+) -> ResourceList:
+    """What the refused pods lack against base and entries, by resource."""
+    needed = total([*(claim.to_come for claim in refused), *_reserved(found, refused, journal)])
+    asked = {name for claim in refused for name in claim.to_come}
+    short = {
+        name: shortage(quantity_of(quota.used, name), needed.get(name, ZERO), limit)
+        for name, limit in without.items()
+        if name in asked
+    }
+    return {name: amount for name, amount in short.items() if amount > ZERO}
+
+
+def _reserved(found: Claims, refused: Sequence[Claim], journal: Journal) -> Iterable[ResourceList]:
+    """The room of target pods that are still to come and were not refused: the pod that comes first may take it,
+    so a refused pod does not fit as long as it fits only into another's room."""
+    for claim in found.by_vm.values():
+        key = migrating_key(claim.vm_name)
+        if claim.stage >= Stage.WANTED and claim not in refused and journal.has(key):
+            there = total([claim.left_over, claim.target])
+            free = subtract(journal.resources(key), there)
+            yield {name: amount for name, amount in free.items() if amount > ZERO}
+
+
+def overhead_growth(observed: Observed, policy: Policy) -> ResourceList:
+    """By how much the namespace's running VMs can have outgrown the base because the overhead ratio was raised: the
+    one reason for which pods that were all let in can be more than the base and the entries."""
+    pods = ControlledPods(observed.pods, observed.now)
+    of_vm = migrations_by_vm(observed)
+    rendering = rendering_of(observed, policy)
+    grown: ResourceList = {}
+    for name, vmi in observed.instances.items():
+        with suppress(Exception):  # said by its claim
+            if vouched(vmi, of_vm.get(name, ()), pods).home:
+                grown = add(grown, _growth(vmi, rendering))
+    return grown
+
+
+def _growth(vmi: VirtualMachineInstance, rendering: Rendering) -> ResourceList:
+    overhead = overhead_of(vmi, rendering)
+
+    def at(ratio: str) -> ResourceList:
+        return pod_usage(rendered_pod(vmi, rendering, overhead.at(ratio).value()))
+
+    before, now = at(rendering.usual_ratio), at(rendering.ratio)
+    more = {name: now[name] - before[name] for name in now if name in before}
+    return {name: amount for name, amount in more.items() if amount > ZERO}

@@ -14,7 +14,7 @@ from pkg.util import constants
 from pkg.util.kubevirt.migration import Demand, Stage
 from pkg.util.names import EntryKey, migrating_key, migrating_uid_key, parse_entry_key
 from pkg.util.quantity import ZERO, Quantity
-from pkg.util.resource_list import ResourceList, marshal, maximum, unmarshal
+from pkg.util.resource_list import ResourceList, marshal, maximum, total, unmarshal
 from pkg.util.resourcequota.errors import InvalidEntry
 
 ENTRY_PREFIXES = (constants.ANNOTATION_MIGRATING_NAME_PREFIX, constants.ANNOTATION_MIGRATING_UID_PREFIX)
@@ -234,3 +234,8 @@ def drop_unexplained(
         else:
             waiting[entry.key] = first_seen
     return removed, waiting
+
+
+def held_by_entries(annotations: Mapping[str, str]) -> ResourceList:
+    """The sum of all migrating entries on a quota. Raises InvalidEntry."""
+    return total(entry.resources for entry in entries(annotations))

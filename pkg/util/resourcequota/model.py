@@ -11,11 +11,14 @@ from cachetools import LRUCache
 from pkg.api.core import Pod, ResourceQuota, ResourceQuotaSpec
 from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.api.meta import RawResourceList
+from pkg.util.kubevirt.evidence import minimum
+from pkg.util.kubevirt.migration import Stage
 from pkg.util.kubevirt.rendering import Rendering
-from pkg.util.quantity import Quantity
+from pkg.util.quantity import ZERO, Quantity
 from pkg.util.quotacount.usage import counted, pod_usage
-from pkg.util.resource_list import ResourceList, total
+from pkg.util.resource_list import ResourceList, add, maximum, total
 from pkg.util.resourcequota.errors import ResourceQuotaError
+from pkg.util.resourcequota.policy import EstimateKind, Policy
 
 T = TypeVar("T")
 
@@ -108,6 +111,78 @@ class Observed:
     namespace_off: bool = False
     """A person has switched headroom off for the whole namespace."""
     memo: Memo = field(default_factory=Memo, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class OldSide:
+    """A side that a migration left behind. `ended` is when that was, in seconds since the epoch, None where nothing
+    tells."""
+
+    uid: str
+    usage: ResourceList
+    ended: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """One VM's claim. Resources are by every name that quota counts them under.
+
+    `since` is the creation time (RFC 3339) of its oldest migration under way: who came first is served first.
+    """
+
+    vm_name: str
+    vmi_uid: str
+    stage: Stage
+    migrates: bool = False
+    """The VM has migrations, finished or not."""
+    since: str = ""
+    old: tuple[OldSide, ...] = ()
+    target: ResourceList = field(default_factory=dict)
+    """What an existing target uses, as far as its VMI's spec goes: a fact, however little of it was granted."""
+    room: ResourceList = field(default_factory=dict)
+    """What the target may have while the migration may still go on: its pods, and those still to be created."""
+    to_come: ResourceList = field(default_factory=dict)
+    """What quota will count of the target's pods that do not exist yet."""
+    formula: ResourceList | None = None
+    """Harvester's number for the same migration, under `--estimate harvester`."""
+    ended: Quantity = ZERO
+    """How many pods of earlier migrations are over and still there, while this one needs room: as objects they
+    count."""
+
+    @property
+    def left_over(self) -> ResourceList:
+        return total(side.usage for side in self.old)
+
+    @property
+    def granted(self) -> ResourceList:
+        """What its pods use of what is granted to them."""
+        return add(self.left_over, minimum(self.target, self.room))
+
+    def wanted(self, policy: Policy) -> ResourceList:
+        """The entry it shall have, whatever stands."""
+        if self.stage < Stage.ANNOUNCED:
+            return self.left_over
+        if self.stage is Stage.ANNOUNCED:
+            return self.granted
+        if policy.estimate is EstimateKind.HARVESTER:
+            return add(self.left_over, self.formula or {})
+        return add(self.left_over, self.room)
+
+    def may_stay(self) -> ResourceList:
+        """The most that stays of an entry that stands already: what the pods that it was granted for use, and what the
+        migration would be granted today if it goes on after all."""
+        going_on = self.room if self.formula is None else maximum(self.room, self.formula)
+        return add(self.left_over, maximum(self.target, going_on))
+
+
+@dataclass(frozen=True, slots=True)
+class Claims:
+    """All claims by VM name, what could not be worked out, and when Kubernetes will cease to charge one of the pods
+    (seconds since the epoch)."""
+
+    by_vm: Mapping[str, Claim]
+    problems: tuple[ResourceQuotaError, ...]
+    changes_at: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

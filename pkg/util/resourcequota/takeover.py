@@ -8,7 +8,7 @@ truth is VMIMs and pods, the annotations are the journal.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from pkg.api.core import ResourceQuota
@@ -19,14 +19,14 @@ from pkg.util.names import migrating_key
 from pkg.util.quantity import ZERO, Quantity
 from pkg.util.quotacount.usage import COUNT_PODS
 from pkg.util.resource_list import ResourceList, add, maximum, parse_resource_list, subtract, total
-from pkg.util.resourcequota.base import Base, base_of, difference, quantity_of, scaled_hard, shortage
+from pkg.util.resourcequota.base import Base, base_of, difference, quantity_of, scaled_hard
 from pkg.util.resourcequota.caps import Caps, refuse_size
-from pkg.util.resourcequota.claims import Claim, Claims, claims, overhead_growth
-from pkg.util.resourcequota.compensation import Settled, settled
+from pkg.util.resourcequota.claims import claims
+from pkg.util.resourcequota.compensation import Settled, compensated, known_shortage
 from pkg.util.resourcequota.errors import HoldLimitReached, InvalidEntry, ResourceQuotaError
 from pkg.util.resourcequota.journal import Journal, drop_unexplained, unexplained
 from pkg.util.resourcequota.managed import is_default
-from pkg.util.resourcequota.model import Memory, Observed, Plan, earliest
+from pkg.util.resourcequota.model import Claim, Claims, Memory, Observed, Plan, earliest
 from pkg.util.resourcequota.policy import Policy
 
 
@@ -155,7 +155,7 @@ def _written(
     for each in wanted:
         journal.adopt(each.claim.vm_name, each.claim.vmi_uid)
     waiting = _drop(journal, observed, policy, found, base, {each.key for each in wanted})
-    known = _known(observed, policy, wanted)
+    known = known_shortage(observed, policy, ((each.claim, each.value) for each in wanted))
     added, problems = _enter(journal, observed, base.limits or {}, wanted, known)
     if base.limits is not None and journal.is_true(constants.ANNOTATION_RESYNC_NEEDED):
         journal.set(constants.ANNOTATION_RESYNC_NEEDED, "false")
@@ -253,17 +253,18 @@ def _scaled(observed: Observed, policy: Policy, found: Claims, base: Base, writt
         deltas = [entry.resources for entry in journal.entries()]
     except InvalidEntry as exc:
         return _Scaled(problems=[exc])
-    compensated = _compensated(observed, policy, found, written, scaled_hard(base.limits, deltas, {}))
-    if compensated.value:
-        journal.put(constants.ANNOTATION_MIGRATING_COMPENSATION, compensated.value)
+    without = scaled_hard(base.limits, deltas, {})
+    made = compensated(observed, policy, found, journal, without, added=written.added, known=written.known)
+    if made.value:
+        journal.put(constants.ANNOTATION_MIGRATING_COMPENSATION, made.value)
     else:
         journal.remove(constants.ANNOTATION_MIGRATING_COMPENSATION)
-    wanted = scaled_hard(base.limits, deltas, compensated.value)
+    wanted = scaled_hard(base.limits, deltas, made.value)
     if wanted == base.limits or is_default(quota):
         journal.remove(constants.ANNOTATION_APPLIED)
     else:
         journal.put(constants.ANNOTATION_APPLIED, wanted)
-    return _Scaled(difference(quota.hard, wanted), compensated.problems, compensated.settled)
+    return _Scaled(difference(quota.hard, wanted), made.problems, made.settled)
 
 
 def _retired(observed: Observed, journal: Journal) -> _Scaled:
@@ -282,86 +283,3 @@ def _retired(observed: Observed, journal: Journal) -> _Scaled:
     hard = parse_resource_list({name: raw for name, raw in quota.hard.items() if name in added})
     lowered = subtract(hard, {name: added[name] for name in hard})
     return _Scaled(difference(quota.hard, {n: q for n, q in lowered.items() if q >= ZERO}), problems)
-
-
-@dataclass(frozen=True, slots=True)
-class _Compensated:
-    """The compensation that shall stand."""
-
-    value: ResourceList = field(default_factory=dict)
-    problems: Sequence[ResourceQuotaError] = ()
-    settled: Settled = field(default_factory=Settled)
-
-
-def _compensated(
-    observed: Observed, policy: Policy, found: Claims, written: _Written, without: Mapping[str, Quantity]
-) -> _Compensated:
-    """Room for target pods that quota refused although their entries are applied, as far as there is a reason for it:
-    VMs that have outgrown the base by a raised overhead ratio, and an estimate that is known to be short. What
-    is missing because other pods took the room is not made up for: they would take that too."""
-    journal = written.journal
-    refused = [
-        claim
-        for claim in found.by_vm.values()
-        if claim.stage is Stage.REFUSED and claim.to_come and journal.has(migrating_key(claim.vm_name))
-    ]
-    if not refused or not policy.compensate:
-        return _Compensated()
-    missing = minimum(_missing(observed.quota, found, refused, journal, without), written.known)
-    stands = minimum(journal.compensation_or_none(), written.known)
-    if all(stands.get(name, ZERO) >= short for name, short in missing.items()):
-        return _Compensated(stands)
-    applied = total([without, {n: q for n, q in stands.items() if n in without}])
-    shown = all(quantity_of(observed.quota.hard, name) >= limit for name, limit in applied.items())
-    lasting = settled(observed, policy, applied=shown)
-    if not lasting.believed:
-        return _Compensated(stands, settled=lasting)
-    names = ", ".join(claim.vm_name for claim in refused)
-    caps = Caps(observed.quota.annotations.get(constants.ANNOTATION_MAX_EXTRA, ""), observed.max_extra)
-    refusal = caps.refuse(f"compensation for {names}", total([written.added, missing]))
-    if refusal is not None:
-        return _Compensated(stands, [refusal], lasting)
-    return _Compensated(missing, settled=lasting)
-
-
-def _known(observed: Observed, policy: Policy, wanted: Sequence[_Wanted]) -> ResourceList:
-    """The most that can be missing for a known reason: what the VMs have outgrown the base by, and what Harvester's
-    estimate leaves out. Nothing while no target pod is refused."""
-    refused = [each for each in wanted if each.claim.stage is Stage.REFUSED and each.claim.to_come]
-    if not refused:
-        return {}
-    left_out = [subtract(each.claim.room, each.value) for each in refused]
-    more = (
-        {n: q for n, q in short.items() if q > ZERO and n in each.value}
-        for each, short in zip(refused, left_out, strict=True)
-    )
-    return total([overhead_growth(observed, policy), *more])
-
-
-def _missing(
-    quota: ResourceQuota,
-    found: Claims,
-    refused: Sequence[Claim],
-    journal: Journal,
-    without: Mapping[str, Quantity],
-) -> ResourceList:
-    """What the refused pods lack against base and entries, by resource."""
-    needed = total([*(claim.to_come for claim in refused), *_reserved(found, refused, journal)])
-    asked = {name for claim in refused for name in claim.to_come}
-    short = {
-        name: shortage(quantity_of(quota.used, name), needed.get(name, ZERO), limit)
-        for name, limit in without.items()
-        if name in asked
-    }
-    return {name: amount for name, amount in short.items() if amount > ZERO}
-
-
-def _reserved(found: Claims, refused: Sequence[Claim], journal: Journal) -> Iterable[ResourceList]:
-    """The room of target pods that are still to come and were not refused: the pod that comes first may take it,
-    so a refused pod does not fit as long as it fits only into another's room."""
-    for claim in found.by_vm.values():
-        key = migrating_key(claim.vm_name)
-        if claim.stage >= Stage.WANTED and claim not in refused and journal.has(key):
-            there = total([claim.left_over, claim.target])
-            free = subtract(journal.resources(key), there)
-            yield {name: amount for name, amount in free.items() if amount > ZERO}

@@ -15,7 +15,7 @@ from pkg.util import constants
 from pkg.util.kubevirt.migration import abort_requested
 from pkg.util.quantity import Quantity
 from pkg.util.resourcequota.base import parse_base
-from pkg.util.resourcequota.claims import held_by_entries
+from pkg.util.resourcequota.journal import held_by_entries
 from tests.pkg.controller.virtualmachine.test_check import limits, machine
 from tests.pkg.controller.virtualmachine.test_vm_controller import Place
 from tests.pkg.util.resourcequota.world import by_name, observed, quota, vmi, vmim
@@ -116,7 +116,7 @@ async def test_a_vm_that_was_halted_here_is_none_that_harvester_checks() -> None
 
 def harvester_lacks(machine: VirtualMachine, base: str, rq: Any, need: Mapping[str, Quantity]) -> bool:
     """Its check: base − (status.used − the migrating entries), limits alone (domain §5)."""
-    granted, held = parse_base(base), held_by_entries(rq)
+    granted, held = parse_base(base), held_by_entries(rq.annotations)
     zero = Quantity.of(0)
     return any(
         amount > granted[name] - (Quantity.parse(rq.used.get(name, "0")) - held.get(name, zero))

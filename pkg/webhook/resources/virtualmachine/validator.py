@@ -16,9 +16,9 @@ from pkg.api.meta import Struct
 from pkg.util import constants
 from pkg.util.constants import REQUESTS_STORAGE
 from pkg.util.quantity import ZERO, Quantity, QuantityError
-from pkg.util.resourcequota.base import parse_limits
-from pkg.util.resourcequota.claims import available, held_by_entries
+from pkg.util.resourcequota.base import available, parse_limits
 from pkg.util.resourcequota.errors import InsufficientResources, ResourceQuotaError
+from pkg.util.resourcequota.journal import held_by_entries
 from pkg.webhook.admission import ALLOW, AdmissionRequest, Decision, deny
 from pkg.webhook.deadline import NoAnswer
 from pkg.webhook.view import View
@@ -66,7 +66,8 @@ def decide(
         if old is not None and need <= ZERO:
             return ALLOW
         lefts = [
-            available({REQUESTS_STORAGE: limit}, q, held_by_entries(q), REQUESTS_STORAGE) for q in quotas
+            available({REQUESTS_STORAGE: limit}, q, held_by_entries(q.annotations), REQUESTS_STORAGE)
+            for q in quotas
         ]
     except ResourceQuotaError as exc:
         return Decision(warnings=(str(exc),))
