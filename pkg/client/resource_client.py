@@ -335,11 +335,11 @@ def _encoded(body: Mapping[str, Any] | bytes) -> bytes:
 
 
 async def list_installed(
-    client: ResourceClient[T], namespace: str = "", *, label_selector: str = ""
+    client: ResourceClient[T], namespace: str = "", *, label_selector: str = "", field_selector: str = ""
 ) -> list[T]:
     """Every object; empty where discovery confirms that the kind is not installed. Raises ApiError."""
     try:
-        return await client.list(namespace, label_selector=label_selector)
+        return await client.list(namespace, label_selector=label_selector, field_selector=field_selector)
     except STATUS_404:
         if await client.is_served():
             raise

@@ -11,7 +11,7 @@ from pkg.api.kubevirt import KUBEVIRTS, VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIR
 from pkg.api.meta import Object
 from pkg.api.mtq import VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS
 from pkg.cmd.options import Absent
-from pkg.util.constants import LABEL_APP
+from pkg.util.constants import LABEL_APP, SETTING_OVERHEAD_RATIO
 from pkg.util.managedtenantquota.constants import LOCK_SELECTOR
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
 
@@ -47,7 +47,7 @@ async def take(client: Client, chosen: ReportOptions, namespace: str = "") -> Sn
         pods=await _list(client, registry.PODS, namespace, selector=LABEL_APP),
         limit_ranges=await _list(client, registry.LIMIT_RANGES, namespace),
         kubevirts=await _settings(client, KUBEVIRTS),
-        settings=await _settings(client, SETTINGS),
+        settings=await _settings(client, SETTINGS, name=SETTING_OVERHEAD_RATIO),
         budgets=await _settings(client, VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS, namespace),
         basis=await _basis(client, chosen),
         locks=await _settings(client, registry.VALIDATING_WEBHOOK_CONFIGURATIONS, selector=LOCK_SELECTOR),
@@ -109,18 +109,26 @@ async def _migrations(client: Client, namespace: str) -> list[VirtualMachineInst
 
 
 async def _settings(
-    client: Client, resource: Resource[T], namespace: str = "", *, selector: str = ""
+    client: Client, resource: Resource[T], namespace: str = "", *, selector: str = "", name: str = ""
 ) -> list[T]:
-    """What an installation sets; a report goes on without it where it may not be listed."""
+    """What an installation sets; a report goes on without it where it may not be listed. `name`: the only one that is
+    read, as a role that names it requires."""
     from pkg.client.errors import Forbidden
 
     try:
-        return await _list(client, resource, namespace, selector=selector)
+        return await _list(client, resource, namespace, selector=selector, name=name)
     except Forbidden:
         return []
 
 
-async def _list(client: Client, resource: Resource[T], namespace: str = "", *, selector: str = "") -> list[T]:
+async def _list(
+    client: Client, resource: Resource[T], namespace: str = "", *, selector: str = "", name: str = ""
+) -> list[T]:
     from pkg.client.resource_client import list_installed
 
-    return await list_installed(client.resource(resource), namespace, label_selector=selector)
+    return await list_installed(
+        client.resource(resource),
+        namespace,
+        label_selector=selector,
+        field_selector=f"metadata.name={name}" if name else "",
+    )

@@ -233,6 +233,15 @@ def test_who_looks_after_one_namespace_needs_no_right_to_the_whole_cluster(
 
 
 @pytest.mark.usefixtures("cluster")
+def test_of_the_settings_only_the_one_that_the_role_names_is_listed(
+    server: ThreadedServer, call: Call
+) -> None:
+    call("status")
+    (asked,) = server.seen(LIST, SETTINGS.path())
+    assert asked.query["fieldSelector"] == "metadata.name=additional-guest-memory-overhead-ratio"
+
+
+@pytest.mark.usefixtures("cluster")
 def test_who_may_not_even_list_its_quotas_is_told(server: ThreadedServer, call: Call) -> None:
     server.server.always(
         LIST, registry.RESOURCE_QUOTAS.path(NS), status(403, "Forbidden", "quotas are secret")
