@@ -10,7 +10,7 @@ PYTEST_PARALLEL ?= --numprocesses 2 --dist loadgroup
 # The tests start hundreds of headroom processes: none of them compiles the sources again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo install test test-fast lint bench soak build manifests image lock clean
+.PHONY: demo install test test-fast lint bench soak mutants build manifests image lock clean
 
 install: $(STAMP)
 
@@ -40,6 +40,13 @@ image: $(STAMP)
 
 bench: build
 	$(BIN)/python -m tests.bench
+
+# Small changes to the modules that decide: how many do the unit tests notice? About 10 s each: `make mutants SAMPLE=20`.
+SAMPLE ?= 90
+mutants: $(STAMP)
+	test -x .venv/mutants/bin/python || $(PYTHON) -m venv .venv/mutants
+	.venv/mutants/bin/python -m pip install --quiet --disable-pip-version-check cosmic-ray==8.7.0
+	nice .venv/mutants/bin/python tests/mutants.py $(BIN)/python --sample $(SAMPLE)
 
 # 1,000 migrations while the webhook is killed every few seconds: `make soak SIZE=100` for a tenth.
 SIZE ?= 1000

@@ -59,6 +59,15 @@ def test_nothing_is_said_before_a_refusal_or_where_harvesters_rules_suffice() ->
     )
 
 
+def test_a_migration_that_was_not_refused_does_not_hide_another_that_was() -> None:
+    first, second = vmi("vm0", nodeName="node-1", phase="Running"), HERE
+    pods = [launcher(first, node="node-1"), SOURCE]
+    waiting = [vmim(refused=False, vm="vm0"), vmim(refused=True)]
+    found = charged(quota(CASES["a quota without limits"].hard), pods)
+    made = plan(namespace(found, waiting, pods, [first, second], limits='{"limit":{"pods":"1"}}'), ASSIST)
+    assert [problem.vm for problem in made.problems if isinstance(problem, NotServed)] == ["vm1"]
+
+
 def test_a_garbage_entry_leaves_a_standing_compensation_as_it_is() -> None:
     """As Harvester does: it stops at the entry that it cannot read."""
     standing = {
