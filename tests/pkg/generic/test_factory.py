@@ -80,6 +80,18 @@ async def test_one_watch_serves_every_handler_of_a_kind() -> None:
 
 
 @virtual_time
+async def test_a_selector_keeps_other_objects_out_of_the_cache() -> None:
+    cluster = Cluster()
+    pods = cluster.management.pods.cache()
+    cluster.pods.put("launcher", "ns", metadata={"labels": {KUBEVIRT_PODS: "virt-launcher"}})
+    cluster.pods.put("tenants", "ns", metadata={"labels": {"app": "web"}})
+    await cluster.management.start()
+    await settle()
+    assert [pod.name for pod in pods.list()] == ["launcher"]
+    await cluster.management.stop()
+
+
+@virtual_time
 async def test_no_handler_is_called_before_every_cache_has_synced() -> None:
     cluster, calls = Cluster(), Calls()
     cluster.management.resource_quotas.on_change("handler", calls)

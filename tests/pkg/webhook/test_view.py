@@ -62,6 +62,8 @@ async def test_a_live_look_has_everything_from_the_api_server(server: Server) ->
     found = await made(server).observe_live(quota())
     assert found is not None
     assert found.limits == "live"
+    (asked,) = server.kind(registry.PODS).asked("list")
+    assert asked["labelSelector"] == "kubevirt.io in (virt-launcher,hotplug-disk)"
     assert [migration.spec.vmi_name for migration in found.migrations] == ["vm2"]
     assert set(found.instances) == {"vm1", "vm2"}, "what the cache has never seen is fetched"
 

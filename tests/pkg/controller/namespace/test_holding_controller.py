@@ -18,11 +18,12 @@ from pkg.controller.namespace.holding_controller import (
     holds,
 )
 from pkg.controller.namespace.pod_webhook import ASK_AGAIN, ASK_SOON, PodWebhook
+from pkg.controller.namespace.release import unlabel_all
 from pkg.generic.errors import RetryAfter
 from pkg.util import constants
 from pkg.util.constants import WEBHOOK_CONFIGURATION_NAME
 from pkg.util.resourcequota.policy import Mode
-from tests.kinds import Clock, Kind
+from tests.kinds import Clock, Kind, Server
 from tests.pkg.util.resourcequota.world import (
     COMPENSATION,
     ENTRY,
@@ -243,3 +244,12 @@ async def test_a_namespace_with_a_budget_of_its_own_is_locked_otherwise() -> Non
     place.quotas.given(quota(annotations=ONE))
     place.excluded.add("ns1")
     assert await place.handle() == LINGER
+
+
+async def test_release_takes_the_label_off_where_it_is_and_asks_for_no_other_namespace() -> None:
+    server = Server()
+    for name, labels in (("held", {constants.LABEL_HOLDING: "true"}), ("other", {"a": "b"})):
+        server.put(registry.NAMESPACES, {"metadata": {"name": name, "labels": labels}})
+    assert await unlabel_all(server.client()) == ["held"]
+    assert not server.raw(registry.NAMESPACES)["held"]["metadata"].get("labels")
+    assert server.asked("list")[0]["labelSelector"] == constants.LABEL_HOLDING

@@ -95,6 +95,17 @@ async def test_halted_with_reason_and_event_once_the_shortage_has_lasted() -> No
     assert len(place.patches) == 1
 
 
+async def test_only_default_quotas_and_kubevirts_pods_are_asked_for() -> None:
+    place = Place()
+    await place.confirmed()
+    assert {asked["labelSelector"] for asked in place.quotas.asked("list")} == {
+        "resourcequota.management.cattle.io/default-resource-quota=true"
+    }
+    assert {asked["labelSelector"] for asked in place.pods.asked("list")} == {
+        "kubevirt.io in (virt-launcher,hotplug-disk)"
+    }
+
+
 async def test_the_older_field_is_replaced() -> None:
     place = Place(machine(spec={"running": True}))
     await place.confirmed()

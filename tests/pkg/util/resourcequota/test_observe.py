@@ -1,0 +1,77 @@
+"""What a decision looks at is as it is now: what was worked out before is used only while nothing of it has changed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from pkg.api.core import LimitRange, Namespace
+from pkg.api.harvesterhci import Setting
+from pkg.api.kubevirt import KubeVirt
+from pkg.util.constants import SETTING_OVERHEAD_RATIO
+from pkg.util.resourcequota.observe import Listed, Observer, Source
+from tests.pkg.util.resourcequota.world import quota, sentences
+
+Objects = dict[str, list[dict[str, Any]]]
+
+
+def meta(name: str, version: int, namespace: str = "") -> dict[str, Any]:
+    return {"name": name, "namespace": namespace, "uid": f"uid-{name}", "resourceVersion": str(version)}
+
+
+def cluster(version: int) -> Objects:
+    """Everything that a rendering is made of; the value of each field is the version."""
+    limits = {"type": "Container", "default": {"memory": f"{version}Mi"}}
+    configuration = {
+        "additionalGuestMemoryOverheadRatio": f"{version}.25",
+        "autoCPULimitNamespaceLabelSelector": {"matchLabels": {"version": "2"}},
+    }
+    return {
+        "kubevirts": [
+            {
+                "metadata": meta("kubevirt", version, "kubevirt"),
+                "spec": {"configuration": configuration},
+                "status": {"phase": "Deployed"},
+            }
+        ],
+        "settings": [{"metadata": meta(SETTING_OVERHEAD_RATIO, version), "default": f"{version}.5"}],
+        "limit_ranges": [{"metadata": meta("limits", version, "ns1"), "spec": {"limits": [limits]}}],
+        "namespaces": [{"metadata": {**meta("ns1", version), "labels": {"version": str(version)}}}],
+    }
+
+
+def source(objects: Objects) -> Source:
+    kinds = {
+        "kubevirts": KubeVirt,
+        "settings": Setting,
+        "limit_ranges": LimitRange,
+        "namespaces": Namespace,
+    }
+    readers: dict[str, Any] = {
+        name: Listed([msgspec.convert(raw, kinds[name]) for raw in raws]) for name, raws in objects.items()
+    }
+    return Source(**readers)
+
+
+def changed(name: str) -> Callable[[Objects], None]:
+    def change(objects: Objects) -> None:
+        objects[name] = cluster(2)[name]
+
+    return change
+
+
+CHANGES = {f"of the {name}": changed(name) for name in cluster(1)}
+
+
+@sentences(CHANGES)
+def test_a_change_is_rendered_anew(case: Callable[[Objects], None]) -> None:
+    objects = cluster(1)
+    observer = Observer(source(objects))
+    before = observer.observe(quota(), 0.0).rendering
+    assert observer.observe(quota(), 1.0).rendering is before, "nothing has changed"
+    case(objects)
+    now = source(objects)
+    found = observer.observe(quota(), 2.0, source=now).rendering
+    assert found == now.rendering("ns1") != before
