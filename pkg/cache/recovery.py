@@ -37,6 +37,8 @@ class ReflectorOptions:
     """Nothing heard on a watch for so long, not even a bookmark (they come every minute): the connection counts
     as dead and the watch is opened anew where it stopped. A kind without any change since the API server started
     gets no bookmarks at all; for it the new watch is the sign of life."""
+    opening_limit: float = 30.0
+    """How long the answer to a watch may take to begin, as for any request: the server does not wait for news."""
     initial_silence_limit: float = 15.0
     """The same while a WatchList sends its initial events: a server from before 1.27 never says that they ended."""
     stale_after: float = 270.0

@@ -205,7 +205,7 @@ class Reflector(Generic[T]):
     async def _watch(self, *, send_initial_events: bool = False) -> None:
         options = self._options
         lasts = options.min_watch_timeout * (1 + self._rand.random())
-        self._silence_limit = options.initial_silence_limit if send_initial_events else options.silence_limit
+        self._silence_limit = options.initial_silence_limit if send_initial_events else options.opening_limit
         self._end = asyncio.timeout(lasts + options.watch_grace)
         self._silence = asyncio.timeout(self._silence_limit)
         try:
@@ -224,8 +224,8 @@ class Reflector(Generic[T]):
                 self._heard()
                 if send_initial_events:
                     await self._initial_events(events)
-                    self._silence_limit = options.silence_limit
-                    self._heard()
+                self._silence_limit = options.silence_limit
+                self._heard()
                 if self._incomplete:
                     self._end_early()
                 await self._follow(events)

@@ -7,6 +7,7 @@ import itertools
 import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,7 @@ from pkg.api.core import Pod
 from pkg.api.meta import ObjectMeta
 from pkg.cache import Indexer, Reflector, ReflectorOptions
 from pkg.cache.processor import SharedProcessor
-from pkg.client.decode import ListPage
+from pkg.client.decode import ListPage, WatchEvent
 from pkg.client.errors import (
     ApiError,
     BadRequest,
@@ -270,6 +271,27 @@ async def test_silence_ends_a_watch_which_is_resumed_at_once() -> None:
         assert client.log() == [("watch", "initial"), ("watch", "5"), ("watch", "8")]
         assert client.times() == pytest.approx([0.0, 100.0, 230.0], abs=8)
         assert run.reflector.health.problems(now()) == []
+
+
+class NeverOpened(FakeClient):
+    """The second watch gets no answer at all."""
+
+    @asynccontextmanager
+    async def watch(self, **options: Any) -> AsyncIterator[AsyncIterator[WatchEvent[Pod]]]:
+        async with super().watch(**options) as events:
+            if len(self.requests) == 2:
+                await asyncio.Event().wait()
+            yield events
+
+
+@virtual_time
+async def test_a_watch_whose_answer_does_not_begin_is_given_up_like_any_request() -> None:
+    client = NeverOpened(watches=[[*FIRST, DOWN]])
+    async with running(client) as run:
+        await asyncio.sleep(60)
+        assert client.log() == [("watch", "initial"), ("watch", "5"), ("watch", "5")]
+        assert 30 <= client.times()[2] <= 34
+        assert run.held() == ["ns/a@1"]
 
 
 @virtual_time
