@@ -74,6 +74,19 @@ def maximum(a: Mapping[str, Quantity], b: Mapping[str, Quantity]) -> ResourceLis
     return _merge(a, b, max)
 
 
+def smallest(usages: Iterable[Mapping[str, Quantity]]) -> ResourceList:
+    """The smallest amount of each resource that all of them have."""
+    found: ResourceList | None = None
+    for usage in usages:
+        found = dict(usage) if found is None else minimum(found, usage)
+    return found or {}
+
+
+def minimum(a: Mapping[str, Quantity], b: Mapping[str, Quantity]) -> ResourceList:
+    """The smaller quantity of each name that both have."""
+    return {name: min(amount, b[name]) for name, amount in a.items() if name in b}
+
+
 def total(lists: Iterable[Mapping[str, Quantity]]) -> ResourceList:
     """The sum of any number of lists."""
     result: ResourceList = {}

@@ -1,4 +1,4 @@
-"""Which pods are sides of a VM, and what a side is worth at most. Pure: evidence in, vouched sides out.
+"""Which pods are sides of a VM. Pure: evidence in, vouched sides out.
 
 The base of a quota pays for one side of every VM; what is added is for the other one. So a tenant who can pass a pod
 off as a side gets room for nothing. A tenant may write anything in the own namespace except ResourceQuota, Namespace
@@ -17,7 +17,7 @@ and cluster objects. What is read here, who can write it, and why it is believed
 - VMI status.migrationState: likewise. Believed of a migration that exists; of one that was deleted only if it names
   the pod in which the VM lives as one side, for a generated name cannot be known at birth.
 - VMI status.activePods: virt-controller, from whatever has a controller reference. Not believed.
-- VMI spec: tenant at birth, then KubeVirt's accounts only. The bound of what a side is worth.
+- VMI spec: tenant at birth, then KubeVirt's accounts only. The bound of what a side is worth (`target.Bound`).
 - VMI annotations: tenant. Only sidecars are read from them, up to a number.
 - start and end times in migrationState: they may tell of another moment than they seem to. Not believed.
 
@@ -30,26 +30,22 @@ several pods qualify the smallest counts, resource by resource.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from pkg.api.core import Pod, ResourceQuotaSpec
+from pkg.api.core import Pod
 from pkg.api.kubevirt import MigrationState, VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.util import constants
 from pkg.util.kubevirt.migration import is_finished
-from pkg.util.kubevirt.rendering import Rendering
-from pkg.util.kubevirt.target import Side, attachments_usage, largest_launcher
-from pkg.util.quantity import ZERO, Quantity
-from pkg.util.quotacount.usage import is_extended, is_live
-from pkg.util.resource_list import ResourceList
+from pkg.util.kubevirt.target import Side
+from pkg.util.quotacount.usage import is_live
 
 _VMI = "VirtualMachineInstance"
 _POD = "Pod"
 _WHOLE_SECONDS = len("2026-01-01T00:00:00")
 _RUNNING = ("", constants.PHASE_RUNNING)
 """Of a VMI; one without a status is none that KubeVirt has seen."""
-_REQUESTS = "requests."
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,50 +189,6 @@ def charged_until(sides: Iterable[Side]) -> list[float]:
         if deleted is not None and grace is not None and not pod.terminal:
             times.append(datetime.fromisoformat(deleted).timestamp() + grace)
     return times
-
-
-@dataclass(frozen=True, slots=True)
-class Bound:
-    """The most that one side of a VM can count: its launcher pod and its attachment pod."""
-
-    launcher: ResourceList
-    attachment: ResourceList
-
-
-def bound_of(vmi: VirtualMachineInstance, rendering: Rendering, spec: ResourceQuotaSpec) -> Bound:
-    """What the VMI's own spec renders to at the largest overhead that any known release gives at any ratio, with
-    support containers and sidecars, and KubeVirt's own attachment pod.
-
-    Raises QuantityError when a quantity of the VMI is none.
-    """
-    return Bound(largest_launcher(vmi, rendering), attachments_usage(vmi, None, rendering, spec))
-
-
-def within(
-    usage: Mapping[str, Quantity], bound: Mapping[str, Quantity], vmi: VirtualMachineInstance
-) -> ResourceList:
-    """`usage` as far as the bound goes. An extended resource that the VMI's spec does not name may come from one of
-    its networks, whose definition is not read: as many as it has interfaces."""
-    interfaces = Quantity.of(len(vmi.spec.domain.devices.interfaces or ()))
-
-    def most(name: str) -> Quantity:
-        from_network = name not in bound and is_extended(name.removeprefix(_REQUESTS))
-        return interfaces if from_network else bound.get(name, ZERO)
-
-    return {name: min(amount, most(name)) for name, amount in usage.items()}
-
-
-def smallest(usages: Iterable[Mapping[str, Quantity]]) -> ResourceList:
-    """The smallest amount of each resource that all of them have."""
-    found: ResourceList | None = None
-    for usage in usages:
-        found = dict(usage) if found is None else minimum(found, usage)
-    return found or {}
-
-
-def minimum(a: Mapping[str, Quantity], b: Mapping[str, Quantity]) -> ResourceList:
-    """The smaller quantity of each name that both have."""
-    return {name: min(amount, b[name]) for name, amount in a.items() if name in b}
 
 
 # ---- what KubeVirt says --------------------------------------------------------------------------------------

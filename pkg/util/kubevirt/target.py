@@ -35,8 +35,14 @@ from pkg.util.kubevirt.observed_overhead import (
 from pkg.util.kubevirt.overhead import MAX_RATIO
 from pkg.util.kubevirt.profiles import LARGEST
 from pkg.util.kubevirt.rendering import Rendering
-from pkg.util.quantity import Quantity
-from pkg.util.quotacount.usage import apply_limit_ranges, counted, is_extended, pod_usage
+from pkg.util.quantity import ZERO, Quantity
+from pkg.util.quotacount.usage import (
+    REQUESTS_PREFIX,
+    apply_limit_ranges,
+    counted,
+    is_extended,
+    pod_usage,
+)
 from pkg.util.resource_list import ResourceList, add, maximum, total
 
 _MEMORY_NAMES = (MEMORY, REQUESTS_MEMORY, LIMITS_MEMORY)
@@ -245,6 +251,37 @@ def largest_launcher(vmi: VirtualMachineInstance, rendering: Rendering) -> Resou
         at_most = replace(rendering, profile=profile, ratio=str(MAX_RATIO))
         largest = maximum(largest, pod_usage(rendered_pod(vmi, at_most)))
     return largest
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """The most that one side of a VM can count: its launcher pod and its attachment pod."""
+
+    launcher: ResourceList
+    attachment: ResourceList
+
+
+def bound_of(vmi: VirtualMachineInstance, rendering: Rendering, spec: ResourceQuotaSpec) -> Bound:
+    """What the VMI's own spec renders to at the largest overhead that any known release gives at any ratio, with
+    support containers and sidecars, and KubeVirt's own attachment pod.
+
+    Raises QuantityError when a quantity of the VMI is none.
+    """
+    return Bound(largest_launcher(vmi, rendering), attachments_usage(vmi, None, rendering, spec))
+
+
+def within(
+    usage: Mapping[str, Quantity], bound: Mapping[str, Quantity], vmi: VirtualMachineInstance
+) -> ResourceList:
+    """`usage` as far as the bound goes. An extended resource that the VMI's spec does not name may come from one of
+    its networks, whose definition is not read: as many as it has interfaces."""
+    interfaces = Quantity.of(len(vmi.spec.domain.devices.interfaces or ()))
+
+    def most(name: str) -> Quantity:
+        from_network = name not in bound and is_extended(name.removeprefix(REQUESTS_PREFIX))
+        return interfaces if from_network else bound.get(name, ZERO)
+
+    return {name: min(amount, most(name)) for name, amount in usage.items()}
 
 
 def _pod(containers: list[Container], init_containers: list[Container], vmi: VirtualMachineInstance) -> Pod:

@@ -5,7 +5,7 @@ The base is for one side of a VM: a launcher pod and its attachment pod. The cla
     what old sides still use + the target: min(the source as KubeVirt would render it today, the target)
 
 so the same sum holds the room before the target exists, while both run, and until the source is gone. What a VM has
-grown by, the base pays. `pkg.util.kubevirt.evidence` says which pods are sides and what they are worth at most.
+grown by, the base pays. `pkg.util.kubevirt.evidence` says which pods are sides, `target` what they are worth at most.
 """
 
 from __future__ import annotations
@@ -25,29 +25,27 @@ from pkg.util import constants
 from pkg.util.amounts import shown
 from pkg.util.constants import LIMITS_CPU, LIMITS_MEMORY
 from pkg.util.kubevirt.evidence import (
-    Bound,
     ControlledPods,
     Sides,
-    bound_of,
     charged_until,
     ended_launchers,
-    minimum,
-    smallest,
     vouched,
-    within,
 )
 from pkg.util.kubevirt.migration import Demand, Stage, demands, is_finished
 from pkg.util.kubevirt.observed_overhead import is_resized
 from pkg.util.kubevirt.rendering import Rendering, limited_by
 from pkg.util.kubevirt.target import (
+    Bound,
     Side,
     attachments_usage,
+    bound_of,
     has_hotplugged_volumes,
     side_as_it_was,
     target_usage,
+    within,
 )
 from pkg.util.quantity import ZERO, Quantity
-from pkg.util.resource_list import ResourceList, add, maximum, subtract, total
+from pkg.util.resource_list import ResourceList, add, maximum, minimum, smallest, subtract, total
 from pkg.util.resourcequota.base import base_of
 from pkg.util.resourcequota.errors import NoLimits, NotUnderstood, ResourceQuotaError, SideTooLarge
 from pkg.util.resourcequota.model import Claim, Claims, Observed, OldSide

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pkg.api.core import ResourceQuota
 from pkg.api.kubevirt import VirtualMachineInstance
 from pkg.util import constants
-from pkg.util.kubevirt.evidence import ControlledPods, minimum, vouched
+from pkg.util.kubevirt.evidence import ControlledPods, vouched
 from pkg.util.kubevirt.migration import Stage
 from pkg.util.kubevirt.observed_overhead import overhead_of
 from pkg.util.kubevirt.rendering import Rendering
@@ -22,7 +22,7 @@ from pkg.util.kubevirt.target import rendered_pod
 from pkg.util.names import migrating_key
 from pkg.util.quantity import ZERO, Quantity
 from pkg.util.quotacount.usage import pod_usage
-from pkg.util.resource_list import ResourceList, add, subtract, total
+from pkg.util.resource_list import ResourceList, add, minimum, subtract, total
 from pkg.util.resourcequota.base import COMPENSATION_MARGIN, quantity_of, shortage
 from pkg.util.resourcequota.caps import Caps
 from pkg.util.resourcequota.claims import migrations_by_vm, rendering_of

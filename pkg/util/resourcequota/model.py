@@ -11,12 +11,11 @@ from cachetools import LRUCache
 from pkg.api.core import Pod, ResourceQuota, ResourceQuotaSpec
 from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.api.meta import RawResourceList
-from pkg.util.kubevirt.evidence import minimum
 from pkg.util.kubevirt.migration import Stage
 from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.quantity import ZERO, Quantity
 from pkg.util.quotacount.usage import counted, pod_usage
-from pkg.util.resource_list import ResourceList, add, maximum, total
+from pkg.util.resource_list import ResourceList, add, maximum, minimum, total
 from pkg.util.resourcequota.errors import ResourceQuotaError
 from pkg.util.resourcequota.policy import EstimateKind, Policy
 

@@ -13,12 +13,11 @@ from dataclasses import dataclass, field, replace
 
 from pkg.api.core import ResourceQuota
 from pkg.util import constants
-from pkg.util.kubevirt.evidence import minimum
 from pkg.util.kubevirt.migration import Stage
 from pkg.util.names import migrating_key
 from pkg.util.quantity import ZERO, Quantity
 from pkg.util.quotacount.usage import COUNT_PODS
-from pkg.util.resource_list import ResourceList, add, maximum, parse_resource_list, subtract, total
+from pkg.util.resource_list import ResourceList, add, maximum, minimum, parse_resource_list, subtract, total
 from pkg.util.resourcequota.base import Base, base_of, difference, quantity_of, scaled_hard
 from pkg.util.resourcequota.caps import Caps, refuse_size
 from pkg.util.resourcequota.claims import claims

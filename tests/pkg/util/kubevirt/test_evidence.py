@@ -15,17 +15,16 @@ from pkg.api.meta import OwnerReference
 from pkg.util.kubevirt.evidence import (
     ControlledPods,
     Sides,
-    bound_of,
     charged_until,
-    smallest,
     vm_of,
     vouched,
-    within,
 )
 from pkg.util.kubevirt.profiles import PROFILES
 from pkg.util.kubevirt.rendering import Rendering
+from pkg.util.kubevirt.target import bound_of, within
 from pkg.util.quantity import Quantity
 from pkg.util.quotacount.usage import pod_usage
+from pkg.util.resource_list import smallest
 from tests.pkg.util.resourcequota.pods import AT_1_5, attachment, ended, launcher, machine
 from tests.pkg.util.resourcequota.world import by_value, sentences, vmi, vmim
 
