@@ -233,7 +233,7 @@ class Health:
     def recovered(self) -> None:
         """Everything is well again."""
         if self.trouble is not None:
-            log.info("%s: in touch with the server again", self._kind)
+            log.info("%s: the watch is back", self._kind)
             self.trouble = None
 
     def problems(self, now: float) -> list[str]:

@@ -83,7 +83,7 @@ class _Named(Struct):
     metadata: _Name = _Name()
 
 
-# `items` must be there: the `{}` of something in between is no empty list.
+# `items` must be there: the `{}` of something in between is not an empty list.
 
 
 class _List(Struct, Generic[T]):
@@ -153,7 +153,7 @@ class Decoder(Generic[T]):
         return ListPage(items, page.metadata)
 
     def watch_event(self, line: bytes) -> WatchEvent[T]:
-        """One event; an object that does not decode is reported. Raises ServerError for a line that is no event."""
+        """One event; an object that does not decode is reported. Raises ServerError for a line that is not an event."""
         if line.startswith(_CHANGES):
             # Once over the bytes instead of twice; whatever does not fit is looked at closely below.
             with contextlib.suppress(*UNDECODABLE, RecursionError):

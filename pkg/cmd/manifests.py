@@ -59,7 +59,7 @@ def _documents(stream: BinaryIO) -> Iterator[Any]:
 
 
 def _json_documents(first: bytes, lines: Iterator[bytes]) -> Iterator[Any]:
-    """JSON lines as they come; from the first line that is no document of its own, the rest as a whole."""
+    """JSON lines as they come; from the first line that is not a document of its own, the rest as a whole."""
     for line in _chain(first, lines):
         if not line.strip():
             continue

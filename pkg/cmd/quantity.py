@@ -40,7 +40,7 @@ class QuantityOptions:
 def quantity(options: QuantityOptions) -> None:
     """Read quantities, one a line, from stdin; print a JSON line each.
 
-    A line that is no quantity comes out with "error" and the others go on.
+    A line that is not a quantity comes out with "error" and the others go on.
     """
     chosen = [name for name in _OPERATIONS if getattr(options, name)]
     if len(chosen) > 1:

@@ -54,7 +54,7 @@ class NamespaceOptions:
 
 
 def check_namespace(name: str | None) -> str:
-    """The namespace, "" for all. Raises WrongCall for what is no namespace's name."""
+    """The namespace, "" for all. Raises WrongCall for what is not a namespace's name."""
     if name is not None and _NAME.fullmatch(name) is None:
         raise WrongCall(f"a namespace's name is lower case letters, digits and hyphens, not {name!r}")
     return name or ""

@@ -115,7 +115,7 @@ class NamedHandler(Generic[T]):
             log.debug("%s: %s again in %g s: %s", self.name, key, later.seconds, later)
             return Verdict(Outcome.LATER, later.seconds)
         except Conflict as conflict:
-            log.debug("%s: %s changed under our hands: %s", self.name, key, one_line(conflict))
+            log.debug("%s: %s was changed by another client: %s", self.name, key, one_line(conflict))
             return Verdict(Outcome.CONFLICT, not_before=_peace(conflict))
         except asyncio.CancelledError as error:
             if _worker_is_cancelled():

@@ -17,7 +17,7 @@ _SUFFIXES = re.compile(r"|[numkMGTPE]|[KMGTPE]i|[eE][+-]?[0-9]+")
 
 
 def quantity_error(text: str) -> str:
-    """What ParseQuantity says of a text that is no quantity."""
+    """What ParseQuantity says of a text that is not a quantity."""
     match = _PARTS.fullmatch(text)
     if not text or match is None:
         return _FORMAT

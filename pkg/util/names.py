@@ -48,7 +48,7 @@ def migrating_uid_key(vmi_uid: str) -> str:
 
 
 def parse_entry_key(key: str) -> EntryKey | None:
-    """What an annotation key of an RQ stands for; None if it is no migrating entry.
+    """What an annotation key of an RQ stands for; None if it is not a migrating entry.
 
     Whether a given VM is meant is asked with `migrating_key(name) == key`, which is right for both forms.
     """

@@ -27,7 +27,7 @@ _NULL: Final = msgspec.Raw(b"null")
 
 
 class BadReview(Exception):
-    """What came is no review that can be answered; the text is for the one who sent it."""
+    """What came is not a review that can be answered; the text is for the one who sent it."""
 
 
 class UserInfo(Struct):

@@ -213,7 +213,7 @@ def _material(data: Mapping[str, str]) -> Material:
         try:
             activate_at = float(_field(data, ACTIVATE_AT))
         except ValueError as exc:
-            raise CertificateError(f"{ACTIVATE_AT} is no time") from exc
+            raise CertificateError(f"{ACTIVATE_AT} is not a time") from exc
     return Material(
         authority=KeyPair(_field(data, AUTHORITY), _field(data, AUTHORITY_KEY)),
         bundle=_field(data, BUNDLE),

@@ -229,7 +229,7 @@ def _users(patterns: Sequence[str]) -> str:
     """Raises ValueError for a pattern that no user name can match and that would break out of the expression."""
     for pattern in patterns:
         if not _SAFE_PATTERN.fullmatch(pattern):
-            raise ValueError(f"{pattern!r} is no pattern of user names")
+            raise ValueError(f"{pattern!r} is not a pattern of user names")
     expressions = "|".join(_expression(pattern) for pattern in patterns)
     return f"request.userInfo.username.matches(r'^(?:{expressions})$')"
 

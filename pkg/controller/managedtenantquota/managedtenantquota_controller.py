@@ -139,7 +139,7 @@ class Handler:
             self._events.event(obj, "Warning", problem.reason, problem.message)
 
     def _come_back(self, observed: Observed, decision: Decision) -> None:
-        """Whatever event is lost: what is begun is looked at again. Raises RetryAfter."""
+        """Whatever event is lost: what is begun is re-checked. Raises RetryAfter."""
         assert isinstance(decision.step, Wait)
         waits = [decision.step.seconds]
         saved = any(not journal_of(budget).empty for budget in observed.budgets)

@@ -125,7 +125,7 @@ class Observer:
             lock = recognise(found)
             if lock is None or lock.namespace != namespace:
                 return CannotLock(
-                    f"there is a ValidatingWebhookConfiguration {name} that is no lock of this namespace"
+                    f"there is a ValidatingWebhookConfiguration {name} that is not a lock of this namespace"
                 )
             return lock
         return None

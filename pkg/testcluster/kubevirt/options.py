@@ -105,7 +105,7 @@ def _seconds(text: str, default: float) -> float:
     except ValueError:
         seconds = -1.0
     if not 0 <= seconds < float("inf"):
-        logger.warning("%r is no number of seconds, taking %s", text, default)
+        logger.warning("%r is not a number of seconds, using %s", text, default)
         return default
     return seconds
 

@@ -23,7 +23,7 @@ def timestamp(seconds: float) -> str:
 
 
 def parse_timestamp(text: str | None) -> float | None:
-    """Seconds since the epoch, or None for a text that is no time."""
+    """Seconds since the epoch, or None for a text that is not a time."""
     try:
         return datetime.fromisoformat(text).timestamp() if text else None
     except ValueError:

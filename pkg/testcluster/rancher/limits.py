@@ -70,7 +70,7 @@ def _limits(annotation: str) -> dict[str, str | dict[str, str] | None]:
     try:
         return msgspec.json.decode(annotation, type=_Annotation).limit or {}
     except msgspec.DecodeError as error:
-        raise Unreadable(f"{annotation!r} is no resource quota: {error}") from error
+        raise Unreadable(f"{annotation!r} is not a resource quota: {error}") from error
 
 
 def _quantity(name: str, text: str) -> str:

@@ -208,7 +208,7 @@ def _shared_cpus(
     if total == 0:
         return
     share = total / ratio
-    # Printed and parsed, as KubeVirt does it: what is no whole milli comes out rounded up to a nano.
+    # Printed and parsed, as KubeVirt does it: what is not a whole milli comes out rounded up to a nano.
     text = _plain(share) if share >= 1 else f"{_plain(share * 1000)}m"
     renderer.calculated_requests[CPU] = Quantity.parse(text)
     if auto_limit:

@@ -255,7 +255,7 @@ def _sidecars(vmi: VirtualMachineInstance, kubevirt: KubeVirtConfiguration) -> l
 
 
 def _hook_sidecar_count(vmi: VirtualMachineInstance) -> int:
-    """How many sidecars the annotation asks for; none if it is no list, as such a VMI never gets a pod."""
+    """How many sidecars the annotation asks for; none if it is not a list, as such a VMI never gets a pod."""
     try:
         sidecars = msgspec.json.decode(vmi.annotations.get(ANNOTATION_HOOK_SIDECARS, "[]"))
     except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):

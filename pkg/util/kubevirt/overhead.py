@@ -37,7 +37,7 @@ _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 
 
 def parse_ratio(text: str, largest: float = MAX_RATIO) -> float | None:
-    """The ratio that a text says, None if it is no number from 1.0 to 10.0 (or another `largest`)."""
+    """The ratio that a text says, None if it is not a number from 1.0 to 10.0 (or another `largest`)."""
     if _NUMBER.fullmatch(text) is None:
         return None
     ratio = float(text)
@@ -45,7 +45,7 @@ def parse_ratio(text: str, largest: float = MAX_RATIO) -> float | None:
 
 
 def normalize_ratio(value: str, default: str) -> str:
-    """Harvester's reading of its setting: the value, else the default, else "1.5"; "", zero, what is no number
+    """Harvester's reading of its setting: the value, else the default, else "1.5"; "", zero, what is not a number
     and what is out of 1.0–10.0 count as "1.5"."""
     chosen = value or default
     return chosen if parse_ratio(chosen) is not None else DEFAULT_OVERHEAD_RATIO

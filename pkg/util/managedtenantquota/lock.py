@@ -83,7 +83,7 @@ def lock_name(namespace: str) -> str:
 
 
 def locked_namespace(configuration: ValidatingWebhookConfiguration) -> str:
-    """The namespace that a configuration locks, "" when it is no lock."""
+    """The namespace that a configuration locks, "" when it is not a lock."""
     if configuration.labels.get(LOCK_LABEL) != LOCK_LABELS[LOCK_LABEL]:
         return ""
     names = {_selected(webhook) for webhook in configuration.webhooks or ()}

@@ -32,9 +32,9 @@ class Policy:
     """A budget that does not suffice is believed after this long: status.used may count a target pod already that
     the cache does not show yet."""
     sweep: float = 30.0
-    """A namespace that something is still to be done in is looked at again after this long (upstream's)."""
+    """A namespace that something is still to be done in is re-checked after this long (upstream's)."""
     busy: float = 2.0
-    """A migration that KubeVirt's parallel limits hold up is looked at again after this long (upstream: 5 s, too
+    """A migration that KubeVirt's parallel limits hold up is re-checked after this long (upstream: 5 s, too
     long for a place that other namespaces compete for); so is one whose namespace cannot be locked: a webhook that
     restarts is back in seconds."""
 

@@ -56,7 +56,7 @@ _FOLDED = {name.lower(): name for name in RESOURCE_NAMES}
 def parse_limits(annotation: str) -> Mapping[str, str]:
     """The annotation's limits as text, by the ResourceQuota's resource names; empty ones are left out.
 
-    Names match as Go's JSON decoder matches them: exactly, else by folded case. `null` is no limit at all.
+    Names match as Go's JSON decoder matches them: exactly, else by folded case. `null` is not a limit.
     Raises InvalidNamespaceAnnotation when the text is not JSON of Rancher's shape.
     """
     try:

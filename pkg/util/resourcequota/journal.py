@@ -55,7 +55,7 @@ def parse_resources(key: str, text: str) -> Mapping[str, Quantity]:
     try:
         return unmarshal(text)
     except (ValueError, RecursionError) as exc:
-        raise InvalidEntry(f"annotation {key} is no resource list ({exc}): {text[:80]!r}") from exc
+        raise InvalidEntry(f"annotation {key} is not a resource list ({exc}): {text[:80]!r}") from exc
 
 
 def has_migrating_vm(annotations: Mapping[str, str]) -> bool:

@@ -29,7 +29,7 @@ class Policy:
     foreign_grace: float = 60.0
     """An entry that no migration explains and that is not ours goes after this long."""
     settle: float = 0.25
-    """A shortage seen right after the room was made is looked at again after this long: KubeVirt's condition
+    """A shortage seen right after the room was made is re-checked after this long: KubeVirt's condition
     is older than its target pod, and status.used then already counts the pod."""
     hold_limit: float = 600.0
     """A source pod that never ends keeps its room no longer than this after its migration."""

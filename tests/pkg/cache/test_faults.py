@@ -224,7 +224,7 @@ FAULTS: dict[str, Fault] = {
         held=["ns/a@7", "ns/b@1"],
         resumed_at=[""],
     ),
-    "a line that is no event: listed anew": Fault(
+    "a line that is not an event: listed anew": Fault(
         [watch(*START, line(b"<html>")), END_LIST],
         resumed_at=[""],
     ),

@@ -373,7 +373,7 @@ async def test_a_name_that_no_object_can_have_is_never_sent(
         quotas.merge_patch({}, name=name, namespace="ns"),
         quotas.json_patch([], name=name, namespace="ns"),
     ):
-        with pytest.raises(errors.BadRequest, match="is no name of an object"):
+        with pytest.raises(errors.BadRequest, match="is not a name of an object"):
             await call
     if name:
         with pytest.raises(errors.BadRequest):

@@ -186,9 +186,9 @@ PROBLEMS = {
         quota({"limits.cpu": "9", "limits.memory": "5000Mi"}, MARKS),
         "limits.cpu is 9, base and additions give 3",
     ),
-    "an entry is garbage": Problem(quota(HARD, {**MARKS, by_uid("x"): "{nope"}), "is no resource list"),
+    "an entry is garbage": Problem(quota(HARD, {**MARKS, by_uid("x"): "{nope"}), "is not a resource list"),
     "the compensation is garbage": Problem(
-        quota(HARD, {**MARKS, COMPENSATION: "{nope"}), "is no resource list"
+        quota(HARD, {**MARKS, COMPENSATION: "{nope"}), "is not a resource list"
     ),
     "the namespace's annotation is garbage": Problem(quota(HARD, MARKS), "is not JSON", "{nope"),
 }

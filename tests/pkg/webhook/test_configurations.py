@@ -117,7 +117,7 @@ def test_only_ranchers_writes_are_changed() -> None:
 
 @pytest.mark.parametrize("pattern", ["it's", "a b", "x'||true", "", "a\nb", "[a-z]"])
 def test_a_pattern_that_breaks_out_of_the_expression_is_refused(pattern: str) -> None:
-    with pytest.raises(ValueError, match="no pattern of user names"):
+    with pytest.raises(ValueError, match="not a pattern of user names"):
         mutating(URL, Options(rancher_users=(*RANCHER_USERS, pattern)), b"ca")
 
 

@@ -220,7 +220,7 @@ class Process:
         )
 
     async def look(self, namespace: str = "ns1") -> float | None:
-        """The namespace is worked off once; in how many seconds it wants to be looked at again."""
+        """The namespace is worked off once; in how many seconds it wants to be re-checked."""
         try:
             await self.handler.on_namespace_changed(namespace, self.cluster.namespaces.cached(namespace))
         except RetryAfter as later:

@@ -92,7 +92,7 @@ class World:
             self.migrations.given(vmim(phase, vm, refused=refused))
 
     async def look(self) -> float | None:
-        """The quota's key is worked off; in how many seconds it wants to be looked at again."""
+        """The quota's key is worked off; in how many seconds it wants to be re-checked."""
         try:
             await self.handler.on_resource_quota_changed(KEY, self.quotas.cached(KEY))
         except RetryAfter as later:

@@ -56,7 +56,7 @@ GARBAGE = {
 
 @sentences(GARBAGE)
 def test_garbage_is_told_with_its_key_in_one_line(case: str) -> None:
-    with pytest.raises(InvalidEntry, match="annotation example/key is no resource list") as caught:
+    with pytest.raises(InvalidEntry, match="annotation example/key is not a resource list") as caught:
         parse_resources("example/key", case)
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 300

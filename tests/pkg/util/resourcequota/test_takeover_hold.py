@@ -261,7 +261,7 @@ LIMITS = {
     "and what was first seen is remembered": Limit(None, NOON - 100, 500.0),
     "over ten minutes after that": Limit(None, NOON - 600, None),
     "the earlier of both counts": Limit("2026-01-01T11:55:00Z", NOON - 100, 300.0),
-    "an end that is no time does not count": Limit("yesterday", NOON - 100, 500.0),
+    "an end that is not a time does not count": Limit("yesterday", NOON - 100, 500.0),
     "the operator's limit": Limit("2026-01-01T11:59:00Z", None, 30.0, limit=90.0),
     "a limit of zero holds nothing": Limit("2026-01-01T12:00:00Z", None, None, limit=0.0),
 }
