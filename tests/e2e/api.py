@@ -20,6 +20,8 @@ Raw = dict[str, Any]
 CORE = "/api/v1"
 KUBEVIRT = "/apis/kubevirt.io/v1"
 MERGE_PATCH = "application/merge-patch+json"
+IDLE = 30.0
+"""Seconds. The API server closes a connection that was idle for 90: a POST on it would fail."""
 
 
 class ApiFailure(Exception):
@@ -105,8 +107,9 @@ class Api:
 
     def _once(self, method: str, path: str, data: bytes | None, content: str) -> Raw:
         connection: http.client.HTTPSConnection | None = getattr(self._local, "connection", None)
-        if connection is None:
+        if connection is None or time.monotonic() - self._local.used > IDLE:
             connection = self._local.connection = self.connection()
+        self._local.used = time.monotonic()
         connection.putrequest(method, path)
         for name, value in {**self._headers, "Content-Type": content}.items():
             connection.putheader(name, value)

@@ -164,5 +164,5 @@ def test_an_orphaned_pod_loses_its_owner_to_the_garbage_collector(place: Place) 
     namespace = place.vmi["metadata"]["namespace"]
     vmi = f"/apis/kubevirt.io/v1/namespaces/{namespace}/virtualmachineinstances/{name}"
     place.api.delete(vmi, propagationPolicy="Orphan")
-    eventually(lambda: place.api.find(vmi) is None or None, 20)
+    eventually(lambda: place.api.find(vmi) is None or None, 60)  # it learns of new kinds every 30 s
     assert not place.api.get(path)["metadata"].get("ownerReferences")
