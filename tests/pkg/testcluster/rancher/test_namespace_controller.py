@@ -8,10 +8,11 @@ import msgspec
 import pytest
 
 from pkg.api.core import Namespace, ResourceQuota
-from pkg.client.decode import ObjectList
+from pkg.api.registry import RESOURCE_QUOTAS
 from pkg.client.errors import Conflict, NotFound, Unreachable
 from pkg.testcluster.rancher.agent import Agent
 from pkg.testcluster.rancher.namespace_controller import NamespaceHandler
+from tests.kinds import Kind
 
 ANNOTATION = "field.cattle.io/resourceQuota"
 LABEL = "resourcequota.management.cattle.io/default-resource-quota"
@@ -37,48 +38,28 @@ def quota(
     return msgspec.convert(body, ResourceQuota)
 
 
-class Quotas:
+class Quotas(Kind[ResourceQuota]):
     """The server's quotas, and what was asked and written."""
 
     def __init__(self, *quotas: ResourceQuota) -> None:
-        self.objects = {quota.key: quota for quota in quotas}
-        self.listed: list[str] = []
-        self.created: list[dict[str, Any]] = []
-        self.patched: list[tuple[str, Any]] = []
-        self.error: Exception | None = None
+        super().__init__(RESOURCE_QUOTAS)
+        self.seed(*quotas)
 
-    def put(self, changed: ResourceQuota) -> None:
-        self.objects[changed.key] = changed
+    @property
+    def listed(self) -> list[tuple[str, str]]:
+        return [(key, body["labelSelector"]) for verb, key, body in self.calls if verb == "list"]
 
-    async def list(self, namespace: str, *, label_selector: str) -> ObjectList[ResourceQuota]:
-        assert label_selector == f"{LABEL}=true"
-        self.listed.append(namespace)
-        found = [quota for quota in self.objects.values() if namespace in ("", quota.namespace)]
-        return ObjectList([quota for quota in found if quota.labels.get(LABEL) == "true"], "1")
+    @property
+    def created(self) -> list[dict[str, Any]]:
+        return self.asked("create")
 
-    async def create(self, body: dict[str, Any], *, namespace: str) -> ResourceQuota:
-        self._fail()
-        self.created.append(body)
-        made = quota(body["spec"]["hard"], "default-new", ns=namespace)
-        self.put(made)
-        return made
-
-    async def json_patch(self, ops: list[dict[str, Any]], *, name: str, namespace: str) -> ResourceQuota:
-        self._fail()
-        self.patched.append((name, ops))
-        changed = quota(ops[0]["value"], name, ns=namespace)
-        self.put(changed)
-        return changed
-
-    def _fail(self) -> None:
-        if self.error is not None:
-            error, self.error = self.error, None
-            raise error
+    @property
+    def patched(self) -> list[tuple[str, Any]]:
+        return [(key.partition("/")[2], ops) for verb, key, ops in self.calls if verb == "patch"]
 
 
 def handler(quotas: Quotas, **options: Any) -> NamespaceHandler:
-    client: Any = quotas
-    return NamespaceHandler(client, **options)
+    return NamespaceHandler(quotas.client, **options)
 
 
 def replaced(name: str = "default-abc", hard: dict[str, str] | None = None) -> tuple[str, Any]:
@@ -107,7 +88,7 @@ async def test_a_quota_that_appeared_since_the_start_is_not_created_twice() -> N
     quotas = Quotas()
     rancher = handler(quotas)
     await rancher.on_namespace_changed("first", namespace("first", annotation='{"limit":{"pods":"1"}}'))
-    quotas.put(quota(RAISED))
+    quotas.given(quota(RAISED))
     await rancher.on_namespace_changed("ns", namespace())
     assert len(quotas.created) == 1
     assert quotas.patched == [replaced()]
@@ -118,20 +99,13 @@ async def test_a_start_reads_all_quotas_at_once() -> None:
     rancher = handler(quotas)
     for number in range(5):
         await rancher.on_namespace_changed(f"ns{number}", namespace(f"ns{number}"))
-    assert quotas.listed == [""]
+    assert quotas.listed == [("", f"{LABEL}=true")]
     assert len(quotas.patched) == 5
 
 
 async def test_a_failed_look_is_repeated() -> None:
     quotas = Quotas(quota(RAISED))
-    whole, failures = quotas.list, [Unreachable("no")]
-
-    async def failing(namespace: str, *, label_selector: str) -> ObjectList[ResourceQuota]:
-        if failures:
-            raise failures.pop()
-        return await whole(namespace, label_selector=label_selector)
-
-    quotas.list = failing  # type: ignore[method-assign]
+    quotas.errors["list"] = [Unreachable("no")]
     rancher = handler(quotas)
     with pytest.raises(Unreachable):
         await rancher.on_namespace_changed("ns", namespace())
@@ -179,7 +153,7 @@ async def test_a_quota_that_a_person_raises_stays_until_the_annotation_changes()
     quotas = Quotas(quota(BASE))
     rancher = handler(quotas)
     await rancher.on_namespace_changed("ns", namespace())
-    quotas.put(quota(RAISED))
+    quotas.given(quota(RAISED))
     await rancher.on_namespace_changed("ns", namespace(version="2", other="changed"))
     assert quotas.patched == []
     await rancher.on_namespace_changed("ns", namespace(annotation='{"limit":{"limitsCpu":"4"}}', version="3"))
@@ -190,7 +164,7 @@ async def test_or_until_any_change_of_the_namespace_if_that_is_asked_for() -> No
     quotas = Quotas(quota(BASE))
     rancher = handler(quotas, every_event=True)
     await rancher.on_namespace_changed("ns", namespace())
-    quotas.put(quota(RAISED))
+    quotas.given(quota(RAISED))
     await rancher.on_namespace_changed("ns", namespace())
     assert quotas.patched == []
     await rancher.on_namespace_changed("ns", namespace(version="2", other="changed"))
@@ -199,12 +173,12 @@ async def test_or_until_any_change_of_the_namespace_if_that_is_asked_for() -> No
 
 async def test_what_failed_is_tried_again() -> None:
     quotas = Quotas(quota(RAISED))
-    quotas.error = Conflict("busy", status=409)
+    quotas.errors["patch"] = [Conflict("busy", status=409)]
     rancher = handler(quotas)
     with pytest.raises(Conflict):
         await rancher.on_namespace_changed("ns", namespace())
     await rancher.on_namespace_changed("ns", namespace())
-    assert quotas.patched == [replaced()]
+    assert quotas.now("ns/default-abc").hard == BASE
 
 
 GOING = {"the quota": [quota(RAISED)], "the namespace": []}
@@ -213,9 +187,10 @@ GOING = {"the quota": [quota(RAISED)], "the namespace": []}
 @pytest.mark.parametrize("known", GOING.values(), ids=GOING.keys())
 async def test_what_goes_meanwhile_is_no_failure(known: list[ResourceQuota]) -> None:
     quotas = Quotas(*known)
-    quotas.error = NotFound("gone", status=404)
+    gone = NotFound("gone", status=404)
+    quotas.errors = {"create": [gone], "patch": [gone]}
     await handler(quotas).on_namespace_changed("ns", namespace())
-    assert (quotas.created, quotas.patched) == ([], [])
+    assert len(quotas.created + quotas.patched) == 1
 
 
 async def test_a_namespace_that_is_gone_and_comes_back_is_rendered_anew() -> None:
@@ -223,7 +198,7 @@ async def test_a_namespace_that_is_gone_and_comes_back_is_rendered_anew() -> Non
     rancher = handler(quotas)
     await rancher.on_namespace_changed("ns", namespace())
     await rancher.on_namespace_changed("ns", None)
-    quotas.put(quota(RAISED))
+    quotas.given(quota(RAISED))
     await rancher.on_namespace_changed("ns", namespace())
     assert quotas.patched == [replaced()]
 
@@ -232,7 +207,7 @@ async def test_a_restart_puts_every_quota_back() -> None:
     quotas = Quotas(quota(BASE))
     rancher = handler(quotas)
     await rancher.on_namespace_changed("ns", namespace())
-    quotas.put(quota(RAISED))
+    quotas.given(quota(RAISED))
     rancher.restart()
     await rancher.on_namespace_changed("ns", namespace())
     assert quotas.patched == [replaced()]
@@ -241,15 +216,9 @@ async def test_a_restart_puts_every_quota_back() -> None:
 async def test_a_restart_while_a_namespace_is_being_rendered_is_not_lost() -> None:
     quotas = Quotas(quota(RAISED))
     rancher = handler(quotas)
-    patch = quotas.json_patch
-
-    async def restarted_meanwhile(*arguments: Any, **keywords: Any) -> ResourceQuota:
-        rancher.restart()
-        return await patch(*arguments, **keywords)
-
-    quotas.json_patch = restarted_meanwhile  # type: ignore[method-assign]
+    quotas.before = [rancher.restart]
     await rancher.on_namespace_changed("ns", namespace())
-    quotas.put(quota(RAISED))
+    quotas.given(quota(RAISED))
     await rancher.on_namespace_changed("ns", namespace())
     assert len(quotas.patched) == 2
 
