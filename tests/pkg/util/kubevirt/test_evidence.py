@@ -52,10 +52,16 @@ def move(phase: str = "Running", source: Pod | None = SOURCE, target: Pod | None
 
 
 def told(
-    instance: VirtualMachineInstance, source: Pod = SOURCE, target: Pod = TARGET, uid: str = MOVE.uid
+    instance: VirtualMachineInstance,
+    source: Pod = SOURCE,
+    target: Pod = TARGET,
+    uid: str = MOVE.uid,
+    source_node: str | None = None,
 ) -> Any:
     """The VMI once the migration was handed over to virt-handler."""
-    state = MigrationState(migration_uid=uid, source_pod=source.name, target_pod=target.name)
+    state = MigrationState(
+        migration_uid=uid, source_pod=source.name, target_pod=target.name, source_node=source_node
+    )
     return msgspec.structs.replace(
         instance, status=msgspec.structs.replace(instance.status, migration_state=state)
     )
@@ -192,6 +198,15 @@ VOUCHED = {
         [move("Scheduling")],
         [SOURCE],
         [changed(TARGET, node="node-1")],
+    ),
+    "it has arrived where a tenant's older pod waits": Vouched(
+        [SOURCE, TARGET, changed(OLD, node="node-2")],
+        told(THERE, source_node="node-1"),
+        [move()],
+        [TARGET],
+        (),
+        [SOURCE],
+        arrived=True,
     ),
     "a release that names no source pod names its node": Vouched(
         [SOURCE, TARGET],
