@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from pkg.report.budget import report, why_it_waits
 from pkg.util.managedtenantquota.model import Memory, Observed
-from tests.pkg.util.managedtenantquota.paper import (
+from tests.pkg.util.managedtenantquota.objects import (
     ENOUGH,
     FULL,
     NOW,

@@ -14,7 +14,7 @@ from pkg.report.budget_snapshot import managed, reports
 from pkg.report.explain import Explanation, Verdict, explain
 from pkg.report.snapshot import Snapshot
 from pkg.util.managedtenantquota.lock import lock_body
-from tests.pkg.util.managedtenantquota.paper import (
+from tests.pkg.util.managedtenantquota.objects import (
     FULL,
     HOOK,
     NOW,

@@ -18,7 +18,7 @@ from pkg.webhook.namespace_pods import NamespacePods
 from pkg.webhook.view import View
 from tests import kinds
 from tests.pkg.util.resourcequota.world import quota, vmi, vmim
-from tests.pkg.webhook.paper import namespace
+from tests.pkg.webhook.fake_view import namespace
 
 
 class Server(kinds.Server):

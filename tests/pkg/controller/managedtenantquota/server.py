@@ -27,7 +27,15 @@ from pkg.util.quotacount.usage import pod_usage
 from pkg.util.resource_list import format_resource_list, parse_resource_list
 from pkg.util.resourcequota.observe import Source
 from tests.kinds import Clock, Events, Kind, Server
-from tests.pkg.util.managedtenantquota.paper import FULL, budget, quota, refused, running_vmi, source, target
+from tests.pkg.util.managedtenantquota.objects import (
+    FULL,
+    budget,
+    quota,
+    refused,
+    running_vmi,
+    source,
+    target,
+)
 
 REGISTRATION = {
     "metadata": {"name": "headroom.harvesterhci.io"},

@@ -7,7 +7,7 @@ import pytest
 from pkg.util.managedtenantquota.model import Policy
 from tests.pkg.controller.managedtenantquota.server import Cluster, Ended, Process
 from tests.pkg.controller.managedtenantquota.walk import OPENING, close_window, open_window
-from tests.pkg.util.managedtenantquota.paper import RAISED
+from tests.pkg.util.managedtenantquota.objects import RAISED
 from tests.pkg.util.resourcequota.world import by_value
 
 WRITES = 6

@@ -11,7 +11,7 @@ from pkg.util.managedtenantquota.lock import lock_body, recognise
 from pkg.util.managedtenantquota.model import Policy
 from tests.pkg.controller.managedtenantquota.server import KEY, Cluster, Process
 from tests.pkg.controller.managedtenantquota.walk import CLOSING, OPENING, close_window, open_window
-from tests.pkg.util.managedtenantquota.paper import FULL, HOOK, RAISED, TWICE, budget, quota
+from tests.pkg.util.managedtenantquota.objects import FULL, HOOK, RAISED, TWICE, budget, quota
 from tests.pkg.util.resourcequota.world import by_value
 
 

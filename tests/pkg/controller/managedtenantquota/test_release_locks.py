@@ -7,7 +7,7 @@ import pytest
 from pkg.client.errors import Conflict
 from pkg.controller.managedtenantquota.release import close_all
 from tests.pkg.controller.managedtenantquota.server import KEY, Cluster, Process
-from tests.pkg.util.managedtenantquota.paper import FULL, RAISED, quota
+from tests.pkg.util.managedtenantquota.objects import FULL, RAISED, quota
 from tests.pkg.util.resourcequota.world import by_value
 
 

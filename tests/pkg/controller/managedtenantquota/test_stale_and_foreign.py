@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.pkg.controller.managedtenantquota.server import KEY, Cluster, Process
 from tests.pkg.controller.managedtenantquota.walk import OPENING, close_window, open_window
-from tests.pkg.util.managedtenantquota.paper import FULL, RAISED
+from tests.pkg.util.managedtenantquota.objects import FULL, RAISED
 from tests.pkg.util.resourcequota.world import by_value
 
 

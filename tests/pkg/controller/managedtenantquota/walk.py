@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.pkg.controller.managedtenantquota.server import Cluster, Process
-from tests.pkg.util.managedtenantquota.paper import RAISED
+from tests.pkg.util.managedtenantquota.objects import RAISED
 from tests.pkg.util.resourcequota.world import by_value
 
 OPENING = [

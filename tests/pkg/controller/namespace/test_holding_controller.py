@@ -35,7 +35,7 @@ from tests.pkg.util.resourcequota.world import (
     sentences,
     vmim,
 )
-from tests.pkg.webhook.paper import namespace
+from tests.pkg.webhook.fake_view import namespace
 
 ONE = {**MARKS, by_name(): ENTRY}
 

@@ -1,4 +1,4 @@
-"""A look at the refused migrations of a namespace on paper."""
+"""A look at the refused migrations of a namespace in memory."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pkg.api.core import ResourceQuota, ResourceQuotaSpec
 from pkg.api.meta import RawResourceList
 from pkg.util.managedtenantquota.model import Observed, Policy, Surroundings
 from pkg.util.managedtenantquota.release import Releases, releases
-from tests.pkg.util.managedtenantquota.paper import (
+from tests.pkg.util.managedtenantquota.objects import (
     ENOUGH,
     observed,
 )

@@ -18,7 +18,7 @@ from pkg.util.managedtenantquota.lock import (
     locked_namespace,
     recognise,
 )
-from tests.pkg.util.managedtenantquota.paper import HOOK, NOW, WHERE, lock
+from tests.pkg.util.managedtenantquota.objects import HOOK, NOW, WHERE, lock
 
 LONG = "n" * 63
 UPSTREAM = {

@@ -17,7 +17,7 @@ from pkg.util.managedtenantquota.release import is_taken
 from pkg.util.managedtenantquota.target import running_sources
 from pkg.util.resourcequota.observe import Listed, Source
 from tests.pkg.util.managedtenantquota.looks import AT_ONCE, look
-from tests.pkg.util.managedtenantquota.paper import (
+from tests.pkg.util.managedtenantquota.objects import (
     ENOUGH,
     FULL,
     NOW,

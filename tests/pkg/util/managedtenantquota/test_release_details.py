@@ -12,7 +12,7 @@ from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.managedtenantquota.model import Memory, Policy, Surroundings
 from pkg.util.managedtenantquota.target import with_largest_defaults
 from tests.pkg.util.managedtenantquota.looks import look
-from tests.pkg.util.managedtenantquota.paper import (
+from tests.pkg.util.managedtenantquota.objects import (
     NOW,
     TWICE,
     quota,

@@ -23,7 +23,7 @@ from pkg.util.managedtenantquota.sequence import (
     Wait,
 )
 from pkg.util.managedtenantquota.window import journal_of
-from tests.pkg.util.managedtenantquota.paper import (
+from tests.pkg.util.managedtenantquota.objects import (
     ENOUGH,
     FULL,
     HOOK,

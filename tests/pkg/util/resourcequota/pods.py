@@ -1,4 +1,4 @@
-"""Launcher and attachment pods on paper, as KubeVirt makes them for a VMI, and a namespace that has some."""
+"""Launcher and attachment pods in memory, as KubeVirt makes them for a VMI, and a namespace that has some."""
 
 from __future__ import annotations
 

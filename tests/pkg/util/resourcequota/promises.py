@@ -1,4 +1,4 @@
-"""What the planner promises about a namespace on paper, whatever happened to it."""
+"""What the planner promises about a namespace in memory, whatever happened to it."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from pkg.util.quantity import ZERO, Quantity
 from pkg.util.resource_list import ResourceList, parse_resource_list, total
 from pkg.util.resourcequota.journal import ENTRY_PREFIXES, entries
-from tests.pkg.util.resourcequota.paper_cluster import BrokenPromise, Cluster
-from tests.pkg.util.resourcequota.paper_objects import Move, side_of
+from tests.pkg.util.resourcequota.model_cluster import BrokenPromise, Cluster
+from tests.pkg.util.resourcequota.model_objects import Move, side_of
 from tests.pkg.util.resourcequota.pods import EXACT
 from tests.pkg.util.resourcequota.world import COMPENSATION, MARKS, by_value
 

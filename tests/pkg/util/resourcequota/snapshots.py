@@ -1,4 +1,4 @@
-"""Clusters on paper as the reports see them."""
+"""Clusters in memory as the reports see them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A namespace on paper: the seed's VM, its migrations and its quota, and what the planner makes of them.
+"""A namespace in memory: the seed's VM, its migrations and its quota, and what the planner makes of them.
 
 Everything has the seed's values unless a test says otherwise, so that a test's text is what it is about:
 namespace limits 3000m / 5000Mi, a VM with limits 2 / 4Gi and requests 2730Mi, ratio 1.5.

@@ -11,7 +11,7 @@ from pkg.util.constants import LABEL_MANAGED
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
 from pkg.webhook.resources.namespace.validator import Validator, decide, insufficient
 from tests.pkg.util.resourcequota.world import ENTRY, MARKS, by_name, by_uid, quota, sentences, vmim
-from tests.pkg.webhook.paper import PaperView, State, namespace, request
+from tests.pkg.webhook.fake_view import FakeView, State, namespace, request
 
 POLICY = Policy(Mode.TAKEOVER, EstimateKind.HARVESTER)
 OLD = '{"limit":{"limitsCpu":"1"}}'
@@ -166,7 +166,7 @@ def test_what_is_used_is_read_in_any_spelling(used: Any) -> None:
 
 
 async def test_a_cache_that_is_behind_denies_nothing() -> None:
-    view = PaperView(State(quota(annotations={by_name(): ENTRY})), State(quota()))
+    view = FakeView(State(quota(annotations={by_name(): ENTRY})), State(quota()))
     decision = await Validator(view, POLICY).validate(
         request(namespace(limit(limitsCpu="9")), namespace(OLD))
     )
@@ -175,7 +175,7 @@ async def test_a_cache_that_is_behind_denies_nothing() -> None:
 
 
 async def test_a_live_look_may_find_another_reason() -> None:
-    view = PaperView(State(quota(annotations={by_name(): ENTRY})), State(quota(used=USED)))
+    view = FakeView(State(quota(annotations={by_name(): ENTRY})), State(quota(used=USED)))
     decision = await Validator(view, POLICY).validate(
         request(namespace(limit(limitsCpu="2")), namespace(OLD))
     )
@@ -183,7 +183,7 @@ async def test_a_live_look_may_find_another_reason() -> None:
 
 
 async def test_when_the_api_server_does_not_answer_the_cache_decides() -> None:
-    view = PaperView(State(quota(annotations={by_name(): ENTRY})), None)
+    view = FakeView(State(quota(annotations={by_name(): ENTRY})), None)
     decision = await Validator(view, POLICY).validate(
         request(namespace(limit(limitsCpu="9")), namespace(OLD))
     )
@@ -191,7 +191,7 @@ async def test_when_the_api_server_does_not_answer_the_cache_decides() -> None:
 
 
 async def test_what_the_cache_allows_costs_no_look() -> None:
-    view = PaperView(State(quota()), State(quota()))
+    view = FakeView(State(quota()), State(quota()))
     assert (
         await Validator(view, POLICY).validate(request(namespace(limit(limitsCpu="9")), namespace(OLD)))
     ).allowed
@@ -202,9 +202,9 @@ async def test_who_switches_a_namespace_off_is_told_whose_room_goes() -> None:
     raised = State(quota(annotations={**MARKS, by_name(): ENTRY}), migrations=[vmim("Running")])
     off = namespace(OLD)
     off.metadata.annotations[LABEL_MANAGED] = "false"
-    decision = await Validator(PaperView(raised, raised), POLICY).validate(request(off, namespace(OLD)))
+    decision = await Validator(FakeView(raised, raised), POLICY).validate(request(off, namespace(OLD)))
     assert decision.allowed
     (warning,) = decision.warnings
     assert "namespace ns1: headroom gives it back; the migrations of vm1 lose the room" in warning
-    again = await Validator(PaperView(raised, raised), POLICY).validate(request(off, off))
+    again = await Validator(FakeView(raised, raised), POLICY).validate(request(off, off))
     assert (again.allowed, again.warnings) == (True, ())

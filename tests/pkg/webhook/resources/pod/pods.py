@@ -1,4 +1,4 @@
-"""Pods on paper: tenants', and a VM's by side."""
+"""Pods in memory: tenants', and a VM's by side."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from pkg.webhook.resources.lock.validator import Accounts
 from pkg.webhook.resources.pod.ledger import EXPIRY
 from pkg.webhook.resources.pod.validator import PATIENCE, Validator
 from tests.pkg.util.resourcequota.world import ENTRY, MARKS, by_name, quota, vmi, vmim
-from tests.pkg.webhook.paper import KUBEVIRT, PaperView, State, request
+from tests.pkg.webhook.fake_view import KUBEVIRT, FakeView, State, request
 from tests.pkg.webhook.resources.pod.pods import launcher, pod
 
 ACCOUNTS = Accounts([], lambda: [KUBEVIRT])
@@ -57,7 +57,7 @@ class Clock:
             await asyncio.sleep(0)
 
 
-def validator(view: PaperView, clock: Clock | None = None, *, reserve: bool = True) -> Validator:
+def validator(view: FakeView, clock: Clock | None = None, *, reserve: bool = True) -> Validator:
     clock = clock or Clock()
     return Validator(view, POLICY, Options(reserve=reserve), ACCOUNTS.makes_targets, clock, clock.sleep)
 
@@ -67,7 +67,7 @@ async def allowed(checked: Validator, *pods: Pod) -> list[bool]:
     return [(await checked.validate(request(each))).allowed for each in pods]
 
 
-async def created(checked: Validator, view: PaperView, pod: Pod) -> bool:
+async def created(checked: Validator, view: FakeView, pod: Pod) -> bool:
     """Whether it is allowed; then it is there."""
     decision = await checked.validate(request(pod))
     if decision.allowed:
@@ -78,7 +78,7 @@ async def created(checked: Validator, view: PaperView, pod: Pod) -> bool:
 
 
 async def test_what_fits_into_the_base_passes_and_what_does_not_is_told_why() -> None:
-    view = PaperView(state(), state())
+    view = FakeView(state(), state())
     assert await allowed(validator(view), pod("1")) == [True]
     decision = await validator(view).validate(request(pod("1001m")))
     assert (decision.allowed, decision.message) == (False, REFUSAL)
@@ -86,7 +86,7 @@ async def test_what_fits_into_the_base_passes_and_what_does_not_is_told_why() ->
 
 async def test_pods_that_are_let_through_are_counted_before_a_watch_shows_them() -> None:
     clock = Clock()
-    view = PaperView(state(), state())
+    view = FakeView(state(), state())
     checked = validator(view, clock)
     assert await allowed(checked, pod("400m"), pod("400m")) == [True, True]
     # What does not fit beside them waits until they are there, or are known not to come.
@@ -101,7 +101,7 @@ async def test_pods_that_are_let_through_are_counted_before_a_watch_shows_them()
 
 
 async def test_all_at_once_is_no_better_than_one_after_the_other() -> None:
-    view = PaperView(state(), state())
+    view = FakeView(state(), state())
     checked = validator(view)
     fifty = (created(checked, view, pod("100m", name=f"p{number}")) for number in range(50))
     assert sum(await asyncio.gather(*fifty)) == 10
@@ -109,7 +109,7 @@ async def test_all_at_once_is_no_better_than_one_after_the_other() -> None:
 
 async def test_a_pod_that_is_seen_is_counted_once() -> None:
     first = pod("600m")
-    view = PaperView(state(), state())
+    view = FakeView(state(), state())
     checked = validator(view)
     assert await allowed(checked, first) == [True]
     view.cached = view.live = state(first, used="2600m")
@@ -119,7 +119,7 @@ async def test_a_pod_that_is_seen_is_counted_once() -> None:
 async def test_a_pod_that_never_came_holds_up_another_one_but_refuses_none() -> None:
     """Quota, or another webhook, refused it after us."""
     clock = Clock()
-    checked = validator(PaperView(state(), state()), clock)
+    checked = validator(FakeView(state(), state()), clock)
     assert await allowed(checked, pod("1")) == [True]
     assert await allowed(checked, pod("1")) == [True]
     assert EXPIRY <= clock.now - 100.0 < PATIENCE
@@ -127,14 +127,14 @@ async def test_a_pod_that_never_came_holds_up_another_one_but_refuses_none() -> 
 
 async def test_a_dry_run_takes_no_place() -> None:
     clock = Clock()
-    checked = validator(PaperView(state(), state()), clock)
+    checked = validator(FakeView(state(), state()), clock)
     assert (await checked.validate(request(pod("1"), dry_run=True))).allowed
     assert await allowed(checked, pod("1")) == [True]
     assert clock.now == 100.0
 
 
 async def test_the_targets_own_room_is_for_no_other_pod() -> None:
-    view = PaperView(*[state(target=True, used="4", phase="Running")] * 2)
+    view = FakeView(*[state(target=True, used="4", phase="Running")] * 2)
     checked = validator(view)
     assert await created(checked, view, pod("1"))
     assert not await created(checked, view, pod("1m"))
@@ -174,7 +174,7 @@ MIGRATIONS_PODS = {
 @pytest.mark.parametrize("case", list(MIGRATIONS_PODS.values()), ids=list(MIGRATIONS_PODS))
 async def test_whose_the_room_is(case: tuple[dict[str, str], str, Sequence[str], bool]) -> None:
     labels, user, groups, passes = case
-    view = PaperView(state(), state())
+    view = FakeView(state(), state())
     asked = request(pod("2", labels=labels), user=user, groups=groups)
     assert (await validator(view).validate(asked)).allowed is passes
 
@@ -182,20 +182,20 @@ async def test_whose_the_room_is(case: tuple[dict[str, str], str, Sequence[str],
 @pytest.mark.parametrize(("vm", "passes"), [("vm1", True), ("vm2", False)])
 async def test_the_launcher_of_another_vm_is_no_target_whatever_its_labels_say(vm: str, passes: bool) -> None:
     """KubeVirt copies a VMI's labels to its launcher, and a VMI's are a tenant's."""
-    view = PaperView(state(), state())
+    view = FakeView(state(), state())
     asked = request(launcher(vm, target_of=UID, node="node2"), user=KUBEVIRT)
     assert (await validator(view).validate(asked)).allowed is passes
 
 
 async def test_a_migration_that_is_over_makes_no_more_pods() -> None:
-    view = PaperView(state(phase="Succeeded"), state(phase="Succeeded"))
+    view = FakeView(state(phase="Succeeded"), state(phase="Succeeded"))
     assert not (await validator(view).validate(request(pod("2", labels=OF_MIGRATION), user=KUBEVIRT))).allowed
 
 
 async def test_a_migration_that_the_cache_does_not_know_yet_is_looked_for() -> None:
     cached = state()
     cached.migrations = []
-    view = PaperView(cached, state())
+    view = FakeView(cached, state())
     assert (await validator(view).validate(request(pod("2", labels=OF_MIGRATION), user=KUBEVIRT))).allowed
     assert view.looked == ["migrations"]
 
@@ -203,7 +203,7 @@ async def test_a_migration_that_the_cache_does_not_know_yet_is_looked_for() -> N
 async def test_a_status_that_is_behind_is_waited_for() -> None:
     """A pod has just gone: our count knows, status.used does not yet."""
     clock = Clock()
-    view = PaperView(state(), state(used="3"))
+    view = FakeView(state(), state(used="3"))
     checked = validator(view, clock)
     task = asyncio.create_task(checked.validate(request(pod("1"))))
     for _ in range(40):
@@ -214,7 +214,7 @@ async def test_a_status_that_is_behind_is_waited_for() -> None:
 
 
 async def test_a_status_that_knows_of_pods_of_another_replica_is_believed() -> None:
-    view = PaperView(state(), state(used="3"))
+    view = FakeView(state(), state(used="3"))
     clock = Clock()
     assert await allowed(validator(view, clock), pod("1")) == [False]
     assert clock.now == pytest.approx(100.0 + PATIENCE, abs=0.1)
@@ -222,18 +222,18 @@ async def test_a_status_that_knows_of_pods_of_another_replica_is_believed() -> N
 
 async def test_a_status_that_misses_pods_does_not_share_them_out_again() -> None:
     there = state(pod("1"), used="2")
-    assert await allowed(validator(PaperView(there, there)), pod("1m")) == [False]
+    assert await allowed(validator(FakeView(there, there)), pod("1m")) == [False]
 
 
 async def test_the_base_counts_also_before_the_limit_is_raised() -> None:
     """A pod that passes here may reach quota admission after the raise."""
     there = state(pod("1"), used="3", hard="3")
-    assert await allowed(validator(PaperView(there, there)), pod("1m")) == [False]
+    assert await allowed(validator(FakeView(there, there)), pod("1m")) == [False]
 
 
 async def test_a_pod_does_not_grow_into_the_room() -> None:
     there = state(pod("500m", name="grows"), used="2500m")
-    checked = validator(PaperView(there, there))
+    checked = validator(FakeView(there, there))
 
     def resize(cpu: str) -> object:
         return request(pod(cpu, name="grows"), pod("500m", name="grows"))
@@ -247,7 +247,7 @@ async def test_a_pod_does_not_grow_into_the_room() -> None:
 async def test_a_pod_that_shrinks_is_welcome() -> None:
     there = state(pod("3", name="shrinks"), used="5")
     asked = request(pod("2", name="shrinks"), pod("3", name="shrinks"))
-    assert (await validator(PaperView(there, there)).validate(asked)).allowed
+    assert (await validator(FakeView(there, there)).validate(asked)).allowed
 
 
 async def test_a_scope_that_does_not_match_is_no_limit() -> None:
@@ -255,27 +255,27 @@ async def test_a_scope_that_does_not_match_is_no_limit() -> None:
 
     scoped = msgspec.structs.replace(found, spec=msgspec.structs.replace(found.spec, scopes=["Terminating"]))
     there = State(scoped, migrations=[vmim("Pending")], limits=LIMITS)
-    assert await allowed(validator(PaperView(there, there)), pod("9")) == [True]
+    assert await allowed(validator(FakeView(there, there)), pod("9")) == [True]
 
 
 async def test_switched_off_nothing_is_looked_at() -> None:
-    view = PaperView(state(), state())
+    view = FakeView(state(), state())
     assert (await validator(view, reserve=False).validate(request(pod("9")))).allowed
     there = State(quota(HARD, {constants.ANNOTATION_SKIP_AUTO_SCALING: "true"}), limits=LIMITS)
-    assert await allowed(validator(PaperView(there, there)), pod("9")) == [True]
+    assert await allowed(validator(FakeView(there, there)), pod("9")) == [True]
     assert not view.looked
 
 
 async def test_when_the_api_server_does_not_answer_the_cache_decides() -> None:
     """Whether the pod is there yet, nobody says."""
-    view = PaperView(state(), None)
+    view = FakeView(state(), None)
     assert await allowed(validator(view), pod("1001m"), pod("1")) == [False, True]
 
 
 async def test_what_has_just_ended_is_not_waited_for() -> None:
     """status.used follows a second later; the place is free."""
     before = state(pod("1"), used="3")
-    view = PaperView(before, before)
+    view = FakeView(before, before)
     checked = validator(view)
     assert await allowed(checked, pod("1m")) == [False]
     view.cached, view.live = state(used="3"), state(used="3")
@@ -285,21 +285,21 @@ async def test_what_has_just_ended_is_not_waited_for() -> None:
 
 
 async def test_until_the_pods_are_watched_status_is_all_there_is() -> None:
-    view = PaperView(state(pod("1"), used="2900m"), state(pod("1"), used="2900m"))
+    view = FakeView(state(pod("1"), used="2900m"), state(pod("1"), used="2900m"))
     view.watched = False
     assert await allowed(validator(view), pod("100m"), pod("101m")) == [True, False]
 
 
 async def test_a_watch_that_is_behind_refuses_nothing() -> None:
     """The cache shows a pod that is gone."""
-    view = PaperView(state(pod("1", name="gone"), used="2"), state(used="2"))
+    view = FakeView(state(pod("1", name="gone"), used="2"), state(used="2"))
     assert await allowed(validator(view), pod("1")) == [True]
     assert view.looked.count("pods") == 1
 
 
 async def test_a_quota_that_was_read_before_it_was_raised_refuses_nothing() -> None:
     """Its target is there already."""
-    view = PaperView(*[state(target=True, used="2", hard="3", phase="Running")] * 2)
+    view = FakeView(*[state(target=True, used="2", hard="3", phase="Running")] * 2)
     checked = validator(view)
     task = asyncio.create_task(checked.validate(request(pod("1"))))
     for _ in range(40):
@@ -314,7 +314,7 @@ async def test_a_target_whose_migration_the_cache_does_not_show_refuses_nothing(
     cached = state(target=True, used="4", phase="Running")
     cached.migrations = []
     clock = Clock()
-    checked = validator(PaperView(cached, live), clock)
+    checked = validator(FakeView(cached, live), clock)
     assert await allowed(checked, pod("1001m"), pod("1")) == [False, True]
     assert clock.now == 100.0
 
@@ -323,7 +323,7 @@ async def test_a_pod_that_is_terminating_past_its_grace_is_not_counted() -> None
     stuck = msgspec.to_builtins(pod("1", name="stuck"))
     stuck["metadata"] |= {"deletionTimestamp": "2020-01-01T00:00:00Z", "deletionGracePeriodSeconds": 30}
     there = state(msgspec.convert(stuck, Pod), used="2")
-    assert await allowed(validator(PaperView(there, there)), pod("1")) == [True]
+    assert await allowed(validator(FakeView(there, there)), pod("1")) == [True]
 
 
 async def test_a_growth_is_counted_once() -> None:
@@ -333,7 +333,7 @@ async def test_a_growth_is_counted_once() -> None:
         return msgspec.convert(found, Pod)
 
     before = state(grown("500m", "7"), used="2500m")
-    view = PaperView(before, before)
+    view = FakeView(before, before)
     checked = validator(view)
     assert (await checked.validate(request(grown("700m", "7"), grown("500m", "7")))).allowed
     view.cached = view.live = state(grown("700m", "8"), used="2700m")
@@ -341,7 +341,7 @@ async def test_a_growth_is_counted_once() -> None:
 
 
 async def test_of_a_namespace_without_a_quota_of_ours_nothing_is_watched_or_kept() -> None:
-    view = PaperView(State(), State())
+    view = FakeView(State(), State())
     checked = validator(view)
     for number in range(100):
         assert (await checked.validate(request(pod("9"), namespace=f"ns-{number}"))).allowed
@@ -350,7 +350,7 @@ async def test_of_a_namespace_without_a_quota_of_ours_nothing_is_watched_or_kept
 
 
 async def test_a_review_that_is_not_known_to_be_the_api_servers_reserves_nothing() -> None:
-    view = PaperView(state(), state())
+    view = FakeView(state(), state())
     checked = validator(view)
     for number in range(20):
         forged = request(pod("1", name=f"ghost-{number}"), namespace=f"ns{number}", authenticated=False)

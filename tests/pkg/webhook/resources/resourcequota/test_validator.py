@@ -10,7 +10,7 @@ from pkg.webhook.configurations import NAMESPACE_CONTROLLER
 from pkg.webhook.options import Options, QuotaGuard
 from pkg.webhook.resources.resourcequota.validator import Guard
 from tests.pkg.util.resourcequota.world import ENTRY, HARD, MARKS, RAISED, by_name, quota, vmim
-from tests.pkg.webhook.paper import ALICE, RANCHER, PaperView, State, request
+from tests.pkg.webhook.fake_view import ALICE, RANCHER, FakeView, State, request
 
 ONE = {**MARKS, by_name(): ENTRY}
 LOWERED = quota(dict(HARD), ONE)
@@ -28,17 +28,17 @@ CORRECTION = [
 ]
 
 
-def guard(view: PaperView, mode: QuotaGuard = QuotaGuard.CORRECT, own: str = "") -> Guard:
+def guard(view: FakeView, mode: QuotaGuard = QuotaGuard.CORRECT, own: str = "") -> Guard:
     return Guard(view, POLICY, Options(quota_guard=mode, own_user=own))
 
 
 async def test_a_person_is_denied_and_told_what_is_allowed() -> None:
-    decision = await guard(PaperView(RUNNING, RUNNING)).validate(request(LOWERED, STANDING))
+    decision = await guard(FakeView(RUNNING, RUNNING)).validate(request(LOWERED, STANDING))
     assert (decision.allowed, decision.message) == (False, DENIAL)
 
 
 async def test_rancher_is_corrected_and_then_allowed() -> None:
-    view = PaperView(RUNNING, RUNNING)
+    view = FakeView(RUNNING, RUNNING)
     decision = await guard(view).mutate(request(LOWERED, STANDING, user=RANCHER))
     assert decision.allowed
     assert list(decision.patch) == CORRECTION
@@ -57,7 +57,7 @@ async def test_a_correction_is_told_if_the_api_server_asked(
     events: list[str] = []
 
     guarded = Guard(
-        PaperView(RUNNING, RUNNING),
+        FakeView(RUNNING, RUNNING),
         POLICY,
         Options(),
         lambda _quota, _type, reason, _what: events.append(reason),
@@ -69,7 +69,7 @@ async def test_a_correction_is_told_if_the_api_server_asked(
 
 async def test_only_what_is_too_low_is_corrected() -> None:
     new = quota({"limits.cpu": "3", "limits.memory": "1Ti"}, ONE)
-    decision = await guard(PaperView(RUNNING, RUNNING)).mutate(request(new, STANDING, user=RANCHER))
+    decision = await guard(FakeView(RUNNING, RUNNING)).mutate(request(new, STANDING, user=RANCHER))
     assert list(decision.patch) == CORRECTION[:1]
 
 
@@ -93,18 +93,18 @@ async def test_only_what_is_too_low_is_corrected() -> None:
 )
 async def test_who_may_do_what(mode: QuotaGuard, user: str, patched: bool, allowed: bool) -> None:
     asked = request(LOWERED, STANDING, user=user)
-    guarded = guard(PaperView(RUNNING, RUNNING), mode, OWN)
+    guarded = guard(FakeView(RUNNING, RUNNING), mode, OWN)
     assert bool((await guarded.mutate(asked)).patch) is patched
     assert (await guarded.validate(asked)).allowed is allowed
 
 
 async def test_a_person_whose_account_runs_headroom_is_a_person() -> None:
-    guarded = guard(PaperView(RUNNING, RUNNING), own="kubernetes-admin")
+    guarded = guard(FakeView(RUNNING, RUNNING), own="kubernetes-admin")
     assert not (await guarded.validate(request(LOWERED, STANDING, user="kubernetes-admin"))).allowed
 
 
 async def test_the_journal_that_came_with_the_request_needs_no_look_at_migrations() -> None:
-    view = PaperView(RUNNING, State(STANDING))
+    view = FakeView(RUNNING, State(STANDING))
     assert not (await guard(view).validate(request(LOWERED, STANDING))).allowed
     assert view.looked == ["annotation"]
 
@@ -113,12 +113,12 @@ async def test_a_new_base_is_found_before_a_request_is_refused_by_it() -> None:
     smaller = '{"limit":{"limitsCpu":"1","limitsMemory":"5000Mi"}}'
     live = State(STANDING, migrations=[vmim("Running")], limits=smaller)
     new = quota({**RAISED, "limits.cpu": "3"}, ONE)
-    assert (await guard(PaperView(RUNNING, live)).validate(request(new, STANDING))).allowed
+    assert (await guard(FakeView(RUNNING, live)).validate(request(new, STANDING))).allowed
 
 
 async def test_headrooms_own_write_passes_although_the_cache_is_behind() -> None:
     """It has seen the migration end; we have not."""
-    view = PaperView(RUNNING, State(STANDING, migrations=[vmim("Succeeded")]))
+    view = FakeView(RUNNING, State(STANDING, migrations=[vmim("Succeeded")]))
     assert (
         await guard(view).validate(request(quota(dict(HARD), MARKS), STANDING, user="kubernetes-admin"))
     ).allowed
@@ -126,27 +126,27 @@ async def test_headrooms_own_write_passes_although_the_cache_is_behind() -> None
 
 
 async def test_an_entry_removed_and_the_limit_lowered_in_one_write() -> None:
-    view = PaperView(RUNNING, RUNNING)
+    view = FakeView(RUNNING, RUNNING)
     decision = await guard(view).validate(request(quota(dict(HARD), MARKS), STANDING))
     assert decision.message == DENIAL
     assert view.looked == ["observe"]
 
 
 async def test_when_the_api_server_does_not_answer_the_cache_decides() -> None:
-    view = PaperView(RUNNING, None)
+    view = FakeView(RUNNING, None)
     assert not (await guard(view).validate(request(quota(dict(HARD), MARKS), STANDING))).allowed
     assert not (await guard(view).validate(request(LOWERED, STANDING))).allowed
 
 
 @pytest.mark.parametrize("hard", [RAISED, {"limits.cpu": "9", "limits.memory": "1Ti"}])
 async def test_what_is_not_lowered_costs_no_look(hard: dict[str, str]) -> None:
-    view = PaperView(RUNNING, RUNNING)
+    view = FakeView(RUNNING, RUNNING)
     assert (await guard(view).validate(request(quota(dict(hard), ONE), STANDING))).allowed
     assert not view.looked
 
 
 async def test_the_label_is_not_taken_off_to_lower_the_limit() -> None:
-    decision = await guard(PaperView(RUNNING, RUNNING)).validate(
+    decision = await guard(FakeView(RUNNING, RUNNING)).validate(
         request(quota(dict(HARD), ONE, labels={}), STANDING)
     )
     assert decision.message == DENIAL
@@ -154,11 +154,11 @@ async def test_the_label_is_not_taken_off_to_lower_the_limit() -> None:
 
 async def test_a_quota_that_is_not_managed_is_left_alone() -> None:
     other = quota(dict(RAISED), ONE, labels={})
-    assert (await guard(PaperView(RUNNING, RUNNING)).validate(request(quota({}, labels={}), other))).allowed
+    assert (await guard(FakeView(RUNNING, RUNNING)).validate(request(quota({}, labels={}), other))).allowed
 
 
 async def test_a_quota_is_not_deleted_under_a_migration() -> None:
-    decision = await guard(PaperView(RUNNING, RUNNING)).validate(request(old=STANDING))
+    decision = await guard(FakeView(RUNNING, RUNNING)).validate(request(old=STANDING))
     assert decision.message == (
         "resource quota ns1/default-abc holds room for migrating VMs (vm1): it can be deleted when they are done"
     )
@@ -196,7 +196,7 @@ async def test_a_quota_is_not_deleted_under_a_migration() -> None:
     ],
 )
 async def test_deleting(old: object, cached: State, live: State | None, user: str, allowed: bool) -> None:
-    decision = await guard(PaperView(cached, live)).validate(request(old=old, user=user))  # type: ignore[arg-type]
+    decision = await guard(FakeView(cached, live)).validate(request(old=old, user=user))  # type: ignore[arg-type]
     assert decision.allowed is allowed
 
 
@@ -205,9 +205,7 @@ async def test_many_vms_are_not_all_named() -> None:
     hard = {"limits.cpu": "29", "limits.memory": "1Ti"}
     standing = quota(hard, annotations)
     state = State(standing)
-    decision = await guard(PaperView(state, state)).validate(
-        request(quota(dict(HARD), annotations), standing)
-    )
+    decision = await guard(FakeView(state, state)).validate(request(quota(dict(HARD), annotations), standing))
     assert "(vm00, vm01, vm02, vm03, vm04, vm05, vm06, vm07, vm08, vm09 and 3 more)" in decision.message
 
 
@@ -215,12 +213,12 @@ async def test_who_switches_a_quota_off_is_admitted_and_told_whose_room_goes() -
     """Also where the same write lowers it, and for every user."""
     off = quota(dict(HARD), {**ONE, LABEL_MANAGED: "false"})
     for user in (ALICE, RANCHER):
-        decision = await guard(PaperView(RUNNING, RUNNING)).validate(request(off, STANDING, user=user))
+        decision = await guard(FakeView(RUNNING, RUNNING)).validate(request(off, STANDING, user=user))
         assert decision.allowed
         assert [warning.split("; ")[1] for warning in decision.warnings] == [
             "the migrations of vm1 lose the room that was added for them"
         ]
-    mutated = await guard(PaperView(RUNNING, RUNNING)).mutate(request(off, STANDING, user=RANCHER))
+    mutated = await guard(FakeView(RUNNING, RUNNING)).mutate(request(off, STANDING, user=RANCHER))
     assert (mutated.allowed, mutated.patch) == (True, ())
 
 
@@ -228,12 +226,12 @@ async def test_what_is_switched_off_may_be_lowered_and_deleted_without_a_word() 
     off = quota(dict(RAISED), {**ONE, LABEL_MANAGED: "false"})
     lowered = quota(dict(HARD), {**ONE, LABEL_MANAGED: "false"})
     for asked in (request(lowered, off), request(None, off)):
-        decision = await guard(PaperView(RUNNING, RUNNING)).validate(asked)
+        decision = await guard(FakeView(RUNNING, RUNNING)).validate(asked)
         assert (decision.allowed, decision.warnings) == (True, ())
 
 
 async def test_switching_off_where_nothing_migrates_says_nothing() -> None:
     quiet = State(quota(dict(HARD), MARKS))
     off = quota(dict(HARD), {**MARKS, LABEL_MANAGED: "false"})
-    decision = await guard(PaperView(quiet, quiet)).validate(request(off, quota(dict(HARD), MARKS)))
+    decision = await guard(FakeView(quiet, quiet)).validate(request(off, quota(dict(HARD), MARKS)))
     assert (decision.allowed, decision.warnings) == (True, ())

@@ -14,7 +14,7 @@ from pkg.util import constants
 from pkg.util.quantity import Quantity
 from pkg.webhook.resources.virtualmachine.validator import Validator, decide, storage_of
 from tests.pkg.util.resourcequota.world import by_name, quota, sentences
-from tests.pkg.webhook.paper import PaperView, State, request
+from tests.pkg.webhook.fake_view import FakeView, State, request
 
 SHORT = "storage insufficient resources due to resource quota"
 LIMIT = '{"limit":{"requestsStorage":"100Gi"}}'
@@ -119,17 +119,17 @@ def test_storage_is_summed_up_in_any_spelling() -> None:
 
 async def test_a_live_look_precedes_a_denial() -> None:
     full, free = (quota({}, used={"requests.storage": used}) for used in ("100Gi", "0"))
-    view = PaperView(State(full, limits=LIMIT), State(free, limits=LIMIT))
+    view = FakeView(State(full, limits=LIMIT), State(free, limits=LIMIT))
     assert (await Validator(view).validate(request(machine("1Gi")))).allowed
     assert view.looked == ["quotas", "annotation"]
     larger = State(full, limits='{"limit":{"requestsStorage":"200Gi"}}')
     assert (
-        await Validator(PaperView(State(full, limits=LIMIT), larger)).validate(request(machine("1Gi")))
+        await Validator(FakeView(State(full, limits=LIMIT), larger)).validate(request(machine("1Gi")))
     ).allowed
 
 
 async def test_when_the_api_server_does_not_answer_the_cache_decides() -> None:
-    view = PaperView(State(quota({}, used={"requests.storage": "100Gi"}), limits=LIMIT), None)
+    view = FakeView(State(quota({}, used={"requests.storage": "100Gi"}), limits=LIMIT), None)
     assert (await Validator(view).validate(request(machine("1Gi")))).message == SHORT
     update = request(machine("1Gi"), machine("2Gi"))
     assert (await Validator(view).validate(update)).allowed

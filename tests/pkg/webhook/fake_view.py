@@ -1,4 +1,4 @@
-"""Requests and a View on paper: what the caches hold and what the API server would say, told apart."""
+"""Requests and a View in memory: what the caches hold and what the API server would say, told apart."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class State:
         return replace(found, pods=self.pods)
 
 
-class PaperView(View):
+class FakeView(View):
     """`cached` is what the caches show; `live` what the API server says, None when it does not answer. `looked` are
     the live looks that were taken."""
 

@@ -1,4 +1,4 @@
-"""VMs, migrations and pods on paper, and the API objects that they are."""
+"""VMs, migrations and pods in memory, and the API objects that they are."""
 
 from __future__ import annotations
 

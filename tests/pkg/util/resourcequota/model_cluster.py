@@ -1,4 +1,4 @@
-"""A namespace on paper: quota admission, KubeVirt as seen from outside, and a planner with watches that may lag.
+"""A namespace in memory: quota admission, KubeVirt as seen from outside, and a planner with watches that may lag.
 
 What KubeVirt and the API server do is modelled here by itself (domain §1, §2, §9); of the product only the planner
 runs, and `pod_usage` says what a pod counts.
@@ -20,7 +20,7 @@ from pkg.util.quantity import ZERO
 from pkg.util.resource_list import ResourceList, parse_resource_list, total
 from pkg.util.resourcequota.model import Memo, Memory, Observed, Plan
 from pkg.util.resourcequota.planner import plan
-from tests.pkg.util.resourcequota.paper_objects import (
+from tests.pkg.util.resourcequota.model_objects import (
     MANAGED,
     PHASES,
     RENDERINGS,
