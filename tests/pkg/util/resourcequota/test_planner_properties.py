@@ -300,7 +300,7 @@ def test_the_worlds_that_are_drawn_are_worth_looking_at() -> None:
     raised = 0
 
     @given(worlds(garbled=False))
-    @settings(drawn, database=None)
+    @settings(drawn, database=None, derandomize=True)
     def count(world: Observed) -> None:
         nonlocal raised
         raised += bool(plan(world, Policy(Mode.ASSIST)).hard)
