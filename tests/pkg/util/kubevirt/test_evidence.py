@@ -21,7 +21,7 @@ from pkg.util.kubevirt.evidence import (
 )
 from pkg.util.kubevirt.profiles import PROFILES
 from pkg.util.kubevirt.rendering import Rendering
-from pkg.util.kubevirt.target import bound_of, within
+from pkg.util.kubevirt.target import Side, bound_of, within
 from pkg.util.quantity import Quantity
 from pkg.util.quotacount.usage import pod_usage
 from pkg.util.resource_list import smallest
@@ -255,6 +255,13 @@ def test_a_pod_counts_until_its_grace_is_over_and_the_moment_is_known() -> None:
     assert names(during.old) == [SOURCE.name]
     assert charged_until(during.old) == [NOON + 30]
     assert not vouched(THERE, [SUCCEEDED], ControlledPods(pods, NOON + 31)).old
+
+
+@pytest.mark.parametrize(
+    "pod", [deleted(SOURCE, grace=None), ended(deleted(SOURCE))], ids=["no grace", "ended"]
+)
+def test_of_other_deleted_pods_no_moment_is_known(pod: Pod) -> None:
+    assert charged_until([Side(pod)]) == []
 
 
 def test_attachment_pods_are_their_controllers_one_a_side() -> None:
