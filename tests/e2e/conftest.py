@@ -115,6 +115,8 @@ class Controllers:
     def end(self) -> None:
         for program in self._started:
             program.kill()
+        for program in self._started:
+            assert "the API server warns: unknown field" not in program.text()
 
 
 @pytest.fixture

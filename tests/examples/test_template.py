@@ -148,7 +148,7 @@ async def test_on_the_fake_cluster() -> None:
 @pytest.mark.cluster
 async def test_on_the_embedded_cluster() -> None:
     with EmbeddedCluster(options=Options(kwok=False, kubevirt=False, rancher=False)) as running:
-        async with Client(load_config(str(running.kubeconfig))) as client:
+        async with Client(load_config(str(running.kubeconfig)), strict=True) as client:
             for kind in KINDS:
                 await client.resource(registry.CUSTOM_RESOURCE_DEFINITIONS).create(definition(kind))
             await play_when_served(client)

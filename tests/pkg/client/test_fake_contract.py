@@ -40,7 +40,7 @@ async def client(request: pytest.FixtureRequest) -> AsyncIterator[Client]:
     if request.param == "fake":
         yield FakeCluster(QUOTAS, registry.NAMESPACES, registry.SECRETS, SETTINGS, BUDGETS).client()
         return
-    async with Client(load_config(str(request.getfixturevalue("kubeconfig")))) as real:
+    async with Client(load_config(str(request.getfixturevalue("kubeconfig"))), strict=True) as real:
         yield real
 
 

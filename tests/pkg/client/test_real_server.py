@@ -9,12 +9,15 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import yaml
 
 from pkg.api import registry
 from pkg.api.core import Namespace, ResourceQuota
 from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCES
+from pkg.api.meta import Object, Struct
+from pkg.api.objects import edit
 from pkg.client import errors
 from pkg.client.client import Client
 from pkg.client.config import load_config
@@ -90,6 +93,31 @@ async def test_a_subresource_is_patched_by_itself(
     assert patched.spec.hard == {"limits.cpu": "3"}
 
 
+class MisspeltSpec(Struct):
+    hard: dict[str, str] | None = msgspec.field(name="hrad", default=None)
+
+
+class MisspeltQuota(Object):
+    spec: MisspeltSpec = MisspeltSpec()
+
+
+async def test_with_a_strict_client_a_misspelt_name_in_a_struct_or_patch_is_refused(
+    cluster: Cluster, quotas: ResourceClient[ResourceQuota], namespace: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    await quotas.create(quota("q"), namespace=namespace)
+    kind = registry.Resource("", "v1", "resourcequotas", "ResourceQuota", MisspeltQuota)
+    async with Client(load_config(str(cluster.kubeconfig)), strict=True) as strict:
+        found = await strict.resource(kind).get(name="q", namespace=namespace)
+        with pytest.raises(errors.ApiError, match=r'unknown field "spec\.hrad"'):
+            await strict.resource(kind).update(found, edit(found, spec={"hard": {"pods": "1"}}))
+        with pytest.raises(errors.ApiError, match=r'unknown field "spec\.hrd"'):
+            await strict.resource(registry.RESOURCE_QUOTAS).merge_patch(
+                {"spec": {"hrd": {}}}, name="q", namespace=namespace
+            )
+    await quotas.merge_patch({"spec": {"hrd": {}}}, name="q", namespace=namespace)
+    assert 'the API server warns: unknown field "spec.hrd"' in caplog.text
+
+
 async def test_pages_and_selectors(quotas: ResourceClient[ResourceQuota], namespace: str) -> None:
     for number in range(5):
         await quotas.create(quota(f"q{number}"), namespace=namespace)
@@ -133,11 +161,11 @@ async def test_a_version_of_long_ago_is_gone(client: Client) -> None:
     assert isinstance(errors.error_from_status(event.status), errors.Gone)
 
 
-async def test_a_kind_that_is_not_installed_is_not_found(client: Client) -> None:
+async def test_a_kind_that_is_not_installed_is_not_served(client: Client) -> None:
     things = client.resource(NOTHING_OF_THIS_KIND)
-    with pytest.raises(errors.NotFound):
+    with pytest.raises(errors.NotServed):
         await things.list()
-    with pytest.raises(errors.NotFound):
+    with pytest.raises(errors.NotServed):
         async with things.watch():
             pass
 

@@ -1,0 +1,233 @@
+"""A proxy in front of the API server that answers as a bad one would: `proxy.begin(FAULTS["404 pages"])`.
+
+It speaks plain HTTP, in a thread of its own; requests reach the server with the rights of the given kubeconfig.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import json
+import threading
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+from aiohttp import web
+from yarl import URL
+
+from tests.e2e.api import Api
+
+_BUFFER = 64 * 1024 * 1024
+EXPIRED = {"kind": "Status", "status": "Failure", "code": 410, "reason": "Expired", "message": "too old"}
+_METADATA = b'"metadata":{'
+
+
+@dataclass(frozen=True)
+class Fault:
+    """`answer` comes instead of the server's (None: the server's does), `spoil` changes what the server sends (a body,
+    or a line of a watch), `farewell` is the last word to the open watches (None: they stay). `silent`: nothing is said
+    until it ends. `cut`: of each answer and line comes a half."""
+
+    answer: Callable[[web.Request], web.Response | None] = lambda _: None
+    spoil: Callable[[bytes], bytes] | None = None
+    farewell: bytes | None = None
+    silent: bool = False
+    cut: bool = False
+
+
+def _page(request: web.Request) -> web.Response:
+    return web.Response(status=404, text="<html>no such backend</html>", content_type="text/html")
+
+
+def _throttled(request: web.Request) -> web.Response:
+    return web.Response(status=429, headers={"Retry-After": "4"}, text="slow down")
+
+
+def _compacted(request: web.Request) -> web.Response | None:
+    watch = request.query.get("watch") and request.query.get("resourceVersion")
+    return web.json_response(EXPIRED, status=410) if watch or request.query.get("continue") else None
+
+
+def _deep(sent: bytes) -> bytes:
+    """1,000 to 5,000 levels beside the metadata of every object."""
+    levels = itertools.cycle((1000, 3000, 5000))
+    parts = sent.split(_METADATA)
+    spoilt = [
+        b'"deep":%b%b,%b%b' % (b"[" * depth, b"]" * depth, _METADATA, part)
+        for part, depth in zip(parts[1:], levels, strict=False)
+    ]
+    return parts[0] + b"".join(spoilt)
+
+
+_SPOILT = (
+    (b'"spec":{', b'"spec":["no"],"was":{'),
+    (_METADATA, b'"metadata":null,"was":{'),
+    (b'"labels":{', b'"labels":7,"were":{'),
+    (b'"uid":"', b'"uid":{},"was":"'),
+)
+_numbers = itertools.count()
+
+
+def _misshapen(sent: bytes) -> bytes:
+    """Here and there something is of another type than it should be, each time something else."""
+    for right, wrong in _SPOILT:
+        first, *others = sent.split(right)
+        sent = first + b"".join((right if next(_numbers) % 3 else wrong) + part for part in others)
+    return sent
+
+
+_BROKEN_OFF = b'{"type":"MODIFIED","object":{"kind":'
+_GONE = json.dumps({"type": "ERROR", "object": EXPIRED}).encode() + b"\n"
+
+FAULTS = {
+    "404 pages": Fault(_page, farewell=_BROKEN_OFF),
+    "a bare 503": Fault(lambda _: web.Response(status=503), farewell=b""),
+    "429 with a long Retry-After": Fault(_throttled, farewell=b""),
+    "an empty object for everything": Fault(lambda _: web.json_response({}), farewell=b""),
+    "silence": Fault(silent=True),
+    "cuts in the middle": Fault(cut=True, farewell=_BROKEN_OFF),
+    "deep objects": Fault(spoil=_deep),
+    "misshapen objects": Fault(spoil=_misshapen),
+    "misshapen lists": Fault(spoil=_misshapen, farewell=_GONE),
+    "compaction": Fault(_compacted, farewell=_GONE),
+}
+
+
+class FaultProxy:
+    """`with FaultProxy(api, folder) as proxy`; `proxy.kubeconfig` is what a program gets instead of the server's."""
+
+    def __init__(self, api: Api, folder: Path) -> None:
+        self.kubeconfig = folder / "fault-proxy.kubeconfig"
+        self._server = f"https://{api.address}"
+        self._tls = api.tls
+        self._fault: Fault | None = None
+        self._ended = asyncio.Event()
+        # Set when the fault of the moment ends.
+        self._watches: dict[web.StreamResponse, web.Request] = {}
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+
+    def __enter__(self) -> FaultProxy:
+        self._thread.start()
+        self._call(self._start())
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._call(self._stop())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(5)
+
+    def begin(self, fault: Fault) -> None:
+        """From now on, until `end`."""
+        self._call(self._change(fault, fault.farewell))
+
+    def end(self) -> None:
+        """All is well again; the watches of before break off."""
+        self._call(self._change(None, b""))
+
+    def watched(self) -> set[str]:
+        """The paths of the watches that are open."""
+        return {request.path for request in list(self._watches.values())}
+
+    def _call(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(10)
+
+    async def _start(self) -> None:
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0, ssl=self._tls), read_bufsize=_BUFFER
+        )
+        application = web.Application(client_max_size=_BUFFER)
+        application.router.add_route("*", "/{path:.*}", self._serve)
+        self._runner = web.AppRunner(
+            application, access_log=None, handler_cancellation=True, shutdown_timeout=0.5
+        )
+        await self._runner.setup()
+        await web.TCPSite(self._runner, "127.0.0.1", 0).start()
+        self.kubeconfig.write_text(
+            json.dumps(_kubeconfig(f"http://127.0.0.1:{self._runner.addresses[0][1]}"))
+        )
+
+    async def _stop(self) -> None:
+        await self._change(None, b"")
+        await self._runner.cleanup()
+        await self._session.close()
+
+    async def _change(self, fault: Fault | None, farewell: bytes | None) -> None:
+        self._fault = fault
+        self._ended.set()
+        self._ended = asyncio.Event()
+        if farewell is None:
+            return
+        for response, request in list(self._watches.items()):
+            with contextlib.suppress(OSError):
+                if farewell:
+                    await response.write(farewell)
+            _break_off(request)
+
+    async def _serve(self, request: web.Request) -> web.StreamResponse:
+        body = await request.read()
+        if self._fault is not None and self._fault.silent:
+            await self._ended.wait()
+            return _break_off(request)
+        if self._fault is not None and (said := self._fault.answer(request)) is not None:
+            return said
+        headers = {
+            name: request.headers[name] for name in ("Accept", "Content-Type") if name in request.headers
+        }
+        url = URL(self._server + request.raw_path, encoded=True)
+        async with self._session.request(
+            request.method, url, data=body or None, headers=headers, timeout=None
+        ) as found:
+            if "watch" in request.query and found.status == 200:
+                return await self._relay(request, found)
+            return await self._answer(request, found)
+
+    async def _answer(self, request: web.Request, found: aiohttp.ClientResponse) -> web.StreamResponse:
+        content, fault = await found.read(), self._fault
+        if fault is not None and fault.spoil is not None and found.status == 200:
+            content = fault.spoil(content)
+        response = web.StreamResponse(status=found.status, headers={"Content-Type": found.content_type})
+        response.content_length = len(content)
+        await response.prepare(request)
+        if fault is not None and fault.cut:
+            await response.write(content[: len(content) // 2])
+            return _break_off(request)
+        await response.write(content)
+        return response
+
+    async def _relay(self, request: web.Request, found: aiohttp.ClientResponse) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Type": found.content_type})
+        await response.prepare(request)
+        self._watches[response] = request
+        try:
+            async for line in found.content:
+                fault = self._fault
+                if fault is not None and fault.cut:
+                    await response.write(line[: len(line) // 2])
+                    return _break_off(request)
+                if fault is None or not fault.silent:
+                    await response.write(line if fault is None or fault.spoil is None else fault.spoil(line))
+        finally:
+            del self._watches[response]
+        return response
+
+
+def _break_off(request: web.Request) -> web.Response:
+    if request.transport is not None:
+        request.transport.close()
+    return web.Response()
+
+
+def _kubeconfig(url: str) -> dict[str, Any]:
+    return {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "c", "cluster": {"server": url}}],
+        "users": [{"name": "u", "user": {}}],
+        "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
+        "current-context": "x",
+    }
