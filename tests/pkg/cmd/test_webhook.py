@@ -27,7 +27,7 @@ WRONG = {
     "no URL at all": (["--webhook-url", "nonsense"], "is not https://host:port"),
     "a certificate without its key": (["--tls-cert-file", "tls.crt"], "go together"),
     "a key without its certificate": (["--tls-key-file", "tls.key"], "go together"),
-    "a pattern that is none": (["--rancher-user", "it's"], "no pattern of user names"),
+    "a pattern that is none": (["--rancher-user", "it's"], "not a pattern of user names"),
     "a pattern of KubeVirt's accounts": (
         ["--kubevirt-user", "system:serviceaccount:*:kubevirt-controller"],
         "--kubevirt-user",

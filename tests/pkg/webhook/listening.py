@@ -25,7 +25,7 @@ REVIEW = msgspec.json.encode(
         "request": {"uid": "u-1", "operation": "UPDATE", "object": {}},
     }
 )
-QUICK = Limits(handshake=0.3, head=0.3, body=0.3)
+QUICK = Limits(handshake=1.0, head=1.0, body=1.0)
 JSON = {"Content-Type": "application/json"}
 
 
