@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -62,12 +62,13 @@ class Sightings:
     migrations: dict[str, Sighting] = field(default_factory=dict)
     rooms: dict[str, Room] = field(default_factory=dict)
     reverts: int = 0
+    clock: Callable[[], float] = time.monotonic
     trace: list[tuple[float, str, str]] = field(default_factory=list)
     """(moment, namespace, what was seen), in the order in which it came."""
 
     def see_migration(self, migration: VirtualMachineInstanceMigration) -> None:
         """An event of a migration."""
-        now, refused = time.monotonic(), is_refused(migration)
+        now, refused = self.clock(), is_refused(migration)
         said = f"{migration.name} {migration.phase or 'new'}{' refused' if refused else ''}"
         self.trace.append((now, migration.namespace, said))
         key = migrating_key(migration.spec.vmi_name)
@@ -81,7 +82,7 @@ class Sightings:
 
     def see_quota(self, quota: ResourceQuota) -> None:
         """An event of a quota."""
-        now, before = time.monotonic(), self.rooms.get(quota.namespace, Room())
+        now, before = self.clock(), self.rooms.get(quota.namespace, Room())
         hard, status, used = (_cpu(each) for each in (quota.hard, quota.status.hard or {}, quota.used))
         entries = list(Journal(quota.annotations).entries())
         wanted = sum((entry.readable().get(LIMITS_CPU, ZERO) for entry in entries), self.base)

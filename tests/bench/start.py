@@ -19,11 +19,16 @@ from typing import Any
 import msgspec
 
 from pkg.api import registry
-from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCES, VIRTUAL_MACHINES, VirtualMachineInstance
+from pkg.api.kubevirt import (
+    VIRTUAL_MACHINE_INSTANCE_MIGRATIONS,
+    VIRTUAL_MACHINE_INSTANCES,
+    VIRTUAL_MACHINES,
+    VirtualMachineInstance,
+)
 from pkg.client.client import Client
 from pkg.client.config import load_config
 from pkg.testcluster.cluster import Cluster, EmbeddedCluster, Options
-from tests.bench.objects import in_parallel, migration, namespace_with_quota, set_phase, vmi
+from tests.bench.objects import in_parallel, namespace_with_quota, set_phase, vmi
 from tests.bench.row import percentile
 from tests.e2e.webhook.processes import Headroom
 from tests.e2e.webhook.world import until
@@ -69,10 +74,10 @@ async def fill(client: Client, machines: int) -> None:
         partial(_machine, client, names[number % NAMESPACES], NAME.format(number))
         for number in range(machines)
     )
-    await migration(client, "waits", "vm1")
+    await _machine(client, "waits", "vm1")  # a source is not younger than its migration
+    migrations = client.resource(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS)
+    await migrations.create({"metadata": {"name": "vm1"}, "spec": {"vmiName": "vm1"}}, namespace="waits")
     await set_phase(client, "waits", "vm1", "Pending")
-    instances = client.resource(VIRTUAL_MACHINE_INSTANCES)
-    await _launcher(client, await instances.get(name="vm1", namespace="waits"))
 
 
 async def _has_account(client: Client, namespaces: list[str]) -> bool:

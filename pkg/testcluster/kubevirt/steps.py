@@ -112,5 +112,5 @@ class View:
         return is_running(self.target)
 
     def remaining(self, phase: str) -> float:
-        """Seconds that the phase still has to last."""
-        return self.options.hold(phase) - self.age
+        """Seconds that the phase still has to last, to the microsecond: what is less is the clock's own error."""
+        return round(self.options.hold(phase) - self.age, 6)

@@ -84,7 +84,7 @@ class Ending:
             return None
         now = self.clock.loop()
         since = self._finished.setdefault(pod.uid, now)
-        remaining = since + self.options.finished_linger - now
+        remaining = round(since + self.options.finished_linger - now, 6)
         if remaining > 0:
             return remaining
         del self._finished[pod.uid]
@@ -95,7 +95,7 @@ class Ending:
         now = self.clock.loop()
         if pod.uid not in self._due:
             self._due[pod.uid] = now + max(0.0, self._linger(vmi, pod) - self._elapsed(vmi))
-        return self._due[pod.uid] - now
+        return round(self._due[pod.uid] - now, 6)
 
     def _linger(self, vmi: VirtualMachineInstance, pod: Pod) -> float:
         state = vmi.status.migration_state
