@@ -55,7 +55,10 @@ async def _launcher(client: Client, instance: VirtualMachineInstance) -> None:
     made: dict[str, Any] = msgspec.to_builtins(launcher(instance, node=instance.status.node_name or ""))
     metadata = {key: made["metadata"][key] for key in ("name", "labels", "annotations", "ownerReferences")}
     owner = {"apiVersion": "kubevirt.io/v1", **metadata.pop("ownerReferences")[0]}
-    body = {"metadata": {**metadata, "ownerReferences": [owner]}, "spec": made["spec"]}
+    spec = made["spec"]
+    for container in (*spec["containers"], *(spec.get("initContainers") or ())):
+        container["image"] = "none"
+    body = {"metadata": {**metadata, "ownerReferences": [owner]}, "spec": spec}
     pod = await pods.create(body, namespace=instance.namespace)
     await pods.merge_patch(
         {"status": {"phase": "Running"}}, name=pod.name, namespace=pod.namespace, subresource="status"
