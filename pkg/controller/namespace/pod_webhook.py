@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 
@@ -28,11 +29,18 @@ class PodWebhook:
         self._clock = clock
         self._registered = False
         self._asked_at = float("-inf")
+        self._asking = asyncio.Lock()
 
     async def is_registered(self) -> bool:
-        """Whether new pods are sent to our webhook. An answer that cannot be had changes nothing."""
-        if self._clock() - self._asked_at < (ASK_AGAIN if self._registered else ASK_SOON):
-            return self._registered
+        """Whether new pods are sent to our webhook. An answer that cannot be had changes nothing. One
+        request at a time: those who ask meanwhile get its answer."""
+        async with self._asking:
+            if self._clock() - self._asked_at >= (ASK_AGAIN if self._registered else ASK_SOON):
+                await self._ask()
+                self._asked_at = self._clock()
+        return self._registered
+
+    async def _ask(self) -> None:
         try:
             configuration = await self._configurations.get(name=WEBHOOK_CONFIGURATION_NAME)
         except NotFound:
@@ -41,8 +49,6 @@ class PodWebhook:
             pass
         else:
             self._registered = sees_pods(configuration)
-        self._asked_at = self._clock()
-        return self._registered
 
 
 def sees_pods(configuration: ValidatingWebhookConfiguration) -> bool:

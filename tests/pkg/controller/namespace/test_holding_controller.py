@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+import asyncio
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -237,6 +239,19 @@ async def test_whether_a_webhook_is_there_is_asked_now_and_then() -> None:
     )
     assert len(place.webhooks.calls) == 2
     assert place.labelled
+
+
+async def test_those_who_ask_at_the_same_time_share_one_request() -> None:
+    place = Place()
+    get = place.webhooks.client.get
+
+    async def slow(name: str) -> Any:
+        await asyncio.sleep(0)
+        return await get(name=name)
+
+    webhook = PodWebhook(cast(Any, SimpleNamespace(get=slow)), place.clock)
+    assert await asyncio.gather(*(webhook.is_registered() for _ in range(5))) == [True] * 5
+    assert len(place.webhooks.calls) == 1
 
 
 async def test_a_namespace_with_a_budget_of_its_own_is_locked_otherwise() -> None:
