@@ -27,7 +27,9 @@ async def in_parallel(calls: Iterable[Callable[[], Awaitable[Any]]], at_once: in
     await asyncio.gather(*(work() for _ in range(at_once)))
 
 
-_RECORDED = Path(__file__).parents[1] / "vectors" / "recorded" / "virtualmachineinstance-t1-vm1.json"
+_RECORDED_FOLDER = Path(__file__).parents[1] / "vectors" / "recorded"
+_RECORDED = _RECORDED_FOLDER / "virtualmachineinstance-t1-vm1.json"
+_RECORDED_POD = _RECORDED_FOLDER / "pod-t1-virt-launcher-vm1-t8vc9.json"
 
 
 def vmi(namespace: str, name: str, size: int = 0) -> dict[str, Any]:
@@ -49,6 +51,14 @@ def vmi(namespace: str, name: str, size: int = 0) -> dict[str, Any]:
         info = {"claimName": claim, "accessModes": ["ReadWriteMany"], "capacity": {"storage": "10Gi"}}
         statuses.append({"name": disk, "target": f"vd{len(disks)}", "persistentVolumeClaimInfo": info})
     return body
+
+
+def pod(namespace: str, name: str) -> dict[str, Any]:
+    """A launcher pod as virt-controller created it, on no node: it stays as it is, Pending."""
+    body: dict[str, Any] = json.loads(_RECORDED_POD.read_text())
+    meta = {key: body["metadata"][key] for key in ("labels", "annotations")}
+    spec = {key: value for key, value in body["spec"].items() if key not in ("nodeName", "priority")}
+    return {"metadata": {**meta, "name": name, "namespace": namespace}, "spec": spec}
 
 
 async def namespace_with_quota(client: Client, name: str) -> None:
