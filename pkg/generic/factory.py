@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 from pkg.api.meta import Object
@@ -49,13 +49,15 @@ class ControllerFactory:
         namespace: str = "",
         label_selector: str = "",
         name: str = "",
+        transform: Callable[[T], T] | None = None,
     ) -> Controller[T]:
         """The controller of a kind, or of those of its objects that are in `namespace`, match `label_selector`, have
         the `name`: one for each of these choices.
 
-        Another definition of the same resource (a struct of your own) is another kind. `workers` counts only the first
-        time. The name, which logs, probes and queue metrics carry, is the plural; a second kind of the same plural
-        has its group, selector and struct in it as well.
+        Another definition of the same resource (a struct of your own) is another kind. `workers` and `transform`, which
+        sees every object before it is cached (to drop fields), count only the first time. The name, which logs, probes
+        and queue metrics carry, is the plural; a second kind of the same plural has its group, selector and struct in
+        it as well.
         """
         identity = (resource, namespace, label_selector, name)
         found: Controller[T] | None = self._controllers.get(identity)
@@ -66,7 +68,7 @@ class ControllerFactory:
             source = client.select(namespace=namespace, label_selector=label_selector, field_selector=fields)
             found = Controller(
                 self._free_name(resource, selected),
-                SharedIndexInformer(source if selected else client),
+                SharedIndexInformer(source if selected else client, transform=transform),
                 workers=workers or self._workers,
                 client=client,
                 handlers=self._handlers,

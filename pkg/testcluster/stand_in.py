@@ -48,7 +48,7 @@ async def _serve(
         # An admission webhook is to see who it is; system:masters keeps the permissions.
         config = config.impersonate(given.as_user, ("system:masters", "system:serviceaccounts"))
     async with Client(config, user_agent=program) as client:
-        management = Management(client)
+        management = Management(client, whole_pods=True)
         register(management)
         await management.start()
         await stop.wait()
