@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import reduce
+from hashlib import blake2b
 
 import msgspec
 
@@ -45,6 +46,7 @@ from pkg.util.quotacount.usage import (
 )
 from pkg.util.resource_list import ResourceList, add, maximum, total
 
+_encode = msgspec.json.Encoder().encode
 _MEMORY_NAMES = (MEMORY, REQUESTS_MEMORY, LIMITS_MEMORY)
 
 
@@ -58,6 +60,19 @@ class Side:
     @property
     def pods(self) -> tuple[Pod, ...]:
         return (self.launcher, *self.attachments)
+
+
+def shape_of(vmi: VirtualMachineInstance, pods: Iterable[Pod]) -> bytes:
+    """A digest of all that a rendering can depend on. A migration changes its VMI and its pods a dozen times, and this
+    two or three times: versions, the VM's phase and place, and how its migration goes on are not in it."""
+    meta, status = vmi.metadata, vmi.status
+    parts: list[object] = [meta.namespace, meta.labels, meta.annotations, vmi.spec]
+    parts += [status.conditions, status.memory, status.volume_status]
+    for pod in pods:
+        meta = pod.metadata
+        parts += [meta.labels, meta.annotations, meta.owner_references]
+        parts += [meta.deletion_timestamp, meta.deletion_grace_period_seconds, pod.spec, pod.status]
+    return blake2b(_encode(parts), digest_size=16).digest()
 
 
 def usage_of(pods: Iterable[Pod], spec: ResourceQuotaSpec) -> ResourceList:

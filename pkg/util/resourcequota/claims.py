@@ -40,6 +40,7 @@ from pkg.util.kubevirt.target import (
     attachments_usage,
     bound_of,
     has_hotplugged_volumes,
+    shape_of,
     side_as_it_was,
     target_usage,
     within,
@@ -209,13 +210,11 @@ class _Vm:
         return self.observed.memo.rendered(self._key(what, *pods), self.observed.rendering, work_out)
 
     def _key(self, what: str, *pods: Pod) -> Hashable:
-        """The versions of what a rendering is made of; None where one has none, or the quota has scopes."""
+        """What a rendering is made of; None where the quota has scopes, which ask for more."""
         spec = self.observed.quota.spec
-        objects = [self.vmi, *pods] if self.vmi else []
-        versions = [(each.uid, each.metadata.resource_version) for each in objects]
-        if not all(all(version) for version in versions) or spec.scopes or spec.scope_selector:
+        if self.vmi is None or spec.scopes or spec.scope_selector:
             return None
-        return (what, *versions, self.rendering.quota_limits)
+        return (what, shape_of(self.vmi, pods), self.rendering.quota_limits)
 
     def _attachment_to_come(self) -> ResourceList:
         vmi = self.vmi

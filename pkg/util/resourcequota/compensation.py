@@ -185,10 +185,12 @@ def _reserved(found: Claims, refused: Sequence[Claim], journal: Journal) -> Iter
 def overhead_growth(observed: Observed, policy: Policy) -> ResourceList:
     """By how much the namespace's running VMs can have outgrown the base because the overhead ratio was raised: the
     one reason for which pods that were all let in can be more than the base and the entries."""
-    pods = ControlledPods(observed.pods, observed.now)
-    of_vm = migrations_by_vm(observed)
     rendering = rendering_of(observed, policy)
     grown: ResourceList = {}
+    if rendering.ratio == rendering.usual_ratio:
+        return grown
+    pods = ControlledPods(observed.pods, observed.now)
+    of_vm = migrations_by_vm(observed)
     for name, vmi in observed.instances.items():
         with suppress(Exception):  # said by its claim
             if vouched(vmi, of_vm.get(name, ()), pods).home:

@@ -55,7 +55,7 @@ class Memory:
 
 
 class Memo:
-    """What depends on versions of objects alone, worked out once for each. Owned by who observes: the decisions
+    """What depends on objects alone, worked out once for each. Owned by who observes: the decisions
     themselves keep nothing."""
 
     def __init__(self, size: int = 16384) -> None:
@@ -67,7 +67,7 @@ class Memo:
         return total([self._usage(pod) for pod in pods if counted(pod, spec, now)])
 
     def rendered(self, key: Hashable, rendering: Rendering, work_out: Callable[[], T]) -> T:
-        """What depends on the versions in `key` and on the rendering; with no key it is not kept."""
+        """What depends on `key` and on the rendering; with no key it is not kept."""
         if key is None:
             return work_out()
         found = self._rendered.get(key)
