@@ -51,6 +51,11 @@ def normalize_ratio(value: str, default: str) -> str:
     return chosen if parse_ratio(chosen) is not None else DEFAULT_OVERHEAD_RATIO
 
 
+def factor_of(ratio: str) -> float:
+    """What KubeVirt multiplies with at a ratio as configured, "" for none."""
+    return parse_ratio(ratio, LARGEST_CONFIGURED) or MIN_RATIO
+
+
 @dataclass(frozen=True, slots=True)
 class OverheadParts:
     """A VM's memory overhead before the ratio: what the ratio multiplies, and what comes on top of that."""
@@ -61,9 +66,8 @@ class OverheadParts:
     def at(self, ratio: str) -> Quantity:
         """The overhead at a ratio as configured, "" for none. In floats and cut to whole kilobytes, as KubeVirt does
         it."""
-        factor = parse_ratio(ratio, LARGEST_CONFIGURED) or MIN_RATIO
         kilobytes = -(-self.multiplied.nanos // _KILO)
-        added = Quantity.of(int(float(kilobytes) * (factor - 1.0)) * 1000, Format.BINARY_SI)
+        added = Quantity.of(int(float(kilobytes) * (factor_of(ratio) - 1.0)) * 1000, Format.BINARY_SI)
         return self.multiplied + added + self.on_top
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 
 from pkg.api.core import ResourceQuota
 from pkg.api.kubevirt import VirtualMachineInstance
@@ -17,8 +18,9 @@ from pkg.util import constants
 from pkg.util.kubevirt.evidence import ControlledPods, vouched
 from pkg.util.kubevirt.migration import Stage
 from pkg.util.kubevirt.observed_overhead import overhead_of
+from pkg.util.kubevirt.overhead import factor_of
 from pkg.util.kubevirt.rendering import Rendering
-from pkg.util.kubevirt.target import rendered_pod
+from pkg.util.kubevirt.target import rendered_pod, shape_of
 from pkg.util.names import migrating_key
 from pkg.util.quantity import ZERO, Quantity
 from pkg.util.quotacount.usage import pod_usage
@@ -187,14 +189,16 @@ def overhead_growth(observed: Observed, policy: Policy) -> ResourceList:
     one reason for which pods that were all let in can be more than the base and the entries."""
     rendering = rendering_of(observed, policy)
     grown: ResourceList = {}
-    if rendering.ratio == rendering.usual_ratio:
+    if factor_of(rendering.ratio) <= factor_of(rendering.usual_ratio):
         return grown
     pods = ControlledPods(observed.pods, observed.now)
     of_vm = migrations_by_vm(observed)
     for name, vmi in observed.instances.items():
         with suppress(Exception):  # said by its claim
             if vouched(vmi, of_vm.get(name, ()), pods).home:
-                grown = add(grown, _growth(vmi, rendering))
+                key = ("growth", shape_of(vmi, ()), rendering.quota_limits)
+                work_out = partial(_growth, vmi, rendering)
+                grown = add(grown, observed.memo.rendered(key, observed.rendering, work_out))
     return grown
 
 
