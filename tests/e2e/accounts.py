@@ -152,4 +152,57 @@ def _request(event: dict[str, Any]) -> Request:
     )
 
 
-__all__ = ["ApiFailure", "Request", "apply", "documents", "kubeconfig_of", "remove", "requests", "twin"]
+@dataclass(frozen=True)
+class Right:
+    """One verb on one resource, of one name or ("") of any."""
+
+    account: str
+    verb: str
+    group: str
+    resource: str
+    name: str
+    namespace: str
+    """"" in a ClusterRole."""
+
+    def covers(self, request: Request) -> bool:
+        return (
+            (self.account, self.verb, self.group, self.resource)
+            == (request.account, request.verb, request.group, request.resource)
+            and self.name in ("", request.name)
+            and self.namespace in ("", request.namespace)
+        )
+
+    def __str__(self) -> str:
+        where = f" in {self.namespace}" if self.namespace else ""
+        return f"{self.account}: {self.verb} {self.resource} {self.name}".rstrip() + where
+
+
+def rights(manifests: Sequence[Raw]) -> list[Right]:
+    """What the roles give to service accounts, each by itself."""
+    roles = {(each["kind"], each["metadata"]["name"]): each.get("rules", []) for each in manifests}
+    return [
+        Right(subject["name"], verb, group, resource, name, binding["metadata"].get("namespace", ""))
+        for binding in manifests
+        if binding["kind"].endswith("RoleBinding")
+        for subject in binding["subjects"]
+        if subject["kind"] == "ServiceAccount"
+        for rule in roles[binding["roleRef"]["kind"], binding["roleRef"]["name"]]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for name in rule.get("resourceNames", [""])
+        for verb in rule["verbs"]
+    ]
+
+
+__all__ = [
+    "ApiFailure",
+    "Request",
+    "Right",
+    "apply",
+    "documents",
+    "kubeconfig_of",
+    "remove",
+    "requests",
+    "rights",
+    "twin",
+]

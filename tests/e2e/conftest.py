@@ -120,18 +120,18 @@ class Controllers:
 
 
 @pytest.fixture
-def controller(kubeconfig: Path, tmp_path: Path) -> Iterator[StartController]:
-    """Starts controllers for one test."""
-    controllers = Controllers(kubeconfig, tmp_path)
+def controller(own_kubeconfig: Path, tmp_path: Path) -> Iterator[StartController]:
+    """Starts controllers for one test, under headroom's own account."""
+    controllers = Controllers(own_kubeconfig, tmp_path)
     yield controllers
     controllers.end()
 
 
 @pytest.fixture(scope="module")
 def shared_controller(
-    kubeconfig: Path, tmp_path_factory: pytest.TempPathFactory
+    own_kubeconfig: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[StartController]:
-    """Starts controllers for a whole module."""
-    controllers = Controllers(kubeconfig, tmp_path_factory.mktemp("controllers"))
+    """Starts controllers for a whole module, under headroom's own account."""
+    controllers = Controllers(own_kubeconfig, tmp_path_factory.mktemp("controllers"))
     yield controllers
     controllers.end()

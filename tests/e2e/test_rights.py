@@ -1,0 +1,143 @@
+"""deploy/rbac.yaml gives what headroom asks for and no more: by the API server's audit log, account by account."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from pkg.client.errors import Forbidden
+from pkg.testcluster.cluster import Cluster
+from pkg.testcluster.paths import Paths
+from tests.e2e.accounts import ROOT, Request, documents, kubeconfig_of, requests, rights
+from tests.e2e.api import Api
+from tests.e2e.conftest import frozen
+from tests.e2e.mtq_namespace import made
+from tests.e2e.program import run
+from tests.e2e.tenant import Tenant
+from tests.e2e.webhook.processes import headroom
+from tests.e2e.webhook.world import World, world
+
+pytestmark = pytest.mark.cluster
+
+NO_WATCHLIST = "lists where an API server has no WatchList"
+CHANGED = "a quota, a namespace or a VMI as it is now, after a conflict or where a cache may be old"
+LATER = "a kind that is installed after headroom is noticed by its definition"
+UNUSED = {
+    **{
+        f"headroom-webhook: list {name}": NO_WATCHLIST
+        for name in (
+            "kubevirts",
+            "limitranges",
+            "namespaces",
+            "resourcequotas",
+            "settings additional-guest-memory-overhead-ratio",
+            "validatingwebhookconfigurations",
+            "virtualmachineinstances",
+            "virtualmachinemigrationresourcequotas",
+        )
+    },
+    "headroom: list virtualmachines": NO_WATCHLIST,
+    "headroom: list leases headroom in headroom-system": NO_WATCHLIST,
+    "headroom: get namespaces": CHANGED,
+    "headroom: get resourcequotas": CHANGED,
+    "headroom: get virtualmachineinstances": CHANGED,
+    "headroom-webhook: get resourcequotas": CHANGED,
+    "headroom-webhook: get virtualmachineinstances": CHANGED,
+    **{
+        f"{account}: {verb} customresourcedefinitions": LATER
+        for account in ("headroom", "headroom-webhook")
+        for verb in ("list", "watch")
+    },
+    "headroom: get virtualmachines": "`headroom explain`",
+    "headroom: patch events": "an event that is repeated",
+    "headroom-webhook: patch events": "an event that is repeated",
+    "headroom: patch configmaps headroom in headroom-system": "other flags than the last time",
+    "headroom: patch secrets headroom-webhook-tls in headroom-system": "a certificate that is renewed",
+    "headroom-webhook: patch secrets headroom-webhook-tls in headroom-system": "a certificate that is renewed",
+}
+"""Rights that this run does not use every time, and what they are for."""
+
+
+async def migrations(there: World) -> None:
+    """One that is served, one that is aborted and leaves a pod, one under a migration budget."""
+    served = await there.namespace()
+    await there.machine(served)
+    await there.until_phase(served, await there.migrate(served, running=0.2, linger=0.2), "Succeeded")
+    await there.abort(served, await under_way(there, served))
+    budget = await made(there)
+    await budget.quota({"limits.cpu": "8", "limits.memory": "8Gi", "pods": "20"})
+    await budget.machine()
+    hard = await budget.fill()
+    await budget.budget()
+    await budget.succeeded(await budget.migrate())
+    await budget.at_rest({"quota": hard})
+
+
+async def under_way(there: World, namespace: str) -> str:
+    migration = await there.migrate(namespace)
+    await there.until_phase(namespace, migration, "Running")
+    return migration
+
+
+async def a_quota_is_lowered(there: World) -> None:
+    """Under a migration: the webhook refuses, and says so."""
+    namespace = await there.namespace({"limitsCpu": "9", "limitsMemory": "20000Mi"})
+    await there.machine(namespace)
+    await under_way(there, namespace)
+    with pytest.raises(Forbidden):
+        await there.set_hard(namespace, {"limits.cpu": "1"})
+    await there.pod(namespace, there.by("alice"))
+
+
+def a_quota_is_rendered(api: Api) -> None:
+    rendered = Tenant(api, quota=False)
+    rendered.wait_ranchers_quota()
+    rendered.leave()
+
+
+@pytest.fixture(scope="module")
+def asked(cluster: Cluster, api: Api, own_kubeconfig: Path) -> list[Request]:
+    """Everything that headroom does, each account by itself: the answers to its requests."""
+    log = Paths(cluster.directory).audit_log
+    since = log.stat().st_size if log.exists() else 0
+    own = ("--kubeconfig", str(own_kubeconfig))
+    flags = ("--webhook", "--leader-elect", "--render-default-quota", *own)
+    webhooks = kubeconfig_of(api, "headroom-webhook", own_kubeconfig.parent)
+    with headroom(cluster, "controller", *flags):
+        with frozen(cluster, "rancher"):
+            a_quota_is_rendered(api)
+        play(cluster, migrations)
+    with headroom(cluster, "controller", *flags):
+        """What it finds it leaves or patches."""
+    for command in (("status",), ("plan", "--evacuate", "node-1"), ("release", "--leader-elect")):
+        done = run(*command, *own)
+        assert done.returncode == 0, done.stderr
+    for flags in ((), ("--failure-policy", "Fail")):
+        with headroom(cluster, "webhook", *flags, "--kubeconfig", str(webhooks)):
+            play(cluster, a_quota_is_lowered)
+    run("release", "--only", "webhooks", "--kubeconfig", str(webhooks))
+    return list(requests(cluster.directory, since))
+
+
+def play(cluster: Cluster, part: Callable[[World], Awaitable[None]]) -> None:
+    async def played() -> None:
+        async with world(cluster) as there:
+            await part(there)
+
+    asyncio.run(played())
+
+
+def test_nothing_is_missing(asked: list[Request]) -> None:
+    assert asked
+    assert [request for request in asked if request.code == 403] == []
+
+
+def test_nothing_is_spare(asked: list[Request]) -> None:
+    given = rights(documents(ROOT / "deploy" / "rbac.yaml"))
+    answered = [request for request in asked if request.code != 403]
+    spare = {str(right) for right in given if not any(right.covers(request) for request in answered)}
+    assert not spare - UNUSED.keys(), "not used:\n" + "\n".join(sorted(spare - UNUSED.keys()))
+    assert not UNUSED.keys() - set(map(str, given)), "named, and not given"
