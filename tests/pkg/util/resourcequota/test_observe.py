@@ -7,10 +7,11 @@ from typing import Any
 
 import msgspec
 
-from pkg.api.core import LimitRange, Namespace
+from pkg.api.core import LimitRange, Namespace, Pod, ResourceQuotaSpec
 from pkg.api.harvesterhci import Setting
 from pkg.api.kubevirt import KubeVirt
 from pkg.util.constants import SETTING_OVERHEAD_RATIO
+from pkg.util.resourcequota.model import Memo
 from pkg.util.resourcequota.observe import Listed, Observer, Source
 from tests.pkg.util.resourcequota.world import quota, sentences
 
@@ -75,3 +76,22 @@ def test_a_change_is_rendered_anew(case: Callable[[Objects], None]) -> None:
     now = source(objects)
     found = observer.observe(quota(), 2.0, source=now).rendering
     assert found == now.rendering("ns1") != before
+
+
+def pod(cpu: str, version: str) -> Pod:
+    resources = {"limits": {"cpu": cpu}}
+    content = {
+        "metadata": {"name": "p", "uid": "uid-p", "resourceVersion": version},
+        "spec": {"containers": [{"name": "c", "resources": resources}]},
+    }
+    return msgspec.convert(content, Pod)
+
+
+def test_what_a_pod_counts_is_remembered_by_its_version_and_not_without_one() -> None:
+    memo, spec = Memo(), ResourceQuotaSpec(hard={"limits.cpu": "9"})
+
+    def counted(cpu: str, version: str) -> str:
+        return str(memo.usage([pod(cpu, version)], spec, 0.0)["limits.cpu"])
+
+    assert [counted("1", "7"), counted("2", "7"), counted("2", "8")] == ["1", "1", "2"]
+    assert [counted("1", ""), counted("2", "")] == ["1", "2"]
