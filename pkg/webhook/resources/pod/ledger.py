@@ -1,8 +1,7 @@
 """Pods that were let through and are not seen yet: between our answer and quota's own count a pod is in no list.
 
-Each replica keeps its own. What another replica lets through is seen once quota has counted it: pods that two replicas
-have between these two at the same moment, a few milliseconds, may together take more than the base by the smaller of
-the two. With one replica there is no such moment.
+Each replica keeps its own. What another replica lets through is seen once quota has counted it. Until then each counts
+its own pods twice, in the other one's place: two replicas together exceed a base by one pod at most.
 """
 
 from __future__ import annotations

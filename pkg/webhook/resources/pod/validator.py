@@ -6,12 +6,12 @@ Without this a tenant's pod takes it, the target is refused, and the tenant stay
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import Enum, auto
-from functools import partial
 from typing import Final
 
 from pkg.api.core import Pod, ResourceQuota
@@ -157,10 +157,11 @@ class Validator:
     def _short(self, place: _Place, asked: _Pod, known: _Known, now: float) -> ResourceList:
         if known is _Known.THERE:
             return place.room.short_beside(asked.need)
-        pending = partial(self._ledger.pending, asked.namespace, place.quota.name)
-        if known is _Known.STATUS:
-            return place.room.short_by_status(pending(now - YOUNG), asked.need)
-        return place.room.short_by_count(pending(), asked.need)
+        since = now - YOUNG if known is _Known.STATUS else -math.inf
+        pending = list(self._ledger.pending(asked.namespace, place.quota.name, since))
+        # Twice: another replica may have let through as much at the same moment, which nothing shows yet.
+        short_by = place.room.short_by_status if known is _Known.STATUS else place.room.short_by_count
+        return short_by(pending * 2, asked.need)
 
     def _admit(self, snapshot: _Snapshot, asked: _Pod) -> None:
         """Remember the pod until it is seen."""

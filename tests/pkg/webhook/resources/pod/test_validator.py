@@ -88,16 +88,36 @@ async def test_pods_that_are_let_through_are_counted_before_a_watch_shows_them()
     clock = Clock()
     view = FakeView(state(), state())
     checked = validator(view, clock)
-    assert await allowed(checked, pod("400m"), pod("400m")) == [True, True]
+    assert await allowed(checked, pod("300m"), pod("300m")) == [True, True]
     # What does not fit beside them waits until they are there, or are known not to come.
-    waiting = asyncio.create_task(checked.validate(request(pod("400m"))))
+    waiting = asyncio.create_task(checked.validate(request(pod("401m"))))
     for _ in range(400):
         await asyncio.sleep(0)
     assert clock.now > 100.5
     assert not waiting.done()
-    view.cached = view.live = state(pod("400m", name="a"), pod("400m", name="b"))
+    view.cached = view.live = state(pod("300m", name="a"), pod("300m", name="b"))
     assert not (await waiting).allowed
     assert clock.now < 100.0 + EXPIRY
+
+
+async def test_two_replicas_exceed_the_base_by_one_pod_at_most() -> None:
+    """What one lets through the other one sees only later."""
+
+    async def at_once(_: float) -> None:
+        await asyncio.sleep(0)
+
+    views = [PaperView(state(), state()) for _ in range(2)]
+    made = (POLICY, Options(), ACCOUNTS.makes_targets, lambda: 100.0, at_once)
+    replicas = [Validator(view, *made) for view in views]
+    let_through = 0
+    for checked in replicas:
+        fifty = [asyncio.create_task(checked.validate(request(pod("100m")))) for _ in range(50)]
+        for _ in range(50):
+            await asyncio.sleep(0)
+        let_through += sum(task.done() and task.result().allowed for task in fifty)
+        for task in fifty:
+            task.cancel()
+    assert 10 <= let_through <= 11
 
 
 async def test_all_at_once_is_no_better_than_one_after_the_other() -> None:
