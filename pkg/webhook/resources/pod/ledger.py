@@ -18,8 +18,6 @@ EXPIRY: Final = 2.0
 held up for longer may find its place taken, by at most its own size."""
 _SWEPT: Final = 2
 """Other namespaces that are looked through at every entry: those that never ask again are forgotten."""
-YOUNG: Final = 0.1
-"""Seconds in which status.used may not count a pod yet that was let through."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,10 +70,8 @@ class Ledger:
         """Pods of all namespaces."""
         return sum(map(len, self._pending.values()))
 
-    def pending(
-        self, namespace: str, quota: str, since: float = float("-inf")
-    ) -> Iterator[Mapping[str, Quantity]]:
-        """What each pod takes of a quota, of those that were let through after `since`."""
+    def pending(self, namespace: str, quota: str) -> Iterator[Mapping[str, Quantity]]:
+        """What each pod takes of a quota."""
         for pending in self._pending.get(namespace, {}).values():
-            if quota in pending.quotas and pending.since > since:
+            if quota in pending.quotas:
                 yield pending.usage

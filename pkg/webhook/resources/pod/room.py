@@ -54,7 +54,7 @@ class Room:
         return self._short(self.counted, self._in_added_room(), pending, need)
 
     def short_by_status(self, pending: Iterable[Amounts], need: Amounts) -> ResourceList:
-        """The same by status.used; `pending` are the pods that quota may not have counted yet."""
+        """The same by status.used; it may count pods of the ledger already."""
         return self._short(subtract(self.used, self.ended), self._in_added_room(), pending, need)
 
     def _in_added_room(self) -> ResourceList:

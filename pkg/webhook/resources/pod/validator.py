@@ -6,7 +6,6 @@ Without this a tenant's pod takes it, the target is refused, and the tenant stay
 from __future__ import annotations
 
 import asyncio
-import math
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -27,7 +26,7 @@ from pkg.util.resourcequota.policy import Policy
 from pkg.webhook.admission import ALLOW, AdmissionRequest, Decision, UserInfo, deny
 from pkg.webhook.deadline import NoAnswer, in_time
 from pkg.webhook.options import Options
-from pkg.webhook.resources.pod.ledger import YOUNG, Ledger
+from pkg.webhook.resources.pod.ledger import Ledger
 from pkg.webhook.resources.pod.looks import SharedLooks
 from pkg.webhook.resources.pod.room import Room, room
 from pkg.webhook.resources.pod.tally import Sums, Tally
@@ -147,18 +146,16 @@ class Validator:
 
     def _refusal(self, snapshot: _Snapshot, asked: _Pod, known: _Known) -> str:
         """Why the pod does not fit into a base; "" when it does."""
-        now = self._clock()
-        self._ledger.settle(asked.namespace, snapshot.seen, now)
+        self._ledger.settle(asked.namespace, snapshot.seen, self._clock())
         for place in snapshot.places:
-            if counted(asked.pod, place.quota.spec) and (short := self._short(place, asked, known, now)):
+            if counted(asked.pod, place.quota.spec) and (short := self._short(place, asked, known)):
                 return refusal_of(place.quota, asked.need, short, place.migrating)
         return ""
 
-    def _short(self, place: _Place, asked: _Pod, known: _Known, now: float) -> ResourceList:
+    def _short(self, place: _Place, asked: _Pod, known: _Known) -> ResourceList:
         if known is _Known.THERE:
             return place.room.short_beside(asked.need)
-        since = now - YOUNG if known is _Known.STATUS else -math.inf
-        pending = list(self._ledger.pending(asked.namespace, place.quota.name, since))
+        pending = list(self._ledger.pending(asked.namespace, place.quota.name))
         # Twice: another replica may have let through as much at the same moment, which nothing shows yet.
         short_by = place.room.short_by_status if known is _Known.STATUS else place.room.short_by_count
         return short_by(pending * 2, asked.need)

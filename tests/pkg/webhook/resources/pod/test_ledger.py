@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pkg.util.quantity import Quantity
-from pkg.webhook.resources.pod.ledger import EXPIRY, YOUNG, Ledger
+from pkg.webhook.resources.pod.ledger import EXPIRY, Ledger
 
 USAGE = {"limits.cpu": Quantity.parse("1")}
 
@@ -35,13 +35,6 @@ def test_namespaces_do_not_know_of_each_other() -> None:
     ledger.settle("ns2", {"a": "1"}, 0.0)
     assert list(ledger.pending("ns1", "q1"))
     assert not list(ledger.pending("ns2", "q1"))
-
-
-def test_only_young_ones_may_be_missing_in_status() -> None:
-    ledger = Ledger()
-    ledger.admit("ns1", "a", USAGE, {"q1"}, 10.0)
-    assert list(ledger.pending("ns1", "q1", 10.05 - YOUNG))
-    assert not list(ledger.pending("ns1", "q1", 10.2 - YOUNG))
 
 
 def test_a_growth_is_pending_until_the_pod_has_a_newer_version() -> None:
