@@ -126,8 +126,9 @@ class Validator:
         NoAnswer."""
         until = self._clock() + PATIENCE
         while True:
+            last = self._clock() >= until
             snapshot = await self._fresh(self._looks, asked)
-            if self._refusal(snapshot, asked, _Known.THERE):
+            if last or self._refusal(snapshot, asked, _Known.THERE):
                 # A watch may be behind: which pods are there, and which are migrations', is asked before a refusal.
                 snapshot = await self._fresh(self._live_looks, asked)
                 if refusal := self._refusal(snapshot, asked, _Known.THERE):
@@ -137,7 +138,7 @@ class Validator:
             refusal = refusal or self._refusal(snapshot, asked, _Known.STATUS)
             if not refusal and not dry_run:
                 self._admit(snapshot, asked)
-            if not refusal or self._clock() >= until:
+            if not refusal or last:
                 return refusal
             await self._sleep(PAUSE)
 

@@ -238,6 +238,7 @@ async def test_a_status_that_knows_of_pods_of_another_replica_is_believed() -> N
     clock = Clock()
     assert await allowed(validator(view, clock), pod("1")) == [False]
     assert clock.now == pytest.approx(100.0 + PATIENCE, abs=0.1)
+    assert view.looked.count("pods") == 1  # nothing is refused without a live look
 
 
 async def test_a_status_that_misses_pods_does_not_share_them_out_again() -> None:
