@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import Final
@@ -114,16 +113,27 @@ class Validator:
         return deny(refusal, reason="no-room") if refusal else ALLOW
 
     async def _decide(self, request: AdmissionRequest, asked: _Pod) -> str:
-        if request.authenticated:
-            with suppress(NoAnswer):
-                return await self._wait(asked, dry_run=request.dry_run)
-        # For a review that is not known to be the API server's nothing is looked at, and nothing is kept.
-        cached = [self._view.observe(quota) for quota in self._ours(asked.namespace)]
-        return self._refusal(self._count(cached, None), asked, _Known.ON_ITS_WAY)
+        """Why the pod does not fit into a base; "" when it does, and then it is remembered."""
+        if not request.authenticated:
+            # Nothing is looked at, and nothing kept, for a review that is not known to be the API server's.
+            return self._refusal(self._cached(asked), asked, _Known.ON_ITS_WAY)
+        waiting: list[str] = []
+        try:
+            snapshot, refusal = await self._wait(asked, waiting)
+        except NoAnswer:
+            # What stood in its way still does; else the own count decides.
+            snapshot = self._cached(asked)
+            refusal = waiting[-1] if waiting else self._refusal(snapshot, asked, _Known.ON_ITS_WAY)
+        if not refusal and not request.dry_run:
+            self._admit(snapshot, asked)
+        return refusal
 
-    async def _wait(self, asked: _Pod, *, dry_run: bool) -> str:
-        """Why the pod does not fit into a base, after a while; "" when it does, and then it is remembered. Raises
-        NoAnswer."""
+    def _cached(self, asked: _Pod) -> _Snapshot:
+        return self._count(map(self._view.observe, self._ours(asked.namespace)), None)
+
+    async def _wait(self, asked: _Pod, waiting: list[str]) -> tuple[_Snapshot, str]:
+        """The last look, and why the pod does not fit, after a while; `waiting` gets what stands in its way meanwhile.
+        Raises NoAnswer."""
         until = self._clock() + PATIENCE
         while True:
             last = self._clock() >= until
@@ -132,14 +142,13 @@ class Validator:
                 # A watch may be behind: which pods are there, and which are migrations', is asked before a refusal.
                 snapshot = await self._fresh(self._live_looks, asked)
                 if refusal := self._refusal(snapshot, asked, _Known.THERE):
-                    return refusal
+                    return snapshot, refusal
             # From here on nothing is awaited: two pods never share out the same place.
             refusal = self._refusal(snapshot, asked, _Known.ON_ITS_WAY)
             refusal = refusal or self._refusal(snapshot, asked, _Known.STATUS)
-            if not refusal and not dry_run:
-                self._admit(snapshot, asked)
             if not refusal or last:
-                return refusal
+                return snapshot, refusal
+            waiting.append(refusal)
             await self._sleep(PAUSE)
 
     async def _fresh(self, looks: SharedLooks[_Snapshot], asked: _Pod) -> _Snapshot:

@@ -11,6 +11,7 @@ import pytest
 from pkg.api.core import Pod
 from pkg.util import constants
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
+from pkg.webhook.deadline import NoAnswer
 from pkg.webhook.options import Options
 from pkg.webhook.resources.lock.validator import Accounts
 from pkg.webhook.resources.pod.ledger import EXPIRY
@@ -291,6 +292,34 @@ async def test_when_the_api_server_does_not_answer_the_cache_decides() -> None:
     """Whether the pod is there yet, nobody says."""
     view = FakeView(state(), None)
     assert await allowed(validator(view), pod("1001m"), pod("1")) == [False, True]
+
+
+class Hangs(PaperView):
+    """The API server that no longer answers."""
+
+    hangs = True
+
+    async def pods(self, namespace: str) -> list[Pod] | None:
+        if self.hangs:
+            raise NoAnswer("timed out")
+        return await super().pods(namespace)
+
+
+async def test_what_is_let_through_without_an_answer_is_counted_too() -> None:
+    checked = validator(Hangs(state(), state()))
+    assert await allowed(checked, pod("1"), pod("1m")) == [True, False]
+
+
+async def test_what_waited_is_refused_when_there_is_no_answer_any_more() -> None:
+    view = Hangs(state(used="2"), state(used="3"))
+    view.hangs = False
+    checked = validator(view)
+    task = asyncio.create_task(checked.validate(request(pod("1"))))
+    for _ in range(40):
+        await asyncio.sleep(0)
+    assert not task.done()
+    view.hangs = True
+    assert not (await task).allowed
 
 
 async def test_what_has_just_ended_is_not_waited_for() -> None:
