@@ -147,7 +147,6 @@ async def test_two_replicas_and_fifty_creators_keep_no_target_out(cluster: Clust
     )
     print(what)
     assert min(answered) > MIGRATIONS, what
-    assert witness.most_of_tenants["limits.cpu"] <= FREE + Quantity.parse(_POD), what
     assert len(done) >= MIGRATIONS, what
     assert set(done) == {"Succeeded"}, what
     assert not witness.refusals, "\n".join([what, *witness.refusals[:3]])
