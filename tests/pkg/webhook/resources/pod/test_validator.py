@@ -107,7 +107,7 @@ async def test_two_replicas_exceed_the_base_by_one_pod_at_most() -> None:
     async def at_once(_: float) -> None:
         await asyncio.sleep(0)
 
-    views = [PaperView(state(), state()) for _ in range(2)]
+    views = [FakeView(state(), state()) for _ in range(2)]
     made = (POLICY, Options(), ACCOUNTS.makes_targets, lambda: 100.0, at_once)
     replicas = [Validator(view, *made) for view in views]
     let_through = 0
@@ -294,7 +294,7 @@ async def test_when_the_api_server_does_not_answer_the_cache_decides() -> None:
     assert await allowed(validator(view), pod("1001m"), pod("1")) == [False, True]
 
 
-class Hangs(PaperView):
+class Hangs(FakeView):
     """The API server that no longer answers."""
 
     hangs = True
