@@ -16,6 +16,8 @@ from tests.e2e.tenant import ENTRY, HARD, MIGRATION_UID, OWNER, RAISED, RESYNC, 
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("alone")]
 
+MANAGED = "headroom.harvesterhci.io/managed"
+BASE = "headroom.harvesterhci.io/base"
 TEXT = '{"limits.cpu":"2","limits.memory":"4737464313"}'
 
 
@@ -163,6 +165,21 @@ def test_a_quota_that_is_not_the_default_is_left_alone(headroom: Program, tenant
     time.sleep(0.3)
     assert namespace.quota()["spec"]["hard"] == HARD
     assert namespace.quota_annotations() == {}
+
+
+def test_a_quota_that_is_managed_by_its_label_is_raised_from_its_own_base(
+    headroom: Program, tenant: MakeTenant
+) -> None:
+    """Harvester's controllers know default quotas only: on another there is nothing to agree with."""
+    namespace = tenant(quota=False)
+    namespace.make_quota(HARD, labels={MANAGED: "true"})
+    namespace.vm()
+    migration = namespace.migrate(phase="Pending")
+    namespace.wait_hard(RAISED)
+    assert by_value(json.loads(namespace.quota_annotations()[BASE])) == by_value(HARD)
+    namespace.phase(migration, "Succeeded")
+    namespace.wait_hard(HARD)
+    assert eventually(lambda: namespace.entries() == {})
 
 
 def test_a_vmi_that_turns_up_after_its_migration_is_served(headroom: Program, tenant: MakeTenant) -> None:

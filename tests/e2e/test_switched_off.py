@@ -1,0 +1,123 @@
+"""A person switches headroom off while a VM migrates: always admitted, with a warning, and given back at once, as
+`headroom release` gives back: Rancher's quotas to Harvester with their entries, others at their base."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pkg.testcluster.cluster import Cluster
+from pkg.util.constants import (
+    ANNOTATION_MIGRATING_NAME_PREFIX,
+    ANNOTATION_MIGRATING_UID_PREFIX,
+    ANNOTATION_OWNER,
+    ANNOTATION_SKIP_AUTO_SCALING,
+    LABEL_MANAGED,
+)
+from pkg.util.quantity import Quantity
+from tests.e2e.api import CORE, MERGE_PATCH, Api
+from tests.e2e.tenant import entry_keys
+from tests.e2e.webhook.processes import Headroom, headroom
+from tests.e2e.webhook.world import World, until, world
+
+pytestmark = pytest.mark.cluster
+
+BASE = Quantity.parse("3")
+RAISED = Quantity.parse("5015m")
+WHERE = [(kind, field) for kind in ("quota", "namespace") for field in ("labels", "annotations")]
+
+
+@pytest.fixture(scope="module")
+def running(cluster: Cluster, own_kubeconfig: Path) -> Iterator[Headroom]:
+    with headroom(cluster, "controller", "--webhook", "--kubeconfig", str(own_kubeconfig)) as process:
+        yield process
+
+
+@pytest.fixture
+async def there(cluster: Cluster, running: Headroom) -> AsyncIterator[World]:
+    async with world(cluster) as found:
+        yield found
+
+
+def warnings_of_patch(api: Api, path: str, patch: Mapping[str, Any]) -> list[str]:
+    """What the API server warns of when a person patches an object."""
+    headers = {
+        "Content-Type": MERGE_PATCH,
+        "Impersonate-User": "alice",
+        "Impersonate-Group": "e2e:everything",
+    }
+    connection = api.connection()
+    try:
+        connection.request("PATCH", path, json.dumps(patch), headers)
+        answer = connection.getresponse()
+        body = answer.read()
+        assert answer.status == 200, body
+        return answer.headers.get_all("Warning") or []
+    finally:
+        connection.close()
+
+
+@pytest.mark.parametrize(("kind", "field"), WHERE, ids=[f"{field} of the {kind}" for kind, field in WHERE])
+async def test_it_is_admitted_with_a_warning_and_given_back_at_once(
+    there: World, api: Api, kind: str, field: str
+) -> None:
+    namespace = await there.namespace()
+    migration = await there.migrating(namespace)
+    quota = await there.quota(namespace)
+    path = f"{CORE}/namespaces/{namespace}"
+    path = f"{path}/resourcequotas/{quota.name}" if kind == "quota" else path
+    assert (await there.hard(namespace))["limits.cpu"] == RAISED
+
+    async def switch(value: str | None) -> list[str]:
+        patch = {"metadata": {field: {LABEL_MANAGED: value}}}
+        return await asyncio.to_thread(warnings_of_patch, api, path, patch)
+
+    async def entries() -> list[str]:
+        return entry_keys((await there.quota(namespace)).annotations)
+
+    async def is_harvesters() -> bool:
+        annotations = (await there.quota(namespace)).annotations
+        return not {ANNOTATION_OWNER, ANNOTATION_SKIP_AUTO_SCALING} & annotations.keys()
+
+    async def is_ours() -> bool:
+        return ANNOTATION_OWNER in (await there.quota(namespace)).annotations
+
+    (warning,) = await switch("false")
+    assert "the migrations of vm1 lose the room that was added for them" in warning
+    await until(is_harvesters, "the marks to go", seconds=5.0)
+    (entry,) = await entries()
+    assert entry.startswith(ANNOTATION_MIGRATING_UID_PREFIX)  # Harvester's controllers go on from it
+    assert await there.phase(namespace, migration) == "Running"
+    assert await switch(None) == []
+    await until(is_ours, "the marks to come back", seconds=5.0)
+    assert await entries() == [f"{ANNOTATION_MIGRATING_NAME_PREFIX}vm1"]
+    assert (await there.hard(namespace))["limits.cpu"] == RAISED
+
+
+async def test_a_quota_without_rancher_is_at_its_base_again_at_once(there: World, api: Api) -> None:
+    namespace = await there.namespace(annotated=False)
+    path = f"{CORE}/namespaces/{namespace}/resourcequotas"
+    hard = {"limits.cpu": "3", "limits.memory": "5000Mi"}
+    body = {"metadata": {"name": "team", "labels": {LABEL_MANAGED: "true"}}, "spec": {"hard": hard}}
+    await asyncio.to_thread(api.create, path, body)
+
+    async def hard_is(wanted: Quantity) -> bool:
+        found = await asyncio.to_thread(api.get, f"{path}/team")
+        return Quantity.parse(found["spec"]["hard"]["limits.cpu"]) == wanted
+
+    async def counted() -> bool:
+        found = await asyncio.to_thread(api.get, f"{path}/team")
+        return bool(found.get("status", {}).get("hard"))
+
+    await until(counted, "the quota to count")
+    await there.migrating(namespace)
+    assert await hard_is(RAISED)
+    off = {"metadata": {"labels": {LABEL_MANAGED: "false"}}}
+    (warning,) = await asyncio.to_thread(warnings_of_patch, api, f"{path}/team", off)
+    assert "the migrations of vm1" in warning
+    await until(lambda: hard_is(BASE), "the room to go", seconds=5.0)
