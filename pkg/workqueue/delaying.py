@@ -8,10 +8,7 @@ import itertools
 from collections.abc import Callable
 from typing import NamedTuple
 
-from pkg.workqueue.queue import DEFAULT_PRIORITY, K, Queue, loop_time
-
-LEFTOVERS = 64
-"""Entries of the heap that are no longer valid, beyond as many as there are items: then it is built anew."""
+from pkg.workqueue.queue import DEFAULT_PRIORITY, LEFTOVERS, K, Queue, loop_time
 
 
 class _Due(NamedTuple):
@@ -56,7 +53,8 @@ class DelayingQueue(Queue[K]):
             when = max(when, known.when) if item in self._held else when
         waiting = self._dirty.pop(item, None)
         if waiting is not None:
-            self._leave(item, waiting)
+            if item not in self._processing:
+                self._leave(item, waiting)
             priority = max(priority, waiting)
         self._metrics.retry()
         self._held.add(item)

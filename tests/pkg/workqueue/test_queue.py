@@ -349,3 +349,26 @@ def test_outside_a_loop_the_clock_is_the_monotonic_one() -> None:
     queue: Queue[str] = Queue("outside a loop")
     queue.add("a")
     assert len(queue) == 1
+
+
+async def test_ten_thousand_items_whose_priority_rises_are_each_handed_out_once_and_in_order() -> None:
+    queue: Queue[int] = Queue()
+    for number in range(10_000):
+        queue.add(number, LOW_PRIORITY)
+    for number in reversed(range(5_000)):
+        queue.add(number)
+    assert len(queue) == 10_000
+    got = [await queue.get() for _ in range(10_000)]
+    assert got == [*reversed(range(5_000)), *range(5_000, 10_000)]
+    assert len(queue) == 0
+
+
+async def test_an_item_that_left_its_place_comes_back_at_the_end() -> None:
+    queue: Queue[str] = Queue()
+    for item in ("a", "b"):
+        queue.add(item, LOW_PRIORITY)
+    queue.add("a")
+    queue.done(await queue.get())
+    queue.add("a", LOW_PRIORITY)
+    assert [await queue.get(), await queue.get()] == ["b", "a"]
+    assert len(queue) == 0
