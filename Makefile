@@ -10,7 +10,7 @@ PYTEST_PARALLEL ?= --numprocesses 2 --dist loadgroup
 # The tests start hundreds of headroom processes: none of them compiles the sources again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo install test test-fast lint bench soak mutants build manifests image lock clean
+.PHONY: demo install test test-fast lint bench bench-full soak mutants build manifests image lock clean
 
 install: $(STAMP)
 
@@ -40,6 +40,10 @@ image: $(STAMP)
 
 bench: build
 	$(BIN)/python -m tests.bench
+
+# Five rounds, 20,000 objects: what docs/benchmarks.md shows is written by this.
+bench-full: build
+	$(BIN)/python -m tests.bench --full --write docs/benchmarks.md
 
 # Small changes to the modules that decide: how many do the unit tests notice? About 10 s each: `make mutants SAMPLE=20`.
 SAMPLE ?= 90

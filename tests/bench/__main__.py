@@ -1,10 +1,16 @@
-"""`make bench`: one embedded cluster, one table."""
+"""`make bench`: one embedded cluster, every measurement, the programs beside headroom in turn.
+
+`python -m tests.bench [--full] [--write docs/benchmarks.md] [NAME …]`: `--full` is `make bench-full`, five
+rounds and up to 20,000 objects; `--write` puts what was measured into the document, and its plot beside it.
+"""
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import sys
 from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,44 +19,107 @@ from rich.console import Console
 from rich.table import Table
 
 from pkg.testcluster.cluster import EmbeddedCluster, Options
+from tests.bench.cycles import cycles
+from tests.bench.document import write
 from tests.bench.migrations import burst, one_after_another
-from tests.bench.row import Row
+from tests.bench.peers.programs import Programs, prepare, say
+from tests.bench.row import Comparison, Result, Row
 from tests.bench.sync import sync
+from tests.bench.watch import watch
 from tests.bench.webhook import webhook
 
-Measurement = Callable[[Path], Coroutine[Any, Any, list[Row]]]
-MEASUREMENTS: dict[str, Measurement] = {
-    "sync": sync,
-    "sequence": one_after_another,
-    "burst-10x50": partial(burst, namespaces=10, each=50),
-    "burst-1x300": partial(burst, namespaces=1, each=300),
-    "webhook": webhook,
-}
+Measurement = Callable[[Path], Coroutine[Any, Any, list[Any]]]
 
 
-def main(names: list[str]) -> int:
-    """Measure what is named, everything by default; 2 for a name that is none."""
-    unknown = set(names) - MEASUREMENTS.keys()
-    if unknown:
-        print(f"bench: no measurement {', '.join(sorted(unknown))}; there are {', '.join(MEASUREMENTS)}")
-        return 2
-    rows: list[Row] = []
-    with EmbeddedCluster(options=Options(kubevirt=False, rancher=False, kwok=False)) as cluster:
-        for name in names or MEASUREMENTS:
-            print(f"bench: {name} …", file=sys.stderr, flush=True)
-            rows += asyncio.run(MEASUREMENTS[name](cluster.kubeconfig))
-    _print(rows)
-    return 0 if all(row.reached for row in rows) else 1
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """How much is measured; watches, which take longest, in half as many rounds."""
+
+    rounds: int
+    sizes: list[int]
+    watch_seconds: float
 
 
-def _print(rows: list[Row]) -> None:
-    table = Table(title="headroom on the embedded cluster")
+SHORT = Extent(3, [1000, 5000], 3.0)
+FULL = Extent(5, [1000, 5000, 20000], 8.0)
+NAMES = (
+    "queue", "sync", "watch", "sequence", "burst-10x50", "burst-1x300", "burst-100x10", "webhook",
+)  # fmt: skip
+
+
+def measurements(extent: Extent, programs: Programs) -> dict[str, Measurement]:
+    """By name, in the order in which they are made."""
+    found: dict[str, Measurement] = {
+        "queue": partial(cycles, programs=programs, rounds=extent.rounds),
+        "sync": partial(sync, programs=programs, sizes=extent.sizes, rounds=extent.rounds),
+        "watch": partial(
+            watch, programs=programs, rounds=(extent.rounds + 1) // 2, seconds=extent.watch_seconds
+        ),
+        "sequence": one_after_another,
+        "burst-10x50": partial(burst, namespaces=10, each=50),
+        "burst-1x300": partial(burst, namespaces=1, each=300),
+        "burst-100x10": partial(burst, namespaces=100, each=10),
+        "webhook": webhook,
+    }
+    return found
+
+
+def main() -> int:
+    """0 when every target was reached."""
+    parser = argparse.ArgumentParser(prog="python -m tests.bench")
+    parser.add_argument("--full", action="store_true")
+    parser.add_argument("--rounds", type=int)
+    parser.add_argument("--sizes", type=lambda text: [int(size) for size in text.split(",")], metavar="N,N")
+    parser.add_argument("--write", type=Path, metavar="FILE.md")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(NAMES))
+    asked = parser.parse_args()
+    if unknown := set(asked.names) - set(NAMES):
+        parser.error(f"no measurement {', '.join(sorted(unknown))}; there are {', '.join(NAMES)}")
+    extent = FULL if asked.full else SHORT
+    extent = Extent(asked.rounds or extent.rounds, asked.sizes or extent.sizes, extent.watch_seconds)
+    programs = prepare()
+    results: list[Result] = []
+    chosen = measurements(extent, programs)
+    options = Options(kubevirt=False, rancher=False, kwok=False)
+    with EmbeddedCluster(options=options) as cluster:
+        for name in asked.names or chosen:
+            say(f"{name} …")
+            found: list[Result] = asyncio.run(chosen[name](cluster.kubeconfig))
+            results += found
+            _compare(found)
+    _print(results, programs)
+    if asked.write is not None:
+        write(asked.write, results, programs, extent.rounds)
+    return 0 if all(result.reached for result in results if isinstance(result, Row)) else 1
+
+
+def _compare(results: list[Result]) -> None:
+    for result in results:
+        if isinstance(result, Comparison):
+            table = Table(
+                title=result.title, title_justify="left", caption=result.note, caption_justify="left"
+            )
+            for column in result.columns:
+                table.add_column(column, justify="left" if column in ("", "version") else "right")
+            for line in result.lines:
+                table.add_row(*line)
+            Console(width=130).print(table)
+
+
+def _print(results: list[Result], programs: Programs) -> None:
+    console = Console(width=130)
+    table = Table(title="headroom on the embedded cluster", title_justify="left")
     for column in ("what", "measured", "to reach", "upstream (Go)", ""):
         table.add_column(column, justify="right" if column in ("measured", "to reach") else "left")
-    for row in rows:
-        table.add_row(row.what, row.measured, row.to_reach, row.upstream, "ok" if row.reached else "MISSED")
-    Console(width=110).print(table)
+    for row in results:
+        if isinstance(row, Row):
+            table.add_row(
+                row.what, row.measured, row.to_reach, row.upstream, "ok" if row.reached else "MISSED"
+            )
+    console.print(table)
+    for note in programs.notes:
+        console.print(note)
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

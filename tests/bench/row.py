@@ -1,8 +1,9 @@
-"""A line of the benchmark table."""
+"""What a measurement gives: lines of the table of targets, and tables that compare."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from statistics import median
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,17 +20,50 @@ class Row:
 
     @property
     def measured(self) -> str:
-        return f"{self.value:.3g} {self.unit}" if self.value < 1000 else f"{self.value:.0f} {self.unit}"
+        return f"{figure(self.value)} {self.unit}".strip()
 
     @property
     def to_reach(self) -> str:
-        return "" if self.limit is None else f"{'≥' if self.at_least else '≤'} {self.limit:g} {self.unit}"
+        return (
+            ""
+            if self.limit is None
+            else f"{'≥' if self.at_least else '≤'} {self.limit:g} {self.unit}".strip()
+        )
 
     @property
     def reached(self) -> bool:
         if self.limit is None:
             return True
         return self.value >= self.limit if self.at_least else self.value <= self.limit
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """A table of programs, and a note under it."""
+
+    title: str
+    columns: tuple[str, ...]
+    lines: tuple[tuple[str, ...], ...]
+    note: str = ""
+    bars: tuple[tuple[str, float], ...] = ()
+    """What a plot of it shows: names and values."""
+    plotted: str = ""
+    """What the values are."""
+
+
+Result = Row | Comparison
+
+
+def figure(value: float) -> str:
+    """Three digits."""
+    return f"{value:.3g}" if abs(value) < 1000 else f"{value:,.0f}"
+
+
+def spread(values: list[float]) -> str:
+    """The median, and the smallest and largest of several."""
+    if len(values) < 2:
+        return figure(median(values))
+    return f"{figure(median(values))} ({figure(min(values))}–{figure(max(values))})"
 
 
 def percentile(values: list[float], share: float) -> float:

@@ -1,80 +1,114 @@
-"""How long an informer takes to hold 5,000 VMIs, in a process of its own: `python -m tests.bench.sync KUBECONFIG`."""
+"""How long a first sync takes and what it leaves in memory: every program in turn, round after round."""
 
 from __future__ import annotations
 
-import asyncio
-import json
-import sys
-import time
 from functools import partial
 from pathlib import Path
+from statistics import median
 
+from pkg.api import registry
 from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCES
-from pkg.cache import SharedIndexInformer
 from pkg.client.client import Client
 from pkg.client.config import load_config
-from tests.bench.objects import in_parallel, vmi
-from tests.bench.row import Row, percentile
+from tests.bench.objects import in_parallel, pod, vmi
+from tests.bench.peers.programs import Program, Programs, running, say
+from tests.bench.row import Comparison, Result, Row, spread
 
-VMIS = 5000
 SIZE = 4000
-RUNS = 3
+"""Bytes of an object's JSON."""
+NAMESPACE = "default"
+Figures = dict[Program, list[tuple[float, float, float]]]
+"""Seconds, CPU seconds and MB of each round."""
 
 
-async def sync(kubeconfig: Path) -> list[Row]:
-    """The median of three processes; the objects are made first and removed afterwards."""
+async def sync(kubeconfig: Path, programs: Programs, sizes: list[int], rounds: int) -> list[Result]:
+    """The objects are made first and removed afterwards. At the smallest size every program, at others ours and
+    client-go's."""
+    results: list[Result] = []
     async with Client(load_config(str(kubeconfig))) as client:
-        vmis = client.resource(VIRTUAL_MACHINE_INSTANCES)
-        bodies = [vmi("default", f"bench-{number:05}", SIZE) for number in range(VMIS)]
-        await in_parallel(partial(vmis.create, body, namespace="default") for body in bodies)
-        runs = [await _in_a_process(kubeconfig) for _ in range(RUNS)]
-        await in_parallel(
-            partial(vmis.delete, name=body["metadata"]["name"], namespace="default") for body in bodies
+        made = 0
+        for size in sorted(sizes):
+            await _create(client, range(made, size))
+            made = size
+            found = [p for p in programs.found if p.ours or p.go or size == min(sizes)]
+            results += _results(size, await _rounds(kubeconfig, found, size, rounds))
+        for path in (
+            "/api/v1/namespaces/{}/pods",
+            "/apis/kubevirt.io/v1/namespaces/{}/virtualmachineinstances",
+        ):
+            await client.transport.request("DELETE", path.format(NAMESPACE), timeout=None)
+    return results
+
+
+async def _rounds(kubeconfig: Path, found: list[Program], size: int, rounds: int) -> Figures:
+    figures: Figures = {program: [] for program in found}
+    for number in range(rounds):
+        for program in found:
+            say(f"sync of {size:,}, round {number + 1}: {program.name}")
+            try:
+                async with running(program, kubeconfig) as it:
+                    if it.objects != size:
+                        raise RuntimeError(f"it holds {it.objects} of {size}")
+                    figures[program].append((it.seconds, it.cpu, it.peak))
+            except RuntimeError as error:
+                if program.ours or program.go:
+                    raise
+                say(f"{program.name} is left out: {error}")
+    return {program: runs for program, runs in figures.items() if runs}
+
+
+async def _create(client: Client, numbers: range) -> None:
+    vmis, pods = client.resource(VIRTUAL_MACHINE_INSTANCES), client.resource(registry.PODS)
+    names = [_name(number) for number in numbers]
+    await in_parallel(partial(vmis.create, vmi(NAMESPACE, n, SIZE), namespace=NAMESPACE) for n in names)
+    await in_parallel(partial(pods.create, pod(NAMESPACE, n), namespace=NAMESPACE) for n in names)
+
+
+def _name(number: int) -> str:
+    return f"bench-{number:05}"
+
+
+def _results(size: int, figures: Figures) -> list[Result]:
+    results: list[Result] = []
+    for pods, what in ((False, "VMIs"), (True, "pods")):
+        group = {program: runs for program, runs in figures.items() if program.pods == pods}
+        lines = tuple(
+            (program.name, program.version, *(spread([run[n] for run in runs]) for n in range(3)))
+            for program, runs in group.items()
         )
-
-    def median(key: str) -> float:
-        return percentile([run[key] for run in runs], 0.5)
-
-    return [
-        Row("5,000 VMIs of 4 kB synced", median("seconds"), "s", 1.5, "1.9–2.4 s"),
-        Row("… CPU", median("cpu"), "s", None, "1.2 s"),
-        Row("… resident, whole process", median("resident"), "MB", 120, "160–190 MB"),
-    ]
-
-
-async def _in_a_process(kubeconfig: Path) -> dict[str, float]:
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "tests.bench.sync", str(kubeconfig), stdout=asyncio.subprocess.PIPE
-    )
-    out, _ = await process.communicate()
-    measured: dict[str, float] = json.loads(out)
-    return measured
+        bars = tuple((program.name, _median(runs, 1)) for program, runs in group.items())
+        title = f"First sync of {size:,} {what} of 4 kB"
+        note = "The whole process's peak memory. lightkube and kr8s have no cache: a dict is filled."
+        columns = ("", "version", "seconds", "CPU s", "peak MB")
+        results.append(Comparison(title, columns, lines, "" if pods else note, bars, "CPU s"))
+        if group:
+            results += _targets(f"{size:,} {what}", group)
+    return results
 
 
-async def _measure(kubeconfig: str) -> dict[str, float]:
-    async with Client(load_config(kubeconfig)) as client:
-        await client.transport.request("GET", "/version")  # the connection is not what is measured
-        informer = SharedIndexInformer(client.resource(VIRTUAL_MACHINE_INSTANCES))
-        seconds, cpu = time.perf_counter(), time.process_time()
-        informer.start()
-        await informer.wait_for_sync(60)
-        seconds, cpu = time.perf_counter() - seconds, time.process_time() - cpu
-        held = len(informer.indexer.list())
-        assert held == VMIS, f"the informer holds {held} of {VMIS}"
-        await informer.stop()
-    return {
-        "seconds": seconds,
-        "cpu": cpu,
-        "resident": _peak_resident(),
-    }
+def _targets(what: str, group: Figures) -> list[Result]:
+    """Ratios to client-go and to the Python packages with a cache."""
+    results: list[Result] = []
+    ours = next(runs for program, runs in group.items() if program.ours)
+    beside = {program.kind: runs for program, runs in group.items() if program.go}
+    for kind, runs in beside.items():
+        if kind == "dynamic-vmis" or kind == "typed-pods":
+            continue
+        pods = kind == "protobuf-pods"
+        named = f"{what}, ÷ client-go {kind.split('-')[0]}"
+        results.append(Row(f"{named}: seconds", _ratio(ours, runs, 0), "×", 1.0 if pods else 0.7))
+        results.append(Row("… CPU", _ratio(ours, runs, 1), "×", None if pods else 0.7))
+        results.append(Row("… memory", _ratio(ours, runs, 2), "×", 0.6))
+    for program, runs in group.items():
+        if program.caches and not program.ours and not program.go:
+            ratio = 1 / _ratio(ours, runs, 1)
+            results.append(Row(f"{what}, CPU of {program.name} ÷ ours", ratio, "×", 10, at_least=True))
+    return results
 
 
-def _peak_resident() -> float:
-    """MB. Not getrusage's figure, which a process inherits from the one that started it."""
-    status = Path("/proc/self/status").read_text()
-    kilobytes = next(line.split()[1] for line in status.splitlines() if line.startswith("VmHWM"))
-    return int(kilobytes) * 1024 / 1e6
+def _ratio(ours: list[tuple[float, float, float]], theirs: list[tuple[float, float, float]], n: int) -> float:
+    return _median(ours, n) / _median(theirs, n)
 
 
-if __name__ == "__main__":
-    print(json.dumps(asyncio.run(_measure(sys.argv[1]))))
+def _median(runs: list[tuple[float, float, float]], n: int) -> float:
+    return median(run[n] for run in runs)

@@ -1,0 +1,82 @@
+"""This project's informers and queue, as one of the measured programs (see peers/protocol.py).
+
+`python -m tests.bench.ours cache KUBECONFIG vmis|pods WATCHES` or `python -m tests.bench.ours queue KIND KEYS`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+from typing import Any
+
+from pkg.api import registry
+from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCES
+from pkg.cache import SharedIndexInformer, wait_for_cache_sync
+from pkg.client.client import Client
+from pkg.client.config import load_config
+from pkg.workqueue.delaying import DelayingQueue
+from pkg.workqueue.queue import LOW_PRIORITY
+from tests.bench.peers.protocol import Measured, arguments
+
+CYCLES = 300_000
+LONGEST = 3.0
+
+
+class _Counting:
+    """Counts updates."""
+
+    def __init__(self, measured: Measured) -> None:
+        self._measured = measured
+
+    def on_add(self, obj: Any, is_in_initial_list: bool) -> None:
+        pass
+
+    def on_update(self, old: Any, new: Any) -> None:
+        self._measured.events += 1
+
+    def on_delete(self, obj: Any, final_state_unknown: bool) -> None:
+        pass
+
+
+async def cache() -> None:
+    """Informers of a kind, until standard input ends."""
+    kubeconfig, kind, watches = arguments()
+    resource = {"vmis": VIRTUAL_MACHINE_INSTANCES, "pods": registry.PODS}[kind]
+    async with Client(load_config(kubeconfig)) as client:
+        await client.transport.request("GET", "/version")  # the connection is not what is measured
+        informers = [SharedIndexInformer(client.resource(resource)) for _ in range(watches)]
+        measured = Measured()
+        for informer in informers:
+            informer.add_event_handler(_Counting(measured))
+            informer.start()
+        await wait_for_cache_sync(*informers, timeout=120)
+        measured.synced(len(informers[0].indexer.list()))
+        await asyncio.Event().wait()
+
+
+async def queue(kind: str, keys: int) -> None:
+    """All keys in, all keys out, again and again."""
+    names = [f"namespace-{number % 20}/name-{number}" for number in range(keys)]
+    queue: DelayingQueue[str] = DelayingQueue()
+    add, get, done = queue.add, queue.get, queue.done
+    count, began = 0, time.perf_counter()
+    while count < CYCLES and time.perf_counter() - began < LONGEST:
+        if kind == "plain":
+            for name in names:
+                add(name)
+        elif kind == "delayed":
+            for name in names:
+                queue.add_after(name, 0.001)
+        else:
+            for number, name in enumerate(names):
+                add(name, LOW_PRIORITY if number % 2 else 0)
+        for _ in names:
+            done(await get())
+        count += keys
+    print(json.dumps({"cycles": count / (time.perf_counter() - began)}))
+
+
+if __name__ == "__main__":
+    asyncio.run(cache() if sys.argv[1] == "cache" else queue(sys.argv[2], int(sys.argv[3])))

@@ -1,0 +1,201 @@
+"""Builds and installs the measured programs, names their versions, and starts them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import venv
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from pkg.scale.site import usage
+from pkg.testcluster.build import find_go, go_environment
+from pkg.testcluster.errors import BuildError
+from pkg.testcluster.progress import Lines
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[2]
+SCRATCH = ROOT / "build" / "bench"
+REQUIREMENTS = HERE / "requirements.txt"
+_START = 30.0
+"""Seconds that a first sync may take."""
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """Something that holds objects of one kind: `argv` and "cache KUBECONFIG `kind` WATCHES"."""
+
+    name: str
+    version: str
+    argv: tuple[str, ...]
+    kind: str
+    caches: bool = True
+    """Whether it offers a cache; otherwise the program keeps a dict of what list and watch give."""
+    watches: bool = True
+    """Whether one process of it can watch a kind several times."""
+
+    @property
+    def pods(self) -> bool:
+        return self.kind.endswith("pods")
+
+    @property
+    def ours(self) -> bool:
+        return self.name == OURS
+
+    @property
+    def go(self) -> bool:
+        return self.name.startswith("client-go")
+
+
+def say(what: str) -> None:
+    """Progress."""
+    print(f"bench: {what}", file=sys.stderr, flush=True)
+
+
+OURS = "headroom"
+
+
+@dataclass(frozen=True, slots=True)
+class Programs:
+    """What can be measured here, and why the rest cannot."""
+
+    go: Path | None
+    found: tuple[Program, ...]
+    versions: dict[str, str]
+    notes: tuple[str, ...]
+
+
+def prepare() -> Programs:
+    """Builds and installs what can be had; takes minutes the first time."""
+    SCRATCH.mkdir(parents=True, exist_ok=True)
+    versions = {"Python": sys.version.split()[0]}
+    notes: list[str] = []
+    ours = (sys.executable, "-m", "tests.bench.ours")
+    found = [Program(OURS, "", ours, "vmis"), Program(OURS, "", ours, "pods")]
+    go = _built(notes)
+    if go is not None:
+        said: dict[str, str] = json.loads(
+            subprocess.run([go, "version"], capture_output=True, check=True).stdout
+        )
+        versions |= said
+        found += [Program(f"client-go {kind}", said["client-go"], (str(go),), kind) for kind in _GO_KINDS]
+    python = _installed(notes)
+    if python is not None:
+        pins = dict(line.split("==") for line in REQUIREMENTS.read_text().split() if "==" in line)
+        versions |= pins
+        for name, script, kind, caches, watches in _PYTHON:
+            argv = (str(python), str(HERE / script))
+            found.append(Program(name, pins[name], argv, kind, caches, watches))
+    return Programs(go, tuple(found), versions, tuple(notes))
+
+
+_GO_KINDS = ("typed-vmis", "dynamic-vmis", "typed-pods", "protobuf-pods")
+_PYTHON = (
+    ("kubernetes", "official.py", "pods", True, True),
+    ("kopf", "kopf_index.py", "vmis", True, False),
+    ("lightkube", "lightkube_dict.py", "vmis", False, True),
+    ("kr8s", "kr8s_dict.py", "vmis", False, True),
+)
+
+
+def _built(notes: list[str]) -> Path | None:
+    target = SCRATCH / "peers"
+    say("building the client-go programs …")
+    try:
+        go = find_go(os.environ, Lines())
+    except BuildError as error:
+        notes.append(f"client-go: not measured ({error})")
+        return None
+    command = [str(go), "build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w", "-o", str(target), "."]
+    done = subprocess.run(
+        command, cwd=HERE / "go", env=go_environment(os.environ), capture_output=True, text=True
+    )
+    if done.returncode != 0:
+        notes.append(f"client-go: not measured (it does not build: {_last_line(done.stderr)})")
+        return None
+    return target
+
+
+def _installed(notes: list[str]) -> Path | None:
+    """The interpreter of an environment with the Python packages; made once for each content of the requirements."""
+    environment = SCRATCH / "python"
+    python, stamp = environment / "bin" / "python", environment / "installed.txt"
+    wanted = REQUIREMENTS.read_text()
+    if stamp.exists() and stamp.read_text() == wanted:
+        return python
+    say("installing the Python packages …")
+    venv.create(environment, with_pip=True, clear=True)
+    command = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    command += ["--only-binary", ":all:", "--requirement", str(REQUIREMENTS)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode != 0:
+        notes.append(f"Python packages: not measured (they cannot be installed: {_last_line(done.stderr)})")
+        return None
+    stamp.write_text(wanted)
+    return python
+
+
+def _last_line(text: str) -> str:
+    return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "no message")
+
+
+class Running:
+    """A program that has synced."""
+
+    def __init__(self, process: asyncio.subprocess.Process, synced: dict[str, float]) -> None:
+        self._process = process
+        self.seconds = synced["seconds"]
+        self.cpu = synced["cpu"]
+        self.objects = int(synced["objects"])
+
+    @property
+    def cpu_so_far(self) -> float:
+        """Seconds, as the operating system counts them."""
+        return usage(self._process.pid).cpu
+
+    @property
+    def peak(self) -> float:
+        """MB that the whole process ever had resident."""
+        return usage(self._process.pid).peak / 1e6
+
+    async def events(self) -> int:
+        """How many events it has handled."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(b"?\n")
+        return int((await _said(self._process))["events"])
+
+
+@asynccontextmanager
+async def running(program: Program, kubeconfig: Path, watches: int = 1) -> AsyncIterator[Running]:
+    """The program, from its first sync on. Raises RuntimeError when it does not get there."""
+    process = await asyncio.create_subprocess_exec(
+        *(*program.argv, "cache", str(kubeconfig), program.kind, str(watches)),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.DEVNULL,
+        cwd=ROOT,
+    )
+    try:
+        yield Running(process, await _said(process))
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+
+
+async def _said(process: asyncio.subprocess.Process) -> dict[str, float]:
+    assert process.stdout is not None
+    try:
+        async with asyncio.timeout(_START):
+            line = await process.stdout.readline()
+    except TimeoutError:
+        raise RuntimeError(f"a measured program said nothing for {_START:.0f} s") from None
+    if not line:
+        raise RuntimeError(f"a measured program ended with {await process.wait()}")
+    said: dict[str, float] = json.loads(line)
+    return said

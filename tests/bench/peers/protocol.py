@@ -1,0 +1,47 @@
+"""What every measured program does: `PROGRAM cache KUBECONFIG KIND WATCHES`.
+
+Once its caches hold everything it prints one JSON line: seconds and CPU seconds since they were started, and the
+objects of one. Then it answers each line on standard input with the events it has handled since, and ends with it.
+Imported by programs in another virtual environment: the standard library alone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import time
+
+
+class Measured:
+    """The clock of a program, from when it starts to fill its caches, and its count of events."""
+
+    def __init__(self) -> None:
+        self.events = 0
+        self._began = time.perf_counter()
+        self._cpu = time.process_time()
+        self._said = False
+
+    def synced(self, objects: int) -> None:
+        """Says what the first sync took; from now on questions are answered. Later calls do nothing."""
+        if self._said:
+            return
+        self._said = True
+        seconds, cpu = time.perf_counter() - self._began, time.process_time() - self._cpu
+        self._say({"seconds": seconds, "cpu": cpu, "objects": objects})
+        threading.Thread(target=self._answer, daemon=True).start()
+
+    def _answer(self) -> None:
+        for _ in sys.stdin:
+            self._say({"events": self.events})
+        os._exit(0)
+
+    def _say(self, what: dict[str, float]) -> None:
+        print(json.dumps(what), flush=True)
+
+
+def arguments() -> tuple[str, str, int]:
+    """Kubeconfig, kind, watches."""
+    _, _, kubeconfig, kind, watches = sys.argv
+    return kubeconfig, kind, int(watches)

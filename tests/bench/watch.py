@@ -1,0 +1,135 @@
+"""What an event of a watch costs: CPU at a steady rate, and how many a second are handled when more come."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import defaultdict
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from pkg.api import registry
+from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCES
+from pkg.api.registry import Resource
+from pkg.client.client import Client
+from pkg.client.config import load_config
+from tests.bench.objects import in_parallel, pod, vmi
+from tests.bench.peers.programs import Program, Programs, running, say
+from tests.bench.row import Comparison, Result, Row, spread
+
+OBJECTS = 200
+SIZE = 4000
+NAMESPACE = "bench-watch"
+WRITES = 125
+"""A second. More events come by watching more than once: writes would take the API server's CPU, not the program's."""
+STEADY = (1, 8)
+SATURATING = 60
+SETTLE = 1.0
+
+
+async def watch(kubeconfig: Path, programs: Programs, rounds: int, seconds: float) -> list[Result]:
+    """Every program in turn, round after round."""
+    cpu: dict[tuple[Program, int], list[float]] = defaultdict(list)
+    handled: dict[Program, list[float]] = defaultdict(list)
+    async with Client(load_config(str(kubeconfig))) as client:
+        names = [f"bench-{number:03}" for number in range(OBJECTS)]
+        await client.resource(registry.NAMESPACES).create({"metadata": {"name": NAMESPACE}})
+        vmis, pods = client.resource(VIRTUAL_MACHINE_INSTANCES), client.resource(registry.PODS)
+        await in_parallel(partial(vmis.create, vmi(NAMESPACE, n, SIZE), namespace=NAMESPACE) for n in names)
+        await in_parallel(partial(pods.create, pod(NAMESPACE, n), namespace=NAMESPACE) for n in names)
+        for number in range(rounds):
+            for program in programs.found:
+                for watches in _watches(program):
+                    say(f"watch, round {number + 1}: {program.name}, {watches} times")
+                    try:
+                        took, events, used = await _measured(
+                            client, kubeconfig, program, watches, names, seconds
+                        )
+                    except RuntimeError as error:
+                        if program.ours or program.go:
+                            raise
+                        say(f"{program.name} is left out: {error}")
+                        continue
+                    if watches == SATURATING:
+                        handled[program].append(events / took)
+                    else:
+                        cpu[program, watches].append(1000 * used / max(1, events))
+        await client.resource(registry.NAMESPACES).delete(name=NAMESPACE)
+    return _results(programs, cpu, handled)
+
+
+def _watches(program: Program) -> tuple[int, ...]:
+    """The Python packages are saturated long before."""
+    if not program.watches:
+        return STEADY[:1]
+    return (*STEADY, SATURATING) if program.ours or program.go else STEADY
+
+
+async def _measured(
+    client: Client, kubeconfig: Path, program: Program, watches: int, names: list[str], seconds: float
+) -> tuple[float, int, float]:
+    """Seconds, events handled and CPU seconds between two looks, both while writes go on."""
+    async with running(program, kubeconfig, watches) as it:
+        writing = asyncio.create_task(_write(client, program.pods, names))
+        try:
+            await asyncio.sleep(SETTLE)
+            began, before, cpu = time.perf_counter(), await it.events(), it.cpu_so_far
+            await asyncio.sleep(seconds)
+            events, used = await it.events() - before, it.cpu_so_far - cpu
+            took = time.perf_counter() - began
+        finally:
+            writing.cancel()
+            await asyncio.gather(writing, return_exceptions=True)
+    return took, events, used
+
+
+async def _write(client: Client, pods: bool, names: list[str]) -> None:
+    resource: Resource[Any] = registry.PODS if pods else VIRTUAL_MACHINE_INSTANCES
+    calls = client.resource(resource)
+    began, number = time.perf_counter(), 0
+    async with asyncio.TaskGroup() as group:
+        while True:
+            await asyncio.sleep(max(0.0, began + number / WRITES - time.perf_counter()))
+            body = {"metadata": {"annotations": {"bench": str(number)}}}
+            name = names[number % len(names)]
+            group.create_task(calls.merge_patch(body, name=name, namespace=NAMESPACE))
+            number += 1
+
+
+def _results(
+    programs: Programs, cpu: dict[tuple[Program, int], list[float]], handled: dict[Program, list[float]]
+) -> list[Result]:
+    results: list[Result] = []
+    for pods, what in ((False, "VMIs"), (True, "pods")):
+        group = [program for program in programs.found if program.pods == pods]
+        lines = tuple(
+            (
+                program.name,
+                program.version,
+                *(spread(cpu[program, n]) if (program, n) in cpu else "–" for n in STEADY),
+                spread(handled[program]) if program in handled else "–",
+            )
+            for program in group
+        )
+        rates = [f"{n * WRITES:,}/s" for n in STEADY]
+        columns = ("", "version", *(f"CPU ms an event at {rate}" for rate in rates), "events/s, saturated")
+        note = (
+            f"{WRITES} writes a second; more events by watching {STEADY[-1]} times, {SATURATING} times where "
+            "saturated. client-go uses both cores there, Python one. kopf watches a kind once."
+        )
+        most = STEADY[-1]
+        bars = tuple(
+            (program.name, median(cpu[program, most])) for program in group if (program, most) in cpu
+        )
+        plotted = f"CPU ms an event at {rates[-1]}"
+        results.append(Comparison(f"Watching {what} of 4 kB", columns, lines, note, bars, plotted))
+        ours = next(program for program in group if program.ours)
+        for kind in ("typed-vmis", "protobuf-pods"):
+            for program in group:
+                if program.kind == kind:
+                    named = f"{what}: CPU an event at {rates[-1]} ÷ client-go {kind.split('-')[0]}"
+                    ratio = median(cpu[ours, STEADY[-1]]) / median(cpu[program, STEADY[-1]])
+                    results.append(Row(named, ratio, "×", 0.25 if not pods else None))
+    return results
