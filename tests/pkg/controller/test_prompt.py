@@ -198,7 +198,8 @@ async def play(seed: int, goal: int, monkeypatch: pytest.MonkeyPatch) -> World:
     monkeypatch.setitem(Handler.__init__.__kwdefaults__, "clock", lambda: began + now())
     world = World(seed)
     world.build()
-    headroom, kubevirt = Management(world.server.client()), Management(world.server.client())
+    headroom = Management(world.server.client())
+    kubevirt = Management(world.server.client(), whole_pods=True)
     register_all(headroom, headroom.recorder("headroom"), Options(TAKEOVER))
     teeth = stand_in.Options(
         source_linger=0.3,
