@@ -65,7 +65,7 @@ class CacheReader(Generic[T]):
 
 
 def newer(cached: T, written: T | None) -> T:
-    """The later version of an object that somebody here wrote: as the server answered, until the cache has caught up.
+    """The later version of an object that this process wrote: as the server answered, until the cache has caught up.
 
     Versions of one object are numbers in etcd's order (KEP-5504).
     """

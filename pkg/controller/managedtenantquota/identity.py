@@ -70,7 +70,7 @@ class LockMaker:
         )
 
     async def _where(self) -> dict[str, Any] | None:
-        """By what is about to be probed: a registration that somebody broke is not copied."""
+        """By what is about to be probed: a broken registration is not copied."""
         try:
             proven, registered = await asyncio.gather(
                 self._client.resource(MUTATING_WEBHOOK_CONFIGURATIONS).get(name=PROBE_CONFIGURATION),

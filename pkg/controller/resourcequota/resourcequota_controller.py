@@ -105,7 +105,10 @@ class Handler:
             now = await self._quotas.get(name=quota.name, namespace=quota.namespace)
             return await self._plan_and_write(now, kept)
 
-        return await retry_on_conflict(attempt, errors=(Conflict, Invalid))
+        try:
+            return await retry_on_conflict(attempt, errors=(Conflict, Invalid))
+        except NotFound:
+            return Plan()  # the quota went meanwhile
 
     async def _plan_and_write(self, quota: ResourceQuota, kept: _Remembered) -> Plan:
         """Raises Conflict or Invalid when the quota is no longer what was decided from."""
@@ -120,10 +123,7 @@ class Handler:
             return decided
         if self._before_raise is not None and _raises(quota, decided):
             await self._before_raise(quota.namespace)
-        try:
-            await self._write(quota, kept, decided)
-        except NotFound:
-            return Plan()
+        await self._write(quota, kept, decided)
         return decided
 
     async def _observe_live(self, quota: ResourceQuota, memory: Memory) -> Observed:

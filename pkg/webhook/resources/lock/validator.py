@@ -81,7 +81,7 @@ def refusal(
 
 
 class Validator:
-    """Answers for every lock. One that is past its end refuses nobody any more, whether its controller runs or not."""
+    """Answers for every lock. One that is past its end refuses nothing any more, whether its controller runs or not."""
 
     def __init__(self, locks: Locks, accounts: Accounts, clock: Callable[[], float] = time.time) -> None:
         self._locks = locks
