@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,8 @@ from tests.e2e.accounts import ROOT, apply, documents, kubeconfig_of
 from tests.e2e.api import Api
 from tests.e2e.program import Program
 from tests.e2e.tenant import Tenant
+from tests.e2e.webhook.processes import Headroom, headroom
+from tests.e2e.webhook.world import World, world
 
 StartController = Callable[..., Program]
 MakeTenant = Callable[..., Tenant]
@@ -135,3 +137,17 @@ def shared_controller(
     controllers = Controllers(own_kubeconfig, tmp_path_factory.mktemp("controllers"))
     yield controllers
     controllers.end()
+
+
+@pytest.fixture(scope="module")
+def running(cluster: Cluster, own_kubeconfig: Path) -> Iterator[Headroom]:
+    """Controllers and webhooks in one process for a whole module, under headroom's own account."""
+    with headroom(cluster, "controller", "--webhook", "--kubeconfig", str(own_kubeconfig)) as process:
+        yield process
+
+
+@pytest.fixture
+async def there(cluster: Cluster, running: Headroom) -> AsyncIterator[World]:
+    """Requests beside it; what a test made goes with the test."""
+    async with world(cluster) as found:
+        yield found

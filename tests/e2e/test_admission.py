@@ -4,8 +4,6 @@ KubeVirt stand-in, quota by Kubernetes."""
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
 
 import pytest
 
@@ -13,29 +11,16 @@ from pkg.api import registry
 from pkg.api.core import Event
 from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINES
 from pkg.client.errors import ApiError, Forbidden
-from pkg.testcluster.cluster import Cluster
 from pkg.util import constants
 from pkg.util.quantity import Quantity
-from tests.e2e.webhook.processes import Headroom, headroom
-from tests.e2e.webhook.world import LIMITS, RANCHER, World, quota_text, until, world
+from tests.e2e.webhook.processes import Headroom
+from tests.e2e.webhook.world import LIMITS, RANCHER, World, quota_text, until
 
 pytestmark = pytest.mark.cluster
 
 BASE = {"limits.cpu": "3", "limits.memory": "5000Mi"}
 TARGET_CPU = Quantity.parse("2015m")
 """What quota counts of the VM's pod: 2 CPU and the console log's 15m."""
-
-
-@pytest.fixture(scope="module")
-def running(cluster: Cluster, own_kubeconfig: Path) -> Iterator[Headroom]:
-    with headroom(cluster, "controller", "--webhook", "--kubeconfig", str(own_kubeconfig)) as process:
-        yield process
-
-
-@pytest.fixture
-async def there(cluster: Cluster, running: Headroom) -> AsyncIterator[World]:
-    async with world(cluster) as found:
-        yield found
 
 
 async def refused(attempt: object) -> str:

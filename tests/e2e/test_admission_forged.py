@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import ssl
 import time
-from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -13,7 +11,6 @@ import msgspec
 import pytest
 
 from pkg.api import registry
-from pkg.testcluster.cluster import Cluster
 from pkg.util import constants
 from pkg.util.constants import LOCK_PATH, WEBHOOK_CONFIGURATION_NAME
 from pkg.webhook.configurations import (
@@ -22,22 +19,10 @@ from pkg.webhook.configurations import (
     VALIDATE_POD,
     VALIDATE_RESOURCE_QUOTA,
 )
-from tests.e2e.webhook.processes import Headroom, headroom
-from tests.e2e.webhook.world import RANCHER, World, quota_text, world
+from tests.e2e.webhook.processes import Headroom
+from tests.e2e.webhook.world import RANCHER, World, quota_text
 
 pytestmark = pytest.mark.cluster
-
-
-@pytest.fixture(scope="module")
-def running(cluster: Cluster, own_kubeconfig: Path) -> Iterator[Headroom]:
-    with headroom(cluster, "controller", "--webhook", "--kubeconfig", str(own_kubeconfig)) as process:
-        yield process
-
-
-@pytest.fixture
-async def there(cluster: Cluster, running: Headroom) -> AsyncIterator[World]:
-    async with world(cluster) as found:
-        yield found
 
 
 async def test_a_strangers_reviews_are_answered_and_leave_nothing_behind(

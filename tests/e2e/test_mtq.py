@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
-
 import pytest
 
 from pkg.api import registry
@@ -14,24 +11,12 @@ from pkg.testcluster.cluster import Cluster
 from pkg.util import constants
 from tests.e2e.conftest import frozen
 from tests.e2e.mtq_namespace import BUDGETS, LOCKS, Namespace, made, parsed, watched
-from tests.e2e.webhook.processes import Headroom, headroom
-from tests.e2e.webhook.world import World, until, world
+from tests.e2e.webhook.processes import Headroom
+from tests.e2e.webhook.world import World, until
 
 pytestmark = pytest.mark.cluster
 
 ALL = {"limits.cpu": "8", "limits.memory": "8Gi", "requests.memory": "8Gi", "pods": "20"}
-
-
-@pytest.fixture(scope="module")
-def running(cluster: Cluster, own_kubeconfig: Path) -> Iterator[Headroom]:
-    with headroom(cluster, "controller", "--webhook", "--kubeconfig", str(own_kubeconfig)) as process:
-        yield process
-
-
-@pytest.fixture
-async def there(cluster: Cluster, running: Headroom) -> AsyncIterator[World]:
-    async with world(cluster) as found:
-        yield found
 
 
 @pytest.fixture

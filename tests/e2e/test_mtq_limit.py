@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,7 +15,7 @@ from pkg.util.resourcequota.journal import has_migrating_vm
 from tests.e2e.conftest import frozen
 from tests.e2e.mtq_namespace import BUDGETS, Namespace, made, parsed, watched
 from tests.e2e.webhook.processes import Headroom, headroom
-from tests.e2e.webhook.world import World, until, world
+from tests.e2e.webhook.world import World, until
 
 pytestmark = pytest.mark.cluster
 
@@ -28,12 +28,6 @@ def running(cluster: Cluster, own_kubeconfig: Path) -> Iterator[Headroom]:
         cluster, "controller", "--webhook", "--kubeconfig", str(own_kubeconfig), "--lock-limit", "4"
     ) as process:
         yield process
-
-
-@pytest.fixture
-async def there(cluster: Cluster, running: Headroom) -> AsyncIterator[World]:
-    async with world(cluster) as found:
-        yield found
 
 
 async def test_a_target_that_never_comes_ends_at_the_limit(cluster: Cluster, there: World) -> None:

@@ -5,13 +5,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterator, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
-from pkg.testcluster.cluster import Cluster
 from pkg.util.constants import (
     ANNOTATION_MIGRATING_NAME_PREFIX,
     ANNOTATION_MIGRATING_UID_PREFIX,
@@ -22,26 +20,13 @@ from pkg.util.constants import (
 from pkg.util.quantity import Quantity
 from tests.e2e.api import CORE, MERGE_PATCH, Api
 from tests.e2e.tenant import entry_keys
-from tests.e2e.webhook.processes import Headroom, headroom
-from tests.e2e.webhook.world import World, until, world
+from tests.e2e.webhook.world import World, until
 
 pytestmark = pytest.mark.cluster
 
 BASE = Quantity.parse("3")
 RAISED = Quantity.parse("5015m")
 WHERE = [(kind, field) for kind in ("quota", "namespace") for field in ("labels", "annotations")]
-
-
-@pytest.fixture(scope="module")
-def running(cluster: Cluster, own_kubeconfig: Path) -> Iterator[Headroom]:
-    with headroom(cluster, "controller", "--webhook", "--kubeconfig", str(own_kubeconfig)) as process:
-        yield process
-
-
-@pytest.fixture
-async def there(cluster: Cluster, running: Headroom) -> AsyncIterator[World]:
-    async with world(cluster) as found:
-        yield found
 
 
 def warnings_of_patch(api: Api, path: str, patch: Mapping[str, Any]) -> list[str]:
