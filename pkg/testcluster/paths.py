@@ -54,7 +54,8 @@ class Paths:
 def free_ports(count: int) -> list[int]:
     """`count` different TCP ports of 127.0.0.1 on which nothing listens."""
     ports: list[int] = []
-    for port in random.sample(_PORTS, len(_PORTS)):
+    # Not the module's generator: test runners seed that one alike in processes that start servers at the same time.
+    for port in random.SystemRandom().sample(_PORTS, len(_PORTS)):
         if len(ports) == count:
             break
         if _is_free(port):

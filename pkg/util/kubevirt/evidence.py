@@ -72,11 +72,14 @@ class ControlledPods:
 
     def __init__(self, pods: Iterable[Pod], now: float | None = None) -> None:
         launchers: list[Pod] = []
+        self.launchers: set[str] = set()
+        """The names of all launcher pods, also of those that are over."""
         attached: dict[str, list[Pod]] = defaultdict(list)
         for pod in pods:
             kind = pod.labels.get(constants.LABEL_APP)
             if kind == constants.APP_VIRT_LAUNCHER:
                 launchers.append(pod)
+                self.launchers.add(pod.name)
             elif kind == constants.APP_HOTPLUG_DISK and is_live(pod, now):
                 attached[_controller(pod, _POD)].append(pod)
         self._sides: dict[str, list[Side]] = defaultdict(list)
@@ -150,7 +153,7 @@ def vouched(
     pods: ControlledPods,
 ) -> Sides:
     """The sides of a VM that KubeVirt vouches for; `migrations` are all of the VM's, finished or not."""
-    namings = _namings(vmi, migrations)
+    namings = _namings(vmi, migrations, pods)
     if vmi is None or (vmi.status.phase or "") not in _RUNNING:
         return _pair(namings, pods)
     live = [side for side in pods.of(vmi.uid) if pods.is_live(side)]
@@ -173,10 +176,11 @@ def ended_launchers(
 ) -> list[Pod]:
     """The launcher pods that migrations of this VM have left behind and that are over: those that KubeVirt names as a
     source or a target. It leaves them for a while, and count/pods counts them."""
-    namings = _namings(vmi, migrations)
+    ended = pods.ended(vmi.uid)
+    namings = _namings(vmi, migrations, pods) if ended else []
     return [
         pod
-        for pod in pods.ended(vmi.uid)
+        for pod in ended
         if any((n.source == pod.name and n.fits_source(pod)) or n.is_target(pod) for n in namings)
     ]
 
@@ -195,15 +199,30 @@ def charged_until(sides: Iterable[Side]) -> list[float]:
 
 
 def _namings(
-    vmi: VirtualMachineInstance | None, migrations: Sequence[VirtualMachineInstanceMigration]
+    vmi: VirtualMachineInstance | None,
+    migrations: Sequence[VirtualMachineInstanceMigration],
+    pods: ControlledPods,
 ) -> list[_Naming]:
     handed_over = vmi.status.migration_state if vmi else None
-    found = [_naming(migration, handed_over) for migration in migrations]
+    found = [_naming(each, handed_over) for each in migrations if _names_any(each, handed_over, pods)]
     if handed_over is None or not handed_over.migration_uid:
         return found
     if any(naming.uid == handed_over.migration_uid for naming in found):
         return found
     return [*found, _of_state(handed_over.migration_uid, handed_over, None, known=False)]
+
+
+def _names_any(
+    migration: VirtualMachineInstanceMigration, handed_over: MigrationState | None, pods: ControlledPods
+) -> bool:
+    """Whether it may name one of these pods. KubeVirt keeps finished migrations long after their pods are gone, and
+    what they say of those would be read at every decision."""
+    if not is_finished(migration) or (handed_over and handed_over.migration_uid == migration.uid):
+        return True
+    state = migration.status.migration_state
+    if state is None:
+        return False
+    return not state.source_pod or not pods.launchers.isdisjoint((state.source_pod, state.target_pod or ""))
 
 
 def _naming(migration: VirtualMachineInstanceMigration, handed_over: MigrationState | None) -> _Naming:
