@@ -236,7 +236,6 @@ class MigrationState(Struct):
     target_pod: str | None = None
     source_node: str | None = None
     target_node: str | None = None
-    start_timestamp: str | None = None
     end_timestamp: str | None = None
 
 
@@ -266,7 +265,6 @@ class VirtualMachineInstanceStatus(Struct):
 
     phase: str | None = None
     node_name: str | None = None
-    active_pods: dict[str, str] | None = None
     conditions: list[Condition] | None = None
     migration_state: MigrationState | None = None
     memory: MemoryStatus | None = None

@@ -12,7 +12,7 @@ from pkg.cache import SharedIndexInformer
 from pkg.client.resource_client import ResourceClient
 from pkg.generic.cache_reader import CacheReader, newer
 from pkg.generic.errors import one_line
-from pkg.generic.event_handlers import EnqueueHandler, Resolver
+from pkg.generic.event_handlers import EnqueueHandler, Reads, Resolver
 from pkg.generic.metrics import ReconcileMetrics
 from pkg.generic.reconcile import Handler, NamedHandler, Outcome, Verdict, combine
 from pkg.generic.removal import RemovalHandler
@@ -93,12 +93,15 @@ class Controller(Generic[T]):
         """Call `handler` once an object is being deleted; it stays, by a finalizer, until that succeeded."""
         self.on_change(name, RemovalHandler(name, handler, self.client))
 
-    def watch_related(self, other: Controller[R], resolver: Resolver[R]) -> None:
+    def watch_related(
+        self, other: Controller[R], resolver: Resolver[R], *, reads: Reads[R] | None = None
+    ) -> None:
         """Enqueue here the keys that `resolver` names whenever an object of another kind comes, changes or goes.
 
-        On an update it is asked about the old and the new object (wrangler's relatedresource.Watch).
+        On an update it is asked about the old and the new object (wrangler's relatedresource.Watch); with `reads` only
+        if what that returns of the two differs.
         """
-        other.informer.add_event_handler(EnqueueHandler(resolver, self.queue.add))
+        other.informer.add_event_handler(EnqueueHandler(resolver, self.queue.add, reads))
 
     def enqueue(self, key: str, *, immediately: bool = False) -> None:
         """Have the handlers called for this key (`namespace/name`, or `name`) soon.

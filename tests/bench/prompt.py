@@ -18,7 +18,7 @@ import re
 import signal
 import sys
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ from pkg.util.quantity import Quantity
 from tests.bench.sightings import Sightings, spread
 from tests.e2e.conftest import started_with
 from tests.e2e.webhook.processes import headroom
-from tests.e2e.webhook.world import World, world
+from tests.e2e.webhook.world import World, until, world
 
 ONE_VM = 515
 """Thousandths of a CPU that quota counts of one launcher: the base is for one a VM and nothing else."""
@@ -39,6 +39,8 @@ LONGEST = 1800.0
 """Seconds for all of them."""
 LINGER = 0.3
 DONE = ("Succeeded", "Failed")
+KEPT = 5
+"""Finished migrations of a VM, as KubeVirt has it (finalizedMigrationGarbageCollectionBuffer)."""
 
 
 class Run:
@@ -63,11 +65,22 @@ class Run:
         return made
 
     async def migrate_for_ever(self, namespace: str, vm: str) -> None:
+        """One after the other; as many finished ones stay as KubeVirt keeps of a VM."""
+        client = self.there.client.resource(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS)
+        kept: deque[str] = deque()
         while self.ended.total() < self.options.migrations:
             await asyncio.sleep(random.uniform(0.5, 1.5) * self.options.pause)
-            migration = await self.there.migrate(namespace, vm, running=0.2, phase=0.02, linger=LINGER)
-            await self.there.until_phase(namespace, migration, *DONE, seconds=120)
-            self.ended[await self.there.phase(namespace, migration)] += 1
+            name = await self.there.migrate(namespace, vm, running=0.2, phase=0.02, linger=LINGER)
+            uid = (await client.get(name=name, namespace=namespace)).uid
+
+            async def ended(uid: str = uid) -> str:
+                seen = self.seen.migrations.get(uid)
+                return seen.phase if seen and seen.phase in DONE else ""
+
+            self.ended[await until(ended, f"{namespace}/{name} to end", seconds=120)] += 1
+            kept.append(name)
+            if len(kept) > KEPT:
+                await client.delete(name=kept.popleft(), namespace=namespace)
 
     async def revert_for_ever(self) -> None:
         """Rancher's agent starts again and again: every quota is back at its base."""

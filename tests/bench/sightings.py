@@ -36,6 +36,7 @@ class Sighting:
     after_room: bool = False
     """Refused although quota admission knew of its room."""
     moved: float | None = None
+    phase: str = ""
 
     @property
     def waited(self) -> float:
@@ -73,6 +74,7 @@ class Sightings:
         self.trace.append((now, migration.namespace, said))
         key = migrating_key(migration.spec.vmi_name)
         seen = self.migrations.setdefault(migration.uid, Sighting(migration.namespace, key, now))
+        seen.phase = migration.phase
         if refused and seen.refused is None:
             seen.refused = now
             shown = self.rooms.get(migration.namespace, Room()).shown.get(key)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pkg.util.quantity import Quantity
-from tests.e2e.api import CORE, KUBEVIRT, Api, Raw, Watch, eventually
+from tests.e2e.api import CORE, KUBEVIRT, Api, Raw, Watch, eventually, polls
 
 ANNOTATION = "field.cattle.io/resourceQuota"
 DEFAULT = "resourcequota.management.cattle.io/default-resource-quota"
@@ -125,13 +125,11 @@ class Tenant:
 
     def wait_hard(self, hard: Mapping[str, str], timeout: float = 10.0) -> float:
         """Until spec.hard says that, by value; the seconds that it took."""
-        began, wanted = time.monotonic(), by_value(hard)
-        found: dict[str, Quantity] = {}
-        while time.monotonic() - began < timeout:
+        wanted, found = by_value(hard), {}
+        for passed in polls(timeout):
             found = self.hard()
             if found == wanted:
-                return time.monotonic() - began
-            time.sleep(0.01)
+                return passed
         raise AssertionError(f"{self.name}: spec.hard is {found}, not {wanted}, after {timeout:g} s")
 
     def watch_quota(self) -> Watch:

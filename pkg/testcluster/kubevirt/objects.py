@@ -24,6 +24,7 @@ class PhaseTransition(Struct):
 class MigrationState(kubevirt.MigrationState):
     """kubevirt.io/v1 VirtualMachineInstanceMigrationState, with what virt-handler reports."""
 
+    start_timestamp: str | None = None
     target_node_address: str | None = None
     target_attachment_pod_uid: str | None = msgspec.field(name="targetAttachmentPodUID", default=None)
     target_memory_overhead: str | None = None

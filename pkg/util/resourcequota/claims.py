@@ -15,7 +15,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
-from functools import partial
+from functools import cached_property, partial
 from typing import TypeVar
 
 from pkg.api.core import Pod, ResourceQuotaSpec
@@ -136,8 +136,6 @@ class _Vm:
         self.active = [m for m in migrations if not is_finished(m)]
         self.sides = sides
         self.problems: list[ResourceQuotaError] = []
-        self.bound = self._bound()
-        self.home = self._worth(sides.home)
 
     def claim(self) -> Claim:
         stage = self._stage()
@@ -286,7 +284,14 @@ class _Vm:
         there = self._usage_of(side.attachments)
         return side if minimum(there, self.bound.attachment) == there else replace(side, attachments=())
 
-    def _bound(self) -> Bound:
+    @cached_property
+    def home(self) -> ResourceList:
+        """What is counted of the side in which the VM lives."""
+        return self._worth(self.sides.home)
+
+    @cached_property
+    def bound(self) -> Bound:
+        """The most that a side is worth."""
         if self.vmi is None or not self.sides.home:
             return Bound({}, {})
         rendering = _with_runtime_class(self.rendering, self.sides.home[0].launcher)

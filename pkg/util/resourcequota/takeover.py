@@ -76,11 +76,12 @@ def _hold(observed: Observed, policy: Policy, found: Claims) -> _Held:
             since[side.uid] = first
             if first + policy.hold_limit > observed.now:
                 old.append(side)
+        kept[name] = claim
         if len(old) < len(claim.old):
             limit = f"{policy.hold_limit:g} s"
             said = f"VM {name}: a pod of the old side still counts {limit} after the migration"
             problems.append(HoldLimitReached(said, vm=name))
-        kept[name] = replace(claim, old=tuple(old))
+            kept[name] = replace(claim, old=tuple(old))
     left = [at + policy.hold_limit - observed.now for at in since.values()]
     look_again = earliest(*(seconds for seconds in left if seconds > 0))
     return _Held(replace(found, by_vm=kept), since, problems, look_again)
@@ -104,6 +105,8 @@ def _wanted(observed: Observed, policy: Policy, found: Claims, base: Mapping[str
     journal = Journal(observed.quota.annotations)
     wanted = []
     for claim in found.by_vm.values():
+        if claim.stage < Stage.ANNOUNCED and not claim.old:
+            continue
         stands = journal.standing(claim.vm_name, claim.vmi_uid)
         value = add(_value(claim, stands or {}, policy), _ended(observed.quota, claim, base))
         value = {n: q for n, q in value.items() if n in base and q > ZERO}

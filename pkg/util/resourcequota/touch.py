@@ -25,6 +25,8 @@ FIRST = 0.25
 """Seconds from the moment at which the room is seen in status.hard to the first touch."""
 SECOND = 0.5
 """Seconds from the first touch to the second; each further pause is twice as long."""
+KNOWN = 0.1
+"""Seconds after a change of spec.hard or status.hard in which no touch is made: quota admission would refuse again."""
 LONGEST = 30.0
 
 
@@ -43,6 +45,8 @@ def with_touch(observed: Observed, made: Plan) -> Plan:
     waiting = {uid: each for uid, each in observed.memory.waiting.items() if uid in refused}
     if made.hard or not _shown(observed):
         # What is still to change will be an event too. Pauses go on: a busy quota must not begin them again and again.
+        known = observed.now + KNOWN
+        waiting = {uid: replace(each, due=max(each.due, known)) for uid, each in waiting.items()}
         return replace(made, memory=replace(made.memory, waiting=waiting)) if waiting else made
     waiting |= {uid: Waiting(due=observed.now + FIRST) for uid in refused - waiting.keys()}
     if not waiting:

@@ -83,16 +83,35 @@ LOOKED: dict[str, tuple[Happens, list[str]]] = {
         ["ns2/q"],
     ),
     "a migration moves on": (
-        lambda c: c.put(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, "m1", "ns1", spec={"vmiName": "vm1"}),
+        lambda c: c.put(
+            VIRTUAL_MACHINE_INSTANCE_MIGRATIONS,
+            "m1",
+            "ns1",
+            spec={"vmiName": "vm1"},
+            status={"phase": "Running"},
+        ),
         ["ns1/q"],
+    ),
+    "nothing but a migration's resourceVersion changes": (
+        lambda c: c.put(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, "m1", "ns1", spec={"vmiName": "vm1"}),
+        [],
     ),
     "a migration goes": (
         lambda c: c.remove(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, "ns1/m1"),
         ["ns1/q"],
     ),
     "a VMI that migrates changes": (
-        lambda c: c.put(VIRTUAL_MACHINE_INSTANCES, "vm1", "ns1"),
+        lambda c: c.put(VIRTUAL_MACHINE_INSTANCES, "vm1", "ns1", status={"nodeName": "node-2"}),
         ["ns1/q"],
+    ),
+    "a VMI shows the state of its migration": (
+        lambda c: c.put(
+            VIRTUAL_MACHINE_INSTANCES,
+            "vm1",
+            "ns1",
+            metadata={"annotations": {"harvesterhci.io/migrationState": "Migrating"}},
+        ),
+        [],
     ),
     "a VMI that stays where it is changes": (
         lambda c: c.put(VIRTUAL_MACHINE_INSTANCES, "still", "ns2"),

@@ -6,7 +6,7 @@ import pytest
 
 from pkg.api.core import Pod
 from pkg.api.meta import ObjectMeta
-from pkg.generic.event_handlers import EnqueueHandler
+from pkg.generic.event_handlers import EnqueueHandler, Reads
 from pkg.workqueue.queue import DEFAULT_PRIORITY, LOW_PRIORITY
 
 
@@ -19,10 +19,10 @@ def pod(version: str = "1", uid: str = "u", **labels: str) -> Pod:
 class Enqueued:
     """What an EnqueueHandler that names the label `to` enqueued."""
 
-    def __init__(self) -> None:
+    def __init__(self, reads: Reads[Pod] | None = None) -> None:
         self.keys: list[tuple[str, int]] = []
         self.handler: EnqueueHandler[Pod] = EnqueueHandler(
-            lambda obj: obj.labels.get("to", obj.key).split(), self.enqueue
+            lambda obj: obj.labels.get("to", obj.key).split(), self.enqueue, reads
         )
 
     def enqueue(self, key: str, priority: int) -> None:
@@ -54,6 +54,25 @@ def test_update(case: str) -> None:
     enqueued = Enqueued()
     enqueued.handler.on_update(old, new)
     assert enqueued.keys == expected
+
+
+@pytest.mark.parametrize(
+    ("new", "expected"),
+    [
+        (pod("2", color="red"), []),
+        (pod("2", color="blue"), [("ns/a", DEFAULT_PRIORITY)]),
+    ],
+)
+def test_what_is_not_read_enqueues_nothing(new: Pod, expected: list[tuple[str, int]]) -> None:
+    enqueued = Enqueued(reads=lambda obj: obj.labels["color"])
+    enqueued.handler.on_update(pod("1", color="red"), new)
+    assert enqueued.keys == expected
+
+
+def test_a_resync_enqueues_whatever_is_read() -> None:
+    enqueued = Enqueued(reads=lambda obj: obj.labels)
+    enqueued.handler.on_update(SAME, SAME)
+    assert enqueued.keys == [("ns/a", LOW_PRIORITY)]
 
 
 @pytest.mark.parametrize(("in_initial_list", "priority"), [(True, LOW_PRIORITY), (False, DEFAULT_PRIORITY)])
