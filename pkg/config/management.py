@@ -21,7 +21,7 @@ from pkg.client.client import Client
 from pkg.generic.controller import Controller
 from pkg.generic.factory import ControllerFactory
 from pkg.util.constants import LABEL_APP, SETTING_OVERHEAD_RATIO
-from pkg.util.kubevirt.slim import slim_instance, slim_machine, slim_pod
+from pkg.util.kubevirt.slim import Slim
 from pkg.util.managedtenantquota.constants import LOCK_SELECTOR
 from pkg.util.resourcequota.observe import Source
 
@@ -34,7 +34,8 @@ class Management(ControllerFactory):
 
     def __init__(self, client: Client, *, workers: int = 10, whole_pods: bool = False) -> None:
         super().__init__(client, workers=workers)
-        self._pod_transform = None if whole_pods else slim_pod
+        self._slim = Slim()
+        self._pod_transform = None if whole_pods else self._slim.pod
 
     @property
     def resource_quotas(self) -> Controller[ResourceQuota]:
@@ -55,11 +56,11 @@ class Management(ControllerFactory):
 
     @property
     def virtual_machines(self) -> Controller[VirtualMachine]:
-        return self.controller(VIRTUAL_MACHINES, transform=slim_machine)
+        return self.controller(VIRTUAL_MACHINES, transform=self._slim.machine)
 
     @property
     def virtual_machine_instances(self) -> Controller[VirtualMachineInstance]:
-        return self.controller(VIRTUAL_MACHINE_INSTANCES, transform=slim_instance)
+        return self.controller(VIRTUAL_MACHINE_INSTANCES, transform=self._slim.instance)
 
     @property
     def virtual_machine_instance_migrations(self) -> Controller[VirtualMachineInstanceMigration]:

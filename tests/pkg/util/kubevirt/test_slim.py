@@ -12,8 +12,7 @@ from pkg.api.core import Container, ContainerStatus, Pod
 from pkg.api.kubevirt import VirtualMachine, VirtualMachineInstance
 from pkg.client.decode import decoder_for
 from pkg.util import constants
-from pkg.util.kubevirt import slim
-from pkg.util.kubevirt.slim import slim_instance, slim_machine, slim_pod
+from pkg.util.kubevirt.slim import Slim
 from pkg.util.quotacount.usage import pod_usage
 from tests.bench.objects import vmi
 
@@ -36,7 +35,7 @@ def decoded(path: Path, **changes: Any) -> Pod:
 @pytest.mark.parametrize("changes", [{}, {"status": RESIZED}], ids=["as recorded", "being resized"])
 @pytest.mark.parametrize("path", RECORDED, ids=lambda path: path.stem)
 def test_what_decisions_read_stays(path: Path, changes: dict[str, Any]) -> None:
-    whole, light = decoded(path, **changes), slim_pod(decoded(path, **changes))
+    whole, light = decoded(path, **changes), Slim().pod(decoded(path, **changes))
     assert pod_usage(light) == pod_usage(whole)
     assert light.labels == whole.labels
     assert light.metadata.owner_references == whole.metadata.owner_references
@@ -47,14 +46,15 @@ def test_what_decisions_read_stays(path: Path, changes: dict[str, Any]) -> None:
 
 
 def test_a_resize_that_cannot_be_is_still_seen() -> None:
-    light = slim_pod(decoded(RECORDED[0], status=RESIZED))
+    light = Slim().pod(decoded(RECORDED[0], status=RESIZED))
     assert [condition.type for condition in light.status.conditions or ()] == ["PodResizePending"]
     feasible = {**RESIZED, "conditions": []}
-    assert pod_usage(light) != pod_usage(slim_pod(decoded(RECORDED[0], status=feasible)))
+    assert pod_usage(light) != pod_usage(Slim().pod(decoded(RECORDED[0], status=feasible)))
 
 
 def test_equal_containers_are_held_once_and_others_are_not_mixed_up() -> None:
-    one, same, other = (slim_pod(decoded(path)) for path in (RECORDED[0], RECORDED[0], RECORDED[-1]))
+    slim = Slim()
+    one, same, other = (slim.pod(decoded(path)) for path in (RECORDED[0], RECORDED[0], RECORDED[-1]))
     assert one.spec.containers is same.spec.containers
     assert (one.spec == other.spec) == (decoded(RECORDED[0]).spec == decoded(RECORDED[-1]).spec)
 
@@ -62,31 +62,32 @@ def test_equal_containers_are_held_once_and_others_are_not_mixed_up() -> None:
 def test_what_reads_the_same_but_is_of_another_type_is_not_mixed_up() -> None:
     body = {"metadata": {"name": "p"}, "spec": {"containers": [{"name": "a"}]}}
     status = {"containerStatuses": [{"name": "a"}]}
-    light = slim_pod(decoder_for(Pod).object(json.dumps({**body, "status": status}).encode()))
+    light = Slim().pod(decoder_for(Pod).object(json.dumps({**body, "status": status}).encode()))
     assert isinstance(light.spec.containers[0], Container)
     assert isinstance((light.status.container_statuses or [])[0], ContainerStatus)
 
 
 def test_the_domains_of_equal_vms_are_held_once() -> None:
-    spec = vmi("default", "a")["spec"]
+    slim, spec = Slim(), vmi("default", "a")["spec"]
     instances = [
-        slim_instance(decoder_for(VirtualMachineInstance).object(json.dumps(vmi("default", name)).encode()))
+        slim.instance(decoder_for(VirtualMachineInstance).object(json.dumps(vmi("default", name)).encode()))
         for name in ("a", "b")
     ]
     body = {"metadata": {"name": "a"}, "spec": {"template": {"spec": spec}}}
-    machine = slim_machine(decoder_for(VirtualMachine).object(json.dumps(body).encode()))
+    machine = slim.machine(decoder_for(VirtualMachine).object(json.dumps(body).encode()))
     assert instances[0].spec.domain is instances[1].spec.domain is machine.spec.template.spec.domain
     whole = decoder_for(VirtualMachineInstance).object(json.dumps(vmi("default", "a")).encode())
     assert instances[0] == whole
 
 
 def test_tenants_who_write_ever_different_pods_do_not_fill_the_memory() -> None:
-    for number in range(slim._MOST + 10):
+    slim = Slim(most=10)
+    for number in range(25):
         body = {"metadata": {"name": "p"}, "spec": {"containers": [{"name": f"c{number}"}]}}
-        slim_pod(decoder_for(Pod).object(json.dumps(body).encode()))
-    assert len(slim._shared) <= slim._MOST
+        slim.pod(decoder_for(Pod).object(json.dumps(body).encode()))
+    assert len(slim._shared) <= 10
 
 
 def test_a_pod_without_anything_stays_as_it_is() -> None:
     empty = decoder_for(Pod).object(b'{"metadata": {"name": "p"}}')
-    assert slim_pod(empty) == decoder_for(Pod).object(b'{"metadata": {"name": "p"}}')
+    assert Slim().pod(empty) == decoder_for(Pod).object(b'{"metadata": {"name": "p"}}')
