@@ -6,7 +6,7 @@ migration that is about to be tried, or that was refused, waits a moment only: K
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.util import constants
@@ -28,14 +28,16 @@ def next_write_after(annotations: Mapping[str, str], written_at: float, *, urgen
 def is_urgent(
     annotations: Mapping[str, str],
     migrations: Iterable[VirtualMachineInstanceMigration],
-    instances: Mapping[str, VirtualMachineInstance],
+    instance: Callable[[str], VirtualMachineInstance | None],
 ) -> bool:
-    """Whether a migration was refused, or is about to be tried and has no entry yet. `instances` is by name."""
+    """Whether a migration was refused, or is about to be tried and has no entry yet. `instance` gives a VMI by name."""
     journal = Journal(annotations)
     for migration in migrations:
-        vmi = instances.get(migration.spec.vmi_name)
-        tried_next = migration.phase in (constants.PHASE_UNSET, constants.PHASE_PENDING)
-        new = tried_next and not journal.keys_of(migration.spec.vmi_name, vmi.uid if vmi else "")
-        if new or is_refused(migration):
+        if is_refused(migration):
             return True
+        if migration.phase in (constants.PHASE_UNSET, constants.PHASE_PENDING):
+            name = migration.spec.vmi_name
+            vmi = instance(name)
+            if not journal.keys_of(name, vmi.uid if vmi else ""):
+                return True
     return False

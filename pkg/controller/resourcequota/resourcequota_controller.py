@@ -141,8 +141,12 @@ class Handler:
         now, source = self._clock(), self._observer.source
         if not now < next_write_after(quota.annotations, kept.written_at) <= now + LONGEST:
             return  # later than that: the clock was set back
-        instances = {vmi.name: vmi for vmi in source.instances.list(quota.namespace)}
-        urgent = is_urgent(quota.annotations, source.migrations.list(quota.namespace), instances)
+        migrations = source.migrations.list(quota.namespace)
+        urgent = is_urgent(
+            quota.annotations,
+            migrations,
+            lambda name: source.instances.get(name=name, namespace=quota.namespace),
+        )
         left = next_write_after(quota.annotations, kept.written_at, urgent=urgent) - now
         if left > 0:
             raise RetryAfter(left)

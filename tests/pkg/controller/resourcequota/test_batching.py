@@ -66,4 +66,4 @@ def test_who_is_in_a_hurry(case: tuple[list[VirtualMachineInstanceMigration], bo
     migrations, urgent = case
     instances = {name: vmi(name) for name in ("new", "vm1", "vm2")}
     annotations = {by_uid("vm1"): ENTRY, by_name("vm2"): ENTRY}
-    assert is_urgent(annotations, migrations, instances) is urgent
+    assert is_urgent(annotations, migrations, instances.get) is urgent
