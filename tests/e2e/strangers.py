@@ -48,7 +48,7 @@ def applied_policy(api: Api) -> Iterator[None]:
             api.delete(f"{CORE}/namespaces/default/pods/{name}", gracePeriodSeconds="0")
             return False
 
-        eventually(refused, 20, 0.2)
+        eventually(refused, 20)
         yield
     finally:
         for body in policy():

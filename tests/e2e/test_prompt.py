@@ -31,8 +31,8 @@ def slow_cluster(cluster: Cluster) -> Iterator[Cluster]:
 
 @pytest.fixture
 def namespace(slow_cluster: Cluster, tenant: MakeTenant) -> Tenant:
-    made = tenant()
-    eventually(lambda: made.quota().get("status", {}).get("hard"))
+    made = tenant(quota=False)
+    made.wait_ranchers_quota()
     time.sleep(LAG)
     made.run_vm()
     return made

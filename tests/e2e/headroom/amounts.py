@@ -8,7 +8,7 @@ from typing import Any
 
 from pkg.testcluster.rancher.limits import LIMIT_NAMES
 from pkg.util.quantity import ZERO, Quantity
-from tests.e2e.api import Raw, Watch
+from tests.e2e.api import Raw, Watch, eventually
 from tests.e2e.tenant import DEFAULT, by_value
 
 Amounts = dict[str, Quantity]
@@ -48,13 +48,17 @@ def versioned_hards(versions: Watch, name: str = "") -> list[tuple[int, Amounts]
 
 
 def ended_in(pods: Watch, name: str) -> int:
-    """The resourceVersion in which a pod ceased to count."""
+    """The resourceVersion in which a pod ceased to count, once the watch has shown it."""
+    found: int = eventually(lambda: next(_ends(pods, name), 0))
+    return found
+
+
+def _ends(pods: Watch, name: str) -> Iterator[int]:
     for event in list(pods.seen):
         pod = event.object
         over = event.type == "DELETED" or pod.get("status", {}).get("phase") in ("Succeeded", "Failed")
         if pod["metadata"]["name"] == name and over:
-            return int(pod["metadata"]["resourceVersion"])
-    raise AssertionError(f"pod {name} still counts")
+            yield int(pod["metadata"]["resourceVersion"])
 
 
 def _versions(versions: Watch, name: str) -> Iterator[Raw]:

@@ -26,7 +26,6 @@ Change = Callable[[dict[str, Any], dict[str, Any]], object]
 PROGRESS: dict[str, Change] = {
     "a new version": lambda vmi, pod: [each["metadata"].update(resourceVersion="9") for each in (vmi, pod)],
     "the VM's node": lambda vmi, pod: vmi["status"].update(nodeName="node-9"),
-    "the pods that run": lambda vmi, pod: vmi["status"].update(activePods={"u": "node-9"}),
     "how the migration goes on": lambda vmi, pod: vmi["status"]["migrationState"].update(completed=False),
 }  # fmt: skip
 MATTERS: dict[str, Change] = {
