@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from pkg.api.core import Namespace
 from pkg.api.harvesterhci import Setting
-from pkg.api.kubevirt import KubeVirt, VirtualMachineInstance
+from pkg.api.kubevirt import KubeVirt, VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.api.meta import Object
 from pkg.config.management import Management
 from pkg.controller.indexes import MIGRATIONS_BY_VMI
@@ -14,6 +14,7 @@ from pkg.controller.options import Options
 from pkg.controller.resourcequota.resourcequota_controller import BeforeRaise, Handler
 from pkg.generic.events import EventRecorder
 from pkg.util import constants
+from pkg.util.kubevirt.migration import may_attach, stage_of
 from pkg.util.resourcequota.observe import Observer
 
 RESOURCE_QUOTA_CONTROLLER = "resourceQuotaController"
@@ -59,7 +60,7 @@ def register(
     def of_kubevirt(kubevirt: KubeVirt) -> Iterable[str]:
         return where_vms_migrate(kubevirt)
 
-    quotas.watch_related(migrations, beside, reads=_read)
+    quotas.watch_related(migrations, beside, reads=_read_of_migration)
     quotas.watch_related(management.pods, beside, reads=_read)
     quotas.watch_related(management.virtual_machine_migration_resource_quotas, beside)
     quotas.watch_related(management.limit_ranges, beside)
@@ -70,12 +71,30 @@ def register(
 
 
 def _read(obj: Object) -> object:
-    """What a decision may read of a migration, a pod or a VMI: neither its version and finalizers, nor what we let a
-    VMI show. Half of all updates change nothing else."""
-    meta = obj.metadata
+    """What a decision may read of a pod or a VMI: neither its version and finalizers, nor what we let a VMI show. Half
+    of all updates change nothing else."""
+    rest = [getattr(obj, name) for name in obj.__struct_fields__ if name != "metadata"]
     annotations = {
         key: text for key, text in obj.annotations.items() if key not in constants.VMI_STATE_ANNOTATIONS
     }
-    rest = [getattr(obj, name) for name in obj.__struct_fields__ if name != "metadata"]
-    deleted = (meta.deletion_timestamp, meta.deletion_grace_period_seconds)
-    return meta.uid, deleted, meta.owner_references, meta.labels, annotations, rest
+    return _read_of_metadata(obj), obj.labels, annotations, rest
+
+
+def _read_of_migration(migration: VirtualMachineInstanceMigration) -> object:
+    """Likewise. Of its phases those are alike in which the target's pods exist."""
+    status = migration.status
+    phase = stage_of(migration), may_attach(migration), migration.phase == constants.PHASE_PENDING
+    ended = [t for t in status.phase_transition_timestamps or () if t.phase in constants.FINAL_PHASES]
+    return (
+        _read_of_metadata(migration),
+        migration.spec,
+        phase,
+        status.conditions,
+        status.migration_state,
+        ended,
+    )
+
+
+def _read_of_metadata(obj: Object) -> object:
+    meta = obj.metadata
+    return meta.uid, meta.deletion_timestamp, meta.deletion_grace_period_seconds, meta.owner_references

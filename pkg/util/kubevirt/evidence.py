@@ -92,6 +92,7 @@ class ControlledPods:
             if attachments or is_live(pod, now):
                 self._sides[_controller(pod, _VMI)].append(Side(pod, attachments))
         self._sides.pop("", None)
+        self._named = {side.launcher.name: side for sides in self._sides.values() for side in sides}
         self._now = now
 
     def of(self, vmi_uid: str) -> Sequence[Side]:
@@ -104,7 +105,19 @@ class ControlledPods:
 
     def named(self, name: str) -> Side | None:
         """The side of any VMI whose launcher pod has this name."""
-        return next((s for sides in self._sides.values() for s in sides if s.launcher.name == name), None)
+        return self._named.get(name)
+
+    def concerning(
+        self, vmi: VirtualMachineInstance | None, migrations: Iterable[VirtualMachineInstanceMigration]
+    ) -> list[Pod]:
+        """Every pod that may make a difference to a VM's sides: those that name its VMI, and those that the VMI's or
+        its migrations' status names."""
+        sides, over = (self.of(vmi.uid), self.ended(vmi.uid)) if vmi else ((), ())
+        states = [each.status.migration_state for each in migrations]
+        states.append(vmi.status.migration_state if vmi else None)
+        names = [name for state in states if state for name in (state.source_pod, state.target_pod)]
+        named = (self._named[name] for name in names if name in self._named)
+        return [pod for side in (*sides, *named) for pod in side.pods] + list(over)
 
     def is_live(self, side: Side) -> bool:
         """Whether the launcher itself counts; attachment pods may outlive it for a moment."""

@@ -72,6 +72,11 @@ def is_refused(migration: VirtualMachineInstanceMigration) -> bool:
     )
 
 
+def may_attach(migration: VirtualMachineInstanceMigration) -> bool:
+    """Whether KubeVirt may still create the target's attachment pod."""
+    return migration.phase in (constants.PHASE_PENDING, constants.PHASE_SCHEDULING, constants.PHASE_SCHEDULED)
+
+
 def is_decentralized(migration: VirtualMachineInstanceMigration) -> bool:
     """Whether the VM moves to or from another namespace or cluster: no pod is added here. The sender gets no target
     pod, and the receiver's target is its VM's only pod (KubeVirt's spec.sendTo and spec.receive)."""

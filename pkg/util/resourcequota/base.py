@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from types import MappingProxyType
 
 from pkg.api.core import ResourceQuota
@@ -78,6 +79,7 @@ def parse_limits(annotation: str) -> Mapping[str, str]:
     return MappingProxyType({name: value for name, value in limits.items() if value})
 
 
+@lru_cache(maxsize=4096)  # decisions read it twice each, and it hardly ever changes
 def parse_base(annotation: str) -> Mapping[str, Quantity]:
     """The annotation's limits as quantities, by the ResourceQuota's resource names.
 
@@ -96,7 +98,7 @@ def parse_base(annotation: str) -> Mapping[str, Quantity]:
         else:
             if base[name] < ZERO and counts_of_pods(name):
                 raise InvalidBaseQuantity(f"field.cattle.io/resourceQuota: {name} is {text[:80]!r}: negative")
-    return base
+    return MappingProxyType(base)
 
 
 def _object(value: object, what: str) -> Mapping[str, object]:

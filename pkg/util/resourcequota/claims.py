@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property, partial
 from typing import TypeVar
@@ -31,7 +31,7 @@ from pkg.util.kubevirt.evidence import (
     ended_launchers,
     vouched,
 )
-from pkg.util.kubevirt.migration import Demand, Stage, demands, is_finished
+from pkg.util.kubevirt.migration import Demand, Stage, demands, is_finished, may_attach
 from pkg.util.kubevirt.observed_overhead import is_resized
 from pkg.util.kubevirt.rendering import Rendering, limited_by
 from pkg.util.kubevirt.target import (
@@ -52,8 +52,6 @@ from pkg.util.resourcequota.errors import NoLimits, NotUnderstood, ResourceQuota
 from pkg.util.resourcequota.model import Claim, Claims, Observed, OldSide
 from pkg.util.resourcequota.policy import EstimateKind, Policy
 
-_ATTACHING = (constants.PHASE_PENDING, constants.PHASE_SCHEDULING, constants.PHASE_SCHEDULED)
-"""Phases in which KubeVirt may still create the target's attachment pod."""
 _BOTH_LIMITS: RawResourceList = {LIMITS_CPU: "1", LIMITS_MEMORY: "1"}
 """Which of them count is asked of the base: spec.hard may have lost one, and gets it back with the same patch."""
 _Render = Callable[[VirtualMachineInstance, Side, Rendering, ResourceQuotaSpec], ResourceList]
@@ -77,16 +75,54 @@ def claims(observed: Observed, policy: Policy) -> Claims:
     for name in sorted(of_vm):
         demand = asked.get(name) or Demand(name, Stage.FINISHED, observed.instances.get(name))
         try:
-            sides = vouched(demand.vmi, of_vm[name], pods)
-            ended = ended_launchers(demand.vmi, of_vm[name], pods) if demand.vmi else []
-            looked = _Vm(observed, rendering, policy, demand, of_vm[name], sides, len(ended))
-            found[name] = looked.claim()
-            problems += looked.problems
-            changes += charged_until((*sides.home, *sides.target, *sides.old))
+            looked = _looked_at(observed, rendering, policy, demand, of_vm[name], pods)
         except Exception as exc:  # a tenant's objects, read by formulas that were made for KubeVirt's
             problems.append(NotUnderstood(f"VM {name}: {_shortened(exc)}", vm=name))
+        else:
+            found[name] = looked.claim
+            problems += looked.problems
+            changes += looked.changes
     changes_at = min(changes) + _AFTER_GRACE if changes else None
     return Claims(found, tuple(problems), changes_at)
+
+
+@dataclass(frozen=True, slots=True)
+class _Looked:
+    """One VM's claim, what is to be said about it, and when Kubernetes will cease to charge pods of it."""
+
+    claim: Claim
+    problems: Sequence[ResourceQuotaError]
+    changes: Sequence[float]
+
+
+def _looked_at(
+    observed: Observed,
+    rendering: Rendering,
+    policy: Policy,
+    demand: Demand,
+    migrations: Sequence[VirtualMachineInstanceMigration],
+    pods: ControlledPods,
+) -> _Looked:
+    """Worked out once as long as its objects are the same: of a namespace's VMs few change from one decision to the
+    next."""
+    vmi = demand.vmi
+    own = pods.concerning(vmi, migrations)
+    key: Hashable = (vmi.namespace, demand.vm_name, policy, rendering.quota_limits) if vmi else None
+    if _is_scoped(observed.quota.spec) or any(pod.deleting for pod in own):
+        key = None  # the time, or what else the quota asks of a pod, decides as well
+
+    def work_out() -> _Looked:
+        sides = vouched(vmi, migrations, pods)
+        ended = len(ended_launchers(vmi, migrations, pods)) if vmi else 0
+        vm = _Vm(observed, rendering, policy, demand, migrations, sides, ended)
+        claim = vm.claim()
+        return _Looked(claim, vm.problems, charged_until((*sides.home, *sides.target, *sides.old)))
+
+    return observed.memo.made(key, (vmi, observed.rendering, *migrations, *own), work_out)
+
+
+def _is_scoped(spec: ResourceQuotaSpec) -> bool:
+    return bool(spec.scopes or spec.scope_selector)
 
 
 def rendering_of(observed: Observed, policy: Policy) -> Rendering:
@@ -205,19 +241,18 @@ class _Vm:
         return smallest(within(usage, most, vmi) for usage in found)
 
     def _rendered(self, what: str, pods: Sequence[Pod], work_out: Callable[[], _T]) -> _T:
-        return self.observed.memo.rendered(self._key(what, *pods), self.observed.rendering, work_out)
+        return self.observed.memo.made(self._key(what, *pods), (self.observed.rendering,), work_out)
 
     def _key(self, what: str, *pods: Pod) -> Hashable:
         """What a rendering is made of; None where the quota has scopes, which ask for more."""
-        spec = self.observed.quota.spec
-        if self.vmi is None or spec.scopes or spec.scope_selector:
+        if self.vmi is None or _is_scoped(self.observed.quota.spec):
             return None
         return (what, shape_of(self.vmi, pods), self.rendering.quota_limits)
 
     def _attachment_to_come(self) -> ResourceList:
         vmi = self.vmi
         assert vmi is not None
-        attaching = any(m.phase in _ATTACHING for m in self.active)
+        attaching = any(map(may_attach, self.active))
         if not attaching or not has_hotplugged_volumes(vmi) or any(s.attachments for s in self.sides.target):
             return {}
         source = self._believed(self.sides.home[0])

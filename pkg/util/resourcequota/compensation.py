@@ -198,7 +198,7 @@ def overhead_growth(observed: Observed, policy: Policy) -> ResourceList:
             if vouched(vmi, of_vm.get(name, ()), pods).home:
                 key = ("growth", shape_of(vmi, ()), rendering.quota_limits)
                 work_out = partial(_growth, vmi, rendering)
-                grown = add(grown, observed.memo.rendered(key, observed.rendering, work_out))
+                grown = add(grown, observed.memo.made(key, (observed.rendering,), work_out))
     return grown
 
 

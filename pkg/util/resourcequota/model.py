@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
@@ -60,19 +61,19 @@ class Memo:
 
     def __init__(self, size: int = 16384) -> None:
         self._usages: LRUCache[tuple[str, str], ResourceList] = LRUCache(size)
-        self._rendered: LRUCache[Hashable, tuple[Rendering, Any]] = LRUCache(size)
+        self._made: LRUCache[Hashable, tuple[tuple[object, ...], Any]] = LRUCache(size)
 
     def usage(self, pods: Iterable[Pod], spec: ResourceQuotaSpec, now: float) -> ResourceList:
         """What a quota charges for these pods together."""
         return total([self._usage(pod) for pod in pods if counted(pod, spec, now)])
 
-    def rendered(self, key: Hashable, rendering: Rendering, work_out: Callable[[], T]) -> T:
-        """What depends on `key` and on the rendering; with no key it is not kept."""
+    def made(self, key: Hashable, of: tuple[object, ...], work_out: Callable[[], T]) -> T:
+        """What depends on `key` and on these very objects; with no key it is not kept."""
         if key is None:
             return work_out()
-        found = self._rendered.get(key)
-        if found is None or found[0] is not rendering:
-            found = self._rendered[key] = (rendering, work_out())
+        found = self._made.get(key)
+        if found is None or len(found[0]) != len(of) or not all(map(operator.is_, found[0], of)):
+            found = self._made[key] = (of, work_out())
         value: T = found[1]
         return value
 

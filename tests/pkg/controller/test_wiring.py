@@ -92,6 +92,26 @@ LOOKED: dict[str, tuple[Happens, list[str]]] = {
         ),
         ["ns1/q"],
     ),
+    "a migration is refused": (
+        lambda c: c.put(
+            VIRTUAL_MACHINE_INSTANCE_MIGRATIONS,
+            "m1",
+            "ns1",
+            spec={"vmiName": "vm1"},
+            status={"conditions": [{"type": "migrationRejectedByResourceQuota", "status": "True"}]},
+        ),
+        ["ns1/q"],
+    ),
+    "a migration is to be deleted": (
+        lambda c: c.put(
+            VIRTUAL_MACHINE_INSTANCE_MIGRATIONS,
+            "m1",
+            "ns1",
+            metadata={"deletionTimestamp": "2026-01-01T00:00:00Z"},
+            spec={"vmiName": "vm1"},
+        ),
+        ["ns1/q"],
+    ),
     "nothing but a migration's resourceVersion changes": (
         lambda c: c.put(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, "m1", "ns1", spec={"vmiName": "vm1"}),
         [],
