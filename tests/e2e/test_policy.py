@@ -26,7 +26,7 @@ def present(api: Api) -> Iterator[None]:
         yield
 
 
-class Place:
+class AttackedNamespace:
     """A namespace without quota, its VM, and who attacks it."""
 
     def __init__(self, api: Api, tenant: Tenant) -> None:
@@ -40,8 +40,8 @@ class Place:
 
 
 @pytest.fixture
-def place(api: Api, tenant: MakeTenant) -> Place:
-    return Place(api, tenant(quota=False, limits={}))
+def attacked(api: Api, tenant: MakeTenant) -> AttackedNamespace:
+    return AttackedNamespace(api, tenant(quota=False, limits={}))
 
 
 def refused(write: Callable[[str, Raw], Any], path: str, body: Raw) -> None:
@@ -66,36 +66,38 @@ FORGED: dict[str, Callable[[Raw], Raw]] = {
 }
 
 
-def test_what_a_tenant_forges_is_refused_to_every_user(place: Place) -> None:
-    namesake = place.api.as_user("system:serviceaccount:x:kubevirt-controller", "system:masters")
+def test_what_a_tenant_forges_is_refused_to_every_user(attacked: AttackedNamespace) -> None:
+    namesake = attacked.api.as_user("system:serviceaccount:x:kubevirt-controller", "system:masters")
     for metadata in FORGED.values():
-        for forger in (place.mallory, place.api, namesake):
-            refused(forger.create, place.pods, pod("forged", **metadata(place.owner)))
-    assert not place.api.items(place.pods)
+        for forger in (attacked.mallory, attacked.api, namesake):
+            refused(forger.create, attacked.pods, pod("forged", **metadata(attacked.owner)))
+    assert not attacked.api.items(attacked.pods)
 
 
-def test_a_pod_cannot_become_a_vm_s_afterwards(place: Place) -> None:
-    path = f"{place.pods}/plain"
-    place.mallory.create(place.pods, pod("plain", labels={"app": "web"}))
+def test_a_pod_cannot_become_a_vm_s_afterwards(attacked: AttackedNamespace) -> None:
+    path = f"{attacked.pods}/plain"
+    attacked.mallory.create(attacked.pods, pod("plain", labels={"app": "web"}))
     for metadata in FORGED.values():
-        refused(place.mallory.patch, path, {"metadata": metadata(place.owner)})
-        whole = place.mallory.get(path)
-        whole["metadata"] |= metadata(place.owner)
-        refused(place.mallory.replace, path, whole)
-    assert place.api.get(path)["metadata"]["labels"] == {"app": "web"}
+        refused(attacked.mallory.patch, path, {"metadata": metadata(attacked.owner)})
+        whole = attacked.mallory.get(path)
+        whole["metadata"] |= metadata(attacked.owner)
+        refused(attacked.mallory.replace, path, whole)
+    assert attacked.api.get(path)["metadata"]["labels"] == {"app": "web"}
 
 
 @pytest.mark.parametrize("subresource", ["resize", "ephemeralcontainers"])
-def test_a_subresource_that_tenants_write_carries_no_mark_in(place: Place, subresource: str) -> None:
+def test_a_subresource_that_tenants_write_carries_no_mark_in(
+    attacked: AttackedNamespace, subresource: str
+) -> None:
     """`edit` may write them in some releases; the API server keeps a pod's labels as they are there."""
-    path = f"{place.pods}/plain"
-    plain = place.mallory.create(place.pods, pod("plain"))
-    metadata = FORGED["all of it"](place.owner)
+    path = f"{attacked.pods}/plain"
+    plain = attacked.mallory.create(attacked.pods, pod("plain"))
+    metadata = FORGED["all of it"](attacked.owner)
     try:
-        place.api.patch(f"{path}/{subresource}", {"metadata": metadata})
+        attacked.api.patch(f"{path}/{subresource}", {"metadata": metadata})
     except ApiFailure:
         pass
-    found = place.api.get(path)["metadata"]
+    found = attacked.api.get(path)["metadata"]
     assert not found.get("labels")
     assert not found.get("ownerReferences")
     assert found["uid"] == plain["metadata"]["uid"]
@@ -112,57 +114,61 @@ CHANGES: dict[str, Raw] = {
 }
 
 
-def test_a_launcher_s_marks_are_kubevirt_s_alone(place: Place) -> None:
-    path = f"{place.pods}/launcher"
+def test_a_launcher_s_marks_are_kubevirt_s_alone(attacked: AttackedNamespace) -> None:
+    path = f"{attacked.pods}/launcher"
     body = pod(
         "launcher",
         labels={**LAUNCHER, JOB: "one"},
         annotations={OVERHEAD: "300000000"},
-        ownerReferences=[place.owner],
+        ownerReferences=[attacked.owner],
     )
-    place.kubevirt.create(place.pods, body)
+    attacked.kubevirt.create(attacked.pods, body)
     for change in CHANGES.values():
-        refused(place.mallory.patch, path, {"metadata": change})
-    mallory = place.mallory
+        refused(attacked.mallory.patch, path, {"metadata": change})
+    mallory = attacked.mallory
     mallory.patch(
         path, {"metadata": {"labels": {"team": "a"}, "annotations": {"note": "x"}, "finalizers": ["a/b"]}}
     )
     mallory.patch(path, {"metadata": {"labels": {"team": None}, "finalizers": None}})
     for change in CHANGES.values():
-        place.kubevirt.patch(path, {"metadata": change})
+        attacked.kubevirt.patch(path, {"metadata": change})
     mallory.delete(path, gracePeriodSeconds="0")
 
 
-def test_pods_that_carry_no_mark_are_not_concerned(place: Place) -> None:
+def test_pods_that_carry_no_mark_are_not_concerned(attacked: AttackedNamespace) -> None:
     """KubeVirt's own components and CDI's pods among them; a VMI as an owner that does not control is no mark."""
     ordinary: list[Raw] = [
         {},
         {"labels": {"kubevirt.io": "virt-api"}},
         {"labels": {"cdi.kubevirt.io": "importer", "kubevirt.io/created-by": "x"}},
-        {"ownerReferences": [{k: v for k, v in place.owner.items() if k != "controller"}]},
-        {"ownerReferences": [{**place.owner, "controller": False}]},
+        {"ownerReferences": [{k: v for k, v in attacked.owner.items() if k != "controller"}]},
+        {"ownerReferences": [{**attacked.owner, "controller": False}]},
     ]
     for number, metadata in enumerate(ordinary):
         name = f"plain-{number}"
-        place.mallory.create(place.pods, pod(name, **metadata))
-        place.mallory.patch(f"{place.pods}/{name}", {"metadata": {"labels": {"kubevirt.io": "virt-handler"}}})
-        place.mallory.delete(f"{place.pods}/{name}", gracePeriodSeconds="0")
+        attacked.mallory.create(attacked.pods, pod(name, **metadata))
+        attacked.mallory.patch(
+            f"{attacked.pods}/{name}", {"metadata": {"labels": {"kubevirt.io": "virt-handler"}}}
+        )
+        attacked.mallory.delete(f"{attacked.pods}/{name}", gracePeriodSeconds="0")
 
 
-def test_a_tenant_s_deployments_and_jobs_forge_nothing_either(place: Place) -> None:
+def test_a_tenant_s_deployments_and_jobs_forge_nothing_either(attacked: AttackedNamespace) -> None:
     """The pods of a ReplicaSet are created by Kubernetes' controllers, which are no KubeVirt."""
-    controller = place.api.as_user(
+    controller = attacked.api.as_user(
         "system:serviceaccount:kube-system:replicaset-controller", "system:masters"
     )
-    refused(controller.create, place.pods, pod("from-a-template", labels=LAUNCHER))
+    refused(controller.create, attacked.pods, pod("from-a-template", labels=LAUNCHER))
 
 
-def test_an_orphaned_pod_loses_its_owner_to_the_garbage_collector(place: Place) -> None:
-    path = f"{place.pods}/launcher"
-    place.kubevirt.create(place.pods, pod("launcher", labels=LAUNCHER, ownerReferences=[place.owner]))
-    name = place.vmi["metadata"]["name"]
-    namespace = place.vmi["metadata"]["namespace"]
+def test_an_orphaned_pod_loses_its_owner_to_the_garbage_collector(attacked: AttackedNamespace) -> None:
+    path = f"{attacked.pods}/launcher"
+    attacked.kubevirt.create(
+        attacked.pods, pod("launcher", labels=LAUNCHER, ownerReferences=[attacked.owner])
+    )
+    name = attacked.vmi["metadata"]["name"]
+    namespace = attacked.vmi["metadata"]["namespace"]
     vmi = f"/apis/kubevirt.io/v1/namespaces/{namespace}/virtualmachineinstances/{name}"
-    place.api.delete(vmi, propagationPolicy="Orphan")
-    eventually(lambda: place.api.find(vmi) is None or None, 60)  # it learns of new kinds every 30 s
-    assert not place.api.get(path)["metadata"].get("ownerReferences")
+    attacked.api.delete(vmi, propagationPolicy="Orphan")
+    eventually(lambda: attacked.api.find(vmi) is None or None, 60)  # it learns of new kinds every 30 s
+    assert not attacked.api.get(path)["metadata"].get("ownerReferences")

@@ -21,72 +21,72 @@ from pkg.webhook.upkeep import Upkeep
 from tests.pkg.webhook.listening import REVIEW
 
 
-class Story:
+class Calls:
     """Certificates and a registrar that write down what is asked of them."""
 
     def __init__(self) -> None:
-        self.said: list[str] = []
+        self.made: list[str] = []
         self.bundle: bytes | None = b"ca"
         self.expires: float | None = None
         self.failures: dict[str, list[Exception]] = {}
         self.pause = 0.0
 
     async def refresh(self) -> None:
-        self._say("refresh")
+        self._note("refresh")
         self.expires = float("inf")
 
     def activate(self) -> None:
-        self._say("activate")
+        self._note("activate")
 
     def told(self, bundle: bytes | None) -> None:
-        self._say(f"told {bundle!r}")
+        self._note(f"told {bundle!r}")
 
     def wait(self) -> float:
         return self.pause
 
     async def adopt(self) -> None:
-        self._say("adopt")
+        self._note("adopt")
 
     async def ensure(self, bundle: bytes | None) -> None:
-        self._say(f"ensure {bundle!r}")
+        self._note(f"ensure {bundle!r}")
 
-    def _say(self, what: str) -> None:
-        self.said.append(what)
+    def _note(self, what: str) -> None:
+        self.made.append(what)
         if self.failures.get(what):
             raise self.failures[what].pop(0)
 
 
-def registrar(story: Story) -> Registrar:
-    return cast("Registrar", story)
+def registrar(calls: Calls) -> Registrar:
+    return cast("Registrar", calls)
 
 
-async def looks(story: Story, count: int, upkeep: Upkeep) -> None:
-    """Let so many looks pass."""
+async def poll(calls: Calls, count: int, upkeep: Upkeep) -> None:
+    """Let it poll so many times."""
     task = asyncio.create_task(upkeep.run())
-    while story.said.count("activate") < count:  # noqa: ASYNC110
+    while calls.made.count("activate") < count:  # noqa: ASYNC110
         await asyncio.sleep(0.01)
     task.cancel()
     await asyncio.wait([task])
 
 
 async def test_the_api_server_is_told_before_the_certificates_are() -> None:
-    story = Story()
-    upkeep = Upkeep(story, registrar(story), poll=0.01)
+    calls = Calls()
+    upkeep = Upkeep(calls, registrar(calls), poll=0.01)
     await upkeep.load()
     await upkeep.register()
-    assert story.said == ["refresh", "adopt", "ensure b'ca'", "told b'ca'"]
+    assert calls.made == ["refresh", "adopt", "ensure b'ca'", "told b'ca'"]
 
 
 async def test_without_a_registrar_others_have_told_it() -> None:
-    story = Story()
-    await Upkeep(story, None).register()
-    assert story.said == ["told b'ca'"]
+    calls = Calls()
+    await Upkeep(calls, None).register()
+    assert calls.made == ["told b'ca'"]
 
 
 async def test_what_is_due_is_shown_before_anything_that_may_fail() -> None:
-    story = Story()
-    await looks(story, 2, Upkeep(story, registrar(story), poll=0.01))
-    assert story.said[:5] == ["activate", "refresh", "ensure b'ca'", "told b'ca'", "activate"]
+    calls = Calls()
+    await poll(calls, 2, Upkeep(calls, registrar(calls), poll=0.01))
+    assert calls.made[:5] == ["activate", "refresh", "ensure b'ca'", "told b'ca'", "activate"]
 
 
 @pytest.mark.parametrize("what", ["refresh", "ensure b'ca'"])
@@ -94,18 +94,18 @@ async def test_what_is_due_is_shown_before_anything_that_may_fail() -> None:
     "failure", [ServiceUnavailable("busy"), ConfigError("bad"), KeyError("bug"), OSError("disk")]
 )
 async def test_what_fails_is_tried_again(what: str, failure: Exception) -> None:
-    story = Story()
-    story.failures[what] = [failure]
-    await looks(story, 3, Upkeep(story, registrar(story), poll=0.01))
-    assert "told b'ca'" in story.said
+    calls = Calls()
+    calls.failures[what] = [failure]
+    await poll(calls, 3, Upkeep(calls, registrar(calls), poll=0.01))
+    assert "told b'ca'" in calls.made
 
 
 async def test_a_bundle_that_could_not_be_told_was_not_told() -> None:
-    story = Story()
-    story.failures["ensure b'ca'"] = [ApiError("no")]
-    upkeep = Upkeep(story, registrar(story))
+    calls = Calls()
+    calls.failures["ensure b'ca'"] = [ApiError("no")]
+    upkeep = Upkeep(calls, registrar(calls))
     await upkeep.register()
-    assert "told b'ca'" not in story.said
+    assert "told b'ca'" not in calls.made
     assert upkeep.not_registered == "no"
 
 
@@ -113,20 +113,20 @@ async def allow(_: AdmissionRequest) -> Decision:
     return ALLOW
 
 
-def server(story: Story, synced: asyncio.Event) -> AdmissionServer:
+def server(calls: Calls, synced: asyncio.Event) -> AdmissionServer:
     return AdmissionServer(
-        {"/x": allow}, story, server_context(), registrar(story), synced=synced.wait, poll=0.01
+        {"/x": allow}, calls, server_context(), registrar(calls), synced=synced.wait, poll=0.01
     )
 
 
 async def test_ready_when_caches_have_synced_the_certificate_is_loaded_and_the_api_server_knows() -> None:
-    story, synced = Story(), asyncio.Event()
-    served = server(story, synced)
+    calls, synced = Calls(), asyncio.Event()
+    served = server(calls, synced)
     assert served.unready() == ["webhook certificate", "webhook registration: the caches have not synced yet"]
     await served.start("127.0.0.1:0")
     assert served.unready() == ["webhook registration: the caches have not synced yet"]
     await asyncio.sleep(0.05)
-    assert "ensure b'ca'" not in story.said
+    assert "ensure b'ca'" not in calls.made
     synced.set()
     for _ in range(100):
         await asyncio.sleep(0.01)
@@ -135,7 +135,7 @@ async def test_ready_when_caches_have_synced_the_certificate_is_loaded_and_the_a
     assert served.unready() == []
     assert served.healthy() == []
     await served.stop()
-    assert "ensure None" not in story.said, "the registration stays: other replicas live by it"
+    assert "ensure None" not in calls.made, "the registration stays: other replicas live by it"
 
 
 async def test_a_review_waits_for_the_caches() -> None:
@@ -143,7 +143,7 @@ async def test_a_review_waits_for_the_caches() -> None:
     material = issue(["127.0.0.1"], Policy(), time.time())
     context, synced = server_context(), asyncio.Event()
     load(context, material.serving.certificate, material.serving.key)
-    served = AdmissionServer({"/x": allow}, Story(), context, None, synced=synced.wait)
+    served = AdmissionServer({"/x": allow}, Calls(), context, None, synced=synced.wait)
     await served.start("127.0.0.1:0")
     tls = ssl.create_default_context(cadata=material.bundle.decode())
     reader, writer = await asyncio.open_connection(*served.address, ssl=tls)
@@ -158,16 +158,16 @@ async def test_a_review_waits_for_the_caches() -> None:
 
 
 async def test_a_registration_that_fails_is_tried_again_and_shows() -> None:
-    story, synced = Story(), asyncio.Event()
+    calls, synced = Calls(), asyncio.Event()
     synced.set()
-    story.failures["ensure b'ca'"] = [NotReached("connection refused")]
-    served = server(story, synced)
+    calls.failures["ensure b'ca'"] = [NotReached("connection refused")]
+    served = server(calls, synced)
     await served.start("127.0.0.1:0")
     await asyncio.sleep(0.1)
     assert served.unready() == ["webhook registration: connection refused"]
-    story.expires = time.time() - 60
+    calls.expires = time.time() - 60
     assert served.unready()[0].startswith("webhook certificate: it ended 6")
-    story.expires = 1_800_000_000.0
+    calls.expires = 1_800_000_000.0
     assert served.notes() == ["webhook certificate: valid until 2027-01-15T08:00:00Z"]
     await asyncio.sleep(0.6)
     assert served.unready() == []
@@ -176,12 +176,12 @@ async def test_a_registration_that_fails_is_tried_again_and_shows() -> None:
 
 @pytest.mark.parametrize("failure", [ConfigError("no secret"), ApiError("forbidden")])
 async def test_without_a_certificate_nothing_is_served(failure: Exception) -> None:
-    story = Story()
-    story.failures["refresh"] = [failure]
+    calls = Calls()
+    calls.failures["refresh"] = [failure]
     with pytest.raises(type(failure)):
-        await server(story, asyncio.Event()).start("127.0.0.1:0")
+        await server(calls, asyncio.Event()).start("127.0.0.1:0")
 
 
 async def test_an_address_that_is_none_is_one_clear_line() -> None:
     with pytest.raises(BindError):
-        await server(Story(), asyncio.Event()).start("nowhere")
+        await server(Calls(), asyncio.Event()).start("nowhere")
