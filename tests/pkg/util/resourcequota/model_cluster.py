@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import msgspec
 
 from pkg.api.core import Pod, ResourceQuota
 from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
+from pkg.api.meta import Object
 from pkg.util.constants import ANNOTATION_TOUCHED
 from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.quantity import ZERO
@@ -36,6 +37,8 @@ from tests.pkg.util.resourcequota.model_objects import (
 )
 from tests.pkg.util.resourcequota.pods import EXACT, attachment
 from tests.pkg.util.resourcequota.world import estimate, quota
+
+T = TypeVar("T", bound=Object)
 
 
 @dataclass(frozen=True)
@@ -78,6 +81,7 @@ class Cluster:
     looked_at: dict[str, ResourceQuota] = field(default_factory=dict)
     """The newest version of each quota that was decided about."""
     memo: Memo = field(default_factory=Memo)
+    cached: dict[str, Object] = field(default_factory=dict)
     counter: int = 0
     patches: int = 0
     """Those that only touch a quota are not counted."""
@@ -238,11 +242,20 @@ class Cluster:
         return Seen(
             namespace=msgspec.json.encode({"limit": self.base}).decode() if self.base else "",
             rendering=RENDERINGS[self.ratio],
-            migrations=tuple(migration_of(move) for move in self.moves.values()),
-            instances=tuple(instance_of(vm.name, vm.uid, vm.node, vm.state) for vm in self.vms.values()),
+            migrations=tuple(self._cached(migration_of(move)) for move in self.moves.values()),
+            instances=tuple(
+                self._cached(instance_of(vm.name, vm.uid, vm.node, vm.state)) for vm in self.vms.values()
+            ),
             pods=tuple(pod for pod in self.pods.values() if not is_other(pod)),
             quotas=tuple(self._with_status(name) for name in self.quotas),
         )
+
+    def _cached(self, obj: T) -> T:
+        """The same object as before if nothing about it has changed, as in an informer's cache."""
+        held = self.cached.setdefault(obj.uid, obj)
+        if held != obj:
+            held = self.cached[obj.uid] = obj
+        return cast("T", held)
 
     def seen(self) -> Seen:
         return replace(self.truth(), **self.frozen)
