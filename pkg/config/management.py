@@ -20,12 +20,12 @@ from pkg.api.mtq import VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS, VirtualMachin
 from pkg.client.client import Client
 from pkg.generic.controller import Controller
 from pkg.generic.factory import ControllerFactory
-from pkg.util.constants import LABEL_APP, SETTING_OVERHEAD_RATIO
+from pkg.util import constants
 from pkg.util.kubevirt.slim import Slim
 from pkg.util.managedtenantquota.constants import LOCK_SELECTOR
 from pkg.util.resourcequota.observe import Source
 
-KUBEVIRT_PODS = LABEL_APP
+KUBEVIRT_PODS = constants.LABEL_APP
 """A selector: every pod with this label, whatever its value."""
 
 
@@ -73,7 +73,7 @@ class Management(ControllerFactory):
     @property
     def settings(self) -> Controller[Setting]:
         """The one setting that is read: the account may read no other."""
-        return self.controller(SETTINGS, name=SETTING_OVERHEAD_RATIO)
+        return self.controller(SETTINGS, name=constants.SETTING_OVERHEAD_RATIO)
 
     @property
     def virtual_machine_migration_resource_quotas(self) -> Controller[VirtualMachineMigrationResourceQuota]:
@@ -83,6 +83,13 @@ class Management(ControllerFactory):
     def locks(self) -> Controller[ValidatingWebhookConfiguration]:
         """The webhook configurations that lock a namespace, and no others."""
         return self.controller(registry.VALIDATING_WEBHOOK_CONFIGURATIONS, label_selector=LOCK_SELECTOR)
+
+    @property
+    def own_webhooks(self) -> Controller[ValidatingWebhookConfiguration]:
+        """The registration of our own webhooks, and no other."""
+        return self.controller(
+            registry.VALIDATING_WEBHOOK_CONFIGURATIONS, name=constants.WEBHOOK_CONFIGURATION_NAME
+        )
 
     def source(self) -> Source:
         """Where decisions read: the caches of this process. Call before `start`, which waits for them."""

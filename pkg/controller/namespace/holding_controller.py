@@ -11,11 +11,11 @@ import logging
 import time
 from collections.abc import Callable, Iterable
 
+from pkg.api.admissionregistration import ValidatingWebhookConfiguration
 from pkg.api.core import Namespace, ResourceQuota
 from pkg.api.kubevirt import VirtualMachineInstanceMigration
 from pkg.client.errors import ApiError, NotFound
 from pkg.client.resource_client import ResourceClient
-from pkg.controller.namespace.pod_webhook import PodWebhook
 from pkg.generic.cache_reader import CacheReader
 from pkg.generic.errors import RetryAfter
 from pkg.util import constants
@@ -48,6 +48,12 @@ def holds(
     return any(map(_holds, ours)) or not all(map(is_finished, migrations))
 
 
+def sees_pods(registration: ValidatingWebhookConfiguration) -> bool:
+    """Whether one of the webhooks is about pods."""
+    rules = [rule for webhook in registration.webhooks or () for rule in webhook.get("rules") or ()]
+    return any("pods" in (rule.get("resources") or ()) for rule in rules)
+
+
 def _holds(quota: ResourceQuota) -> bool:
     annotations = quota.annotations
     return has_migrating_vm(annotations) or constants.ANNOTATION_MIGRATING_COMPENSATION in annotations
@@ -65,19 +71,19 @@ class Handler:
         mode: Mode,
         *,
         reserve: bool,
-        webhook: PodWebhook,
+        registrations: CacheReader[ValidatingWebhookConfiguration],
         excluded: Callable[[str], bool] = lambda _: False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`reserve` False, or no webhook for pods: labels are only removed; `excluded` says so for one
-        namespace."""
+        """`reserve` False, or no webhook for pods among `registrations`: labels are only removed, they have no use;
+        `excluded` says so for one namespace."""
         self._namespaces = namespaces
         self._namespace_cache = namespace_cache
         self._quota_cache = quota_cache
         self._migration_cache = migration_cache
         self._mode = mode
         self._reserve = reserve
-        self._webhook = webhook
+        self._registrations = registrations
         self._excluded = excluded
         self._clock = clock
         self._labelled_at: dict[str, float] = {}
@@ -91,7 +97,7 @@ class Handler:
         if namespace is None or namespace.deleting:
             self._forget(key)
             return
-        reserve = await self._is_on()
+        reserve = self._is_on()
         held = (
             reserve
             and not self._excluded(key)
@@ -106,15 +112,15 @@ class Handler:
         elif _is_labelled(namespace):
             await self._release(key, reserve)
 
-    async def _is_on(self) -> bool:
-        return self._reserve and await self._webhook.is_registered()
+    def _is_on(self) -> bool:
+        return self._reserve and any(map(sees_pods, self._registrations.list()))
 
     async def before_raise(self, namespace: str) -> None:
         """Call before a quota of the namespace is raised. Raises RetryAfter while the label does not count yet.
 
         A label that cannot be written does not delay a migration: the room is then not reserved.
         """
-        if not await self._is_on():
+        if not self._is_on():
             return
         self._free_since.pop(namespace, None)
         try:

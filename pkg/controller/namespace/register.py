@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from pkg.api.meta import Object
-from pkg.api.registry import VALIDATING_WEBHOOK_CONFIGURATIONS
 from pkg.config.management import Management
 from pkg.controller.namespace.holding_controller import Handler as HoldingHandler
+from pkg.controller.namespace.holding_controller import sees_pods
 from pkg.controller.namespace.namespace_controller import Handler
-from pkg.controller.namespace.pod_webhook import PodWebhook
 from pkg.controller.options import Options
 from pkg.controller.resourcequota.resourcequota_controller import BeforeRaise
 from pkg.generic.events import EventRecorder
@@ -33,6 +32,7 @@ def register_holding(management: Management, options: Options) -> BeforeRaise:
     quotas = management.resource_quotas
     migrations = management.virtual_machine_instance_migrations
     budgets = management.virtual_machine_migration_resource_quotas
+    registrations = management.own_webhooks
     handler = HoldingHandler(
         namespaces=namespaces.client,
         namespace_cache=namespaces.cache(),
@@ -40,13 +40,16 @@ def register_holding(management: Management, options: Options) -> BeforeRaise:
         migration_cache=migrations.cache(),
         mode=options.policy.mode,
         reserve=options.reserve,
-        webhook=PodWebhook(management.client.resource(VALIDATING_WEBHOOK_CONFIGURATIONS)),
+        registrations=registrations.cache(),
         excluded=lambda namespace: bool(budgets.cache().list(namespace)),
     )
     namespaces.on_change(HOLDING_CONTROLLER, handler.on_namespace_changed)
     namespaces.watch_related(quotas, _namespace_of)
     namespaces.watch_related(migrations, _namespace_of)
     namespaces.watch_related(budgets, _namespace_of)
+    namespaces.watch_related(
+        registrations, lambda _: {quota.namespace for quota in quotas.cache().list()}, reads=sees_pods
+    )
     return handler.before_raise
 
 

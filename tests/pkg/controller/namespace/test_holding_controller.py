@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
 from pkg.api import registry
 from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCE_MIGRATIONS
-from pkg.client.errors import Forbidden, ServerError
+from pkg.client.errors import Forbidden
 from pkg.controller.namespace.holding_controller import (
     CACHE_LAG,
     LINGER,
@@ -19,7 +17,6 @@ from pkg.controller.namespace.holding_controller import (
     Handler,
     holds,
 )
-from pkg.controller.namespace.pod_webhook import ASK_AGAIN, ASK_SOON, PodWebhook
 from pkg.controller.namespace.release import unlabel_all
 from pkg.generic.errors import RetryAfter
 from pkg.util import constants
@@ -61,7 +58,7 @@ def test_whether_a_namespace_holds_room(case: tuple[Any, list[Any], bool]) -> No
     assert holds([found], migrations, Mode.TAKEOVER) is held
 
 
-class Place:
+class OneNamespace:
     """One namespace and the handler."""
 
     def __init__(self, *, reserve: bool = True, labelled: bool = False) -> None:
@@ -82,7 +79,7 @@ class Place:
             migration_cache=self.migrations.cache,
             mode=Mode.TAKEOVER,
             reserve=reserve,
-            webhook=PodWebhook(self.webhooks.client, self.clock),
+            registrations=self.webhooks.cache,
             excluded=lambda name: name in self.excluded,
             clock=self.clock,
         )
@@ -116,149 +113,121 @@ class Place:
 
 
 async def test_labelled_once_while_room_is_held() -> None:
-    place = Place()
-    assert await place.handle() is None
-    assert not place.labelled
-    place.quotas.given(quota(annotations=ONE))
-    await place.handle()
-    assert place.labelled
-    await place.handle()
-    assert place.writes == 1
+    one = OneNamespace()
+    assert await one.handle() is None
+    assert not one.labelled
+    one.quotas.given(quota(annotations=ONE))
+    await one.handle()
+    assert one.labelled
+    await one.handle()
+    assert one.writes == 1
 
 
 async def test_the_label_stands_a_little_longer_than_the_room() -> None:
-    place = Place(labelled=True)
-    assert await place.handle() == LINGER
-    place.clock.now += LINGER - 1
-    assert await place.handle() == 1
-    place.clock.now += 1
-    assert await place.handle() is None
-    assert not place.labelled
+    one = OneNamespace(labelled=True)
+    assert await one.handle() == LINGER
+    one.clock.now += LINGER - 1
+    assert await one.handle() == 1
+    one.clock.now += 1
+    assert await one.handle() is None
+    assert not one.labelled
 
 
 async def test_the_next_migration_keeps_it() -> None:
-    place = Place(labelled=True)
-    await place.handle()
-    place.clock.now += LINGER - 1
-    place.quotas.given(quota(annotations=ONE))
-    await place.handle()
-    place.quotas.given(quota(annotations=MARKS))
-    assert await place.handle() == LINGER, "it lingers anew"
+    one = OneNamespace(labelled=True)
+    await one.handle()
+    one.clock.now += LINGER - 1
+    one.quotas.given(quota(annotations=ONE))
+    await one.handle()
+    one.quotas.given(quota(annotations=MARKS))
+    assert await one.handle() == LINGER, "it lingers anew"
 
 
 async def test_a_raise_waits_until_the_label_counts() -> None:
-    place = Place()
-    assert await place.before_raise() == pytest.approx(SETTLE)
-    assert place.labelled
-    place.clock.now += SETTLE / 2
-    assert await place.before_raise() == pytest.approx(SETTLE / 2)
-    place.clock.now += SETTLE
-    assert await place.before_raise() is None
-    assert place.writes == 1
+    one = OneNamespace()
+    assert await one.before_raise() == pytest.approx(SETTLE)
+    assert one.labelled
+    one.clock.now += SETTLE / 2
+    assert await one.before_raise() == pytest.approx(SETTLE / 2)
+    one.clock.now += SETTLE
+    assert await one.before_raise() is None
+    assert one.writes == 1
 
 
 @pytest.mark.parametrize(("took", "waits"), [(0.01, SETTLE), (0.05, 0.5), (5.0, LONGEST_SETTLE)])
 async def test_on_a_busy_api_server_it_waits_longer(took: float, waits: float) -> None:
-    place = Place()
-    place.namespaces.before.append(lambda: setattr(place.clock, "now", place.clock.now + took))
-    assert await place.before_raise() == pytest.approx(waits)
+    one = OneNamespace()
+    one.namespaces.before.append(lambda: setattr(one.clock, "now", one.clock.now + took))
+    assert await one.before_raise() == pytest.approx(waits)
 
 
 async def test_a_raise_in_a_labelled_namespace_waits_for_nothing() -> None:
-    place = Place(labelled=True)
-    assert await place.before_raise() is None
-    assert place.writes == 0
+    one = OneNamespace(labelled=True)
+    assert await one.before_raise() is None
+    assert one.writes == 0
 
 
 async def test_a_cache_that_is_behind_is_no_reason_to_write_again() -> None:
-    place = Place()
-    place.namespaces.lagging = True
-    await place.before_raise()
-    place.clock.now += SETTLE
-    assert await place.before_raise() is None
-    assert place.writes == 1
+    one = OneNamespace()
+    one.namespaces.lagging = True
+    await one.before_raise()
+    one.clock.now += SETTLE
+    assert await one.before_raise() is None
+    assert one.writes == 1
 
 
 async def test_a_label_that_is_removed_comes_back() -> None:
-    place = Place()
-    place.quotas.given(quota(annotations=ONE))
-    await place.handle()
-    place.namespaces.edited("ns1", {"metadata": {"labels": None}})
-    assert await place.handle() == CACHE_LAG
-    place.clock.now += CACHE_LAG
-    await place.handle()
-    assert place.labelled
+    one = OneNamespace()
+    one.quotas.given(quota(annotations=ONE))
+    await one.handle()
+    one.namespaces.edited("ns1", {"metadata": {"labels": None}})
+    assert await one.handle() == CACHE_LAG
+    one.clock.now += CACHE_LAG
+    await one.handle()
+    assert one.labelled
 
 
 async def test_a_label_that_cannot_be_written_holds_no_migration_up() -> None:
-    place = Place()
-    place.namespaces.errors["patch"] = [Forbidden("no", status=403)]
-    assert await place.before_raise() is None
+    one = OneNamespace()
+    one.namespaces.errors["patch"] = [Forbidden("no", status=403)]
+    assert await one.before_raise() is None
 
 
 async def test_switched_off_labels_are_only_taken_away() -> None:
-    place = Place(reserve=False, labelled=True)
-    place.quotas.given(quota(annotations=ONE))
-    assert await place.before_raise() is None
-    assert await place.handle() is None
-    assert not place.labelled
+    one = OneNamespace(reserve=False, labelled=True)
+    one.quotas.given(quota(annotations=ONE))
+    assert await one.before_raise() is None
+    assert await one.handle() is None
+    assert not one.labelled
 
 
 async def test_a_namespace_on_its_way_out_is_left_alone() -> None:
-    place = Place()
-    place.quotas.given(quota(annotations=ONE))
-    place.namespaces.given(namespace(deleting=True))
-    await place.handle()
-    place.namespaces.gone("ns1")
-    await place.handle()
-    assert place.writes == 0
+    one = OneNamespace()
+    one.quotas.given(quota(annotations=ONE))
+    one.namespaces.given(namespace(deleting=True))
+    await one.handle()
+    one.namespaces.gone("ns1")
+    await one.handle()
+    assert one.writes == 0
 
 
 async def test_where_no_webhook_sees_pods_a_label_is_of_no_use() -> None:
-    place = Place(labelled=True)
-    place.quotas.given(quota(annotations=ONE))
-    place.register(["namespaces"], ["resourcequotas"])
-    assert await place.before_raise() is None
-    assert await place.handle() is None
-    assert not place.labelled
-    place.register(["namespaces"], ["pods"])
-    place.clock.now += ASK_SOON
-    assert await place.before_raise() == pytest.approx(SETTLE)
-    assert place.labelled
-
-
-async def test_whether_a_webhook_is_there_is_asked_now_and_then() -> None:
-    place = Place()
-    for _ in range(5):
-        await place.before_raise()
-    assert len(place.webhooks.calls) == 1
-    place.clock.now += ASK_AGAIN
-    place.webhooks.errors["get"] = [ServerError("broken", status=500)]
-    assert await place.before_raise() is None, (
-        "an answer that cannot be had changes nothing: it is labelled already"
-    )
-    assert len(place.webhooks.calls) == 2
-    assert place.labelled
-
-
-async def test_those_who_ask_at_the_same_time_share_one_request() -> None:
-    place = Place()
-    get = place.webhooks.client.get
-
-    async def slow(name: str) -> Any:
-        await asyncio.sleep(0)
-        return await get(name=name)
-
-    webhook = PodWebhook(cast(Any, SimpleNamespace(get=slow)), place.clock)
-    assert await asyncio.gather(*(webhook.is_registered() for _ in range(5))) == [True] * 5
-    assert len(place.webhooks.calls) == 1
+    one = OneNamespace(labelled=True)
+    one.quotas.given(quota(annotations=ONE))
+    one.register(["namespaces"], ["resourcequotas"])
+    assert await one.before_raise() is None
+    assert await one.handle() is None
+    assert not one.labelled
+    one.register(["namespaces"], ["pods"])
+    assert await one.before_raise() == pytest.approx(SETTLE)
+    assert one.labelled
 
 
 async def test_a_namespace_with_a_budget_of_its_own_is_locked_otherwise() -> None:
-    place = Place(labelled=True)
-    place.quotas.given(quota(annotations=ONE))
-    place.excluded.add("ns1")
-    assert await place.handle() == LINGER
+    one = OneNamespace(labelled=True)
+    one.quotas.given(quota(annotations=ONE))
+    one.excluded.add("ns1")
+    assert await one.handle() == LINGER
 
 
 async def test_release_takes_the_label_off_where_it_is_and_asks_for_no_other_namespace() -> None:
