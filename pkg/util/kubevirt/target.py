@@ -17,6 +17,7 @@ import msgspec
 from pkg.api.core import Container, Pod, PodSpec, PodStatus, ResourceQuotaSpec, ResourceRequirements
 from pkg.api.kubevirt import VirtualMachineInstance
 from pkg.api.meta import ObjectMeta, RawResourceList
+from pkg.util import constants
 from pkg.util.constants import LIMITS_MEMORY, MEMORY, REQUESTS_MEMORY
 from pkg.util.kubevirt.launcher import (
     HOTPLUG_DISK,
@@ -64,14 +65,18 @@ class Side:
 
 def shape_of(vmi: VirtualMachineInstance, pods: Iterable[Pod]) -> bytes:
     """A digest of all that a rendering can depend on. A migration changes its VMI and its pods a dozen times, and this
-    two or three times: versions, the VM's phase and place, and how its migration goes on are not in it."""
-    meta, status = vmi.metadata, vmi.status
-    parts: list[object] = [meta.namespace, meta.labels, meta.annotations, vmi.spec]
+    two or three times: versions, labels, the VM's phase and place, and how its migration goes on are not in it."""
+    status = vmi.status
+    annotations = {
+        key: text for key, text in vmi.annotations.items() if key not in constants.VMI_STATE_ANNOTATIONS
+    }
+    outdated = constants.LABEL_OUTDATED_LAUNCHER in vmi.labels
+    parts: list[object] = [vmi.namespace, outdated, annotations, vmi.spec]
     parts += [status.conditions, status.memory, status.volume_status]
     for pod in pods:
         meta = pod.metadata
-        parts += [meta.labels, meta.annotations, meta.owner_references]
-        parts += [meta.deletion_timestamp, meta.deletion_grace_period_seconds, pod.spec, pod.status]
+        parts += [meta.annotations, meta.deletion_timestamp, meta.deletion_grace_period_seconds]
+        parts += [msgspec.structs.replace(pod.spec, node_name=None), pod.status]
     return blake2b(_encode(parts), digest_size=16).digest()
 
 

@@ -13,6 +13,7 @@ import pytest
 from pkg.api.core import Pod, ResourceQuotaSpec
 from pkg.api.kubevirt import VirtualMachineInstance
 from pkg.client.decode import decoder_for
+from pkg.util import constants
 from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.kubevirt.target import Side, bound_of, shape_of, target_usage
 
@@ -23,9 +24,13 @@ HOOKS, OVERHEAD = "hooks.kubevirt.io/hookSidecars", "kubevirt.io/memory-overhead
 RESIZED = {"type": "HotVCPUChange", "status": "True"}
 Change = Callable[[dict[str, Any], dict[str, Any]], object]
 
+
 PROGRESS: dict[str, Change] = {
     "a new version": lambda vmi, pod: [each["metadata"].update(resourceVersion="9") for each in (vmi, pod)],
     "the VM's node": lambda vmi, pod: vmi["status"].update(nodeName="node-9"),
+    "the node's label": lambda vmi, pod: vmi["metadata"]["labels"].update({"kubevirt.io/nodeName": "node-9"}),
+    "the state that we let it show": lambda vmi, pod: vmi["metadata"]["annotations"].update({constants.ANNOTATION_MIGRATION_STATE: "x"}),
+    "the next launcher": lambda vmi, pod: [pod["metadata"].update(uid="u9"), pod["spec"].update(nodeName="node-9")],
     "how the migration goes on": lambda vmi, pod: vmi["status"]["migrationState"].update(completed=False),
 }  # fmt: skip
 MATTERS: dict[str, Change] = {
