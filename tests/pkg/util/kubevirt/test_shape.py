@@ -20,6 +20,7 @@ from pkg.util.kubevirt.target import Side, bound_of, shape_of, target_usage
 RECORDED = Path(__file__).parents[3] / "vectors" / "recorded"
 VMI = json.loads((RECORDED / "virtualmachineinstance-t1-vm1.json").read_text())
 POD = json.loads((RECORDED / "pod-t1-virt-launcher-vm1-t8vc9.json").read_text())
+STATE = constants.ANNOTATION_MIGRATION_STATE
 HOOKS, OVERHEAD = "hooks.kubevirt.io/hookSidecars", "kubevirt.io/memory-overhead-bytes"
 RESIZED = {"type": "HotVCPUChange", "status": "True"}
 Change = Callable[[dict[str, Any], dict[str, Any]], object]
@@ -29,7 +30,7 @@ PROGRESS: dict[str, Change] = {
     "a new version": lambda vmi, pod: [each["metadata"].update(resourceVersion="9") for each in (vmi, pod)],
     "the VM's node": lambda vmi, pod: vmi["status"].update(nodeName="node-9"),
     "the node's label": lambda vmi, pod: vmi["metadata"]["labels"].update({"kubevirt.io/nodeName": "node-9"}),
-    "the state that we let it show": lambda vmi, pod: vmi["metadata"]["annotations"].update({constants.ANNOTATION_MIGRATION_STATE: "x"}),
+    "the state that we let it show": lambda vmi, pod: vmi["metadata"]["annotations"].update({STATE: "x"}),
     "the next launcher": lambda vmi, pod: [pod["metadata"].update(uid="u9"), pod["spec"].update(nodeName="node-9")],
     "how the migration goes on": lambda vmi, pod: vmi["status"]["migrationState"].update(completed=False),
 }  # fmt: skip
