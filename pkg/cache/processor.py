@@ -36,9 +36,19 @@ class SharedProcessor(Generic[T]):
 
     # -- what a reflector brings --------------------------------------------------------------------------------------
 
+    def transformed(self, obj: T) -> T:
+        """An object as it is stored; once for each that comes."""
+        if self._transform is None:
+            return obj
+        try:
+            return self._transform(obj)
+        except Exception:
+            log.exception("%s %s: transform failed, stored as it came", self._kind, obj.key)
+            return obj
+
     def changed(self, obj: T) -> None:
         """ADDED or MODIFIED. What is known decides which of the two it is: either may have been missed."""
-        change = self._store(obj.key, obj)
+        change = self._store(obj.key, self.transformed(obj))
         if change is not None:
             self._tell(self._handlers, *change, False)
 
@@ -49,14 +59,14 @@ class SharedProcessor(Generic[T]):
         old = self._indexer.get_by_key(key)
         if old is None or _is_other(old.metadata, meta):
             return
-        last = old if obj is None else self._transformed(obj)
+        last = old if obj is None else self.transformed(obj)
         self._indexer.delete_key(key)
         for registration in self._handlers:
             registration.delete(last, obj is None)
 
     def replaced(self, items: list[T], undecodable: list[ObjectMeta]) -> None:
-        """A whole list: what differs reaches the handlers. Objects that are gone are deletions whose final state is
-        unknown; one that is there but does not decode stays as it was."""
+        """A whole list of transformed objects: what differs reaches the handlers. Objects that are gone are deletions
+        whose final state is unknown; one that is there but does not decode stays as it was."""
         initial = not self._listed
         changes: list[tuple[T | None, T]] = []
         listed: set[str] = set()
@@ -84,15 +94,14 @@ class SharedProcessor(Generic[T]):
         if self.on_not_installed is not None:
             self.on_not_installed()
 
-    def _store(self, key: str, obj: T) -> tuple[T | None, T] | None:
+    def _store(self, key: str, new: T) -> tuple[T | None, T] | None:
         """Puts an object into the indexer; returns (old, new), None when nothing is new about it.
 
         resourceVersions are compared for equality alone: one that is not what is stored is news, as for client-go.
         """
         old = self._indexer.get_by_key(key)
-        if old is not None and _same_version(old.metadata, obj.metadata):
+        if old is not None and _same_version(old.metadata, new.metadata):
             return None
-        new = self._transformed(obj)
         self._indexer.put(key, new)
         return old, new
 
@@ -119,15 +128,6 @@ class SharedProcessor(Generic[T]):
                 registration.add(new, False)
             else:
                 registration.update(old, new)
-
-    def _transformed(self, obj: T) -> T:
-        if self._transform is None:
-            return obj
-        try:
-            return self._transform(obj)
-        except Exception:
-            log.exception("%s %s: transform failed, stored as it came", self._kind, obj.key)
-            return obj
 
     # -- handlers -----------------------------------------------------------------------------------------------------
 

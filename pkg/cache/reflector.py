@@ -159,12 +159,12 @@ class Reflector(Generic[T]):
     async def _pages(self, size: int) -> tuple[list[T], list[ObjectMeta], str]:
         # Only what has begun is worth the transport's retries.
         page = await self._client.list_page(limit=size, retry=False)
-        items, undecodable = page.items, page.undecodable
+        items, undecodable = [*map(self._sink.transformed, page.items)], page.undecodable
         # The first page's version: whatever changed while the later pages came is seen by the watch that starts here.
         resource_version = page.metadata.resource_version
         while page.metadata.continue_:
             page = await self._client.list_page(limit=size, continue_=page.metadata.continue_)
-            items.extend(page.items)
+            items.extend(map(self._sink.transformed, page.items))
             undecodable.extend(page.undecodable)
         if not resource_version:
             raise ServerError("the list has no resourceVersion", status=500)
@@ -252,7 +252,8 @@ class Reflector(Generic[T]):
                 self._synced(list(items.values()), list(undecodable.values()), event.resource_version)
                 return
             if obj is not None:
-                _note(event.type, obj.key, obj, items, undecodable)
+                # As it will be stored: a whole list of objects as they came may be several times as large.
+                _note(event.type, obj.key, self._sink.transformed(obj), items, undecodable)
             elif meta is not None:
                 _note(event.type, Object(metadata=meta).key, meta, undecodable, items)
         raise Unreachable("the watch ended within its initial events")

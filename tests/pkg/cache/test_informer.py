@@ -10,8 +10,8 @@ import pytest
 
 from pkg.api.core import Pod
 from pkg.cache import ResourceEventHandlerFuncs, SharedIndexInformer, wait_for_cache_sync
-from pkg.client.errors import NotFound
-from tests.pkg.cache.fake_client import FakeClient, Hang, bookmark, event
+from pkg.client.errors import BadRequest, NotFound
+from tests.pkg.cache.fake_client import FakeClient, Hang, bookmark, event, listing
 from tests.pkg.cache.objects import Event, Recorder, at, pod
 from tests.virtual_time import settle, virtual_time
 
@@ -335,7 +335,7 @@ def test_a_transform_sees_every_object_before_it_is_stored() -> None:
             on_delete=lambda obj, _: told.append(obj),
         )
     )
-    shared._processor.replaced([pod("a", labels={"x": "y"})], [])
+    shared._processor.changed(pod("a", labels={"x": "y"}))
     shared._processor.changed(pod("b", labels={"x": "y"}))
     shared._processor.changed(pod("b", "2", labels={"x": "y"}))
     assert [obj.labels for obj in shared.indexer.list()] == [{}, {}]
@@ -344,12 +344,32 @@ def test_a_transform_sees_every_object_before_it_is_stored() -> None:
     assert all(obj.labels == {} for obj in told)
 
 
+LISTED = pod("a", labels={"x": "y"})
+CLIENTS = {
+    "a WatchList": FakeClient(watches=[[event("ADDED", LISTED), bookmark("1", end=True), Hang()]]),
+    "a list": FakeClient(watches=[BadRequest("no WatchList", status=400), [Hang()]], lists=[listing([LISTED], "1")]),
+}
+
+
+@pytest.mark.parametrize("client", CLIENTS.values(), ids=CLIENTS)
+def test_a_transform_sees_the_objects_of_a_list(client: FakeClient) -> None:
+    @virtual_time
+    async def run() -> None:
+        shared = SharedIndexInformer(client, transform=without_labels)
+        shared.start()
+        await shared.wait_for_sync(1.0)
+        assert [obj.labels for obj in shared.indexer.list()] == [{}]
+        await shared.stop()
+
+    run()
+
+
 def test_a_transform_that_raises_lets_the_object_through(caplog: pytest.LogCaptureFixture) -> None:
     def fail(_: Pod) -> Pod:
         raise RuntimeError("broken transform")
 
     shared = informer(transform=fail)
-    shared._processor.replaced([pod("a")], [])
+    shared._processor.changed(pod("a"))
     assert shared.indexer.list_keys() == ["ns/a"]
     assert "broken transform" in caplog.text
 
