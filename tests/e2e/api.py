@@ -86,7 +86,11 @@ class Api:
 
     def watch(self, path: str, **query: str) -> Watch:
         """Every version of what is there and comes, from now on, until the watch is closed."""
-        return Watch(self.connection(timeout=None), path, query)
+
+        def newest() -> int:
+            return max((version_of(each) for each in self.items(path, **query)), default=0)
+
+        return Watch(self.connection(timeout=None), path, query, newest)
 
     def connection(self, timeout: float | None = 20.0) -> http.client.HTTPSConnection:
         return http.client.HTTPSConnection(self.address, timeout=timeout, context=self.tls)
@@ -137,8 +141,15 @@ class Seen:
 class Watch:
     """A watch in a thread of its own. `with api.watch(path) as versions: …; versions.seen`."""
 
-    def __init__(self, connection: http.client.HTTPSConnection, path: str, query: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        connection: http.client.HTTPSConnection,
+        path: str,
+        query: Mapping[str, str],
+        newest: Callable[[], int],
+    ) -> None:
         self.seen: list[Seen] = []
+        self._newest = newest
         self._connection = connection
         connection.request("GET", f"{path}?{urlencode({'watch': 'true', **query})}")
         self._response = connection.getresponse()
@@ -151,6 +162,12 @@ class Watch:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def caught_up(self) -> list[Seen]:
+        """What has come, once that is as new as what is there now."""
+        newest = self._newest() if self._thread.is_alive() else 0
+        eventually(lambda: any(version_of(event.object) >= newest for event in list(self.seen)) or not newest)
+        return list(self.seen)
 
     def close(self) -> None:
         if self._socket is not None:
@@ -168,6 +185,11 @@ class Watch:
                 self.seen.append(Seen(event["type"], event["object"]))
         except (OSError, ValueError, AttributeError, http.client.HTTPException):
             return
+
+
+def version_of(obj: Raw) -> int:
+    """Its resourceVersion: one count for all objects of an API server."""
+    return int(obj["metadata"]["resourceVersion"])
 
 
 def eventually(look: Callable[[], Any], timeout: float = 10.0) -> Any:

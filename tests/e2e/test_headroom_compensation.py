@@ -73,7 +73,7 @@ def grown(on: Environment) -> Grown:
 def compensations(versions: Watch) -> list[str | None]:
     """What stood as compensation, in order, without repetitions."""
     found: list[str | None] = []
-    for event in list(versions.seen):
+    for event in versions.caught_up():
         text = (event.object["metadata"].get("annotations") or {}).get(COMPENSATION)
         if not found or found[-1] != text:
             found.append(text)

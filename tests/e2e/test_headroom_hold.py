@@ -52,9 +52,9 @@ def move(space: QuotaNamespace, vm: str) -> str:
 
 def held(versions: Watch, pods: Watch, pod: str) -> None:
     """spec.hard went up, and came down after the pod had ceased to count; nothing in between."""
-    wanted = [by_value(ONE), by_value(RAISED), by_value(ONE)]
-    eventually(lambda: [hard for _, hard in versioned_hards(versions)] == wanted)
-    assert versioned_hards(versions)[-1][0] > ended_in(pods, pod)
+    found = versioned_hards(versions)
+    assert [hard for _, hard in found] == [by_value(ONE), by_value(RAISED), by_value(ONE)]
+    assert found[-1][0] > ended_in(pods, pod)
 
 
 class TestHeld:

@@ -74,7 +74,7 @@ def headroom(request: pytest.FixtureRequest, controller: StartController) -> Ite
 def hards(versions: Watch) -> list[tuple[int, int]]:
     """spec.hard through time, without repeats: milli-CPU and bytes."""
     seen: list[tuple[int, int]] = []
-    for event in versions.seen:
+    for event in versions.caught_up():
         hard = by_value(event.object["spec"]["hard"])
         now = (hard["limits.cpu"].milli_value(), hard["limits.memory"].value())
         if not seen or seen[-1] != now:

@@ -48,7 +48,7 @@ def headroom(slow_cluster: Cluster, controller: StartController) -> Iterator[Pro
 def moments(versions: Watch) -> tuple[float, list[float]]:
     """When the quota was raised, and when each touch of it was seen (monotonic seconds)."""
     raised, touches, last = 0.0, [], ""
-    for event in versions.seen:
+    for event in versions.caught_up():
         if not raised and event.object["spec"]["hard"]["limits.cpu"] != HARD["limits.cpu"]:
             raised = event.at
         text = (event.object["metadata"].get("annotations") or {}).get(ANNOTATION_TOUCHED, "")

@@ -62,7 +62,7 @@ def _ends(pods: Watch, name: str) -> Iterator[int]:
 
 
 def _versions(versions: Watch, name: str) -> Iterator[Raw]:
-    for event in list(versions.seen):
+    for event in versions.caught_up():
         metadata = event.object["metadata"]
         default = (metadata.get("labels") or {}).get(DEFAULT) == "true"
         if event.type != "DELETED" and (metadata["name"] == name if name else default):

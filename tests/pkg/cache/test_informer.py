@@ -347,7 +347,9 @@ def test_a_transform_sees_every_object_before_it_is_stored() -> None:
 LISTED = pod("a", labels={"x": "y"})
 CLIENTS = {
     "a WatchList": FakeClient(watches=[[event("ADDED", LISTED), bookmark("1", end=True), Hang()]]),
-    "a list": FakeClient(watches=[BadRequest("no WatchList", status=400), [Hang()]], lists=[listing([LISTED], "1")]),
+    "a list": FakeClient(
+        watches=[BadRequest("no WatchList", status=400), [Hang()]], lists=[listing([LISTED], "1")]
+    ),
 }
 
 
