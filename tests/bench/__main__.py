@@ -79,18 +79,25 @@ def main() -> int:
     extent = Extent(asked.rounds or extent.rounds, asked.sizes or extent.sizes, extent.watch_seconds)
     programs = prepare()
     results: list[Result] = []
+    failed = False
     chosen = measurements(extent, programs)
     options = Options(kubevirt=False, rancher=False, kwok=False)
     with EmbeddedCluster(options=options) as cluster:
         for name in asked.names or chosen:
             say(f"{name} …")
-            found: list[Result] = asyncio.run(chosen[name](cluster.kubeconfig))
+            try:
+                found: list[Result] = asyncio.run(chosen[name](cluster.kubeconfig))
+            except Exception as exc:  # the other measurements, which took minutes, are not lost
+                say(f"{name} failed: {type(exc).__name__}: {exc}")
+                failed = True
+                continue
             results += found
             _compare(found)
     _print(results, programs)
     if asked.write is not None:
         write(asked.write, results, programs, extent.rounds)
-    return 0 if all(result.reached for result in results if isinstance(result, Row)) else 1
+    reached = all(result.reached for result in results if isinstance(result, Row))
+    return 0 if reached and not failed else 1
 
 
 def _compare(results: list[Result]) -> None:

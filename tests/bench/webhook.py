@@ -16,6 +16,7 @@ import signal
 import ssl
 import sys
 import time
+from collections import deque
 from pathlib import Path
 from typing import Any
 
@@ -254,11 +255,12 @@ async def _saturated(pid: int, port: int, tls: ssl.SSLContext, reviews: list[byt
 
 async def _paced(port: int, tls: ssl.SSLContext, reviews: list[bytes]) -> list[float]:
     """Seconds from when each call was due."""
-    idle = [await _Line.open(port, tls) for _ in range(CONNECTIONS)]
+    # In turn, as an API server's: the listener closes what says nothing for five seconds.
+    idle = deque([await _Line.open(port, tls) for _ in range(CONNECTIONS)])
     latencies: list[float] = []
 
     async def ask(review: bytes, due: float) -> None:
-        line = idle.pop() if idle else await _Line.open(port, tls)
+        line = idle.popleft() if idle else await _Line.open(port, tls)
         await line.ask(review)
         latencies.append(time.perf_counter() - due)
         idle.append(line)
