@@ -5,7 +5,7 @@ SHELL := /bin/bash
 PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
-PYTEST_PARALLEL ?= --numprocesses 3 --dist loadfile --no-loadscope-reorder
+PYTEST_PARALLEL ?= --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 # The tests start hundreds of headroom processes: none of them compiles the sources again.
 unexport PYTHONDONTWRITEBYTECODE
