@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 import tarfile
@@ -123,10 +124,11 @@ def trickle(handler: BaseHTTPRequestHandler) -> None:
     handler.send_response(200)
     handler.send_header("Content-Length", "64")
     handler.end_headers()
-    for _ in range(64):
-        handler.wfile.write(b"0")
-        handler.wfile.flush()
-        time.sleep(0.4)
+    with contextlib.suppress(ConnectionError):  # the client has given up
+        for _ in range(64):
+            handler.wfile.write(b"0")
+            handler.wfile.flush()
+            time.sleep(0.4)
 
 
 def cut_short(content: bytes) -> Callable[[BaseHTTPRequestHandler], None]:
