@@ -14,7 +14,7 @@ from pkg.controller.options import Options
 from pkg.controller.resourcequota.resourcequota_controller import BeforeRaise, Handler
 from pkg.generic.events import EventRecorder
 from pkg.util import constants
-from pkg.util.kubevirt.migration import may_attach, stage_of
+from pkg.util.kubevirt.migration import may_attach, stage_of, without_state
 from pkg.util.resourcequota.observe import Observer
 
 RESOURCE_QUOTA_CONTROLLER = "resourceQuotaController"
@@ -74,10 +74,7 @@ def _read(obj: Object) -> object:
     """What a decision may read of a pod or a VMI: neither its version and finalizers, nor what we let a VMI show. Half
     of all updates change nothing else."""
     rest = [getattr(obj, name) for name in obj.__struct_fields__ if name != "metadata"]
-    annotations = {
-        key: text for key, text in obj.annotations.items() if key not in constants.VMI_STATE_ANNOTATIONS
-    }
-    return _read_of_metadata(obj), obj.labels, annotations, rest
+    return _read_of_metadata(obj), obj.labels, without_state(obj.annotations), rest
 
 
 def _read_of_migration(migration: VirtualMachineInstanceMigration) -> object:

@@ -72,6 +72,11 @@ def is_refused(migration: VirtualMachineInstanceMigration) -> bool:
     )
 
 
+def without_state(annotations: Mapping[str, str]) -> dict[str, str]:
+    """A VMI's annotations but those that only show the state of its migration: no decision reads them."""
+    return {key: text for key, text in annotations.items() if key not in constants.VMI_STATE_ANNOTATIONS}
+
+
 def may_attach(migration: VirtualMachineInstanceMigration) -> bool:
     """Whether KubeVirt may still create the target's attachment pod."""
     return migration.phase in (constants.PHASE_PENDING, constants.PHASE_SCHEDULING, constants.PHASE_SCHEDULED)

@@ -27,6 +27,7 @@ from pkg.util.kubevirt.launcher import (
     render_containers,
     todays_containers,
 )
+from pkg.util.kubevirt.migration import without_state
 from pkg.util.kubevirt.observed_overhead import (
     compute_container,
     is_resized,
@@ -67,11 +68,8 @@ def shape_of(vmi: VirtualMachineInstance, pods: Iterable[Pod]) -> bytes:
     """A digest of all that a rendering can depend on. A migration changes its VMI and its pods a dozen times, and this
     two or three times: versions, labels, the VM's phase and place, and how its migration goes on are not in it."""
     status = vmi.status
-    annotations = {
-        key: text for key, text in vmi.annotations.items() if key not in constants.VMI_STATE_ANNOTATIONS
-    }
     outdated = constants.LABEL_OUTDATED_LAUNCHER in vmi.labels
-    parts: list[object] = [vmi.namespace, outdated, annotations, vmi.spec]
+    parts: list[object] = [vmi.namespace, outdated, without_state(vmi.annotations), vmi.spec]
     parts += [status.conditions, status.memory, status.volume_status]
     for pod in pods:
         meta = pod.metadata

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from types import MappingProxyType
 
 from pkg.api.core import ResourceQuota
@@ -79,7 +78,6 @@ def parse_limits(annotation: str) -> Mapping[str, str]:
     return MappingProxyType({name: value for name, value in limits.items() if value})
 
 
-@lru_cache(maxsize=4096)  # decisions read it twice each, and it hardly ever changes
 def parse_base(annotation: str) -> Mapping[str, Quantity]:
     """The annotation's limits as quantities, by the ResourceQuota's resource names.
 
@@ -98,7 +96,7 @@ def parse_base(annotation: str) -> Mapping[str, Quantity]:
         else:
             if base[name] < ZERO and counts_of_pods(name):
                 raise InvalidBaseQuantity(f"field.cattle.io/resourceQuota: {name} is {text[:80]!r}: negative")
-    return MappingProxyType(base)
+    return base
 
 
 def _object(value: object, what: str) -> Mapping[str, object]:
@@ -230,7 +228,8 @@ def base_of(observed: Observed, policy: Policy) -> Base:
     quota, record = observed.quota, None
     try:
         if is_default(quota):
-            granted = granted_by_namespace(observed.limits)
+            key = ("base", observed.limits)  # read twice by each decision, and it hardly ever changes
+            granted = observed.memo.made(key, (), lambda: granted_by_namespace(observed.limits))
         else:
             granted = record = granted_by_record(quota)
     except ResourceQuotaError as exc:
