@@ -6,7 +6,6 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from typing import TypeVar
 
@@ -14,13 +13,11 @@ from pkg.api.core import Namespace, Pod, ResourceQuota
 from pkg.api.kubevirt import (
     VIRTUAL_MACHINE_INSTANCE_MIGRATIONS,
     VIRTUAL_MACHINE_INSTANCES,
-    VirtualMachineInstance,
     VirtualMachineInstanceMigration,
 )
 from pkg.api.meta import Object
 from pkg.api.registry import NAMESPACES, PODS, RESOURCE_QUOTAS, Resource
 from pkg.client.client import Client
-from pkg.client.errors import NotFound
 from pkg.client.resource_client import list_installed
 from pkg.generic.cache_reader import CacheReader
 from pkg.util import constants
@@ -101,9 +98,10 @@ class View:
         migrations = self._client.resource(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS)
         return await in_time(list_installed(migrations, namespace)) or []
 
-    async def observe_live(self, quota: ResourceQuota) -> Observed | None:
-        """The quota among what the API server holds now; None when its namespace is gone."""
-        return await in_time(self._observe_live(quota))
+    async def observe_live(self, quota: ResourceQuota, pods: Sequence[Pod] | None = None) -> Observed | None:
+        """The quota among what the API server holds now; None when its namespace is gone. `pods`: those that a live
+        look has found a moment ago, None: KubeVirt's are listed."""
+        return await in_time(self._observe_live(quota, pods))
 
     async def default_quotas_live(self, namespace: str) -> list[ResourceQuota]:
         return _defaults(await self.quotas_live(namespace))
@@ -116,17 +114,21 @@ class View:
         """None also when it is gone."""
         return await in_time(self._client.resource(NAMESPACES).get(name=name))
 
-    async def _observe_live(self, quota: ResourceQuota) -> Observed:
-        namespace, migrations, pods = await asyncio.gather(
+    async def _observe_live(self, quota: ResourceQuota, pods: Sequence[Pod] | None) -> Observed:
+        if pods is None:
+            pods = await self._launchers(quota.namespace)
+        # After the pods: a migration, and what its VMI says, are known as long as their pods are there, but a target
+        # could be made between a list without its migration and a list of pods.
+        namespace, migrations, instances = await asyncio.gather(
             self._client.resource(NAMESPACES).get(name=quota.namespace),
             list_installed(self._client.resource(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS), quota.namespace),
-            self._launchers(quota.namespace),
+            list_installed(self._client.resource(VIRTUAL_MACHINE_INSTANCES), quota.namespace),
         )
         live = replace(
             self._source,
             namespaces=Listed([namespace]),
             migrations=Listed(migrations),
-            instances=Listed(await self._instances(quota.namespace, migrations)),
+            instances=Listed(instances),
             pods=Listed(pods),
         )
         return self._observer.observe(quota, self._clock(), source=live)
@@ -138,19 +140,6 @@ class View:
 
     async def _list(self, resource: Resource[K], namespace: str) -> list[K]:
         return await self._client.resource(resource).list(namespace)
-
-    async def _instances(
-        self, namespace: str, migrations: Sequence[VirtualMachineInstanceMigration]
-    ) -> list[VirtualMachineInstance]:
-        """A VMI's shape does not change while it lives: only those the cache has never seen are fetched."""
-        found = [*self._source.instances.list(namespace)]
-        missing = {migration.spec.vmi_name for migration in migrations} - {vmi.name for vmi in found}
-        for name in missing:
-            with suppress(NotFound):
-                found.append(
-                    await self._client.resource(VIRTUAL_MACHINE_INSTANCES).get(name=name, namespace=namespace)
-                )
-        return found
 
 
 def _defaults(quotas: list[ResourceQuota]) -> list[ResourceQuota]:

@@ -12,11 +12,13 @@ from pkg.api import registry
 from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINE_INSTANCES
 from pkg.client.errors import NotServed, ServerError
 from pkg.client.fake import Request
+from pkg.util.kubevirt.evidence import vm_of
 from pkg.util.resourcequota.observe import Listed, Observer, Source
 from pkg.webhook.deadline import NoAnswer, deadline
 from pkg.webhook.namespace_pods import NamespacePods
 from pkg.webhook.view import View
 from tests import kinds
+from tests.pkg.util.resourcequota.pods import launcher
 from tests.pkg.util.resourcequota.world import quota, vmi, vmim
 from tests.pkg.webhook.fake_view import namespace
 
@@ -65,14 +67,27 @@ async def test_a_live_look_has_everything_from_the_api_server(server: Server) ->
     (asked,) = server.kind(registry.PODS).asked("list")
     assert asked["labelSelector"] == "kubevirt.io in (virt-launcher,hotplug-disk)"
     assert [migration.spec.vmi_name for migration in found.migrations] == ["vm2"]
-    assert set(found.instances) == {"vm1", "vm2"}, "what the cache has never seen is fetched"
+    assert set(found.instances) == {"vm2"}
 
 
-async def test_a_vmi_that_is_gone_is_left_out(server: Server) -> None:
-    server.kind(VIRTUAL_MACHINE_INSTANCES).gone("ns1/vm2")
+@pytest.mark.parametrize("moment", range(1, 5))
+async def test_a_target_that_is_made_during_a_look_is_not_taken_for_a_tenants(
+    server: Server, moment: int
+) -> None:
+    """1,000 migrations with the webhook restarted all the time: 3 of 1,506 pods were refused because of it."""
+    made_now: list[Request] = []
+
+    async def migrate(request: Request) -> None:
+        made_now.append(request)
+        if len(made_now) == moment:
+            server.kind(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS).given(vmim("Running", "vm9"))
+            server.kind(registry.PODS).given(launcher(vmi("vm9"), migration=vmim("Running", "vm9")))
+
+    server.reactors.append(migrate)
     found = await made(server).observe_live(quota())
     assert found is not None
-    assert set(found.instances) == {"vm1"}
+    assert {vm_of(pod) for pod in found.pods} <= {each.spec.vmi_name for each in found.migrations}
+    assert len(made_now) == 4
 
 
 async def test_without_kubevirt_nothing_migrates(server: Server) -> None:

@@ -209,9 +209,9 @@ class Validator:
     async def _look_live(self, namespace: str) -> _Snapshot:
         """All of it live. Raises NoAnswer."""
         quotas = await self._quotas(namespace)
-        found = await asyncio.gather(*map(self._view.observe_live, quotas))
-        # After the migrations: their pods are younger.
+        # After the quotas: what they count has been there before.
         pods = await self._view.pods_live(namespace)
+        found = await asyncio.gather(*(self._view.observe_live(quota, pods) for quota in quotas))
         return self._count(filter(None, found), pods)
 
     async def _quotas(self, namespace: str) -> list[ResourceQuota]:
