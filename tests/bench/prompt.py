@@ -30,8 +30,8 @@ from pkg.testcluster.cluster import Cluster, EmbeddedCluster
 from pkg.util.quantity import Quantity
 from tests.bench.sightings import Sightings, spread
 from tests.e2e.conftest import started_with
-from tests.e2e.webhook.processes import headroom
 from tests.e2e.webhook.world import World, until, world
+from tests.program import headroom
 
 ONE_VM = 515
 """Thousandths of a CPU that quota counts of one launcher: the base is for one a VM and nothing else."""
@@ -142,7 +142,7 @@ async def run(cluster: Cluster, options: argparse.Namespace) -> tuple[Run, dict[
         with headroom(cluster, "controller") as controller:
             async with made.background():
                 await _all(made.migrate_for_ever(*each) for each in machines)
-            return made, counted(await asyncio.to_thread(controller.metrics))
+            return made, counted((await asyncio.to_thread(controller.get, "/metrics"))[1])
 
 
 def counted(metrics: str) -> dict[str, Any]:

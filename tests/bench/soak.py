@@ -21,8 +21,8 @@ from pkg.client.errors import ApiError, Forbidden
 from pkg.testcluster.cluster import Cluster, EmbeddedCluster
 from pkg.util.managedtenantquota.constants import LOCK_SELECTOR
 from tests.e2e.mtq_namespace import Namespace, made
-from tests.e2e.webhook.processes import Headroom
 from tests.e2e.webhook.world import World, until, world
+from tests.program import Program, program
 
 BASE = {"limitsCpu": "3075m", "limitsMemory": "20Gi"}
 """Five VMs of 515m, and half a CPU for a tenant."""
@@ -53,7 +53,7 @@ class Soak:
         return not (failed or self.stuck or self.refused or self.left_locked or self.wrong_quotas)
 
 
-async def kill_for_ever(webhook: Headroom, soak: Soak) -> None:
+async def kill_for_ever(webhook: Program, soak: Soak) -> None:
     while True:
         await asyncio.sleep(UP)
         await asyncio.to_thread(webhook.kill)
@@ -97,7 +97,7 @@ async def honest_pods(there: World, namespace: str, soak: Soak) -> None:
 
 async def run(cluster: Cluster, goal: int) -> Soak:
     soak = Soak()
-    controller, webhook = Headroom(cluster, "controller"), Headroom(cluster, "webhook")
+    controller, webhook = program(cluster, "controller"), program(cluster, "webhook")
     async with world(cluster) as there:
         await asyncio.to_thread(controller.start)
         await asyncio.to_thread(webhook.start)
@@ -109,7 +109,7 @@ async def run(cluster: Cluster, goal: int) -> Soak:
     return soak
 
 
-async def _migrate_all(there: World, soak: Soak, goal: int, webhook: Headroom) -> None:
+async def _migrate_all(there: World, soak: Soak, goal: int, webhook: Program) -> None:
     names = [await there.namespace(BASE) for _ in range(NAMESPACES)]
     windowed = await made(there)
     await windowed.quota({"limits.cpu": "8", "pods": "20"})

@@ -30,9 +30,9 @@ from pkg.client.config import load_config
 from pkg.testcluster.cluster import Cluster, EmbeddedCluster, Options
 from tests.bench.objects import in_parallel, namespace_with_quota, set_phase, vmi
 from tests.bench.row import percentile
-from tests.e2e.webhook.processes import Headroom
 from tests.e2e.webhook.world import until
 from tests.pkg.util.resourcequota.pods import launcher
+from tests.program import COMMAND, ROOT, environment
 
 NAMESPACES = 10
 NAME = "bench-{:05}"
@@ -101,14 +101,18 @@ async def one(cluster: Cluster, client: Client) -> dict[str, float]:
         quota = await quotas.get(name="default-bench", namespace="waits")
         return quota.hard["limits.cpu"] != "3"
 
-    process = Headroom(cluster, "controller")
+    command = [*COMMAND, "controller", "--kubeconfig", str(cluster.kubeconfig)]
+    command += ["--health-bind-address", "127.0.0.1:0"]
     began = time.perf_counter()
-    process.start(ready=False)
+    process = await asyncio.create_subprocess_exec(
+        *command, stderr=subprocess.DEVNULL, env=environment(), cwd=ROOT
+    )
     try:
         await until(raised, "the raise", seconds=60.0, pause=0.01)
         return {"seconds": time.perf_counter() - began, "cpu": cpu_of(process.pid)}
     finally:
-        await asyncio.to_thread(process.stop)
+        process.terminate()
+        await process.wait()
 
 
 def cpu_of(pid: int) -> float:

@@ -14,7 +14,6 @@ import os
 import re
 import signal
 import ssl
-import sys
 import time
 from collections import deque
 from pathlib import Path
@@ -29,6 +28,7 @@ from pkg.testcluster.paths import free_ports
 from pkg.util import constants
 from tests.bench.objects import vmi
 from tests.bench.row import Row, percentile
+from tests.program import COMMAND
 
 NAMESPACE = "bench-webhook"
 SECRET = "bench-webhook-tls"
@@ -36,7 +36,6 @@ CONNECTIONS = 16
 SATURATED_SECONDS = 5.0
 RATE = 200
 PACED_SECONDS = 10.0
-_MAIN = "from pkg.cmd.main import main; main()"
 _LIMITS = '{"limit":{"limitsCpu":"3000m","limitsMemory":"5000Mi"}}'
 _LARGER = '{"limit":{"limitsCpu":"30","limitsMemory":"50Gi"}}'
 _HARD = {"limits.cpu": "5015m", "limits.memory": "10040344313"}
@@ -178,9 +177,7 @@ async def _start(kubeconfig: Path, port: int, health: int) -> asyncio.subprocess
         *("--webhook-url", f"https://127.0.0.1:{port}", "--no-register", "--secret-name", SECRET),
         *("--namespace", "default", "--health-bind-address", f"127.0.0.1:{health}"),
     ]
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", _MAIN, *arguments, stderr=asyncio.subprocess.DEVNULL
-    )
+    process = await asyncio.create_subprocess_exec(*COMMAND, *arguments, stderr=asyncio.subprocess.DEVNULL)
     deadline = time.monotonic() + 30
     while time.monotonic() < deadline and process.returncode is None:
         await asyncio.sleep(0.2)

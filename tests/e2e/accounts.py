@@ -13,7 +13,6 @@ import yaml
 from pkg.testcluster.paths import Paths
 from tests.e2e.api import CORE, Api, ApiFailure, Raw
 
-ROOT = Path(__file__).parents[2]
 NAMESPACE = "headroom-system"
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
 ADMISSION = "/apis/admissionregistration.k8s.io/v1"

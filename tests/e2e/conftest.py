@@ -15,12 +15,11 @@ import pytest
 
 from pkg.testcluster import processes
 from pkg.testcluster.cluster import STAND_INS, Cluster, EmbeddedCluster
-from tests.e2e.accounts import ROOT, apply, documents, kubeconfig_of
+from tests.e2e.accounts import apply, documents, kubeconfig_of
 from tests.e2e.api import Api
-from tests.e2e.program import Program
 from tests.e2e.tenant import Tenant
-from tests.e2e.webhook.processes import Headroom, headroom
 from tests.e2e.webhook.world import World, world
+from tests.program import ROOT, Program, headroom
 
 StartController = Callable[..., Program]
 MakeTenant = Callable[..., Tenant]
@@ -112,7 +111,7 @@ class Controllers:
             given += ["--estimate", "harvester"]
         program = Program(log, *given)
         self._started.append(program)
-        return program.wait_ready() if ready else program
+        return program.start(ready=ready)
 
     def end(self) -> None:
         for program in self._started:
@@ -140,14 +139,14 @@ def shared_controller(
 
 
 @pytest.fixture(scope="module")
-def running(cluster: Cluster, own_kubeconfig: Path) -> Iterator[Headroom]:
+def running(cluster: Cluster, own_kubeconfig: Path) -> Iterator[Program]:
     """Controllers and webhooks in one process for a whole module, under headroom's own account."""
     with headroom(cluster, "controller", "--webhook", "--kubeconfig", str(own_kubeconfig)) as process:
         yield process
 
 
 @pytest.fixture
-async def there(cluster: Cluster, running: Headroom) -> AsyncIterator[World]:
+async def there(cluster: Cluster, running: Program) -> AsyncIterator[World]:
     """Requests beside it; what a test made goes with the test."""
     async with world(cluster) as found:
         yield found

@@ -13,8 +13,8 @@ from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHIN
 from pkg.client.errors import ApiError, Forbidden
 from pkg.util import constants
 from pkg.util.quantity import Quantity
-from tests.e2e.webhook.processes import Headroom
 from tests.e2e.webhook.world import LIMITS, RANCHER, World, quota_text, until
+from tests.program import Program
 
 pytestmark = pytest.mark.cluster
 
@@ -184,14 +184,16 @@ async def test_added_room_is_for_the_migration_and_the_base_for_everybody(there:
     await until(lambda: has_hard(there, namespace, BASE), "the room's end")
 
 
-async def test_elsewhere_no_pod_is_looked_at(there: World, running: Headroom) -> None:
+async def test_elsewhere_no_pod_is_looked_at(there: World, running: Program) -> None:
     namespace = await there.namespace()
 
-    asked = 'controller_runtime_webhook_latency_seconds_count{webhook="/validate-pod"}'
-    before = running.series(asked)
+    def asked() -> float:
+        return running.metric("controller_runtime_webhook_latency_seconds_count", webhook="/validate-pod")
+
+    before = asked()
     assert not await there.is_labelled(namespace)
     await there.pod(namespace, there.by("tenant"))
-    assert running.series(asked) == before
+    assert asked() == before
 
 
 async def test_a_vm_that_cannot_start_is_told_so_and_the_reason_goes_when_it_runs(there: World) -> None:

@@ -7,7 +7,6 @@ import os
 import re
 import shlex
 import shutil
-import sys
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,12 +21,11 @@ from pkg.testcluster.cluster import Cluster
 from pkg.util import constants
 from tests.e2e.conftest import frozen
 from tests.e2e.mtq_namespace import Namespace, made, parsed
-from tests.e2e.webhook.processes import Headroom
 from tests.e2e.webhook.world import World, until, world
+from tests.program import COMMAND, ROOT, program
 
 pytestmark = pytest.mark.cluster
 
-ROOT = Path(__file__).parents[2]
 PAGE = (
     (ROOT / "docs" / "operations.md")
     .read_text("utf-8")
@@ -66,7 +64,7 @@ class Scene:
         """With a cluster administrator's kubeconfig."""
         words = shlex.split(command)
         if words[0] == "headroom":
-            words = [sys.executable, "-c", "from pkg.cmd.main import main; main()", *words[1:]]
+            words = [*COMMAND, *words[1:]]
         process = await asyncio.create_subprocess_exec(
             *words,
             cwd=ROOT,
@@ -97,7 +95,7 @@ async def scene(cluster: Cluster, own_kubeconfig: Path) -> AsyncIterator[Scene]:
         await windowed.refused(await windowed.migrate())
         migration = await there.migrate(managed)
         own = ("--kubeconfig", str(own_kubeconfig), "--failure-policy", "Fail")
-        process = Headroom(cluster, "controller", "--webhook", *own)
+        process = program(cluster, "controller", "--webhook", *own)
         process.start()
         await there.until_phase(managed, migration, "Running")
         found = Scene(there, cluster, managed, windowed, hard)

@@ -19,35 +19,35 @@ from pkg.webhook.configurations import (
     VALIDATE_POD,
     VALIDATE_RESOURCE_QUOTA,
 )
-from tests.e2e.webhook.processes import Headroom
 from tests.e2e.webhook.world import RANCHER, World, quota_text
+from tests.program import Program
 
 pytestmark = pytest.mark.cluster
 
 
 async def test_a_strangers_reviews_are_answered_and_leave_nothing_behind(
-    there: World, running: Headroom
+    there: World, running: Program
 ) -> None:
     namespace = await there.namespace()
     tenant = there.by("tenant")
     await there.migrating(namespace, running=30.0)
     requests = await forged(there, namespace)
-    remembered = sum(running.series("headroom_reserve_remembered_pods"))
-    before, begun = sum(running.series("rest_client_requests_total")), time.monotonic()
+    remembered = running.metric("headroom_reserve_remembered_pods")
+    before, begun = running.metric("rest_client_requests_total"), time.monotonic()
     for _ in range(25):
         answers = [await forge(running.url + path, request) for path, request in requests.items()]
         assert all(answer["uid"] == "forged" for answer in answers)
-    asked = sum(running.series("rest_client_requests_total")) - before
+    asked = running.metric("rest_client_requests_total") - before
     # What the controllers and the upkeep do meanwhile, and nothing for the 150 reviews.
     assert asked < 20 + 2 * (time.monotonic() - begun)
-    assert sum(running.series("headroom_reserve_remembered_pods")) <= remembered
+    assert running.metric("headroom_reserve_remembered_pods") <= remembered
     await there.pod(namespace, tenant, cpu="985m")
     events = await there.client.resource(registry.EVENTS).list(namespace)
     assert "ResourceQuotaCorrected" not in {event.reason for event in events}
 
 
 async def test_a_forged_review_with_the_key_holds_a_pod_up_and_refuses_none(
-    there: World, running: Headroom
+    there: World, running: Program
 ) -> None:
     """Who may read webhook configurations knows the registered paths."""
     namespace = await there.namespace()
@@ -56,7 +56,7 @@ async def test_a_forged_review_with_the_key_holds_a_pod_up_and_refuses_none(
     registered = (await configurations.get(name=WEBHOOK_CONFIGURATION_NAME)).webhooks or []
     (url,) = [each["clientConfig"]["url"] for each in registered if each["name"].startswith("pods.")]
     assert (await forge(url, (await forged(there, namespace))[VALIDATE_POD]))["allowed"]
-    assert sum(running.series("headroom_reserve_remembered_pods")) > 0
+    assert running.metric("headroom_reserve_remembered_pods") > 0
     began = time.monotonic()
     await there.pod(namespace, there.by("tenant"), cpu="985m")
     assert time.monotonic() - began < 3.0

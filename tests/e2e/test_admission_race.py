@@ -12,10 +12,9 @@ import pytest
 
 from pkg.testcluster import processes
 from pkg.testcluster.cluster import Cluster
-from tests.e2e.program import of_a_soak
-from tests.e2e.webhook.processes import headroom
 from tests.e2e.webhook.witness import Witness, summary, witnesses
 from tests.e2e.webhook.world import World, world
+from tests.program import headroom, of_a_soak
 
 pytestmark = pytest.mark.cluster
 

@@ -14,11 +14,10 @@ from pkg.client.errors import ApiError, Forbidden
 from pkg.testcluster.cluster import Cluster
 from pkg.testcluster.paths import free_ports
 from pkg.util.quantity import Quantity
-from tests.e2e.program import of_a_soak
 from tests.e2e.relay import Relay
-from tests.e2e.webhook.processes import Headroom, headroom
 from tests.e2e.webhook.witness import Witness, witnesses
 from tests.e2e.webhook.world import World, world
+from tests.program import headroom, of_a_soak, program
 
 pytestmark = pytest.mark.cluster
 
@@ -137,15 +136,15 @@ async def test_two_replicas_and_fifty_creators_keep_no_target_out(cluster: Clust
     with contextlib.ExitStack() as stack:
         stack.callback(relay.close)
         stack.enter_context(headroom(cluster, "controller"))
-        replicas = [Headroom(cluster, "webhook", "--bind-address", f"127.0.0.1:{p}", *shared) for p in ports]
+        replicas = [program(cluster, "webhook", "--bind-address", f"127.0.0.1:{p}", *shared) for p in ports]
         for replica in replicas:
             stack.callback(replica.stop)
             replica.start(ready=False)
         for replica in replicas:
-            replica.wait_until_ready()
+            replica.wait_ready()
         witness, tenant, done = await contest(there, MIGRATIONS, creators=50)
-        asked = 'controller_runtime_webhook_latency_seconds_count{webhook="/validate-pod"}'
-        answered = [sum(replica.series(asked)) for replica in replicas]
+        asked = "controller_runtime_webhook_latency_seconds_count"
+        answered = [replica.metric(asked, webhook="/validate-pod") for replica in replicas]
     what = (
         f"{len(done)} migrations, {tenant.created} pods created, {tenant.refused_by_reserve} refused, "
         f"at most {witness.most_of_tenants}, reviews by replica {answered}, {len(witness.behind)} behind"

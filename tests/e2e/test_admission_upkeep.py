@@ -35,9 +35,8 @@ from pkg.webhook.live_context import server_context
 from pkg.webhook.options import FailurePolicy, Options
 from pkg.webhook.probe import answer_probe
 from pkg.webhook.registration import Registrar, unregister
-from tests.e2e.program import of_a_soak
-from tests.e2e.webhook.processes import Headroom, headroom
 from tests.e2e.webhook.world import LIMITS, World, quota_text, until, world
+from tests.program import headroom, of_a_soak, program
 
 pytestmark = pytest.mark.cluster
 
@@ -222,12 +221,12 @@ async def test_certificates_are_renewed_under_load_without_a_failed_call(
 
 
 async def test_two_replicas_started_together_agree_on_one_ca(cluster: Cluster, there: World) -> None:
-    one, other = (Headroom(cluster, "webhook", "--secret-name", "e2e-replicas") for _ in range(2))
+    one, other = (program(cluster, "webhook", "--secret-name", "e2e-replicas") for _ in range(2))
     try:
         for replica in (one, other):
             replica.start(ready=False)
         for replica in (one, other):
-            replica.wait_until_ready()
+            replica.wait_ready()
         bundle = await registered_bundle(there.client)
         assert len(x509.load_pem_x509_certificates(bundle)) == 1
         for replica in (one, other):
@@ -247,7 +246,7 @@ async def test_a_webhook_that_is_down_blocks_nothing_and_drift_is_repaired(
     cluster: Cluster, there: World
 ) -> None:
     with headroom(cluster, "controller"):
-        webhook = Headroom(cluster, "webhook")
+        webhook = program(cluster, "webhook")
         webhook.start()
         namespace = await there.namespace()
         await there.migrating(namespace)

@@ -11,8 +11,8 @@ import pytest
 from pkg.testcluster.cluster import Cluster
 from tests.e2e.api import eventually, polls
 from tests.e2e.conftest import MakeTenant, StartController, frozen
-from tests.e2e.program import Program
 from tests.e2e.tenant import ENTRY, HARD, MIGRATION_UID, OWNER, RAISED, RESYNC, SKIP, STATE, by_value
+from tests.program import Program
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("alone")]
 

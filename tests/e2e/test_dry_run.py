@@ -11,8 +11,8 @@ from pkg.testcluster.cluster import Cluster
 from pkg.util import constants
 from tests.e2e.accounts import requests
 from tests.e2e.mtq_namespace import made
-from tests.e2e.webhook.processes import headroom
 from tests.e2e.webhook.world import until, world
+from tests.program import headroom
 
 pytestmark = pytest.mark.cluster
 
@@ -42,7 +42,7 @@ async def test_with_everything_switched_on_and_everything_to_do_it_asks_for_no_w
         with headroom(cluster, "controller", *flags, ready=False) as process:
 
             async def decided() -> bool:
-                said = process.log.read_text()
+                said = process.text()
                 return "would write" in said and "InvalidResourceQuotaAnnotation" in said
 
             await until(decided, "the decisions")

@@ -17,7 +17,7 @@ from tests.e2e.headroom.amounts import Amounts, hards, minus, plus
 from tests.e2e.headroom.environment import Environment, environment
 from tests.e2e.headroom.namespace import LASTING, QuotaNamespace
 from tests.e2e.headroom.shapes import LIMITS
-from tests.e2e.program import Program
+from tests.program import Program
 
 pytestmark = pytest.mark.cluster
 
@@ -43,7 +43,7 @@ def proxy(api: Api, tmp_path: Path) -> Iterator[FaultProxy]:
 @pytest.fixture
 def headroom(proxy: FaultProxy, tmp_path: Path) -> Iterator[Program]:
     flags = ["--kubeconfig", str(proxy.kubeconfig), "--estimate", "exact"]
-    program = Program(tmp_path / "controller.log", "controller", *flags).wait_ready()
+    program = Program(tmp_path / "controller.log", "controller", *flags).start()
     yield program
     program.kill()
 

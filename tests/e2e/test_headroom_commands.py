@@ -14,8 +14,8 @@ from tests.e2e.api import Api, eventually
 from tests.e2e.conftest import StartController
 from tests.e2e.headroom.environment import Environment, environment
 from tests.e2e.headroom.namespace import LASTING, QuotaNamespace
-from tests.e2e.program import run
 from tests.e2e.tenant import by_value
+from tests.program import run
 
 pytestmark = pytest.mark.cluster
 

@@ -20,10 +20,10 @@ import yaml
 from deploy.render import CHART, template
 from pkg.testcluster.binaries import ensure_helm
 from pkg.testcluster.cluster import Cluster
+from pkg.testcluster.paths import free_ports
 from tests.deploy.renderings import RENDERINGS
 from tests.e2e.accounts import (
     NAMESPACE,
-    ROOT,
     apply,
     documents,
     forget,
@@ -33,8 +33,8 @@ from tests.e2e.accounts import (
 )
 from tests.e2e.api import CORE, KUBEVIRT, Api, ApiFailure, Raw, eventually
 from tests.e2e.conftest import MakeTenant
-from tests.e2e.program import Program, free_port, run
 from tests.e2e.tenant import HARD, RAISED
+from tests.program import ROOT, Program, run
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("alone")]
 
@@ -130,7 +130,7 @@ class Node:
 
     def _run(self, pod: Raw, number: int) -> Program:
         log = self.folder / f"{pod['serviceAccountName']}-{number}.log"
-        return Program(log, *self._arguments(pod), env=self._environment(pod, number))
+        return Program(log, *self._arguments(pod), env=self._environment(pod, number)).start(ready=False)
 
     def _environment(self, pod: Raw, number: int) -> dict[str, str]:
         """The downward API's fields."""
@@ -205,7 +205,7 @@ def traces(api: Api) -> set[str]:
 def test_installed_seen_at_work_one_replica_killed_and_removed_without_a_trace(
     cluster: Cluster, api: Api, tenant: MakeTenant, tmp_path: Path
 ) -> None:
-    port = free_port()
+    port = free_ports(1)[0]
     since = (cluster.directory / "audit.log").stat().st_size
     by_hand = documents(ROOT / "deploy" / "rbac.yaml", ROOT / "deploy" / "policy.yaml")
     remove(api, [each for each in by_hand if each["kind"] != "Namespace"])  # what another test left

@@ -16,12 +16,11 @@ import pytest
 
 from pkg.testcluster.cluster import Cluster
 from tests.e2e.accounts import NAMESPACE, Request, apply, documents, kubeconfig_of, requests, twin
-from tests.e2e.accounts import ROOT as CHECKOUT
 from tests.e2e.api import Api, eventually
 from tests.e2e.conftest import MakeTenant
-from tests.e2e.program import Program
 from tests.e2e.relay import Relay
 from tests.e2e.tenant import HARD, RAISED, Tenant
+from tests.program import ROOT, Program
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("alone")]
 
@@ -56,7 +55,7 @@ class Pair:
         ):
             arguments += [f"--leader-elect-{flag}", str(seconds)]
         program = self.programs[name] = Program(self.folder / f"{name}.log", *arguments)
-        return program.wait_ready()
+        return program.start()
 
     def both(self) -> tuple[str, str]:
         """Start both; the leader's name and the standby's."""
@@ -92,7 +91,7 @@ class Pair:
 
 @pytest.fixture
 def pair(cluster: Cluster, api: Api, tmp_path: Path) -> Iterator[Pair]:
-    apply(api, documents(CHECKOUT / "deploy" / "rbac.yaml"))
+    apply(api, documents(ROOT / "deploy" / "rbac.yaml"))
     for name in ("replica-a", "replica-b"):
         twin(api, name)
     pair = Pair(cluster, api, tmp_path)

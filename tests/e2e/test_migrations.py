@@ -12,8 +12,8 @@ from pkg.testcluster import processes
 from pkg.testcluster.cluster import Cluster
 from tests.e2e.api import Api, Watch, eventually
 from tests.e2e.conftest import MakeTenant, StartController
-from tests.e2e.program import Program
 from tests.e2e.tenant import HARD, OWNER, RAISED, Tenant, by_value
+from tests.program import Program
 
 pytestmark = pytest.mark.cluster
 

@@ -11,8 +11,8 @@ from pkg.testcluster.cluster import Cluster
 from pkg.util import constants
 from tests.e2e.conftest import frozen
 from tests.e2e.mtq_namespace import BUDGETS, LOCKS, Namespace, made, parsed, watched
-from tests.e2e.webhook.processes import Headroom
 from tests.e2e.webhook.world import World, until
+from tests.program import Program
 
 pytestmark = pytest.mark.cluster
 
@@ -306,21 +306,18 @@ def _their_lock(namespace: str) -> dict[str, object]:
     }
 
 
-async def test_metrics_tell_of_it(namespace: Namespace, running: Headroom) -> None:
-    def value(name: str, text: str) -> float:
-        return sum(float(line.split()[-1]) for line in text.splitlines() if line.startswith(name))
+async def test_metrics_tell_of_it(namespace: Namespace, running: Program) -> None:
+    def released() -> tuple[float, float]:
+        cores = running.metric("headroom_mtq_quota_released_total", resource="limits.cpu")
+        return running.metric("headroom_mtq_lock_seconds_count"), cores
 
-    before = running.metrics()
+    locks, cores = released()
     await namespace.fill()
     await namespace.budget()
     await namespace.succeeded(await namespace.migrate())
     await until(lambda: _unlocked(namespace), "the end of the lock")
-    text = running.metrics()
-    count = "headroom_mtq_lock_seconds_count"
-    assert value(count, text) == value(count, before) + 1
-    cores = 'headroom_mtq_quota_released_total{resource="limits.cpu"}'
-    assert value(cores, text) == pytest.approx(value(cores, before) + 2)
-    assert value("headroom_mtq_locks_held ", text) == 0
+    assert released() == (locks + 1, pytest.approx(cores + 2))
+    assert running.metric("headroom_mtq_locks_held") == 0
 
 
 async def _unlocked(namespace: Namespace) -> bool:

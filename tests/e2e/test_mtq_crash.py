@@ -11,8 +11,8 @@ from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCE_MIGRATIONS
 from pkg.testcluster.cluster import Cluster
 from tests.e2e.mtq_namespace import Namespace, made
 from tests.e2e.mtq_process import controllers
-from tests.e2e.webhook.processes import Headroom, headroom
 from tests.e2e.webhook.world import World, until, world
+from tests.program import Program, headroom
 
 pytestmark = pytest.mark.cluster
 
@@ -21,14 +21,14 @@ WAY = ["mirror", "lock", "save", "raise", "raise", "restore", "restore", "clear"
 
 
 @pytest.fixture(scope="module")
-def webhook(cluster: Cluster) -> Iterator[Headroom]:
+def webhook(cluster: Cluster) -> Iterator[Program]:
     """What serves the locks lives on: in a process of its own."""
     with headroom(cluster, "webhook") as process:
         yield process
 
 
 @pytest.fixture
-async def there(cluster: Cluster, webhook: Headroom) -> AsyncIterator[World]:
+async def there(cluster: Cluster, webhook: Program) -> AsyncIterator[World]:
     async with world(cluster) as found:
         yield found
 

@@ -9,8 +9,8 @@ import pytest
 
 from pkg.testcluster.cluster import Cluster
 from tests.e2e.mtq_namespace import made, watched
-from tests.e2e.webhook.processes import Headroom, headroom
 from tests.e2e.webhook.world import World, world
+from tests.program import Program, headroom
 
 pytestmark = pytest.mark.cluster
 
@@ -20,13 +20,13 @@ LOCKED_SECONDS = 1.0
 
 
 @pytest.fixture(scope="module")
-def running(cluster: Cluster) -> Iterator[Headroom]:
+def running(cluster: Cluster) -> Iterator[Program]:
     with headroom(cluster, "controller", "--webhook") as process:
         yield process
 
 
 @pytest.fixture
-async def there(cluster: Cluster, running: Headroom) -> AsyncIterator[World]:
+async def there(cluster: Cluster, running: Program) -> AsyncIterator[World]:
     async with world(cluster) as found:
         yield found
 

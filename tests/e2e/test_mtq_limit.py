@@ -14,8 +14,8 @@ from pkg.util.quantity import Quantity
 from pkg.util.resourcequota.journal import has_migrating_vm
 from tests.e2e.conftest import frozen
 from tests.e2e.mtq_namespace import BUDGETS, Namespace, made, parsed, watched
-from tests.e2e.webhook.processes import Headroom, headroom
 from tests.e2e.webhook.world import World, until
+from tests.program import Program, headroom
 
 pytestmark = pytest.mark.cluster
 
@@ -23,7 +23,7 @@ BASE = {"limits.cpu": Quantity.parse("3"), "limits.memory": Quantity.parse("5000
 
 
 @pytest.fixture(scope="module")
-def running(cluster: Cluster, own_kubeconfig: Path) -> Iterator[Headroom]:
+def running(cluster: Cluster, own_kubeconfig: Path) -> Iterator[Program]:
     with headroom(
         cluster, "controller", "--webhook", "--kubeconfig", str(own_kubeconfig), "--lock-limit", "4"
     ) as process:

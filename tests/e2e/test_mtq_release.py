@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import sys
+import contextlib
+from collections.abc import AsyncIterator
 
 import pytest
 
@@ -12,46 +13,42 @@ from pkg.util.managedtenantquota.constants import ANNOTATION_ORIGINALS
 from pkg.util.managedtenantquota.lock import lock_name
 from tests.e2e.conftest import frozen
 from tests.e2e.mtq_namespace import BUDGETS, LOCKS, Namespace, made, parsed
-from tests.e2e.webhook.processes import headroom
-from tests.e2e.webhook.world import until, world
+from tests.e2e.webhook.world import World, until, world
+from tests.program import headroom, run
 
 pytestmark = pytest.mark.cluster
 
-_MAIN = "from pkg.cmd.main import main; main()"
+
+@contextlib.asynccontextmanager
+async def left_locked(cluster: Cluster) -> AsyncIterator[tuple[World, Namespace, dict[str, str]]]:
+    """A namespace whose quota is raised, its limits before that; what raised it was killed."""
+    async with world(cluster) as there:
+        namespace = await made(there)
+        await namespace.quota({"limits.cpu": "8", "pods": "9"})
+        await namespace.machine()
+        hard = await namespace.fill()
+        await namespace.refused(await namespace.migrate())
+        with headroom(cluster, "controller", "--webhook") as process, frozen(cluster, "kubevirt"):
+            await namespace.budget()
+            await until(lambda: _is_raised(namespace, hard), "the raise")
+            process.kill()
+            yield there, namespace, hard
 
 
 async def test_a_namespace_that_was_left_locked_is_open_again(cluster: Cluster) -> None:
-    async with world(cluster) as there:
-        namespace = await made(there)
-        await namespace.quota({"limits.cpu": "8", "pods": "9"})
-        await namespace.machine()
-        hard = await namespace.fill()
-        migration = await namespace.migrate()
-        await namespace.refused(migration)
-        with headroom(cluster, "controller", "--webhook") as process, frozen(cluster, "kubevirt"):
-            await namespace.budget()
-            await until(lambda: _is_raised(namespace, hard), "the raise")
-            process.kill()
-            assert f"unlocked {namespace.name}" in await release(cluster)
-            await namespace.at_rest({"quota": hard})
+    async with left_locked(cluster) as (_, namespace, hard):
+        released = await asyncio.to_thread(run, "release", "--kubeconfig", str(cluster.kubeconfig))
+        assert released.returncode == 0, released.stderr
+        assert f"unlocked {namespace.name}" in released.stdout
+        await namespace.at_rest({"quota": hard})
 
 
 async def test_what_was_raised_is_restored_although_lock_and_vmmrq_went_meanwhile(cluster: Cluster) -> None:
-    async with world(cluster) as there:
-        namespace = await made(there)
-        await namespace.quota({"limits.cpu": "8", "pods": "9"})
-        await namespace.machine()
-        hard = await namespace.fill()
-        migration = await namespace.migrate()
-        await namespace.refused(migration)
-        with headroom(cluster, "controller", "--webhook") as process, frozen(cluster, "kubevirt"):
-            await namespace.budget()
-            await until(lambda: _is_raised(namespace, hard), "the raise")
-            process.kill()
-            await there.client.resource(LOCKS).delete(name=lock_name(namespace.name))
-            await there.client.resource(BUDGETS).delete(name="budget", namespace=namespace.name)
-            with headroom(cluster, "controller"):
-                await until(lambda: _is_restored(namespace, hard), "the restore")
+    async with left_locked(cluster) as (there, namespace, hard):
+        await there.client.resource(LOCKS).delete(name=lock_name(namespace.name))
+        await there.client.resource(BUDGETS).delete(name="budget", namespace=namespace.name)
+        with headroom(cluster, "controller"):
+            await until(lambda: _is_restored(namespace, hard), "the restore")
         assert ANNOTATION_ORIGINALS not in (await namespace.get()).annotations
 
 
@@ -61,14 +58,3 @@ async def _is_raised(namespace: Namespace, hard: dict[str, str]) -> bool:
 
 async def _is_restored(namespace: Namespace, hard: dict[str, str]) -> bool:
     return await namespace.hard() == parsed(hard)
-
-
-async def release(cluster: Cluster) -> str:
-    """What it says."""
-    argv = [sys.executable, "-c", _MAIN, "release", "--kubeconfig", str(cluster.kubeconfig)]
-    process = await asyncio.create_subprocess_exec(
-        *argv, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
-    )
-    out, err = await process.communicate()
-    assert process.returncode == 0, err.decode()
-    return out.decode()

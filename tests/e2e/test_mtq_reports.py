@@ -10,9 +10,8 @@ import pytest
 from pkg.testcluster.cluster import Cluster
 from tests.e2e.conftest import frozen
 from tests.e2e.mtq_namespace import BUDGETS, made, parsed
-from tests.e2e.program import run
-from tests.e2e.webhook.processes import headroom
 from tests.e2e.webhook.world import World, until, world
+from tests.program import headroom, run
 
 pytestmark = pytest.mark.cluster
 

@@ -12,8 +12,8 @@ from pkg.testcluster.cluster import Cluster
 from pkg.util.constants import ANNOTATION_TOUCHED
 from tests.e2e.api import Watch, eventually
 from tests.e2e.conftest import MakeTenant, StartController, started_with
-from tests.e2e.program import Program
 from tests.e2e.tenant import HARD, Tenant
+from tests.program import Program
 
 pytestmark = pytest.mark.cluster
 

@@ -11,14 +11,13 @@ import pytest
 from pkg.client.errors import Forbidden
 from pkg.testcluster.cluster import Cluster
 from pkg.testcluster.paths import Paths
-from tests.e2e.accounts import ROOT, Request, documents, forget, kubeconfig_of, requests, rights
+from tests.e2e.accounts import Request, documents, forget, kubeconfig_of, requests, rights
 from tests.e2e.api import Api
 from tests.e2e.conftest import frozen
 from tests.e2e.mtq_namespace import made
-from tests.e2e.program import run
 from tests.e2e.tenant import Tenant
-from tests.e2e.webhook.processes import headroom
 from tests.e2e.webhook.world import World, world
+from tests.program import ROOT, headroom, run
 
 pytestmark = pytest.mark.cluster
 

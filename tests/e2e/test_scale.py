@@ -15,7 +15,7 @@ import pytest
 
 from pkg.testcluster.cluster import Cluster, EmbeddedCluster, Options
 from tests.e2e.api import CORE, Api
-from tests.e2e.program import COMMAND, ROOT, environment, run
+from tests.program import COMMAND, ROOT, environment, run
 
 pytestmark = pytest.mark.cluster
 

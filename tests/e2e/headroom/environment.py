@@ -12,7 +12,7 @@ from pkg.testcluster import processes
 from pkg.testcluster.cluster import Cluster
 from tests.e2e.api import KUBEVIRT, Api, eventually
 from tests.e2e.headroom.namespace import PATIENCE, QuotaNamespace
-from tests.e2e.program import Program
+from tests.program import Program
 
 T = TypeVar("T")
 R = TypeVar("R")

@@ -6,14 +6,8 @@ import asyncio
 import json
 import logging
 import os
-import signal
-import socket
-import subprocess
-import sys
 import threading
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,11 +17,10 @@ from typing import Any, TypeVar
 import pytest
 
 from pkg.cmd.main import run
+from tests.program import Program
 from tests.scripted_server import LIST, WATCH, Reply, ScriptedServer, Seen, body, status
 
 T = TypeVar("T")
-ROOT = Path(__file__).parents[3]
-COMMAND = [sys.executable, "-c", "from pkg.cmd.main import main; main()"]
 
 
 class _Server(ScriptedServer):
@@ -157,71 +150,11 @@ def calls(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) ->
     return call
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
-class Running:
-    """`headroom controller` as a process of its own."""
-
-    def __init__(self, kubeconfig: str, folder: Path, *arguments: str) -> None:
-        self.port = free_port()
-        self.log = folder / f"headroom-{self.port}.log"
-        given = ["controller", "--kubeconfig", kubeconfig, "--health-bind-address", f"127.0.0.1:{self.port}"]
-        env = {name: text for name, text in os.environ.items() if not name.startswith(("HEADROOM_", "KUBE"))}
-        with self.log.open("wb") as out:
-            self.process = subprocess.Popen(
-                [*COMMAND, *given, *arguments],
-                stdout=out,
-                stderr=out,
-                stdin=subprocess.DEVNULL,
-                env=env | {"PYTHONPATH": str(ROOT)},
-                cwd=ROOT,
-            )
-
-    def get(self, path: str) -> tuple[int, str]:
-        """Status (0: no answer) and body."""
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=5) as answer:
-                return answer.status, answer.read().decode()
-        except urllib.error.HTTPError as error:
-            return error.code, error.read().decode()
-        except OSError:
-            return 0, ""
-
-    def wait(self, look: Callable[[], object], timeout: float = 20.0) -> None:
-        """Until `look` is true, and the program still runs."""
-        deadline = time.monotonic() + timeout
-        while not look():
-            assert self.process.poll() is None, self.text()
-            assert time.monotonic() < deadline, self.text()
-            time.sleep(0.02)
-
-    def wait_ready(self) -> None:
-        self.wait(lambda: self.get("/readyz")[0] == 200)
-
-    def text(self) -> str:
-        return self.log.read_text(errors="replace")
-
-    def signal(self, number: signal.Signals) -> None:
-        self.process.send_signal(number)
-
-    def exit_code(self, timeout: float = 10.0) -> int:
-        """Of a program that was told to end: within contract.md's ten seconds."""
-        return self.process.wait(timeout)
-
-    def kill(self) -> None:
-        if self.process.poll() is None:
-            self.process.kill()
-        self.process.wait(10)
-
-
 @contextmanager
-def running(kubeconfig: str, folder: Path, *arguments: str) -> Iterator[Running]:
-    program = Running(kubeconfig, folder, *arguments)
+def running(kubeconfig: str, folder: Path, *arguments: str) -> Iterator[Program]:
+    """`headroom controller` as a process of its own, for a block."""
+    program = Program(folder / "headroom.log", "controller", "--kubeconfig", kubeconfig, *arguments)
+    program.start(ready=False)
     try:
         yield program
     finally:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.pkg.cmd.rig import Running, ThreadedServer, kubeconfig_for, running, threaded_server
+from tests.pkg.cmd.rig import ThreadedServer, kubeconfig_for, running, threaded_server
 from tests.pkg.cmd.waiting import (
     EVENTS,
     LIMITS,
@@ -56,8 +56,8 @@ def kubeconfig(server: ThreadedServer, tmp_path: Path) -> str:
 def test_it_runs_until_a_signal_and_exits_0(kubeconfig: str, tmp_path: Path, number: signal.Signals) -> None:
     with running(kubeconfig, tmp_path) as program:
         program.wait_ready()
-        program.signal(number)
-        assert program.exit_code() == 0
+        program.process.send_signal(number)
+        assert program.process.wait(10) == 0
         assert "Traceback" not in program.text()
 
 
@@ -66,10 +66,10 @@ def test_a_signal_while_the_server_does_not_answer_at_all(
 ) -> None:
     server.server.always(GET, "/version", silent())
     with running(kubeconfig, tmp_path) as program:
-        program.wait(lambda: server.seen(GET, "/version"))
+        program.until(lambda: server.seen(GET, "/version"))
         began = time.monotonic()
-        program.signal(signal.SIGTERM)
-        assert program.exit_code() == 0
+        program.process.send_signal(signal.SIGTERM)
+        assert program.process.wait(10) == 0
         assert time.monotonic() - began < 4, "there is nothing to drain yet"
 
 
@@ -78,20 +78,20 @@ def test_a_signal_while_a_write_hangs(server: ThreadedServer, kubeconfig: str, t
     seed(server)
     server.server.always(PATCH, QUOTA, silent())
     with running(kubeconfig, tmp_path) as program:
-        program.wait(lambda: server.seen(PATCH, QUOTA))
-        program.signal(signal.SIGTERM)
-        assert program.exit_code() == 0
+        program.until(lambda: server.seen(PATCH, QUOTA))
+        program.process.send_signal(signal.SIGTERM)
+        assert program.process.wait(10) == 0
 
 
 def test_a_second_signal_ends_it_at_once(server: ThreadedServer, kubeconfig: str, tmp_path: Path) -> None:
     seed(server)
     server.server.always(PATCH, QUOTA, silent())
     with running(kubeconfig, tmp_path) as program:
-        program.wait(lambda: server.seen(PATCH, QUOTA))
-        program.signal(signal.SIGTERM)
-        program.wait(lambda: "draining" in program.text())
-        program.signal(signal.SIGTERM)
-        assert program.exit_code(3) == 128 + signal.SIGTERM
+        program.until(lambda: server.seen(PATCH, QUOTA))
+        program.process.send_signal(signal.SIGTERM)
+        program.until(lambda: "draining" in program.text())
+        program.process.send_signal(signal.SIGTERM)
+        assert program.process.wait(3) == 128 + signal.SIGTERM
 
 
 def test_it_is_alive_before_and_ready_only_after_its_caches_have_synced(
@@ -99,7 +99,7 @@ def test_it_is_alive_before_and_ready_only_after_its_caches_have_synced(
 ) -> None:
     server.server.always(LIST, QUOTAS, silent())
     with running(kubeconfig, tmp_path) as program:
-        program.wait(lambda: server.seen(LIST, QUOTAS))
+        program.until(lambda: server.seen(LIST, QUOTAS))
         assert program.get("/healthz") == (200, "ok")
         assert program.get("/readyz") == (503, "not synced: resourcequotas\n")
         server.stop()
@@ -115,14 +115,14 @@ def test_kinds_that_are_not_installed_block_no_other(
     has(server, QUOTAS, quota())
     server.server.always(PATCH, QUOTA, body(quota(version="11")))
     with running(kubeconfig, tmp_path) as program:
-        program.wait(lambda: server.seen(PATCH, QUOTA))
+        program.until(lambda: server.seen(PATCH, QUOTA))
         assert program.get("/readyz") == (200, "ok")
 
 
 def test_the_names_that_dashboards_know(server: ThreadedServer, kubeconfig: str, tmp_path: Path) -> None:
     seed(server)
     with running(kubeconfig, tmp_path) as program:
-        program.wait(lambda: server.seen(PATCH, QUOTA))
+        program.until(lambda: server.seen(PATCH, QUOTA))
         _code, text = program.get("/metrics")
         for name in (
             'workqueue_depth{name="resourcequotas"}',
@@ -161,7 +161,7 @@ def test_one_json_patch_bound_to_what_it_saw(
 ) -> None:
     seed(server)
     with running(kubeconfig, tmp_path, "--mode", mode, "--estimate", "harvester") as program:
-        program.wait(lambda: server.seen(PATCH, QUOTA))
+        program.until(lambda: server.seen(PATCH, QUOTA))
         request = server.seen(PATCH, QUOTA)[0]
         assert request.headers["Content-Type"] == "application/json-patch+json"
         assert {"op": "test", "path": "/spec/hard", "value": quota()["spec"]["hard"]} in request.json
@@ -177,7 +177,7 @@ def test_a_dry_run_writes_no_quota_and_nothing_else(
 ) -> None:
     seed(server)
     with running(kubeconfig, tmp_path, "--dry-run", "--estimate", "harvester") as program:
-        program.wait(lambda: "would write" in program.text())
+        program.until(lambda: "would write" in program.text())
         time.sleep(0.3)
         assert "limits.cpu 3 -> 5, limits.memory 5000Mi -> 9980344313" in program.text()
         assert not server.seen(PATCH)
@@ -191,8 +191,8 @@ def test_a_dry_run_with_webhooks_writes_no_event_secret_configuration_or_lease(
     seed(server, annotation="{nope")
     webhook = ["--webhook", "--bind-address", "127.0.0.1:0", "--webhook-url", "https://127.0.0.1:1"]
     with running(kubeconfig, tmp_path, "--dry-run", *webhook) as program:
-        program.wait(lambda: "dry run: Warning InvalidResourceQuotaAnnotation" in program.text())
-        program.wait(lambda: "serving certificate loaded" in program.text())
+        program.until(lambda: "dry run: Warning InvalidResourceQuotaAnnotation" in program.text())
+        program.until(lambda: "serving certificate loaded" in program.text())
         time.sleep(0.3)
         assert not server.seen(POST)
         assert not [seen for verb in (PATCH, "PUT", "DELETE") for seen in server.seen(verb)]
@@ -203,7 +203,7 @@ def test_an_annotation_that_is_not_json_is_a_warning_event_and_one_line(
 ) -> None:
     seed(server, annotation="{nope")
     with running(kubeconfig, tmp_path, "--mode", "assist") as program:
-        program.wait(lambda: server.seen(POST, EVENTS))
+        program.until(lambda: server.seen(POST, EVENTS))
         event = server.seen(POST, EVENTS)[0].json
         assert (event["type"], event["reason"]) == ("Warning", "InvalidResourceQuotaAnnotation")
         assert event["involvedObject"]["name"] == "default-abc"
@@ -221,7 +221,7 @@ def test_an_object_that_does_not_decode_is_left_out_and_the_others_are_served(
     odd["metadata"] = odd["metadata"] | {"name": "odd"}
     has(server, MIGRATIONS, odd, vmim())
     with running(kubeconfig, tmp_path) as program:
-        program.wait(lambda: server.seen(PATCH, QUOTA))
+        program.until(lambda: server.seen(PATCH, QUOTA))
         assert "odd" in program.text()
         assert "Traceback" not in program.text()
 
@@ -240,7 +240,7 @@ def test_a_server_that_goes_away_and_comes_back_is_waited_for(
         server.server.always(WATCH, QUOTAS, watch(error(410, "Expired")))
         server.server.always(PATCH, QUOTA, body(quota(version="101")))
         server.start()
-        program.wait(lambda: server.seen(PATCH, QUOTA), timeout=30)
+        program.until(lambda: server.seen(PATCH, QUOTA), timeout=30)
         assert "Traceback" not in program.text()
 
 
@@ -251,7 +251,7 @@ def test_an_account_that_may_not_list_is_not_ready_and_says_why(
         LIST, QUOTAS, status(403, "Forbidden", 'User "u" cannot list resource "resourcequotas"')
     )
     with running(kubeconfig, tmp_path) as program:
-        program.wait(lambda: "cannot list resource" in program.text())
+        program.until(lambda: "cannot list resource" in program.text())
         assert program.get("/readyz")[0] == 503
         assert "Traceback" not in program.text()
 
@@ -259,9 +259,9 @@ def test_an_account_that_may_not_list_is_not_ready_and_says_why(
 def test_log_lines_may_be_json(server: ThreadedServer, kubeconfig: str, tmp_path: Path) -> None:
     seed(server)
     with running(kubeconfig, tmp_path, "--log-format", "json", "-v", "--estimate", "harvester") as program:
-        program.wait(lambda: server.seen(PATCH, QUOTA))
-        program.signal(signal.SIGTERM)
-        assert program.exit_code() == 0
+        program.until(lambda: server.seen(PATCH, QUOTA))
+        program.process.send_signal(signal.SIGTERM)
+        assert program.process.wait(10) == 0
         lines = [json.loads(line) for line in program.text().splitlines()]
     assert {"time", "level", "logger", "message"} <= set(lines[0])
     assert any("limits.cpu 3 -> " in line["message"] for line in lines)
@@ -275,16 +275,7 @@ def test_a_write_that_is_refused_is_tried_again_and_costs_the_program_nothing(
         PATCH, QUOTA, status(500, "InternalError", "etcd is away"), status(403, "Forbidden", "not yet")
     )
     with running(kubeconfig, tmp_path) as program:
-        program.wait(lambda: len(server.seen(PATCH, QUOTA)) >= 3)
+        program.until(lambda: len(server.seen(PATCH, QUOTA)) >= 3)
         assert "etcd is away" in program.text()
         assert "Traceback" not in program.text()
         assert program.get("/healthz") == (200, "ok")
-
-
-def test_running_is_a_program_of_its_own(kubeconfig: str, tmp_path: Path) -> None:
-    program = Running(kubeconfig, tmp_path)
-    try:
-        program.wait_ready()
-    finally:
-        program.kill()
-    assert program.process.returncode == -signal.SIGKILL

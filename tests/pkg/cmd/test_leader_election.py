@@ -57,8 +57,8 @@ def test_a_lost_lease_ends_it_with_1_and_one_line(
     server.server.always(POST, LEASES, body(lease("me")))
     server.server.always(PATCH, LEASE, status(500, "InternalError", "etcd is away"))
     with running(kubeconfig, tmp_path, *FAST) as program:
-        program.wait(lambda: server.seen(PATCH, QUOTA))
-        assert program.exit_code() == 1
+        program.until(lambda: server.seen(PATCH, QUOTA))
+        assert program.process.wait(10) == 1
         said = [line for line in program.text().splitlines() if line.startswith("headroom: ")]
         assert said == ["headroom: lost the lease own/headroom: not renewed for 2 s: etcd is away"]
         assert "Traceback" not in program.text()
@@ -71,8 +71,8 @@ def test_a_standby_is_ready_writes_nothing_and_ends_with_0(
     with running(kubeconfig, tmp_path, *FAST) as program:
         program.wait_ready()
         time.sleep(1)
-        program.signal(signal.SIGTERM)
-        assert program.exit_code() == 0
+        program.process.send_signal(signal.SIGTERM)
+        assert program.process.wait(10) == 0
     assert [seen.path for seen in server.server.requests if seen.verb not in ("GET", "WATCH")] == []
 
 
@@ -80,11 +80,11 @@ def test_a_signal_releases_the_lease(server: ThreadedServer, kubeconfig: str, tm
     server.server.always(POST, LEASES, body(lease("me")))
     server.server.always(PATCH, LEASE, body(lease("me")))
     with running(kubeconfig, tmp_path, *FAST) as program:
-        program.wait(lambda: server.seen(PATCH, LEASE))
+        program.until(lambda: server.seen(PATCH, LEASE))
         mine = server.seen(POST, LEASES)[0].json["spec"]["holderIdentity"]
         server.server.always(GET, LEASE, body(lease(mine)))
-        program.signal(signal.SIGTERM)
-        assert program.exit_code() == 0
+        program.process.send_signal(signal.SIGTERM)
+        assert program.process.wait(10) == 0
     assert server.seen(PATCH, LEASE)[-1].json["spec"]["holderIdentity"] is None
 
 

@@ -15,17 +15,16 @@ import typer
 from pkg.client.errors import ConfigError, Forbidden
 from pkg.cmd import main
 from pkg.generic.errors import BindError
+from pkg.testcluster.paths import free_ports
 from tests.pkg.cmd.rig import (
-    COMMAND,
-    ROOT,
     Call,
     ThreadedServer,
     calls,
-    free_port,
     kubeconfig_for,
     threaded_server,
 )
 from tests.pkg.util.resourcequota.world import sentences
+from tests.program import COMMAND, ROOT
 from tests.scripted_server import GET, raw, status
 
 
@@ -122,7 +121,7 @@ def test_no_cluster_at_all(call: Call, tmp_path: Path) -> None:
 def test_a_server_that_cannot_be_reached_is_one_line_and_exit_1(
     command: str, call: Call, tmp_path: Path
 ) -> None:
-    port = free_port()
+    port = free_ports(1)[0]
     result = call(command, "--kubeconfig", kubeconfig_for(f"http://127.0.0.1:{port}", tmp_path))
     assert result.code == 1
     assert f"127.0.0.1:{port}" in result.said_in_one_line()
