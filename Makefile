@@ -5,7 +5,8 @@ SHELL := /bin/bash
 PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
-PYTEST_PARALLEL ?= --numprocesses 2 --dist loadfile --no-loadscope-reorder
+# A file at a time in one worker: fixtures of a module are made once. The end-to-end tests wait more than they compute.
+PYTEST_PARALLEL ?= --numprocesses 4 --dist loadfile --no-loadscope-reorder
 
 # The tests start hundreds of headroom processes: none of them compiles the sources again.
 unexport PYTHONDONTWRITEBYTECODE
@@ -17,9 +18,8 @@ install: $(STAMP)
 demo: $(STAMP)
 	$(BIN)/headroom demo
 
-# Each worker process has an embedded cluster of its own: what fails beside the others gets a second try by itself.
 test: lint build
-	$(BIN)/python -m pytest $(PYTEST_PARALLEL) || $(BIN)/python -m pytest --last-failed
+	$(BIN)/python -m pytest $(PYTEST_PARALLEL)
 
 test-fast: lint
 	$(BIN)/python -m pytest $(PYTEST_PARALLEL) -m "not cluster"

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import msgspec
 import pytest
@@ -230,7 +231,7 @@ async def test_two_replicas_started_together_agree_on_one_ca(cluster: Cluster, t
         bundle = await registered_bundle(there.client)
         assert len(x509.load_pem_x509_certificates(bundle)) == 1
         for replica in (one, other):
-            assert await trusts(replica.port, bundle)
+            assert await trusts(replica.url, bundle)
         # Each is registered by a URL of its own, and they do not take it from each other.
         configurations = there.client.resource(registry.VALIDATING_WEBHOOK_CONFIGURATIONS)
         before = await configurations.get(name=WEBHOOK_CONFIGURATION_NAME)
@@ -304,11 +305,11 @@ def bundle_of(found: ValidatingWebhookConfiguration | None) -> bytes:
     return base64.b64decode(webhooks[0]["clientConfig"]["caBundle"]) if webhooks else b""
 
 
-async def trusts(port: int, bundle: bytes) -> bool:
-    """Whether a handshake with that port succeeds by the bundle."""
+async def trusts(url: str, bundle: bytes) -> bool:
+    """Whether a handshake with that server succeeds by the bundle."""
     context = ssl.create_default_context(cadata=bundle.decode())
     with contextlib.suppress(ssl.SSLError):
-        _, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context)
+        _, writer = await asyncio.open_connection("127.0.0.1", urlsplit(url).port, ssl=context)
         writer.close()
         return True
     return False

@@ -51,7 +51,9 @@ def servers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def _start_up(directory: Path, code: str = "cluster.up(Path(sys.argv[1]))") -> subprocess.Popen[bytes]:
     """Another program that is about to wait for the API server of a cluster in `directory`."""
-    program = f"import sys; from pathlib import Path; from pkg.testcluster import cluster; {code}"
+    # Of a test run in the background SIGINT is ignored, and children inherit that.
+    heard = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+    program = f"{heard}; import sys; from pathlib import Path; from pkg.testcluster import cluster; {code}"
     command = [sys.executable, "-c", program, str(directory)]
     running = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.DEVNULL)
     assert eventually(lambda: processes.find(directory, "kube-apiserver").alive(), timeout=30)
