@@ -55,8 +55,25 @@ def test_two_objects_are_read_from(text: str) -> None:
     assert read(text) == [A, B]
 
 
+def test_an_item_without_a_kind_is_of_its_lists_kind() -> None:
+    items = [{"metadata": {"name": "a"}}, {**B, "kind": "Thing"}]
+    assert [item["kind"] for item in read(json.dumps({"kind": "ThingList", "items": items}))] == ["Thing"] * 2
+    assert "kind" not in read(json.dumps({"kind": "List", "items": items}))[0]
+
+
 @pytest.mark.parametrize(
-    "text", ["", "\n\n", "   ", "---\n", "# only a comment\n", "null\n", "[]", '{"kind":"List","items":[]}']
+    "text",
+    [
+        "",
+        "\n\n",
+        "   ",
+        "---\n",
+        "# only a comment\n",
+        "null\n",
+        "[]",
+        '{"kind":"List","items":[]}',
+        '{"kind":"PodList","items":null}',
+    ],
 )
 def test_nothing_is_read_from(text: str) -> None:
     assert read(text) == []
