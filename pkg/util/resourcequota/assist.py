@@ -58,7 +58,7 @@ def plan(observed: Observed, policy: Policy) -> Plan:
         _add(journal, observed, policy, found, asked)
         scaled = _scaled(journal, observed, policy, found, base.limits)
     _flag(journal, dropped.any, settled=base.limits is not None)
-    unserved = _unserved(observed.quota, found, scaled.hard)
+    unserved = _unserved(observed.quota, policy, found, base.limits or {}, scaled.hard)
     return Plan(
         annotations=journal.changes(),
         hard=scaled.hard,
@@ -243,17 +243,23 @@ def _refused_needs(journal: Journal, quota: ResourceQuota, policy: Policy, found
 
 
 def _unserved(
-    quota: ResourceQuota, found: Claims, scaled: Mapping[str, str | None]
+    quota: ResourceQuota,
+    policy: Policy,
+    found: Claims,
+    base: Mapping[str, Quantity],
+    scaled: Mapping[str, str | None],
 ) -> Iterator[ResourceQuotaError]:
-    """What a refused migration lacks that Harvester's rules never add. limits.memory is compensated in time."""
+    """What a refused migration lacks that Harvester's rules never add. limits.memory is compensated in time, where the
+    base grants any and the VM's entry has some."""
     hard = quota.hard | {name: limit for name, limit in scaled.items() if limit is not None}
     for claim in found.by_vm.values():
         if claim.stage is not Stage.REFUSED:
             continue
+        compensated = LIMITS_MEMORY in base and LIMITS_MEMORY in (_need(claim, policy, quota) or {})
         lacks = {
             name: missing
             for name, need in sorted(claim.to_come.items())
-            if name in hard and not (name == LIMITS_MEMORY and claim.formula)
+            if name in hard and not (name == LIMITS_MEMORY and compensated)
             if (missing := quantity_of(quota.used, name) + need - quantity_of(hard, name)) > ZERO
         }
         if lacks:
