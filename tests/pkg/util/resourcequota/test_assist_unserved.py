@@ -27,37 +27,38 @@ class Case(NamedTuple):
     lacks: str
     limits: str = LIMITS
     vm: VirtualMachineInstance = HERE
+    labels: Mapping[str, str] | None = None
 
 
 CASES = {
-    "the console log's CPU": Case(FULL, "15m of limits.cpu"),
+    "the console log's CPU": Case(FULL, "limits.cpu 15m"),
     "another resource": Case(
         {**FULL, "limits.cpu": "10", "pods": "1"},
-        "1 of pods",
+        "pods 1",
         '{"limit":{"limitsCpu":"10","limitsMemory":"50Gi"}}',
     ),
-    "a quota without limits": Case({"pods": "1"}, "1 of pods", '{"limit":{"pods":"1"}}'),
+    "a quota without limits": Case({"pods": "1"}, "pods 1", '{"limit":{"pods":"1"}}'),
     "memory of a VM that limits CPU alone": Case(
         {"limits.cpu": "10", "limits.memory": "7Gi"},
-        "of limits.memory",
+        "limits.memory",
         '{"limit":{"limitsCpu":"10","limitsMemory":"7Gi"}}',
         vmi(limits={"cpu": "2"}, nodeName="node-1"),
     ),
     "memory of a VM without limits": Case(
         {"limits.cpu": "10", "limits.memory": "7Gi"},
-        "of limits.memory",
+        "limits.memory",
         '{"limit":{"limitsCpu":"10","limitsMemory":"7Gi"}}',
         vmi(limits={}, nodeName="node-1"),
     ),
-    "memory that the namespace's annotation does not grant": Case(
-        {"limits.cpu": "10", "limits.memory": "5000Mi"}, "of limits.memory", '{"limit":{"limitsCpu":"10"}}'
+    "what a label has managed": Case(
+        {"limits.cpu": "10", "pods": "1"}, "pods 1", "", labels={"headroom.harvesterhci.io/managed": "true"}
     ),
 }
 
 
 def said(case: Case, *, refused: bool = True, policy: Policy = ASSIST) -> list[NotServed]:
     source = launcher(case.vm, node="node-1")
-    found = charged(quota(case.hard), [source])
+    found = charged(quota(case.hard, labels=case.labels), [source])
     made = plan(namespace(found, [vmim(refused=refused)], [source], [case.vm], limits=case.limits), policy)
     return [problem for problem in made.problems if isinstance(problem, NotServed)]
 
@@ -80,6 +81,12 @@ def test_nothing_is_said_before_a_refusal_or_where_harvesters_rules_suffice(esti
     ):  # of the second, a compensation will make up for what is used beyond it
         limits = json.dumps({"limit": {"limitsCpu": "3", "limitsMemory": memory}})
         assert not said(Case({"limits.cpu": "3", "limits.memory": memory}, "", limits), policy=policy)
+
+
+def test_takeover_is_no_promise_where_it_does_not_suffice() -> None:
+    """The namespace's annotation does not grant the resource."""
+    (problem,) = said(Case({"pods": "1", "limits.cpu": "10"}, "", '{"limit":{"limitsCpu":"10"}}'))
+    assert "--mode takeover does not make enough room either" in str(problem)
 
 
 def test_a_migration_that_was_not_refused_does_not_hide_another_that_was() -> None:
