@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pkg.api.core import ResourceQuota
@@ -25,7 +25,7 @@ from pkg.util.resourcequota.journal import Entry, Journal
 from pkg.util.resourcequota.managed import is_default, is_managed, is_off
 from pkg.util.resourcequota.model import Claim, Observed
 from pkg.util.resourcequota.planner import plan
-from pkg.util.resourcequota.policy import Mode, Policy
+from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
 from pkg.util.resourcequota.release import is_ours
 
 
@@ -109,7 +109,7 @@ def kept_by(observed: Observed, mode: Mode) -> str:
 def _status(observed: Observed, policy: Policy) -> QuotaStatus:
     quota, journal = observed.quota, Journal(observed.quota.annotations)
     problems: list[str] = []
-    base = _base(observed, problems)
+    base = _base(observed, policy, problems)
     readable = [entry for entry in journal.entries() if _readable(entry, problems)]
     compensation = _compensation(journal, problems)
     added = total([*(entry.resources for entry in readable), compensation])
@@ -138,14 +138,17 @@ def _status(observed: Observed, policy: Policy) -> QuotaStatus:
     )
 
 
-def _base(observed: Observed, problems: list[str]) -> ResourceList:
+def _base(observed: Observed, policy: Policy, problems: list[str]) -> ResourceList:
+    """Of what the running mode adds to: beside Harvester that is what Harvester adds to."""
     quota = observed.quota
     try:
         granted = granted_by_namespace(observed.limits) if is_default(quota) else granted_by_record(quota)
     except ResourceQuotaError as exc:
         problems.append(str(exc))
         return {}
-    return scaled_base(granted, quota.hard, REPORTED)
+    if policy.mode is Mode.ASSIST and is_default(quota):
+        policy = replace(policy, estimate=EstimateKind.HARVESTER)
+    return scaled_base(granted, quota.hard, policy)
 
 
 def _readable(entry: Entry, problems: list[str]) -> bool:
