@@ -22,6 +22,11 @@ def shown(amount: Quantity | None, resource: str) -> str:
     return str(amount)
 
 
+def as_written(text: str, resource: str) -> str:
+    """What people wrote, as they spell it; plain bytes in binary units, as what stands beside them."""
+    return shown(Quantity.parse(text), resource) if text.isdecimal() else text
+
+
 def listed(amounts: Mapping[str, Quantity]) -> str:
     """Several resources in one cell."""
     return ", ".join(f"{name} {shown(amount, name)}" for name, amount in sorted(amounts.items())) or "-"
