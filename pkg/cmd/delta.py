@@ -120,7 +120,13 @@ class _Calculator:
             try:
                 if not self.context.take(document):
                     yield json.dumps(self.describe(_decode(document, self.options.arch)))
-            except (QuantityError, ManifestError, msgspec.ValidationError, RecursionError) as error:
+            except (
+                QuantityError,
+                ManifestError,
+                msgspec.ValidationError,
+                RecursionError,
+                OverflowError,
+            ) as error:
                 raise ManifestError(f"{name_of(place, document)}: {one_line(error)}") from error
 
     def describe(self, vmi: VirtualMachineInstance) -> dict[str, Any]:

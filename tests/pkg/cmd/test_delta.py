@@ -165,6 +165,9 @@ def test_several_objects_come_out_in_their_order(call: Call) -> None:
             "VirtualMachineInstance ns/vm1: Expected `int`, got `str` - at `$.spec.domain.cpu.cores`",
             id="a word for a number",
         ),
+        pytest.param(
+            vmi(cpu={"cores": 10**400}), "VirtualMachineInstance ns/vm1: int", id="a number beyond reason"
+        ),
         pytest.param("{", "neither JSON nor YAML", id="half a document"),
         pytest.param(bytes(range(128, 256)), "not UTF-8 text", id="binary garbage"),
         pytest.param("[" * 100_000, "nested too deeply", id="endless nesting"),
