@@ -220,16 +220,17 @@ def _unserved(observed: Observed, policy: Policy, decided: Plan, needs: Sequence
     """What mode assist leaves missing, by Harvester's own rules."""
     if policy.mode is not Mode.ASSIST:
         return ""
-    raised = parse_resource_list({name: limit for name, limit in decided.hard.items() if limit is not None})
-    missing = {
-        need.resource: short
-        for need in needs
-        if (short := need.used + need.requested - raised.get(need.resource, need.limited)) > ZERO
-    }
+    missing = _left_missing(needs, decided)
     if not missing:
         return ""
-    served = set(missing) <= set(plan(observed, REPORTED).hard)
+    served = not missing.keys() & _left_missing(needs, plan(observed, REPORTED)).keys()
     return f"mode assist leaves {listed(missing)} missing" + (", --mode takeover adds it" if served else "")
+
+
+def _left_missing(needs: Sequence[Need], decided: Plan) -> ResourceList:
+    raised = parse_resource_list({name: limit for name, limit in decided.hard.items() if limit is not None})
+    left = (replace(need, limited=raised.get(need.resource, need.limited)) for need in needs)
+    return {need.resource: need.missing for need in left if need.missing}
 
 
 def _raises(quota: ResourceQuota, decided: Plan) -> str:

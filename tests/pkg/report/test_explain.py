@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
+import pytest
 
 from pkg.api.core import Pod, ResourceQuota
 from pkg.api.kubevirt import MigrationState, VirtualMachineInstance, VirtualMachineInstanceMigration
@@ -189,6 +190,17 @@ def test_room_that_harvesters_controllers_have_made_is_there_already() -> None:
     basis = Basis(Policy(Mode.ASSIST, settle=0.0), "flags")
     (fit,) = explain(replace(cluster([made], [vmim()], [SOURCE], [HERE]), basis=basis), HERE).fits
     assert fit.action == "the room is there already"
+
+
+@pytest.mark.parametrize(("used", "served"), [("2015m", True), ("3", False)])
+def test_beside_harvester_takeover_is_promised_only_where_it_makes_room(used: str, served: bool) -> None:
+    """Of the second, others use what no migration's entry makes up for."""
+    full = quota({"limits.cpu": "2015m"}, used={"limits.cpu": used})
+    seen = cluster([full], [REFUSED], [SOURCE], [HERE], limits='{"limit":{"limitsCpu":"2015m"}}')
+    basis = Basis(Policy(Mode.ASSIST, settle=0.0), "flags")
+    (fit,) = explain(replace(seen, basis=basis), HERE).fits
+    assert "mode assist leaves limits.cpu" in fit.action
+    assert ("--mode takeover adds it" in fit.action) is served
 
 
 def test_nothing_is_said_that_is_about_another_vm() -> None:
