@@ -114,6 +114,16 @@ def test_only_limits_are_in_the_delta(call: Call, domain: dict[str, Any], delta:
     assert call.code == 0
 
 
+def test_harvesters_overhead_leaves_networks_out_as_its_formula_does(call: Call) -> None:
+    bound = {"devices": {"interfaces": [{"name": "a", "passtBinding": {}}]}}
+    overheads = [
+        call(vmi(**domain), estimate=estimate, overhead_ratio="1.0")[0]["overhead"]
+        for domain in ({}, bound)
+        for estimate in (EstimateKind.HARVESTER, EstimateKind.EXACT)
+    ]
+    assert [overhead - overheads[0] for overhead in overheads] == [0, 0, 0, 250 * 1024**2]
+
+
 def test_the_vmis_own_architecture_counts_before_the_one_that_is_given(call: Call) -> None:
     document = json.loads(vmi())
     document["spec"]["architecture"] = "arm64"
