@@ -9,7 +9,7 @@ from typing import Any
 from pkg.api.core import ResourceQuota
 from pkg.report.snapshot import REPORTED, Snapshot
 from pkg.util import constants
-from pkg.util.amounts import shown
+from pkg.util.amounts import compared
 from pkg.util.kubevirt.migration import Stage
 from pkg.util.quantity import ZERO, Quantity
 from pkg.util.resource_list import ResourceList, format_resource_list, parse_resource_list, total
@@ -115,12 +115,14 @@ def _status(observed: Observed, policy: Policy) -> QuotaStatus:
     added = total([*(entry.resources for entry in readable), compensation])
     rows = _rows(quota, base, added)
     problems += [
-        f"{row.name} is {shown(row.hard, row.name)}, base and additions give {shown(row.base + row.added, row.name)}"
+        "{} is {}, base and additions give {}".format(
+            row.name, *compared(row.name, row.hard, row.base + row.added)
+        )
         for row in rows
         if row.base is not None and row.base + row.added != row.hard
     ]
     problems += [
-        f"{row.name}: {shown(row.used, row.name)} is used, more than hard {shown(row.hard, row.name)}"
+        "{}: {} is used, more than hard {}".format(row.name, *compared(row.name, row.used, row.hard))
         for row in rows
         if row.used > row.hard
     ]
