@@ -14,6 +14,7 @@ from typing import Final
 
 from pkg.api.core import Pod, ResourceQuota
 from pkg.util import constants
+from pkg.util.amounts import compared
 from pkg.util.kubevirt.evidence import vm_of
 from pkg.util.kubevirt.migration import is_finished
 from pkg.util.quantity import ZERO, Quantity
@@ -248,10 +249,8 @@ def refusal_of(
     names: Sequence[str],
 ) -> str:
     """What a tenant reads: which quota, what is left of it, and whose the rest is."""
-    wants = ", ".join(
-        f"{name} {need[name]} is requested and {max(left, ZERO)} is left"
-        for name, left in sorted(short.items())
-    )
+    amounts = ((name, compared(name, need[name], max(left, ZERO))) for name, left in sorted(short.items()))
+    wants = ", ".join(f"{name} {asked} is requested and {left} is left" for name, (asked, left) in amounts)
     whose = f" ({', '.join(names[:10])})" if names else ""
     return (
         f"resource quota {quota.key} is used up: {wants}; "
