@@ -31,6 +31,10 @@ def _garbage(cluster: Cluster) -> None:
     cluster.budgets.edited("ns1/budget", {"status": {"originalBlockingResourceQuotas": saved}})
 
 
+def _probe_refused(cluster: Cluster) -> None:
+    cluster.probe_error = REFUSED
+
+
 def _budget_gone(cluster: Cluster) -> None:
     cluster.budgets.gone("ns1/budget")
 
@@ -50,6 +54,9 @@ IN_THE_WAY = {
     "the API server fails to list budgets": _fails("budgets", "list", BROKEN),
     "a proxy answers 404 for the API server": _fails("budgets", "list", PAGE),
     "the API server fails to list quotas": _fails("quotas", "list", BROKEN),
+    "the API server fails to list Leases": _fails("leases", "list", BROKEN),
+    "the API server does not say where the webhooks are": _fails("registrations", "get", BROKEN),
+    "the probe's object is refused": _probe_refused,
     "the status is garbage": _garbage,
     "the VMMRQ is gone": _budget_gone,
     "the CRD is gone": _kind_gone,
