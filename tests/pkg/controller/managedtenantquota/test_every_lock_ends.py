@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 
 import pytest
@@ -93,6 +94,23 @@ async def test_the_lock_ends_and_the_quota_is_restored_afterwards(
     await _pass(cluster, process, 31.0)
     await process.look()
     assert by_value(cluster.hard) == by_value(FULL)
+
+
+async def test_an_overdue_lock_ends_before_anything_is_asked(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def silence() -> str:
+        await asyncio.Event().wait()
+        return ""
+
+    await open_window(cluster, Process(cluster))
+    cluster.clock.now += END
+    monkeypatch.setattr(cluster, "probe", silence)
+    looking = asyncio.create_task(Process(cluster).look())
+    await asyncio.sleep(0.1)
+    assert not looking.done()
+    assert not cluster.locks.objects
+    looking.cancel()
 
 
 async def test_what_is_raised_without_budget_and_lock_is_restored_by_the_next_process_too(
