@@ -75,9 +75,10 @@ class Clear:
 
 @dataclass(frozen=True, slots=True)
 class Unlock:
-    """Delete the lock."""
+    """Delete the lock; `raised` are the quotas that are still to be restored."""
 
     lock: Lock
+    raised: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +120,7 @@ def decide(observed: Observed, policy: Policy) -> Decision:
 def _overdue(window: Window) -> Step | None:
     """A lock ends in time, whatever stands in the way of everything else."""
     lock = window.observed.lock
-    return Unlock(lock) if lock is not None and window.overdue else None
+    return Unlock(lock, window.raised) if lock is not None and window.overdue else None
 
 
 def _leave_alone(window: Window) -> Step:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import msgspec
@@ -165,19 +165,28 @@ class Window:
                     return quota, change, before
         return None
 
-    def next_to_restore(self) -> tuple[ResourceQuota, dict[str, str]] | None:
-        """A quota that says more than it said originally, or records that it does, and what it shall say again."""
+    def to_restore(self) -> Iterator[tuple[ResourceQuota, dict[str, str]]]:
+        """The quotas that say more than they said originally, or record that they do, and what they shall say again."""
         for journal in self.saved:
             for name, original in journal.originals.items():
                 quota = self.quota(name)
-                if quota is None or name in self.observed.not_restored:
+                if quota is None:
                     continue
                 # A lock may have recorded what another client changed before it held: only what we wrote is taken back.
                 all_of_it = self.locked and journal.budget is not None
                 change = to_restore(quota.hard, original.hard or {}, journal.additional, locked=all_of_it)
                 if change or originals_of(quota) is not None:
-                    return quota, change
-        return None
+                    yield quota, change
+
+    def next_to_restore(self) -> tuple[ResourceQuota, dict[str, str]] | None:
+        """The first of them whose restore was not refused just now."""
+        refused = self.observed.not_restored
+        return next((found for found in self.to_restore() if found[0].name not in refused), None)
+
+    @property
+    def raised(self) -> tuple[str, ...]:
+        """The names of those that say more, for people."""
+        return tuple(sorted({quota.name for quota, change in self.to_restore() if change}))
 
     def is_in_force(self) -> bool:
         """Whether quota admission goes by the limits that were restored; not waited for without a lock."""
@@ -271,9 +280,10 @@ def _at_the_limit(window: Window, wanted: Sequence[Releasable]) -> Window:
     tired = {each.migration.uid: until for each in wanted} if was_raised else {}
     resting = {**window.memory.resting, **tired}
     names = ", ".join(each.migration.name for each in wanted)
+    left = policy.lock_limit + policy.grace - window.age
     message = (
-        f"namespace {observed.namespace} has been locked for {policy.lock_limit:g} s and no target pod "
-        f"has come for {names}: the quotas are being restored, the lock ends in {policy.grace:g} s at the latest"
+        f"namespace {observed.namespace} has been locked for {window.age:.0f} s and no target pod has come for {names}: "
+        f"the quotas are being restored, the lock ends {f'in {left:.0f} s at the latest' if left > 0 else 'now'}"
         + (f"; the migrations are tried again in {policy.rest:g} s" if was_raised else "")
     )
     about = [*(each.migration for each in wanted), *observed.budgets]

@@ -146,6 +146,18 @@ async def test_a_restore_that_is_refused_is_said_and_tried_again(cluster: Cluste
     assert cluster.at_rest
 
 
+async def test_an_unlock_says_as_raised_only_what_still_is(cluster: Cluster) -> None:
+    process = Process(cluster)
+    await open_window(cluster, process)
+    cluster.admit()
+    cluster.budgets.errors["patch"] = [REFUSED] * 1000
+    await _pass(cluster, process, END + 1.0)
+    assert not cluster.locks.objects
+    assert by_value(cluster.hard) == by_value(FULL)
+    told = {reason: message for _, _, reason, message in process.events.recorded}
+    assert told["NamespaceUnlocked"] == "unlocked, the resource quotas are as before"
+
+
 @pytest.mark.parametrize("namespace", ["kube-system", "kubevirt", "cattle-system", "own", "virt-elsewhere"])
 async def test_system_namespaces_are_never_locked(namespace: str) -> None:
     cluster = Cluster()

@@ -348,6 +348,13 @@ class TestTheLimit:
         (problem,) = decision(self.seen()).problems
         assert problem.reason == "LockLimitReached"
         assert [obj.name for obj in problem.about] == ["migration-of-vm1", "budget"]
+        assert "has been locked for 121 s" in problem.message
+        assert "the lock ends in 9 s at the latest" in problem.message
+
+    def test_what_is_said_by_a_process_that_comes_late_is_true_as_well(self) -> None:
+        (problem,) = decision(self.seen(lock=lock(age=600))).problems
+        assert "has been locked for 600 s" in problem.message
+        assert "the lock ends now" in problem.message
 
     def test_everything_is_undone_and_the_migration_rests(self) -> None:
         names, end = walked(self.seen())
