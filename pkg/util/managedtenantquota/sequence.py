@@ -218,8 +218,8 @@ def _clear(window: Window) -> Step | None:
     """Nothing is raised any more. Upstream keeps in the status what may be added, and people read it there."""
     several = len(window.observed.budgets) > 1 or not window.observed.exists
     for budget in window.observed.budgets:
-        idle = several or budget.deleting or not budget.additional
-        mirrored = idle or budget.status.additional_migration_resources == budget.additional
+        idle = several or budget.deleting
+        mirrored = idle or (budget.status.additional_migration_resources or {}) == budget.additional
         if journal_of(budget).empty and mirrored:
             continue
         status = {

@@ -282,8 +282,8 @@ def _at_the_limit(window: Window, wanted: Sequence[Releasable]) -> Window:
     names = ", ".join(each.migration.name for each in wanted)
     left = policy.lock_limit + policy.grace - window.age
     message = (
-        f"namespace {observed.namespace} has been locked for {window.age:.0f} s and no target pod has come for {names}: "
-        f"the quotas are being restored, the lock ends {f'in {left:.0f} s at the latest' if left > 0 else 'now'}"
+        f"namespace {observed.namespace} has been locked for {int(window.age)} s and no target pod has come for "
+        f"{names}: the quotas are being restored, the lock ends {f'in {left:.0f} s at the latest' if left > 0 else 'now'}"
         + (f"; the migrations are tried again in {policy.rest:g} s" if was_raised else "")
     )
     about = [*(each.migration for each in wanted), *observed.budgets]

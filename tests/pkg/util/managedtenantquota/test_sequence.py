@@ -244,6 +244,14 @@ UNMIRRORED = budget(added={"limits.cpu": "1", "pods": "1"})
             observed(budgets=[UNMIRRORED], around=DONE),
             Clear,
         ),
+        "nothing may be added any more, the status says otherwise: put it there": (
+            observed(budgets=[budget({}, added=ENOUGH)], around=DONE),
+            Clear,
+        ),
+        "nothing may be added, and the status says nothing: nothing": (
+            observed(budgets=[budget({})], around=DONE),
+            Wait,
+        ),
         "upstream's controller runs: nothing is begun": (replace(observed(), upstream="it"), Wait),
         "upstream's controller runs: its window is its own": (
             replace(observed([quota(RAISED)], [budget(saved=SAVED)], DONE, lock=lock()), upstream="it"),
