@@ -109,7 +109,7 @@ class Decision:
 def decide(observed: Observed, policy: Policy) -> Decision:
     """The next step in a namespace; never raises for what stands in an object."""
     window = look(observed, policy)
-    table = HANDS_OFF if observed.upstream else OPENING if window.wanted else CLOSING
+    table = HANDS_OFF if window.left_to_upstream else OPENING if window.wanted else CLOSING
     step = next(step for row in table if (step := row(window)) is not None)
     return Decision(step, window.problems, window.memory)
 
@@ -124,7 +124,9 @@ def _overdue(window: Window) -> Step | None:
 
 
 def _leave_alone(window: Window) -> Step:
-    return Wait(window.policy.sweep, "KubeVirt's own controller does it")
+    policy, lock = window.policy, window.observed.lock
+    left = policy.lock_limit + policy.grace - window.age if lock is not None else policy.sweep
+    return Wait(min(left, policy.sweep), "KubeVirt's own controller does it")
 
 
 # While there are migrations to be released.

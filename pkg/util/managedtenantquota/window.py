@@ -132,6 +132,16 @@ class Window:
     def locked(self) -> bool:
         return self.observed.lock is not None
 
+    @property
+    def left_to_upstream(self) -> bool:
+        """Whether KubeVirt's own controller is to do what is to be done. Not what we began: any user who may create a
+        Lease can say that it runs, and would keep a quota raised by that."""
+        lock = self.observed.lock
+        ours = (lock is not None and lock.originals is not None) or any(
+            map(originals_of, self.observed.quotas)
+        )
+        return bool(self.observed.upstream) and not ours
+
     def quota(self, name: str) -> ResourceQuota | None:
         return next((quota for quota in self.observed.quotas if quota.name == name), None)
 
@@ -281,9 +291,10 @@ def _at_the_limit(window: Window, wanted: Sequence[Releasable]) -> Window:
     resting = {**window.memory.resting, **tired}
     names = ", ".join(each.migration.name for each in wanted)
     left = policy.lock_limit + policy.grace - window.age
+    ends = f"in {left:.0f} s at the latest" if left > 0 else "now"
     message = (
         f"namespace {observed.namespace} has been locked for {int(window.age)} s and no target pod has come for "
-        f"{names}: the quotas are being restored, the lock ends {f'in {left:.0f} s at the latest' if left > 0 else 'now'}"
+        f"{names}: the quotas are being restored, the lock ends {ends}"
         + (f"; the migrations are tried again in {policy.rest:g} s" if was_raised else "")
     )
     about = [*(each.migration for each in wanted), *observed.budgets]

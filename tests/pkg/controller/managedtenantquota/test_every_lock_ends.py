@@ -36,6 +36,15 @@ def _probe_refused(cluster: Cluster) -> None:
     cluster.probe_error = REFUSED
 
 
+def _leased(cluster: Cluster) -> None:
+    spec = {
+        "holderIdentity": "it",
+        "leaseDurationSeconds": 3600,
+        "renewTime": "2027-01-15T08:00:00.000000Z",
+    }
+    cluster.leases.given({"metadata": {"name": "mtq-controller", "namespace": "tenant"}, "spec": spec})
+
+
 def _budget_gone(cluster: Cluster) -> None:
     cluster.budgets.gone("ns1/budget")
 
@@ -58,6 +67,7 @@ IN_THE_WAY = {
     "the API server fails to list Leases": _fails("leases", "list", BROKEN),
     "the API server does not say where the webhooks are": _fails("registrations", "get", BROKEN),
     "the probe's object is refused": _probe_refused,
+    "a Lease says that upstream's controller runs": _leased,
     "the status is garbage": _garbage,
     "the VMMRQ is gone": _budget_gone,
     "the CRD is gone": _kind_gone,

@@ -254,8 +254,18 @@ UNMIRRORED = budget(added={"limits.cpu": "1", "pods": "1"})
         ),
         "upstream's controller runs: nothing is begun": (replace(observed(), upstream="it"), Wait),
         "upstream's controller runs: its window is its own": (
-            replace(observed([quota(RAISED)], [budget(saved=SAVED)], DONE, lock=lock()), upstream="it"),
+            replace(
+                observed([quota(RAISED)], [budget(saved=SAVED)], DONE, lock=lock(fields=[])), upstream="it"
+            ),
             Wait,
+        ),
+        "upstream's controller is said to run: what we locked is closed": (
+            replace(observed([quota(RAISED)], [budget(saved=SAVED)], lock=lock()), upstream="it"),
+            Restore,
+        ),
+        "upstream's controller is said to run: what we raised is restored": (
+            replace(observed([quota(RAISED, annotations=RECORD)], [budget()]), upstream="it"),
+            Restore,
         ),
     }
 )
@@ -387,6 +397,12 @@ class TestTheLimit:
         short = Policy(lock_limit=3)
         assert isinstance(next_step(self.seen(lock=lock(age=2)), short), Wait)
         assert isinstance(next_step(self.seen(lock=lock(age=3)), short), Restore)
+
+
+def test_upstreams_lock_is_looked_at_again_when_it_has_to_end() -> None:
+    step = next_step(replace(observed(lock=lock(age=125, fields=[])), upstream="it"))
+    assert isinstance(step, Wait)
+    assert step.seconds == pytest.approx(5.0)
 
 
 class TestProblems:
