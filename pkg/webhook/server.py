@@ -281,12 +281,13 @@ class _Protocol(RequestHandler):
         if self._after_head is not None:
             self._after_head += len(data)
         else:
-            self._head += data
+            # The parser passes over empty lines ahead of a head; they are no end of one.
+            self._head = (self._head + data).lstrip(b"\r\n")
             end = self._head.find(_END_OF_HEAD)
             if end >= 0:
                 self._after_head = len(self._head) - end - len(_END_OF_HEAD)
                 self._head.clear()
-            elif self._timer is None:
+            elif self._head and self._timer is None:
                 self._await_head()
         super().data_received(data)
 

@@ -167,6 +167,21 @@ async def test_a_second_head_on_a_connection_has_its_time_too() -> None:
         assert time.perf_counter() - began < 2.0
 
 
+async def test_empty_lines_ahead_of_a_head_give_it_no_more_time() -> None:
+    async with listening({"/allow": allow}) as peer:
+        reader, writer = await asyncio.open_connection("127.0.0.1", peer.server.address[1], ssl=peer.tls)
+        await _ask(reader, writer)
+        writer.write(b"\r\n\r\n")
+        await asyncio.sleep(0.05)
+        await _ask(reader, writer)
+        writer.write(b"\r\n\r\n")
+        await asyncio.sleep(0.05)
+        writer.write(HEAD)
+        answer = await asyncio.wait_for(reader.read(), 2)
+        assert answer.startswith(b"HTTP/1.1 408")
+        writer.close()
+
+
 @pytest.mark.parametrize(
     "limits", [Limits(connections=20), Limits(per_source=20)], ids=["in all", "per source"]
 )
