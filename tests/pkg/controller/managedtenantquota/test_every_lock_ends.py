@@ -168,7 +168,10 @@ async def test_an_unlock_says_as_raised_only_what_still_is(cluster: Cluster) -> 
     assert told["NamespaceUnlocked"] == "unlocked, the resource quotas are as before"
 
 
-@pytest.mark.parametrize("namespace", ["kube-system", "kubevirt", "cattle-system", "own", "virt-elsewhere"])
+@pytest.mark.parametrize(
+    "namespace",
+    ["kube-system", "kubevirt", "cattle-system", "rancher-operator-system", "own", "virt-elsewhere"],
+)
 async def test_system_namespaces_are_never_locked(namespace: str) -> None:
     cluster = Cluster()
     cluster.refuse()
