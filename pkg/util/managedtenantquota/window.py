@@ -337,12 +337,9 @@ def _no_lock(observed: Observed) -> Problem:
     message = (
         f"namespace {observed.namespace} cannot be locked, its quotas are not raised: {observed.why_not}"
     )
-    return Problem(
-        EVENT_LOCK_UNAVAILABLE,
-        message,
-        list(observed.budgets),
-        f"{EVENT_LOCK_UNAVAILABLE}/{observed.why_not}",
-    )
+    # What the API server says behind the colon differs each time, by the name of the probe's object.
+    key = f"{EVENT_LOCK_UNAVAILABLE}/{observed.why_not.partition(':')[0]}"
+    return Problem(EVENT_LOCK_UNAVAILABLE, message, list(observed.budgets), key)
 
 
 def _replaced(

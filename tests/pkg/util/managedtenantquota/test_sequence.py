@@ -418,6 +418,13 @@ class TestProblems:
         assert "no webhook is registered" in problem.message
         assert made.step == Wait(2.0, "nothing to do")
 
+    def test_it_stays_the_same_problem_whatever_the_api_server_names(self) -> None:
+        keys = {
+            decision(observed(why_not=f"not reached: events probe-{n} is forbidden")).problems[0].key
+            for n in "ab"
+        }
+        assert len(keys) == 1
+
     def test_it_is_not_said_where_nothing_is_to_be_locked(self) -> None:
         assert not decision(observed([quota(TWICE)], why_not="no webhook is registered")).problems
 
