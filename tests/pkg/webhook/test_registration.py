@@ -14,7 +14,7 @@ from pkg.api.registry import MUTATING_WEBHOOK_CONFIGURATIONS, VALIDATING_WEBHOOK
 from pkg.client.client import Client
 from pkg.client.errors import Forbidden, ServerError, Unreachable
 from pkg.client.resource_client import ResourceClient
-from pkg.config.probe import PROBE_CONFIGURATION, PROBE_MARK, NotReached
+from pkg.config.probe import PROBE_CONFIGURATION, PROBE_MARK, PROBE_WEBHOOK, NotReached
 from pkg.webhook import registration
 from pkg.webhook.caller import Caller
 from pkg.webhook.configurations import (
@@ -40,6 +40,7 @@ class Server:
         """The addresses that the API server reaches, and who answers there: with whose mark."""
         self.mark = fingerprint(URL, OPTIONS)
         self.away = False
+        self.failing = PROBE_WEBHOOK
         self.on_probe: Callable[[], object] = lambda: None
         self.validating: Kind[Any] = Kind(VALIDATING_WEBHOOK_CONFIGURATIONS)
         self.mutating: Kind[Any] = Kind(MUTATING_WEBHOOK_CONFIGURATIONS)
@@ -63,7 +64,7 @@ class Server:
         webhook = self.mutating.objects[PROBE_CONFIGURATION]["webhooks"][0]
         self.on_probe()
         if webhook["clientConfig"].get("url", URL.url).removesuffix("/probe") not in self.reached:
-            raise ServerError('failed calling webhook "probe": connection refused', status=500)
+            raise ServerError(f'failed calling webhook "{self.failing}": connection refused', status=500)
         return msgspec.json.encode({"metadata": {"annotations": {PROBE_MARK: self.mark}}})
 
     @property
@@ -276,6 +277,19 @@ class TestReach:
             with pytest.raises((NotReached, Unreachable)):
                 await registrar.ensure(b"ca")
             assert bool(server.validating.objects) is standing
+
+    async def test_a_webhook_of_others_that_fails_on_the_probes_object_says_nothing(self) -> None:
+        server, clock = Server(), Clock()
+        registrar = Registrar(server.client, URL, OPTIONS, clock=clock)
+        await registrar.ensure(b"ca")
+        server.reached.clear()
+        server.failing = "validate.another.example"
+        for _ in range(10):
+            clock.now += 60.0
+            with pytest.raises(ServerError):
+                await registrar.ensure(b"ca")
+        assert server.validating.objects
+        assert server.mutating.objects[PROBE_CONFIGURATION]["webhooks"][0]["name"] == PROBE_WEBHOOK
 
     async def test_a_webhook_that_gives_no_answer_is_probed_once_a_look(self) -> None:
         server, clock = Server(), Clock()
