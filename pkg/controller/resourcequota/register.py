@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from pkg.api.core import Namespace
+import msgspec
+
+from pkg.api.core import Namespace, Pod
 from pkg.api.harvesterhci import Setting
 from pkg.api.kubevirt import KubeVirt, VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.api.meta import Object
@@ -14,7 +16,9 @@ from pkg.controller.options import Options
 from pkg.controller.resourcequota.resourcequota_controller import BeforeRaise, Handler
 from pkg.generic.events import EventRecorder
 from pkg.util import constants
-from pkg.util.kubevirt.migration import may_attach, stage_of, without_state
+from pkg.util.kubevirt.evidence import read_of
+from pkg.util.kubevirt.migration import may_attach, stage_of
+from pkg.util.kubevirt.target import rendered_from
 from pkg.util.resourcequota.observe import Observer
 
 RESOURCE_QUOTA_CONTROLLER = "resourceQuotaController"
@@ -61,35 +65,35 @@ def register(
         return where_vms_migrate(kubevirt)
 
     quotas.watch_related(migrations, beside, reads=_read_of_migration)
-    quotas.watch_related(management.pods, beside, reads=_read)
+    quotas.watch_related(management.pods, beside, reads=_read_of_pod)
     quotas.watch_related(management.virtual_machine_migration_resource_quotas, beside)
     quotas.watch_related(management.limit_ranges, beside)
-    quotas.watch_related(management.virtual_machine_instances, of_instance, reads=_read)
+    quotas.watch_related(management.virtual_machine_instances, of_instance, reads=_read_of_instance)
     quotas.watch_related(management.namespaces, of_namespace)
     quotas.watch_related(management.settings, of_setting)
     quotas.watch_related(management.kubevirts, of_kubevirt)
 
 
-def _read(obj: Object) -> object:
-    """What a decision may read of a pod or a VMI: neither its version and finalizers, nor what we let a VMI show. Half
-    of all updates change nothing else."""
-    rest = [getattr(obj, name) for name in obj.__struct_fields__ if name != "metadata"]
-    return _read_of_metadata(obj), obj.labels, without_state(obj.annotations), rest
+# What a decision may read of an object. Most of the dozens of updates that a migration makes change nothing of it.
+
+
+def _read_of_pod(pod: Pod) -> object:
+    status = msgspec.structs.replace(pod.status, phase=None)
+    return _read_of_metadata(pod), pod.labels, pod.annotations, pod.spec, pod.terminal, status
+
+
+def _read_of_instance(vmi: VirtualMachineInstance) -> object:
+    status = vmi.status
+    lives = status.phase, status.node_name, read_of(status.migration_state)
+    return _read_of_metadata(vmi), lives, rendered_from(vmi)
 
 
 def _read_of_migration(migration: VirtualMachineInstanceMigration) -> object:
-    """Likewise. Of its phases those are alike in which the target's pods exist."""
+    """Of its phases those are alike in which the target's pods exist."""
     status = migration.status
     phase = stage_of(migration), may_attach(migration), migration.phase == constants.PHASE_PENDING
     ended = [t for t in status.phase_transition_timestamps or () if t.phase in constants.FINAL_PHASES]
-    return (
-        _read_of_metadata(migration),
-        migration.spec,
-        phase,
-        status.conditions,
-        status.migration_state,
-        ended,
-    )
+    return _read_of_metadata(migration), migration.spec, phase, read_of(status.migration_state), ended
 
 
 def _read_of_metadata(obj: Object) -> object:

@@ -30,7 +30,7 @@ several pods qualify the smallest counts, resource by resource.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -72,21 +72,20 @@ class ControlledPods:
 
     def __init__(self, pods: Iterable[Pod], now: float | None = None) -> None:
         launchers: list[Pod] = []
-        self.launchers: set[str] = set()
-        """The names of all launcher pods, also of those that are over."""
+        over: list[Pod] = []
         attached: dict[str, list[Pod]] = defaultdict(list)
         for pod in pods:
             kind = pod.labels.get(constants.LABEL_APP)
             if kind == constants.APP_VIRT_LAUNCHER:
-                launchers.append(pod)
-                self.launchers.add(pod.name)
+                (over if pod.terminal else launchers).append(pod)
             elif kind == constants.APP_HOTPLUG_DISK and is_live(pod, now):
                 attached[_controller(pod, _POD)].append(pod)
-        self._sides: dict[str, list[Side]] = defaultdict(list)
         self._ended: dict[str, list[Pod]] = defaultdict(list)
-        for pod in sorted(launchers, key=age):
-            if pod.terminal:
-                self._ended[_controller(pod, _VMI)].append(pod)
+        # KubeVirt leaves them for a while: of a busy namespace's pods they are most.
+        for pod in over:
+            self._ended[_controller(pod, _VMI)].append(pod)
+        self._sides: dict[str, list[Side]] = defaultdict(list)
+        for pod in sorted((*launchers, *(pod for pod in over if pod.uid in attached)), key=age):
             # One attachment pod a side: KubeVirt replaces it when another volume is plugged in.
             attachments = tuple(sorted(attached.get(pod.uid, ()), key=age)[:1])
             if attachments or is_live(pod, now):
@@ -106,6 +105,11 @@ class ControlledPods:
     def named(self, name: str) -> Side | None:
         """The side of any VMI whose launcher pod has this name."""
         return self._named.get(name)
+
+    @property
+    def names(self) -> Collection[str]:
+        """The names of the launcher pods of all sides."""
+        return self._named.keys()
 
     def concerning(
         self, vmi: VirtualMachineInstance | None, migrations: Iterable[VirtualMachineInstanceMigration]
@@ -166,7 +170,7 @@ def vouched(
     pods: ControlledPods,
 ) -> Sides:
     """The sides of a VM that KubeVirt vouches for; `migrations` are all of the VM's, finished or not."""
-    namings = _namings(vmi, migrations, pods)
+    namings = _namings(vmi, migrations, pods.names)
     if vmi is None or (vmi.status.phase or "") not in _RUNNING:
         return _pair(namings, pods)
     live = [side for side in pods.of(vmi.uid) if pods.is_live(side)]
@@ -190,7 +194,7 @@ def ended_launchers(
     """The launcher pods that migrations of this VM have left behind and that are over: those that KubeVirt names as a
     source or a target. It leaves them for a while, and count/pods counts them."""
     ended = pods.ended(vmi.uid)
-    namings = _namings(vmi, migrations, pods) if ended else []
+    namings = _namings(vmi, migrations, {pod.name for pod in ended}) if ended else []
     return [
         pod
         for pod in ended
@@ -214,10 +218,11 @@ def charged_until(sides: Iterable[Side]) -> list[float]:
 def _namings(
     vmi: VirtualMachineInstance | None,
     migrations: Sequence[VirtualMachineInstanceMigration],
-    pods: ControlledPods,
+    names: Collection[str],
 ) -> list[_Naming]:
+    """What is said of the launcher pods with these names, and perhaps of others."""
     handed_over = vmi.status.migration_state if vmi else None
-    found = [_naming(each, handed_over) for each in migrations if _names_any(each, handed_over, pods)]
+    found = [_naming(each, handed_over) for each in migrations if _names_any(each, handed_over, names)]
     if handed_over is None or not handed_over.migration_uid:
         return found
     if any(naming.uid == handed_over.migration_uid for naming in found):
@@ -226,16 +231,16 @@ def _namings(
 
 
 def _names_any(
-    migration: VirtualMachineInstanceMigration, handed_over: MigrationState | None, pods: ControlledPods
+    migration: VirtualMachineInstanceMigration, handed_over: MigrationState | None, names: Collection[str]
 ) -> bool:
-    """Whether it may name one of these pods. KubeVirt keeps finished migrations long after their pods are gone, and
+    """Whether it may name one of these. KubeVirt keeps finished migrations long after their pods are gone, and
     what they say of those would be read at every decision."""
     if not is_finished(migration) or (handed_over and handed_over.migration_uid == migration.uid):
         return True
     state = migration.status.migration_state
     if state is None:
         return False
-    return not state.source_pod or not pods.launchers.isdisjoint((state.source_pod, state.target_pod or ""))
+    return not state.source_pod or state.source_pod in names or state.target_pod in names
 
 
 def _naming(migration: VirtualMachineInstanceMigration, handed_over: MigrationState | None) -> _Naming:
@@ -353,8 +358,21 @@ def _pair(namings: Sequence[_Naming], pods: ControlledPods) -> Sides:
 
 def _controller(pod: Pod, kind: str) -> str:
     """The uid of the pod's controller if it is of that kind, else ""."""
-    owners = pod.metadata.owner_references or ()
-    return next((owner.uid for owner in owners if owner.controller and owner.kind == kind), "")
+    for owner in pod.metadata.owner_references or ():
+        if owner.controller and owner.kind == kind:
+            return owner.uid
+    return ""
+
+
+def read_of(state: MigrationState | None) -> object:
+    """What is read of a migration's state: that much of a change makes a difference."""
+    return state and (
+        state.migration_uid,
+        state.source_pod,
+        state.target_pod,
+        state.source_node,
+        state.end_timestamp,
+    )
 
 
 def vm_of(pod: Pod) -> str:

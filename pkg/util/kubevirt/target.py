@@ -67,15 +67,19 @@ class Side:
 def shape_of(vmi: VirtualMachineInstance, pods: Iterable[Pod]) -> bytes:
     """A digest of all that a rendering can depend on. A migration changes its VMI and its pods a dozen times, and this
     two or three times: versions, labels, the VM's phase and place, and how its migration goes on are not in it."""
-    status = vmi.status
-    outdated = constants.LABEL_OUTDATED_LAUNCHER in vmi.labels
-    parts: list[object] = [vmi.namespace, outdated, without_state(vmi.annotations), vmi.spec]
-    parts += [status.conditions, status.memory, status.volume_status]
+    parts = [vmi.namespace, *rendered_from(vmi)]
     for pod in pods:
         meta = pod.metadata
         parts += [meta.annotations, meta.deletion_timestamp, meta.deletion_grace_period_seconds]
         parts += [msgspec.structs.replace(pod.spec, node_name=None), pod.status]
     return blake2b(_encode(parts), digest_size=16).digest()
+
+
+def rendered_from(vmi: VirtualMachineInstance) -> list[object]:
+    """All that a rendering reads of a VMI."""
+    outdated = constants.LABEL_OUTDATED_LAUNCHER in vmi.labels
+    plugged = is_resized(vmi), has_hotplugged_volumes(vmi)
+    return [outdated, *plugged, without_state(vmi.annotations), vmi.spec, vmi.status.memory]
 
 
 def usage_of(pods: Iterable[Pod], spec: ResourceQuotaSpec) -> ResourceList:

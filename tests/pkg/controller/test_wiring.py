@@ -50,7 +50,25 @@ class Cluster:
             self.put(registry.RESOURCE_QUOTAS, "q", name)
         self.put(VIRTUAL_MACHINE_INSTANCES, "vm1", "ns1")
         self.put(VIRTUAL_MACHINE_INSTANCES, "still", "ns2")
-        self.put(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, "m1", "ns1", spec={"vmiName": "vm1"})
+        self.put_migration()
+        self.put_pod(phase="Pending")
+
+    def put_migration(self, phase: str = "Pending", *, deleted_at: str = "", refused: bool = False) -> None:
+        """That of vm1."""
+        conditions = [{"type": "migrationRejectedByResourceQuota", "status": "True"}] if refused else []
+        self.put(
+            VIRTUAL_MACHINE_INSTANCE_MIGRATIONS,
+            "m1",
+            "ns1",
+            metadata={"deletionTimestamp": deleted_at} if deleted_at else {},
+            spec={"vmiName": "vm1"},
+            status={"phase": phase, "conditions": conditions},
+        )
+
+    def put_pod(self, name: str = "x", **status: Any) -> None:
+        """A launcher pod; x is there."""
+        labels = {KUBEVIRT_PODS: "virt-launcher"}
+        self.put(registry.PODS, name, "ns2", metadata={"labels": labels}, status=status)
 
     def put(self, resource: Any, name: str, namespace: str = "", **fields: Any) -> None:
         self.client.resource(resource).put(name, namespace, **fields)
@@ -82,40 +100,13 @@ LOOKED: dict[str, tuple[Happens, list[str]]] = {
         lambda c: c.put(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, "m2", "ns2", spec={"vmiName": "x"}),
         ["ns2/q"],
     ),
-    "a migration moves on": (
-        lambda c: c.put(
-            VIRTUAL_MACHINE_INSTANCE_MIGRATIONS,
-            "m1",
-            "ns1",
-            spec={"vmiName": "vm1"},
-            status={"phase": "Running"},
-        ),
-        ["ns1/q"],
-    ),
-    "a migration is refused": (
-        lambda c: c.put(
-            VIRTUAL_MACHINE_INSTANCE_MIGRATIONS,
-            "m1",
-            "ns1",
-            spec={"vmiName": "vm1"},
-            status={"conditions": [{"type": "migrationRejectedByResourceQuota", "status": "True"}]},
-        ),
-        ["ns1/q"],
-    ),
+    "a migration moves on": (lambda c: c.put_migration("Running"), ["ns1/q"]),
+    "a migration is refused": (lambda c: c.put_migration(refused=True), ["ns1/q"]),
     "a migration is to be deleted": (
-        lambda c: c.put(
-            VIRTUAL_MACHINE_INSTANCE_MIGRATIONS,
-            "m1",
-            "ns1",
-            metadata={"deletionTimestamp": "2026-01-01T00:00:00Z"},
-            spec={"vmiName": "vm1"},
-        ),
+        lambda c: c.put_migration(deleted_at="2026-01-01T00:00:00Z"),
         ["ns1/q"],
     ),
-    "nothing but a migration's resourceVersion changes": (
-        lambda c: c.put(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, "m1", "ns1", spec={"vmiName": "vm1"}),
-        [],
-    ),
+    "nothing but a migration's resourceVersion changes": (lambda c: c.put_migration(), []),
     "a migration goes": (
         lambda c: c.remove(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, "ns1/m1"),
         ["ns1/q"],
@@ -133,6 +124,15 @@ LOOKED: dict[str, tuple[Happens, list[str]]] = {
         ),
         [],
     ),
+    "a VMI that migrates gets a condition that is not read": (
+        lambda c: c.put(
+            VIRTUAL_MACHINE_INSTANCES,
+            "vm1",
+            "ns1",
+            status={"conditions": [{"type": "LiveMigratable", "status": "True"}]},
+        ),
+        [],
+    ),
     "a VMI that stays where it is changes": (
         lambda c: c.put(VIRTUAL_MACHINE_INSTANCES, "still", "ns2"),
         [],
@@ -146,10 +146,9 @@ EXACT_TOO: dict[str, tuple[Happens, list[str]]] = {
         lambda c: c.put(KUBEVIRTS, "kubevirt", "harvester-system"),
         ["ns1/q"],
     ),
-    "a pod comes": (
-        lambda c: c.put(registry.PODS, "x", "ns2", metadata={"labels": {KUBEVIRT_PODS: "virt-launcher"}}),
-        ["ns2/q"],
-    ),
+    "a pod comes": (lambda c: c.put_pod("y"), ["ns2/q"]),
+    "a pod runs": (lambda c: c.put_pod(phase="Running"), []),
+    "a pod is over": (lambda c: c.put_pod(phase="Succeeded"), ["ns2/q"]),
     "a LimitRange changes": (lambda c: c.put(registry.LIMIT_RANGES, "lr", "ns2"), ["ns2/q"]),
 }
 
