@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from pkg.util.quantity import Quantity
-from tests.e2e.api import CORE, KUBEVIRT, Api, Raw, Watch, eventually, polls
+from tests.e2e.api import CORE, KUBEVIRT, Api, Raw, Watch
+from tests.polling import eventually, polls
 
 ANNOTATION = "field.cattle.io/resourceQuota"
 DEFAULT = "resourcequota.management.cattle.io/default-resource-quota"

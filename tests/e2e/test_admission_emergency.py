@@ -21,7 +21,8 @@ from pkg.testcluster.cluster import Cluster
 from pkg.util import constants
 from tests.e2e.conftest import frozen
 from tests.e2e.mtq_namespace import Namespace, made, parsed
-from tests.e2e.webhook.world import World, until, world
+from tests.e2e.webhook.world import World, world
+from tests.polling import until
 from tests.program import COMMAND, ROOT, program
 
 pytestmark = pytest.mark.cluster

@@ -10,11 +10,12 @@ import pytest
 
 from pkg.testcluster.cluster import Cluster
 from pkg.util.quantity import Quantity
-from tests.e2e.api import Api, eventually
+from tests.e2e.api import Api
 from tests.e2e.conftest import StartController
 from tests.e2e.headroom.environment import Environment, environment
 from tests.e2e.headroom.namespace import LASTING, QuotaNamespace
 from tests.e2e.tenant import by_value
+from tests.polling import eventually
 from tests.program import run
 
 pytestmark = pytest.mark.cluster

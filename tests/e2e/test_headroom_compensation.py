@@ -8,12 +8,13 @@ import pytest
 
 from pkg.testcluster.cluster import Cluster
 from pkg.util.quantity import Quantity
-from tests.e2e.api import Api, Watch, eventually
+from tests.e2e.api import Api, Watch
 from tests.e2e.conftest import StartController
 from tests.e2e.headroom.amounts import hards
 from tests.e2e.headroom.environment import Environment, environment
 from tests.e2e.headroom.namespace import LASTING, QuotaNamespace
 from tests.e2e.tenant import COMPENSATION, by_value
+from tests.polling import eventually
 
 pytestmark = pytest.mark.cluster
 

@@ -9,13 +9,14 @@ import pytest
 
 from pkg.testcluster.cluster import Cluster
 from pkg.util.quantity import ZERO, Quantity
-from tests.e2e.api import Api, eventually
+from tests.e2e.api import Api
 from tests.e2e.conftest import StartController, frozen
 from tests.e2e.headroom.amounts import Amounts, hards, minus, plus
 from tests.e2e.headroom.environment import Environment, environment
 from tests.e2e.headroom.namespace import METER, PATIENCE, QuotaNamespace
 from tests.e2e.headroom.shapes import COUNTED, LIMITS, SHAPES, SIDECARS, SMALL_CONTAINERS, Shape
 from tests.e2e.tenant import by_value
+from tests.polling import eventually
 
 pytestmark = pytest.mark.cluster
 

@@ -9,11 +9,12 @@ from collections.abc import Iterator
 import pytest
 
 from pkg.testcluster.cluster import Cluster
-from tests.e2e.api import CORE, Api, eventually
+from tests.e2e.api import CORE, Api
 from tests.e2e.conftest import StartController
 from tests.e2e.headroom.environment import Environment, environment
 from tests.e2e.headroom.namespace import LASTING, QuotaNamespace
 from tests.e2e.tenant import ANNOTATION, DEFAULT, by_value
+from tests.polling import eventually
 
 pytestmark = pytest.mark.cluster
 

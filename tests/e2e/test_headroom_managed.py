@@ -9,12 +9,13 @@ from collections.abc import Iterator
 import pytest
 
 from pkg.testcluster.cluster import Cluster
-from tests.e2e.api import Api, eventually
+from tests.e2e.api import Api
 from tests.e2e.conftest import StartController
 from tests.e2e.headroom.amounts import hards, plus
 from tests.e2e.headroom.environment import Environment, environment
 from tests.e2e.headroom.namespace import LASTING, QuotaNamespace
 from tests.e2e.tenant import by_value
+from tests.polling import eventually
 
 pytestmark = pytest.mark.cluster
 

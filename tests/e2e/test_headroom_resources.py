@@ -8,13 +8,14 @@ import pytest
 
 from pkg.testcluster.cluster import Cluster
 from pkg.util.quantity import Quantity
-from tests.e2e.api import Api, Raw, eventually
+from tests.e2e.api import Api, Raw
 from tests.e2e.conftest import StartController
 from tests.e2e.headroom.amounts import Amounts, hards, plus
 from tests.e2e.headroom.environment import Environment, environment
 from tests.e2e.headroom.namespace import LASTING, QuotaNamespace
 from tests.e2e.headroom.shapes import SHAPES, Shape
 from tests.e2e.tenant import by_value
+from tests.polling import eventually
 
 pytestmark = pytest.mark.cluster
 

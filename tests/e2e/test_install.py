@@ -31,9 +31,10 @@ from tests.e2e.accounts import (
     remove,
     requests,
 )
-from tests.e2e.api import CORE, KUBEVIRT, Api, ApiFailure, Raw, eventually
+from tests.e2e.api import CORE, KUBEVIRT, Api, ApiFailure, Raw
 from tests.e2e.conftest import MakeTenant
 from tests.e2e.tenant import HARD, RAISED
+from tests.polling import eventually
 from tests.program import ROOT, Program, run
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("alone")]

@@ -10,9 +10,10 @@ import pytest
 
 from pkg.testcluster import processes
 from pkg.testcluster.cluster import Cluster
-from tests.e2e.api import Api, Watch, eventually
+from tests.e2e.api import Api, Watch
 from tests.e2e.conftest import MakeTenant, StartController
 from tests.e2e.tenant import HARD, OWNER, RAISED, Tenant, by_value
+from tests.polling import eventually
 from tests.program import Program
 
 pytestmark = pytest.mark.cluster

@@ -11,7 +11,8 @@ from pkg.testcluster.cluster import Cluster
 from pkg.util import constants
 from tests.e2e.conftest import frozen
 from tests.e2e.mtq_namespace import BUDGETS, LOCKS, Namespace, made, parsed, watched
-from tests.e2e.webhook.world import World, until
+from tests.e2e.webhook.world import World
+from tests.polling import until
 from tests.program import Program
 
 pytestmark = pytest.mark.cluster

@@ -14,7 +14,8 @@ from pkg.util.quantity import Quantity
 from pkg.util.resourcequota.journal import has_migrating_vm
 from tests.e2e.conftest import frozen
 from tests.e2e.mtq_namespace import BUDGETS, Namespace, made, parsed, watched
-from tests.e2e.webhook.world import World, until
+from tests.e2e.webhook.world import World
+from tests.polling import until
 from tests.program import Program, headroom
 
 pytestmark = pytest.mark.cluster

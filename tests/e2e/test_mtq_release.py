@@ -13,7 +13,8 @@ from pkg.util.managedtenantquota.constants import ANNOTATION_ORIGINALS
 from pkg.util.managedtenantquota.lock import lock_name
 from tests.e2e.conftest import frozen
 from tests.e2e.mtq_namespace import BUDGETS, LOCKS, Namespace, made, parsed
-from tests.e2e.webhook.world import World, until, world
+from tests.e2e.webhook.world import World, world
+from tests.polling import until
 from tests.program import headroom, run
 
 pytestmark = pytest.mark.cluster

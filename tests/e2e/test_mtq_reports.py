@@ -10,7 +10,8 @@ import pytest
 from pkg.testcluster.cluster import Cluster
 from tests.e2e.conftest import frozen
 from tests.e2e.mtq_namespace import BUDGETS, made, parsed
-from tests.e2e.webhook.world import World, until, world
+from tests.e2e.webhook.world import World, world
+from tests.polling import until
 from tests.program import headroom, run
 
 pytestmark = pytest.mark.cluster

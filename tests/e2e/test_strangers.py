@@ -15,7 +15,7 @@ import pytest
 
 from pkg.testcluster.cluster import Cluster
 from pkg.util.quantity import Quantity
-from tests.e2e.api import Api, ApiFailure, Raw, eventually
+from tests.e2e.api import Api, ApiFailure, Raw
 from tests.e2e.conftest import StartController
 from tests.e2e.headroom.amounts import Amounts
 from tests.e2e.headroom.environment import Environment, environment
@@ -23,6 +23,7 @@ from tests.e2e.headroom.namespace import LASTING, QuotaNamespace
 from tests.e2e.headroom.shapes import LIMITS, Shape
 from tests.e2e.strangers import applied_policy, controller_reference, pod, tenant_of
 from tests.e2e.tenant import by_value
+from tests.polling import eventually
 from tests.program import run
 
 pytestmark = pytest.mark.cluster

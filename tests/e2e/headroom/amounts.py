@@ -8,8 +8,9 @@ from typing import Any
 
 from pkg.testcluster.rancher.limits import LIMIT_NAMES
 from pkg.util.quantity import ZERO, Quantity
-from tests.e2e.api import Raw, Watch, eventually
+from tests.e2e.api import Raw, Watch
 from tests.e2e.tenant import DEFAULT, by_value
+from tests.polling import eventually
 
 Amounts = dict[str, Quantity]
 _RANCHERS = {name: rancher for rancher, name in LIMIT_NAMES.items()}

@@ -10,8 +10,9 @@ from typing import Any, TypeVar
 
 from pkg.testcluster import processes
 from pkg.testcluster.cluster import Cluster
-from tests.e2e.api import KUBEVIRT, Api, eventually
+from tests.e2e.api import KUBEVIRT, Api
 from tests.e2e.headroom.namespace import PATIENCE, QuotaNamespace
+from tests.polling import eventually
 from tests.program import Program
 
 T = TypeVar("T")

@@ -8,10 +8,11 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from tests.e2e.api import CORE, KUBEVIRT, Api, Raw, Watch, eventually
+from tests.e2e.api import CORE, KUBEVIRT, Api, Raw, Watch
 from tests.e2e.headroom.amounts import Amounts, amounts, plus, ranchers
 from tests.e2e.headroom.shapes import Shape
 from tests.e2e.tenant import ANNOTATION, DEFAULT, by_value, entry_keys
+from tests.polling import eventually
 
 MARK = "testcluster.headroom.harvesterhci.io/"
 REJECTED = "migrationRejectedByResourceQuota"

@@ -5,12 +5,11 @@ Names are the seed's: a namespace of 3000m / 5000Mi, a VM of 2 CPU / 4Gi.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import itertools
 import json
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from typing import Any, TypeVar
 
 from pkg.api import registry
@@ -22,6 +21,7 @@ from pkg.client.errors import NotFound
 from pkg.testcluster.cluster import Cluster
 from pkg.util import constants
 from pkg.util.quantity import Quantity
+from tests.polling import until
 
 LIMITS = {"limitsCpu": "3000m", "limitsMemory": "5000Mi"}
 RANCHER = "system:serviceaccount:cattle-system:cattle"
@@ -243,16 +243,3 @@ async def world(cluster: Cluster) -> AsyncIterator[World]:
 def quota_text(limits: Mapping[str, str]) -> str:
     """Rancher's annotation."""
     return json.dumps({"limit": dict(limits)}, separators=(",", ":"))
-
-
-async def until(
-    condition: Callable[[], Awaitable[T]], what: str, *, seconds: float = 20.0, pause: float = 0.05
-) -> T:
-    """The condition's result once it is true; AssertionError after `seconds`."""
-    deadline = time.monotonic() + seconds
-    while True:
-        found = await condition()
-        if found:
-            return found
-        assert time.monotonic() < deadline, f"waited {seconds} s for {what}"
-        await asyncio.sleep(pause)

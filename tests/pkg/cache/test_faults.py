@@ -22,6 +22,7 @@ from pkg.api.registry import PODS
 from pkg.cache import ReflectorOptions, ResourceEventHandlerFuncs, SharedIndexInformer, wait_for_cache_sync
 from pkg.client.client import Client
 from tests.pkg.cache.objects import Event, Recorder, at
+from tests.polling import until
 from tests.scripted_server import (
     GET,
     LIST,
@@ -325,12 +326,6 @@ async def informing(
             yield informer
         finally:
             await informer.stop()
-
-
-async def until(condition: Any, timeout: float = 5.0) -> None:
-    async with asyncio.timeout(timeout):
-        while not condition():  # noqa: ASYNC110 - of what is watched here, nothing has an event
-            await asyncio.sleep(0.01)
 
 
 @pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)

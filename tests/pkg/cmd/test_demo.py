@@ -5,8 +5,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +14,7 @@ from pkg.cmd.main import run
 from pkg.demo import run as module
 from pkg.demo.run import Settings
 from pkg.testcluster.errors import StartError
+from tests.polling import eventually
 
 PROGRAM = [sys.executable, "-c", "from pkg.cmd.main import main; main()"]
 INTERRUPTIBLE = [
@@ -124,13 +123,6 @@ def processes_of(tmp_path: Path) -> list[str]:
         if str(tmp_path) in words:
             found.append(words)
     return found
-
-
-def eventually(condition: Callable[[], bool], seconds: float = 30.0) -> bool:
-    deadline = time.monotonic() + seconds
-    while not condition() and time.monotonic() < deadline:
-        time.sleep(0.1)
-    return condition()
 
 
 @pytest.mark.cluster

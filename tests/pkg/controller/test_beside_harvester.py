@@ -16,9 +16,9 @@ from pkg.util.kubevirt.migration import abort_requested
 from pkg.util.quantity import Quantity
 from pkg.util.resourcequota.base import parse_base
 from pkg.util.resourcequota.journal import held_by_entries
-from tests.pkg.controller.virtualmachine.test_check import limits, machine
+from tests.decisions import observed
+from tests.objects import by_name, limits_text, quota, vm, vmi, vmim
 from tests.pkg.controller.virtualmachine.test_vm_controller import Place
-from tests.pkg.util.resourcequota.world import by_name, observed, quota, vmi, vmim
 
 UID, STATE = constants.ANNOTATION_MIGRATION_UID, constants.ANNOTATION_MIGRATION_STATE
 REASON = constants.ANNOTATION_INSUFFICIENT_RESOURCE_QUOTA
@@ -90,7 +90,7 @@ def test_a_state_is_written_by_whoever_comes_first_and_not_again(
 
 async def test_a_vm_that_harvester_has_halted_is_left_alone() -> None:
     reason = {REASON: "cpu insufficient resources due to resource quota"}
-    place = Place(machine(spec={"runStrategy": "Halted"}, status="Stopped", annotations=reason))
+    place = Place(vm(spec={"runStrategy": "Halted"}, status="Stopped", annotations=reason))
     assert await place.handle() is None
     assert not place.patches
     assert not place.events.recorded
@@ -132,10 +132,10 @@ NEED = {"limits.cpu": Quantity.parse("2015m"), "limits.memory": Quantity.parse("
 
 @pytest.mark.parametrize(("cpu", "fits"), [("4030m", True), ("4029m", False), ("10", True), ("3", False)])
 def test_room_that_was_made_for_a_migration_halts_no_vm_in_either_check(cpu: str, fits: bool) -> None:
-    base = limits(cpu, "20Gi")
+    base = limits_text(cpu, "20Gi")
     used = {"limits.cpu": "4030m", "limits.memory": "9594928626"}
     rq = quota({"limits.cpu": cpu, "limits.memory": "20Gi"}, {by_name("vm2"): MIGRATES}, used=used)
     other = vmim("Running", vm="vm2")
     seen = observed(rq, limits=base, migrations=[other], instances=[vmi("vm2")])
-    assert (shortage_of(machine(), seen) is None) is fits
-    assert harvester_lacks(machine(), base, rq, NEED) is not fits
+    assert (shortage_of(vm(), seen) is None) is fits
+    assert harvester_lacks(vm(), base, rq, NEED) is not fits

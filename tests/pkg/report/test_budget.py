@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from pkg.report.budget import report, why_it_waits
 from pkg.util.managedtenantquota.model import Memory, Observed
+from tests.decisions import sentences
+from tests.objects import vmim
 from tests.pkg.util.managedtenantquota.objects import (
     ENOUGH,
     FULL,
@@ -21,7 +23,6 @@ from tests.pkg.util.managedtenantquota.objects import (
     surroundings,
     target,
 )
-from tests.pkg.util.resourcequota.world import sentences, vmim
 
 SAVED = {"quota": FULL}
 

@@ -11,9 +11,9 @@ import msgspec
 from pkg.api.core import Pod, ResourceQuota
 from pkg.api.kubevirt import MigrationState, VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.report.explain import Verdict, explain, not_running
-from tests.pkg.util.resourcequota.pods import AT_4_5, launcher
+from tests.decisions import sentences
+from tests.objects import AT_4_5, HARD, MARKS, SKIP, launcher, quota, vmi, vmim
 from tests.pkg.util.resourcequota.snapshots import cluster, settled
-from tests.pkg.util.resourcequota.world import HARD, MARKS, SKIP, quota, sentences, vmi, vmim
 
 HERE = vmi(nodeName="node-1")
 SOURCE = launcher()

@@ -12,9 +12,8 @@ from pkg.api.core import ResourceQuota
 from pkg.api.kubevirt import MigrationState, VirtualMachineInstanceMigration
 from pkg.api.mtq import VirtualMachineMigrationResourceQuota
 from pkg.report.status import QuotaStatus, status
-from tests.pkg.util.resourcequota.pods import launcher
-from tests.pkg.util.resourcequota.snapshots import cluster, settled
-from tests.pkg.util.resourcequota.world import (
+from tests.decisions import sentences
+from tests.objects import (
     COMPENSATION,
     ENTRY,
     HARD,
@@ -23,11 +22,12 @@ from tests.pkg.util.resourcequota.world import (
     SKIP,
     by_name,
     by_uid,
+    launcher,
     quota,
-    sentences,
     vmi,
     vmim,
 )
+from tests.pkg.util.resourcequota.snapshots import cluster, settled
 
 HERE, THERE = vmi(nodeName="node-1"), vmi(nodeName="node-2")
 SOURCE = launcher()

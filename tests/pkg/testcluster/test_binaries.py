@@ -17,8 +17,9 @@ from pkg.testcluster.binaries import (
 )
 from pkg.testcluster.errors import BuildError, ClusterError
 from pkg.testcluster.versions import COMPONENTS, HELM_COMPONENT, KWOK, KWOK_COMPONENT
+from tests.polling import eventually
 
-from .fakes import Answer, Notes, environment, eventually, go_calls, serve, sha256, write_executable
+from .fakes import Answer, Notes, environment, go_calls, serve, sha256, write_executable
 
 NAMES = ["etcd", "kube-apiserver", "kube-controller-manager", "kwok"]
 PACKAGES = [package for component in COMPONENTS for package in component.packages.values()]

@@ -14,8 +14,9 @@ import pytest
 from pkg.testcluster import cluster, processes
 from pkg.testcluster.errors import AlreadyRunning, ClusterError, StartError
 from pkg.testcluster.guard import Guard
+from tests.polling import eventually
 
-from .fakes import eventually, write_executable
+from .fakes import write_executable
 
 ROOT = Path(__file__).parents[3]
 

@@ -16,7 +16,8 @@ from pkg.controller.migration.state import (
     state_of,
     unknown_migration,
 )
-from tests.pkg.util.resourcequota.world import sentences, vmi, vmim
+from tests.decisions import sentences
+from tests.objects import vmi, vmim
 
 UID = "harvesterhci.io/migrationUID"
 STATE = "harvesterhci.io/migrationState"

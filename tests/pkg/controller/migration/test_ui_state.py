@@ -19,7 +19,7 @@ from pkg.controller.indexes import MIGRATIONS_BY_VMI, PODS_BY_MIGRATION
 from pkg.controller.migration.ui_state import UIStateWriter
 from pkg.controller.migration.vmi_controller import VMIHandler
 from tests.kinds import Kind
-from tests.pkg.util.resourcequota.world import vmi, vmim
+from tests.objects import vmi, vmim
 
 UID = "harvesterhci.io/migrationUID"
 STATE = "harvesterhci.io/migrationState"

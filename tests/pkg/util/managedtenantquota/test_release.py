@@ -16,22 +16,22 @@ from pkg.util.managedtenantquota.model import Memory
 from pkg.util.managedtenantquota.release import is_taken
 from pkg.util.managedtenantquota.target import running_sources
 from pkg.util.resourcequota.observe import Listed, Source
-from tests.pkg.util.managedtenantquota.looks import AT_ONCE, look
+from tests.decisions import sentences
+from tests.objects import ended, running_vmi, vmim
 from tests.pkg.util.managedtenantquota.objects import (
+    AT_ONCE,
     ENOUGH,
     FULL,
     NOW,
     SIDE,
     TWICE,
+    look,
     quota,
     refused,
-    running_vmi,
     source,
     surroundings,
     target,
 )
-from tests.pkg.util.resourcequota.pods import ended
-from tests.pkg.util.resourcequota.world import sentences, vmim
 
 BEST_EFFORT = {"scopes": ["BestEffort"]}
 NOT_BEST_EFFORT = {"scopes": ["NotBestEffort"]}

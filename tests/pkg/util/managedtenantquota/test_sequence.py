@@ -23,6 +23,8 @@ from pkg.util.managedtenantquota.sequence import (
     Wait,
 )
 from pkg.util.managedtenantquota.window import journal_of
+from tests.decisions import by_value, sentences
+from tests.objects import vmim
 from tests.pkg.util.managedtenantquota.objects import (
     ENOUGH,
     FULL,
@@ -45,7 +47,6 @@ from tests.pkg.util.managedtenantquota.objects import (
     target,
     walked,
 )
-from tests.pkg.util.resourcequota.world import by_value, sentences, vmim
 
 ROW = tuple[Observed, type[Any]]
 MIRRORED = {"additionalMigrationResources": ENOUGH}

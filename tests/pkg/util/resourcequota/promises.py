@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from pkg.util.quantity import ZERO, Quantity
 from pkg.util.resource_list import ResourceList, parse_resource_list, total
 from pkg.util.resourcequota.journal import ENTRY_PREFIXES, entries
+from tests.decisions import EXACT, by_value
+from tests.objects import COMPENSATION, MARKS
 from tests.pkg.util.resourcequota.model_cluster import BrokenPromise, Cluster
 from tests.pkg.util.resourcequota.model_objects import Move, side_of
-from tests.pkg.util.resourcequota.pods import EXACT
-from tests.pkg.util.resourcequota.world import COMPENSATION, MARKS, by_value
 
 RANCHERS = {"limitsCpu": "limits.cpu", "limitsMemory": "limits.memory", "pods": "pods"}
 BASES: list[dict[str, str]] = [

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from pkg.util.quantity import ZERO, Quantity
 from pkg.util.resourcequota.compensation import MemoryState, compensation_for
-from tests.pkg.util.resourcequota.world import drawn, sentences
+from tests.decisions import drawn, sentences
 
 MARGIN = 128 * 2**20
 

@@ -25,8 +25,8 @@ from pkg.util.quotacount.usage import pod_usage
 from pkg.util.resource_list import parse_resource_list
 from pkg.util.resourcequota.model import Memo, Memory
 from pkg.util.resourcequota.planner import plan
-from tests.pkg.util.resourcequota.pods import EXACT, launcher, namespace
-from tests.pkg.util.resourcequota.world import HARD, MARKS, applied, quota, uid_of, vmi, vmim
+from tests.decisions import EXACT, applied, namespace
+from tests.objects import HARD, MARKS, launcher, quota, uid_of, vmi, vmim
 
 STORIES = int(os.environ.get("HEADROOM_HOSTILE", "0"))
 START = 1767225600.0  # 2026-01-01T00:00:00Z

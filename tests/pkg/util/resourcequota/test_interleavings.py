@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from pkg.util.resourcequota.journal import entries
+from tests.decisions import EXACT
+from tests.objects import COMPENSATION, ENTRY
 from tests.pkg.util.resourcequota.model_cluster import BrokenPromise
 from tests.pkg.util.resourcequota.model_objects import KINDS, Move, is_other, other_pod, side_of
-from tests.pkg.util.resourcequota.pods import EXACT
 from tests.pkg.util.resourcequota.promises import BASES, MEMORY_AMOUNTS, RANCHERS, Promises
-from tests.pkg.util.resourcequota.world import COMPENSATION, ENTRY
 
 STORIES = int(os.environ.get("HEADROOM_INTERLEAVINGS", "0"))
 

@@ -17,26 +17,17 @@ from pkg.util.quotacount.usage import pod_usage
 from pkg.util.resourcequota.model import Observed
 from pkg.util.resourcequota.planner import plan
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
-from tests.pkg.util.resourcequota.pods import (
+from tests.decisions import EXACT, after, by_value, charged, entry, namespace, remembering, sentences
+from tests.objects import (
     AT_1_5,
     AT_4_5,
-    EXACT,
-    after,
-    charged,
-    entry,
-    launcher,
-    namespace,
-    remembering,
-)
-from tests.pkg.util.resourcequota.world import (
     COMPENSATION,
     HARD,
     MARKS,
     RAISED_AT_4_5,
     by_name,
-    by_value,
+    launcher,
     quota,
-    sentences,
     vmi,
     vmim,
 )

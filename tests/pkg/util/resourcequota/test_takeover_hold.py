@@ -16,28 +16,20 @@ from pkg.util.quantity import Quantity
 from pkg.util.resourcequota.model import Memory, Observed
 from pkg.util.resourcequota.planner import plan
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
-from tests.pkg.util.resourcequota.pods import (
+from tests.decisions import EXACT, after, by_value, entry, namespace, remembering, sentences
+from tests.objects import (
     AT_4_5,
-    EXACT,
-    after,
-    attachment,
-    ended,
-    entry,
-    launcher,
-    machine,
-    namespace,
-    remembering,
-)
-from tests.pkg.util.resourcequota.world import (
     ENTRY,
     HARD,
     LONG_NAME,
     MARKS,
+    attachment,
     by_name,
     by_uid,
-    by_value,
+    ended,
+    launcher,
+    machine,
     quota,
-    sentences,
     vmi,
     vmim,
 )

@@ -14,19 +14,17 @@ from pkg.util.resourcequota.model import Observed
 from pkg.util.resourcequota.planner import plan
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
 from pkg.util.resourcequota.release import release
-from tests.pkg.util.resourcequota.pods import EXACT, after, charged, launcher, namespace
-from tests.pkg.util.resourcequota.world import (
+from tests.decisions import EXACT, after, applied, by_value, charged, namespace, sentences
+from tests.objects import (
     COMPENSATION,
     DEFAULT_LABELS,
     ENTRY,
     OWNER,
     SKIP,
-    applied,
     by_name,
     by_uid,
-    by_value,
+    launcher,
     quota,
-    sentences,
     vmi,
     vmim,
 )

@@ -16,8 +16,8 @@ from pkg.webhook.admission import AdmissionRequest, Decision
 from pkg.webhook.deadline import deadline
 from pkg.webhook.resources.lock.locks import Locks
 from pkg.webhook.resources.lock.validator import Accounts, Validator, passes
+from tests.decisions import sentences
 from tests.kinds import Kind
-from tests.pkg.util.resourcequota.world import sentences
 
 ME = "system:serviceaccount:headroom:headroom"
 VIRT = "system:serviceaccount:kubevirt:kubevirt-controller"
