@@ -230,8 +230,6 @@ class Event(Object):
     type: str = ""
     count: int | None = None
     source: EventSource = EventSource()
-    first_timestamp: str | None = None
-    last_timestamp: str | None = None
 
 
 class CustomResourceDefinitionStatus(Struct):

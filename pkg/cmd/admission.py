@@ -10,10 +10,9 @@ from urllib.parse import urlsplit
 from pkg.api.core import ConfigMap
 from pkg.api.meta import ObjectMeta
 from pkg.api.registry import PODS, SECRETS
-from pkg.client.client import Client
+from pkg.client.client import Client, own_user
 from pkg.client.config import ClientConfig
 from pkg.client.errors import ConfigError
-from pkg.client.identity import own_user
 from pkg.cmd.options import PolicyOptions, WebhookOptions
 from pkg.config.management import Management
 from pkg.util.kubevirt.accounts import exact, virt_controllers
@@ -28,8 +27,7 @@ from pkg.webhook.namespace_pods import NamespacePods
 from pkg.webhook.options import RANCHER_USERS, Options, parse_failure_policies
 from pkg.webhook.register import hooks
 from pkg.webhook.registration import EVENT_NOT_REACHED, Registrar
-from pkg.webhook.resources.lock.locks import Locks
-from pkg.webhook.resources.lock.validator import Accounts
+from pkg.webhook.resources.lock.validator import Accounts, Locks
 from pkg.webhook.upkeep import Certificates
 from pkg.webhook.view import View
 

@@ -15,7 +15,7 @@ from pkg.client.errors import Forbidden, NotFound
 from pkg.cmd.options import DEFAULT_SECRET
 from pkg.cmd.replica import LEASE
 from pkg.controller.managedtenantquota.release import close_all
-from pkg.controller.namespace.release import unlabel_all
+from pkg.controller.namespace.holding_controller import unlabel_all
 from pkg.controller.resourcequota.release import release_all
 from pkg.leaderelection import LeaderElectionConfig, LeaderElector, LeaseLock
 from pkg.util.constants import USER_AGENT

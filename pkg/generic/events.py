@@ -32,9 +32,8 @@ from pkg.workqueue.queue import loop_time
 
 log = logging.getLogger(__name__)
 
-NORMAL = "Normal"
 WARNING = "Warning"
-"""The two types of an event (core/v1)."""
+"""The type of an event that asks for attention; the other one is Normal (core/v1)."""
 
 QUEUE_LIMIT = 1000
 """Different events that may wait to be written; more are dropped and counted."""

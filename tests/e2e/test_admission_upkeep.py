@@ -34,7 +34,7 @@ from pkg.webhook.certificates import Policy
 from pkg.webhook.configurations import VALIDATE_NAMESPACE, WEBHOOK_CONFIGURATION_NAME, Endpoint
 from pkg.webhook.live_context import server_context
 from pkg.webhook.options import FailurePolicy, Options
-from pkg.webhook.probe import answer_probe
+from pkg.webhook.register import answer_probe
 from pkg.webhook.registration import Registrar, unregister
 from tests.e2e.webhook.world import LIMITS, World, quota_text, world
 from tests.polling import until

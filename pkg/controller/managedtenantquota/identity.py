@@ -8,10 +8,12 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from pkg.api.kubevirt import KubeVirt
-from pkg.api.registry import MUTATING_WEBHOOK_CONFIGURATIONS, VALIDATING_WEBHOOK_CONFIGURATIONS
-from pkg.client.client import Client
+from pkg.api.registry import (
+    MUTATING_WEBHOOK_CONFIGURATIONS,
+    VALIDATING_WEBHOOK_CONFIGURATIONS,
+)
+from pkg.client.client import Client, own_user
 from pkg.client.errors import NotFound
-from pkg.client.identity import own_user
 from pkg.config.probe import PROBE_CONFIGURATION, NotReached
 from pkg.generic.cache_reader import CacheReader
 from pkg.util.constants import WEBHOOK_CONFIGURATION_NAME

@@ -10,8 +10,7 @@ from pkg.client.client import Client
 from pkg.client.errors import NotFound
 from pkg.client.resource_client import list_installed
 from pkg.client.retry import retry_on_conflict
-from pkg.controller.managedtenantquota.clients import Clients
-from pkg.controller.managedtenantquota.writer import Writer
+from pkg.controller.managedtenantquota.writer import Clients, Writer
 from pkg.generic.events import EventRecorder
 from pkg.util.managedtenantquota.constants import LOCK_SELECTOR
 from pkg.util.managedtenantquota.lock import originals_of, recognise

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
+from pkg.api.admissionregistration import ValidatingWebhookConfiguration
+from pkg.api.coordination import Lease
+from pkg.api.core import ResourceQuota
 from pkg.api.kubevirt import VirtualMachineInstanceMigration
 from pkg.api.meta import Object
+from pkg.api.mtq import VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS, VirtualMachineMigrationResourceQuota
+from pkg.api.registry import LEASES, RESOURCE_QUOTAS, VALIDATING_WEBHOOK_CONFIGURATIONS
+from pkg.client.client import Client
 from pkg.client.errors import AlreadyExists, NotFound
+from pkg.client.resource_client import ResourceClient
 from pkg.controller.managedtenantquota import metrics
-from pkg.controller.managedtenantquota.clients import Clients
 from pkg.controller.managedtenantquota.identity import LockMaker
 from pkg.generic.errors import RetryAfter
 from pkg.generic.events import EventRecorder
@@ -44,6 +50,25 @@ T = TypeVar("T", bound=Object)
 
 _AGAIN = 0.05
 """Seconds until the cache, or the next live look, shows what another client wrote first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Clients:
+    """Live access to budgets, quotas and locks."""
+
+    budgets: ResourceClient[VirtualMachineMigrationResourceQuota]
+    quotas: ResourceClient[ResourceQuota]
+    locks: ResourceClient[ValidatingWebhookConfiguration]
+    leases: ResourceClient[Lease]
+
+    @classmethod
+    def of(cls, client: Client) -> Clients:
+        return cls(
+            budgets=client.resource(VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS),
+            quotas=client.resource(RESOURCE_QUOTAS),
+            locks=client.resource(VALIDATING_WEBHOOK_CONFIGURATIONS),
+            leases=client.resource(LEASES),
+        )
 
 
 class Writer:

@@ -13,8 +13,7 @@ from pkg.client.decode import ObjectList
 from pkg.demo import driver as drivers
 from pkg.demo import seed
 from pkg.demo.checks import Report
-from pkg.demo.driver import Driver
-from pkg.demo.programs import Agent
+from pkg.demo.driver import Agent, Driver
 from pkg.testcluster import processes
 from pkg.testcluster.cluster import Cluster
 from tests.polling import until

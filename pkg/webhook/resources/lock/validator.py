@@ -9,16 +9,25 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Collection
+from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from typing import Final
 
+from pkg.api.admissionregistration import ValidatingWebhookConfiguration
 from pkg.api.core import Pod
+from pkg.client.resource_client import ResourceClient
+from pkg.generic.cache_reader import CacheReader
 from pkg.util import constants
-from pkg.util.managedtenantquota.lock import NAMESPACE_CONTROLLERS, Lock
+from pkg.util.managedtenantquota.lock import (
+    NAMESPACE_CONTROLLERS,
+    Lock,
+    lock_name,
+    locked_namespace,
+    recognise,
+)
 from pkg.webhook.admission import ALLOW, AdmissionRequest, Decision, UserInfo, deny
-from pkg.webhook.deadline import NoAnswer
+from pkg.webhook.deadline import NoAnswer, in_time
 from pkg.webhook.options import CLUSTER_ADMINS
-from pkg.webhook.resources.lock.locks import Locks
 
 __all__ = ["Accounts", "Locks", "Validator", "passes", "refusal"]
 
@@ -100,3 +109,34 @@ class Validator:
         if lock is None or left <= 0:
             return ALLOW  # it has ended, or would have, did its controller run
         return refusal(request, lock, self._locks.since(lock), left)
+
+
+_BY_NAMESPACE = "locked namespace (webhook)"
+
+
+class Locks:
+    """A lock in the cache may be gone already: who is refused for that one tries again, as all do."""
+
+    def __init__(
+        self,
+        cache: CacheReader[ValidatingWebhookConfiguration],
+        client: ResourceClient[ValidatingWebhookConfiguration],
+    ) -> None:
+        cache.add_indexer(_BY_NAMESPACE, lambda lock: [locked_namespace(lock)])
+        self._cache = cache
+        self._client = client
+
+    async def find(self, namespace: str) -> Lock | None:
+        """The namespace's lock, None when there is none any more. Raises NoAnswer."""
+        cached = self._cache.by_index(_BY_NAMESPACE, namespace)
+        if cached:
+            return recognise(cached[0])
+        there = await in_time(self._client.get(name=lock_name(namespace)))
+        found = recognise(there) if there is not None else None
+        return found if found is not None and found.namespace == namespace else None
+
+    @staticmethod
+    def since(lock: Lock) -> str:
+        """When it was made, for people; to the second."""
+        moment = datetime.fromtimestamp(lock.since, UTC).isoformat(timespec="seconds")
+        return moment.replace("+00:00", "Z")

@@ -15,11 +15,10 @@ from pkg.client.client import Client
 from pkg.client.fake.server import FakeTransport
 from pkg.config.probe import NotReached
 from pkg.controller.indexes import PODS_BY_MIGRATION
-from pkg.controller.managedtenantquota.clients import Clients
 from pkg.controller.managedtenantquota.identity import LockMaker
 from pkg.controller.managedtenantquota.managedtenantquota_controller import Handler
 from pkg.controller.managedtenantquota.observation import Kinds, Observer
-from pkg.controller.managedtenantquota.writer import Writer
+from pkg.controller.managedtenantquota.writer import Clients, Writer
 from pkg.generic.errors import RetryAfter
 from pkg.util.managedtenantquota.constants import NEVER_LOCKED
 from pkg.util.managedtenantquota.model import Policy

@@ -16,8 +16,8 @@ from pkg.controller.namespace.holding_controller import (
     SETTLE,
     Handler,
     holds,
+    unlabel_all,
 )
-from pkg.controller.namespace.release import unlabel_all
 from pkg.generic.errors import RetryAfter
 from pkg.util import constants
 from pkg.util.constants import WEBHOOK_CONFIGURATION_NAME

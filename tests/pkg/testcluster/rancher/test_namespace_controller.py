@@ -9,8 +9,7 @@ import pytest
 from pkg.api.core import Namespace, ResourceQuota
 from pkg.api.registry import RESOURCE_QUOTAS
 from pkg.client.errors import Conflict, NotFound, Unreachable
-from pkg.testcluster.rancher.agent import Agent
-from pkg.testcluster.rancher.namespace_controller import NamespaceHandler
+from pkg.testcluster.rancher.namespace_controller import Agent, NamespaceHandler
 from tests.kinds import Kind
 from tests.objects import build
 

@@ -14,8 +14,7 @@ from pkg.client.errors import Unreachable
 from pkg.util.managedtenantquota.lock import lock_body, lock_webhook
 from pkg.webhook.admission import AdmissionRequest, Decision
 from pkg.webhook.deadline import deadline
-from pkg.webhook.resources.lock.locks import Locks
-from pkg.webhook.resources.lock.validator import Accounts, Validator, passes
+from pkg.webhook.resources.lock.validator import Accounts, Locks, Validator, passes
 from tests.decisions import sentences
 from tests.kinds import Kind
 
