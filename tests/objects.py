@@ -33,6 +33,13 @@ RAISED = {"limits.cpu": "5", "limits.memory": "9980344313"}
 RAISED_AT_4_5 = {"limits.cpu": "5", "limits.memory": "10865341313"}
 CPU = {"cores": 2, "sockets": 1, "threads": 1}
 LIMITS = {"cpu": "2", "memory": "4Gi"}
+SEED_DOMAIN: dict[str, Any] = {
+    "cpu": CPU,
+    "devices": {"interfaces": [{"name": "default", "masquerade": {}}]},
+    "memory": {"guest": "3996Mi"},
+    "resources": {"limits": LIMITS, "requests": {"cpu": "125m", "memory": "2730Mi"}},
+}
+"""The seed's VM as the cluster has it."""
 
 DEFAULT_LABELS = {constants.LABEL_DEFAULT_RESOURCE_QUOTA: "true"}
 RESYNC = constants.ANNOTATION_RESYNC_NEEDED

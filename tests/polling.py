@@ -5,10 +5,8 @@ from __future__ import annotations
 import asyncio
 import inspect
 import time
-from collections.abc import Awaitable, Callable, Iterator
-from typing import Any, TypeVar
-
-T = TypeVar("T")
+from collections.abc import Callable, Iterator
+from typing import Any
 
 
 def eventually(look: Callable[[], Any], timeout: float = 10.0) -> Any:
@@ -34,14 +32,15 @@ def polls(timeout: float) -> Iterator[float]:
 
 
 async def until(
-    condition: Callable[[], T | Awaitable[T]], what: str = "it", *, seconds: float = 20.0, pause: float = 0.05
-) -> T:
-    """The condition's result once it is true; AssertionError after `seconds`."""
+    condition: Callable[[], Any], what: str = "it", *, seconds: float = 20.0, pause: float = 0.05
+) -> Any:
+    """The result of `condition`, awaited where it is a coroutine, once it is true; AssertionError after `seconds`."""
     deadline = asyncio.get_running_loop().time() + seconds
     while True:
         found = condition()
-        result: T = await found if inspect.isawaitable(found) else found  # type: ignore[assignment]
-        if result:
-            return result
+        if inspect.isawaitable(found):
+            found = await found
+        if found:
+            return found
         assert asyncio.get_running_loop().time() < deadline, f"waited {seconds} s for {what}"
         await asyncio.sleep(pause)

@@ -4,23 +4,17 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
 
 import pytest
 
-from pkg.testcluster.cluster import Cluster
-from tests.e2e.api import Api
-from tests.e2e.conftest import StartController
-from tests.e2e.headroom.amounts import hards, plus
-from tests.e2e.headroom.environment import Environment, environment
+from tests.e2e.headroom.amounts import ONE, TWO, hards, plus
+from tests.e2e.headroom.environment import Environment
 from tests.e2e.headroom.namespace import LASTING, QuotaNamespace
 from tests.e2e.tenant import by_value
 from tests.polling import eventually
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("cleared")]
 
-ONE = {"limits.cpu": "2015m", "limits.memory": "4797464313"}
-TWO = {"limits.cpu": "4030m", "limits.memory": "9594928626"}
 REQUESTS = {"requests.cpu": "130m", "requests.memory": "3340109497", "pods": "1"}
 """What quota counts of the seed's VM."""
 MANAGED = "headroom.harvesterhci.io/managed"
@@ -28,18 +22,6 @@ BASE = "headroom.harvesterhci.io/base"
 MAX_EXTRA = "headroom.harvesterhci.io/max-extra"
 LOWER = json.dumps({"limits.memory": "5Gi"})
 """Room for one target of 4797464313 bytes, not for two."""
-
-
-@pytest.fixture(scope="module")
-def on(cluster: Cluster, api: Api, shared_controller: StartController) -> Iterator[Environment]:
-    with environment(cluster, api, shared_controller) as made:
-        yield made
-
-
-@pytest.fixture(autouse=True)
-def clear(on: Environment) -> Iterator[None]:
-    yield
-    on.clear()
 
 
 def base_of(space: QuotaNamespace, name: str) -> object:

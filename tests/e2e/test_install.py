@@ -243,7 +243,7 @@ def test_installed_seen_at_work_one_replica_killed_and_removed_without_a_trace(
         for program in node.programs:
             program.kill()
     assert traces(api) == before
-    assert "harvesterhci.io/skipResourceQuotaAutoScaling" not in space.quota_annotations()
+    assert "harvesterhci.io/skipResourceQuotaAutoScaling" not in space.annotations()
     refused = [r for r in requests(cluster.directory, since) if r.is_denied]
     assert refused == []
 

@@ -73,7 +73,7 @@ def test_every_event_after_the_raise_is_missed_and_the_quota_is_touched(
     assert touches[0] - raised < 2.0
     assert headroom.metric(TOUCHES) == len(touches)
     assert eventually(lambda: namespace.entries() == {})
-    assert ANNOTATION_TOUCHED not in namespace.quota_annotations()
+    assert ANNOTATION_TOUCHED not in namespace.annotations()
 
 
 def test_nothing_is_touched_while_a_migration_runs_nor_at_rest(namespace: Tenant, headroom: Program) -> None:

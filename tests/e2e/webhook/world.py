@@ -21,9 +21,10 @@ from pkg.client.errors import NotFound
 from pkg.testcluster.cluster import Cluster
 from pkg.util import constants
 from pkg.util.quantity import Quantity
+from tests.e2e.tenant import BASE as LIMITS
+from tests.e2e.tenant import by_value
 from tests.polling import until
 
-LIMITS = {"limitsCpu": "3000m", "limitsMemory": "5000Mi"}
 RANCHER = "system:serviceaccount:cattle-system:cattle"
 MASTERS = ("system:masters",)
 CONTROL = "testcluster.headroom.harvesterhci.io/"
@@ -96,7 +97,7 @@ class World:
         return await quotas.merge_patch(patch, name=quota.name, namespace=namespace)
 
     async def hard(self, namespace: str) -> dict[str, Quantity]:
-        return {n: Quantity.parse(q) for n, q in (await self.quota(namespace)).hard.items()}
+        return by_value((await self.quota(namespace)).hard)
 
     async def used_settles(self, namespace: str) -> None:
         """Wait until status is that of spec."""

@@ -11,22 +11,12 @@ from pkg.testcluster.kubevirt.objects import (
     VirtualMachineInstance,
     VirtualMachineInstanceMigration,
 )
-from tests.objects import build, controlled_by
+from tests.objects import SEED_DOMAIN, build, controlled_by
 
 T = TypeVar("T")
 
 NOW = "2026-11-21T16:31:33Z"
 NAMESPACE = "t1"
-SEED_DOMAIN: dict[str, Any] = {
-    "cpu": {"cores": 2, "sockets": 1, "threads": 1},
-    "devices": {"interfaces": [{"name": "default", "masquerade": {}}]},
-    "memory": {"guest": "3996Mi"},
-    "resources": {
-        "limits": {"cpu": "2", "memory": "4Gi"},
-        "requests": {"cpu": "125m", "memory": "2730Mi"},
-    },
-}
-"""The VM of the seeds: 2 CPU and 4Gi limits, 2730Mi requested."""
 HOTPLUG_VOLUME = {
     "name": "extra",
     "persistentVolumeClaim": {"claimName": "extra-claim", "hotpluggable": True},

@@ -18,6 +18,7 @@ from pkg.api.kubevirt import KUBEVIRTS
 from pkg.api.registry import EVENTS
 from pkg.testcluster.cluster import Cluster, EmbeddedCluster, Options
 from pkg.util.quotacount.usage import pod_usage
+from tests.objects import SEED_DOMAIN
 from tests.pkg.testcluster.kubevirt.live import (
     PODS,
     QUOTAS,
@@ -33,7 +34,7 @@ from tests.pkg.testcluster.kubevirt.live import (
     status,
     used,
 )
-from tests.pkg.testcluster.kubevirt.samples import HOTPLUG_VOLUME, SEED_DOMAIN
+from tests.pkg.testcluster.kubevirt.samples import HOTPLUG_VOLUME
 from tests.pkg.util.vectors import recorded
 
 pytestmark = pytest.mark.cluster

@@ -16,8 +16,9 @@ from pkg.testcluster.kubevirt.vm_controller import (
     printable_status,
     status_patch,
 )
+from tests.objects import SEED_DOMAIN
 from tests.pkg.testcluster.kubevirt.fakes import World
-from tests.pkg.testcluster.kubevirt.samples import NOW, SEED_DOMAIN, made, running, vm, vmi
+from tests.pkg.testcluster.kubevirt.samples import NOW, made, running, vm, vmi
 
 FAILED, SUCCEEDED = vmi(status={"phase": "Failed"}), vmi(status={"phase": "Succeeded"})
 STOPPED = {"printableStatus": "Stopped"}
