@@ -1,4 +1,4 @@
-"""The entrance: one Client for one API server."""
+"""One Client for one API server."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Client:
 
 
 async def own_user(client: Client) -> str:
-    """The own user name; "" when the API server does not say (before Kubernetes 1.28)."""
+    """The user name of this client; "" when the API server does not report it (before Kubernetes 1.28)."""
     body = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
     with contextlib.suppress(ApiError, msgspec.DecodeError, KeyError, TypeError):
         answer = await client.transport.request(

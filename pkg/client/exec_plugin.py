@@ -145,9 +145,11 @@ def parse_exec_status(status: Any) -> tuple[Credential, datetime | None]:
     token = status.get("token")
     pem, key = status.get("clientCertificateData"), status.get("clientKeyData")
     if bool(pem) != bool(key):
-        raise ConfigError("the credential plugin gave only one of clientCertificateData and clientKeyData")
+        raise ConfigError(
+            "the credential plugin returned only one of clientCertificateData and clientKeyData"
+        )
     if not token and not pem:
-        raise ConfigError("the credential plugin gave neither a token nor a client certificate")
+        raise ConfigError("the credential plugin returned neither a token nor a client certificate")
     certificate = Certificate(str(pem), str(key)) if pem else None
     return Credential(f"Bearer {token}" if token else None, certificate), _parse_expiry(status)
 

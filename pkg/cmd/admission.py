@@ -1,4 +1,4 @@
-"""Puts the webhooks together: what `headroom webhook` and `headroom controller --webhook` have in common."""
+"""Wires the webhooks: what `headroom webhook` and `headroom controller --webhook` have in common."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from pkg.webhook.view import View
 
 @dataclass(frozen=True)
 class Admission:
-    """What the command line says about the webhooks."""
+    """The webhooks' options from the command line."""
 
     policy: PolicyOptions
     webhooks: WebhookOptions
@@ -44,7 +44,7 @@ class Admission:
     def check(self) -> None:
         """Raises ConfigError and WrongCall for what cannot work, before anything is started."""
         if bool(self.webhooks.tls_cert_file) != bool(self.webhooks.tls_key_file):
-            raise ConfigError("--tls-cert-file and --tls-key-file go together")
+            raise ConfigError("--tls-cert-file and --tls-key-file must be given together")
         if self.webhooks.client_name and self.webhooks.client_ca_file is None:
             raise ConfigError("--client-name needs --client-ca-file")
         if self.webhooks.webhook_url is not None:

@@ -120,7 +120,7 @@ class Releasing:
             except NotFound:
                 continue
             except Forbidden as error:
-                log.warning("%s %s/%s stays: %s", resource.kind, self.namespace, name, error)
+                log.warning("%s %s/%s was not removed: %s", resource.kind, self.namespace, name, error)
                 continue
             removed.append(f"{resource.kind} {name}")
         return removed

@@ -1,4 +1,4 @@
-"""What an step can do: create objects, start and stop headroom, wait for facts and check them."""
+"""What a step can do: create objects, start and stop headroom, wait for facts and check them."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ async def is_refused(kubeconfig: Path, namespace: str, quota: str, hard: Amounts
 
 
 PATIENCE = 60.0
-"""Seconds that a fact has to come true: far more than it takes, also on a busy machine."""
+"""Seconds within which a fact has to come true: far more than it takes, also on a busy machine."""
 _LOOK_AGAIN = 0.25
 _LOOK_SOON = 0.05
 _VMIMS = VIRTUAL_MACHINE_INSTANCE_MIGRATIONS
@@ -68,7 +68,7 @@ HELD_BACK = {constants.PHASE_RUNNING: 3600.0}
 
 
 class Stopped(Exception):
-    """The demo cannot go on: what follows builds on a fact that did not come true."""
+    """The demo cannot continue: the next steps depend on a fact that did not come true."""
 
 
 class Driver:
@@ -125,7 +125,7 @@ class Driver:
             raise Stopped(f"({self.step}) {name}: not within {PATIENCE:g} s")
 
     def go_on(self) -> None:
-        """Raises Stopped when there is no point in going on: the output is closed, or headroom has ended by itself."""
+        """Raises Stopped when the demo cannot continue: the output is closed, or headroom has ended by itself."""
         if self._deserted():
             raise Stopped("the output is closed")
         if self._headroom is not None and self._headroom.exit_code() is not None:

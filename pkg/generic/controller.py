@@ -143,7 +143,9 @@ class Controller(Generic[T]):
         for worker in late:
             worker.cancel()
         if late:
-            log.warning("%s: gave up %d running and %d waiting keys", self.name, len(late), len(self.queue))
+            log.warning(
+                "%s: stopped with %d running and %d queued keys", self.name, len(late), len(self.queue)
+            )
             await asyncio.wait(late, timeout=_CANCEL_GRACE)
 
     def healthy(self) -> list[str]:

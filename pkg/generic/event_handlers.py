@@ -56,7 +56,7 @@ class EnqueueHandler(Generic[T]):
             try:
                 keys.update(dict.fromkeys(self._keys_of(obj)))
             except Exception:
-                log.exception("cannot tell what %s concerns", obj.key)
+                log.exception("cannot map %s to keys", obj.key)
         for key in keys:
             self._enqueue(key, priority)
 

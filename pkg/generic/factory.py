@@ -164,7 +164,7 @@ class ControllerFactory:
             controller.start_workers()
         for controller in forbidden:
             await controller.informer.wait_for_sync()
-            log.info("%s: listed now, every handler is called once more", controller.name)
+            log.info("%s: can be listed now, calling every handler again", controller.name)
             for other in self._controllers.values():
                 other.enqueue_all()  # what read this cache, handlers and resolvers, could not do its work
 
@@ -173,7 +173,9 @@ class ControllerFactory:
         informer, required = controller.informer, controller in self._required
         while not await informer.wait_for_sync(_POLL) or (required and not informer.installed):
             if informer.forbidden and not required:
-                log.error("%s: what needs this kind is held up: %s", controller.name, informer.forbidden)
+                log.error(
+                    "%s: controllers that need this kind are waiting: %s", controller.name, informer.forbidden
+                )
                 return False
             if informer.has_synced():
                 await asyncio.sleep(_POLL)

@@ -133,8 +133,8 @@ class LeaderElector:
         raise LeaseLost(f"lost the lease {self._lock}: {self._trouble}")
 
     async def release(self) -> bool:
-        """Give the lease up, so that another candidate takes it at once; whether that was told. After everything that
-        writes has ended, and after `run` was cancelled."""
+        """Give the lease up, so that another candidate takes it at once; whether the release was written. Call it after
+        everything that writes has ended, and after `run` was cancelled."""
         if not self.is_leader():
             return False
         self._renewed_at = None

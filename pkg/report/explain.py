@@ -123,7 +123,7 @@ def _reason(
             + _next_touch(snapshot, instance),
         )
     busy = _parallel_limit(snapshot, instance)
-    return Verdict.WAITS_FOR_KUBEVIRT, f"{name} fits; KubeVirt has not begun it yet" + (
+    return Verdict.WAITS_FOR_KUBEVIRT, f"{name} fits; KubeVirt has not started it yet" + (
         f": {busy}" if busy else ""
     )
 

@@ -193,7 +193,7 @@ def _action(
     if any(need.missing for need in needs):
         return "nothing: the namespace's annotation grants none of what is missing"
     entered = any(migrating_key(vm) in quota.annotations for vm in vms)
-    return "the room is there already" if entered else "nothing: there is room"
+    return "the quota has room already" if entered else "nothing: there is room"
 
 
 def _said(observed: Observed, decided: Plan, vms: Collection[str]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Wiring of the webhooks: every path, what answers it and what that looks at."""
+"""Wiring of the webhooks: every path and its handler."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def hooks(
 
 
 async def answer_probe(request: AdmissionRequest, mark: str) -> Decision:
-    """Puts the mark on; it costs no look at anything."""
+    """Puts the mark on; reads nothing."""
     key = PROBE_MARK.replace("~", "~0").replace("/", "~1")
     if request.new(Object).metadata.annotations:
         return Decision(patch=[{"op": "add", "path": f"/metadata/annotations/{key}", "value": mark}])

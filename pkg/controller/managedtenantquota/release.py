@@ -1,4 +1,4 @@
-"""Takes back what stands, for the end of an installation: every lock, and what is raised under it. No informers."""
+"""Ends every lock and restores what was raised under it, when an installation is removed. No informers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does one write of the sequence, and says what stands afterwards."""
+"""Does one write of the sequence, and returns the observation after it."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Clients:
 
 
 class Writer:
-    """Raises ApiError; Conflict when what was decided about has changed since."""
+    """Raises ApiError; Conflict when the observed objects have changed since."""
 
     def __init__(self, clients: Clients, locks: LockMaker | None, events: EventRecorder) -> None:
         """`locks` None: none will be made."""
@@ -113,7 +113,7 @@ class Writer:
         try:
             made = await self._clients.locks.create(body)
         except AlreadyExists as exc:
-            raise RetryAfter(_AGAIN, "the lock is there already") from exc
+            raise RetryAfter(_AGAIN, "the lock exists already") from exc
         log.info("%s: locked for %s", observed.namespace, step.reason)
         self._tell(observed, EVENT_LOCKED, f"locked for the migration of {step.reason}")
         return replace(observed, lock=recognise(made))
@@ -149,7 +149,7 @@ class Writer:
         quota = step.quota
         metrics.released(parse_resource_list(quota.hard), parse_resource_list(step.hard))
         text = ", ".join(f"{name} {quota.hard.get(name)} -> {to}" for name, to in step.hard.items())
-        message = f"resource quota {quota.name} raised until the target pods are there: {text}"
+        message = f"resource quota {quota.name} raised until the target pods exist: {text}"
         self._tell(observed, EVENT_RELEASED, message)
         for migration in _sharing(observed, quota.name):
             self._events.event(migration, "Normal", EVENT_RELEASED, message)

@@ -64,7 +64,7 @@ def missing_targets(surroundings: Surroundings) -> list[Missing]:
 def target_pods(
     migration: VirtualMachineInstanceMigration, vmi: VirtualMachineInstance, pods: Iterable[Pod]
 ) -> list[Pod]:
-    """The migration's target launcher, if it was created, whatever became of it (domain §8)."""
+    """The migration's target launcher, if it was created, whatever became of it."""
     labels = {
         constants.LABEL_APP: constants.APP_VIRT_LAUNCHER,
         constants.LABEL_CREATED_BY: vmi.uid,

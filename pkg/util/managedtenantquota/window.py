@@ -274,7 +274,7 @@ def _at_the_limit(window: Window, wanted: Sequence[Releasable]) -> Window:
     message = (
         f"namespace {observed.namespace} has been locked for {policy.lock_limit:g} s and no target pod "
         f"has come for {names}: the quotas are being restored, the lock ends in {policy.grace:g} s at the latest"
-        + (f"; the migrations are tried again in {policy.rest:g} s" if was_raised else "")
+        + (f"; the migrations are retried in {policy.rest:g} s" if was_raised else "")
     )
     about = [*(each.migration for each in wanted), *observed.budgets]
     since = observed.lock.since if observed.lock else 0.0

@@ -480,7 +480,7 @@ async def test_problems_name_the_kind_and_the_trouble_and_go_away() -> None:
             assert informer.problems(loop.time()) == []
             await until(lambda: informer.problems(loop.time()))
             (problem,) = informer.problems(loop.time())
-            assert problem.startswith("pods: nothing heard from the server for 0 s")
+            assert problem.startswith("pods: no data from the server for 0 s")
             assert problem.endswith("(pods is forbidden: no)")
             server.always(WATCH, PATH, watch(bookmark("6"), 0.05, bookmark("7"), 0.05, bookmark("8"), hang()))
             await until(lambda: not informer.problems(loop.time()))

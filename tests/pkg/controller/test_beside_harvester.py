@@ -31,7 +31,7 @@ Writer = Callable[[VirtualMachineInstance, VirtualMachineInstanceMigration], Cha
 
 
 def harvester(vmi: VirtualMachineInstance, migration: VirtualMachineInstanceMigration) -> Changes:
-    """Its vmim and VMI controllers at a migration's event: domain §4 and §5."""
+    """Its vmim and VMI controllers at a migration's event."""
     reported = vmi.status.migration_state
     shown = vmi.annotations.get(UID)
     completed = bool(reported and reported.completed and reported.migration_uid == shown)
@@ -115,7 +115,7 @@ async def test_a_vm_that_was_halted_here_is_none_that_harvester_checks() -> None
 
 
 def harvester_lacks(machine: VirtualMachine, base: str, rq: Any, need: Mapping[str, Quantity]) -> bool:
-    """Its check: base − (status.used − the migrating entries), limits alone (domain §5)."""
+    """Its check: base − (status.used − the migrating entries), limits alone."""
     granted, held = parse_base(base), held_by_entries(rq.annotations)
     zero = Quantity.of(0)
     return any(

@@ -87,7 +87,7 @@ ASKED = {
         Verdict.WAITS_FOR_KUBEVIRT,
         "was refused by quota and fits now",
         migrations=[REFUSED],
-        action="the room is there already",
+        action="the quota has room already",
         settled=True,
     ),
     "refused, and a cap is reached": Asked(
@@ -99,7 +99,7 @@ ASKED = {
     ),
     "pending, KubeVirt has not tried": Asked(
         Verdict.WAITS_FOR_KUBEVIRT,
-        "KubeVirt has not begun it yet",
+        "KubeVirt has not started it yet",
         migrations=[vmim()],
         settled=True,
     ),

@@ -214,7 +214,7 @@ def test_a_process_that_waits_for_another_ones_build_says_so(tmp_path: Path) -> 
     assert eventually(lambda: bool(go_calls(environ)))
     ensure_binaries(notes, environ=environ)
     first.join()
-    assert any("another process makes it" in tick for tick in notes.ticks)
+    assert any("another process builds it" in tick for tick in notes.ticks)
     assert len(go_calls(environ)) == len(PACKAGES)
 
 

@@ -1,4 +1,4 @@
-"""What a locked namespace lets through (domain §8): target pods by virt-controller, quota changes by the lock's holder.
+"""What is allowed in a locked namespace: target pods by virt-controller, quota changes by the lock's holder.
 
 Most of that the API server lets through without asking, by the lock's matchConditions; it is decided here too, for
 servers that know none.
@@ -40,7 +40,7 @@ _VERBS: Final = {"CREATE": "created", "UPDATE": "changed", "DELETE": "deleted"}
 
 
 class Accounts:
-    """Who is let through. `virt_controllers` is asked each time: the KubeVirt CR may turn up later.
+    """The accounts that are let through. `virt_controllers` is called each time: the KubeVirt CR may appear later.
 
     User names are exact; `holders` may be shell patterns where an operator gave one.
     """
@@ -75,7 +75,7 @@ def passes(request: AdmissionRequest, accounts: Accounts) -> bool:
 def refusal(
     request: AdmissionRequest, lock: Lock | None, since: str = "", left: float = math.inf
 ) -> Decision:
-    """What the refused are told. `left`: seconds that the lock still stands at most, infinite when nothing says."""
+    """The text of a refusal. `left`: seconds that the lock lasts at most, infinite when that is not known."""
     what = _WHAT.get(request.resource.resource, request.resource.resource)
     verb = _VERBS.get(request.operation, "changed")
     held = ""
@@ -83,7 +83,7 @@ def refusal(
         held = f" by {lock.holder or 'the managed quota controller'} since {since}"
         held += f" for the migration of {lock.reason}" if lock.reason else ""
     return deny(
-        f"namespace {request.namespace} is locked{held}: {what} can't be {verb} until the target pods are there"
+        f"namespace {request.namespace} is locked{held}: {what} can't be {verb} until the target pods exist"
         f"{f' (at most {math.ceil(left)} s)' if math.isfinite(left) else ''}, please try again in a moment",
         reason="locked",
     )

@@ -1,4 +1,4 @@
-"""Which migration state a VMI shows: phases × abort, several migrations, and who has the last word (domain §4, §5)."""
+"""Which migration state a VMI shows: phases × abort, several migrations, and who has the last word."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What quota will count of a target pod, against recorded pods and against pods rendered anew (issue: exact)."""
+"""What quota will count of a target pod, against recorded pods and against pods rendered anew."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What quota will count of a target pod: LimitRanges, attachment pods, scopes (issue: exact)."""
+"""What quota will count of a target pod: LimitRanges, attachment pods, scopes."""
 
 from __future__ import annotations
 

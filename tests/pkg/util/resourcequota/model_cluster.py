@@ -1,6 +1,6 @@
 """A namespace in memory: quota admission, KubeVirt as seen from outside, and a planner with watches that may lag.
 
-What KubeVirt and the API server do is modelled here by itself (domain §1, §2, §9); of the product only the planner
+What KubeVirt and the API server do is modelled here by itself; of the product only the planner
 runs, and `pod_usage` says what a pod counts.
 """
 

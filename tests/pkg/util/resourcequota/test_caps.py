@@ -1,4 +1,4 @@
-"""How much may be added: max-extra, and the room for annotations (issue: beyond Rancher, nothing left behind)."""
+"""How much may be added: max-extra, and the room for annotations."""
 
 from __future__ import annotations
 

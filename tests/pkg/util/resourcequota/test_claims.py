@@ -1,4 +1,4 @@
-"""What each VM of a namespace claims: left over, target, and still to come (issue 5: exact)."""
+"""What each VM of a namespace claims: left over, target, and still to come."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""compensation_for: enough room, settles at once, never swings (domain §4 Compensate, §7.7)."""
+"""compensation_for: enough room, settles at once, never swings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a quota grants without migrations, under the names of its spec.hard (issue: every counted resource)."""
+"""What a quota grants without migrations, under the names of its spec.hard."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever happens in whatever order: the promises of the planner hold (issue 5: hypothesis).
+"""Whatever happens in whatever order: the promises of the planner hold.
 
 A namespace with two quotas and three VMs, in which KubeVirt, Rancher, Harvester, people and the clock do something at
 random, while the planner is awake, asleep, restarted, or sees some kinds as they were a while ago.

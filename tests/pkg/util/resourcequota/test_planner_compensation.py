@@ -1,4 +1,4 @@
-"""Compensation: room for a target pod that quota refused although its entry is applied (domain §4, §7.6, §7.7)."""
+"""Compensation: room for a target pod that quota refused although its entry is applied."""
 
 from __future__ import annotations
 

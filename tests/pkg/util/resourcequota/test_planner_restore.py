@@ -1,4 +1,4 @@
-"""Restore, the resync flag, and the repair of what other clients did to spec.hard (domain §4 Restore, §5)."""
+"""Restore, the resync flag, and the repair of what other clients did to spec.hard."""
 
 from __future__ import annotations
 

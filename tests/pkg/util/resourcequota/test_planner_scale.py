@@ -1,4 +1,4 @@
-"""Scale: which migrations get an entry, what it says and what spec.hard becomes (domain §4 Scale and Delta, §5)."""
+"""Scale: which migrations get an entry, what it says and what spec.hard becomes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nothing beyond the caps, nor more annotations than an object may have (issue 5: max-extra, 200 KiB)."""
+"""Nothing beyond the caps, nor more annotations than an object may have."""
 
 from __future__ import annotations
 

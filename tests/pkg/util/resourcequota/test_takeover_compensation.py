@@ -1,5 +1,4 @@
-"""A migration that is refused although its entry is applied gets exactly what is missing, and gives it back
-(issue 5: never refused twice)."""
+"""A migration that is refused although its entry is applied gets exactly what is missing, and gives it back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An entry stays until no pod of the old side is left that quota counts (issue 5: held until the source is gone)."""
+"""An entry stays until no pod of the old side is left that quota counts."""
 
 from __future__ import annotations
 
@@ -198,7 +198,7 @@ ROBBED = {
 @sentences(ROBBED)
 @pytest.mark.parametrize("hard", [ONE_MORE, HARD], ids=["spec.hard stands", "spec.hard was lowered too"])
 def test_an_entry_that_is_removed_comes_back_in_the_same_patch(case: Step, hard: dict[str, str]) -> None:
-    """Harvester's restore removes keys also from quotas that it leaves alone (domain §5)."""
+    """Harvester's restore removes keys also from quotas that it leaves alone."""
     assert case.instance is not None
     seen = namespace(quota(hard, MARKS), case.migrations, case.pods, [case.instance])
     found, made = after(seen)

@@ -1,4 +1,4 @@
-"""Nothing left behind, and nothing beyond the caps (issue 5: nothing left behind, max-extra)."""
+"""Nothing left behind, and nothing beyond the caps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Quotas without Rancher: adopted by label, with a recorded base that follows people (issue 5: beyond Rancher)."""
+"""Quotas without Rancher: adopted by label, with a recorded base that follows people."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever spec.hard counts of a pod and the base names is scaled (issue 5: every counted resource)."""
+"""Whatever spec.hard counts of a pod and the base names is scaled."""
 
 from __future__ import annotations
 

@@ -144,7 +144,7 @@ async def test_the_refused_are_told_who_since_when_for_whom_and_what_to_do() -> 
     assert await said("CREATE", "pods") == (
         "namespace ns1 is locked by headroom (system:serviceaccount:headroom:headroom) on host since "
         "2027-01-15T08:00:00Z for the migration of vm1, vm2: pods other than migration targets can't be created "
-        "until the target pods are there (at most 120 s), please try again in a moment"
+        "until the target pods exist (at most 120 s), please try again in a moment"
     )
     assert ": resource quotas can't be deleted until" in await said("DELETE", QUOTAS)
     assert ": migration resource quotas can't be changed until" in await said("UPDATE", BUDGETS)
