@@ -197,8 +197,3 @@ def _details_retry_after(status: Status) -> float | None:
     seconds = (status.details or {}).get("retryAfterSeconds")
     # Zero is what the field holds when the server says nothing.
     return _sensible(float(seconds)) if type(seconds) is int and 0 < seconds < _NONSENSE else None
-
-
-def one_line(error: object) -> str:
-    """A text for a log line or a message, whatever line breaks it has."""
-    return " ".join(str(error).split())

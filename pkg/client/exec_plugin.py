@@ -13,7 +13,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from pkg.client.credentials import Certificate, Credential
-from pkg.client.errors import ConfigError, one_line
+from pkg.client.errors import ConfigError
+from pkg.errors import one_line
 
 EXEC_TIMEOUT = 60.0
 """Seconds a plugin may take before it is killed."""

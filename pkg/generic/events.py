@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import datetime
 import logging
 import time
 from collections.abc import Callable
@@ -16,7 +15,7 @@ from prometheus_client import Counter
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt, wait_exponential
 
 from pkg.api import registry
-from pkg.api.meta import Object
+from pkg.api.meta import Object, rfc3339
 from pkg.client.client import Client
 from pkg.client.errors import (
     AlreadyExists,
@@ -165,7 +164,7 @@ class EventRecorder:
         identity = _Identity(_About(reference["kind"], obj.key, obj.uid), type, reason, message)
         if self._is_one_of_many(identity):
             identity, message = identity._replace(message=None), SIMILAR_PREFIX + message
-        now = _rfc3339(self._wall_clock())
+        now = rfc3339(self._wall_clock())
         waiting = self._pending.get(identity)
         if waiting is not None:
             waiting.count += 1
@@ -306,7 +305,3 @@ def reference_to(obj: Object) -> dict[str, str]:
 
 def _namespace(reference: dict[str, str]) -> str:
     return reference["namespace"] or _DEFAULT_NAMESPACE
-
-
-def _rfc3339(seconds: float) -> str:
-    return datetime.datetime.fromtimestamp(seconds, datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -263,7 +263,7 @@ def test_a_vmi_that_is_garbage_is_said_and_costs_the_others_nothing() -> None:
     )
     found = look([quota()], around)
     assert [each.migration.spec.vmi_name for each in found.releasable] == ["good"]
-    assert "cannot be told" in found.problems[0].message
+    assert "cannot be determined" in found.problems[0].message
 
 
 def test_a_migration_that_rests_is_left_alone_until_its_time() -> None:
