@@ -160,6 +160,16 @@ def test_the_whole_play(tmp_path: Path) -> None:
     assert list(scratch.iterdir()) == []
 
 
+def demo(folder: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [*INTERRUPTIBLE, "demo", "--speed", "10"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(folder),
+    )
+
+
 @pytest.mark.cluster
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)]
@@ -167,13 +177,7 @@ def test_the_whole_play(tmp_path: Path) -> None:
 def test_ended_in_the_middle_it_leaves_nothing_behind(
     number: signal.Signals, code: int, tmp_path: Path
 ) -> None:
-    with subprocess.Popen(
-        [*INTERRUPTIBLE, "demo", "--speed", "10"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment(tmp_path),
-    ) as playing:
+    with demo(tmp_path) as playing:
         assert playing.stdout is not None
         seen = next((line for line in playing.stdout if "with headroom" in line), "")
         assert seen
@@ -188,13 +192,7 @@ def test_ended_in_the_middle_it_leaves_nothing_behind(
 
 @pytest.mark.cluster
 def test_when_its_output_is_closed_it_ends(tmp_path: Path) -> None:
-    with subprocess.Popen(
-        [*INTERRUPTIBLE, "demo", "--speed", "10"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment(tmp_path),
-    ) as playing:
+    with demo(tmp_path) as playing:
         assert playing.stdout is not None
         playing.stdout.readline()
         playing.stdout.close()

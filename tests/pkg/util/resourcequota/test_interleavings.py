@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 
-from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -18,7 +17,7 @@ from tests.decisions import EXACT
 from tests.objects import COMPENSATION, ENTRY
 from tests.pkg.util.resourcequota.model_cluster import BrokenPromise
 from tests.pkg.util.resourcequota.model_objects import KINDS, Move, is_other, other_pod, side_of
-from tests.pkg.util.resourcequota.promises import BASES, MEMORY_AMOUNTS, RANCHERS, Promises
+from tests.pkg.util.resourcequota.promises import BASES, MEMORY_AMOUNTS, RANCHERS, Promises, stories
 
 STORIES = int(os.environ.get("HEADROOM_INTERLEAVINGS", "0"))
 
@@ -251,15 +250,4 @@ class Interleavings(RuleBasedStateMachine, Promises):
 
 
 TestInterleavings = Interleavings.TestCase
-TestInterleavings.settings = settings(
-    max_examples=STORIES or 60,
-    stateful_step_count=40,
-    derandomize=not STORIES,
-    phases=[Phase.generate]
-    if STORIES or "HEADROOM_NO_SHRINK" in os.environ
-    else [Phase.generate, Phase.shrink],
-    deadline=None,
-    print_blob=False,
-    database=None,
-    suppress_health_check=list(HealthCheck),
-)
+TestInterleavings.settings = stories(STORIES, usual=60, steps=40)
