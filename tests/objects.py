@@ -27,7 +27,6 @@ from pkg.util.kubevirt.rendering import Rendering
 
 BASE = '{"limit":{"limitsCpu":"3000m","limitsMemory":"5000Mi"}}'
 HARD = {"limits.cpu": "3", "limits.memory": "5000Mi"}
-DELTA_MEMORY = 4737464313
 ENTRY = '{"limits.cpu":"2","limits.memory":"4737464313"}'
 RAISED = {"limits.cpu": "5", "limits.memory": "9980344313"}
 RAISED_AT_4_5 = {"limits.cpu": "5", "limits.memory": "10865341313"}

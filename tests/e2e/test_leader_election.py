@@ -72,9 +72,6 @@ class Pair:
         ]
         return sorted(found, key=lambda request: request.at)
 
-    def wait_writer(self, name: str, timeout: float) -> None:
-        eventually(lambda: any(write.account == name for write in self.writes()), timeout)
-
     def check_one_at_a_time(self, *order: str) -> None:
         """Each had its turn, and none wrote after the next one had begun."""
         assert tuple(account for account, _ in itertools.groupby(w.account for w in self.writes())) == order

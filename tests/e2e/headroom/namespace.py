@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from tests.e2e.api import CORE, Api, Raw, Watch
-from tests.e2e.headroom.amounts import Amounts, amounts, plus, ranchers
+from tests.e2e.headroom.amounts import Amounts, amounts, ranchers
 from tests.e2e.headroom.shapes import Shape
 from tests.e2e.tenant import ANNOTATION, DEFAULT, NamespaceRequests, by_value
 from tests.polling import eventually
@@ -106,9 +106,6 @@ class QuotaNamespace(NamespaceRequests):
         self._wait(
             lambda: self.hard(name) == amounts(hard), lambda: f"{self.hard(name)} is not {hard}", timeout
         )
-
-    def wait_added(self, added: Mapping[str, Any], base: Mapping[str, Any], name: str = "") -> None:
-        self.wait_hard(plus(amounts(base), amounts(added)), name)
 
     def watch(self) -> Watch:
         """Every version of the quotas from now on; the first are those that are there."""

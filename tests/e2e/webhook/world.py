@@ -26,7 +26,6 @@ from tests.e2e.tenant import by_value
 from tests.polling import until
 
 RANCHER = "system:serviceaccount:cattle-system:cattle"
-MASTERS = ("system:masters",)
 CONTROL = "testcluster.headroom.harvesterhci.io/"
 
 T = TypeVar("T")
@@ -98,15 +97,6 @@ class World:
 
     async def hard(self, namespace: str) -> dict[str, Quantity]:
         return by_value((await self.quota(namespace)).hard)
-
-    async def used_settles(self, namespace: str) -> None:
-        """Wait until status is that of spec."""
-
-        async def settled() -> bool:
-            quota = await self.quota(namespace)
-            return quota.status.hard == quota.spec.hard
-
-        await until(settled, f"the status of {namespace}'s quota")
 
     async def _has_quota(self, namespace: str) -> bool:
         quotas = await self.client.resource(registry.RESOURCE_QUOTAS).list(namespace)
