@@ -141,7 +141,7 @@ class Namespace:
 
 @dataclass
 class Seen:
-    """What a watch of everybody's locks and one namespace's quotas brings, in order."""
+    """What a watch of all locks and one namespace's quotas brings, in order."""
 
     locked: list[tuple[float, float]] = field(default_factory=list)
     """Begin and end of every lock, monotonic seconds."""

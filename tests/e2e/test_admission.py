@@ -156,7 +156,7 @@ async def test_storage_that_the_namespace_has_not_got_is_refused(there: World) -
     assert await refused(grown) == "storage insufficient resources due to resource quota"
 
 
-async def test_added_room_is_for_the_migration_and_the_base_for_everybody(there: World) -> None:
+async def test_added_room_is_for_the_migration_and_the_base_for_all_pods(there: World) -> None:
     namespace = await there.namespace()
     tenant = there.by("tenant")
     await there.machine(namespace)

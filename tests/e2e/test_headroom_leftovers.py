@@ -21,7 +21,7 @@ ENTRY = "harvesterhci.io/migrating-vm1"
 
 
 def migrating(on: Environment) -> tuple[QuotaNamespace, str]:
-    """A namespace with a VM in the midst of its migration."""
+    """A namespace with a VM in the middle of its migration."""
     space = on.space(limits=ONE).start_vm("vm1")
     migration = space.migrate("vm1", phase_seconds=LASTING)
     space.wait_phase(migration, "Running")

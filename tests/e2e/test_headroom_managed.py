@@ -29,7 +29,7 @@ def base_of(space: QuotaNamespace, name: str) -> object:
 
 
 class TestManaged:
-    def test_a_quota_without_rancher_takes_part_by_its_label_and_is_refused_without(
+    def test_a_quota_without_rancher_is_managed_by_its_label_and_is_refused_without(
         self, on: Environment
     ) -> None:
         on.run()
@@ -79,7 +79,7 @@ class TestManaged:
         space.settle(ONE, "team")
         assert base_of(space, "team") == by_value(ONE)
 
-    def test_every_quota_of_a_namespace_takes_part(self, on: Environment) -> None:
+    def test_every_quota_of_a_namespace_is_managed(self, on: Environment) -> None:
         """Rancher's default and two beside it, each with limits of its own."""
         on.run()
         space = on.space(limits=ONE).start("vm1")

@@ -81,7 +81,7 @@ class Environment:
     # KubeVirt and Harvester.
 
     def ratio(self, value: str) -> None:
-        """Harvester's setting for the memory overhead; by the next migration everybody knows."""
+        """Harvester's setting for the memory overhead; the next migration uses it."""
         body = {"apiVersion": "harvesterhci.io/v1beta1", "kind": "Setting", "metadata": {"name": RATIO}}
         if self.api.find(f"{SETTINGS}/{RATIO}") is None:
             self.api.create(SETTINGS, {**body, "value": value, "default": "1.5"})

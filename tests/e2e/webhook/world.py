@@ -207,7 +207,7 @@ class World:
 
 @contextlib.asynccontextmanager
 async def world(cluster: Cluster) -> AsyncIterator[World]:
-    """Everybody in group `e2e:everything` may do everything; admission sees each by name, and none as an admin."""
+    """All users in group `e2e:everything` may do everything; admission sees each by name, and none as an admin."""
     config = load_config(str(cluster.kubeconfig))
     async with Client(config) as client:
         body = {

@@ -73,7 +73,7 @@ LIVES: Mapping[str, Sequence[tuple[str | None, bool]]] = {
 @pytest.mark.parametrize(
     "order", [(harvester, headroom), (headroom, harvester)], ids=["it first", "we first"]
 )
-def test_a_state_is_written_by_whoever_comes_first_and_not_again(
+def test_a_state_is_written_by_the_first_controller_and_not_again(
     life: Sequence[tuple[str | None, bool]], order: Sequence[Writer]
 ) -> None:
     there = vmi()

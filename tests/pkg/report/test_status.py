@@ -162,7 +162,7 @@ def test_a_namespace_with_a_budget_is_managed_tenant_quotas() -> None:
     assert one(status(cluster([quota(HARD, MARKS)], budgets=[budget]))).kept_by == "managed-tenant-quota"
 
 
-def test_a_quota_that_does_not_take_part_is_left_out() -> None:
+def test_a_quota_that_is_not_managed_is_left_out() -> None:
     assert status(cluster([quota(HARD, labels={"a": "b"})])) == []
 
 

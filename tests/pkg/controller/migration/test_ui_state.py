@@ -178,7 +178,7 @@ async def test_what_was_written_is_not_written_again_before_the_watch_shows_it(w
     assert world.state()[STATE] == "Migrating"
 
 
-async def test_what_somebody_else_wrote_since_is_seen(world: World) -> None:
+async def test_what_another_client_wrote_since_is_seen(world: World) -> None:
     world.instances.lagging = True
     await world.see(vmim("Pending"))
     world.instances.edited("ns1/vm1", {"metadata": {"annotations": {STATE: "Migrating"}}})

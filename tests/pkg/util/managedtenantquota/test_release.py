@@ -248,13 +248,13 @@ def running(
     return running_sources(listed, lambda migration: migration.uid in with_target)
 
 
-def test_a_budget_that_is_garbage_is_said_and_releases_nothing() -> None:
+def test_an_invalid_budget_is_reported_and_releases_nothing() -> None:
     found = look([quota()], additional={"limits.cpu": "much"})
     assert [problem.reason for problem in found.problems] == ["InvalidMigrationResourceQuota"]
     assert not found.releasable
 
 
-def test_a_vmi_that_is_garbage_is_said_and_costs_the_others_nothing() -> None:
+def test_an_invalid_vmi_is_reported_and_costs_the_others_nothing() -> None:
     bad, good = refused("bad"), refused("good")
     around = surroundings(
         [bad, good],

@@ -221,7 +221,7 @@ UNMIRRORED = budget(added={"limits.cpu": "1", "pods": "1"})
             observed([quota(RAISED, annotations=RECORD)], []),
             Restore,
         ),
-        "and somebody has changed it since: it stays, its record goes": (
+        "and a person has changed it since: it stays, its record goes": (
             observed([quota(TWICE, annotations=RECORD)], []),
             Restore,
         ),

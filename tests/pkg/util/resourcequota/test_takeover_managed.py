@@ -204,7 +204,7 @@ def test_a_compensation_counts_as_something_added() -> None:
 
 
 @pytest.mark.parametrize("label", ["", "false", "True"])
-def test_without_the_label_it_does_not_take_part(label: str) -> None:
+def test_without_the_label_it_is_not_managed(label: str) -> None:
     assert not plan(seen(managed(label=label), RUNNING), EXACT)
 
 
@@ -254,7 +254,7 @@ def test_an_entry_of_harvesters_form_is_adopted_here_too() -> None:
     assert by_value(found.hard) == by_value(RAISED)
 
 
-def test_several_quotas_of_a_namespace_take_part_each_with_its_own_base() -> None:
+def test_several_quotas_of_a_namespace_are_managed_each_with_its_own_base() -> None:
     first, second = managed({"limits.cpu": "3"}), managed({"pods": "2"})
     everything = seen(first, RUNNING)
     found_first, _made = after(everything)

@@ -155,7 +155,7 @@ async def test_a_lock_that_is_gone_refuses_nothing() -> None:
 
 
 @pytest.mark.parametrize(("age", "allowed"), [(129.0, False), (130.0, True)])
-async def test_a_lock_past_its_end_refuses_nobody_also_when_no_controller_deletes_it(
+async def test_a_lock_past_its_end_refuses_nothing_also_when_no_controller_deletes_it(
     age: float, allowed: bool
 ) -> None:
     assert (await validator(locked=True, age=age).validate(request())).allowed is allowed
