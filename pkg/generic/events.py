@@ -56,7 +56,7 @@ DROPPED = Counter("event_recorder_dropped_total", "Events that were not written"
 
 
 class _About(NamedTuple):
-    """Whom an event is about."""
+    """The object of an event."""
 
     kind: str
     key: str
@@ -90,7 +90,7 @@ class _Bucket:
 
 @dataclass(slots=True)
 class _Occurrence:
-    """What happened since it was last written."""
+    """The occurrences since the last write."""
 
     reference: dict[str, str]
     message: str
@@ -133,7 +133,7 @@ class EventRecorder:
         self.dropped = 0
 
     def event(self, obj: Object, type: str, reason: str, message: str) -> None:
-        """Tell people about `obj`: type "Normal" or "Warning", a CamelCase reason, a sentence.
+        """Record an event about `obj`: type "Normal" or "Warning", a CamelCase reason, a sentence.
 
         Returns at once and never raises; what cannot be written is dropped, counted and logged.
         """
@@ -144,7 +144,7 @@ class EventRecorder:
             self._drop("invalid")
 
     async def stop(self, timeout: float = 5.0) -> None:
-        """Write what waits, at most `timeout` seconds; later events are dropped."""
+        """Write the waiting events, at most `timeout` seconds; later ones are dropped."""
         self._stopped = True
         if self._writer is None:
             return
@@ -183,7 +183,7 @@ class EventRecorder:
             self._writer = asyncio.get_running_loop().create_task(self._write_all(), name="event recorder")
 
     def _is_one_of_many(self, identity: _Identity) -> bool:
-        """Whether so many similar events were told lately that this one is combined with the others."""
+        """Whether so many similar events were written lately that this one is combined with them."""
         kind_of_event = identity._replace(message=None)
         messages = self._similar.get(kind_of_event, set())
         if identity.message is not None and len(messages) < SIMILAR_LIMIT:

@@ -1,4 +1,4 @@
-"""/healthz, /readyz and /metrics over HTTP, for kubelets, Prometheus and people."""
+"""/healthz, /readyz and /metrics over HTTP."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ class Checks(Protocol):
     """What is asked; Management is one."""
 
     def healthy(self) -> list[str]:
-        """What only a restart heals, a line each."""
+        """What only a restart repairs, a line each."""
 
     def unready(self) -> list[str]:
-        """What is missing for the work to be done, a line each."""
+        """What is missing until ready, a line each."""
 
     def notes(self) -> list[str]:
-        """What /readyz says beside "ok", a line each."""
+        """Further lines of /readyz."""
 
 
 class HealthServer:

@@ -197,14 +197,14 @@ def _action(
 
 
 def _said(observed: Observed, decided: Plan, vms: Collection[str]) -> list[str]:
-    """What the plan complains of, without what is about other VMs."""
+    """The plan's problems, without those of other VMs."""
     others = [re.escape(name) for name in observed.instances if name not in vms]
     about = re.compile(rf"\bVM ({'|'.join(others)})(?![-.\w])") if others else None
     return [text for text in map(str, decided.problems) if about is None or about.search(text) is None]
 
 
 def _growth(observed: Observed, short: Collection[str], vms: Collection[str]) -> str:
-    """What CPU or memory hotplug has made of the VMs, of the resources that stay `short`: no entry pays for that."""
+    """How CPU or memory hotplug has enlarged the VMs, in the resources that stay `short`: no entry pays for that."""
     found = [claim for name, claim in claims(observed, REPORTED).by_vm.items() if name in vms]
     more = subtract(total(claim.to_come for claim in found), total(claim.room for claim in found))
     grown = {name: amount for name, amount in more.items() if amount > ZERO and name in short}
