@@ -32,11 +32,6 @@ class Missing:
     source: Side | None
     launcher: bool
 
-    @property
-    def next_pod(self) -> str:
-        """What is created next, in words."""
-        return "target pod" if self.launcher else "target's attachment pod"
-
 
 def missing_targets(surroundings: Surroundings) -> list[Missing]:
     """The refused migrations that wait for a pod of their target, oldest first."""
