@@ -121,28 +121,31 @@ class _Calculator:
             try:
                 if not self.context.take(document):
                     yield json.dumps(self.describe(_decode(document, self.options.arch)))
-            except (QuantityError, ManifestError, msgspec.ValidationError, RecursionError) as error:
+            except (
+                QuantityError,
+                ManifestError,
+                msgspec.ValidationError,
+                RecursionError,
+                OverflowError,
+            ) as error:
                 raise ManifestError(f"{name_of(place, document)}: {one_line(error)}") from error
 
     def describe(self, vmi: VirtualMachineInstance) -> dict[str, Any]:
         """What is printed for one VMI. QuantityError if one of its quantities is none."""
         from pkg.util.kubevirt.observed_overhead import architecture, overhead_of
-        from pkg.util.kubevirt.overhead import harvester_delta
+        from pkg.util.kubevirt.overhead import harvester_delta, memory_overhead
         from pkg.util.resource_list import format_resource_list
 
         rendering = self._rendering(vmi)
-        line: dict[str, Any] = {
-            "namespace": vmi.namespace,
-            "name": vmi.name,
-            "overhead": overhead_of(vmi, rendering).at(rendering.ratio).value(),
-        }
+        line: dict[str, Any] = {"namespace": vmi.namespace, "name": vmi.name}
         if self.options.estimate is EstimateKind.HARVESTER:
-            delta = harvester_delta(
-                vmi.spec, dict.fromkeys(_QUOTA), rendering.ratio, architecture(vmi), rendering.profile
-            )
-            return line | {"delta": format_resource_list(delta or {})}
+            arch, profile, ratio = architecture(vmi), rendering.profile, rendering.ratio
+            delta = harvester_delta(vmi.spec, dict.fromkeys(_QUOTA), ratio, arch, profile)
+            overhead = memory_overhead(vmi.spec, ratio=ratio, arch=arch, profile=profile)
+            return line | {"overhead": overhead, "delta": format_resource_list(delta or {})}
         target = format_resource_list(self._target(vmi, rendering))
         return line | {
+            "overhead": overhead_of(vmi, rendering).at(rendering.ratio).value(),
             "delta": {name: target[name] for name in target if name not in _ALIASES},
             "target": target,
         }

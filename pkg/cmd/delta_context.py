@@ -43,7 +43,8 @@ class Context:
     settings: dict[_Key, Setting] = field(default_factory=dict)
     namespaces: dict[_Key, Namespace] = field(default_factory=dict)
     runtime_classes: dict[_Key, RuntimeClass] = field(default_factory=dict)
-    networks: dict[_Key, NetworkAttachmentDefinition] = field(default_factory=dict)
+    network_resources: dict[str, str] = field(default_factory=dict)
+    """The extended resource of each NetworkAttachmentDefinition by `namespace/name`, "" for none."""
     quotas: dict[str, dict[_Key, ResourceQuota]] = field(default_factory=lambda: defaultdict(dict))
     limit_ranges: dict[str, dict[_Key, LimitRange]] = field(default_factory=lambda: defaultdict(dict))
     pods: dict[_Key, Pod] = field(default_factory=dict)
@@ -71,7 +72,7 @@ class Context:
         return replace(
             found,
             ratio=found.ratio if ratio is None else ratio,
-            network_resources=self._network_resources(),
+            network_resources=self.network_resources,
             pod_overhead=(runtime_class.overhead.pod_fixed or {}) if runtime_class else {},
         )
 
@@ -107,12 +108,6 @@ class Context:
         pods = self.controlled.get(owner.uid, {})
         return [pod for pod in pods.values() if pod.namespace == owner.namespace]
 
-    def _network_resources(self) -> Mapping[str, str]:
-        return {
-            network.key: network.annotations.get(ANNOTATION_NETWORK_RESOURCE, "")
-            for network in self.networks.values()
-        }
-
 
 def _decode(document: Mapping[str, Any], kind: type[T]) -> T:
     return msgspec.convert(document, kind)
@@ -147,7 +142,7 @@ def _take_runtime_class(context: Context, document: Mapping[str, Any]) -> None:
 
 def _take_network(context: Context, document: Mapping[str, Any]) -> None:
     network = _decode(document, NetworkAttachmentDefinition)
-    context.networks[_key(network)] = network
+    context.network_resources[network.key] = network.annotations.get(ANNOTATION_NETWORK_RESOURCE, "")
 
 
 def _take_quota(context: Context, document: Mapping[str, Any]) -> None:

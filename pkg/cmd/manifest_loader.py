@@ -56,9 +56,14 @@ def _chunks(lines: Iterable[bytes]) -> Iterator[list[bytes]]:
 
 def _depth_bound(chunk: list[bytes]) -> int:
     """No document nests deeper than this: every flow level has its bracket, and every block level stands
-    further to the right or behind one more indicator on its line."""
-    brackets = sum(line.count(b"[") + line.count(b"{") for line in chunk)
+    further to the right or behind one more indicator on its line. Of the empty lists and objects that Kubernetes'
+    objects are full of, one is open at a time."""
+    brackets = sum(map(_brackets, chunk)) + 1
     return brackets + max(map(_block_depth_bound, chunk), default=0)
+
+
+def _brackets(line: bytes) -> int:
+    return line.count(b"[") + line.count(b"{") - line.count(b"[]") - line.count(b"{}")
 
 
 def _block_depth_bound(line: bytes) -> int:

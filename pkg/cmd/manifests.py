@@ -35,12 +35,15 @@ def read_objects(stream: BinaryIO) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 
 def _items(document: Any) -> list[Any] | None:
+    """The items of a list; in one of a kind's own, such as a PodList, the API server does not say the kind again."""
     if isinstance(document, list):
         return document
     if not isinstance(document, dict) or not isinstance(document.get("kind"), str):
         return None
-    items = document.get("items")
-    return items if document["kind"].endswith("List") and isinstance(items, list) else None
+    items, kind = document.get("items", ...), document["kind"].removesuffix("List")
+    if kind == document["kind"] or not isinstance(items, list | None):
+        return None
+    return [{"kind": kind, **item} if kind and isinstance(item, dict) else item for item in items or ()]
 
 
 def _checked(place: str, value: Any) -> tuple[str, Mapping[str, Any]]:

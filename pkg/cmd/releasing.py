@@ -103,11 +103,14 @@ class Releasing:
         # First: a webhook that is registered and does not answer may be in the way of everything else.
         if self.only in ("", "webhooks"):
             released.removed = await unregister(client)
-        if self.only in ("", "locks"):
-            released.unlocked = await close_all(client)
-        if self.only in ("", "quotas"):
-            released.quotas = await release_all(client)
-            await unlabel_all(client)
+        try:
+            if self.only in ("", "locks"):
+                released.unlocked = await close_all(client)
+        finally:
+            # Also where a quota of a lock could not be restored.
+            if self.only in ("", "quotas"):
+                released.quotas = await release_all(client)
+                await unlabel_all(client)
         if not self.only:
             released.removed += await self._remove_own(client)
         return released

@@ -14,6 +14,7 @@ from pkg.api.meta import Object
 from pkg.api.registry import EVENTS
 from pkg.client.client import Client
 from pkg.client.errors import ApiError
+from pkg.util.constants import WEBHOOK_CONFIGURATION_NAME
 
 PROBE_CONFIGURATION: Final = "headroom-probe.harvesterhci.io"
 """A MutatingWebhookConfiguration; its failurePolicy is Fail, so that the reason of a failure comes back."""
@@ -23,8 +24,10 @@ PROBE_MARK: Final = "headroom.harvesterhci.io/answered-by"
 """An annotation: the hash of what the replica that answered would register."""
 _SECONDS: Final = 7.0
 """More than the webhook's timeoutSeconds."""
-_FAILED: Final = "failed calling webhook"
-"""Of the API server's error (apiserver/pkg/admission/plugin/webhook/errors); it has no reason of its own."""
+PROBE_WEBHOOK: Final = f"probe.{WEBHOOK_CONFIGURATION_NAME}"
+_FAILED: Final = f'failed calling webhook "{PROBE_WEBHOOK}"'
+"""Of the API server's error (apiserver/pkg/admission/plugin/webhook/errors); it has no reason of its own. Another
+webhook that fails on the probe's object says nothing about ours."""
 
 
 class NotReached(Exception):

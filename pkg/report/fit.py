@@ -26,14 +26,18 @@ from pkg.report.status import kept_by
 from pkg.util import constants
 from pkg.util.amounts import listed, shown
 from pkg.util.kubevirt.rendering import Rendering
-from pkg.util.names import migrating_key
 from pkg.util.quantity import ZERO, Quantity
 from pkg.util.resource_list import ResourceList, format_resource_list, parse_resource_list, subtract, total
 from pkg.util.resourcequota.claims import claims
+from pkg.util.resourcequota.errors import NotServed
+from pkg.util.resourcequota.journal import Journal
 from pkg.util.resourcequota.managed import is_managed, is_off, switched_off
 from pkg.util.resourcequota.model import Observed, Plan
 from pkg.util.resourcequota.planner import plan
 from pkg.util.resourcequota.policy import Mode, Policy
+
+_NAMED = re.compile(r"\bVM ([a-z0-9](?:[-.a-z0-9]*[a-z0-9])?)")
+"""The VMs that a problem's sentence is about."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +185,7 @@ def _action(
         return f"nothing: a person has switched it off by {constants.ANNOTATION_SKIP_AUTO_SCALING}"
     if observed.mtq:
         return "nothing by itself: the namespace is managed tenant quota's"
-    said = "; ".join(_said(observed, decided, vms))
+    said = "; ".join(_said(decided, vms))
     raises = _raises(quota, decided)
     left = _unserved(observed, policy, decided, needs) or _growth(observed, short, vms)
     if raises:
@@ -192,15 +196,16 @@ def _action(
         return f"nothing: {left}"
     if any(need.missing for need in needs):
         return "nothing: the namespace's annotation grants none of what is missing"
-    entered = any(migrating_key(vm) in quota.annotations for vm in vms)
+    instances = ((vm, observed.instances.get(vm)) for vm in vms)
+    journal = Journal(quota.annotations)
+    entered = any(journal.keys_of(name, vmi.uid if vmi else "") for name, vmi in instances)
     return "the quota has room already" if entered else "nothing: there is room"
 
 
-def _said(observed: Observed, decided: Plan, vms: Collection[str]) -> list[str]:
-    """The plan's problems, without those of other VMs."""
-    others = [re.escape(name) for name in observed.instances if name not in vms]
-    about = re.compile(rf"\bVM ({'|'.join(others)})(?![-.\w])") if others else None
-    return [text for text in map(str, decided.problems) if about is None or about.search(text) is None]
+def _said(decided: Plan, vms: Collection[str]) -> list[str]:
+    """What the plan complains of, without what is about other VMs alone, and what `_unserved` says better."""
+    texts = [str(problem) for problem in decided.problems if not isinstance(problem, NotServed)]
+    return [text for text in texts if not (named := set(_NAMED.findall(text))) or named & set(vms)]
 
 
 def _growth(observed: Observed, short: Collection[str], vms: Collection[str]) -> str:
@@ -215,16 +220,17 @@ def _unserved(observed: Observed, policy: Policy, decided: Plan, needs: Sequence
     """What mode assist leaves missing, by Harvester's own rules."""
     if policy.mode is not Mode.ASSIST:
         return ""
-    raised = parse_resource_list({name: limit for name, limit in decided.hard.items() if limit is not None})
-    missing = {
-        need.resource: short
-        for need in needs
-        if (short := need.used + need.requested - raised.get(need.resource, need.limited)) > ZERO
-    }
+    missing = _left_missing(needs, decided)
     if not missing:
         return ""
-    served = set(missing) <= set(plan(observed, REPORTED).hard)
+    served = not missing.keys() & _left_missing(needs, plan(observed, REPORTED)).keys()
     return f"mode assist leaves {listed(missing)} missing" + (", --mode takeover adds it" if served else "")
+
+
+def _left_missing(needs: Sequence[Need], decided: Plan) -> ResourceList:
+    raised = parse_resource_list({name: limit for name, limit in decided.hard.items() if limit is not None})
+    left = (replace(need, limited=raised.get(need.resource, need.limited)) for need in needs)
+    return {need.resource: need.missing for need in left if need.missing}
 
 
 def _raises(quota: ResourceQuota, decided: Plan) -> str:

@@ -15,7 +15,7 @@ from pkg.api.mtq import VirtualMachineMigrationResourceQuota
 from pkg.util.installation import CONFIG_MAP
 from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.resourcequota.model import Observed
-from pkg.util.resourcequota.observe import Listed, Observer, Source
+from pkg.util.resourcequota.observe import Listed, Observer, Source, harvester_estimate
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
 
 REPORTED = Policy(Mode.TAKEOVER, EstimateKind.EXACT, settle=0.0)
@@ -86,9 +86,11 @@ class Snapshot:
         return found if ratio is None else replace(found, ratio=ratio)
 
     def observe(self, quota: ResourceQuota, as_rendered: Rendering | None = None) -> Observed:
-        """What a decision about the quota looks at."""
+        """What a decision about the quota looks at; at another ratio Harvester's own formula has that one too."""
         found = self._observer.observe(quota, self.now)
-        return replace(found, rendering=as_rendered) if as_rendered else found
+        if as_rendered is None or as_rendered.ratio == found.rendering.ratio:
+            return found
+        return replace(found, rendering=as_rendered, estimate=harvester_estimate(as_rendered.ratio))
 
     @property
     def source(self) -> Source:

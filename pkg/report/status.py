@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pkg.api.core import ResourceQuota
 from pkg.report.snapshot import REPORTED, Snapshot
 from pkg.util import constants
-from pkg.util.amounts import shown
+from pkg.util.amounts import compared
 from pkg.util.kubevirt.migration import Stage
 from pkg.util.quantity import ZERO, Quantity
 from pkg.util.resource_list import ResourceList, format_resource_list, parse_resource_list, total
@@ -25,7 +25,7 @@ from pkg.util.resourcequota.journal import Entry, Journal
 from pkg.util.resourcequota.managed import is_default, is_managed, is_off
 from pkg.util.resourcequota.model import Claim, Observed
 from pkg.util.resourcequota.planner import plan
-from pkg.util.resourcequota.policy import Mode, Policy
+from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
 from pkg.util.resourcequota.release import is_ours
 
 
@@ -109,18 +109,20 @@ def kept_by(observed: Observed, mode: Mode) -> str:
 def _status(observed: Observed, policy: Policy) -> QuotaStatus:
     quota, journal = observed.quota, Journal(observed.quota.annotations)
     problems: list[str] = []
-    base = _base(observed, problems)
+    base = _base(observed, policy, problems)
     readable = [entry for entry in journal.entries() if _readable(entry, problems)]
     compensation = _compensation(journal, problems)
     added = total([*(entry.resources for entry in readable), compensation])
     rows = _rows(quota, base, added)
     problems += [
-        f"{row.name} is {shown(row.hard, row.name)}, base and additions give {shown(row.base + row.added, row.name)}"
+        "{} is {}, base and additions give {}".format(
+            row.name, *compared(row.name, row.hard, row.base + row.added)
+        )
         for row in rows
         if row.base is not None and row.base + row.added != row.hard
     ]
     problems += [
-        f"{row.name}: {shown(row.used, row.name)} is used, more than hard {shown(row.hard, row.name)}"
+        "{}: {} is used, more than hard {}".format(row.name, *compared(row.name, row.used, row.hard))
         for row in rows
         if row.used > row.hard
     ]
@@ -138,14 +140,17 @@ def _status(observed: Observed, policy: Policy) -> QuotaStatus:
     )
 
 
-def _base(observed: Observed, problems: list[str]) -> ResourceList:
+def _base(observed: Observed, policy: Policy, problems: list[str]) -> ResourceList:
+    """Of what the running mode adds to: beside Harvester that is what Harvester adds to."""
     quota = observed.quota
     try:
         granted = granted_by_namespace(observed.limits) if is_default(quota) else granted_by_record(quota)
     except ResourceQuotaError as exc:
         problems.append(str(exc))
         return {}
-    return scaled_base(granted, quota.hard, REPORTED)
+    if policy.mode is Mode.ASSIST and is_default(quota):
+        policy = replace(policy, estimate=EstimateKind.HARVESTER)
+    return scaled_base(granted, quota.hard, policy)
 
 
 def _readable(entry: Entry, problems: list[str]) -> bool:

@@ -22,6 +22,17 @@ def shown(amount: Quantity | None, resource: str) -> str:
     return str(amount)
 
 
+def as_written(text: str, resource: str) -> str:
+    """What people wrote, as they spell it; plain bytes in binary units, as what stands beside them."""
+    return shown(Quantity.parse(text), resource) if text.isdecimal() else text
+
+
+def compared(resource: str, *amounts: Quantity) -> list[str]:
+    """Quantities that stand beside each other, all in units or, where two would look the same, all to the byte."""
+    texts = [shown(amount, resource) for amount in amounts]
+    return texts if len(set(texts)) == len(set(amounts)) else [str(amount) for amount in amounts]
+
+
 def listed(amounts: Mapping[str, Quantity]) -> str:
     """Several resources in one cell."""
     return ", ".join(f"{name} {shown(amount, name)}" for name, amount in sorted(amounts.items())) or "-"

@@ -173,7 +173,7 @@ def _guarded(options: Options) -> dict[str, str]:
         # status is a subresource and does not come here; most other updates leave spec.hard alone.
         "limits-change": "request.operation == 'DELETE' || (has(object.spec.hard)"
         " && (!has(oldObject.spec.hard) || object.spec.hard != oldObject.spec.hard))"
-        f" || ({_SWITCHED_OFF}) || ({_loses_label()})",
+        f" || ({_SWITCHED_OFF}) || ({_loses_label()}) || ({_loses_owner()})",
         "not-the-namespace-controller": f"request.userInfo.username != '{NAMESPACE_CONTROLLER}'",
     }
     if options.passes:
@@ -194,6 +194,13 @@ def _loses_label() -> str:
     return " || ".join(
         f"(({_labelled(label)}) && !({_says(new, label, constants.TRUE)}))" for label in labels
     )
+
+
+def _loses_owner() -> str:
+    """A skip without that mark is a person's, and the quota left alone. Both go when a quota is given back."""
+    before, after = (_stands(subject, constants.ANNOTATION_OWNER) for subject in ("oldObject", "object"))
+    skipped = _says("object.metadata.annotations", constants.ANNOTATION_SKIP_AUTO_SCALING, constants.TRUE)
+    return f"({before}) && !({after}) && {skipped}"
 
 
 def _says(marks: str, key: str, value: str) -> str:

@@ -1,8 +1,9 @@
 """Connections of the listener: how many there may be, and how long each may take.
 
 An address can be the API server's and an attacker's at once (a node, a proxy), so what is over the limit is not simply
-turned away: the oldest connection that has never sent a whole review gives way, then the one that has been idle for
-longest. A connection that a review is being answered on is never closed.
+turned away: the connection that was used least recently gives way, and one on which the API server has asked only if
+there is no other. A connection that a review is being answered on is never closed, one whose review is still to come
+is.
 """
 
 from __future__ import annotations
@@ -53,9 +54,9 @@ class Connection:
     socket: socket.socket
     transport: asyncio.BaseTransport | None = None
     proven: bool = False
-    """It has sent a whole review."""
+    """A request on it is known to be the API server's."""
     busy: bool = False
-    """A request is being read or answered on it."""
+    """A review that has come in whole is being answered on it."""
 
     def abort(self) -> None:
         """Close it without an answer."""

@@ -14,7 +14,7 @@ from typing import Any
 from pkg.api.admissionregistration import MutatingWebhookConfiguration, ValidatingWebhookConfiguration
 from pkg.api.registry import MUTATING_WEBHOOK_CONFIGURATIONS, VALIDATING_WEBHOOK_CONFIGURATIONS, Resource
 from pkg.client.client import Client
-from pkg.client.errors import AlreadyExists, Conflict, NotFound
+from pkg.client.errors import AlreadyExists, ApiError, Conflict, NotFound
 from pkg.client.retry import retry_on_conflict
 from pkg.config.probe import PROBE_CONFIGURATION, NotReached, probe
 from pkg.util.constants import WEBHOOK_CONFIGURATION_NAME
@@ -49,6 +49,8 @@ _OTHER_SECONDS = 60.0
 """After the answer of a replica with other flags, nothing is rewritten for so long."""
 _NEWS_ATTEMPTS = 20
 _NEWS_PAUSE = 0.1
+_NEWS_SECONDS = 2.0
+"""A probe that the API server gives up on takes the webhook's whole timeoutSeconds."""
 ANNOTATION_HASH = "headroom.harvesterhci.io/configuration-hash"
 """On our configurations: the fingerprint of the replica that wrote them."""
 
@@ -97,6 +99,9 @@ class Registrar:
         except NotReached as exc:
             await self._not_reached(exc, bundle)
             raise
+        except ApiError:
+            self._failing_since = None  # an API server that is away says nothing about the webhook
+            raise
         self._failing_since = None
         self._told = False
         UNREACHABLE.set(0)
@@ -140,13 +145,14 @@ class Registrar:
             with contextlib.suppress(NotReached):
                 return await probe(self._client, self._options.namespace), False
         await self._ensure(MUTATING_WEBHOOK_CONFIGURATIONS, PROBE_CONFIGURATION, lambda: wanted)
+        began = self._clock()
         for attempt in range(_NEWS_ATTEMPTS):
             try:
                 mark = await probe(self._client, self._options.namespace)
                 # Replicas that start together may each have registered themselves: the last one stays.
                 return mark, not (self._endpoint.url and await self._is_anothers(wanted))
             except NotReached:
-                if attempt == _NEWS_ATTEMPTS - 1:
+                if attempt == _NEWS_ATTEMPTS - 1 or self._clock() - began >= _NEWS_SECONDS:
                     raise
                 # An API server learns of a configuration by a watch.
                 await asyncio.sleep(_NEWS_PAUSE)
@@ -216,27 +222,29 @@ class Registrar:
             return
         standing = found.webhooks or []
         wanted = _with_their_bundle(wanted, standing)
-        if (
-            standing == wanted
-            and (self._annotations | {ANNOTATION_HASH: self.mark}).items() <= found.annotations.items()
-        ):
+        annotations = self._annotations_of(name)
+        if standing == wanted and annotations.items() <= found.annotations.items():
             return
         metadata = {
             "resourceVersion": found.metadata.resource_version,
             "labels": MANAGED_BY,
-            "annotations": self._annotations | {ANNOTATION_HASH: self.mark},
+            "annotations": annotations,
         }
         await configurations.merge_patch({"metadata": metadata, "webhooks": wanted}, name=name)
         log.info("%s %s updated", resource.kind, name)
 
     def _body(self, resource: Resource[Any], name: str, webhooks: list[Webhook]) -> dict[str, Any]:
-        annotations = self._annotations | {ANNOTATION_HASH: self.mark}
         return {
             "apiVersion": resource.api_version,
             "kind": resource.kind,
-            "metadata": {"name": name, "labels": MANAGED_BY, "annotations": annotations},
+            "metadata": {"name": name, "labels": MANAGED_BY, "annotations": self._annotations_of(name)},
             "webhooks": webhooks,
         }
+
+    def _annotations_of(self, name: str) -> dict[str, str]:
+        """The probe's configuration is the same for all replicas, whatever their flags."""
+        mark = {} if name == PROBE_CONFIGURATION else {ANNOTATION_HASH: self.mark}
+        return self._annotations | mark
 
 
 async def unregister(client: Client, *, keep_probe: bool = False) -> list[str]:

@@ -35,7 +35,8 @@ MAX_BODY: Final = 3 * 1024 * 1024
 _TOO_LARGE: Final = f"a review holds at most {MAX_BODY} bytes"
 _LARGE: Final = 64 * 1024
 _LARGE_AT_ONCE: Final = 16
-"""Bodies above _LARGE bytes that are read at a time: what all connections together hold in memory is bounded."""
+"""Bodies above _LARGE bytes that are read at a time, of reviews that are not known to be the API server's: what a flood
+of them holds in memory is bounded."""
 _SILENT: Final = logging.getLogger(f"{__name__}.http")
 _SILENT.disabled = True
 """aiohttp's: it logs a traceback for every malformed request, which is what a flood of those would cost us most."""
@@ -106,10 +107,13 @@ class WebhookServer:
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         started = time.perf_counter()
         path, by_key = self._caller.split(request.path)
+        authenticated = by_key or _certified(request)
+        if authenticated and isinstance(request.protocol, _Protocol):
+            request.protocol.connection.proven = True
         metrics = self._metrics.get(path, self._unknown)
         metrics.in_flight.inc()
         try:
-            response = await self._answer(request, path, metrics, authenticated=by_key or _certified(request))
+            response = await self._answer(request, path, metrics, authenticated=authenticated)
         finally:
             metrics.in_flight.dec()
         if isinstance(request.protocol, _Protocol) and not request.protocol.answered(
@@ -126,7 +130,7 @@ class WebhookServer:
         if refused is not None:
             return refused
         try:
-            body = await self._read(request)
+            body = await self._read(request, authenticated=authenticated)
         except TimeoutError:
             return _refusal(408, f"the request did not end within {self._limits.body:g} s")
         except web.HTTPRequestEntityTooLarge:
@@ -138,7 +142,7 @@ class WebhookServer:
         except BadReview as exc:
             return _refusal(400, str(exc))
         if isinstance(request.protocol, _Protocol):
-            request.protocol.connection.proven = True
+            request.protocol.connection.busy = True
         return await self._decide(path, review, metrics)
 
     def _refused(self, request: web.BaseRequest, path: str) -> web.Response | None:
@@ -171,10 +175,12 @@ class WebhookServer:
             log.info("%s: denied to %s: %s", path, review.user_info.username, decision.message)
         return web.Response(body=encode_answer(review.uid, decision), content_type="application/json")
 
-    async def _read(self, request: web.BaseRequest) -> bytes:
-        """The body, checked against the limit by aiohttp while it comes in, whatever Content-Length says."""
+    async def _read(self, request: web.BaseRequest, *, authenticated: bool) -> bytes:
+        """The body, checked against the limit by aiohttp while it comes in, whatever Content-Length says. The API
+        server's own do not wait for those of others."""
+        small = request.content_length is not None and request.content_length <= _LARGE
         async with asyncio.timeout(self._limits.body):
-            if request.content_length is not None and request.content_length <= _LARGE:
+            if small or authenticated:
                 return await request.read()
             async with self._large:
                 return await request.read()
@@ -275,19 +281,19 @@ class _Protocol(RequestHandler):
         if self._after_head is not None:
             self._after_head += len(data)
         else:
-            self._head += data
+            # The parser passes over empty lines ahead of a head; they are no end of one.
+            self._head = (self._head + data).lstrip(b"\r\n")
             end = self._head.find(_END_OF_HEAD)
             if end >= 0:
                 self._after_head = len(self._head) - end - len(_END_OF_HEAD)
                 self._head.clear()
-            elif self._timer is None:
+            elif self._head and self._timer is None:
                 self._await_head()
         super().data_received(data)
 
     def begun(self) -> None:
         """A whole head was read."""
         self._stop_waiting()
-        self.connection.busy = True
 
     def answered(self, content_length: int) -> bool:
         """A request is over. False: more than it has come in, the connection is not to be used again: the API server

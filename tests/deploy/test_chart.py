@@ -145,6 +145,17 @@ def test_the_policies_name_the_chosen_accounts() -> None:
     assert all(account in yaml.safe_dump(each, width=10_000) for each in about_pods)
 
 
+def test_a_pod_is_ready_before_the_webhooks_are_registered() -> None:
+    """They are registered once the API server has reached one, and that goes through the Service of ready pods."""
+    objects = rendered()
+    (service,) = [each["spec"] for each in objects if each["metadata"]["name"] == "headroom-webhook"
+                  and each["kind"] == "Service"]  # fmt: skip
+    assert not service.get("publishNotReadyAddresses")
+    for name in ("headroom-controller", "headroom-webhook"):
+        (container,) = pods(objects)[name]["containers"]
+        assert container["readinessProbe"]["httpGet"]["path"] == "/readyz?exclude=webhook+registration"
+
+
 def test_one_process_and_one_account_serve_the_webhooks_too() -> None:
     objects = rendered("webhook.inController=true")
     assert [each["metadata"]["name"] for each in objects if each["kind"] == "ServiceAccount"] == ["headroom"]

@@ -86,6 +86,14 @@ async def test_a_quota_under_a_migration_is_not_lowered(there: World) -> None:
     labels = {constants.LABEL_DEFAULT_RESOURCE_QUOTA: None}
     await refused(there.set_hard(namespace, BASE, alice, labels=labels))
     await refused(there.set_hard(namespace, {"limits.cpu": "0", "limits.memory": "0"}, alice))
+    # Nor what makes it managed taken off by itself.
+    assert "its label can be removed when" in await refused(
+        there.set_hard(namespace, {}, alice, labels=labels)
+    )
+    owner = {constants.ANNOTATION_OWNER: None}
+    assert "/owner can be removed when" in await refused(
+        there.set_hard(namespace, {}, alice, annotations=owner)
+    )
     # Raising is allowed, and put right by the controller.
     await there.set_hard(namespace, {"limits.cpu": "50"}, alice)
     await until(lambda: has_hard(there, namespace, raised), "the end of a foreign raise")

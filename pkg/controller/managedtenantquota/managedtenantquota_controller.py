@@ -20,7 +20,7 @@ from pkg.generic.events import EventRecorder
 from pkg.util.managedtenantquota.constants import EVENT_LOCK_LIMIT, EVENT_RESTORE_REFUSED
 from pkg.util.managedtenantquota.lock import originals_of, recognise
 from pkg.util.managedtenantquota.model import Memory, Observed, Policy, Problem
-from pkg.util.managedtenantquota.sequence import Decision, Restore, Unlock, Wait, Write, decide
+from pkg.util.managedtenantquota.sequence import Decision, Restore, Step, Unlock, Wait, Write, decide
 from pkg.util.managedtenantquota.window import age_of, is_overdue, journal_of
 from pkg.workqueue.queue import loop_time
 
@@ -66,7 +66,8 @@ class Handler:
         try:
             decision = self._decide(key, observed)
             if decision.writes:
-                observed = await self._live(key, observed)
+                await self._end(decision.step, observed)
+                observed = await self._observer.live(key, self._clock(), self._memory(key))
                 decision, observed = await self._write(key, observed)
         except ApiError as exc:
             raise RetryAfter(self._pause(key, observed), f"after an error: {exc}") from exc
@@ -75,15 +76,10 @@ class Handler:
         self._failures.pop(key, None)
         self._come_back(observed, decision)
 
-    async def _live(self, key: str, cached: Observed) -> Observed:
-        """What the API server has. Raises ApiError; an overdue lock is ended before."""
-        try:
-            return await self._observer.live(key, self._clock(), self._memory(key))
-        except ApiError:
-            lock = cached.lock
-            if lock is not None and is_overdue(lock, self._clock(), self._policy):
-                await self._writer.do(Unlock(lock), cached, self._clock())
-            raise
+    async def _end(self, step: Step, cached: Observed) -> None:
+        """An overdue lock, before anything is asked that may fail or give no answer for long. Raises ApiError."""
+        if isinstance(step, Unlock) and is_overdue(step.lock, self._clock(), self._policy):
+            await self._writer.do(step, cached, self._clock())
 
     async def _write(self, key: str, observed: Observed) -> tuple[Decision, Observed]:
         """The caches suggested a step; it is decided anew from live reads, and every write is bound to them."""

@@ -10,7 +10,7 @@ from pkg.api.coordination import Lease
 from pkg.api.core import Pod, ResourceQuota
 from pkg.api.kubevirt import VirtualMachineInstanceMigration
 from pkg.api.mtq import VirtualMachineMigrationResourceQuota
-from pkg.client.errors import Forbidden, NotFound
+from pkg.client.errors import ApiError, Forbidden, NotFound
 from pkg.client.resource_client import list_installed
 from pkg.controller.indexes import PODS_BY_MIGRATION
 from pkg.controller.managedtenantquota.identity import CannotLock, LockMaker
@@ -94,12 +94,15 @@ class Observer:
             self._upstream(now),
         )
         quotas = await self._live_quotas(namespace)
-        observed = replace(observed, budgets=budgets, quotas=quotas, upstream=upstream)
+        observed = replace(observed, budgets=budgets, quotas=quotas, lock=None)
         if isinstance(lock, CannotLock):
-            return replace(observed, lock=None, can_lock=False, why_not=str(lock))
+            return replace(observed, can_lock=False, why_not=str(lock))
+        if isinstance(upstream, CannotLock):
+            return replace(observed, lock=lock, can_lock=False, why_not=str(upstream))
+        observed = replace(observed, lock=lock, upstream=upstream)
         if isinstance(wanted, CannotLock):
-            return replace(observed, lock=lock, can_lock=False, why_not=str(wanted))
-        return replace(observed, lock=lock, wanted_lock=wanted)
+            return replace(observed, can_lock=False, why_not=str(wanted))
+        return replace(observed, wanted_lock=wanted)
 
     def _exists(self, namespace: str) -> bool:
         found = self._source.namespaces.get(name=namespace)
@@ -130,23 +133,28 @@ class Observer:
             return lock
         return None
 
-    async def _upstream(self, now: float) -> str:
+    async def _upstream(self, now: float) -> str | CannotLock:
         """Who holds the Lease of KubeVirt's managed-tenant-quota controller, wherever that is installed."""
         try:
             selector = f"metadata.name={UPSTREAM_LEASE}"
             found = await self._kinds.clients.leases.list(field_selector=selector)
         except (NotFound, Forbidden):
             return ""
+        except ApiError as exc:
+            return CannotLock(f"the API server does not say whether KubeVirt's own controller runs: {exc}")
         held = [lease for lease in found if _is_held(lease, now)]
         return (
             f"KubeVirt's managed-tenant-quota controller runs, it holds Lease {held[0].key}" if held else ""
         )
 
     async def _wanted(self, namespace: str) -> dict[str, object] | CannotLock:
+        """What only a lock needs is no reason not to restore, whatever the API server answers to it."""
         try:
             return await self._locks.webhook(namespace)
         except CannotLock as reason:
             return reason
+        except ApiError as exc:
+            return CannotLock(f"the API server does not say whether it reaches headroom's webhook: {exc}")
 
     def _has_target(self, migration: VirtualMachineInstanceMigration) -> bool:
         return bool(self._kinds.pods.by_index(PODS_BY_MIGRATION, f"{migration.namespace}/{migration.uid}"))

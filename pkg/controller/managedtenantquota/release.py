@@ -7,6 +7,7 @@ from contextlib import suppress
 
 from pkg.api.mtq import VirtualMachineMigrationResourceQuota
 from pkg.client.client import Client
+from pkg.client.each import for_each
 from pkg.client.errors import NotFound
 from pkg.client.resource_client import list_installed
 from pkg.client.retry import retry_on_conflict
@@ -20,7 +21,7 @@ from pkg.util.managedtenantquota.window import journal_of
 
 
 async def close_all(client: Client) -> list[str]:
-    """Unlock every namespace and restore its quotas; their names. Raises ApiError.
+    """Unlock every namespace and restore its quotas; their names. Raises ApiError, once all is done that can be.
 
     The locks go first: the process that releases may not be the one that locked, and the webhook may be gone.
     What was raised is open to all for the moment that restoring it takes.
@@ -31,9 +32,10 @@ async def close_all(client: Client) -> list[str]:
     writer = Writer(clients, None, events)
     raised = [quota.namespace for quota in await clients.quotas.list() if originals_of(quota)]
     namespaces = sorted({*locked, *raised, *(budget.namespace for budget in await _budgets(clients))})
-    for namespace in namespaces:
-        await _restore(clients, writer, namespace)
-    await events.stop()
+    try:
+        await for_each(namespaces, lambda namespace: _restore(clients, writer, namespace))
+    finally:
+        await events.stop()
     return namespaces
 
 

@@ -185,10 +185,11 @@ class Writer:
         seconds = max(0.0, now - lock.since)
         metrics.LOCK_SECONDS.observe(seconds)
         log.info("%s: unlocked after %.2f s", observed.namespace, seconds)
-        raised = sorted({name for each in observed.budgets for name in journal_of(each).originals})
-        still = f"the resource quotas are still to be restored: {', '.join(raised)}"
+        still = f"the resource quotas are still to be restored: {', '.join(step.raised)}"
         self._tell(
-            observed, EVENT_UNLOCKED, f"unlocked, {still if raised else 'the resource quotas are as before'}"
+            observed,
+            EVENT_UNLOCKED,
+            f"unlocked, {still if step.raised else 'the resource quotas are as before'}",
         )
         return replace(observed, lock=None)
 

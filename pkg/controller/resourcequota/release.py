@@ -8,6 +8,7 @@ from pkg.api.core import ResourceQuota
 from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINE_INSTANCES
 from pkg.api.registry import NAMESPACES, RESOURCE_QUOTAS
 from pkg.client.client import Client
+from pkg.client.each import for_each
 from pkg.client.errors import Conflict, Invalid, NotFound
 from pkg.client.resource_client import list_installed
 from pkg.client.retry import retry_on_conflict
@@ -17,10 +18,12 @@ from pkg.util.resourcequota.release import is_ours, release
 
 
 async def release_all(client: Client) -> list[str]:
-    """Release every ResourceQuota that is ours; the keys of those that were. Raises ApiError."""
+    """Release every ResourceQuota that is ours; the keys of those that were. Raises ApiError, once all is done that
+    can be."""
     quotas = await client.resource(RESOURCE_QUOTAS).list()
     ours = [quota for quota in quotas if is_ours(quota)]
-    return [quota.key for quota in ours if await _release(client, quota)]
+    released = await for_each(ours, lambda quota: _release(client, quota))
+    return [quota.key for quota, done in zip(ours, released, strict=True) if done]
 
 
 async def _release(client: Client, quota: ResourceQuota) -> bool:

@@ -32,7 +32,8 @@ _PERIOD = 125
 _PERIODS = range(-2, 8)
 """How far unknown constants are taken to have moved from the known ones, which are whole MiB all."""
 _NEAR = 64 * MI
-"""How far an overhead that nothing explains may be from today's, before the ratio, to count as unchanged."""
+"""How far an overhead that nothing explains may be from today's, before the ratio, to count as unchanged; and how far
+unknown constants may be, where the ratio has to be guessed as well."""
 
 
 def architecture(vmi: VirtualMachineInstance) -> str:
@@ -75,7 +76,8 @@ def overhead_difference(vmi: VirtualMachineInstance, pod: Pod, rendering: Render
 
     Zero when the ratio has not changed since, whatever the release's constants are. A launcher that KubeVirt calls
     outdated is followed by one of the installed release. An overhead that nothing explains is raised to what the
-    installed release gives now at most, and never lowered. What the annotation says is believed only as far as the
+    installed release gives now at most, and never lowered; nothing is added to one that is as large already: others
+    may have given the pod more. What the annotation says is believed only as far as the
     compute container bears it out: a tenant who wrote a smaller number there would be given the difference.
     """
     now = overhead_of(vmi, rendering).at(rendering.ratio).value()
@@ -89,7 +91,7 @@ def overhead_difference(vmi: VirtualMachineInstance, pod: Pod, rendering: Render
         annotated = _explained(vmi, told[1], rendering)
         difference = None if annotated is None else min(annotated, max(now - told[0], 0))
     if difference is not None:
-        return difference
+        return difference if told[0] < now else min(difference, 0)
     near = int(_NEAR * (parse_ratio(rendering.ratio) or 1))
     return max(now - told[0], 0) if abs(now - told[0]) > near else 0
 
@@ -124,7 +126,8 @@ def _explained(vmi: VirtualMachineInstance, rendered: int, rendering: Rendering)
     """The difference by the first explanation of `rendered`; None if there is none.
 
     First the constants of the installed release, with the ratio of now or any other. Then the ratio of now with any
-    constants, the other releases' at any ratio, and last unknown constants at the plainest ratio.
+    constants, the other releases' at any ratio, and last unknown constants near the installed ones' at the plainest
+    ratio.
     """
     ratio = rendering.ratio
     installed = overhead_of(vmi, rendering)
@@ -140,7 +143,8 @@ def _explained(vmi: VirtualMachineInstance, rendered: int, rendering: Rendering)
     for parts in others:
         if _ratio_then(parts, rendered) is not None:
             return parts.at(ratio).value() - rendered
-    ratios = [(parts, then) for parts in moved if (then := _ratio_then(parts, rendered)) is not None]
+    near = [p for p in moved if -_NEAR <= (p.multiplied - installed.multiplied).value() <= _NEAR]
+    ratios = [(parts, then) for parts in near if (then := _ratio_then(parts, rendered)) is not None]
     for decimals in _RATIO_DECIMALS:
         for parts, then in ratios:
             if parts.at(f"{then:.{decimals}f}").value() == rendered:

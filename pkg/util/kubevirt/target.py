@@ -144,7 +144,7 @@ def _resized(vmi: VirtualMachineInstance, pod: Pod, rendering: Rendering) -> Pod
         return pod
     known = {c.name for c in (*today.spec.containers, *(today.spec.init_containers or ()))}
     return _with_spec(
-        pod,
+        _with_todays_overhead(pod, rendering),
         containers=[
             _with_added(compute, source),
             *_added(pod.spec.containers, today.spec.containers[1:], known),
@@ -185,9 +185,13 @@ def _as_of_today(vmi: VirtualMachineInstance, pod: Pod, rendering: Rendering) ->
         containers=todays_containers(pod.spec.containers, today, rendering),
         init_containers=todays_containers(pod.spec.init_containers or (), today, rendering) or None,
     )
-    if rendering.pod_overhead and pod.spec.runtime_class_name != rendering.kubevirt.default_runtime_class:
-        pod = _with_spec(pod, overhead=rendering.pod_overhead)
-    return _with_todays_limits(vmi, pod, rendering)
+    return _with_todays_limits(vmi, _with_todays_overhead(pod, rendering), rendering)
+
+
+def _with_todays_overhead(pod: Pod, rendering: Rendering) -> Pod:
+    """The pod with what the API server adds for the RuntimeClass that the KubeVirt CR names now; where that is not
+    known, the source pod tells."""
+    return _with_spec(pod, overhead=rendering.pod_overhead) if rendering.pod_overhead else pod
 
 
 def _with_todays_limits(vmi: VirtualMachineInstance, pod: Pod, rendering: Rendering) -> Pod:

@@ -20,9 +20,11 @@ def with_budget(hard: RawResourceList, additional: RawResourceList) -> ResourceL
 
 
 def to_raise(hard: RawResourceList, original: RawResourceList, additional: RawResourceList) -> dict[str, str]:
-    """The change of a quota that says what it said originally; empty when nothing is added. Raises QuantityError."""
+    """The change of a quota that says what it said originally; empty when nothing is added. A limit that says less than
+    that stays: what is said to have been saved is no way to a larger quota, whoever wrote it. Raises QuantityError."""
+    now, before = parse_resource_list(hard), parse_resource_list(original)
     raised = with_budget(original, additional)
-    return difference(hard, {name: limit for name, limit in raised.items() if name in hard})
+    return difference(hard, {n: raised[n] for n, limit in before.items() if n in now and limit <= now[n]})
 
 
 def to_restore(
@@ -31,12 +33,14 @@ def to_restore(
     """The change that takes back what was added. Raises QuantityError.
 
     While the lock stands no other client can have written: the saved limits are the truth. Without it a limit that says
-    a value that we did not write was set by a person, and stays.
+    a value that we did not write was set by a person, and stays. No limit rises by it.
     """
     now, before = parse_resource_list(hard), parse_resource_list(original)
     raised = with_budget(original, additional)
     ours = {
-        name: limit for name, limit in before.items() if name in now and (locked or now[name] == raised[name])
+        name: limit
+        for name, limit in before.items()
+        if name in now and limit < now[name] and (locked or now[name] == raised[name])
     }
     return difference(hard, ours)
 

@@ -29,6 +29,8 @@ NEVER_LOCKED: Final = (
     "harvester-public",
     "cattle-*",
     "fleet-*",
+    "cluster-fleet-*",
+    "rancher-operator-system",
     "longhorn-system",
 )
 """Namespaces (shell patterns) of Kubernetes, KubeVirt, Harvester and Rancher: without new pods there the cluster stops.

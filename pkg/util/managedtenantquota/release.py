@@ -15,6 +15,7 @@ from pkg.api.kubevirt import VirtualMachineInstanceMigration
 from pkg.api.meta import Object, RawResourceList
 from pkg.api.mtq import VirtualMachineMigrationResourceQuota
 from pkg.util import constants
+from pkg.util.amounts import compared
 from pkg.util.kubevirt.parallel_migrations import hindrance, limits_of
 from pkg.util.managedtenantquota.budget import exceeded, with_budget
 from pkg.util.managedtenantquota.constants import EVENT_INVALID_BUDGET, EVENT_NOT_ENOUGH
@@ -196,9 +197,9 @@ _TAKEN = "resource quota {} still holds what was added for migrations by annotat
 def _text(
     quota: str, name: str, need: ResourceList, used: ResourceList, hard: ResourceList, most: ResourceList
 ) -> str:
-    return (
-        f"{name} of quota {quota}: requested {need[name]}, used {used.get(name, ZERO)}, "
-        f"limited {hard[name]}, with what may be added {most[name]}"
+    amounts = compared(name, need[name], used.get(name, ZERO), hard[name], most[name])
+    return "{} of quota {}: requested {}, used {}, limited {}, with what may be added {}".format(
+        name, quota, *amounts
     )
 
 

@@ -75,9 +75,10 @@ class Clear:
 
 @dataclass(frozen=True, slots=True)
 class Unlock:
-    """Delete the lock."""
+    """Delete the lock; `raised` are the quotas that are still to be restored."""
 
     lock: Lock
+    raised: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +109,7 @@ class Decision:
 def decide(observed: Observed, policy: Policy) -> Decision:
     """The next step in a namespace; never raises for what stands in an object."""
     window = look(observed, policy)
-    table = HANDS_OFF if observed.upstream else OPENING if window.wanted else CLOSING
+    table = HANDS_OFF if window.left_to_upstream else OPENING if window.wanted else CLOSING
     step = next(step for row in table if (step := row(window)) is not None)
     return Decision(step, window.problems, window.memory)
 
@@ -119,11 +120,13 @@ def decide(observed: Observed, policy: Policy) -> Decision:
 def _overdue(window: Window) -> Step | None:
     """A lock ends in time, whatever stands in the way of everything else."""
     lock = window.observed.lock
-    return Unlock(lock) if lock is not None and window.overdue else None
+    return Unlock(lock, window.raised) if lock is not None and window.overdue else None
 
 
 def _leave_alone(window: Window) -> Step:
-    return Wait(window.policy.sweep, "KubeVirt's own controller does it")
+    policy, lock = window.policy, window.observed.lock
+    left = policy.lock_limit + policy.grace - window.age if lock is not None else policy.sweep
+    return Wait(min(left, policy.sweep), "KubeVirt's own controller does it")
 
 
 # While there are migrations to be released.
@@ -217,8 +220,8 @@ def _clear(window: Window) -> Step | None:
     """Nothing is raised any more. Upstream keeps in the status what may be added, and people read it there."""
     several = len(window.observed.budgets) > 1 or not window.observed.exists
     for budget in window.observed.budgets:
-        idle = several or budget.deleting or not budget.additional
-        mirrored = idle or budget.status.additional_migration_resources == budget.additional
+        idle = several or budget.deleting
+        mirrored = idle or (budget.status.additional_migration_resources or {}) == budget.additional
         if journal_of(budget).empty and mirrored:
             continue
         status = {

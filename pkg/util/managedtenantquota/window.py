@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import msgspec
@@ -132,6 +132,16 @@ class Window:
     def locked(self) -> bool:
         return self.observed.lock is not None
 
+    @property
+    def left_to_upstream(self) -> bool:
+        """Whether KubeVirt's own controller is to do what is to be done. Not what we began: any user who may create a
+        Lease can say that it runs, and would keep a quota raised by that."""
+        lock = self.observed.lock
+        ours = (lock is not None and lock.originals is not None) or any(
+            map(originals_of, self.observed.quotas)
+        )
+        return bool(self.observed.upstream) and not ours
+
     def quota(self, name: str) -> ResourceQuota | None:
         return next((quota for quota in self.observed.quotas if quota.name == name), None)
 
@@ -165,19 +175,28 @@ class Window:
                     return quota, change, before
         return None
 
-    def next_to_restore(self) -> tuple[ResourceQuota, dict[str, str]] | None:
-        """A quota that says more than it said originally, or records that it does, and what it shall say again."""
+    def to_restore(self) -> Iterator[tuple[ResourceQuota, dict[str, str]]]:
+        """The quotas that say more than they said originally, or record that they do, and what they shall say again."""
         for journal in self.saved:
             for name, original in journal.originals.items():
                 quota = self.quota(name)
-                if quota is None or name in self.observed.not_restored:
+                if quota is None:
                     continue
                 # A lock may have recorded what another client changed before it held: only what we wrote is taken back.
                 all_of_it = self.locked and journal.budget is not None
                 change = to_restore(quota.hard, original.hard or {}, journal.additional, locked=all_of_it)
                 if change or originals_of(quota) is not None:
-                    return quota, change
-        return None
+                    yield quota, change
+
+    def next_to_restore(self) -> tuple[ResourceQuota, dict[str, str]] | None:
+        """The first of them whose restore was not refused just now."""
+        refused = self.observed.not_restored
+        return next((found for found in self.to_restore() if found[0].name not in refused), None)
+
+    @property
+    def raised(self) -> tuple[str, ...]:
+        """The names of those that say more, for people."""
+        return tuple(sorted({quota.name for quota, change in self.to_restore() if change}))
 
     def is_in_force(self) -> bool:
         """Whether quota admission goes by the limits that were restored; not waited for without a lock."""
@@ -271,9 +290,11 @@ def _at_the_limit(window: Window, wanted: Sequence[Releasable]) -> Window:
     tired = {each.migration.uid: until for each in wanted} if was_raised else {}
     resting = {**window.memory.resting, **tired}
     names = ", ".join(each.migration.name for each in wanted)
+    left = policy.lock_limit + policy.grace - window.age
+    ends = f"in {left:.0f} s at the latest" if left > 0 else "now"
     message = (
-        f"namespace {observed.namespace} has been locked for {policy.lock_limit:g} s and no target pod "
-        f"has come for {names}: the quotas are being restored, the lock ends in {policy.grace:g} s at the latest"
+        f"namespace {observed.namespace} has been locked for {int(window.age)} s and no target pod has appeared for "
+        f"{names}: the quotas are being restored, the lock ends {ends}"
         + (f"; the migrations are retried in {policy.rest:g} s" if was_raised else "")
     )
     about = [*(each.migration for each in wanted), *observed.budgets]
@@ -316,12 +337,9 @@ def _no_lock(observed: Observed) -> Problem:
     message = (
         f"namespace {observed.namespace} cannot be locked, its quotas are not raised: {observed.why_not}"
     )
-    return Problem(
-        EVENT_LOCK_UNAVAILABLE,
-        message,
-        list(observed.budgets),
-        f"{EVENT_LOCK_UNAVAILABLE}/{observed.why_not}",
-    )
+    # What the API server says behind the colon differs each time, by the name of the probe's object.
+    key = f"{EVENT_LOCK_UNAVAILABLE}/{observed.why_not.partition(':')[0]}"
+    return Problem(EVENT_LOCK_UNAVAILABLE, message, list(observed.budgets), key)
 
 
 def _replaced(

@@ -6,12 +6,11 @@ written once and stay as they are; everything that upstream leaves alone is left
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pkg.api.core import ResourceQuota
 from pkg.util import constants
-from pkg.util.amounts import shown
 from pkg.util.constants import LIMITS_CPU, LIMITS_MEMORY
 from pkg.util.kubevirt.migration import Demand, Stage, demands
 from pkg.util.names import migrating_uid_key
@@ -28,7 +27,6 @@ from pkg.util.resourcequota.compensation import MemoryState, Settled, compensati
 from pkg.util.resourcequota.errors import (
     InvalidEntry,
     InvalidNamespaceAnnotation,
-    NotServed,
     ResourceQuotaError,
 )
 from pkg.util.resourcequota.journal import (
@@ -58,11 +56,10 @@ def plan(observed: Observed, policy: Policy) -> Plan:
         _add(journal, observed, policy, found, asked)
         scaled = _scaled(journal, observed, policy, found, base.limits)
     _flag(journal, dropped.any, settled=base.limits is not None)
-    unserved = _unserved(observed.quota, found, scaled.hard)
     return Plan(
         annotations=journal.changes(),
         hard=scaled.hard,
-        problems=(*base.problems, *found.problems, *scaled.problems, *unserved),
+        problems=(*base.problems, *found.problems, *scaled.problems),
         memory=Memory(dropped.waiting, scaled.settled.since),
         look_again=earliest(dropped.look_again, scaled.settled.look_again),
     )
@@ -153,13 +150,13 @@ def _add(
         wanted = claim.stage >= Stage.WANTED and asked[claim.vm_name].vmi is not None
         if not wanted or journal.keys_of(claim.vm_name, claim.vmi_uid):
             continue
-        need = _need(claim, policy, observed.quota)
+        need = estimated(claim, policy, observed.quota)
         if need is not None:
             journal.put(migrating_uid_key(claim.vmi_uid), need)
 
 
-def _need(claim: Claim, policy: Policy, quota: ResourceQuota) -> Mapping[str, Quantity] | None:
-    """Of the two resources that Harvester reads in an entry. None: the VM limits neither."""
+def estimated(claim: Claim, policy: Policy, quota: ResourceQuota) -> Mapping[str, Quantity] | None:
+    """What an entry of the VM has, of the two resources that Harvester reads there. None: the VM limits neither."""
     need = claim.room if policy.estimate is EstimateKind.EXACT else claim.formula
     if need is None:
         return None
@@ -238,25 +235,5 @@ def _refused_needs(journal: Journal, quota: ResourceQuota, policy: Policy, found
         for claim in found.by_vm.values()
         if claim.stage is Stage.REFUSED and journal.keys_of(claim.vm_name, claim.vmi_uid)
     ]
-    needs = [(_need(claim, policy, quota) or {}).get(LIMITS_MEMORY, ZERO) for claim in refused]
+    needs = [(estimated(claim, policy, quota) or {}).get(LIMITS_MEMORY, ZERO) for claim in refused]
     return [need for need in needs if not need.is_zero()]
-
-
-def _unserved(
-    quota: ResourceQuota, found: Claims, scaled: Mapping[str, str | None]
-) -> Iterator[ResourceQuotaError]:
-    """What a refused migration lacks that Harvester's rules never add. limits.memory is compensated in time."""
-    hard = quota.hard | {name: limit for name, limit in scaled.items() if limit is not None}
-    for claim in found.by_vm.values():
-        if claim.stage is not Stage.REFUSED:
-            continue
-        lacks = {
-            name: missing
-            for name, need in sorted(claim.to_come.items())
-            if name in hard and not (name == LIMITS_MEMORY and claim.formula)
-            if (missing := quantity_of(quota.used, name) + need - quantity_of(hard, name)) > ZERO
-        }
-        if lacks:
-            what = ", ".join(f"{shown(amount, name)} of {name}" for name, amount in lacks.items())
-            said = f"VM {claim.vm_name}: mode assist does not add what its migration lacks ({what}); "
-            yield NotServed(f"{said}--mode takeover does", vm=claim.vm_name)

@@ -15,7 +15,7 @@ from types import MappingProxyType
 from pkg.api.core import ResourceQuota
 from pkg.api.meta import RawResourceList
 from pkg.util import constants
-from pkg.util.amounts import shown
+from pkg.util.amounts import as_written, shown
 from pkg.util.constants import LIMITS_CPU, LIMITS_MEMORY
 from pkg.util.quantity import ZERO, Quantity, QuantityError
 from pkg.util.resource_list import ResourceList, parse_resource_list, total
@@ -244,7 +244,7 @@ def base_of(observed: Observed, policy: Policy) -> Base:
 
 def _edited(quota: ResourceQuota) -> tuple[ResourceQuotaError, ...]:
     changed = [
-        f"{name} from {shown(before, name)} to {quota.hard.get(name, 'unset')}"
+        f"{name} from {shown(before, name)} to {as_written(str(quota.hard.get(name, 'unset')), name)}"
         for name, before in sorted(edits_of(quota).items())
         if before is not None and constants.ANNOTATION_BASE in quota.annotations
     ]

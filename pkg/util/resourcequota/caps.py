@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from pkg.util import constants
-from pkg.util.amounts import shown
+from pkg.util.amounts import as_written, shown
 from pkg.util.quantity import ZERO, Quantity
 from pkg.util.resourcequota.errors import CapReached, InvalidEntry, ResourceQuotaError, TooManyEntries
 from pkg.util.resourcequota.journal import parse_resources
@@ -36,8 +36,9 @@ class Caps:
         for cap in self._caps:
             for name, limit in sorted(cap.items()):
                 if added.get(name, ZERO) > limit:
+                    raised, most = shown(added[name], name), as_written(str(limit), name)
                     return CapReached(
-                        f"{what} waits: {name} would be raised by {shown(added[name], name)}, max-extra is {limit}"
+                        f"{what} waits: {name} would be raised by {raised}, max-extra is {most}"
                     )
         return None
 

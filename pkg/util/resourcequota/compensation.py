@@ -132,7 +132,7 @@ def compensated(
     lasting = settled(observed, policy, applied=shown)
     if not lasting.believed:
         return Compensated(stands, settled=lasting)
-    names = ", ".join(claim.vm_name for claim in refused)
+    names = ", ".join(f"VM {claim.vm_name}" for claim in refused)
     caps = Caps(observed.quota.annotations.get(constants.ANNOTATION_MAX_EXTRA, ""), observed.max_extra)
     refusal = caps.refuse(f"compensation for {names}", total([added, missing]))
     if refusal is not None:

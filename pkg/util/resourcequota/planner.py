@@ -15,6 +15,7 @@ from pkg.util.resourcequota.model import Observed, Plan
 from pkg.util.resourcequota.policy import Mode, Policy
 from pkg.util.resourcequota.release import give_up, is_ours, release, retire, with_entries
 from pkg.util.resourcequota.touch import with_touch
+from pkg.util.resourcequota.unserved import with_unserved
 
 
 def plan(observed: Observed, policy: Policy) -> Plan:
@@ -31,10 +32,12 @@ def _decided(observed: Observed, policy: Policy) -> Plan:
         left = is_ours(observed.quota) and not observed.quota.deleting  # it has lost the label
         return retire(observed.quota) if left else Plan()
     # Harvester's controllers know default quotas only: beside them there is nothing to agree with on another.
-    ours = policy.mode is Mode.TAKEOVER or not is_default(observed.quota)
-    if ours and not is_off(observed.quota.annotations, policy.mode):
-        return takeover.plan(observed, policy)
-    return assist.plan(observed, policy) if is_default(observed.quota) else Plan()
+    off = is_off(observed.quota.annotations, policy.mode)
+    if off or (policy.mode is Mode.ASSIST and is_default(observed.quota)):
+        made = assist.plan(observed, policy) if is_default(observed.quota) else Plan()
+    else:
+        made = takeover.plan(observed, policy)
+    return made if off or policy.mode is Mode.TAKEOVER else with_unserved(observed, policy, made)
 
 
 def _left_to_mtq(observed: Observed, policy: Policy) -> Plan:

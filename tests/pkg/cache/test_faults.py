@@ -53,13 +53,12 @@ from tests.scripted_server import (
 
 PATH = PODS.path()
 QUICK = ReflectorOptions(
-    silence_limit=0.4,
-    initial_silence_limit=0.3,
     backoff_base=0.02,
     backoff_max=0.2,
     healthy_after=0.2,
     missing_poll=0.05,
 )
+IMPATIENT = dataclasses.replace(QUICK, silence_limit=0.4, initial_silence_limit=0.3)
 
 
 def pod(name: str, version: str = "1", **meta: Any) -> dict[str, Any]:
@@ -86,6 +85,7 @@ class Fault:
     held: list[str] = field(default_factory=lambda: ["ns/a@1", "ns/b@1"])
     resumed_at: list[str] = field(default_factory=list)
     """The resourceVersions of the watches after the first; "" is a WatchList."""
+    options: ReflectorOptions = QUICK
 
 
 LAST = added(pod("end", "99")), hang()
@@ -142,6 +142,7 @@ FAULTS: dict[str, Fault] = {
     "silence: the watch is opened anew where it stopped": Fault(
         [watch(*START, bookmark("6"), hang()), END],
         resumed_at=["6"],
+        options=IMPATIENT,
     ),
     "bookmarks only, for longer than the silence limit": Fault(
         [watch(*START, *[step for i in range(6, 12) for step in (0.15, bookmark(str(i)))]), END],
@@ -262,6 +263,7 @@ FAULTS: dict[str, Fault] = {
         [watch(added(A), hang()), END],
         [listing([A, B], "5")],
         resumed_at=["5"],
+        options=IMPATIENT,
     ),
     "a list in pages": Fault(
         [REFUSED, END],
@@ -335,7 +337,7 @@ async def test_faults(fault: Fault) -> None:
         server.script(LIST, PATH, *fault.lists)
         server.always(GET, "/api/v1", resources("v1", "pods"))
         recorder = Recorder()
-        async with informing(server, recorder) as informer:
+        async with informing(server, recorder, options=fault.options) as informer:
             await until(lambda: "ns/end" in informer.indexer)
             assert informer.has_synced()
             assert recorder.take() == [*INITIAL, *fault.told, ("add", "ns/end@99", False)]

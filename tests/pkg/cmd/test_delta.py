@@ -114,6 +114,16 @@ def test_only_limits_are_in_the_delta(call: Call, domain: dict[str, Any], delta:
     assert call.code == 0
 
 
+def test_harvesters_overhead_leaves_networks_out_as_its_formula_does(call: Call) -> None:
+    bound = {"devices": {"interfaces": [{"name": "a", "passtBinding": {}}]}}
+    overheads = [
+        call(vmi(**domain), estimate=estimate, overhead_ratio="1.0")[0]["overhead"]
+        for domain in ({}, bound)
+        for estimate in (EstimateKind.HARVESTER, EstimateKind.EXACT)
+    ]
+    assert [overhead - overheads[0] for overhead in overheads] == [0, 0, 0, 250 * 1024**2]
+
+
 def test_the_vmis_own_architecture_counts_before_the_one_that_is_given(call: Call) -> None:
     document = json.loads(vmi())
     document["spec"]["architecture"] = "arm64"
@@ -164,6 +174,9 @@ def test_several_objects_come_out_in_their_order(call: Call) -> None:
             vmi(cpu={"cores": "two"}),
             "VirtualMachineInstance ns/vm1: Expected `int`, got `str` - at `$.spec.domain.cpu.cores`",
             id="a word for a number",
+        ),
+        pytest.param(
+            vmi(cpu={"cores": 10**400}), "VirtualMachineInstance ns/vm1: int", id="a number beyond reason"
         ),
         pytest.param("{", "neither JSON nor YAML", id="half a document"),
         pytest.param(bytes(range(128, 256)), "not UTF-8 text", id="binary garbage"),

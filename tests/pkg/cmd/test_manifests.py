@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from pkg.cmd import manifest_loader
 from pkg.cmd.manifests import ManifestError, name_of, read_objects
 
 A: dict[str, Any] = {"kind": "A", "metadata": {"name": "a"}}
@@ -55,8 +56,25 @@ def test_two_objects_are_read_from(text: str) -> None:
     assert read(text) == [A, B]
 
 
+def test_an_item_without_a_kind_is_of_its_lists_kind() -> None:
+    items = [{"metadata": {"name": "a"}}, {**B, "kind": "Thing"}]
+    assert [item["kind"] for item in read(json.dumps({"kind": "ThingList", "items": items}))] == ["Thing"] * 2
+    assert "kind" not in read(json.dumps({"kind": "List", "items": items}))[0]
+
+
 @pytest.mark.parametrize(
-    "text", ["", "\n\n", "   ", "---\n", "# only a comment\n", "null\n", "[]", '{"kind":"List","items":[]}']
+    "text",
+    [
+        "",
+        "\n\n",
+        "   ",
+        "---\n",
+        "# only a comment\n",
+        "null\n",
+        "[]",
+        '{"kind":"List","items":[]}',
+        '{"kind":"PodList","items":null}',
+    ],
 )
 def test_nothing_is_read_from(text: str) -> None:
     assert read(text) == []
@@ -97,6 +115,12 @@ def test_endless_nesting_is_refused_and_does_not_crash(opening: str) -> None:
 def test_endless_indentation_is_refused_and_does_not_crash() -> None:
     with pytest.raises(ManifestError):
         read("".join(f"{' ' * depth}a:\n" for depth in range(6_000)))
+
+
+def test_many_empty_lists_and_objects_are_not_taken_for_nesting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cluster's pods have thousands of them; the loader for deep nesting takes several times as long."""
+    monkeypatch.setattr(manifest_loader, "_PythonLoader", None)
+    assert len(read("kind: List\nitems:\n" + "- {a: {}, b: []}\n" * 3_000)) == 3_000
 
 
 def test_aliases_are_read_without_being_multiplied() -> None:

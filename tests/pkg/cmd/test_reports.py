@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from pkg.api.kubevirt import (
     VIRTUAL_MACHINES,
 )
 from pkg.api.meta import Object
-from pkg.util.amounts import listed, shown
+from pkg.util.amounts import compared, listed, shown
 from pkg.util.quantity import Quantity
 from tests.decisions import charged, sentences
 from tests.objects import HARD, MARKS, launcher, quota, vmi, vmim
@@ -267,6 +267,21 @@ SHOWN = {
 def test_quantities_for_people(given: tuple[str, str], text: str) -> None:
     amount, resource = given
     assert shown(Quantity.parse(amount), resource) == text
+
+
+@pytest.mark.parametrize(
+    ("given", "texts"),
+    [
+        (("4797464313", "5000Mi"), ["4.5Gi", "4.9Gi"]),
+        (("5Gi", "5368709120"), ["5.0Gi", "5.0Gi"]),
+        (("5368709121", "5Gi"), ["5368709121", "5Gi"]),
+    ],
+    ids=["different", "the same", "different by a byte"],
+)
+def test_quantities_beside_each_other_are_in_units_unless_they_would_look_the_same(
+    given: Sequence[str], texts: list[str]
+) -> None:
+    assert compared("limits.memory", *map(Quantity.parse, given)) == texts
 
 
 def test_nothing_is_a_hyphen() -> None:

@@ -71,6 +71,20 @@ ANSWERS: dict[str, tuple[str, list[str], list[str], int, str]] = {
         503,
         "not synced: pods\nnot synced: settings\n",
     ),
+    "what is excluded is not looked at": (
+        "/readyz?exclude=webhook+registration",
+        [],
+        ["not ready: webhook registration: not reached", "not synced: pods"],
+        503,
+        "not synced: pods\n",
+    ),
+    "ready but for what is excluded": (
+        "/readyz?exclude=webhook+registration",
+        [],
+        ["not ready: webhook registration: not reached"],
+        200,
+        "ok",
+    ),
 }
 
 

@@ -7,12 +7,15 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
+import pytest
 
 from pkg.api.core import Pod, ResourceQuota
 from pkg.api.kubevirt import MigrationState, VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.report.explain import Verdict, explain, not_running
+from pkg.report.snapshot import Basis
+from pkg.util.resourcequota.policy import Mode, Policy
 from tests.decisions import sentences
-from tests.objects import AT_4_5, HARD, MARKS, SKIP, launcher, quota, vmi, vmim
+from tests.objects import AT_4_5, ENTRY, HARD, MARKS, SKIP, by_uid, launcher, quota, vmi, vmim
 from tests.pkg.util.resourcequota.snapshots import cluster, settled
 
 HERE = vmi(nodeName="node-1")
@@ -179,6 +182,37 @@ def test_compensation_is_part_of_what_headroom_does() -> None:
     (fit,) = explain(seen, HERE).fits
     assert fit.fits_then
     assert str(fit.raised["limits.memory"]) == str(2 * (5622461313 + 60000000) - 5000 * 1024**2)
+
+
+def test_room_that_harvesters_controllers_have_made_is_there_already() -> None:
+    """Their entries are named after the VMI's uid."""
+    made = quota({"limits.cpu": "5", "limits.memory": "9980344313"}, {by_uid(): ENTRY})
+    basis = Basis(Policy(Mode.ASSIST, settle=0.0), "flags")
+    (fit,) = explain(replace(cluster([made], [vmim()], [SOURCE], [HERE]), basis=basis), HERE).fits
+    assert fit.action == "the quota has room already"
+
+
+@pytest.mark.parametrize(("used", "served"), [("2015m", True), ("3", False)])
+def test_beside_harvester_takeover_is_promised_only_where_it_makes_room(used: str, served: bool) -> None:
+    """Of the second, others use what no migration's entry makes up for."""
+    full = quota({"limits.cpu": "2015m"}, used={"limits.cpu": used})
+    seen = cluster([full], [REFUSED], [SOURCE], [HERE], limits='{"limit":{"limitsCpu":"2015m"}}')
+    basis = Basis(Policy(Mode.ASSIST, settle=0.0), "flags")
+    (fit,) = explain(replace(seen, basis=basis), HERE).fits
+    assert "mode assist leaves limits.cpu" in fit.action
+    assert ("--mode takeover adds it" in fit.action) is served
+
+
+def test_nothing_is_said_that_is_about_another_vm() -> None:
+    """Two have outgrown the base; what they lack is more than may be added."""
+    instances = [HERE, vmi("vm2", nodeName="node-1"), vmi("vm3", nodeName="node-1")]
+    pods = [launcher(instance, rendering=AT_4_5) for instance in instances]
+    waiting = [vmim(), vmim(refused=True, vm="vm2"), vmim(refused=True, vm="vm3")]
+    caps = {"headroom.harvesterhci.io/max-extra": '{"limits.memory":"17Gi"}'}
+    seen = cluster([quota(HARD, MARKS)], waiting, pods, instances, ratio="4.5", annotations=caps)
+    actions = {vmi.name: explain(seen, vmi).fits[0].action for vmi in instances}
+    assert "compensation for VM vm2, VM vm3 waits" in actions["vm2"]
+    assert "compensation" not in actions["vm1"]
 
 
 def test_a_namespace_without_quotas() -> None:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 
 from pkg.api.core import ResourceQuota
 from pkg.api.kubevirt import VirtualMachineInstance
 from pkg.report.plan import MigrationPlan, VmPlan, plan_migrations
-from pkg.report.snapshot import Snapshot
+from pkg.report.snapshot import Basis, Snapshot
 from pkg.util.resource_list import format_resource_list
-from tests.decisions import sentences
+from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
+from tests.decisions import charged, sentences
 from tests.objects import HARD, MARKS, SKIP, launcher, quota, vmi, vmim
 from tests.pkg.util.resourcequota.snapshots import cluster, settled
 
@@ -63,6 +64,14 @@ def test_which_of_my_vms_could_still_migrate_at_ratio_4_5(case: Seed) -> None:
     vm = only(plan_migrations(seen, case.ratio))
     assert (vm.fits_now, vm.fits_at_ratio, vm.fits_with_headroom) == (case.fits_now, case.fits_at_ratio, True)
     assert format_resource_list(vm.fits[0].raised) == case.added
+
+
+def test_harvesters_formula_is_tried_at_the_ratio_too() -> None:
+    """As the seed of Harvester saw it: 5000Mi grow to 10865341313 at 4.5."""
+    seen = replace(running(vms("vm1")), quotas=[charged(quota(HARD), [launcher()])])
+    seen = replace(seen, basis=Basis(Policy(Mode.ASSIST, EstimateKind.HARVESTER, settle=0.0), "flags"))
+    added = [only(plan_migrations(seen, ratio)).fits[0].raised["limits.memory"] for ratio in (None, "4.5")]
+    assert [str(amount) for amount in added] == ["4737464313", "5622461313"]
 
 
 def test_each_vm_is_planned_by_itself() -> None:

@@ -11,7 +11,9 @@ import pytest
 from pkg.api.core import ResourceQuota
 from pkg.api.kubevirt import MigrationState, VirtualMachineInstanceMigration
 from pkg.api.mtq import VirtualMachineMigrationResourceQuota
+from pkg.report.snapshot import Basis
 from pkg.report.status import QuotaStatus, status
+from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
 from tests.decisions import sentences
 from tests.objects import (
     COMPENSATION,
@@ -170,6 +172,17 @@ def test_resources_that_pods_do_not_use_up_are_left_out() -> None:
     found = one(status(cluster([quota({**HARD, "services": "3", "pods": "9"}, MARKS)])))
     assert [row.name for row in found.resources] == ["limits.cpu", "limits.memory", "pods"]
     assert found.document()["resources"]["pods"]["base"] is None
+
+
+@pytest.mark.parametrize(("mode", "base"), [(Mode.TAKEOVER, "9"), (Mode.ASSIST, None)])
+def test_beside_harvester_there_is_a_base_only_of_what_harvester_adds_to(
+    mode: Mode, base: str | None
+) -> None:
+    limits = '{"limit":{"limitsCpu":"3000m","limitsMemory":"5000Mi","pods":"9"}}'
+    seen = cluster([quota({**HARD, "pods": "9"})], limits=limits)
+    basis = Basis(Policy(mode, EstimateKind.EXACT, settle=0.0), "flags")
+    resources = one(status(replace(seen, basis=basis))).document()["resources"]
+    assert (resources["limits.cpu"]["base"], resources["pods"]["base"]) == ("3", base)
 
 
 @dataclass(frozen=True)

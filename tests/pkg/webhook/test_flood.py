@@ -17,6 +17,7 @@ from typing import cast
 import pytest
 
 from pkg.webhook.admission import ALLOW, AdmissionRequest, Decision
+from pkg.webhook.caller import Caller
 from pkg.webhook.connections import Limits
 from tests.pkg.webhook.listening import REVIEW, Peer, listening
 
@@ -166,18 +167,34 @@ async def test_a_second_head_on_a_connection_has_its_time_too() -> None:
         assert time.perf_counter() - began < 2.0
 
 
+async def test_empty_lines_ahead_of_a_head_give_it_no_more_time() -> None:
+    async with listening({"/allow": allow}) as peer:
+        reader, writer = await asyncio.open_connection("127.0.0.1", peer.server.address[1], ssl=peer.tls)
+        await _ask(reader, writer)
+        writer.write(b"\r\n\r\n")
+        await asyncio.sleep(0.05)
+        await _ask(reader, writer)
+        writer.write(b"\r\n\r\n")
+        await asyncio.sleep(0.05)
+        writer.write(HEAD)
+        answer = await asyncio.wait_for(reader.read(), 2)
+        assert answer.startswith(b"HTTP/1.1 408")
+        writer.close()
+
+
 @pytest.mark.parametrize(
     "limits", [Limits(connections=20), Limits(per_source=20)], ids=["in all", "per source"]
 )
 async def test_over_the_limit_the_oldest_silent_connection_gives_way_and_no_other(limits: Limits) -> None:
-    async with listening({"/allow": allow}, limits=limits) as peer:
+    caller = Caller()
+    async with listening({"/allow": allow}, limits=limits, caller=caller) as peer:
         port = peer.server.address[1]
         proven = await asyncio.open_connection("127.0.0.1", port, ssl=peer.tls)
-        await _ask(*proven)
+        await _ask(*proven, caller.key)
         silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(60)]
         for _ in range(5):
             assert (await peer.post("/allow"))[0] == 200
-        await _ask(*proven)
+        await _ask(*proven, caller.key)
         await asyncio.sleep(0.05)
         closed = [reader.at_eof() for reader, _ in silent]
         assert closed[:40] == [True] * 40
@@ -186,8 +203,44 @@ async def test_over_the_limit_the_oldest_silent_connection_gives_way_and_no_othe
             writer.close()
 
 
-async def _ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    writer.write(_review(REVIEW, HEAD))
+@pytest.mark.parametrize(
+    "content",
+    [_review(REVIEW, HEAD), HEAD + b"Content-Length: 1000\r\n\r\n{", HEAD],
+    ids=["whole reviews", "half a body", "half a head"],
+)
+async def test_what_strangers_send_keeps_no_place_from_the_api_server(content: bytes) -> None:
+    caller = Caller()
+    async with listening({"/allow": allow}, limits=Limits(per_source=20), caller=caller) as peer:
+        port = peer.server.address[1]
+        proven = await asyncio.open_connection("127.0.0.1", port, ssl=peer.tls)
+        await _ask(*proven, caller.key)
+        strangers = []
+        for _ in range(30):
+            strangers.append(await asyncio.open_connection("127.0.0.1", port, ssl=peer.tls))
+            strangers[-1][1].write(content)
+            await asyncio.sleep(0.01)
+        await _ask(*proven, caller.key)
+        assert (await peer.post(f"/allow/{caller.key}"))[0] == 200
+        for _, writer in [proven, *strangers]:
+            writer.close()
+
+
+async def test_a_large_review_of_the_api_server_does_not_wait_for_those_of_strangers() -> None:
+    caller = Caller()
+    async with listening({"/allow": allow}, limits=Limits(), caller=caller) as peer:
+        port = peer.server.address[1]
+        strangers = [await asyncio.open_connection("127.0.0.1", port, ssl=peer.tls) for _ in range(20)]
+        for _, writer in strangers:
+            writer.write(HEAD + b"Content-Length: 100000\r\n\r\n{")
+        await asyncio.sleep(0.1)
+        large = REVIEW[:-1] + b" " * 100_000 + b"}"
+        assert (await asyncio.wait_for(peer.post(f"/allow/{caller.key}", large), 1))[0] == 200
+        for _, writer in strangers:
+            writer.close()
+
+
+async def _ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, key: str = "") -> None:
+    writer.write(_review(REVIEW, HEAD.replace(b"/allow", f"/allow/{key}".encode()) if key else HEAD))
     head = await reader.readuntil(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 200")
     await reader.readexactly(int(head.lower().split(b"content-length: ")[1].split(b"\r")[0]))

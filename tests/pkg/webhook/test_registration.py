@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, cast
 
@@ -13,7 +14,7 @@ from pkg.api.registry import MUTATING_WEBHOOK_CONFIGURATIONS, VALIDATING_WEBHOOK
 from pkg.client.client import Client
 from pkg.client.errors import Forbidden, ServerError, Unreachable
 from pkg.client.resource_client import ResourceClient
-from pkg.config.probe import PROBE_CONFIGURATION, PROBE_MARK, NotReached
+from pkg.config.probe import PROBE_CONFIGURATION, PROBE_MARK, PROBE_WEBHOOK, NotReached
 from pkg.webhook import registration
 from pkg.webhook.caller import Caller
 from pkg.webhook.configurations import (
@@ -39,6 +40,8 @@ class Server:
         """The addresses that the API server reaches, and who answers there: with whose mark."""
         self.mark = fingerprint(URL, OPTIONS)
         self.away = False
+        self.failing = PROBE_WEBHOOK
+        self.on_probe: Callable[[], object] = lambda: None
         self.validating: Kind[Any] = Kind(VALIDATING_WEBHOOK_CONFIGURATIONS)
         self.mutating: Kind[Any] = Kind(MUTATING_WEBHOOK_CONFIGURATIONS)
 
@@ -59,8 +62,9 @@ class Server:
         if self.away:
             raise Unreachable("connection refused")
         webhook = self.mutating.objects[PROBE_CONFIGURATION]["webhooks"][0]
-        if webhook["clientConfig"]["url"].removesuffix("/probe") not in self.reached:
-            raise ServerError('failed calling webhook "probe": connection refused', status=500)
+        self.on_probe()
+        if webhook["clientConfig"].get("url", URL.url).removesuffix("/probe") not in self.reached:
+            raise ServerError(f'failed calling webhook "{self.failing}": connection refused', status=500)
         return msgspec.json.encode({"metadata": {"annotations": {PROBE_MARK: self.mark}}})
 
     @property
@@ -256,6 +260,55 @@ class TestReach:
             with pytest.raises(Unreachable):
                 await registrar.ensure(b"ca")
         assert server.validating.objects
+
+    async def test_the_minute_begins_anew_after_an_api_server_that_was_away(self) -> None:
+        server, clock = Server(), Clock()
+        registrar = Registrar(server.client, URL, OPTIONS, clock=clock)
+        await registrar.ensure(b"ca")
+        for away, seconds, standing in (
+            (False, 0, True),
+            (True, 30, True),
+            (False, 300, True),
+            (False, 61, False),
+        ):
+            server.away = away
+            server.reached.clear()
+            clock.now += seconds
+            with pytest.raises((NotReached, Unreachable)):
+                await registrar.ensure(b"ca")
+            assert bool(server.validating.objects) is standing
+
+    async def test_a_webhook_of_others_that_fails_on_the_probes_object_says_nothing(self) -> None:
+        server, clock = Server(), Clock()
+        registrar = Registrar(server.client, URL, OPTIONS, clock=clock)
+        await registrar.ensure(b"ca")
+        server.reached.clear()
+        server.failing = "validate.another.example"
+        for _ in range(10):
+            clock.now += 60.0
+            with pytest.raises(ServerError):
+                await registrar.ensure(b"ca")
+        assert server.validating.objects
+        assert server.mutating.objects[PROBE_CONFIGURATION]["webhooks"][0]["name"] == PROBE_WEBHOOK
+
+    async def test_a_webhook_that_gives_no_answer_is_probed_once_a_look(self) -> None:
+        server, clock = Server(), Clock()
+        server.reached.clear()
+        server.on_probe = lambda: setattr(clock, "now", clock.now + 5.0)
+        began = clock.now
+        with pytest.raises(NotReached):
+            await Registrar(server.client, URL, OPTIONS, clock=clock).ensure(b"ca")
+        assert clock.now - began == 5.0
+
+    async def test_the_probes_configuration_is_one_for_all_flags(self) -> None:
+        server, service = Server(), Endpoint(service_namespace="own", service_name="headroom-webhook")
+        server.mark = fingerprint(service, OPTIONS)
+        replicas = [Registrar(server.client, service, each) for each in (OPTIONS, Options(reserve=False))]
+        await replicas[0].ensure(b"ca")
+        before = len(server.writes)
+        for replica in replicas * 3:
+            await replica.ensure(b"ca")
+        assert len(server.writes) == before
 
     async def test_replicas_with_other_flags_warn_and_do_not_rewrite_each_other(self) -> None:
         server, clock = Server(), Clock()

@@ -166,7 +166,8 @@ spec:
             timeoutSeconds: 5
             failureThreshold: 6
           readinessProbe:
-            httpGet: {path: /readyz, port: health}
+            # Registered only once the API server has reached it, and that goes through the Service of ready pods.
+            httpGet: {path: "/readyz?exclude=webhook+registration", port: health}
             periodSeconds: 5
             timeoutSeconds: 5
           resources: {{- toYaml .resources | nindent 12 }}

@@ -14,15 +14,16 @@ from typing import Final
 
 from pkg.api.core import Pod, ResourceQuota
 from pkg.util import constants
+from pkg.util.amounts import compared
 from pkg.util.kubevirt.evidence import vm_of
 from pkg.util.kubevirt.migration import is_finished
-from pkg.util.quantity import ZERO, Quantity
+from pkg.util.quantity import ZERO, Quantity, QuantityError
 from pkg.util.quotacount.usage import counted, pod_usage
 from pkg.util.resource_list import ResourceList, parse_resource_list
 from pkg.util.resourcequota.managed import is_managed, is_off
 from pkg.util.resourcequota.model import Observed
 from pkg.util.resourcequota.policy import Policy
-from pkg.webhook.admission import ALLOW, AdmissionRequest, Decision, UserInfo, deny
+from pkg.webhook.admission import ALLOW, AdmissionRequest, BadReview, Decision, UserInfo, deny
 from pkg.webhook.deadline import NoAnswer, in_time
 from pkg.webhook.options import Options
 from pkg.webhook.resources.pod.ledger import Ledger
@@ -106,7 +107,10 @@ class Validator:
         """CREATE of pods, UPDATE of pods/resize."""
         if not self._options.reserve:
             return ALLOW
-        asked = _asked(request)
+        try:
+            asked = _asked(request)
+        except QuantityError as exc:  # the API server lets none of these come here
+            raise BadReview(f"the pod's resources: {exc}") from exc
         if request.operation != "UPDATE" and await self._is_of_migration(asked.pod, request):
             return ALLOW
         refusal = await self._decide(request, asked)
@@ -248,10 +252,8 @@ def refusal_of(
     names: Sequence[str],
 ) -> str:
     """What a tenant reads: which quota, what is left of it, and whose the rest is."""
-    wants = ", ".join(
-        f"{name} {need[name]} is requested and {max(left, ZERO)} is left"
-        for name, left in sorted(short.items())
-    )
+    amounts = ((name, compared(name, need[name], max(left, ZERO))) for name, left in sorted(short.items()))
+    wants = ", ".join(f"{name} {asked} is requested and {left} is left" for name, (asked, left) in amounts)
     whose = f" ({', '.join(names[:10])})" if names else ""
     return (
         f"resource quota {quota.key} is used up: {wants}; "

@@ -11,6 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from pkg.api.core import ResourceQuota
+from pkg.util import constants
 from pkg.util.quantity import Quantity
 from pkg.util.resourcequota.managed import is_managed, is_off, switched_off
 from pkg.util.resourcequota.policy import Policy
@@ -103,6 +104,9 @@ class Guard:
             return refusal(quota, verdict)
         if is_managed(old) and not is_managed(quota) and not quota.deleting:
             return await self._refuse_while_migrating(old, "its label can be removed")
+        mode = self._policy.mode
+        if is_off(quota.annotations, mode) and constants.ANNOTATION_OWNER in old.annotations:
+            return await self._refuse_while_migrating(old, f"{constants.ANNOTATION_OWNER} can be removed")
         return ALLOW
 
     async def mutate(self, request: AdmissionRequest) -> Decision:

@@ -12,6 +12,7 @@ from pkg.api.harvesterhci import SETTINGS
 from pkg.api.kubevirt import KUBEVIRTS, VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINE_INSTANCES
 from pkg.api.mtq import VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS
 from pkg.client.client import Client
+from pkg.client.errors import ApiError
 from pkg.client.fake.server import FakeTransport
 from pkg.config.probe import NotReached
 from pkg.controller.indexes import PODS_BY_MIGRATION
@@ -141,9 +142,12 @@ class Cluster:
         self.budgets.given(budget())
         self.clock = Clock(1_800_000_000.0)
         self.unreached = ""
+        self.probe_error: ApiError | None = None
 
     async def probe(self) -> str:
         """What the API server says of our webhook."""
+        if self.probe_error is not None:
+            raise self.probe_error
         if self.unreached:
             raise NotReached(self.unreached)
         return "mark"

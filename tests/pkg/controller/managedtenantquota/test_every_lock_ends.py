@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 
 import pytest
@@ -30,6 +31,19 @@ def _garbage(cluster: Cluster) -> None:
     cluster.budgets.edited("ns1/budget", {"status": {"originalBlockingResourceQuotas": saved}})
 
 
+def _probe_refused(cluster: Cluster) -> None:
+    cluster.probe_error = REFUSED
+
+
+def _leased(cluster: Cluster) -> None:
+    spec = {
+        "holderIdentity": "it",
+        "leaseDurationSeconds": 3600,
+        "renewTime": "2027-01-15T08:00:00.000000Z",
+    }
+    cluster.leases.given({"metadata": {"name": "mtq-controller", "namespace": "tenant"}, "spec": spec})
+
+
 def _budget_gone(cluster: Cluster) -> None:
     cluster.budgets.gone("ns1/budget")
 
@@ -49,6 +63,10 @@ IN_THE_WAY = {
     "the API server fails to list budgets": _fails("budgets", "list", BROKEN),
     "a proxy answers 404 for the API server": _fails("budgets", "list", PAGE),
     "the API server fails to list quotas": _fails("quotas", "list", BROKEN),
+    "the API server fails to list Leases": _fails("leases", "list", BROKEN),
+    "the API server does not say where the webhooks are": _fails("registrations", "get", BROKEN),
+    "the probe's object is refused": _probe_refused,
+    "a Lease says that upstream's controller runs": _leased,
     "the status is garbage": _garbage,
     "the VMMRQ is gone": _budget_gone,
     "the CRD is gone": _kind_gone,
@@ -87,6 +105,23 @@ async def test_the_lock_ends_and_the_quota_is_restored_afterwards(
     assert by_value(cluster.hard) == by_value(FULL)
 
 
+async def test_an_overdue_lock_ends_before_anything_is_asked(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def silence() -> str:
+        await asyncio.Event().wait()
+        return ""
+
+    await open_window(cluster, Process(cluster))
+    cluster.clock.now += END
+    monkeypatch.setattr(cluster, "probe", silence)
+    looking = asyncio.create_task(Process(cluster).look())
+    await asyncio.sleep(0.1)
+    assert not looking.done()
+    assert not cluster.locks.objects
+    looking.cancel()
+
+
 async def test_what_is_raised_without_budget_and_lock_is_restored_by_the_next_process_too(
     cluster: Cluster,
 ) -> None:
@@ -120,7 +155,22 @@ async def test_a_restore_that_is_refused_is_said_and_tried_again(cluster: Cluste
     assert cluster.at_rest
 
 
-@pytest.mark.parametrize("namespace", ["kube-system", "kubevirt", "cattle-system", "own", "virt-elsewhere"])
+async def test_an_unlock_says_as_raised_only_what_still_is(cluster: Cluster) -> None:
+    process = Process(cluster)
+    await open_window(cluster, process)
+    cluster.admit()
+    cluster.budgets.errors["patch"] = [REFUSED] * 1000
+    await _pass(cluster, process, END + 1.0)
+    assert not cluster.locks.objects
+    assert by_value(cluster.hard) == by_value(FULL)
+    told = {reason: message for _, _, reason, message in process.events.recorded}
+    assert told["NamespaceUnlocked"] == "unlocked, the resource quotas are as before"
+
+
+@pytest.mark.parametrize(
+    "namespace",
+    ["kube-system", "kubevirt", "cattle-system", "rancher-operator-system", "own", "virt-elsewhere"],
+)
 async def test_system_namespaces_are_never_locked(namespace: str) -> None:
     cluster = Cluster()
     cluster.refuse()

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from pkg.client.errors import Conflict
+from pkg.client.errors import Conflict, Forbidden
 from pkg.controller.managedtenantquota.release import close_all
 from tests.decisions import by_value
 from tests.pkg.controller.managedtenantquota.server import KEY, Cluster, Process
 from tests.pkg.util.managedtenantquota.objects import FULL, RAISED, quota
+
+REFUSED = Forbidden("another policy says no", status=403, reason="Forbidden")
 
 
 @pytest.fixture
@@ -54,6 +56,20 @@ async def test_what_a_quota_records_is_restored_without_budget_and_lock(cluster:
 async def test_a_quota_that_changes_meanwhile_is_looked_at_again(cluster: Cluster) -> None:
     cluster.quotas.errors["patch"] = [Conflict("changed", status=409)]
     await close(cluster)
+    assert by_value(cluster.hard) == by_value(FULL)
+
+
+async def test_a_quota_that_cannot_be_restored_keeps_no_other_namespace_from_it(cluster: Cluster) -> None:
+    for kind in (cluster.budgets, cluster.quotas):
+        for raw in list(kind.objects.values()):
+            kind.given({**raw, "metadata": {**raw["metadata"], "namespace": "ns2"}})
+    cluster.quotas.errors["patch"] = [REFUSED]
+    with pytest.raises(Forbidden, match="another policy says no"):
+        await close(cluster)
+    assert not cluster.locks.objects
+    assert by_value(cluster.hard) == by_value(RAISED)
+    assert by_value(cluster.quotas.now("ns2/quota").hard) == by_value(FULL)
+    assert await close(cluster) == ["ns1"]
     assert by_value(cluster.hard) == by_value(FULL)
 
 

@@ -47,8 +47,17 @@ def test_constants_that_moved_by_whole_mebibytes_are_found(moved: int, then: str
     unknown = replace(PROFILES["1.8"], launcher=PROFILES["1.8"].launcher + moved * MI)
     pod = rendered(FREE, then, unknown)
     assert overhead_difference(FREE, pod, Rendering(then)) == 0
-    before, after = (memory_overhead(FREE.spec, ratio=r, profile=unknown) for r in (then, "2"))
-    assert overhead_difference(FREE, pod, Rendering("2")) == after - before
+    if abs(moved) <= 64:
+        before, after = (memory_overhead(FREE.spec, ratio=r, profile=unknown) for r in (then, "2"))
+        assert overhead_difference(FREE, pod, Rendering("2")) == after - before
+
+
+@pytest.mark.parametrize("more", [4_683_344, 102_761_448, 192_937_984, 250_611_664, 1_896_000_000])
+@pytest.mark.parametrize("ratio", ["", "1.5", "3", "10"])
+def test_nothing_is_added_to_a_pod_that_others_gave_more(ratio: str, more: int) -> None:
+    """Some of these numbers fit unknown constants at a smaller ratio."""
+    pod = launcher(FREE, overhead=memory_overhead(FREE.spec, ratio=ratio) + more)
+    assert overhead_difference(FREE, pod, Rendering(ratio)) <= 0
 
 
 @pytest.mark.parametrize("overhead", [1, 10**8 + 17, 7 * 10**9 + 3])

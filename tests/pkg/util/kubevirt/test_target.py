@@ -10,13 +10,11 @@ import pytest
 
 from pkg.api.core import Pod
 from pkg.api.kubevirt import KubeVirtConfiguration, VirtualMachineInstance
-from pkg.util.kubevirt.overhead import memory_overhead
-from pkg.util.kubevirt.profiles import MI, PROFILES, Profile
+from pkg.util.kubevirt.profiles import MI, PROFILES
 from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.kubevirt.target import (
     Side,
     launcher_usage,
-    overhead_difference,
     rendered_overhead,
     target_usage,
 )
@@ -167,16 +165,6 @@ def test_unknown_constants(grown: int, instance: VirtualMachineInstance, then: s
         allowed += allowed  # KubeVirt's own limit is twice the request
     for name in ALL_MEMORY:
         assert real[name] <= predicted[name] <= real[name] + allowed
-
-
-def test_constants_far_from_all_that_is_known_are_rather_too_large() -> None:
-    instance = vmi()
-    strange = Profile(launcher=900 * MI)
-    source = launcher(instance, profile=strange)
-    real = memory_overhead(instance.spec, ratio="4.5", profile=strange)
-    assert overhead_difference(instance, source, AT_4_5) >= real - memory_overhead(
-        instance.spec, ratio="1.5", profile=strange
-    )
 
 
 def test_a_launcher_of_an_earlier_release_is_followed_by_one_of_the_installed_release() -> None:

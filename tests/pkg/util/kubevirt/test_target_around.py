@@ -85,27 +85,23 @@ KATA = msgspec.convert({"defaultRuntimeClass": "kata"}, KubeVirtConfiguration)
 
 
 @pytest.mark.parametrize(
-    ("source_class", "source_overhead", "known", "counts"),
+    ("of_source", "known", "counts"),
     [
-        pytest.param("kata", "250m", {}, "2265m", id="the source's class is the CR's: its overhead counts"),
-        pytest.param("kata", "250m", {"cpu": "1"}, "2265m", id="also where the class costs more since"),
-        pytest.param(None, None, {"cpu": "1"}, "3015m", id="the CR names a class since"),
-        pytest.param("gvisor", "250m", {"cpu": "1"}, "3015m", id="the CR names another class since"),
-        pytest.param("gvisor", "250m", {}, "2265m", id="another class that is not known"),
+        pytest.param({"cpu": "250m"}, {}, "2265m", id="a class that is not known: the source's counts"),
+        pytest.param({"cpu": "250m"}, {"cpu": "1"}, "3015m", id="the class costs more since"),
+        pytest.param(None, {"cpu": "1"}, "3015m", id="the CR names a class since"),
     ],
 )
+@pytest.mark.parametrize("resized", [False, True])
 def test_the_overhead_of_a_runtime_class(
-    source_class: str | None, source_overhead: str | None, known: dict[str, str], counts: str
+    of_source: dict[str, str] | None, known: dict[str, str], counts: str, resized: bool
 ) -> None:
-    pod = launcher(SEED)
-    spec = msgspec.structs.replace(
-        pod.spec,
-        runtime_class_name=source_class,
-        overhead={"cpu": source_overhead} if source_overhead else None,
-    )
+    conditions = [{"type": "HotVCPUChange", "status": "True"}] if resized else []
+    instance = vmi(requests={"cpu": "2", "memory": "4Gi"}, conditions=conditions)
+    pod = launcher(instance)
+    source = Side(msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, overhead=of_source)))
     now = Rendering("1.5", kubevirt=KATA, pod_overhead=dict(known))
-    source = Side(msgspec.structs.replace(pod, spec=spec))
-    assert launcher_usage(SEED, source, now, UNSCOPED)["limits.cpu"] == Quantity.parse(counts)
+    assert launcher_usage(instance, source, now, UNSCOPED)["limits.cpu"] == Quantity.parse(counts)
 
 
 def test_without_a_source_the_overhead_of_the_crs_runtime_class_counts() -> None:

@@ -35,6 +35,9 @@ class Raising(NamedTuple):
         "what is raised already is not raised again": Raising(
             {"limits.cpu": "3"}, {"limits.cpu": "2"}, {"limits.cpu": "5000m"}, {}
         ),
+        "what is said to have been more is not believed": Raising(
+            {"limits.cpu": "100"}, {"limits.cpu": "2"}, {"limits.cpu": "3"}, {}
+        ),
         "a half raised quota is raised the rest of the way": Raising(
             {"limits.cpu": "3", "pods": "1"},
             {"limits.cpu": "2", "pods": "1"},
@@ -85,6 +88,9 @@ ORIGINAL, ADDED, UP = {"limits.cpu": "3", "pods": "5"}, {"limits.cpu": "2"}, {"l
         "what a person took out is not put back": Restoring(ORIGINAL, ADDED, {"pods": "5"}, {}, {}),
         "what a person put in stays": Restoring(
             ORIGINAL, ADDED, {**UP, "secrets": "1"}, {"limits.cpu": "3"}, {"limits.cpu": "3"}
+        ),
+        "what is said to have been more is not believed": Restoring(
+            {"limits.cpu": "100"}, {"limits.cpu": "-95"}, UP, {}, {}
         ),
         "another installation's budget has changed since it raised": Restoring(
             ORIGINAL, {"limits.cpu": "1"}, UP, {"limits.cpu": "3"}, {}

@@ -245,10 +245,28 @@ UNMIRRORED = budget(added={"limits.cpu": "1", "pods": "1"})
             observed(budgets=[UNMIRRORED], around=DONE),
             Clear,
         ),
+        "nothing may be added any more, the status says otherwise: put it there": (
+            observed(budgets=[budget({}, added=ENOUGH)], around=DONE),
+            Clear,
+        ),
+        "nothing may be added, and the status says nothing: nothing": (
+            observed(budgets=[budget({})], around=DONE),
+            Wait,
+        ),
         "upstream's controller runs: nothing is begun": (replace(observed(), upstream="it"), Wait),
         "upstream's controller runs: its window is its own": (
-            replace(observed([quota(RAISED)], [budget(saved=SAVED)], DONE, lock=lock()), upstream="it"),
+            replace(
+                observed([quota(RAISED)], [budget(saved=SAVED)], DONE, lock=lock(fields=[])), upstream="it"
+            ),
             Wait,
+        ),
+        "upstream's controller is said to run: what we locked is closed": (
+            replace(observed([quota(RAISED)], [budget(saved=SAVED)], lock=lock()), upstream="it"),
+            Restore,
+        ),
+        "upstream's controller is said to run: what we raised is restored": (
+            replace(observed([quota(RAISED, annotations=RECORD)], [budget()]), upstream="it"),
+            Restore,
         ),
     }
 )
@@ -349,6 +367,13 @@ class TestTheLimit:
         (problem,) = decision(self.seen()).problems
         assert problem.reason == "LockLimitReached"
         assert [obj.name for obj in problem.about] == ["migration-of-vm1", "budget"]
+        assert "has been locked for 121 s" in problem.message
+        assert "the lock ends in 9 s at the latest" in problem.message
+
+    def test_what_is_said_by_a_process_that_comes_late_is_true_as_well(self) -> None:
+        (problem,) = decision(self.seen(lock=lock(age=600))).problems
+        assert "has been locked for 600 s" in problem.message
+        assert "the lock ends now" in problem.message
 
     def test_everything_is_undone_and_the_migration_rests(self) -> None:
         names, end = walked(self.seen())
@@ -375,6 +400,12 @@ class TestTheLimit:
         assert isinstance(next_step(self.seen(lock=lock(age=3)), short), Restore)
 
 
+def test_upstreams_lock_is_looked_at_again_when_it_has_to_end() -> None:
+    step = next_step(replace(observed(lock=lock(age=125, fields=[])), upstream="it"))
+    assert isinstance(step, Wait)
+    assert step.seconds == pytest.approx(5.0)
+
+
 class TestProblems:
     def test_two_budgets_are_an_error_on_both(self) -> None:
         (problem,) = decision(observed(budgets=[budget(), budget(name="other")])).problems
@@ -387,6 +418,13 @@ class TestProblems:
         assert problem.reason == "LockUnavailable"
         assert "no webhook is registered" in problem.message
         assert made.step == Wait(2.0, "nothing to do")
+
+    def test_it_stays_the_same_problem_whatever_the_api_server_names(self) -> None:
+        keys = {
+            decision(observed(why_not=f"not reached: events probe-{n} is forbidden")).problems[0].key
+            for n in "ab"
+        }
+        assert len(keys) == 1
 
     def test_it_is_not_said_where_nothing_is_to_be_locked(self) -> None:
         assert not decision(observed([quota(TWICE)], why_not="no webhook is registered")).problems

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 from collections.abc import Mapping
 from typing import NamedTuple
 
+import pytest
+
+from pkg.api.kubevirt import VirtualMachineInstance
 from pkg.util.resourcequota.errors import NotServed
 from pkg.util.resourcequota.planner import plan
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
@@ -21,22 +26,40 @@ class Case(NamedTuple):
     hard: Mapping[str, str]
     lacks: str
     limits: str = LIMITS
+    vm: VirtualMachineInstance = HERE
+    labels: Mapping[str, str] | None = None
 
 
 CASES = {
-    "the console log's CPU": Case(FULL, "15m of limits.cpu"),
+    "the console log's CPU": Case(FULL, "limits.cpu 15m"),
     "another resource": Case(
         {**FULL, "limits.cpu": "10", "pods": "1"},
-        "1 of pods",
+        "pods 1",
         '{"limit":{"limitsCpu":"10","limitsMemory":"50Gi"}}',
     ),
-    "a quota without limits": Case({"pods": "1"}, "1 of pods", '{"limit":{"pods":"1"}}'),
+    "a quota without limits": Case({"pods": "1"}, "pods 1", '{"limit":{"pods":"1"}}'),
+    "memory of a VM that limits CPU alone": Case(
+        {"limits.cpu": "10", "limits.memory": "7Gi"},
+        "limits.memory",
+        '{"limit":{"limitsCpu":"10","limitsMemory":"7Gi"}}',
+        vmi(limits={"cpu": "2"}, nodeName="node-1"),
+    ),
+    "memory of a VM without limits": Case(
+        {"limits.cpu": "10", "limits.memory": "7Gi"},
+        "limits.memory",
+        '{"limit":{"limitsCpu":"10","limitsMemory":"7Gi"}}',
+        vmi(limits={}, nodeName="node-1"),
+    ),
+    "what a label has managed": Case(
+        {"limits.cpu": "10", "pods": "1"}, "pods 1", "", labels={"headroom.harvesterhci.io/managed": "true"}
+    ),
 }
 
 
-def said(case: Case, *, refused: bool = True) -> list[NotServed]:
-    found = charged(quota(case.hard), [SOURCE])
-    made = plan(namespace(found, [vmim(refused=refused)], [SOURCE], [HERE], limits=case.limits), ASSIST)
+def said(case: Case, *, refused: bool = True, policy: Policy = ASSIST) -> list[NotServed]:
+    source = launcher(case.vm, node="node-1")
+    found = charged(quota(case.hard, labels=case.labels), [source])
+    made = plan(namespace(found, [vmim(refused=refused)], [source], [case.vm], limits=case.limits), policy)
     return [problem for problem in made.problems if isinstance(problem, NotServed)]
 
 
@@ -48,15 +71,22 @@ def test_a_refused_migration_that_assist_cannot_serve_is_told_with_the_resource(
     assert "--mode takeover" in str(problem)
 
 
-def test_nothing_is_said_before_a_refusal_or_where_harvesters_rules_suffice() -> None:
-    assert not said(CASES["the console log's CPU"], refused=False)
-    assert not said(
-        Case(
-            {"limits.cpu": "3", "limits.memory": "5000Mi"},
-            "",
-            '{"limit":{"limitsCpu":"3","limitsMemory":"5000Mi"}}',
-        )
-    )
+@pytest.mark.parametrize("estimate", EstimateKind)
+def test_nothing_is_said_before_a_refusal_or_where_harvesters_rules_suffice(estimate: EstimateKind) -> None:
+    policy = dataclasses.replace(ASSIST, estimate=estimate, settle=1.0)
+    assert not said(CASES["the console log's CPU"], refused=False, policy=policy)
+    for memory in (
+        "5000Mi",
+        "4600M",
+    ):  # of the second, a compensation will make up for what is used beyond it
+        limits = json.dumps({"limit": {"limitsCpu": "3", "limitsMemory": memory}})
+        assert not said(Case({"limits.cpu": "3", "limits.memory": memory}, "", limits), policy=policy)
+
+
+def test_takeover_is_no_promise_where_it_does_not_suffice() -> None:
+    """The namespace's annotation does not grant the resource."""
+    (problem,) = said(Case({"pods": "1", "limits.cpu": "10"}, "", '{"limit":{"limitsCpu":"10"}}'))
+    assert "--mode takeover does not make enough room either" in str(problem)
 
 
 def test_a_migration_that_was_not_refused_does_not_hide_another_that_was() -> None:

@@ -26,6 +26,9 @@ CAPPED = {
     "an empty list caps nothing": Capped(["{}"], {"limits.memory": "100Ti"}),
     "below the cap": Capped([ONE_GI], {"limits.memory": "1023Mi"}),
     "just the cap": Capped([ONE_GI], {"limits.memory": "1024Mi"}),
+    "bytes are shown in units": Capped(
+        ['{"limits.memory":"3221225472"}'], {"limits.memory": "4Gi"}, "raised by 4.0Gi, max-extra is 3.0Gi"
+    ),
     "one byte above": Capped([ONE_GI], {"limits.memory": "1073741825"}, "max-extra is 1Gi"),
     "what the cap does not name is free": Capped([ONE_GI], {"limits.cpu": "100"}),
     "a cap of zero forbids": Capped(

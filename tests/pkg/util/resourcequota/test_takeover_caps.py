@@ -165,7 +165,7 @@ def test_a_compensation_keeps_to_the_cap_too() -> None:
     found, made = after(refused)
     assert COMPENSATION not in found.annotations
     assert [problem.reason for problem in made.problems] == ["MaxExtraReached"]
-    assert "compensation for vm0" in str(made.problems[0])
+    assert "compensation for VM vm0" in str(made.problems[0])
     freed, _made = after(replace(refused, max_extra='{"limits.memory":"10Gi"}'))
     assert COMPENSATION in freed.annotations
 

@@ -181,11 +181,14 @@ def test_what_people_write(case: Edited) -> None:
 
 
 def test_an_edit_while_a_vm_migrates_is_said_once() -> None:
-    edited = managed({**RAISED, "limits.cpu": "7"}, MIGRATING)
+    raised = {APPLIED: '{"limits.cpu":"5015m","limits.memory":"9Gi","pods":"6"}'}
+    edited = managed(
+        {**RAISED, "limits.cpu": "7", "limits.memory": str(16 * 1024**3)}, {**MIGRATING, **raised}
+    )
     found, made = after(seen(edited, RUNNING))
     (said,) = made.problems
     assert (said.kind, said.reason) == ("Normal", "BaseChanged")
-    assert "limits.cpu from 5015m to 7" in str(said)
+    assert "limits.cpu from 5015m to 7, limits.memory from 9.0Gi to 16.0Gi" in str(said)
     assert not plan(seen(found, RUNNING), EXACT).problems
 
 

@@ -11,6 +11,7 @@ import pytest
 from pkg.api.core import Pod
 from pkg.util import constants
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
+from pkg.webhook.admission import BadReview
 from pkg.webhook.deadline import NoAnswer
 from pkg.webhook.options import Options
 from pkg.webhook.resources.lock.validator import Accounts
@@ -412,3 +413,11 @@ async def test_a_review_that_is_not_known_to_be_the_api_servers_reserves_nothing
     assert view.looked == []
     assert not checked._ledger._pending
     assert not checked._looks._running
+
+
+@pytest.mark.parametrize("authenticated", [True, False])
+async def test_what_is_no_quantity_is_no_review(authenticated: bool) -> None:
+    with pytest.raises(BadReview, match="cpu: 'banana' is not a quantity"):
+        await validator(FakeView(state(), state())).validate(
+            request(pod("banana"), authenticated=authenticated)
+        )

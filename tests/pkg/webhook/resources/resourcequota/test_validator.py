@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from pkg.util.constants import ANNOTATION_OWNER as OWNER
+from pkg.util.constants import ANNOTATION_SKIP_AUTO_SCALING as SKIP
 from pkg.util.constants import LABEL_MANAGED
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
 from pkg.webhook.configurations import NAMESPACE_CONTROLLER
@@ -150,6 +152,27 @@ async def test_the_label_is_not_taken_off_to_lower_the_limit() -> None:
         request(quota(dict(HARD), ONE, labels={}), STANDING)
     )
     assert decision.message == DENIAL
+
+
+@pytest.mark.parametrize(
+    ("left", "state", "allowed"),
+    [
+        ({SKIP}, RUNNING, False),
+        ({SKIP}, State(quota(dict(RAISED), MARKS)), True),
+        (set(), RUNNING, True),
+        ({SKIP, OWNER}, RUNNING, True),
+    ],
+    ids=["under a migration", "where nothing migrates", "with the skip", "neither"],
+)
+async def test_the_mark_that_makes_the_skip_ours_is_not_removed(
+    left: set[str], state: State, allowed: bool
+) -> None:
+    old = quota(dict(RAISED), ONE if state is RUNNING else MARKS)
+    annotations = {key: old.annotations[key] for key in old.annotations if key in left or key not in MARKS}
+    new = quota(dict(RAISED), annotations)
+    decision = await guard(FakeView(state, state)).validate(request(new, old))
+    assert decision.allowed is allowed
+    assert allowed or decision.message.endswith(f"{OWNER} can be removed when they are done")
 
 
 async def test_a_quota_that_is_not_managed_is_left_alone() -> None:
