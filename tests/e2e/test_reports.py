@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.headroom.amounts import ONE
+from tests.e2e.headroom.amounts import ONE, plus
 from tests.e2e.headroom.environment import Environment
-from tests.e2e.headroom.namespace import LASTING, plus
+from tests.e2e.headroom.namespace import LASTING
 from tests.e2e.tenant import by_value
 from tests.program import run
 
