@@ -13,3 +13,8 @@ class ReportedError(Exception):
 
     exit_code: ClassVar[int] = 1
     """1: a failure at work. 2: a wrong call or configuration."""
+
+
+def one_line(error: object) -> str:
+    """A text for a log line or a message, without its line breaks."""
+    return " ".join(str(error).split())

@@ -140,7 +140,7 @@ class Pod(Object):
 
     @property
     def terminal(self) -> bool:
-        """Phase Succeeded or Failed: quota no longer counts the pod (domain: quota counts every other)."""
+        """Phase Succeeded or Failed: quota no longer counts the pod (it counts every other)."""
         return self.status.phase in ("Succeeded", "Failed")
 
 
@@ -230,8 +230,6 @@ class Event(Object):
     type: str = ""
     count: int | None = None
     source: EventSource = EventSource()
-    first_timestamp: str | None = None
-    last_timestamp: str | None = None
 
 
 class CustomResourceDefinitionStatus(Struct):

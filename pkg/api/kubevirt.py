@@ -25,7 +25,6 @@ class CPU(Struct):
     cores: int = 0
     sockets: int = 0
     threads: int = 0
-    max_sockets: int = 0
     dedicated_cpu_placement: bool = False
     isolate_emulator_thread: bool = False
 
@@ -46,7 +45,6 @@ class Memory(Struct):
     """kubevirt.io/v1 Memory."""
 
     guest: RawQuantity | None = None
-    max_guest: RawQuantity | None = None
     hugepages: Hugepages | None = None
     reserved_overhead: ReservedOverhead | None = None
 
@@ -125,7 +123,6 @@ class Devices(Struct):
     autoattach_serial_console: bool | None = None
     autoattach_vsock: bool | None = msgspec.field(name="autoattachVSOCK", default=None)
     log_serial_console: bool | None = None
-    autoattach_mem_balloon: bool | None = None
     disks: list[Disk] | None = None
     filesystems: list[Filesystem] | None = None
     gpus: list[HostDevice] | None = None
@@ -133,7 +130,6 @@ class Devices(Struct):
     interfaces: list[Interface] | None = None
     tpm: Feature | None = None
     downward_metrics: Present | None = None
-    network_interface_multiqueue: bool | None = None
 
 
 class LaunchSecurity(Struct):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import time
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, ClassVar
@@ -145,9 +146,14 @@ class Condition(Struct):
     observed_generation: int | None = None
 
 
+def rfc3339(seconds: float) -> str:
+    """metav1.Time: RFC 3339, whole seconds, UTC."""
+    return datetime.datetime.fromtimestamp(seconds, datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
 def now_rfc3339() -> str:
-    """metav1.Now: RFC 3339, whole seconds, UTC."""
-    return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    """metav1.Now."""
+    return rfc3339(time.time())
 
 
 class Status(Struct):

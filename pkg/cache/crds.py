@@ -1,4 +1,4 @@
-"""News of CustomResourceDefinitions: a kind that is installed while its informer waits for it starts at once."""
+"""Watches CustomResourceDefinitions: the informer of a kind that is installed later starts at once."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pkg.client.client import Client
 
 
 class CustomResourceWatch:
-    """Wakes informers whose kind comes to be. Watches, metadata only, from when the first of them misses its kind.
+    """Wakes informers whose kind gets installed. Watches, metadata only, from when the first of them misses its kind.
 
     Where the rights don't allow that the informers find out by themselves, within `missing_poll` seconds.
     """
@@ -23,7 +23,7 @@ class CustomResourceWatch:
         self._watch: SharedIndexInformer[PartialObjectMetadata] | None = None
 
     def add(self, informer: SharedIndexInformer[Any]) -> None:
-        """From now on this one is woken. Twice is the same as once."""
+        """Register an informer to be woken. Idempotent."""
         informers = self._informers.setdefault(informer.resource.group_resource, [])
         if informer.resource.group and informer not in informers:
             informers.append(informer)

@@ -56,8 +56,7 @@ class HandlerRegistration(Generic[T]):
         self.resync_timer: asyncio.TimerHandle | None = None
 
     def has_synced(self) -> bool:
-        """Whether this handler was told of everything in the first list: the same as its informer's has_synced, for
-        handlers are told at once."""
+        """Whether this handler was notified of the whole first list: the same as its informer's has_synced."""
         return self._synced.is_set()
 
     def add(self, obj: T, is_in_initial_list: bool) -> None:

@@ -1,4 +1,4 @@
-"""One list and one watch a kind, shared by all who want to know: client-go's SharedIndexInformer."""
+"""One list and one watch a kind, shared by all handlers: client-go's SharedIndexInformer."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ T = TypeVar("T", bound=Object)
 
 
 class SharedIndexInformer(Generic[T]):
-    """Keeps `indexer` like the server and tells the handlers of every change.
+    """Keeps `indexer` equal to the server and notifies the handlers of every change.
 
-    `resync_period` (seconds, 0: never) is the default of handlers that bring none: so often a handler gets
+    `resync_period` (seconds, 0: never) is the default of handlers that set none: at this interval a handler gets
     `on_update(obj, obj)` for every object. `transform` sees every object before it is stored (to drop fields).
     """
 
@@ -57,7 +57,7 @@ class SharedIndexInformer(Generic[T]):
 
     @property
     def forbidden(self) -> str:
-        """Why the first list is refused (no rights), in the server's words; "" when it is not."""
+        """Why the first list is refused (missing RBAC rights), as the server says it; "" when it is not."""
         trouble = None if self.has_synced() else self.trouble
         return str(trouble) if isinstance(trouble, Forbidden) else ""
 
@@ -68,11 +68,11 @@ class SharedIndexInformer(Generic[T]):
 
     @property
     def trouble(self) -> ApiError | None:
-        """Why the last list or watch failed (Forbidden: the rights are missing); None while all is well."""
+        """Why the last list or watch failed (Forbidden: the rights are missing); None while it works."""
         return self._reflector.health.trouble
 
     def has_synced(self) -> bool:
-        """Whether every handler was told of the whole first list, or there is nothing to list: the kind is missing."""
+        """Whether every handler was notified of the whole first list, or the kind is not installed."""
         return self._processor.synced.is_set()
 
     async def wait_for_sync(self, timeout: float | None = None) -> bool:
@@ -85,17 +85,17 @@ class SharedIndexInformer(Generic[T]):
         return True
 
     def healthy(self) -> list[str]:
-        """What only a restart heals, in words: the task ended."""
+        """Errors that only a restart repairs: the task ended."""
         dead = self._task is not None and self._task.done()
         return [f"{self.kind}: the informer's task ended"] if dead else []
 
     def problems(self, now: float) -> list[str]:
-        """What keeps the cache from being current, in words: a watch without a sign of life. `now` is the loop's
+        """Why the cache may be stale: a watch without a sign of life. `now` is the loop's
         time()."""
         return self._reflector.health.problems(now)
 
     def retry_now(self) -> None:
-        """Ends the wait for the next attempt: called by what notices that a CRD or the server is back."""
+        """Ends the wait for the next attempt: called when a CRD or the server is back."""
         self._reflector.retry_now()
 
     async def run(self) -> None:
@@ -122,11 +122,11 @@ class SharedIndexInformer(Generic[T]):
     def add_event_handler(
         self, handler: ResourceEventHandler[T], resync_period: float | None = None
     ) -> HandlerRegistration[T]:
-        """Adds a handler; one that comes late is told of every object at once, as of an initial list."""
+        """Adds a handler; a late one is notified of every object at once, as of an initial list."""
         return self._processor.add(handler, self._resync_period if resync_period is None else resync_period)
 
     def remove_event_handler(self, registration: HandlerRegistration[T]) -> None:
-        """Takes a handler out; nothing is told to it any more."""
+        """Removes a handler; it is not called any more."""
         self._processor.remove(registration)
 
 

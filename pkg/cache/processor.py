@@ -1,4 +1,4 @@
-"""What a reflector brings, put into the indexer and told to the handlers (client-go's sharedProcessor)."""
+"""Stores what a reflector delivers in the indexer and notifies the handlers (client-go's sharedProcessor)."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ T = TypeVar("T", bound=Object)
 
 
 class SharedProcessor(Generic[T]):
-    """The sink of an informer's reflector. Every method puts all it has into the indexer, then tells the handlers.
+    """The sink of an informer's reflector. Every method updates the indexer first, then notifies the handlers.
 
-    `synced` is set once every handler was told of the whole first list, or there is nothing to list;
+    `synced` is set once every handler was notified of the whole first list, or there is nothing to list;
     `on_not_installed` is called whenever the server says that it does not know the kind.
     """
 
@@ -47,7 +47,7 @@ class SharedProcessor(Generic[T]):
             return obj
 
     def changed(self, obj: T) -> None:
-        """ADDED or MODIFIED. What is known decides which of the two it is: either may have been missed."""
+        """ADDED or MODIFIED. The store decides which of the two it is: an event may have been missed."""
         change = self._store(obj.key, self.transformed(obj))
         if change is not None:
             self._tell(self._handlers, *change, False)
@@ -132,7 +132,7 @@ class SharedProcessor(Generic[T]):
     # -- handlers -----------------------------------------------------------------------------------------------------
 
     def add(self, handler: ResourceEventHandler[T], resync_period: float) -> HandlerRegistration[T]:
-        """A handler that comes late is told of every object at once, as of an initial list."""
+        """A late handler is notified of every object at once, as of an initial list."""
         registration = HandlerRegistration(handler, resync_period, self._kind, self.synced)
         self._handlers = [*self._handlers, registration]
         for obj in self._indexer.list():
@@ -142,7 +142,7 @@ class SharedProcessor(Generic[T]):
         return registration
 
     def remove(self, registration: HandlerRegistration[T]) -> None:
-        """Nothing is told to it any more, not even the rest of what is being told now."""
+        """It is not called any more, not even for the rest of the current notification."""
         registration.remove()
         self._handlers = [other for other in self._handlers if other is not registration]
 

@@ -1,4 +1,4 @@
-"""What follows the end of a list or watch: how long to wait, whether to list again, what to report. No I/O."""
+"""What to do when a list or watch ends: how long to wait, whether to list again, what to report. No I/O."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ReflectorOptions:
-    """What a reflector goes by: defaults for a kube-apiserver, tests shorten them. Times in seconds."""
+    """The settings of a reflector: defaults for a kube-apiserver, tests shorten them. Times in seconds."""
 
     watch_list: bool = True
     """Start with a WatchList (one object at a time, never a whole page in memory) unless the server refuses it."""
@@ -224,21 +224,21 @@ class Health:
         self._last_heard = now
 
     def failed(self, err: ApiError) -> None:
-        """Logs a failure when it is of another sort than the one before; the rest is for debugging."""
+        """Logs a failure at info level when it differs from the one before, else at debug level."""
         before, self.trouble = self.trouble, err
         changed = before is None or (type(before), before.status) != (type(err), err.status)
         level = next((level for sort, level in _LEVELS if isinstance(err, sort)), logging.WARNING)
         log.log(level if changed else logging.DEBUG, "%s: list or watch failed: %s", self._kind, err)
 
     def recovered(self) -> None:
-        """Everything is well again."""
+        """The watch works again."""
         if self.trouble is not None:
-            log.info("%s: the watch is back", self._kind)
+            log.info("%s: watch re-established", self._kind)
             self.trouble = None
 
     def problems(self, now: float) -> list[str]:
-        """One line when nothing was heard for too long."""
+        """One line when no data came for too long."""
         if self._last_heard is None or now - self._last_heard <= self._stale_after:
             return []
         why = f" ({self.trouble})" if self.trouble is not None else ""
-        return [f"{self._kind}: nothing heard from the server for {now - self._last_heard:.0f} s{why}"]
+        return [f"{self._kind}: no data from the server for {now - self._last_heard:.0f} s{why}"]

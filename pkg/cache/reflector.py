@@ -1,4 +1,4 @@
-"""Makes a store like the server and keeps it so: list, then watch, and again when either ends."""
+"""Keeps a store equal to the server: list, then watch, and again when either ends."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class ListerWatcher(Protocol[T]):
 
 
 class Reflector(Generic[T]):
-    """client-go's Reflector. `run` goes on until it is cancelled, whatever the server does.
+    """client-go's Reflector. `run` continues until it is cancelled, whatever the server does.
 
     `installed` is False from when the server's discovery says that it does not know the kind until a list comes
     through. Times are those of the running loop.
@@ -102,7 +102,7 @@ class Reflector(Generic[T]):
         self._silence = self._end = asyncio.Timeout(None)
 
     async def run(self) -> None:
-        """Lists and watches for ever."""
+        """Lists and watches until cancelled."""
         self.health.started(self._now())
         while True:
             self._opened_at, self._events = None, 0
@@ -153,7 +153,7 @@ class Reflector(Generic[T]):
         try:
             return await self._pages(self._options.page_size)
         except Gone as err:
-            log.info("%s: the list's continue token expired, listing in one piece: %s", self.kind, err)
+            log.info("%s: the continue token expired, listing without pages: %s", self.kind, err)
             return await self._pages(0)
 
     async def _pages(self, size: int) -> tuple[list[T], list[ObjectMeta], str]:
@@ -171,7 +171,7 @@ class Reflector(Generic[T]):
         return items, undecodable, resource_version
 
     def _synced(self, items: list[T], undecodable: list[ObjectMeta], resource_version: str) -> None:
-        """A whole list is here."""
+        """A whole list was received."""
         self._sink.replaced(items, undecodable)
         self._incomplete = bool(undecodable)
         if not undecodable:
@@ -198,7 +198,7 @@ class Reflector(Generic[T]):
                 self._watch_list = self._slow_watch_lists < SLOW_IN_A_ROW
             elif 400 <= err.status < 500:
                 self._watch_list = False
-            log.info("%s: no WatchList, listing instead: %s", self.kind, err)
+            log.info("%s: WatchList is not supported, listing instead: %s", self.kind, err)
             return False
         return True
 
@@ -234,7 +234,7 @@ class Reflector(Generic[T]):
                 return  # a second look
             listing = send_initial_events and not self._resumable
             raise (InitialEventsNeverEnded if listing else Silent)(
-                f"nothing heard for {self._silence_limit:g} s"
+                f"no data for {self._silence_limit:g} s"
             ) from err
 
     async def _initial_events(self, events: AsyncIterator[WatchEvent[T]]) -> None:
@@ -337,7 +337,7 @@ class Reflector(Generic[T]):
 
 
 def _note(change: str, key: str, known: K, notes: dict[str, K], others: dict[str, Any]) -> None:
-    """Keeps what is known of an object in one of the two."""
+    """Stores an object in one of the two."""
     if others:
         others.pop(key, None)
     if change == "DELETED":

@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T", bound=Object)
 
 IndexFunc = Callable[[T], Iterable[str]]
-"""Names the index values of an object. Must depend on the object alone: it is asked again when the object leaves."""
+"""Names the index values of an object. Must depend on the object alone: called again when it is removed."""
 
 NAMESPACE_INDEX = "namespace"
 """The index every store has: client-go's NamespaceIndex. Cluster-scoped objects stand under ""."""
@@ -96,7 +96,7 @@ class Indexer(Generic[T]):
         return self.put(self._key_func(obj), obj)
 
     def put(self, key: str, obj: T) -> T | None:
-        """`add` for who has the object's key at hand."""
+        """`add` for a caller that has the object's key at hand."""
         old = self._items.get(key)
         self._items[key] = obj
         for name, func in self._index_funcs.items():
@@ -109,7 +109,7 @@ class Indexer(Generic[T]):
         return old
 
     def update(self, obj: T) -> T | None:
-        """The same as `add`: a store does not mind which of the two it hears."""
+        """The same as `add`."""
         return self.add(obj)
 
     def delete(self, obj: T) -> T | None:

@@ -1,13 +1,17 @@
-"""The entrance: one Client for one API server."""
+"""One Client for one API server."""
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import replace
 from typing import Any, Self, TypeVar, cast
+
+import msgspec
 
 from pkg.api.meta import Object, PartialObjectMetadata
 from pkg.api.registry import Resource
 from pkg.client.config import ClientConfig
+from pkg.client.errors import ApiError
 from pkg.client.resource_client import PARTIAL_METADATA, ResourceClient
 from pkg.client.transport import Transport
 
@@ -42,3 +46,14 @@ class Client:
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
+
+
+async def own_user(client: Client) -> str:
+    """The user name of this client; "" when the API server does not report it (before Kubernetes 1.28)."""
+    body = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
+    with contextlib.suppress(ApiError, msgspec.DecodeError, KeyError, TypeError):
+        answer = await client.transport.request(
+            "POST", "/apis/authentication.k8s.io/v1/selfsubjectreviews", body=msgspec.json.encode(body)
+        )
+        return str(msgspec.json.decode(answer)["status"]["userInfo"]["username"])
+    return ""

@@ -1,4 +1,4 @@
-"""Which server to talk to, and as whom: `load_config` finds it where kubectl and client-go would."""
+"""Which server to use, and as which user: `load_config` finds it where kubectl and client-go would."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class ClientConfig:
 
     @property
     def refreshable(self) -> bool:
-        """Whether asking again after a 401 can give other credentials."""
+        """Whether a 401 may be retried with other credentials."""
         return self.credentials.refreshable or self.tls_files is not None
 
     def ssl_context(self, certificate: Certificate | None = None) -> ssl.SSLContext | None:

@@ -36,7 +36,7 @@ class CredentialSource(Protocol):
 
     @property
     def refreshable(self) -> bool:
-        """Whether asking again after a 401 can give another credential."""
+        """Whether a 401 may be retried with another credential."""
 
     async def get(self, *, refresh: bool = False) -> Credential:
         """The credential to use now; `refresh`: the last one was refused. Raises ConfigError."""
@@ -102,7 +102,7 @@ def read_token(path: Path) -> str:
     except OSError as err:
         raise ConfigError(f"token file {path}: {err.strerror or err}") from err
     except UnicodeDecodeError as err:
-        raise ConfigError(f"token file {path} is not a text") from err
+        raise ConfigError(f"token file {path} is not text") from err
     if not token:
         raise ConfigError(f"token file {path} is empty")
     return f"Bearer {token}"

@@ -1,4 +1,4 @@
-"""Discovery: which kinds the server knows. The one word on whether a kind is gone."""
+"""Discovery: which kinds the server knows. The only proof that a kind is not installed."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ _STATUS = msgspec.json.Decoder(Status)
 _SHOWN = 300
 """Characters of an answer that is no metav1.Status (a proxy's HTML page) that a message shows."""
 LONGEST_RETRY_AFTER = 60.0
-"""Seconds: no server's word keeps a key or a watch away for longer."""
+"""Seconds: a longer Retry-After is cut to this."""
 _NONSENSE = 86400.0
 
 
@@ -49,7 +49,7 @@ class ApiError(ReportedError):
 
 
 class BadRequest(ApiError):
-    """400: the request makes no sense to the server; sending it again won't help."""
+    """400: the server rejects the request as malformed; retrying does not help."""
 
 
 class Unauthorized(ApiError):
@@ -57,7 +57,7 @@ class Unauthorized(ApiError):
 
 
 class Forbidden(ApiError):
-    """403: RBAC, an admission webhook or quota ("exceeded quota: …") says no."""
+    """403: refused by RBAC, an admission webhook or quota ("exceeded quota: …")."""
 
 
 class NotFound(ApiError):
@@ -197,8 +197,3 @@ def _details_retry_after(status: Status) -> float | None:
     seconds = (status.details or {}).get("retryAfterSeconds")
     # Zero is what the field holds when the server says nothing.
     return _sensible(float(seconds)) if type(seconds) is int and 0 < seconds < _NONSENSE else None
-
-
-def one_line(error: object) -> str:
-    """A text for a log line or a message, whatever line breaks it has."""
-    return " ".join(str(error).split())

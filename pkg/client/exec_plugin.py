@@ -13,7 +13,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from pkg.client.credentials import Certificate, Credential
-from pkg.client.errors import ConfigError, one_line
+from pkg.client.errors import ConfigError
+from pkg.errors import one_line
 
 EXEC_TIMEOUT = 60.0
 """Seconds a plugin may take before it is killed."""
@@ -145,9 +146,11 @@ def parse_exec_status(status: Any) -> tuple[Credential, datetime | None]:
     token = status.get("token")
     pem, key = status.get("clientCertificateData"), status.get("clientKeyData")
     if bool(pem) != bool(key):
-        raise ConfigError("the credential plugin gave only one of clientCertificateData and clientKeyData")
+        raise ConfigError(
+            "the credential plugin returned only one of clientCertificateData and clientKeyData"
+        )
     if not token and not pem:
-        raise ConfigError("the credential plugin gave neither a token nor a client certificate")
+        raise ConfigError("the credential plugin returned neither a token nor a client certificate")
     certificate = Certificate(str(pem), str(key)) if pem else None
     return Credential(f"Bearer {token}" if token else None, certificate), _parse_expiry(status)
 

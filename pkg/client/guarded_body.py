@@ -1,4 +1,4 @@
-"""The body of a write that is asked about when its bytes leave, not when the request was made."""
+"""The body of a write that is checked when its bytes are sent, not when the request was made."""
 
 from __future__ import annotations
 

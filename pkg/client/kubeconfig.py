@@ -21,9 +21,10 @@ from kubernetes.config.kube_config import ConfigNode, KubeConfigLoader, KubeConf
 
 from pkg.client.config import ClientConfig, Impersonation, environment_proxy
 from pkg.client.credentials import CredentialSource, Reread, Static, read_token
-from pkg.client.errors import ConfigError, one_line
+from pkg.client.errors import ConfigError
 from pkg.client.exec_plugin import Command, ExecPlugin
 from pkg.client.tls import TLSFiles
+from pkg.errors import one_line
 
 
 def load(paths: list[str], context: str | None = None) -> ClientConfig:

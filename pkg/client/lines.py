@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, AsyncIterable
 from pkg.client.errors import Unreachable
 
 MAX_LINE = 64 * 1024 * 1024
-"""Bytes without a line's end after which the other side is taken for something else than an API server."""
+"""Bytes without a line's end after which the server is not taken for an API server."""
 
 
 async def split_lines(chunks: AsyncIterable[bytes], *, source: str) -> AsyncGenerator[bytes, None]:
@@ -34,4 +34,4 @@ async def split_lines(chunks: AsyncIterable[bytes], *, source: str) -> AsyncGene
             if waiting > MAX_LINE:
                 raise Unreachable(f"{source} sent a line longer than {MAX_LINE} bytes")
     if pending:
-        raise Unreachable(f"{source} broke off in the middle of a line")
+        raise Unreachable(f"{source} closed the connection in the middle of a line")

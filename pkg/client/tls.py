@@ -114,7 +114,7 @@ class TLSContexts:
             if settings != self._settings:
                 self._context = settings.context(self._for)
                 self._settings = settings
-                logger.info("the client's certificate files were read again")
+                logger.info("client certificate files reloaded")
         except ConfigError as err:
             logger.warning("keeping the certificates in use: %s", err)
 

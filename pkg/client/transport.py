@@ -222,7 +222,7 @@ class Transport:
             async with asyncio.timeout(limit):
                 return await self.config.authenticate(refresh=refresh)
         except TimeoutError:
-            message = f"the credentials did not come within {limit:g} s"
+            message = f"no credentials within {limit:g} s"
             raise Unauthorized(message, status=401, reason="Credentials") from None
         except ConfigError as err:
             # An ApiError, so that a controller backs off and goes on when a token can't be had for a while.
@@ -262,7 +262,7 @@ class Transport:
 
     def _opened(self, streaming: bool) -> aiohttp.ClientSession:
         if self._closed:
-            raise Closed(f"{self.config.host} is no longer asked: the client is closed")
+            raise Closed(f"{self.config.host} is not asked: the client is closed")
         if streaming not in self._sessions:
             session = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(
@@ -313,7 +313,7 @@ def unreachable_errors(host: str) -> Iterator[None]:
     ) as err:
         raise NotSent(f"{host} can't be reached: {cause(err)}") from err
     except (aiohttp.ClientError, TimeoutError, OSError) as err:
-        raise Unreachable(f"{host} broke off: {cause(err)}") from err
+        raise Unreachable(f"{host}: connection lost: {cause(err)}") from err
 
 
 def cause(err: BaseException) -> str:

@@ -1,4 +1,4 @@
-"""Puts the webhooks together: what `headroom webhook` and `headroom controller --webhook` have in common."""
+"""Wires the webhooks: what `headroom webhook` and `headroom controller --webhook` have in common."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ from urllib.parse import urlsplit
 from pkg.api.core import ConfigMap
 from pkg.api.meta import ObjectMeta
 from pkg.api.registry import PODS, SECRETS
-from pkg.client.client import Client
+from pkg.client.client import Client, own_user
 from pkg.client.config import ClientConfig
 from pkg.client.errors import ConfigError
-from pkg.client.identity import own_user
 from pkg.cmd.options import PolicyOptions, WebhookOptions
 from pkg.config.management import Management
 from pkg.util.kubevirt.accounts import exact, virt_controllers
@@ -28,15 +27,14 @@ from pkg.webhook.namespace_pods import NamespacePods
 from pkg.webhook.options import RANCHER_USERS, Options, parse_failure_policies
 from pkg.webhook.register import hooks
 from pkg.webhook.registration import EVENT_NOT_REACHED, Registrar
-from pkg.webhook.resources.lock.locks import Locks
-from pkg.webhook.resources.lock.validator import Accounts
+from pkg.webhook.resources.lock.validator import Accounts, Locks
 from pkg.webhook.upkeep import Certificates
 from pkg.webhook.view import View
 
 
 @dataclass(frozen=True)
 class Admission:
-    """What the command line says about the webhooks."""
+    """The webhooks' options from the command line."""
 
     policy: PolicyOptions
     webhooks: WebhookOptions
@@ -46,7 +44,7 @@ class Admission:
     def check(self) -> None:
         """Raises ConfigError and WrongCall for what cannot work, before anything is started."""
         if bool(self.webhooks.tls_cert_file) != bool(self.webhooks.tls_key_file):
-            raise ConfigError("--tls-cert-file and --tls-key-file go together")
+            raise ConfigError("--tls-cert-file and --tls-key-file must be given together")
         if self.webhooks.client_name and self.webhooks.client_ca_file is None:
             raise ConfigError("--client-name needs --client-ca-file")
         if self.webhooks.webhook_url is not None:

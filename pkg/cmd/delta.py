@@ -113,7 +113,8 @@ class _Calculator:
         """A JSON line for each VMI. ManifestError names the object that is wrong."""
         import msgspec
 
-        from pkg.cmd.manifests import ManifestError, name_of, one_line, read_objects
+        from pkg.cmd.manifests import ManifestError, name_of, read_objects
+        from pkg.errors import one_line
         from pkg.util.quantity import QuantityError
 
         for place, document in read_objects(stream):

@@ -19,7 +19,7 @@ class DemoOptions:
 
     title: ClassVar = "Options"
 
-    record: Path | None = option(None, "Write what was shown as a picture.", metavar="FILE.svg")
+    record: Path | None = option(None, "Write a picture of the run.", metavar="FILE.svg")
     speed: float = option(
         1.0, f"Speed of the demo, {_SLOWEST:g} to {_FASTEST:g}; 2 is twice as fast.", metavar="FACTOR"
     )
@@ -42,9 +42,9 @@ def demo(options: DemoOptions) -> int:
 
 
 def _check_writable(record: Path) -> None:
-    """Found out before anything starts. Raises WrongCall."""
+    """Checked before anything starts. Raises WrongCall."""
     if not record.parent.is_dir():
-        raise WrongCall(f"--record {record}: there is no folder {record.parent}")
+        raise WrongCall(f"--record {record}: no such folder {record.parent}")
     if record.is_dir():
         raise WrongCall(f"--record {record}: this is a folder")
     if not os.access(record if record.exists() else record.parent, os.W_OK):

@@ -1,6 +1,6 @@
 """YAML as Kubernetes' tools read it, one document at a time, and safe against hostile nesting.
 
-Imported only when YAML is read: PyYAML is the dearest import of the offline commands.
+Imported only when YAML is read: PyYAML is the slowest import of the offline commands.
 """
 
 from __future__ import annotations

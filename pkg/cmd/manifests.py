@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 
 import msgspec
 
-from pkg.errors import ReportedError
+from pkg.errors import ReportedError, one_line
 
 _BOM = b"\xef\xbb\xbf"
 
@@ -122,11 +122,6 @@ def _yaml_documents(lines: Iterable[bytes]) -> Iterator[Any]:
         raise ManifestError("not UTF-8 text") from None
     except (YAMLError, ValueError, OverflowError) as error:
         raise ManifestError(f"neither JSON nor YAML: {one_line(error)}") from None
-
-
-def one_line(error: object) -> str:
-    """An error's text without its line breaks."""
-    return " ".join(str(error).split())
 
 
 def name_of(place: str, document: Mapping[str, Any]) -> str:

@@ -24,13 +24,13 @@ DEFAULT_SECRET = "headroom-webhook-tls"
 
 
 class WrongCall(ReportedError):
-    """A flag's value that cannot be."""
+    """A flag's value that is not valid."""
 
     exit_code = 2
 
 
 class Absent(ReportedError):
-    """What a command was asked about is not there."""
+    """The object of a command does not exist."""
 
 
 class LogFormat(StrEnum):
@@ -211,7 +211,7 @@ class ElectionOptions:
         15.0, "How long other replicas wait after the last renewal that they saw.", metavar="SECONDS"
     )
     leader_elect_renew_deadline: float = option(
-        10.0, "How long the leader goes on after its last renewal that succeeded.", metavar="SECONDS"
+        10.0, "How long the leader keeps writing after its last successful renewal.", metavar="SECONDS"
     )
     leader_elect_retry_period: float = option(
         2.0, "Time between two attempts to acquire or renew the Lease.", metavar="SECONDS"
@@ -259,7 +259,7 @@ class WebhookOptions:
     )
     client_ca_file: Path | None = option(
         None,
-        "CA of the API server's client certificate; with it, callers without one are turned away. The API server "
+        "CA of the API server's client certificate; with it, callers without one get no answer. The API server "
         "presents one if its --admission-control-config-file names a kubeconfig for webhooks.",
         metavar="FILE",
     )

@@ -31,7 +31,7 @@ class PlanOptions(NamespaceOptions):
 
     overhead_ratio: str | None = option(
         None,
-        "additional-guest-memory-overhead-ratio to try, 1.0 to 10.0. Default: as it is configured.",
+        "additional-guest-memory-overhead-ratio to try, 1.0 to 10.0. Default: the configured one.",
         metavar="RATIO",
     )
     evacuate: str | None = option(

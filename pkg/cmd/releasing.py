@@ -15,7 +15,7 @@ from pkg.client.errors import Forbidden, NotFound
 from pkg.cmd.options import DEFAULT_SECRET
 from pkg.cmd.replica import LEASE
 from pkg.controller.managedtenantquota.release import close_all
-from pkg.controller.namespace.release import unlabel_all
+from pkg.controller.namespace.holding_controller import unlabel_all
 from pkg.controller.resourcequota.release import release_all
 from pkg.leaderelection import LeaderElectionConfig, LeaderElector, LeaseLock
 from pkg.util.constants import USER_AGENT
@@ -123,7 +123,7 @@ class Releasing:
             except NotFound:
                 continue
             except Forbidden as error:
-                log.warning("%s %s/%s stays: %s", resource.kind, self.namespace, name, error)
+                log.warning("%s %s/%s was not removed: %s", resource.kind, self.namespace, name, error)
                 continue
             removed.append(f"{resource.kind} {name}")
         return removed

@@ -1,4 +1,4 @@
-"""Whether the API server reaches headroom's webhook: the only one who can say is the API server.
+"""Whether the API server reaches headroom's webhook: only the API server can tell.
 
 One configuration of its own matches only Events with a label, in headroom's namespace. Such an Event is created as a
 dry run: nothing is stored, and it comes back with the webhook's mark, or with what the API server says of the failure.

@@ -2,6 +2,6 @@
 
 Promises: each package's `register.py` shows every dependency of its controllers on one screen; a ResourceQuota
 has one writer, `resourcequota/resourcequota_controller.py`, or `managedtenantquota/` in a namespace with a migration
-budget, and everybody else only enqueues it.
+budget, and all others only enqueue it.
 Forbids: decisions in handlers. They observe, ask a pure function, and write what it says.
 """

@@ -1,4 +1,4 @@
-"""What the demo has to come out as, and what came."""
+"""What the demo expects, and what it saw."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One fact of an step: `expected` and `seen` are compared with ==, quantities so by value."""
+    """One fact of a step: `expected` and `seen` are compared with ==, quantities so by value."""
 
     step: str
     name: str
     expected: object
     seen: object
     headline: bool = False
-    """It belongs into the picture."""
+    """It is shown in the picture."""
 
     @property
     def ok(self) -> bool:
@@ -30,7 +30,7 @@ class Check:
 
 @dataclass(slots=True)
 class Report:
-    """All checks so far. `listener` is told of each as it is made."""
+    """All checks so far. `listener` is called for each as it is made."""
 
     listener: Callable[[Check], None] = lambda _: None
     checks: list[Check] = field(default_factory=list)

@@ -1,8 +1,9 @@
-"""What an step can do: create objects, start and stop headroom, wait for facts and check them."""
+"""What a step can do: create objects, start and stop headroom, wait for facts and check them."""
 
 from __future__ import annotations
 
 import asyncio
+import signal
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -21,8 +22,8 @@ from pkg.client.transport import MERGE_PATCH
 from pkg.demo import seed
 from pkg.demo.checks import Check, Report
 from pkg.demo.history import Amounts, History
-from pkg.demo.programs import Agent
 from pkg.demo.watching import Watching
+from pkg.testcluster import processes
 from pkg.testcluster.cluster import Cluster
 from pkg.testcluster.headroom import Headroom
 from pkg.testcluster.kubevirt.options import PHASE_SECONDS
@@ -54,7 +55,7 @@ async def is_refused(kubeconfig: Path, namespace: str, quota: str, hard: Amounts
 
 
 PATIENCE = 60.0
-"""Seconds that a fact has to come true: far more than it takes, also on a busy machine."""
+"""Seconds within which a fact has to come true: far more than it takes, also on a busy machine."""
 _LOOK_AGAIN = 0.25
 _LOOK_SOON = 0.05
 _VMIMS = VIRTUAL_MACHINE_INSTANCE_MIGRATIONS
@@ -67,7 +68,7 @@ HELD_BACK = {constants.PHASE_RUNNING: 3600.0}
 
 
 class Stopped(Exception):
-    """The demo cannot go on: what follows builds on a fact that did not come true."""
+    """The demo cannot continue: the next steps depend on a fact that did not come true."""
 
 
 class Driver:
@@ -124,7 +125,7 @@ class Driver:
             raise Stopped(f"({self.step}) {name}: not within {PATIENCE:g} s")
 
     def go_on(self) -> None:
-        """Raises Stopped when there is no point in going on: the output is closed, or headroom has ended by itself."""
+        """Raises Stopped when the demo cannot continue: the output is closed, or headroom has ended by itself."""
         if self._deserted():
             raise Stopped("the output is closed")
         if self._headroom is not None and self._headroom.exit_code() is not None:
@@ -258,3 +259,30 @@ _PACED = (
     constants.PHASE_PREPARING_TARGET,
     constants.PHASE_TARGET_READY,
 )
+
+
+_AGENT = "rancher"
+
+
+class Agent:
+    """The agent of the Rancher stand-in of the cluster in `directory`, as far as it writes into `namespace`."""
+
+    def __init__(self, directory: Path, namespace: str) -> None:
+        self._directory = directory
+        self._says = f"namespace {namespace}: quota "
+
+    def restart(self) -> None:
+        """As if new: it renders every namespace once more. The process stays: that is quick."""
+        processes.find(self._directory, _AGENT).signal(signal.SIGHUP)
+
+    def has_written(self, times: int) -> bool:
+        """Whether `writes` is that, or more."""
+        return self.writes() >= times
+
+    def writes(self) -> int:
+        """How often it has written the namespace's base over another limit, and the API server has said yes."""
+        try:
+            log = processes.log_path(self._directory, _AGENT).read_text("utf-8", "replace")
+        except OSError:
+            return 0
+        return sum(self._says in line and " set to " in line for line in log.splitlines())

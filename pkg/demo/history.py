@@ -142,7 +142,7 @@ class Track:
 
 @dataclass(slots=True)
 class History:
-    """Grows while the demo runs. `listener` is told of every happening as it is noted."""
+    """Grows while the demo runs. `listener` is called for every entry as it is recorded."""
 
     clock: Callable[[], float]
     listener: Callable[[Happening], None] = lambda _: None

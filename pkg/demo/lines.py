@@ -18,7 +18,7 @@ class Lines:
         self._last: tuple[Amounts, Amounts] | None = None
 
     def follow(self, history: History, report: Report) -> None:
-        """Print what these two are told of."""
+        """Print what these two record."""
         history.listener = lambda happening: self.happened(history, happening)
         report.listener = self.checked
 

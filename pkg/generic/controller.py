@@ -96,15 +96,15 @@ class Controller(Generic[T]):
     def watch_related(
         self, other: Controller[R], resolver: Resolver[R], *, reads: Reads[R] | None = None
     ) -> None:
-        """Enqueue here the keys that `resolver` names whenever an object of another kind comes, changes or goes.
+        """Enqueue here the keys that `resolver` returns whenever an object of another kind is added, changed or
 
-        On an update it is asked about the old and the new object (wrangler's relatedresource.Watch); with `reads` only
+        deleted. On an update it gets the old and the new object (wrangler's relatedresource.Watch); with `reads` only
         if what that returns of the two differs.
         """
         other.informer.add_event_handler(EnqueueHandler(resolver, self.queue.add, reads))
 
     def enqueue(self, key: str, *, immediately: bool = False) -> None:
-        """Have the handlers called for this key (`namespace/name`, or `name`) soon.
+        """Call the handlers for this key (`namespace/name`, or `name`) soon.
 
         As the queue's rate limiter allows, like lasso's Enqueue: a handler that enqueues its own key, or two that
         enqueue each other's, cannot take the whole loop. `immediately`: at once, for what cannot turn in a circle.
@@ -115,16 +115,16 @@ class Controller(Generic[T]):
             self.queue.add_rate_limited(key)
 
     def enqueue_after(self, key: str, seconds: float) -> None:
-        """Have the handlers called for this key in `seconds`."""
+        """Call the handlers for this key in `seconds`."""
         self.queue.add_after(key, seconds)
 
     def enqueue_all(self) -> None:
-        """Have the handlers called for every object in the cache, after what is more urgent."""
+        """Call the handlers for every object in the cache, with low priority."""
         for key in self.informer.indexer.list_keys():
             self.queue.add(key, LOW_PRIORITY)
 
     def start_workers(self) -> None:
-        """Begin to call handlers, as soon as there is one. Wants the running loop and synced caches."""
+        """Start the workers. Needs the running loop and synced caches."""
         self._started = True
         if self._workers or not self._handlers or self._stopping:
             return
@@ -143,11 +143,13 @@ class Controller(Generic[T]):
         for worker in late:
             worker.cancel()
         if late:
-            log.warning("%s: gave up %d running and %d waiting keys", self.name, len(late), len(self.queue))
+            log.warning(
+                "%s: stopped with %d running and %d queued keys", self.name, len(late), len(self.queue)
+            )
             await asyncio.wait(late, timeout=_CANCEL_GRACE)
 
     def healthy(self) -> list[str]:
-        """What is wrong with the workers, a line each; empty when nothing is."""
+        """Errors of the workers, a line each."""
         if self._stopping:
             return []
         return [f"{worker.get_name()} is dead: {_cause(worker)}" for worker in self._workers if worker.done()]
@@ -172,8 +174,7 @@ class Controller(Generic[T]):
         return None if cached is None else newer(cached, returned)
 
     def _settle(self, key: str, verdict: Verdict[T]) -> None:
-        """Decide a processed key's future: the only place that forgets and retries (controller-runtime's
-        reconcileHandler)."""
+        """Settle a processed key: the only place that forgets and retries (controller-runtime's reconcileHandler)."""
         if verdict.not_before is not None:
             self.queue.add_not_before(key, verdict.not_before)
         match verdict.outcome:

@@ -1,4 +1,4 @@
-"""How a handler says what is to become of its key, and what can go wrong at start."""
+"""The exceptions by which a handler decides about its key, and those of a start."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _FORBIDDEN_RETRY = 5.0
 
 
 class Skip(Exception):
-    """Nothing more to do for this key now, although the handler did not get to its end (lasso's ErrSkip)."""
+    """Nothing more to do for this key now (lasso's ErrSkip)."""
 
 
 class RetryAfter(Exception):
@@ -34,9 +34,9 @@ class BindError(ReportedError):
 
 
 def one_line(error: BaseException) -> str:
-    """`Class: message` for a log line, whatever the message holds or its `__str__` does."""
+    """`Class: message` in one line for a log, even if `__str__` fails."""
     try:
         text = " ".join(str(error).split())
     except Exception:
-        text = "(its text cannot be had)"
+        text = "(no text)"
     return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -1,4 +1,4 @@
-"""From an informer's events to keys in a controller's queue. Sync, and nothing but enqueueing."""
+"""From an informer's events to keys in a controller's queue. Sync: it only enqueues."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ EnqueueKey = Callable[[str, int], None]
 
 
 class EnqueueHandler(Generic[T]):
-    """Enqueues what `keys_of` says about every object that comes, changes (before and after) or goes; with `reads`,
-    changes in what that returns."""
+    """Enqueues the keys that `keys_of` returns for every object that is added, changed (old and new) or
+    deleted; with `reads`, only changes in what that returns."""
 
     def __init__(self, keys_of: Resolver[T], enqueue: EnqueueKey, reads: Reads[T] | None = None) -> None:
         self._keys_of = keys_of
@@ -56,12 +56,12 @@ class EnqueueHandler(Generic[T]):
             try:
                 keys.update(dict.fromkeys(self._keys_of(obj)))
             except Exception:
-                log.exception("cannot tell what %s concerns", obj.key)
+                log.exception("cannot map %s to keys", obj.key)
         for key in keys:
             self._enqueue(key, priority)
 
 
 def _unchanged(old: Object, new: Object) -> bool:
-    """A relist that found what was known."""
+    """A relist that found nothing new."""
     version = new.metadata.resource_version
     return bool(version) and old.metadata.resource_version == version and old.uid == new.uid

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import datetime
 import logging
 import time
 from collections.abc import Callable
@@ -16,7 +15,7 @@ from prometheus_client import Counter
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt, wait_exponential
 
 from pkg.api import registry
-from pkg.api.meta import Object
+from pkg.api.meta import Object, rfc3339
 from pkg.client.client import Client
 from pkg.client.errors import (
     AlreadyExists,
@@ -32,9 +31,8 @@ from pkg.workqueue.queue import loop_time
 
 log = logging.getLogger(__name__)
 
-NORMAL = "Normal"
 WARNING = "Warning"
-"""The two types of an event (core/v1)."""
+"""The type of an event that asks for attention; the other one is Normal (core/v1)."""
 
 QUEUE_LIMIT = 1000
 """Different events that may wait to be written; more are dropped and counted."""
@@ -58,7 +56,7 @@ DROPPED = Counter("event_recorder_dropped_total", "Events that were not written"
 
 
 class _About(NamedTuple):
-    """Whom an event is about."""
+    """The object of an event."""
 
     kind: str
     key: str
@@ -92,7 +90,7 @@ class _Bucket:
 
 @dataclass(slots=True)
 class _Occurrence:
-    """What happened since it was last written."""
+    """The occurrences since the last write."""
 
     reference: dict[str, str]
     message: str
@@ -135,7 +133,7 @@ class EventRecorder:
         self.dropped = 0
 
     def event(self, obj: Object, type: str, reason: str, message: str) -> None:
-        """Tell people about `obj`: type "Normal" or "Warning", a CamelCase reason, a sentence.
+        """Record an event about `obj`: type "Normal" or "Warning", a CamelCase reason, a sentence.
 
         Returns at once and never raises; what cannot be written is dropped, counted and logged.
         """
@@ -146,7 +144,7 @@ class EventRecorder:
             self._drop("invalid")
 
     async def stop(self, timeout: float = 5.0) -> None:
-        """Write what waits, at most `timeout` seconds; later events are dropped."""
+        """Write the waiting events, at most `timeout` seconds; later ones are dropped."""
         self._stopped = True
         if self._writer is None:
             return
@@ -166,7 +164,7 @@ class EventRecorder:
         identity = _Identity(_About(reference["kind"], obj.key, obj.uid), type, reason, message)
         if self._is_one_of_many(identity):
             identity, message = identity._replace(message=None), SIMILAR_PREFIX + message
-        now = _rfc3339(self._wall_clock())
+        now = rfc3339(self._wall_clock())
         waiting = self._pending.get(identity)
         if waiting is not None:
             waiting.count += 1
@@ -185,7 +183,7 @@ class EventRecorder:
             self._writer = asyncio.get_running_loop().create_task(self._write_all(), name="event recorder")
 
     def _is_one_of_many(self, identity: _Identity) -> bool:
-        """Whether so many similar events were told lately that this one is combined with the others."""
+        """Whether so many similar events were written lately that this one is combined with them."""
         kind_of_event = identity._replace(message=None)
         messages = self._similar.get(kind_of_event, set())
         if identity.message is not None and len(messages) < SIMILAR_LIMIT:
@@ -307,7 +305,3 @@ def reference_to(obj: Object) -> dict[str, str]:
 
 def _namespace(reference: dict[str, str]) -> str:
     return reference["namespace"] or _DEFAULT_NAMESPACE
-
-
-def _rfc3339(seconds: float) -> str:
-    return datetime.datetime.fromtimestamp(seconds, datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

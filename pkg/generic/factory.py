@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T", bound=Object)
 
 _POLL = 1.0
-"""Seconds between looks at a kind that is forbidden, or required and not installed."""
+"""Seconds between checks of a kind that is forbidden, or required and not installed."""
 
 
 class ControllerFactory:
@@ -95,7 +95,7 @@ class ControllerFactory:
         """Start every informer and return; workers begin by themselves as soon as all informers have synced.
 
         With `leading` not before that is set: a standby's caches are warm when it becomes the leader.
-        A kind that is not installed holds nothing up, unless it is required. A kind that may not be listed holds up the
+        A kind that is not installed delays nothing, unless it is required. A kind that may not be listed delays the
         handlers that read its cache (CacheForbidden), and nothing else.
         """
         self._leading = leading
@@ -121,7 +121,7 @@ class ControllerFactory:
         return not self.unsynced()
 
     def unsynced(self) -> list[str]:
-        """The kinds whose cache has not synced, and why not where that is known."""
+        """The kinds whose cache has not synced, with the reason where it is known."""
         return [
             c.name + reason
             for c in self._controllers.values()
@@ -129,15 +129,15 @@ class ControllerFactory:
         ]
 
     def healthy(self) -> list[str]:
-        """What only a restart heals, a line each: dead workers, ended informers. Empty when nothing is wrong."""
+        """What only a restart repairs, a line each: dead workers, ended informers."""
         if self._stopping:
             return []
         workers = [problem for c in self._controllers.values() for problem in c.healthy()]
         return workers + [problem for informer in self._informers() for problem in informer.healthy()]
 
     def unready(self) -> list[str]:
-        """What keeps the caches from being current, a line each: kinds that have not synced, watches without a sign
-        of life. A restart would heal neither, and an outage of the API server would restart every replica."""
+        """Why caches are stale, a line each: kinds that have not synced, watches without a sign of life. A
+        restart would repair neither, and an outage of the API server would restart every replica."""
         now = loop_time()
         stale = [problem for informer in self._informers() for problem in informer.problems(now)]
         return [f"not synced: {name}" for name in self.unsynced()] + stale
@@ -164,16 +164,18 @@ class ControllerFactory:
             controller.start_workers()
         for controller in forbidden:
             await controller.informer.wait_for_sync()
-            log.info("%s: listed now, every handler is called once more", controller.name)
+            log.info("%s: can be listed now, calling every handler again", controller.name)
             for other in self._controllers.values():
                 other.enqueue_all()  # what read this cache, handlers and resolvers, could not do its work
 
     async def _settled(self, controller: Controller[Any]) -> bool:
-        """Wait until a kind no longer holds up the start; False if it is forbidden."""
+        """Wait until a kind no longer delays the start; False if it is forbidden."""
         informer, required = controller.informer, controller in self._required
         while not await informer.wait_for_sync(_POLL) or (required and not informer.installed):
             if informer.forbidden and not required:
-                log.error("%s: what needs this kind is held up: %s", controller.name, informer.forbidden)
+                log.error(
+                    "%s: controllers that need this kind are waiting: %s", controller.name, informer.forbidden
+                )
                 return False
             if informer.has_synced():
                 await asyncio.sleep(_POLL)

@@ -1,4 +1,4 @@
-"""What a handler's call comes to: a verdict, its metrics and what is logged."""
+"""The result of a handler's call: a verdict, metrics and log lines."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ unless the cache has something newer by then. Anything else that it returns is i
 """
 
 LONGEST_RETRY_AFTER = 60.0
-"""Seconds: a server that asks for more is tried again all the same."""
+"""Seconds: a longer wait that the server asks for is cut to this."""
 _REMINDER = 300.0
-"""Seconds after which a failure that goes on is logged again."""
+"""Seconds after which a repeated failure is logged again."""
 
 
 class Outcome(IntEnum):
@@ -56,8 +56,8 @@ _RESULTS = {
 class Verdict(Generic[T]):
     """What came of a call: the outcome, and more of it for some.
 
-    `delay`: a handler asked to be called again after so many seconds. `not_before`: the server asked for so many
-    seconds of peace (Retry-After); nothing brings the key back sooner. `returned`: the object as a handler left it.
+    `delay`: a handler asked to be called again after so many seconds. `not_before`: the server asked to wait so
+    many seconds (Retry-After); nothing brings the key back sooner. `returned`: the object as a handler left it.
     """
 
     outcome: Outcome
@@ -71,7 +71,7 @@ _SKIPPED: Verdict[Any] = Verdict(Outcome.SKIPPED)
 
 
 def combine(verdicts: Iterable[Verdict[T]]) -> Verdict[T]:
-    """The verdict on a key from those of its handlers: the most urgent outcome, shortest delay, longest peace."""
+    """The verdict on a key from those of its handlers: the most urgent outcome, shortest delay, longest Retry-After."""
     found = list(verdicts)
     if len(found) == 1:
         return found[0]
@@ -112,7 +112,7 @@ class NamedHandler(Generic[T]):
             log.debug("%s: %s skipped: %s", self.name, key, skip)
             return _SKIPPED
         except RetryAfter as later:
-            log.debug("%s: %s again in %g s: %s", self.name, key, later.seconds, later)
+            log.debug("%s: %s requeued after %g s: %s", self.name, key, later.seconds, later)
             return Verdict(Outcome.LATER, later.seconds)
         except Conflict as conflict:
             log.debug("%s: %s was changed by another client: %s", self.name, key, one_line(conflict))
@@ -137,7 +137,7 @@ class NamedHandler(Generic[T]):
             return Verdict(Outcome.FAILED, not_before=not_before)
         self._failing[key] = (signature, now)
         if isinstance(error, NotFound):
-            log.info("%s: %s waits for something that is not there: %s", self.name, key, one_line(error))
+            log.info("%s: %s waits for a missing object: %s", self.name, key, one_line(error))
         else:
             unexpected = None if isinstance(error, ApiError) or signature == before else error
             log.error(
@@ -147,7 +147,7 @@ class NamedHandler(Generic[T]):
 
 
 def _peace(error: BaseException) -> float | None:
-    """The seconds for which the server asked to be left alone."""
+    """The server's Retry-After in seconds."""
     asked = error.retry_after if isinstance(error, ApiError) else None
     return min(asked, LONGEST_RETRY_AFTER) if asked is not None and asked > 0 else None
 

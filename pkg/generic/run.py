@@ -1,4 +1,4 @@
-"""The life of a command that runs until it is told to stop."""
+"""Runs a command until a signal."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 DRAIN_SECONDS = 8.0
 """What a command gets to drain before it is cancelled."""
 EXIT_SECONDS = 9.5
-"""After so long the process ends, whatever hangs: contract.md says 10 s."""
+"""After so long the process ends, even if something hangs."""
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 

@@ -1,4 +1,4 @@
-"""/healthz, /readyz and /metrics over HTTP, for kubelets, Prometheus and people."""
+"""/healthz, /readyz and /metrics over HTTP."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ class Checks(Protocol):
     """What is asked; Management is one."""
 
     def healthy(self) -> list[str]:
-        """What only a restart heals, a line each."""
+        """What only a restart repairs, a line each."""
 
     def unready(self) -> list[str]:
-        """What is missing for the work to be done, a line each."""
+        """What is missing until ready, a line each."""
 
     def notes(self) -> list[str]:
-        """What /readyz says beside "ok", a line each."""
+        """Further lines of /readyz."""
 
 
 class HealthServer:
@@ -92,7 +92,9 @@ def parse_bind_address(text: str) -> tuple[str, int]:
     elif ":" in host:
         colon = ""
     if not colon or not (port.isascii() and port.isdigit()) or int(port) > 65535:
-        raise BindError(f"{text!r} is no address to listen on: want host:port, :port, or 0 for off")
+        raise BindError(
+            f"{text!r} is not an address to listen on: give host:port, :port, or 0 to switch it off"
+        )
     return host, int(port)
 
 

@@ -1,4 +1,4 @@
-"""LeaderElector: acquire the lease, renew it, know by the monotonic clock whether it is still ours."""
+"""LeaderElector: acquire the lease, renew it, know by the monotonic clock whether it is still held."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class LeaderElector:
         MASTER.labels(str(lock)).set(0)
 
     def is_leader(self) -> bool:
-        """Whether the lease is ours at this moment."""
+        """Whether this candidate holds the lease now."""
         return self._renewed_at is not None and self._clock() < self._renewed_at + self._config.renew_deadline
 
     def before_write(self) -> None:
@@ -133,8 +133,8 @@ class LeaderElector:
         raise LeaseLost(f"lost the lease {self._lock}: {self._trouble}")
 
     async def release(self) -> bool:
-        """Give the lease up, so that another candidate takes it at once; whether that was told. After everything that
-        writes has ended, and after `run` was cancelled."""
+        """Give the lease up, so that another candidate takes it at once; whether the release was written. Call it after
+        everything that writes has ended, and after `run` was cancelled."""
         if not self.is_leader():
             return False
         self._renewed_at = None
@@ -168,7 +168,7 @@ class LeaderElector:
         return await self._write(found)
 
     async def _write(self, found: Lease | None) -> bool:
-        """Say that it is ours, if it still is as `found` (None: not there); whether it was."""
+        """Write that it is ours, if it still is as `found` (None: it does not exist); whether it was."""
         sent = self._clock()
         try:
             if found is None:
@@ -209,7 +209,7 @@ class LeaderElector:
         return self._observed_at + duration - self._clock()
 
     async def _attempt(self, seconds: float) -> None:
-        """try_acquire_or_renew, whatever becomes of it, within a time that leaves room for another attempt."""
+        """try_acquire_or_renew without an exception, within a time that leaves room for another attempt."""
         try:
             async with asyncio.timeout(min(seconds, self._config.renew_deadline / 2)):
                 await self.try_acquire_or_renew()
@@ -233,7 +233,7 @@ class LeaderElector:
             await asyncio.wait_for(self._free.wait(), period)
 
     async def _watch(self) -> NoReturn:
-        """Sees releases at once, and renewals when they happen instead of when they are asked for."""
+        """Watches the Lease: releases are seen at once, and renewals when they happen."""
         while True:
             try:
                 async with contextlib.aclosing(self._lock.watch()) as leases:

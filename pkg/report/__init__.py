@@ -1,1 +1,1 @@
-"""What the reading commands (status, explain, plan) say. Nothing that decides imports it."""
+"""The reports of status, explain and plan. Nothing that decides imports it."""

@@ -1,4 +1,4 @@
-"""What people are told of a namespace with a budget: what is raised, for whom, and why a migration waits. Pure."""
+"""The report about a namespace with a budget: what is raised, for whom, and why a migration waits. Pure."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def why_it_waits(observed: Observed, migration: str, policy: Policy | None = Non
     if found.name in window.waiting:
         return [window.waiting[found.name]]
     if is_refused(found):
-        return ["resource quota refused its target pod, but has room for it by now: KubeVirt will try again"]
+        return ["resource quota refused its target pod, but has room for it now: KubeVirt will retry"]
     return ["resource quota has not refused its target pod: it waits for KubeVirt"]
 
 
@@ -120,5 +120,5 @@ def _stage(window: Window) -> str:
 
 
 def _at_once(policy: Policy | None) -> Policy:
-    """Who asks is told of a shortage without waiting whether it lasts."""
+    """A report shows a shortage without waiting whether it lasts."""
     return replace(policy or Policy(), shortage=0.0)

@@ -1,4 +1,4 @@
-"""The reports' part for namespaces with a budget: what is raised, and why a migration waits. Pure."""
+"""Reports for namespaces with a budget: what is raised, and why a migration waits. Pure."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def reports(snapshot: Snapshot) -> list[Report]:
 
 
 def observe(snapshot: Snapshot, namespace: str) -> Observed:
-    """What a decision about the namespace looks at. Whether it can be locked is not looked at."""
+    """The input of a decision about the namespace, except whether it can be locked."""
     locks = [lock for lock in map(recognise, snapshot.locks) if lock and lock.namespace == namespace]
     started = {pod.labels.get(constants.LABEL_MIGRATION_JOB_UID) for pod in snapshot.pods}
     return Observed(

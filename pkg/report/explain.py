@@ -123,7 +123,7 @@ def _reason(
             + _next_touch(snapshot, instance),
         )
     busy = _parallel_limit(snapshot, instance)
-    return Verdict.WAITS_FOR_KUBEVIRT, f"{name} fits; KubeVirt has not begun it yet" + (
+    return Verdict.WAITS_FOR_KUBEVIRT, f"{name} fits; KubeVirt has not started it yet" + (
         f": {busy}" if busy else ""
     )
 
@@ -151,7 +151,7 @@ def _missing(found: Sequence[Fit]) -> str:
 
 
 def _parallel_limit(snapshot: Snapshot, instance: VirtualMachineInstance) -> str:
-    """Why KubeVirt lets it wait, as far as migrations say so."""
+    """Why it waits for KubeVirt, as far as migrations show it."""
     running = [
         {m.status.migration_state.source_node or ""} if m.status.migration_state else set()
         for m in snapshot.migrations

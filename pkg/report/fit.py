@@ -199,7 +199,7 @@ def _action(
     instances = ((vm, observed.instances.get(vm)) for vm in vms)
     journal = Journal(quota.annotations)
     entered = any(journal.keys_of(name, vmi.uid if vmi else "") for name, vmi in instances)
-    return "the room is there already" if entered else "nothing: there is room"
+    return "the quota has room already" if entered else "nothing: there is room"
 
 
 def _said(decided: Plan, vms: Collection[str]) -> list[str]:
@@ -209,7 +209,7 @@ def _said(decided: Plan, vms: Collection[str]) -> list[str]:
 
 
 def _growth(observed: Observed, short: Collection[str], vms: Collection[str]) -> str:
-    """What CPU or memory hotplug has made of the VMs, of the resources that stay `short`: no entry pays for that."""
+    """How CPU or memory hotplug has enlarged the VMs, in the resources that stay `short`: no entry pays for that."""
     found = [claim for name, claim in claims(observed, REPORTED).by_vm.items() if name in vms]
     more = subtract(total(claim.to_come for claim in found), total(claim.room for claim in found))
     grown = {name: amount for name, amount in more.items() if amount > ZERO and name in short}

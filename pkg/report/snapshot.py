@@ -1,4 +1,4 @@
-"""A cluster, or one namespace of it, as a few lists show it at one moment: what the reports look at. Pure."""
+"""A cluster, or one namespace, as a few lists show it at one moment: the input of the reports. Pure."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ that they know nothing of. Nothing is left to wait for."""
 
 @dataclass(frozen=True, slots=True)
 class Basis:
-    """What a report goes by: the controller's mode and estimate, and who says so ("" when they are assumed)."""
+    """What a report assumes: the controller's mode and estimate, and their source ("" without one)."""
 
     policy: Policy = REPORTED
     source: str = ""
@@ -40,7 +40,7 @@ class Basis:
 
     @property
     def remark(self) -> str:
-        """For people, where nothing is known of a controller; "" elsewhere."""
+        """A sentence where no controller was found; else ""."""
         chosen = f"mode {self.policy.mode.value} and estimate {self.policy.estimate.value}"
         return (
             ""

@@ -77,7 +77,7 @@ def _ensure(
 def find_binaries(
     environ: Mapping[str, str] = os.environ, components: tuple[Component, ...] = COMPONENTS
 ) -> dict[str, Path]:
-    """What is there already, by file name: steps 1 and 2, without waiting for anything."""
+    """The binaries that exist already, by file name: steps 1 and 2, without waiting for anything."""
     found: dict[str, Path] = {}
     assets = environ.get("KUBEBUILDER_ASSETS", "")
     for component in components:
@@ -127,7 +127,7 @@ def _complete(
 
     def waiting(seconds: float) -> None:
         progress.tick(
-            f"{component.name} {component.version}: another process makes it, waiting {seconds:.0f} s"
+            f"{component.name} {component.version}: another process builds it, waiting {seconds:.0f} s"
         )
 
     with locked(folder / ".lock", waiting=waiting):

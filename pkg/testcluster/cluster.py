@@ -171,7 +171,7 @@ def _up(directory: Path, options: Options, progress: Progress) -> Cluster:
         running = [n for n in processes.names(paths.directory) if processes.find(paths.directory, n).alive()]
         if "kube-apiserver" in running:
             raise AlreadyRunning(
-                f"a cluster runs in {directory}: `down` it first, or choose another directory"
+                f"a cluster runs in {directory}: run `down` first, or choose another directory"
             )
         _down(paths)
         try:
@@ -205,7 +205,7 @@ def _start(plane: ControlPlane, options: Options, progress: Progress) -> None:
         if options.kwok:
             names = node_names(options.nodes)
             patience.until("the nodes are not ready", lambda: readiness.nodes_ready(rest, names))
-        patience.until("the controller manager is not at work", lambda: readiness.controllers_work(rest))
+        patience.until("the controller manager does not work yet", lambda: readiness.controllers_work(rest))
     patience.check()
     _describe(plane)
 

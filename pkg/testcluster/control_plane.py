@@ -7,13 +7,15 @@ Admission, quota, RBAC, priority and fairness are as in any cluster.
 
 from __future__ import annotations
 
+import base64
+import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from pkg.testcluster.binaries import Binaries
 from pkg.testcluster.certificates import Authority, KeyPair, write_signing_key
-from pkg.testcluster.kubeconfig import write_kubeconfig
 from pkg.testcluster.paths import Paths, free_ports
 
 STAGES = Path(__file__).parent / "kwok"
@@ -193,3 +195,38 @@ def _etcd_tls(prefix: str, keys: KeyPair, authority: Path) -> list[str]:
         f"--{prefix}trusted-ca-file={authority}",
         f"--{prefix}client-cert-auth",
     ]
+
+
+NAME = "headroom-testcluster"
+
+
+def write_kubeconfig(path: Path, url: str, authority: Path, user: KeyPair) -> None:
+    """Write `path`, at once or not at all: `user`'s client certificate at the API server `url`."""
+    content = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": NAME,
+        "clusters": [
+            {"name": NAME, "cluster": {"server": url, "certificate-authority-data": _data(authority)}}
+        ],
+        "users": [
+            {
+                "name": NAME,
+                "user": {
+                    "client-certificate-data": _data(user.certificate),
+                    "client-key-data": _data(user.key),
+                },
+            }
+        ],
+        "contexts": [{"name": NAME, "context": {"cluster": NAME, "user": NAME}}],
+    }
+    new = path.with_name(path.name + ".new")
+    descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with open(descriptor, "w", encoding="utf-8") as file:
+        # JSON is YAML, and every kubeconfig reader takes it.
+        json.dump(content, file, indent=2)
+    new.replace(path)
+
+
+def _data(path: Path) -> str:
+    return base64.b64encode(path.read_bytes()).decode("ascii")

@@ -108,7 +108,7 @@ def release_sources(
         if known:
             sources[name] = Sources(group, known)
         else:
-            progress.step(f"{name}: no verified release download within reach")
+            progress.step(f"{name}: no verified release can be downloaded")
     return sources
 
 

@@ -1,4 +1,4 @@
-"""Admission: what the API server asks before a write, and what is answered.
+"""Admission: the webhooks' answers to the API server's reviews.
 
 Promises: a decision is a pure function of the request and the caches (`resources/<kind>`), and about the object in
 the request it believes the request; a denial that the caches suggest is checked against the API server first. A review

@@ -27,7 +27,7 @@ _NULL: Final = msgspec.Raw(b"null")
 
 
 class BadReview(Exception):
-    """What came is not a review that can be answered; the text is for the one who sent it."""
+    """The request is not a review that can be answered; the text is for its sender."""
 
 
 class UserInfo(Struct):
@@ -62,7 +62,7 @@ class AdmissionRequest(Struct):
     """Whether the listener knows that the API server asks; never what a review says of itself."""
 
     def new(self, kind: type[T]) -> T:
-        """The object as it shall be. Raises BadReview when there is none, or it is no `kind`."""
+        """The object as it shall be. Raises BadReview when there is none, or it is not a `kind`."""
         return _decoded(self.object, kind, "object")
 
     def old(self, kind: type[T]) -> T:
@@ -86,7 +86,7 @@ class Decision:
     allowed: bool = True
     message: str = ""
     reason: str = ""
-    """Of a refusal, for metrics: one of a few words."""
+    """The reason of a refusal, for metrics."""
     patch: Sequence[Mapping[str, Any]] = ()
     warnings: Sequence[str] = ()
     audit: Mapping[str, str] = field(default_factory=dict)
@@ -106,7 +106,7 @@ def decode_review(body: bytes, *, authenticated: bool = False) -> AdmissionReque
     try:
         review = decode(_REVIEW, body)
     except (*UNDECODABLE, RecursionError) as exc:
-        raise BadReview(f"the body is no AdmissionReview: {exc}") from exc
+        raise BadReview(f"the body is not an AdmissionReview: {exc}") from exc
     if review.kind != KIND or review.api_version != API_VERSION:
         raise BadReview(
             f"want {KIND} of {API_VERSION}, got {review.kind or 'no kind'} of {review.api_version or 'nothing'}"

@@ -61,7 +61,7 @@ class AdmissionServer:
         self._task = asyncio.create_task(self._run(), name="webhook upkeep")
 
     async def stop(self) -> None:
-        """Stop listening. The registration stays: other replicas live by it."""
+        """Stop listening. The registration stays: other replicas need it."""
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
@@ -91,8 +91,8 @@ class AdmissionServer:
         return ["the webhook's upkeep ended"]
 
     def _when_synced(self, hook: Hook) -> Hook:
-        """A replica that starts is asked at once where the webhooks are registered already. Half of the caches would
-        make it refuse what the other half explains; after the review's time the failurePolicy decides."""
+        """A replica that starts gets reviews at once where the webhooks are registered already. It holds them until the
+        caches have synced: half of them would be misleading. After the review's time the failurePolicy decides."""
 
         async def answer(request: AdmissionRequest) -> Decision:
             async with asyncio.timeout(REVIEW_SECONDS):

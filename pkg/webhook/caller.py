@@ -1,5 +1,5 @@
 """Whether a review comes from the API server, also where it presents no client certificate: the webhooks are registered
-with paths that end in a key, which only those know who may read webhook configurations."""
+with paths that end in a key, which only readers of webhook configurations know."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ AUTHORITY_FILE = "ca.crt"
 
 
 class CertificateFiles:
-    """The same face as SharedCertificates. `bundle` None: the configurations' caBundle is left as it is, for
+    """The interface of SharedCertificates. `bundle` None: the configurations' caBundle is left as it is, for
     cert-manager's CA injector."""
 
     def __init__(
@@ -56,10 +56,10 @@ class CertificateFiles:
         """Nothing is staged in files."""
 
     def told(self, bundle: bytes | None) -> None:
-        """cert-manager, or what else makes the files, sees to that."""
+        """Renewal is up to cert-manager, or whatever makes the files."""
 
     def wait(self) -> float:
-        """Files are only looked at."""
+        """Files are only read."""
         return float("inf")
 
     def _read(self) -> None:

@@ -40,11 +40,11 @@ STAGED_KEY: Final = "staged.key"
 ACTIVATE_AT: Final = "activate-at"
 _KEYS: Final = (BUNDLE, AUTHORITY, AUTHORITY_KEY, CERTIFICATE, KEY, STAGED, STAGED_KEY, ACTIVATE_AT)
 _ATTEMPTS: Final = 10
-"""Other replicas that may get in first in one go."""
+"""Conflicts with other replicas that are retried at once."""
 
 
 class SharedCertificates:
-    """Keeps the Secret and the live context right; in a dry run the certificate stays in memory.
+    """Keeps the Secret and the live context up to date; in a dry run the certificate stays in memory.
 
     `bundle` is what an API server has to trust."""
 
@@ -95,7 +95,7 @@ class SharedCertificates:
             log.info("serving certificate loaded, valid until %s", date(expiry(pair)))
 
     def told(self, bundle: bytes | None) -> None:
-        """API servers are told to trust this bundle."""
+        """The bundle that API servers are configured to trust."""
         if bundle is not None and bundle != self._told[0]:
             self._told = (bundle, self._clock())
 
@@ -111,7 +111,7 @@ class SharedCertificates:
         return material.serving if late else pair
 
     def wait(self) -> float:
-        """Seconds until something is to be done here, whatever others do."""
+        """Seconds until something is due here, whatever others do."""
         if self._material is None:
             return 0.0
         now = self._clock()
@@ -130,7 +130,9 @@ class SharedCertificates:
                 continue
             if (settled := await self._settle(secret)) is not None:
                 return settled
-        raise ConfigError(f"secret {self._namespace}/{self._name} never holds still: who else writes it?")
+        raise ConfigError(
+            f"secret {self._namespace}/{self._name} changes all the time: find out which other program writes it"
+        )
 
     async def _create(self) -> Material | None:
         """None: another replica was first. A Secret that was deleted comes back as it was."""
@@ -154,7 +156,7 @@ class SharedCertificates:
         return material
 
     async def _settle(self, secret: Secret) -> Material | None:
-        """What stands there, with what was due done. None: look again."""
+        """The Secret's content, with what was due done. None: read it again."""
         found = self._read(secret)
         due = (
             issue(self._hosts, self._policy, self._clock())
@@ -179,7 +181,7 @@ class SharedCertificates:
         return due
 
     def _read(self, secret: Secret) -> Material | None:
-        """None: what stands there cannot be used, and is replaced."""
+        """None: the content cannot be used, and is replaced."""
         try:
             material = _material(secret.data or {})
             check(material)
@@ -205,7 +207,7 @@ def _data(material: Material) -> dict[str, str]:
 
 
 def _material(data: Mapping[str, str]) -> Material:
-    """Raises CertificateError naming the key that is missing or garbage."""
+    """Raises CertificateError that names the missing or invalid key."""
     staged = None
     activate_at = 0.0
     if STAGED in data:

@@ -33,7 +33,7 @@ class Policy:
     """How long certificates live and how they are replaced; seconds.
 
     `backdated`: how far a peer's clock may be behind. `overlap`: between the new CA's entry into the bundle and the
-    first certificate of its; everybody has read the Secret and every API server the bundle by then.
+    first certificate of its; by then every replica has read the Secret and every API server the bundle.
     """
 
     authority_life: float = 3650 * DAY
@@ -75,7 +75,7 @@ def issue(hosts: Sequence[str], policy: Policy, now: float) -> Material:
 
 
 def step(material: Material, hosts: Sequence[str], policy: Policy, now: float) -> Material | None:
-    """What takes the place of `material` now; None when nothing is due. Raises CertificateError for garbage."""
+    """The material that replaces `material` now; None when nothing is due. Raises CertificateError."""
     if material.staged is not None:
         if now < material.activate_at + policy.overlap:
             return None
@@ -108,7 +108,7 @@ def check(material: Material) -> None:
         raise CertificateError("the bundle lacks the CA that signs")
     for pair in pairs[1:]:
         if not any(_signed(parse(pair.certificate), authority) for authority in authorities):
-            raise CertificateError("a serving certificate is of no CA in the bundle")
+            raise CertificateError("a serving certificate is not signed by a CA in the bundle")
 
 
 def parse(pem: bytes) -> x509.Certificate:

@@ -100,7 +100,7 @@ def mutating(endpoint: Endpoint, options: Options, bundle: bytes | None) -> list
     conditions = {**_guarded(options), "by-rancher": _users(options.rancher_users)}
     webhook = make.webhook("resourcequotas", MUTATE_RESOURCE_QUOTA, [rule], conditions)
     # Asked again when a later webhook changed the object after us.
-    # What is corrected is told by an Event.
+    # What is corrected is reported by an Event.
     return [{**webhook, "reinvocationPolicy": "IfNeeded", "sideEffects": "NoneOnDryRun"}]
 
 
@@ -247,4 +247,4 @@ def _expression(pattern: str) -> str:
 
 
 _SWITCHED_OFF: Final = f"({_is_off('object')}) && !({_is_off('oldObject')})"
-"""In an UPDATE: a person switches headroom off, and is told which migrations lose their room."""
+"""In an UPDATE: a person switches headroom off, and is warned which migrations lose their room."""

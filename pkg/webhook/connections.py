@@ -1,4 +1,4 @@
-"""Connections of the listener: how many there may be, and how long each may take for what it owes us.
+"""Connections of the listener: how many there may be, and how long each may take.
 
 An address can be the API server's and an attacker's at once (a node, a proxy), so what is over the limit is not simply
 turned away: the connection that was used least recently gives way, and one on which the API server has asked only if
@@ -27,7 +27,7 @@ sslproto.SSLProtocol.max_size = 32 * 1024
 """Bytes that asyncio keeps for each TLS connection, for two records. Its own 256 KiB would be most of what a flood of
 handshakes costs, in time as in memory."""
 _PACE = 0.002
-"""Seconds that the next connection waits for the handshake of the one before."""
+"""Seconds that the next connection waits for the previous one's handshake."""
 
 OPEN = Gauge("headroom_webhook_connections", "Connections that are open now.")
 CLOSED = Metric(
@@ -59,7 +59,7 @@ class Connection:
     """A review that has come in whole is being answered on it."""
 
     def abort(self) -> None:
-        """Close it without a word."""
+        """Close it without an answer."""
         if isinstance(self.transport, asyncio.Transport):
             self.transport.abort()
         else:
@@ -68,7 +68,7 @@ class Connection:
 
 
 class Acceptor:
-    """Accepts connections on listening sockets and hands each, once TLS stands, to a protocol of `factory`."""
+    """Accepts connections on listening sockets and hands each, once TLS is set up, to a protocol of `factory`."""
 
     def __init__(
         self,
@@ -86,14 +86,14 @@ class Acceptor:
         self._listening: list[socket.socket] = []
 
     def listen(self, sockets: list[socket.socket]) -> None:
-        """Accept from now on."""
+        """Start to accept."""
         self._listening = sockets
         for each in sockets:
             each.setblocking(False)
             self._start(self._accept(each))
 
     async def close(self) -> None:
-        """Accept no more. Connections that stand are left to their protocols."""
+        """Stop accepting. Open connections are left to their protocols."""
         for task in self._tasks:
             task.cancel()
         if self._tasks:

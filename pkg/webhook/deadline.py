@@ -1,4 +1,4 @@
-"""One deadline a review, for all its looks at the API server together, and what a look says when there is no answer."""
+"""One deadline for all live reads of a review, and the error of a read without an answer."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _ENDS_AT: ContextVar[float] = ContextVar("deadline")
 
 
 class NoAnswer(Exception):
-    """The API server did not answer in time, or with an error. That says nothing about what is there."""
+    """The API server did not answer in time, or with an error. That says nothing about the object."""
 
 
 @contextlib.contextmanager
 def deadline(seconds: float) -> Iterator[None]:
-    """Looks within the block end together; with 0 none begins."""
+    """Live reads within the block end together; with 0 none begins."""
     token = _ENDS_AT.set(asyncio.get_running_loop().time() + seconds)
     try:
         yield
@@ -34,7 +34,7 @@ def deadline(seconds: float) -> Iterator[None]:
 
 
 async def in_time(look: Coroutine[Any, Any, T]) -> T | None:
-    """What a look at the API server finds, None when the object is not there. Raises NoAnswer."""
+    """The result of a live read, None when the object does not exist. Raises NoAnswer."""
     now = asyncio.get_running_loop().time()
     ends = _ENDS_AT.get(now + REVIEW_SECONDS)
     if ends <= now:

@@ -29,7 +29,7 @@ DECISIONS = Counter(
 DENIALS = Counter("headroom_admission_denials_total", "Denied requests by reason.", ["webhook", "reason"])
 TIMEOUTS = Counter(
     "headroom_admission_timeouts_total",
-    "Looks at the API server that did not end before the review's deadline.",
+    "Live reads of the API server that did not end before the review's deadline.",
 )
 REMEMBERED = Gauge(
     "headroom_reserve_remembered_pods", "Pods that the reserve let through and has not seen yet."

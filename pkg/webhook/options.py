@@ -25,9 +25,9 @@ class QuotaGuard(StrEnum):
     """What happens to a write that lowers a quota under running migrations."""
 
     CORRECT = "correct"
-    """Rancher's writes are corrected, everybody else's denied."""
+    """Rancher's writes are corrected, all others denied."""
     DENY = "deny"
-    """Everybody's are denied."""
+    """All such writes are denied."""
     OFF = "off"
 
 
@@ -51,14 +51,14 @@ class Options:
     namespace: str = "default"
     """Our own: the probe's."""
     own_user: str = ""
-    """Who we are for the API server; "" when that could not be found out."""
+    """Our user name; "" when the API server does not report it."""
     controller_users: Sequence[str] = ()
     """The controller's accounts, where the webhooks have another one."""
 
     @property
     def passes(self) -> tuple[str, ...]:
-        """The service accounts whose writes pass unseen: our own and the controller's. A person's account never is:
-        who runs headroom from a shell is guarded against themselves."""
+        """The service accounts whose writes are not reviewed: our own and the controller's. A person's account is
+        reviewed, also that of a person who runs headroom from a shell."""
         users = (self.own_user, *self.controller_users)
         return tuple(user for user in users if user.startswith("system:serviceaccount:"))
 

@@ -1,15 +1,16 @@
-"""Wiring of the webhooks: every path, what answers it and what that looks at."""
+"""Wiring of the webhooks: every path and its handler."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from pkg.config.probe import PROBE_PATH
+from pkg.api.meta import Object
+from pkg.config.probe import PROBE_MARK, PROBE_PATH
 from pkg.util.constants import LOCK_PATH
 from pkg.util.resourcequota.policy import Policy
 from pkg.webhook import configurations as paths
+from pkg.webhook.admission import AdmissionRequest, Decision
 from pkg.webhook.options import Options
-from pkg.webhook.probe import answer_probe
 from pkg.webhook.resources.lock import validator as lock
 from pkg.webhook.resources.namespace import validator as namespace
 from pkg.webhook.resources.pod import validator as pod
@@ -41,3 +42,11 @@ def hooks(
         LOCK_PATH: lock.Validator(locks, accounts).validate,
         paths.VALIDATE_VIRTUAL_MACHINE: virtualmachine.Validator(view).validate,
     }
+
+
+async def answer_probe(request: AdmissionRequest, mark: str) -> Decision:
+    """Puts the mark on; reads nothing."""
+    key = PROBE_MARK.replace("~", "~0").replace("/", "~1")
+    if request.new(Object).metadata.annotations:
+        return Decision(patch=[{"op": "add", "path": f"/metadata/annotations/{key}", "value": mark}])
+    return Decision(patch=[{"op": "add", "path": "/metadata/annotations", "value": {PROBE_MARK: mark}}])

@@ -58,8 +58,8 @@ ANNOTATION_HASH = "headroom.harvesterhci.io/configuration-hash"
 class Registrar:
     """Registers the webhooks once the API server is proven to reach them, and withdraws them when it no longer does.
 
-    Writes only what differs. Replicas that want the same do not get into each other's way; those that want something
-    else are noticed by the mark that their answers carry, and warned about.
+    Writes only what differs. Replicas with the same flags do not disturb each other; others are recognised by the mark
+    in their answers, and a warning is logged.
     """
 
     def __init__(
@@ -74,8 +74,8 @@ class Registrar:
         inject_ca_from: str | None = None,
     ) -> None:
         """`caller` has the key to register with, and gets the one that is registered already; None: without any.
-        `tell` is given what people have to know; `inject_ca_from` is `namespace/name` of cert-manager's Certificate,
-        for its CA injector."""
+        `tell` reports what an administrator has to know; `inject_ca_from` is
+        `namespace/name` of cert-manager's Certificate, for its CA injector."""
         self._annotations = {INJECT_CA_FROM: inject_ca_from} if inject_ca_from else {}
         self._client = client
         self._endpoint = endpoint
@@ -89,7 +89,7 @@ class Registrar:
         self._told = False
 
     async def ensure(self, bundle: bytes | None) -> None:
-        """Make the configurations say what they should. `bundle` None: another program (cert-manager) sets caBundle,
+        """Write the configurations where they differ. `bundle` None: another program (cert-manager) sets caBundle,
         and it stays.
 
         Raises ApiError, and NotReached while the API server does not reach the webhook.
@@ -168,7 +168,7 @@ class Registrar:
         return standing != {webhook["clientConfig"]["url"] for webhook in wanted}
 
     async def _not_reached(self, why: NotReached, bundle: bytes | None) -> None:
-        """After a minute the webhooks with Ignore are withdrawn: no write waits for what does not answer."""
+        """After a minute the webhooks with Ignore are withdrawn: no write waits for a webhook that does not answer."""
         since = self._failing_since = self._failing_since or self._clock()
         UNREACHABLE.set(1)
         if self._clock() - since < WITHDRAWN_AFTER:
@@ -192,7 +192,7 @@ class Registrar:
                 await self._ensure(resource, WEBHOOK_CONFIGURATION_NAME, lambda strict=strict: strict)  # type: ignore[misc]
 
     def _say(self, what: str) -> None:
-        """Once for each time that the webhooks are not reached."""
+        """Once for each outage."""
         if not self._told:
             self._told = True
             log.warning("%s", what)

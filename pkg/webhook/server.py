@@ -136,7 +136,7 @@ class WebhookServer:
         except web.HTTPRequestEntityTooLarge:
             return _refusal(413, _TOO_LARGE)
         except web.RequestPayloadError as exc:
-            return _refusal(400, f"the request broke off: {exc}")
+            return _refusal(400, f"the request was cut off: {exc}")
         try:
             review = decode_review(body, authenticated=authenticated)
         except BadReview as exc:

@@ -36,7 +36,7 @@ class Certificates(Protocol):
         """Serve what is to be served by now."""
 
     def told(self, bundle: bytes | None) -> None:
-        """The API server was told to trust `bundle`."""
+        """The API server is configured to trust `bundle`."""
 
     def wait(self) -> float:
         """Seconds until `refresh` or `activate` has something to do."""

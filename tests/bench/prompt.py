@@ -30,7 +30,8 @@ from pkg.testcluster.cluster import Cluster, EmbeddedCluster
 from pkg.util.quantity import Quantity
 from tests.bench.sightings import Sightings, spread
 from tests.e2e.conftest import started_with
-from tests.e2e.webhook.world import World, until, world
+from tests.e2e.webhook.world import World, world
+from tests.polling import until
 from tests.program import headroom
 
 ONE_VM = 515

@@ -21,7 +21,8 @@ from pkg.client.errors import ApiError, Forbidden
 from pkg.testcluster.cluster import Cluster, EmbeddedCluster
 from pkg.util.managedtenantquota.constants import LOCK_SELECTOR
 from tests.e2e.mtq_namespace import Namespace, made
-from tests.e2e.webhook.world import World, until, world
+from tests.e2e.webhook.world import World, world
+from tests.polling import until
 from tests.program import Program, program
 
 BASE = {"limitsCpu": "3075m", "limitsMemory": "20Gi"}

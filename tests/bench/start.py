@@ -30,8 +30,8 @@ from pkg.client.config import load_config
 from pkg.testcluster.cluster import Cluster, EmbeddedCluster, Options
 from tests.bench.objects import in_parallel, namespace_with_quota, set_phase, vmi
 from tests.bench.row import percentile
-from tests.e2e.webhook.world import until
-from tests.pkg.util.resourcequota.pods import launcher
+from tests.objects import launcher
+from tests.polling import until
 from tests.program import COMMAND, ROOT, environment
 
 NAMESPACES = 10

@@ -9,11 +9,13 @@ import ssl
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode, urlsplit
+
+from tests.polling import eventually
 
 Raw = dict[str, Any]
 
@@ -190,28 +192,6 @@ class Watch:
 def version_of(obj: Raw) -> int:
     """Its resourceVersion: one count for all objects of an API server."""
     return int(obj["metadata"]["resourceVersion"])
-
-
-def eventually(look: Callable[[], Any], timeout: float = 10.0) -> Any:
-    """The first true thing that `look` says; AssertionError with the last one when the time is over."""
-    found = None
-    for _ in polls(timeout):
-        found = look()
-        if found:
-            return found
-    raise AssertionError(f"not within {timeout:g} s: {found!r}")
-
-
-def polls(timeout: float) -> Iterator[float]:
-    """Seconds that have passed, again and again, the last time after the timeout: ever more slowly, for the API server
-    shares its cores with what is waited for."""
-    began, pause = time.monotonic(), 0.01
-    passed = 0.0
-    while passed <= timeout:
-        passed = time.monotonic() - began
-        yield passed
-        time.sleep(pause)
-        pause = min(0.1, pause * 1.25)
 
 
 def _tls(cluster: Mapping[str, str], user: Mapping[str, str]) -> ssl.SSLContext:

@@ -17,6 +17,7 @@ from pkg.testcluster import processes
 from pkg.testcluster.cluster import STAND_INS, Cluster, EmbeddedCluster
 from tests.e2e.accounts import apply, documents, kubeconfig_of
 from tests.e2e.api import Api
+from tests.e2e.headroom.environment import Environment, environment
 from tests.e2e.tenant import Tenant
 from tests.e2e.webhook.world import World, world
 from tests.program import ROOT, Program, headroom
@@ -150,3 +151,17 @@ async def there(cluster: Cluster, running: Program) -> AsyncIterator[World]:
     """Requests beside it; what a test made goes with the test."""
     async with world(cluster) as found:
         yield found
+
+
+@pytest.fixture(scope="module")
+def on(cluster: Cluster, api: Api, shared_controller: StartController) -> Iterator[Environment]:
+    """For the tests whose VMs the stand-ins run."""
+    with environment(cluster, api, shared_controller) as made:
+        yield made
+
+
+@pytest.fixture
+def cleared(on: Environment) -> Iterator[None]:
+    """The namespaces of a test go with it."""
+    yield
+    on.clear()

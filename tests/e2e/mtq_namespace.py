@@ -19,7 +19,9 @@ from pkg.client.errors import NotFound
 from pkg.util.constants import CONDITION_REJECTED_BY_RESOURCE_QUOTA
 from pkg.util.managedtenantquota.lock import lock_name, locked_namespace
 from pkg.util.quantity import Quantity
-from tests.e2e.webhook.world import World, until
+from tests.e2e.tenant import by_value
+from tests.e2e.webhook.world import World
+from tests.polling import until
 
 BUDGETS = VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS
 LOCKS = registry.VALIDATING_WEBHOOK_CONFIGURATIONS
@@ -81,7 +83,7 @@ class Namespace:
         return await self.world.client.resource(registry.RESOURCE_QUOTAS).get(name=quota, namespace=self.name)
 
     async def hard(self, quota: str = "quota") -> dict[str, Quantity]:
-        return parsed((await self.get(quota)).hard)
+        return by_value((await self.get(quota)).hard)
 
     async def get_budget(self, name: str = "budget") -> VirtualMachineMigrationResourceQuota:
         return await self.world.client.resource(BUDGETS).get(name=name, namespace=self.name)
@@ -118,7 +120,7 @@ class Namespace:
                 return False
             if status.migrations_to_blocking_resource_quotas:
                 return False
-            return all([await self.hard(name) == parsed(hard) for name, hard in originals.items()])
+            return all([await self.hard(name) == by_value(hard) for name, hard in originals.items()])
 
         await until(resting, f"{self.name} to rest", seconds=seconds)
 
@@ -134,12 +136,12 @@ class Namespace:
 
     async def _counts(self, quota: str) -> bool:
         found = await self.get(quota)
-        return bool(found.status.used) and parsed(found.status.hard or {}) == parsed(found.hard)
+        return bool(found.status.used) and by_value(found.status.hard or {}) == by_value(found.hard)
 
 
 @dataclass
 class Seen:
-    """What a watch of everybody's locks and one namespace's quotas brings, in order."""
+    """What a watch of all locks and one namespace's quotas brings, in order."""
 
     locked: list[tuple[float, float]] = field(default_factory=list)
     """Begin and end of every lock, monotonic seconds."""
@@ -198,12 +200,12 @@ async def _watch_quotas(namespace: Namespace, seen: Seen, ready: asyncio.Event) 
     quotas = namespace.world.client.resource(registry.RESOURCE_QUOTAS)
     found = await quotas.list(namespace.name)
     version = found.resource_version
-    seen.raised += [(quota.name, parsed(quota.hard), False) for quota in found]
+    seen.raised += [(quota.name, by_value(quota.hard), False) for quota in found]
     async with quotas.watch(namespace.name, resource_version=version) as events:
         ready.set()
         async for event in events:
             if event.object is not None and event.type != "BOOKMARK":
-                seen.raised.append((event.object.name, parsed(event.object.hard), seen.since is not None))
+                seen.raised.append((event.object.name, by_value(event.object.hard), seen.since is not None))
 
 
 async def made(world: World, name: str = "") -> Namespace:
@@ -212,7 +214,3 @@ async def made(world: World, name: str = "") -> Namespace:
         return Namespace(world, await world.namespace(annotated=False))
     await world.client.resource(registry.NAMESPACES).create({"metadata": {"name": name}})
     return Namespace(world, name)
-
-
-def parsed(resources: Mapping[str, Any]) -> dict[str, Quantity]:
-    return {name: Quantity.parse(value) for name, value in resources.items()}

@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from pkg.util.quantity import Quantity
-from tests.e2e.api import CORE, KUBEVIRT, Api, Raw, Watch, eventually, polls
+from tests.e2e.api import CORE, KUBEVIRT, Api, Raw, Watch
+from tests.polling import eventually, polls
 
 ANNOTATION = "field.cattle.io/resourceQuota"
 DEFAULT = "resourcequota.management.cattle.io/default-resource-quota"
@@ -43,7 +44,48 @@ def by_value(resources: Mapping[str, Any]) -> dict[str, Quantity]:
     return {name: Quantity.parse(text) for name, text in resources.items()}
 
 
-class Tenant:
+class NamespaceRequests:
+    """A namespace's paths, and what is read of its quotas and events."""
+
+    def __init__(self, api: Api, name: str) -> None:
+        self.api = api
+        self.name = name
+        self.path = f"{CORE}/namespaces/{name}"
+        self.quotas = f"{self.path}/resourcequotas"
+        self.kubevirt = f"{KUBEVIRT}/namespaces/{name}"
+        self.instances = f"{self.kubevirt}/virtualmachineinstances"
+        self.migrations = f"{self.kubevirt}/virtualmachineinstancemigrations"
+
+    def quota(self, name: str = "") -> Raw:
+        """A quota by name; without one, the default quota."""
+        raise NotImplementedError
+
+    def hard(self, name: str = "") -> dict[str, Quantity]:
+        return by_value(self.quota(name)["spec"]["hard"])
+
+    def used(self, name: str = "") -> dict[str, Quantity]:
+        return by_value(self.quota(name)["status"]["used"])
+
+    def annotations(self, name: str = "") -> dict[str, str]:
+        return self.quota(name)["metadata"].get("annotations") or {}
+
+    def entries(self, name: str = "") -> dict[str, dict[str, Quantity]]:
+        """Key to value of every migrating entry."""
+        annotations = self.annotations(name)
+        return {key: by_value(json.loads(annotations[key])) for key in entry_keys(annotations)}
+
+    def events(self, reason: str) -> list[Raw]:
+        """Events of a reason in the namespace."""
+        return self.api.items(f"{self.path}/events", fieldSelector=f"reason={reason}")
+
+    def leave(self) -> None:
+        """Take the namespace away, its VMs and migrations first: no stand-in shall take them up."""
+        for plural in ("virtualmachineinstancemigrations", "virtualmachines", "virtualmachineinstances"):
+            self.api.delete(f"{self.kubevirt}/{plural}")
+        self.api.delete(self.path)
+
+
+class Tenant(NamespaceRequests):
     """A namespace with the seed's limits: annotation 3000m / 5000Mi and the default quota that Rancher rendered."""
 
     def __init__(
@@ -57,15 +99,12 @@ class Tenant:
         quota: bool = True,
     ) -> None:
         """`limits` is the namespace annotation's limit, or its whole text; `annotations` are the quota's."""
-        self.api = api
-        self.name = name or f"tenant-{int(time.time() * 1000) % 10**8}-{next(_numbers)}"
+        super().__init__(api, name or f"tenant-{int(time.time() * 1000) % 10**8}-{next(_numbers)}")
         text = (
             limits if isinstance(limits, str) else json.dumps({"limit": BASE if limits is None else limits})
         )
         api.create(f"{CORE}/namespaces", {"metadata": {"name": self.name, "annotations": {ANNOTATION: text}}})
-        self.path = f"{CORE}/namespaces/{self.name}"
         self.quota_name = "default-abc"
-        self.kubevirt = f"{KUBEVIRT}/namespaces/{self.name}"
         if quota:
             self.make_quota(HARD if hard is None else hard, annotations)
 
@@ -84,35 +123,23 @@ class Tenant:
             "annotations": dict(annotations or {}),
         }
         body = {"metadata": metadata, "spec": {"hard": dict(hard)}}
-        return self.api.create(f"{self.path}/resourcequotas", body)
+        return self.api.create(self.quotas, body)
 
     def wait_ranchers_quota(self) -> None:
         """Until Rancher has rendered the default quota; from then on it is this tenant's."""
         labelled = f"{DEFAULT}=true"
 
         def rendered() -> list[Raw]:
-            quotas = self.api.items(f"{self.path}/resourcequotas", labelSelector=labelled)
+            quotas = self.api.items(self.quotas, labelSelector=labelled)
             return [quota for quota in quotas if quota.get("status", {}).get("hard")]
 
         self.quota_name = eventually(rendered)[0]["metadata"]["name"]
 
-    def quota(self) -> Raw:
-        return self.api.get(f"{self.path}/resourcequotas/{self.quota_name}")
-
-    def hard(self) -> dict[str, Quantity]:
-        return by_value(self.quota()["spec"]["hard"])
-
-    def quota_annotations(self) -> dict[str, str]:
-        found: dict[str, str] = self.quota()["metadata"].get("annotations") or {}
-        return found
-
-    def entries(self) -> dict[str, dict[str, Quantity]]:
-        """Key to value of every migrating entry."""
-        annotations = self.quota_annotations()
-        return {key: by_value(json.loads(annotations[key])) for key in entry_keys(annotations)}
+    def quota(self, name: str = "") -> Raw:
+        return self.api.get(f"{self.quotas}/{name or self.quota_name}")
 
     def patch_quota(self, patch: Mapping[str, Any]) -> Raw:
-        return self.api.patch(f"{self.path}/resourcequotas/{self.quota_name}", patch)
+        return self.api.patch(f"{self.quotas}/{self.quota_name}", patch)
 
     def revert(self) -> None:
         """What Rancher's agent does when it restarts: spec.hard goes back to the base, whatever scaled it."""
@@ -134,11 +161,7 @@ class Tenant:
 
     def watch_quota(self) -> Watch:
         """Every version of the quota from now on; the first is what is there."""
-        return self.api.watch(f"{self.path}/resourcequotas")
-
-    def events(self, reason: str) -> list[Raw]:
-        """Events of a reason in the namespace."""
-        return self.api.items(f"{self.path}/events", fieldSelector=f"reason={reason}")
+        return self.api.watch(self.quotas)
 
     # VMs and migrations under the stand-in for KubeVirt.
 
@@ -168,12 +191,12 @@ class Tenant:
         annotations = {prefix + key.replace("_", "-"): text for key, text in wishes.items()}
         body = {"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstanceMigration"}
         metadata = {"name": name, "annotations": annotations}
-        path = f"{self.kubevirt}/virtualmachineinstancemigrations"
+        path = self.migrations
         self.api.create(path, body | {"metadata": metadata, "spec": {"vmiName": vm}})
         return name
 
     def migration(self, name: str) -> Raw:
-        return self.api.get(f"{self.kubevirt}/virtualmachineinstancemigrations/{name}")
+        return self.api.get(f"{self.migrations}/{name}")
 
     def phase_of(self, name: str) -> str:
         return str(self.migration(name).get("status", {}).get("phase", ""))
@@ -188,9 +211,6 @@ class Tenant:
         """Until the migration is in one of the phases; which."""
         eventually(lambda: self.phase_of(name) in phases, timeout)
         return self.phase_of(name)
-
-    def used(self) -> dict[str, Quantity]:
-        return by_value(self.quota()["status"]["used"])
 
     # VMs and migrations, played by the test.
 
@@ -210,7 +230,7 @@ class Tenant:
         }
         body = {"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance", "metadata": {"name": name}}
         return self.api.create(
-            f"{self.kubevirt}/virtualmachineinstances",
+            self.instances,
             body | {"spec": {"domain": seed | domain}, "status": {"phase": "Running"}},
         )
 
@@ -222,7 +242,7 @@ class Tenant:
             "kind": "VirtualMachineInstanceMigration",
             "metadata": {"name": name},
         }
-        self.api.create(f"{self.kubevirt}/virtualmachineinstancemigrations", body | {"spec": {"vmiName": vm}})
+        self.api.create(self.migrations, body | {"spec": {"vmiName": vm}})
         if phase:
             self.phase(name, phase, **conditions)
         return name
@@ -231,14 +251,14 @@ class Tenant:
         """KubeVirt moves the migration on."""
         wanted = (("migrationRejectedByResourceQuota", refused), ("migrationAbortRequested", abort))
         conditions = [{"type": kind, "status": "True"} for kind, there in wanted if there]
-        path = f"{self.kubevirt}/virtualmachineinstancemigrations/{migration}/status"
+        path = f"{self.migrations}/{migration}/status"
         self.api.patch(path, {"status": {"phase": phase, "conditions": conditions}})
 
     def delete_migration(self, migration: str) -> None:
-        self.api.delete(f"{self.kubevirt}/virtualmachineinstancemigrations/{migration}")
+        self.api.delete(f"{self.migrations}/{migration}")
 
     def get_vmi(self, name: str = "vm1") -> Raw:
-        return self.api.get(f"{self.kubevirt}/virtualmachineinstances/{name}")
+        return self.api.get(f"{self.instances}/{name}")
 
     def shown(self, name: str = "vm1") -> str | None:
         """The migration state that the VMI shows."""
@@ -256,9 +276,3 @@ class Tenant:
     def uid(self, name: str = "vm1") -> str:
         """The VMI's uid."""
         return str(self.get_vmi(name)["metadata"]["uid"])
-
-    def leave(self) -> None:
-        """Take the namespace away, its VMs and migrations first: no stand-in shall take them up."""
-        for plural in ("virtualmachineinstancemigrations", "virtualmachines", "virtualmachineinstances"):
-            self.api.delete(f"{self.kubevirt}/{plural}")
-        self.api.delete(self.path)

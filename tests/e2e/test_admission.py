@@ -13,7 +13,9 @@ from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHIN
 from pkg.client.errors import ApiError, Forbidden
 from pkg.util import constants
 from pkg.util.quantity import Quantity
-from tests.e2e.webhook.world import LIMITS, RANCHER, World, quota_text, until
+from tests.e2e.tenant import BASE as LIMITS
+from tests.e2e.webhook.world import RANCHER, World, quota_text
+from tests.polling import until
 from tests.program import Program
 
 pytestmark = pytest.mark.cluster
@@ -162,7 +164,7 @@ async def test_storage_that_the_namespace_has_not_got_is_refused(there: World) -
     assert await refused(grown) == "storage insufficient resources due to resource quota"
 
 
-async def test_added_room_is_for_the_migration_and_the_base_for_everybody(there: World) -> None:
+async def test_added_room_is_for_the_migration_and_the_base_for_all_pods(there: World) -> None:
     namespace = await there.namespace()
     tenant = there.by("tenant")
     await there.machine(namespace)

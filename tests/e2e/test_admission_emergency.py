@@ -20,8 +20,10 @@ from pkg.client.errors import ApiError
 from pkg.testcluster.cluster import Cluster
 from pkg.util import constants
 from tests.e2e.conftest import frozen
-from tests.e2e.mtq_namespace import Namespace, made, parsed
-from tests.e2e.webhook.world import World, until, world
+from tests.e2e.mtq_namespace import Namespace, made
+from tests.e2e.tenant import by_value
+from tests.e2e.webhook.world import World, world
+from tests.polling import until
 from tests.program import COMMAND, ROOT, program
 
 pytestmark = pytest.mark.cluster
@@ -81,7 +83,7 @@ class Scene:
         return {each.name for some in found for each in some}
 
     async def is_restored(self) -> bool:
-        return await self.windowed.hard() == parsed(self.hard)
+        return await self.windowed.hard() == by_value(self.hard)
 
 
 @pytest.fixture

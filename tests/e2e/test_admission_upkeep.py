@@ -34,9 +34,11 @@ from pkg.webhook.certificates import Policy
 from pkg.webhook.configurations import VALIDATE_NAMESPACE, WEBHOOK_CONFIGURATION_NAME, Endpoint
 from pkg.webhook.live_context import server_context
 from pkg.webhook.options import FailurePolicy, Options
-from pkg.webhook.probe import answer_probe
+from pkg.webhook.register import answer_probe
 from pkg.webhook.registration import Registrar, unregister
-from tests.e2e.webhook.world import LIMITS, World, quota_text, until, world
+from tests.e2e.tenant import BASE as LIMITS
+from tests.e2e.webhook.world import World, quota_text, world
+from tests.polling import until
 from tests.program import headroom, of_a_soak, program
 
 pytestmark = pytest.mark.cluster

@@ -9,9 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from pkg.testcluster.cluster import Cluster
-from tests.e2e.api import eventually, polls
 from tests.e2e.conftest import MakeTenant, StartController, frozen
 from tests.e2e.tenant import ENTRY, HARD, MIGRATION_UID, OWNER, RAISED, RESYNC, SKIP, STATE, by_value
+from tests.polling import eventually, polls
 from tests.program import Program
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("alone")]
@@ -33,17 +33,17 @@ def test_the_seeds_migration_with_its_exact_numbers(headroom: Program, tenant: M
     migration = namespace.migrate(phase="Pending", refused=True)
     namespace.wait_hard(RAISED)
     key = f"harvesterhci.io/migratingUID-{namespace.uid()}"
-    assert namespace.quota_annotations() == {key: TEXT}
+    assert namespace.annotations() == {key: TEXT}
     assert namespace.quota()["spec"]["hard"] == RAISED
     namespace.wait_shown("Pending migration")
     for phase in ("Scheduling", "Scheduled", "PreparingTarget", "TargetReady", "Running"):
         namespace.phase(migration, phase)
         namespace.wait_shown("Migrating")
-    assert namespace.quota_annotations() == {key: TEXT}
+    assert namespace.annotations() == {key: TEXT}
     namespace.phase(migration, "Succeeded")
     namespace.wait_hard(HARD)
     namespace.wait_shown(None)
-    assert namespace.quota_annotations() == {}
+    assert namespace.annotations() == {}
     annotations = namespace.get_vmi()["metadata"].get("annotations") or {}
     assert not {MIGRATION_UID, STATE} & set(annotations)
     assert namespace.timestamp()
@@ -124,11 +124,11 @@ def test_harvesters_own_entries_count_once_and_are_removed_in_every_form(
     namespace.phase(migration, "Running")
     namespace.patch_quota({"metadata": {"annotations": {uid_key: TEXT, RESYNC: "true"}}})
     namespace.wait_hard(RAISED)
-    eventually(lambda: namespace.quota_annotations() == {uid_key: TEXT, RESYNC: "false"})
+    eventually(lambda: namespace.annotations() == {uid_key: TEXT, RESYNC: "false"})
     namespace.patch_quota({"metadata": {"annotations": {name_key: TEXT}}})
     namespace.phase(migration, "Succeeded")
     namespace.wait_hard(HARD)
-    assert namespace.quota_annotations() == {RESYNC: "false"}
+    assert namespace.annotations() == {RESYNC: "false"}
 
 
 def test_a_persons_skip_is_an_off_switch_and_restoring_is_still_done(
@@ -142,12 +142,12 @@ def test_a_persons_skip_is_an_off_switch_and_restoring_is_still_done(
     other.migrate(phase="Pending")
     other.wait_hard(RAISED)
     assert by_value(namespace.quota()["spec"]["hard"]) == by_value(HARD)
-    assert namespace.quota_annotations() == {SKIP: "true"}
+    assert namespace.annotations() == {SKIP: "true"}
     key = f"harvesterhci.io/migratingUID-{namespace.uid()}"
     namespace.patch_quota({"metadata": {"annotations": {key: TEXT}}})
     namespace.phase(migration, "Succeeded")
-    eventually(lambda: key not in namespace.quota_annotations())
-    assert namespace.quota_annotations() == {SKIP: "true", RESYNC: "true"}
+    eventually(lambda: key not in namespace.annotations())
+    assert namespace.annotations() == {SKIP: "true", RESYNC: "true"}
     assert by_value(namespace.quota()["spec"]["hard"]) == by_value(HARD)
     namespace.patch_quota({"metadata": {"annotations": {SKIP: None}}})
     namespace.migrate(name="second", phase="Pending")
@@ -164,7 +164,7 @@ def test_a_quota_that_is_not_the_default_is_left_alone(headroom: Program, tenant
     namespace.wait_shown("Pending migration")
     time.sleep(0.3)
     assert namespace.quota()["spec"]["hard"] == HARD
-    assert namespace.quota_annotations() == {}
+    assert namespace.annotations() == {}
 
 
 def test_a_quota_that_is_managed_by_its_label_is_raised_from_its_own_base(
@@ -176,7 +176,7 @@ def test_a_quota_that_is_managed_by_its_label_is_raised_from_its_own_base(
     namespace.vm()
     migration = namespace.migrate(phase="Pending")
     namespace.wait_hard(RAISED)
-    assert by_value(json.loads(namespace.quota_annotations()[BASE])) == by_value(HARD)
+    assert by_value(json.loads(namespace.annotations()[BASE])) == by_value(HARD)
     namespace.phase(migration, "Succeeded")
     namespace.wait_hard(HARD)
     assert eventually(lambda: namespace.entries() == {})
@@ -248,7 +248,7 @@ def test_a_hundred_migrations_pending_at_once_in_one_namespace(
         assert list(namespace.entries().values()) == [by_value(ENTRY)] * 100
         list(pool.map(lambda name: namespace.phase(name, "Succeeded"), migrations))
         namespace.wait_hard(much, 20)
-        assert namespace.quota_annotations() == {}
+        assert namespace.annotations() == {}
         assert headroom.metric("rest_client_requests_total", code="409") == conflicts
 
 
@@ -265,7 +265,7 @@ class TestBadInput:
         assert event["type"] == "Warning"
         assert event["involvedObject"]["kind"] == "ResourceQuota"
         assert "field.cattle.io/resourceQuota is not JSON" in event["message"]
-        assert (bad.quota()["spec"]["hard"], bad.quota_annotations()) == (HARD, {})
+        assert (bad.quota()["spec"]["hard"], bad.annotations()) == (HARD, {})
         bad.limit({"limitsCpu": "3", "limitsMemory": "5000Mi"})
         bad.wait_hard(RAISED)
 
@@ -278,7 +278,7 @@ class TestBadInput:
         namespace.migrate(phase="Pending")
         (event,) = eventually(lambda: namespace.events("InvalidResourceQuotaAnnotation"))
         assert repr(text) in event["message"]
-        assert (namespace.quota()["spec"]["hard"], namespace.quota_annotations()) == (HARD, {})
+        assert (namespace.quota()["spec"]["hard"], namespace.annotations()) == (HARD, {})
 
     def test_a_garbage_entry_is_told_and_not_overwritten(self, headroom: Program, tenant: MakeTenant) -> None:
         namespace = tenant(annotations={"harvesterhci.io/migrating-vm1": "{nope"})
@@ -286,7 +286,7 @@ class TestBadInput:
         namespace.migrate(phase="Running")
         (event,) = eventually(lambda: namespace.events("InvalidMigratingEntry"))
         assert "harvesterhci.io/migrating-vm1" in event["message"]
-        assert namespace.quota_annotations() == {"harvesterhci.io/migrating-vm1": "{nope"}
+        assert namespace.annotations() == {"harvesterhci.io/migrating-vm1": "{nope"}
         assert namespace.quota()["spec"]["hard"] == HARD
 
     def test_a_vmi_whose_quantities_are_garbage_costs_no_other_vm_anything(
@@ -319,4 +319,4 @@ def test_no_mark_of_takeover_is_left(headroom: Program, tenant: MakeTenant) -> N
     namespace.vm()
     namespace.migrate(phase="Running")
     namespace.wait_hard(RAISED)
-    assert OWNER not in namespace.quota_annotations()
+    assert OWNER not in namespace.annotations()

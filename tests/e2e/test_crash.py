@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.api import eventually
 from tests.e2e.conftest import MakeTenant, StartController
 from tests.e2e.tenant import HARD, RAISED, Tenant, by_value
+from tests.polling import eventually
 from tests.program import Program
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("alone")]
@@ -164,8 +164,8 @@ def check(runs: Runs, undisturbed: dict[str, Any], namespace: Tenant, kill: Kill
     assert end(namespace) == undisturbed
 
 
-class TestTakeover:
-    mode = "takeover"
+class Restarts:
+    """The same for both modes."""
 
     @pytest.mark.parametrize("kill", KILLS, ids=str)
     def test_the_end_is_the_same(
@@ -176,21 +176,31 @@ class TestTakeover:
     def test_what_ended_while_it_was_down_is_restored_when_it_is_back(
         self, runs: Runs, tenant: MakeTenant
     ) -> None:
-        """The migration is deleted and its VM gone: nothing is left that says whose the entry was."""
         runs.ensure()
         namespace = tenant()
         namespace.vm()
         migration = namespace.migrate(phase="Running")
         namespace.wait_hard(RAISED)
         runs.kill()
-        namespace.delete_migration(migration)
-        namespace.api.delete(f"{namespace.kubevirt}/virtualmachineinstances/vm1")
+        self.finish(namespace, migration)
         runs.ensure()
         namespace.wait_hard(HARD)
         assert namespace.entries() == {}
 
+    def finish(self, namespace: Tenant, migration: str) -> None:
+        namespace.phase(migration, "Succeeded")
 
-class TestAssist:
+
+class TestTakeover(Restarts):
+    mode = "takeover"
+
+    def finish(self, namespace: Tenant, migration: str) -> None:
+        """The migration is deleted and its VM gone: nothing is left that says whose the entry was."""
+        namespace.delete_migration(migration)
+        namespace.api.delete(f"{namespace.instances}/vm1")
+
+
+class TestAssist(Restarts):
     """Beside Harvester only the keys are different: fewer points will do."""
 
     mode = "assist"
@@ -200,17 +210,3 @@ class TestAssist:
         self, runs: Runs, undisturbed: dict[str, Any], tenant: MakeTenant, kill: Kill
     ) -> None:
         check(runs, undisturbed, tenant(), kill)
-
-    def test_what_ended_while_it_was_down_is_restored_when_it_is_back(
-        self, runs: Runs, tenant: MakeTenant
-    ) -> None:
-        runs.ensure()
-        namespace = tenant()
-        namespace.vm()
-        migration = namespace.migrate(phase="Running")
-        namespace.wait_hard(RAISED)
-        runs.kill()
-        namespace.phase(migration, "Succeeded")
-        runs.ensure()
-        namespace.wait_hard(HARD)
-        assert namespace.entries() == {}

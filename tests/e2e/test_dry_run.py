@@ -11,7 +11,8 @@ from pkg.testcluster.cluster import Cluster
 from pkg.util import constants
 from tests.e2e.accounts import requests
 from tests.e2e.mtq_namespace import made
-from tests.e2e.webhook.world import until, world
+from tests.e2e.webhook.world import world
+from tests.polling import until
 from tests.program import headroom
 
 pytestmark = pytest.mark.cluster

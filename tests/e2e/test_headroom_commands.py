@@ -3,40 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from pkg.testcluster.cluster import Cluster
 from pkg.util.quantity import Quantity
-from tests.e2e.api import Api, eventually
-from tests.e2e.conftest import StartController
-from tests.e2e.headroom.environment import Environment, environment
+from tests.e2e.headroom.amounts import FOUR, ONE, THREE
+from tests.e2e.headroom.environment import Environment
 from tests.e2e.headroom.namespace import LASTING, QuotaNamespace
 from tests.e2e.tenant import by_value
+from tests.polling import eventually
 from tests.program import run
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("cleared")]
 
-ONE = {"limits.cpu": "2015m", "limits.memory": "4797464313"}
-THREE = {"limits.cpu": "6045m", "limits.memory": "14392392939"}
-FOUR = {"limits.cpu": "8060m", "limits.memory": "19189857252"}
 ENTRY = "harvesterhci.io/migrating-vm1"
 MAX_EXTRA = "headroom.harvesterhci.io/max-extra"
 PATCHES = "headroom_resourcequota_patches_total"
-
-
-@pytest.fixture(scope="module")
-def on(cluster: Cluster, api: Api, shared_controller: StartController) -> Iterator[Environment]:
-    with environment(cluster, api, shared_controller) as made:
-        yield made
-
-
-@pytest.fixture(autouse=True)
-def clear(on: Environment) -> Iterator[None]:
-    yield
-    on.clear()
 
 
 def test_a_dry_run_says_what_it_would_do_and_does_none_of_it(on: Environment) -> None:

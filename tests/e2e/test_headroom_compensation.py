@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
-from pkg.testcluster.cluster import Cluster
 from pkg.util.quantity import Quantity
-from tests.e2e.api import Api, Watch, eventually
-from tests.e2e.conftest import StartController
+from tests.e2e.api import Watch
 from tests.e2e.headroom.amounts import hards
-from tests.e2e.headroom.environment import Environment, environment
+from tests.e2e.headroom.environment import Environment
 from tests.e2e.headroom.namespace import LASTING, QuotaNamespace
 from tests.e2e.tenant import COMPENSATION, by_value
+from tests.polling import eventually
 
 pytestmark = pytest.mark.cluster
 
@@ -34,12 +31,6 @@ LOWERED = {
     "pods": "1",
 }
 HARVESTER = ("--estimate", "harvester")
-
-
-@pytest.fixture(scope="module")
-def on(cluster: Cluster, api: Api, shared_controller: StartController) -> Iterator[Environment]:
-    with environment(cluster, api, shared_controller) as made:
-        yield made
 
 
 class Grown:

@@ -9,13 +9,13 @@ import pytest
 
 from pkg.testcluster.cluster import Cluster
 from pkg.util.quantity import ZERO, Quantity
-from tests.e2e.api import Api, eventually
-from tests.e2e.conftest import StartController, frozen
+from tests.e2e.conftest import frozen
 from tests.e2e.headroom.amounts import Amounts, hards, minus, plus
-from tests.e2e.headroom.environment import Environment, environment
+from tests.e2e.headroom.environment import Environment
 from tests.e2e.headroom.namespace import METER, PATIENCE, QuotaNamespace
 from tests.e2e.headroom.shapes import COUNTED, LIMITS, SHAPES, SIDECARS, SMALL_CONTAINERS, Shape
 from tests.e2e.tenant import by_value
+from tests.polling import eventually
 
 pytestmark = pytest.mark.cluster
 
@@ -28,12 +28,6 @@ CONSOLE = {
     "resources": {"limits": {"cpu": "30m", "memory": "90M"}, "requests": {"cpu": "9m", "memory": "45M"}},
 }
 """A KubeVirt CR's supportContainerResources."""
-
-
-@pytest.fixture(scope="module")
-def on(cluster: Cluster, api: Api, shared_controller: StartController) -> Iterator[Environment]:
-    with environment(cluster, api, shared_controller) as made:
-        yield made
 
 
 @pytest.fixture(autouse=True)

@@ -4,41 +4,24 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
 
 import pytest
 
-from pkg.testcluster.cluster import Cluster
-from tests.e2e.api import Api, Watch, eventually
-from tests.e2e.conftest import StartController
-from tests.e2e.headroom.amounts import ended_in, versioned_hards
-from tests.e2e.headroom.environment import Environment, environment
+from tests.e2e.api import Watch
+from tests.e2e.headroom.amounts import ONE, TWO, ended_in, versioned_hards
+from tests.e2e.headroom.environment import Environment
 from tests.e2e.headroom.namespace import QuotaNamespace
 from tests.e2e.tenant import RESYNC, by_value
+from tests.polling import eventually
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("cleared")]
 
-ONE = {"limits.cpu": "2015m", "limits.memory": "4797464313"}
-"""What quota counts of the seed's VM: as a base it leaves no room for anything else."""
-TWO = {"limits.cpu": "4030m", "limits.memory": "9594928626"}
 RAISED = TWO
 """ONE, with one VM's target beside it."""
 ENTRY = "harvesterhci.io/migrating-vm1"
 FOR_EVER = 600.0
 ALONE = "--no-compensate"
 """So that it is the hold, and nothing else, that makes room."""
-
-
-@pytest.fixture(scope="module")
-def on(cluster: Cluster, api: Api, shared_controller: StartController) -> Iterator[Environment]:
-    with environment(cluster, api, shared_controller) as made:
-        yield made
-
-
-@pytest.fixture(autouse=True)
-def clear(on: Environment) -> Iterator[None]:
-    yield
-    on.clear()
 
 
 def move(space: QuotaNamespace, vm: str) -> str:

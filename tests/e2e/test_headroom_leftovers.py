@@ -4,41 +4,24 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
 
 import pytest
 
-from pkg.testcluster.cluster import Cluster
-from tests.e2e.api import CORE, Api, eventually
-from tests.e2e.conftest import StartController
-from tests.e2e.headroom.environment import Environment, environment
+from tests.e2e.api import CORE
+from tests.e2e.headroom.amounts import ONE, SIX, THREE, TWO
+from tests.e2e.headroom.environment import Environment
 from tests.e2e.headroom.namespace import LASTING, QuotaNamespace
 from tests.e2e.tenant import ANNOTATION, DEFAULT, by_value
+from tests.polling import eventually
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("cleared")]
 
-ONE = {"limits.cpu": "2015m", "limits.memory": "4797464313"}
-TWO = {"limits.cpu": "4030m", "limits.memory": "9594928626"}
-THREE = {"limits.cpu": "6045m", "limits.memory": "14392392939"}
-SIX = {"limits.cpu": "12090m", "limits.memory": "28784785878"}
 TEXT = json.dumps(ONE, separators=(",", ":"))
 ENTRY = "harvesterhci.io/migrating-vm1"
 
 
-@pytest.fixture(scope="module")
-def on(cluster: Cluster, api: Api, shared_controller: StartController) -> Iterator[Environment]:
-    with environment(cluster, api, shared_controller) as made:
-        yield made
-
-
-@pytest.fixture(autouse=True)
-def clear(on: Environment) -> Iterator[None]:
-    yield
-    on.clear()
-
-
 def migrating(on: Environment) -> tuple[QuotaNamespace, str]:
-    """A namespace with a VM in the midst of its migration."""
+    """A namespace with a VM in the middle of its migration."""
     space = on.space(limits=ONE).start_vm("vm1")
     migration = space.migrate("vm1", phase_seconds=LASTING)
     space.wait_phase(migration, "Running")

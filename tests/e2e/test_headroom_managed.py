@@ -4,22 +4,17 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
 
 import pytest
 
-from pkg.testcluster.cluster import Cluster
-from tests.e2e.api import Api, eventually
-from tests.e2e.conftest import StartController
-from tests.e2e.headroom.amounts import hards, plus
-from tests.e2e.headroom.environment import Environment, environment
+from tests.e2e.headroom.amounts import ONE, TWO, hards, plus
+from tests.e2e.headroom.environment import Environment
 from tests.e2e.headroom.namespace import LASTING, QuotaNamespace
 from tests.e2e.tenant import by_value
+from tests.polling import eventually
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("cleared")]
 
-ONE = {"limits.cpu": "2015m", "limits.memory": "4797464313"}
-TWO = {"limits.cpu": "4030m", "limits.memory": "9594928626"}
 REQUESTS = {"requests.cpu": "130m", "requests.memory": "3340109497", "pods": "1"}
 """What quota counts of the seed's VM."""
 MANAGED = "headroom.harvesterhci.io/managed"
@@ -29,24 +24,12 @@ LOWER = json.dumps({"limits.memory": "5Gi"})
 """Room for one target of 4797464313 bytes, not for two."""
 
 
-@pytest.fixture(scope="module")
-def on(cluster: Cluster, api: Api, shared_controller: StartController) -> Iterator[Environment]:
-    with environment(cluster, api, shared_controller) as made:
-        yield made
-
-
-@pytest.fixture(autouse=True)
-def clear(on: Environment) -> Iterator[None]:
-    yield
-    on.clear()
-
-
 def base_of(space: QuotaNamespace, name: str) -> object:
     return by_value(json.loads(space.annotations(name).get(BASE, "{}")))
 
 
 class TestManaged:
-    def test_a_quota_without_rancher_takes_part_by_its_label_and_is_refused_without(
+    def test_a_quota_without_rancher_is_managed_by_its_label_and_is_refused_without(
         self, on: Environment
     ) -> None:
         on.run()
@@ -96,7 +79,7 @@ class TestManaged:
         space.settle(ONE, "team")
         assert base_of(space, "team") == by_value(ONE)
 
-    def test_every_quota_of_a_namespace_takes_part(self, on: Environment) -> None:
+    def test_every_quota_of_a_namespace_is_managed(self, on: Environment) -> None:
         """Rancher's default and two beside it, each with limits of its own."""
         on.run()
         space = on.space(limits=ONE).start("vm1")

@@ -6,17 +6,16 @@ from collections.abc import Iterator
 
 import pytest
 
-from pkg.testcluster.cluster import Cluster
 from pkg.util.quantity import Quantity
-from tests.e2e.api import Api, Raw, eventually
-from tests.e2e.conftest import StartController
+from tests.e2e.api import Api, Raw
 from tests.e2e.headroom.amounts import Amounts, hards, plus
-from tests.e2e.headroom.environment import Environment, environment
+from tests.e2e.headroom.environment import Environment
 from tests.e2e.headroom.namespace import LASTING, QuotaNamespace
 from tests.e2e.headroom.shapes import SHAPES, Shape
 from tests.e2e.tenant import by_value
+from tests.polling import eventually
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("cleared")]
 
 PRIORITY_CLASSES = "/apis/scheduling.k8s.io/v1/priorityclasses"
 HIGH = "headroom-test-high"
@@ -33,18 +32,6 @@ RESOURCES = {
     "requests.nvidia.com/TU104GL": SHAPES["a GPU and a host device"],
 }
 """Resource to a VM that uses it. Harvester raises none of them."""
-
-
-@pytest.fixture(scope="module")
-def on(cluster: Cluster, api: Api, shared_controller: StartController) -> Iterator[Environment]:
-    with environment(cluster, api, shared_controller) as made:
-        yield made
-
-
-@pytest.fixture(autouse=True)
-def clear(on: Environment) -> Iterator[None]:
-    yield
-    on.clear()
 
 
 @pytest.fixture

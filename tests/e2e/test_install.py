@@ -31,9 +31,10 @@ from tests.e2e.accounts import (
     remove,
     requests,
 )
-from tests.e2e.api import CORE, KUBEVIRT, Api, ApiFailure, Raw, eventually
+from tests.e2e.api import CORE, KUBEVIRT, Api, ApiFailure, Raw
 from tests.e2e.conftest import MakeTenant
 from tests.e2e.tenant import HARD, RAISED
+from tests.polling import eventually
 from tests.program import ROOT, Program, run
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("alone")]
@@ -242,7 +243,7 @@ def test_installed_seen_at_work_one_replica_killed_and_removed_without_a_trace(
         for program in node.programs:
             program.kill()
     assert traces(api) == before
-    assert "harvesterhci.io/skipResourceQuotaAutoScaling" not in space.quota_annotations()
+    assert "harvesterhci.io/skipResourceQuotaAutoScaling" not in space.annotations()
     refused = [r for r in requests(cluster.directory, since) if r.is_denied]
     assert refused == []
 

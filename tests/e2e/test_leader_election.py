@@ -16,10 +16,11 @@ import pytest
 
 from pkg.testcluster.cluster import Cluster
 from tests.e2e.accounts import NAMESPACE, Request, apply, documents, kubeconfig_of, requests, twin
-from tests.e2e.api import Api, eventually
+from tests.e2e.api import Api
 from tests.e2e.conftest import MakeTenant
 from tests.e2e.relay import Relay
 from tests.e2e.tenant import HARD, RAISED, Tenant
+from tests.polling import eventually
 from tests.program import ROOT, Program
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("alone")]
@@ -70,9 +71,6 @@ class Pair:
             r for r in requests(self.cluster.directory, self._since) if r.writes and r.resource != "leases"
         ]
         return sorted(found, key=lambda request: request.at)
-
-    def wait_writer(self, name: str, timeout: float) -> None:
-        eventually(lambda: any(write.account == name for write in self.writes()), timeout)
 
     def check_one_at_a_time(self, *order: str) -> None:
         """Each had its turn, and none wrote after the next one had begun."""

@@ -10,9 +10,10 @@ import pytest
 
 from pkg.testcluster import processes
 from pkg.testcluster.cluster import Cluster
-from tests.e2e.api import Api, Watch, eventually
+from tests.e2e.api import Api, Watch
 from tests.e2e.conftest import MakeTenant, StartController
 from tests.e2e.tenant import HARD, OWNER, RAISED, Tenant, by_value
+from tests.polling import eventually
 from tests.program import Program
 
 pytestmark = pytest.mark.cluster
@@ -99,7 +100,7 @@ def test_the_seeds_scenario(namespace: Tenant, headroom: Program) -> None:
         eventually(lambda: namespace.used() == POD)
         namespace.wait_shown(None)
         time.sleep(0.5)
-        held = [HELD_NOW] if OWNER in namespace.quota_annotations() else []
+        held = [HELD_NOW] if OWNER in namespace.annotations() else []
         assert hards(versions) == [BASE_NOW, RAISED_NOW, *held, BASE_NOW]
     assert namespace.entries() == {}
 
@@ -112,7 +113,7 @@ def test_a_migration_that_was_refused_before_headroom_came(
     program = controller("takeover")
     namespace.wait_phase(migration, "Succeeded")
     namespace.wait_hard(HARD)
-    assert OWNER in namespace.quota_annotations()
+    assert OWNER in namespace.annotations()
     assert program.stop() == 0
 
 
@@ -132,7 +133,7 @@ def test_an_aborted_migration_gives_its_room_back(namespace: Tenant, headroom: P
     namespace.wait_phase(migration, "Running")
     namespace.delete_migration(migration)
     namespace.wait_hard(
-        HARD, timeout=75 if namespace.entries() and OWNER not in namespace.quota_annotations() else 15
+        HARD, timeout=75 if namespace.entries() and OWNER not in namespace.annotations() else 15
     )
     eventually(lambda: namespace.used() == POD)
     namespace.wait_shown(None)

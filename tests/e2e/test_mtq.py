@@ -10,8 +10,10 @@ from pkg.client.errors import Forbidden, NotFound
 from pkg.testcluster.cluster import Cluster
 from pkg.util import constants
 from tests.e2e.conftest import frozen
-from tests.e2e.mtq_namespace import BUDGETS, LOCKS, Namespace, made, parsed, watched
-from tests.e2e.webhook.world import World, until
+from tests.e2e.mtq_namespace import BUDGETS, LOCKS, Namespace, made, watched
+from tests.e2e.tenant import by_value
+from tests.e2e.webhook.world import World
+from tests.polling import until
 from tests.program import Program
 
 pytestmark = pytest.mark.cluster
@@ -36,8 +38,8 @@ async def test_a_full_quota_and_a_budget_let_a_vm_migrate(namespace: Namespace) 
         await namespace.succeeded(migration)
         await namespace.at_rest({"quota": hard})
     before, raised, after = seen.versions("quota")
-    assert before == after == parsed(hard)
-    added = parsed({"limits.cpu": "2", "limits.memory": "2Gi", "requests.memory": "2Gi", "pods": "4"})
+    assert before == after == by_value(hard)
+    added = by_value({"limits.cpu": "2", "limits.memory": "2Gi", "requests.memory": "2Gi", "pods": "4"})
     assert raised == {name: limit + added[name] for name, limit in before.items()}
     assert len(seen.locked) == 1
     assert all(locked for _, limits, locked in seen.raised if limits == raised), "raised without a lock"
@@ -67,7 +69,7 @@ async def test_a_budget_that_is_too_small_changes_nothing_and_says_so(namespace:
         await namespace.told("NotEnoughResourceToRelease", BUDGETS.kind)
     assert "limits.memory of quota quota: requested " in event.message
     assert event.type == "Warning"
-    assert seen.versions("quota") == [parsed(hard)]
+    assert seen.versions("quota") == [by_value(hard)]
     assert (seen.locked, seen.since) == ([], None)
     # Tried again as soon as it changes.
     enough = {"additionalMigrationResources": {"limits.memory": "2Gi"}}
@@ -165,7 +167,7 @@ async def test_tenants_are_refused_during_the_lock_and_pass_after_it(
 
 
 async def _is_raised(namespace: Namespace, hard: dict[str, str]) -> bool:
-    return await namespace.hard() != parsed(hard)
+    return await namespace.hard() != by_value(hard)
 
 
 async def _create_budget(client: Client, namespace: str) -> None:
@@ -183,7 +185,7 @@ async def _until_there_is_room(namespace: Namespace) -> None:
 
     async def free() -> bool:
         found = await namespace.get()
-        used, hard = parsed(found.used), parsed(found.hard)
+        used, hard = by_value(found.used), by_value(found.hard)
         return used["limits.cpu"] < hard["limits.cpu"] and used["pods"] < hard["pods"]
 
     await until(free, "room in the quota")
@@ -231,7 +233,7 @@ async def test_two_budgets_are_an_error_and_nothing_is_touched(namespace: Namesp
         await namespace.refused(migration)
         event = await namespace.told("MultipleMigrationResourceQuotas", BUDGETS.kind)
         assert "(budget, other)" in event.message
-    assert seen.versions("quota") == [parsed(hard)]
+    assert seen.versions("quota") == [by_value(hard)]
     assert (seen.locked, seen.since) == ([], None)
     await namespace.world.client.resource(BUDGETS).delete(name="other", namespace=namespace.name)
     await namespace.succeeded(migration)
@@ -268,7 +270,7 @@ async def test_what_another_installation_left_half_done_is_finished(namespace: N
     """KubeVirt's own controller ended after the raise: its lock points nowhere, its status names the original."""
     hard = await namespace.fill()
     client, name = namespace.world.client, namespace.name
-    raised = {"limits.cpu": str(parsed(hard)["limits.cpu"] + parsed({"q": "2"})["q"])}
+    raised = {"limits.cpu": str(by_value(hard)["limits.cpu"] + by_value({"q": "2"})["q"])}
     await client.resource(registry.RESOURCE_QUOTAS).merge_patch(
         {"spec": {"hard": raised}}, name="quota", namespace=name
     )

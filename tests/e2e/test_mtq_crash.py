@@ -11,7 +11,8 @@ from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCE_MIGRATIONS
 from pkg.testcluster.cluster import Cluster
 from tests.e2e.mtq_namespace import Namespace, made
 from tests.e2e.mtq_process import controllers
-from tests.e2e.webhook.world import World, until, world
+from tests.e2e.webhook.world import World, world
+from tests.polling import until
 from tests.program import Program, headroom
 
 pytestmark = pytest.mark.cluster

@@ -13,8 +13,10 @@ from pkg.util import constants
 from pkg.util.quantity import Quantity
 from pkg.util.resourcequota.journal import has_migrating_vm
 from tests.e2e.conftest import frozen
-from tests.e2e.mtq_namespace import BUDGETS, Namespace, made, parsed, watched
-from tests.e2e.webhook.world import World, until
+from tests.e2e.mtq_namespace import BUDGETS, Namespace, made, watched
+from tests.e2e.tenant import by_value
+from tests.e2e.webhook.world import World
+from tests.polling import until
 from tests.program import Program, headroom
 
 pytestmark = pytest.mark.cluster
@@ -57,7 +59,7 @@ async def test_a_quota_changes_sides_in_the_middle_of_a_migration_and_back(there
     await there.until_phase(name, migration, "Running")
     quota = await there.quota(name)
     assert has_migrating_vm(quota.annotations)
-    assert parsed(quota.hard) != BASE
+    assert by_value(quota.hard) != BASE
 
     await namespace.budget({"limits.cpu": "3", "limits.memory": "5Gi"})
     await until(lambda: _given_back(there, name), "the quota to be given back")
@@ -82,7 +84,7 @@ async def test_a_quota_changes_sides_in_the_middle_of_a_migration_and_back(there
 async def _given_back(there: World, name: str) -> bool:
     quota = await there.quota(name)
     ours = [key for key in quota.annotations if "headroom" in key or "migrating" in key or "skip" in key]
-    return not ours and parsed(quota.hard) == BASE
+    return not ours and by_value(quota.hard) == BASE
 
 
 async def _taken_over(there: World, name: str) -> bool:
@@ -91,7 +93,7 @@ async def _taken_over(there: World, name: str) -> bool:
 
 
 async def _is_base(there: World, name: str) -> bool:
-    return parsed((await there.quota(name)).hard) == BASE
+    return by_value((await there.quota(name)).hard) == BASE
 
 
 async def test_no_namespace_with_a_budget_is_labelled_for_the_reserve(there: World) -> None:

@@ -12,8 +12,10 @@ from pkg.testcluster.cluster import Cluster
 from pkg.util.managedtenantquota.constants import ANNOTATION_ORIGINALS
 from pkg.util.managedtenantquota.lock import lock_name
 from tests.e2e.conftest import frozen
-from tests.e2e.mtq_namespace import BUDGETS, LOCKS, Namespace, made, parsed
-from tests.e2e.webhook.world import World, until, world
+from tests.e2e.mtq_namespace import BUDGETS, LOCKS, Namespace, made
+from tests.e2e.tenant import by_value
+from tests.e2e.webhook.world import World, world
+from tests.polling import until
 from tests.program import headroom, run
 
 pytestmark = pytest.mark.cluster
@@ -53,8 +55,8 @@ async def test_what_was_raised_is_restored_although_lock_and_vmmrq_went_meanwhil
 
 
 async def _is_raised(namespace: Namespace, hard: dict[str, str]) -> bool:
-    return await namespace.hard() != parsed(hard)
+    return await namespace.hard() != by_value(hard)
 
 
 async def _is_restored(namespace: Namespace, hard: dict[str, str]) -> bool:
-    return await namespace.hard() == parsed(hard)
+    return await namespace.hard() == by_value(hard)

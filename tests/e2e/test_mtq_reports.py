@@ -9,8 +9,10 @@ import pytest
 
 from pkg.testcluster.cluster import Cluster
 from tests.e2e.conftest import frozen
-from tests.e2e.mtq_namespace import BUDGETS, made, parsed
-from tests.e2e.webhook.world import World, until, world
+from tests.e2e.mtq_namespace import BUDGETS, made
+from tests.e2e.tenant import by_value
+from tests.e2e.webhook.world import World, world
+from tests.polling import until
 from tests.program import headroom, run
 
 pytestmark = pytest.mark.cluster
@@ -39,7 +41,7 @@ async def _reported(cluster: Cluster, there: World) -> None:
         await there.client.resource(BUDGETS).merge_patch(enough, name="budget", namespace=namespace.name)
 
         async def raised() -> bool:
-            return await namespace.hard() != parsed(hard)
+            return await namespace.hard() != by_value(hard)
 
         await until(raised, "the raise")
         asked = ("status", "-n", namespace.name, "-o", "json", "--kubeconfig", str(cluster.kubeconfig))

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.api import Api, ApiFailure, Raw, eventually
+from tests.e2e.api import Api, ApiFailure, Raw
 from tests.e2e.conftest import MakeTenant
 from tests.e2e.strangers import REFUSED, VIRT_CONTROLLER, applied_policy, controller_reference, pod, tenant_of
 from tests.e2e.tenant import Tenant
+from tests.polling import eventually
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("alone")]
 

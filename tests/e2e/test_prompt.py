@@ -10,9 +10,10 @@ import pytest
 
 from pkg.testcluster.cluster import Cluster
 from pkg.util.constants import ANNOTATION_TOUCHED
-from tests.e2e.api import Watch, eventually
+from tests.e2e.api import Watch
 from tests.e2e.conftest import MakeTenant, StartController, started_with
 from tests.e2e.tenant import HARD, Tenant
+from tests.polling import eventually
 from tests.program import Program
 
 pytestmark = pytest.mark.cluster
@@ -72,7 +73,7 @@ def test_every_event_after_the_raise_is_missed_and_the_quota_is_touched(
     assert touches[0] - raised < 2.0
     assert headroom.metric(TOUCHES) == len(touches)
     assert eventually(lambda: namespace.entries() == {})
-    assert ANNOTATION_TOUCHED not in namespace.quota_annotations()
+    assert ANNOTATION_TOUCHED not in namespace.annotations()
 
 
 def test_nothing_is_touched_while_a_migration_runs_nor_at_rest(namespace: Tenant, headroom: Program) -> None:

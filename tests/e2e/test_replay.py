@@ -17,10 +17,11 @@ from typing import Any
 import pytest
 
 from pkg.testcluster.cluster import Cluster
-from tests.e2e.api import Api, eventually
+from tests.decisions import by_value, entries_by_value
+from tests.e2e.api import Api
 from tests.e2e.conftest import StartController, frozen
 from tests.e2e.tenant import Tenant
-from tests.pkg.util.resourcequota.world import by_value, entries_by_value
+from tests.polling import eventually
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("alone")]
 

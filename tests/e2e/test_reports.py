@@ -3,31 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pkg.testcluster.cluster import Cluster
-from tests.e2e.api import Api
-from tests.e2e.conftest import StartController
-from tests.e2e.headroom.environment import Environment, environment
-from tests.e2e.headroom.namespace import LASTING, plus
+from tests.e2e.headroom.amounts import ONE, plus
+from tests.e2e.headroom.environment import Environment
+from tests.e2e.headroom.namespace import LASTING
 from tests.e2e.tenant import by_value
 from tests.program import run
 
 pytestmark = pytest.mark.cluster
 
-ONE = {"limits.cpu": "2015m", "limits.memory": "4797464313"}
-"""What quota counts of one launcher pod of the seed's VM at ratio 1.5."""
 AT_4_5 = {"limits.cpu": "2015m", "limits.memory": "5682461313"}
-
-
-@pytest.fixture(scope="module")
-def on(cluster: Cluster, api: Api, shared_controller: StartController) -> Iterator[Environment]:
-    with environment(cluster, api, shared_controller) as made:
-        yield made
+"""ONE with the launcher at ratio 4.5."""
 
 
 @pytest.fixture

@@ -13,16 +13,15 @@ from pathlib import Path
 
 import pytest
 
-from pkg.testcluster.cluster import Cluster
 from pkg.util.quantity import Quantity
-from tests.e2e.api import Api, ApiFailure, Raw, eventually
-from tests.e2e.conftest import StartController
+from tests.e2e.api import ApiFailure, Raw
 from tests.e2e.headroom.amounts import Amounts
-from tests.e2e.headroom.environment import Environment, environment
+from tests.e2e.headroom.environment import Environment
 from tests.e2e.headroom.namespace import LASTING, QuotaNamespace
 from tests.e2e.headroom.shapes import LIMITS, Shape
 from tests.e2e.strangers import applied_policy, controller_reference, pod, tenant_of
 from tests.e2e.tenant import by_value
+from tests.polling import eventually
 from tests.program import run
 
 pytestmark = pytest.mark.cluster
@@ -31,12 +30,6 @@ OVERHEAD = "kubevirt.io/memory-overhead-bytes"
 JOB = "kubevirt.io/migrationJobUID"
 WATCHED = 3.0
 """Seconds during which the quota is looked at; headroom answers within a few hundredths."""
-
-
-@pytest.fixture(scope="module")
-def on(cluster: Cluster, api: Api, shared_controller: StartController) -> Iterator[Environment]:
-    with environment(cluster, api, shared_controller) as made:
-        yield made
 
 
 @pytest.fixture(params=[False, True], ids=["policy absent", "policy present"])

@@ -20,7 +20,8 @@ from pkg.util.constants import (
 from pkg.util.quantity import Quantity
 from tests.e2e.api import CORE, MERGE_PATCH, Api
 from tests.e2e.tenant import entry_keys
-from tests.e2e.webhook.world import World, until
+from tests.e2e.webhook.world import World
+from tests.polling import until
 
 pytestmark = pytest.mark.cluster
 

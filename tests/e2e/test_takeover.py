@@ -7,9 +7,10 @@ import time
 import pytest
 
 from pkg.util.names import migrating_key
-from tests.e2e.api import ApiFailure, Raw, eventually
+from tests.e2e.api import ApiFailure, Raw
 from tests.e2e.conftest import MakeTenant, StartController
 from tests.e2e.tenant import ENTRY, HARD, OWNER, RAISED, RESYNC, SKIP, by_value
+from tests.polling import eventually
 from tests.program import Program, run
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("alone")]
@@ -27,7 +28,7 @@ def headroom(shared_controller: StartController) -> Program:
 
 def test_a_quota_is_taken_over_when_it_is_first_seen(headroom: Program, tenant: MakeTenant) -> None:
     namespace = tenant()
-    eventually(lambda: namespace.quota_annotations() == MARKS)
+    eventually(lambda: namespace.annotations() == MARKS)
     assert namespace.quota()["spec"]["hard"] == HARD
 
 
@@ -36,14 +37,14 @@ def test_the_seeds_migration_with_its_exact_numbers(headroom: Program, tenant: M
     namespace.vm()
     migration = namespace.migrate(phase="Pending", refused=True)
     namespace.wait_hard(RAISED)
-    assert namespace.quota_annotations() == {**MARKS, NAME_KEY: TEXT}
+    assert namespace.annotations() == {**MARKS, NAME_KEY: TEXT}
     for phase in ("Scheduling", "Scheduled", "PreparingTarget", "TargetReady", "Running"):
         namespace.phase(migration, phase)
     namespace.wait_shown("Migrating")
     namespace.phase(migration, "Succeeded")
     namespace.wait_hard(HARD)
     namespace.wait_shown(None)
-    assert namespace.quota_annotations() == MARKS
+    assert namespace.annotations() == MARKS
 
 
 def test_a_long_name_goes_through_a_key_that_the_api_server_takes(
@@ -61,7 +62,7 @@ def test_a_long_name_goes_through_a_key_that_the_api_server_takes(
     assert key.startswith("harvesterhci.io/migrating-a-very-long-name")
     namespace.phase(migration, "Succeeded")
     namespace.wait_hard(HARD)
-    assert namespace.quota_annotations() == MARKS
+    assert namespace.annotations() == MARKS
 
 
 def test_ranchers_revert_under_way_is_repaired(headroom: Program, tenant: MakeTenant) -> None:
@@ -93,17 +94,17 @@ def test_what_another_client_removes_under_way(headroom: Program, tenant: MakeTe
     namespace.vm()
     migration = namespace.migrate(phase="Running")
     namespace.wait_hard(RAISED)
-    eventually(lambda: namespace.quota_annotations() == {**MARKS, NAME_KEY: TEXT})
+    eventually(lambda: namespace.annotations() == {**MARKS, NAME_KEY: TEXT})
     namespace.patch_quota({"metadata": {"annotations": {removed: None}}})
     if removed != OWNER:
-        eventually(lambda: namespace.quota_annotations() == {**MARKS, NAME_KEY: TEXT})
+        eventually(lambda: namespace.annotations() == {**MARKS, NAME_KEY: TEXT})
         assert by_value(namespace.quota()["spec"]["hard"]) == by_value(RAISED)
         return
     namespace.revert()
     namespace.phase(migration, "Succeeded")
-    eventually(lambda: NAME_KEY not in namespace.quota_annotations())
+    eventually(lambda: NAME_KEY not in namespace.annotations())
     assert namespace.quota()["spec"]["hard"] == HARD
-    assert namespace.quota_annotations() == {SKIP: "true", RESYNC: "true"}
+    assert namespace.annotations() == {SKIP: "true", RESYNC: "true"}
 
 
 def test_a_persons_skip_is_respected(headroom: Program, tenant: MakeTenant) -> None:
@@ -113,11 +114,11 @@ def test_a_persons_skip_is_respected(headroom: Program, tenant: MakeTenant) -> N
         each.migrate(phase="Pending")
     other.wait_hard(RAISED)
     time.sleep(0.3)
-    assert namespace.quota_annotations() == {SKIP: "true"}
+    assert namespace.annotations() == {SKIP: "true"}
     assert namespace.quota()["spec"]["hard"] == HARD
     namespace.patch_quota({"metadata": {"annotations": {SKIP: None}}})
     namespace.wait_hard(RAISED)
-    assert namespace.quota_annotations() == {**MARKS, NAME_KEY: TEXT}
+    assert namespace.annotations() == {**MARKS, NAME_KEY: TEXT}
 
 
 @pytest.mark.parametrize("form", ["uid", "name", "both"])
@@ -132,7 +133,7 @@ def test_harvesters_entries_are_adopted_and_one_vm_counts_once(
     raised = RAISED if form != "both" else {"limits.cpu": "7", "limits.memory": "14717808626"}
     namespace.make_quota(raised, {**dict.fromkeys(there, TEXT), RESYNC: "false"})
     namespace.wait_hard(RAISED)
-    eventually(lambda: namespace.quota_annotations() == {**MARKS, NAME_KEY: TEXT, RESYNC: "false"})
+    eventually(lambda: namespace.annotations() == {**MARKS, NAME_KEY: TEXT, RESYNC: "false"})
     assert namespace.entries() == {NAME_KEY: by_value(ENTRY)}
     assert by_value(namespace.quota()["spec"]["hard"]) == by_value(RAISED)
     namespace.phase(migration, "Succeeded")
@@ -149,8 +150,8 @@ def test_an_entry_that_harvester_writes_beside_ours_does_not_count_twice(
     namespace.wait_hard(RAISED)
     uid_key = f"harvesterhci.io/migratingUID-{namespace.uid()}"
     namespace.patch_quota({"metadata": {"annotations": {uid_key: TEXT, RESYNC: "true"}}})
-    eventually(lambda: uid_key not in namespace.quota_annotations())
-    assert namespace.quota_annotations() == {**MARKS, NAME_KEY: TEXT, RESYNC: "false"}
+    eventually(lambda: uid_key not in namespace.annotations())
+    assert namespace.annotations() == {**MARKS, NAME_KEY: TEXT, RESYNC: "false"}
     assert by_value(namespace.quota()["spec"]["hard"]) == by_value(RAISED)
 
 
@@ -162,7 +163,7 @@ def test_a_migration_that_is_deleted_leaves_no_entry(headroom: Program, tenant: 
     namespace.delete_migration(migration)
     namespace.wait_hard(HARD)
     namespace.wait_shown(None)
-    assert namespace.quota_annotations() == MARKS
+    assert namespace.annotations() == MARKS
 
 
 def test_several_vms_come_and_go(headroom: Program, tenant: MakeTenant) -> None:
@@ -202,7 +203,7 @@ class TestRelease:
         busy.vm()
         busy.migrate(phase="Running")
         busy.wait_hard(RAISED)
-        eventually(lambda: OWNER in quiet.quota_annotations())
+        eventually(lambda: OWNER in quiet.annotations())
         assert headroom.stop() == 0
         released = run("release", "--kubeconfig", str(busy.api.kubeconfig))
         assert released.returncode == 0, released.stderr
@@ -211,10 +212,10 @@ class TestRelease:
         given_back = [line for line in lines if line.startswith("released ")]
         assert lines[-1] == f"{len(given_back)} resource quotas released"
         uid_key = f"harvesterhci.io/migratingUID-{busy.uid()}"
-        assert busy.quota_annotations() == {uid_key: TEXT, RESYNC: "true"}
+        assert busy.annotations() == {uid_key: TEXT, RESYNC: "true"}
         assert by_value(busy.quota()["spec"]["hard"]) == by_value(RAISED)
-        assert quiet.quota_annotations() == {RESYNC: "true"}
-        assert off.quota_annotations() == {SKIP: "true"}
+        assert quiet.annotations() == {RESYNC: "true"}
+        assert off.annotations() == {SKIP: "true"}
         again = run("release", "--kubeconfig", str(busy.api.kubeconfig))
         assert again.stdout == "0 resource quotas released\n"
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from typing import Any
 
@@ -27,6 +26,7 @@ from pkg.client.errors import NotFound
 from pkg.client.fake import FakeCluster
 from pkg.generic.factory import ControllerFactory
 from pkg.testcluster.cluster import EmbeddedCluster, Options
+from tests.polling import until
 
 KINDS = (TEMPLATES, TEMPLATE_VERSIONS, IMAGES)
 NAMESPACED = {"namespace": "default"}
@@ -131,14 +131,6 @@ async def play(client: Client) -> None:
     await images.merge_patch(imported, name="os", namespace="default")
     await until(ready)
     await management.stop()
-
-
-async def until(holds: Any) -> None:
-    for _ in range(400):
-        if await holds():
-            return
-        await asyncio.sleep(0.05)
-    pytest.fail("did not come true within 20 s")
 
 
 async def test_on_the_fake_cluster() -> None:

@@ -1,4 +1,4 @@
-"""The objects of a fake cluster, their history, and what a test does with them past the API."""
+"""The objects of a fake cluster, their history, and what a test changes without the API."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class _Change:
 
 
 class Objects:
-    """The objects, and what a test does with them past the API."""
+    """The objects, and what a test changes without the API."""
 
     def __init__(self, *resources: Resource[Any]) -> None:
         """`resources`: the kinds that are installed; default: every one that is defined."""
@@ -62,7 +62,7 @@ class Objects:
         self._pages: dict[str, tuple[list[Raw], int]] = {}
 
     def put(self, resource: Resource[T], obj: T | Mapping[str, Any]) -> T:
-        """Create or replace an object, status and all, as no client could through the API."""
+        """Create or replace an object with its status, which no client can do through the API."""
         raw: Raw = copy.deepcopy(dict(obj)) if isinstance(obj, Mapping) else msgspec.to_builtins(obj)
         metadata = raw.setdefault("metadata", {})
         key = key_of(metadata.get("namespace", ""), metadata["name"])

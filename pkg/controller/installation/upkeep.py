@@ -30,9 +30,9 @@ log = logging.getLogger(__name__)
 T = TypeVar("T", bound=Object)
 
 PERIOD: Final = 3600.0
-"""Seconds between two looks."""
+"""Seconds between two checks."""
 RETRY: Final = 30.0
-"""Seconds until the next look when the API server did not answer."""
+"""Seconds until the next check when the API server did not answer."""
 MEANING: Final = "tenants can create pods that look like a VM's: see docs/security.md"
 EVENT: Final = "PodPolicyMissing"
 

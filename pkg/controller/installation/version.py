@@ -16,7 +16,7 @@ VERSION_CONTROLLER = "kubevirtVersionController"
 
 
 class VersionNotice:
-    """Says once for each version that it is newer than all that is known."""
+    """Warns once for each version that is newer than all known ones."""
 
     def __init__(self) -> None:
         self._said: set[str] = set()
@@ -28,8 +28,8 @@ class VersionNotice:
             return
         self._said.add(version)
         log.warning(
-            "KubeVirt %s is newer than this headroom knows: launcher pods are estimated by profile %r; "
-            "--kubevirt-profile chooses another one",
+            "KubeVirt %s is newer than the releases that headroom knows: launcher pods are estimated by profile %r; "
+            "--kubevirt-profile selects another one",
             version,
             NEWEST,
         )

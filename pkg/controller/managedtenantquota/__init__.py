@@ -1,7 +1,7 @@
 """Managed tenant quota: namespaces with a VirtualMachineMigrationResourceQuota.
 
-Promises: quotas are raised only under a lock and with their originals saved; after every single write the process may
-end, and the next look goes on or takes back; whatever happens, a lock ends.
+Promises: quotas are raised only under a lock and with their originals saved; the process may end after any write,
+and the next observation continues or rolls back; every lock ends.
 Forbids: touching a quota of a namespace without such an object, and decisions in here: `pkg.util.managedtenantquota`
 makes them.
 """

@@ -1,4 +1,4 @@
-"""Who makes target pods, who holds the locks, and where the lock is served."""
+"""The accounts that create target pods and hold locks, and the webhook that serves a lock."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from pkg.api.kubevirt import KubeVirt
-from pkg.api.registry import MUTATING_WEBHOOK_CONFIGURATIONS, VALIDATING_WEBHOOK_CONFIGURATIONS
-from pkg.client.client import Client
+from pkg.api.registry import (
+    MUTATING_WEBHOOK_CONFIGURATIONS,
+    VALIDATING_WEBHOOK_CONFIGURATIONS,
+)
+from pkg.client.client import Client, own_user
 from pkg.client.errors import NotFound
-from pkg.client.identity import own_user
 from pkg.config.probe import PROBE_CONFIGURATION, NotReached
 from pkg.generic.cache_reader import CacheReader
 from pkg.util.constants import WEBHOOK_CONFIGURATION_NAME
@@ -25,7 +27,7 @@ class CannotLock(Exception):
 
 
 class LockMaker:
-    """Says how a lock looks. Asks the API server once who we are, and before every lock where the webhooks are."""
+    """Builds a lock's webhook. Reads our user name once, and the webhooks' address before every lock."""
 
     def __init__(
         self,
@@ -48,7 +50,7 @@ class LockMaker:
         self._own = ""
 
     async def holder(self) -> str:
-        """What a lock says about who holds it."""
+        """A lock's text about its holder."""
         return f"headroom ({await self._user() or ', '.join(self._holders)}) on {socket.gethostname()}"
 
     async def webhook(self, namespace: str) -> Webhook:
@@ -70,7 +72,7 @@ class LockMaker:
         )
 
     async def _where(self) -> dict[str, Any] | None:
-        """By what is about to be probed: a broken registration is not copied."""
+        """From the configuration that is probed next: a broken registration is not copied."""
         try:
             proven, registered = await asyncio.gather(
                 self._client.resource(MUTATING_WEBHOOK_CONFIGURATIONS).get(name=PROBE_CONFIGURATION),
@@ -85,7 +87,7 @@ class LockMaker:
         users: list[Any] = [own, *self._holders] if own else [*self._holders]
         if not users:
             raise CannotLock(
-                "the API server does not say who we are: name our account with --controller-user"
+                "the API server does not report headroom's user name: set it with --controller-user"
             )
         return users
 

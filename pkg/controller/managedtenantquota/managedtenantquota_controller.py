@@ -1,4 +1,4 @@
-"""Looks at one namespace and does the next write of the sequence, one after the other as far as it goes."""
+"""Observes one namespace and does the next writes of the sequence, one after the other."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Handler:
         self._said: TTLCache[tuple[str, str], bool] = TTLCache(_SAID, ttl=_SAID_SECONDS, timer=loop_time)
 
     async def on_namespace_changed(self, key: str, _namespace: Namespace | None) -> None:
-        """Do what is next. Raises RetryAfter while there is something to come back for, also after an ApiError."""
+        """Do the next step. Raises RetryAfter while there is something to re-check, also after an ApiError."""
         memory = self._memory(key)
         if not self._observer.concerns_us(key):
             self._forget(key)
@@ -82,7 +82,7 @@ class Handler:
             await self._writer.do(step, cached, self._clock())
 
     async def _write(self, key: str, observed: Observed) -> tuple[Decision, Observed]:
-        """The caches suggested, now the API server decides: every write is for what stands there, and bound to it."""
+        """The caches suggested a step; it is decided anew from live reads, and every write is bound to them."""
         for _ in range(_MOST_WRITES):
             decision = self._decide(key, observed)
             if isinstance(decision.step, Wait):
@@ -101,7 +101,7 @@ class Handler:
             if not isinstance(step, Restore):
                 raise
             name = step.quota.name
-            message = f"resource quota {name} is still raised, restoring it is tried again: {exc}"
+            message = f"resource quota {name} is still raised, restoring it will be retried: {exc}"
             about = [step.quota, *observed.budgets]
             self._say(key, Problem(EVENT_RESTORE_REFUSED, message, about, f"{EVENT_RESTORE_REFUSED}/{name}"))
             return replace(observed, not_restored={**observed.not_restored, name: str(exc)})
@@ -124,7 +124,7 @@ class Handler:
         return decision
 
     def _say(self, namespace: str, problem: Problem) -> None:
-        """An event for what people have to know, once in a while."""
+        """An event for what an administrator has to know, at most once in a while."""
         if (namespace, problem.key) in self._said:
             return
         self._said[namespace, problem.key] = True
@@ -135,7 +135,7 @@ class Handler:
             self._events.event(obj, "Warning", problem.reason, problem.message)
 
     def _come_back(self, observed: Observed, decision: Decision) -> None:
-        """Whatever event is lost: what is begun is re-checked. Raises RetryAfter."""
+        """Re-checks what has begun, even if an event was lost. Raises RetryAfter."""
         assert isinstance(decision.step, Wait)
         waits = [decision.step.seconds]
         saved = any(not journal_of(budget).empty for budget in observed.budgets)

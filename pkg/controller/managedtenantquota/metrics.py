@@ -1,4 +1,4 @@
-"""What dashboards are told about locks."""
+"""Metrics of the locks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from prometheus_client import Counter, Gauge, Histogram
 from pkg.util.quantity import Quantity
 
 LOCKS_HELD = Gauge("headroom_mtq_locks_held", "Namespaces that are locked now.")
-LOCK_AGE = Gauge("headroom_mtq_oldest_lock_seconds", "Age of the oldest lock that stands, 0 without one.")
+LOCK_AGE = Gauge("headroom_mtq_oldest_lock_seconds", "Age of the oldest lock, 0 without one.")
 LOCK_SECONDS = Histogram(
     "headroom_mtq_lock_seconds",
     "How long namespaces were locked.",
@@ -17,7 +17,7 @@ LOCK_SECONDS = Histogram(
 )
 RELEASED = Counter(
     "headroom_mtq_quota_released_total",
-    "What was added to quotas for the time of a lock: cores, bytes or pieces.",
+    "Amount added to quotas during locks: cores, bytes or counts.",
     ["resource"],
 )
 WRITES = Counter("headroom_mtq_writes_total", "Writes of the sequence.", ["step"])

@@ -13,8 +13,8 @@ from pkg.api.mtq import VirtualMachineMigrationResourceQuota
 from pkg.client.errors import ApiError, Forbidden, NotFound
 from pkg.client.resource_client import list_installed
 from pkg.controller.indexes import PODS_BY_MIGRATION
-from pkg.controller.managedtenantquota.clients import Clients
 from pkg.controller.managedtenantquota.identity import CannotLock, LockMaker
+from pkg.controller.managedtenantquota.writer import Clients
 from pkg.generic.cache_reader import CacheReader
 from pkg.util.kubevirt.profiles import Profile
 from pkg.util.managedtenantquota.constants import UPSTREAM_LEASE

@@ -10,11 +10,10 @@ from pkg.api.kubevirt import KubeVirt
 from pkg.api.meta import Object
 from pkg.config.management import Management
 from pkg.config.probe import probe
-from pkg.controller.managedtenantquota.clients import Clients
 from pkg.controller.managedtenantquota.identity import LockMaker
 from pkg.controller.managedtenantquota.managedtenantquota_controller import Handler, show_locks
 from pkg.controller.managedtenantquota.observation import Kinds, Observer
-from pkg.controller.managedtenantquota.writer import Writer
+from pkg.controller.managedtenantquota.writer import Clients, Writer
 from pkg.controller.options import Options
 from pkg.generic.events import EventRecorder
 from pkg.util.managedtenantquota.constants import NEVER_LOCKED

@@ -1,4 +1,4 @@
-"""Takes back what stands, for the end of an installation: every lock, and what is raised under it. No informers."""
+"""Ends every lock and restores what was raised under it, when an installation is removed. No informers."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from pkg.client.each import for_each
 from pkg.client.errors import NotFound
 from pkg.client.resource_client import list_installed
 from pkg.client.retry import retry_on_conflict
-from pkg.controller.managedtenantquota.clients import Clients
-from pkg.controller.managedtenantquota.writer import Writer
+from pkg.controller.managedtenantquota.writer import Clients, Writer
 from pkg.generic.events import EventRecorder
 from pkg.util.managedtenantquota.constants import LOCK_SELECTOR
 from pkg.util.managedtenantquota.lock import originals_of, recognise

@@ -1,17 +1,23 @@
-"""Does one write of the sequence, and says what stands afterwards."""
+"""Does one write of the sequence, and returns the observation after it."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
+from pkg.api.admissionregistration import ValidatingWebhookConfiguration
+from pkg.api.coordination import Lease
+from pkg.api.core import ResourceQuota
 from pkg.api.kubevirt import VirtualMachineInstanceMigration
 from pkg.api.meta import Object
+from pkg.api.mtq import VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS, VirtualMachineMigrationResourceQuota
+from pkg.api.registry import LEASES, RESOURCE_QUOTAS, VALIDATING_WEBHOOK_CONFIGURATIONS
+from pkg.client.client import Client
 from pkg.client.errors import AlreadyExists, NotFound
+from pkg.client.resource_client import ResourceClient
 from pkg.controller.managedtenantquota import metrics
-from pkg.controller.managedtenantquota.clients import Clients
 from pkg.controller.managedtenantquota.identity import LockMaker
 from pkg.generic.errors import RetryAfter
 from pkg.generic.events import EventRecorder
@@ -46,8 +52,27 @@ _AGAIN = 0.05
 """Seconds until the cache, or the next live look, shows what another client wrote first."""
 
 
+@dataclass(frozen=True, slots=True)
+class Clients:
+    """Live access to budgets, quotas and locks."""
+
+    budgets: ResourceClient[VirtualMachineMigrationResourceQuota]
+    quotas: ResourceClient[ResourceQuota]
+    locks: ResourceClient[ValidatingWebhookConfiguration]
+    leases: ResourceClient[Lease]
+
+    @classmethod
+    def of(cls, client: Client) -> Clients:
+        return cls(
+            budgets=client.resource(VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS),
+            quotas=client.resource(RESOURCE_QUOTAS),
+            locks=client.resource(VALIDATING_WEBHOOK_CONFIGURATIONS),
+            leases=client.resource(LEASES),
+        )
+
+
 class Writer:
-    """Raises ApiError; Conflict when what was decided about has changed since."""
+    """Raises ApiError; Conflict when the observed objects have changed since."""
 
     def __init__(self, clients: Clients, locks: LockMaker | None, events: EventRecorder) -> None:
         """`locks` None: none will be made."""
@@ -88,7 +113,7 @@ class Writer:
         try:
             made = await self._clients.locks.create(body)
         except AlreadyExists as exc:
-            raise RetryAfter(_AGAIN, "the lock is there already") from exc
+            raise RetryAfter(_AGAIN, "the lock exists already") from exc
         log.info("%s: locked for %s", observed.namespace, step.reason)
         self._tell(observed, EVENT_LOCKED, f"locked for the migration of {step.reason}")
         return replace(observed, lock=recognise(made))
@@ -124,7 +149,7 @@ class Writer:
         quota = step.quota
         metrics.released(parse_resource_list(quota.hard), parse_resource_list(step.hard))
         text = ", ".join(f"{name} {quota.hard.get(name)} -> {to}" for name, to in step.hard.items())
-        message = f"resource quota {quota.name} raised until the target pods are there: {text}"
+        message = f"resource quota {quota.name} raised until the target pods exist: {text}"
         self._tell(observed, EVENT_RELEASED, message)
         for migration in _sharing(observed, quota.name):
             self._events.event(migration, "Normal", EVENT_RELEASED, message)

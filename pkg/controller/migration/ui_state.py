@@ -41,7 +41,7 @@ class UIStateWriter:
         self._written.pop(key, None)
 
     async def sync(self, vmi: VirtualMachineInstance) -> None:
-        """Let the VMI show where its migration stands; a migration that was deleted is not shown any longer."""
+        """Write the state of its migration to the VMI; remove that of a deleted migration."""
         vmi = self._as_written(vmi)
         migrations = self._migration_cache.by_index(MIGRATIONS_BY_VMI, vmi.key)
         changes = annotations_for(vmi, migrations)
@@ -51,7 +51,7 @@ class UIStateWriter:
         await self._write(vmi, changes)
 
     def _as_written(self, cached: VirtualMachineInstance) -> VirtualMachineInstance:
-        """With what we wrote last: a migration's next event is often there before the watch shows our patch."""
+        """With our last write applied: a migration's next event often arrives before the watch shows our patch."""
         latest = newer(cached, self._written.get(cached.key))
         if latest is cached:
             self.forget(cached.key)

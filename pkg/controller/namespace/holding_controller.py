@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterable
 from pkg.api.admissionregistration import ValidatingWebhookConfiguration
 from pkg.api.core import Namespace, ResourceQuota
 from pkg.api.kubevirt import VirtualMachineInstanceMigration
+from pkg.api.registry import NAMESPACES
+from pkg.client.client import Client
 from pkg.client.errors import ApiError, NotFound
 from pkg.client.resource_client import ResourceClient
 from pkg.generic.cache_reader import CacheReader
@@ -170,3 +172,17 @@ class Handler:
 
 def _is_labelled(namespace: Namespace) -> bool:
     return namespace.labels.get(constants.LABEL_HOLDING) == constants.TRUE
+
+
+async def unlabel_all(client: Client) -> list[str]:
+    """The names of the namespaces that were labelled. Raises ApiError."""
+    namespaces = client.resource(NAMESPACES)
+    labelled = await namespaces.list(label_selector=constants.LABEL_HOLDING)
+    for namespace in labelled:
+        try:
+            await namespaces.merge_patch(
+                {"metadata": {"labels": {constants.LABEL_HOLDING: None}}}, name=namespace.name
+            )
+        except NotFound:
+            continue
+    return [namespace.name for namespace in labelled]

@@ -5,6 +5,6 @@ pod is created through the real API, so that real quota admission decides. Every
 killed at any moment and started again, it goes on where it was.
 Forbids: knowing anything of headroom. It is the other side, and must not be kinder than the original.
 
-`python -m pkg.testcluster.kubevirt --kubeconfig F`. Facts: domain.md §1, §2, §6, §9, and KubeVirt's
+`python -m pkg.testcluster.kubevirt --kubeconfig F`. Facts: KubeVirt's
 pkg/virt-controller/watch (migration, vmi, vm) for the order of things.
 """

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from pkg.api.core import Pod
-from pkg.api.meta import Object
+from pkg.api.meta import Object, rfc3339
 from pkg.api.objects import condition_is_true
 from pkg.client.errors import (
     AlreadyExists,
@@ -28,7 +28,6 @@ from pkg.generic.cache_reader import CacheReader
 from pkg.generic.events import WARNING, EventRecorder
 from pkg.testcluster.kubevirt.lookup import Pods
 from pkg.testcluster.kubevirt.objects import Node
-from pkg.testcluster.kubevirt.patches import timestamp
 from pkg.testcluster.kubevirt.quota_lag import QuotaLag
 from pkg.workqueue.queue import loop_time
 from pkg.workqueue.rate_limiters import ItemExponentialFailureRateLimiter
@@ -174,7 +173,7 @@ class Clock:
 
     def stamp(self) -> str:
         """Now, as objects carry it."""
-        return timestamp(self.wall())
+        return rfc3339(self.wall())
 
 
 class Placement:

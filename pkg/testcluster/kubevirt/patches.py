@@ -6,7 +6,7 @@ A list in a merge patch replaces the whole list, so each is built from all that 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 import msgspec
@@ -15,11 +15,6 @@ from pkg.api.meta import Condition
 from pkg.testcluster.kubevirt.objects import PhaseTransition
 
 Patch = dict[str, Any]
-
-
-def timestamp(seconds: float) -> str:
-    """metav1.Time: RFC 3339, whole seconds, UTC."""
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def parse_timestamp(text: str | None) -> float | None:

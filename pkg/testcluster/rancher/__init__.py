@@ -7,5 +7,5 @@ Forbids: knowing anything of headroom or Harvester. It is the other side, and mu
 
 `python -m pkg.testcluster.rancher --kubeconfig F`; its agent restarts with the process, on SIGHUP, and when the
 annotation `testcluster.headroom.harvesterhci.io/restart-agent` of namespace cattle-system changes.
-Facts: domain.md §1, and Rancher's pkg/controllers/managementuser/resourcequota (resource_quota_sync.go).
+Facts: Rancher's pkg/controllers/managementuser/resourcequota (resource_quota_sync.go).
 """

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from pkg.config.management import Management
-from pkg.testcluster.rancher.agent import register
+from pkg.testcluster.rancher.namespace_controller import register
 from pkg.testcluster.stand_in import arguments, run
 
 

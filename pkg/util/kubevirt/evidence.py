@@ -19,7 +19,7 @@ and cluster objects. What is read here, who can write it, and why it is believed
 - VMI status.activePods: virt-controller, from whatever has a controller reference. Not believed.
 - VMI spec: tenant at birth, then KubeVirt's accounts only. The bound of what a side is worth (`target.Bound`).
 - VMI annotations: tenant. Only sidecars are read from them, up to a number.
-- start and end times in migrationState: they may tell of another moment than they seem to. Not believed.
+- start and end times in migrationState: they may be of another moment than they seem to be. Not believed.
 
 Source: KubeVirt pkg/controller/controller.go (CurrentVMIPod, SetSourcePod), pkg/virt-controller/watch/migration
 (listMatchingTargetPods, handleTargetPodHandoff, updateStatus), pkg/virt-api/webhooks/mutating-webhook (VMI status).

@@ -198,7 +198,7 @@ def lock_body(
     originals: Originals | None = None,
     longest: float = 0.0,
 ) -> Webhook:
-    """The whole configuration, to be created. `longest`: seconds that it stands at most, 0 when that is not known."""
+    """The whole configuration, to be created. `longest`: seconds that it lasts at most, 0 when that is not known."""
     return {
         "apiVersion": "admissionregistration.k8s.io/v1",
         "kind": "ValidatingWebhookConfiguration",

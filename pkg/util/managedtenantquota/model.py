@@ -41,7 +41,7 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Something that people are told by an event; `about` are the objects that it concerns."""
+    """Something that is reported by an event; `about` are the objects that it concerns."""
 
     reason: str
     message: str
@@ -52,7 +52,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What one decision leaves for the next: only waiting times, nothing that a restart may not forget."""
+    """What one decision passes to the next: waiting times only, which a restart may lose."""
 
     short_since: Mapping[str, float] = field(default_factory=dict)
     """Migration uid to the time when the budget was first seen not to suffice for it."""

@@ -105,7 +105,7 @@ class _Look:
         memory: Memory = self.observed.memory
         left = memory.resting.get(missing.migration.uid, 0.0) - self.observed.now
         if left > 0:
-            why = f"its target pod did not come within the lock's limit, it is tried again in {left:.0f} s"
+            why = f"its target pod did not appear within the lock's limit, it is retried in {left:.0f} s"
             return self._let_wait(missing, left, why)
         node = missing.vmi.status.node_name or ""
         hindered = missing.launcher and hindrance(self.observed.surroundings.running, node, self.limits)
@@ -129,7 +129,7 @@ class _Look:
                 if refused:
                     blocking.append(quota.name)
         except QuantityError as exc:
-            self._say(missing, [_Shortage("", "", f"its need cannot be told: {exc}")])
+            self._say(missing, [_Shortage("", "", f"what it needs cannot be determined: {exc}")])
             return
         if shortages:
             self._fall_short(missing, shortages)
@@ -151,7 +151,7 @@ class _Look:
         return bool(exceeded(next_pod, used, hard))
 
     def _fall_short(self, missing: Missing, shortages: Sequence[_Shortage]) -> None:
-        """A shortage is told once it lasts."""
+        """A shortage is reported once it lasts."""
         now, uid = self.observed.now, missing.migration.uid
         since = self.observed.memory.short_since.get(uid, now)
         self.short_since[uid] = since

@@ -29,7 +29,7 @@ class MakeLock:
     reason: str
     originals: Originals
     longest: float = 0.0
-    """Seconds that it stands at most."""
+    """Seconds that it lasts at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +190,7 @@ def _raise(window: Window) -> Step | None:
 def _await_targets(window: Window) -> Step:
     left = window.policy.lock_limit - window.age
     again = window.policy.sweep if window.look_again is None else window.look_again
-    return Wait(max(0.0, min(left, window.policy.sweep, again)), "the target pods are to come")
+    return Wait(max(0.0, min(left, window.policy.sweep, again)), "waiting for the target pods")
 
 
 # While there are none.
@@ -213,7 +213,7 @@ def _await_enforcement(window: Window) -> Step | None:
     """Unlocked before admission goes by the old limits, the room would be open to everybody for a moment."""
     if window.is_in_force():
         return None
-    return Wait(_ENFORCEMENT_POLL, "quota admission goes by the raised limits still")
+    return Wait(_ENFORCEMENT_POLL, "quota admission still uses the raised limits")
 
 
 def _clear(window: Window) -> Step | None:

@@ -32,11 +32,6 @@ class Missing:
     source: Side | None
     launcher: bool
 
-    @property
-    def next_pod(self) -> str:
-        """What is created next, in words."""
-        return "target pod" if self.launcher else "target's attachment pod"
-
 
 def missing_targets(surroundings: Surroundings) -> list[Missing]:
     """The refused migrations that wait for a pod of their target, oldest first."""
@@ -64,7 +59,7 @@ def missing_targets(surroundings: Surroundings) -> list[Missing]:
 def target_pods(
     migration: VirtualMachineInstanceMigration, vmi: VirtualMachineInstance, pods: Iterable[Pod]
 ) -> list[Pod]:
-    """The migration's target launcher, if it was created, whatever became of it (domain §8)."""
+    """The migration's target launcher, if it was created, whatever became of it."""
     labels = {
         constants.LABEL_APP: constants.APP_VIRT_LAUNCHER,
         constants.LABEL_CREATED_BY: vmi.uid,

@@ -293,9 +293,9 @@ def _at_the_limit(window: Window, wanted: Sequence[Releasable]) -> Window:
     left = policy.lock_limit + policy.grace - window.age
     ends = f"in {left:.0f} s at the latest" if left > 0 else "now"
     message = (
-        f"namespace {observed.namespace} has been locked for {int(window.age)} s and no target pod has come for "
+        f"namespace {observed.namespace} has been locked for {int(window.age)} s and no target pod has appeared for "
         f"{names}: the quotas are being restored, the lock ends {ends}"
-        + (f"; the migrations are tried again in {policy.rest:g} s" if was_raised else "")
+        + (f"; the migrations are retried in {policy.rest:g} s" if was_raised else "")
     )
     about = [*(each.migration for each in wanted), *observed.budgets]
     since = observed.lock.since if observed.lock else 0.0

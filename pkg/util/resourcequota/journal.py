@@ -34,12 +34,12 @@ class Entry:
         return parse_resources(self.key, self.text)
 
     def readable(self) -> Mapping[str, Quantity]:
-        """What the entry adds: garbage has never added anything."""
+        """What the entry adds: an invalid one has never added anything."""
         return {} if self.problem is not None else self.resources
 
     @property
     def problem(self) -> InvalidEntry | None:
-        """Why it cannot be read."""
+        """The error of an entry that cannot be read."""
         try:
             self.resources  # noqa: B018
         except InvalidEntry as exc:
@@ -59,7 +59,7 @@ def parse_resources(key: str, text: str) -> Mapping[str, Quantity]:
 
 
 def has_migrating_vm(annotations: Mapping[str, str]) -> bool:
-    """Whether any migrating entry stands there, readable or not (upstream HasMigratingVM)."""
+    """Whether there is any migrating entry, readable or not (upstream HasMigratingVM)."""
     return any(key.startswith(ENTRY_PREFIXES) for key in annotations)
 
 
@@ -72,7 +72,7 @@ def entries(annotations: Mapping[str, str]) -> Iterator[Entry]:
 
 
 class Journal:
-    """A ResourceQuota's annotations while a plan is being made: what stands, and what shall stand.
+    """A ResourceQuota's annotations while a plan is being made: the present ones and the wanted ones.
 
     `changes()` is the difference, ready for a merge patch; the object itself is never touched.
     """
@@ -93,7 +93,7 @@ class Journal:
         return list(entries(self._after))
 
     def keys_of(self, vm_name: str, vmi_uid: str) -> list[str]:
-        """Every key under which this VM stands: by name, by hashed name, by UID."""
+        """Every key of this VM's entries: by name, by hashed name, by UID."""
         candidates = {
             constants.ANNOTATION_MIGRATING_NAME_PREFIX + vm_name,
             migrating_key(vm_name),
@@ -102,7 +102,7 @@ class Journal:
         return sorted(key for key in candidates if key in self._after)
 
     def resources(self, key: str) -> Mapping[str, Quantity]:
-        """The ResourceList that stands under a key. Raises InvalidEntry."""
+        """The ResourceList under a key. Raises InvalidEntry."""
         return parse_resources(key, self._after[key])
 
     def put(self, key: str, resources: Mapping[str, Quantity]) -> None:
@@ -119,7 +119,7 @@ class Journal:
         return self._after | {key: marshal(dict(resources))}
 
     def move(self, key: str, to: str) -> None:
-        """Put what stands under one key under another."""
+        """Move the value of one key to another."""
         self._after[to] = self._after.pop(key)
 
     def set(self, key: str, value: str) -> None:
@@ -136,8 +136,8 @@ class Journal:
         return key in self._after
 
     def standing(self, vm_name: str, vmi_uid: str) -> ResourceList | None:
-        """What stands for a VM under whatever form of its key, the greatest value of each resource; None: nothing that
-        can be read."""
+        """A VM's entries under all forms of its key, the greatest value of each resource; None: none that can be
+        read."""
         found: ResourceList | None = None
         for key in self.keys_of(vm_name, vmi_uid):
             with suppress(InvalidEntry):
@@ -145,14 +145,14 @@ class Journal:
         return found
 
     def adopt(self, vm_name: str, vmi_uid: str) -> None:
-        """One VM counts once: what stands for it under other forms of its key goes."""
+        """One VM counts once: its entries under other forms of the key are removed."""
         ours = migrating_key(vm_name)
         for key in self.keys_of(vm_name, vmi_uid):
             if key != ours:
                 self.remove(key)
 
     def compensation_or_none(self) -> Mapping[str, Quantity]:
-        """Garbage counts as none: it is ours to write."""
+        """An invalid one counts as absent: it is ours to write."""
         try:
             return self.compensation
         except InvalidEntry:
@@ -169,7 +169,7 @@ class Journal:
 
 
 def compensates_more(stands: Mapping[str, str], changes: Mapping[str, str | None]) -> bool:
-    """Whether the changes raise the compensation that stands."""
+    """Whether the changes raise the present compensation."""
     text = changes.get(constants.ANNOTATION_MIGRATING_COMPENSATION)
     if text is None:
         return False

@@ -21,7 +21,7 @@ def is_labelled(quota: ResourceQuota) -> bool:
 
 
 def is_managed(quota: ResourceQuota) -> bool:
-    """Whether a ResourceQuota is ours to scale at all: one of both kinds, and not on its way out."""
+    """Whether headroom scales a ResourceQuota: one of both kinds, and not being deleted."""
     return not quota.deleting and not switched_off(quota) and (is_default(quota) or is_labelled(quota))
 
 

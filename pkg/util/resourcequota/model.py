@@ -1,4 +1,4 @@
-"""What a decision about a ResourceQuota looks at, and what comes out. Plain data."""
+"""The input and the output of a decision about a ResourceQuota. Plain data."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What one decision leaves for the next: only waiting times, nothing that a restart may not forget."""
+    """What one decision passes to the next: waiting times only, which a restart may lose."""
 
     unexplained: Mapping[str, float] = field(default_factory=dict)
     """Entry key to the time when it was first seen without a migration that explains it."""
@@ -56,7 +56,7 @@ class Memory:
 
 
 class Memo:
-    """What depends on objects alone, worked out once for each. Owned by who observes: the decisions
+    """What depends on objects alone, computed once for each. Owned by the observer: the decisions
     themselves keep nothing."""
 
     def __init__(self, size: int = 16384) -> None:
@@ -115,8 +115,8 @@ class Observed:
 
 @dataclass(frozen=True, slots=True)
 class OldSide:
-    """A side that a migration left behind. `ended` is when that was, in seconds since the epoch, None where nothing
-    tells."""
+    """A side that a migration left behind. `ended` is when that was, in seconds since the epoch, None where that
+    is not known."""
 
     uid: str
     usage: ResourceList
@@ -127,7 +127,7 @@ class OldSide:
 class Claim:
     """One VM's claim. Resources are by every name that quota counts them under.
 
-    `since` is the creation time (RFC 3339) of its oldest migration under way: who came first is served first.
+    `since` is the creation time (RFC 3339) of its oldest migration under way: first come, first served.
     """
 
     vm_name: str
@@ -159,7 +159,7 @@ class Claim:
         return add(self.left_over, minimum(self.target, self.room))
 
     def wanted(self, policy: Policy) -> ResourceList:
-        """The entry it shall have, whatever stands."""
+        """The wanted entry, whatever the present one is."""
         if self.stage < Stage.ANNOUNCED:
             return self.left_over
         if self.stage is Stage.ANNOUNCED:
@@ -169,7 +169,7 @@ class Claim:
         return add(self.left_over, self.room)
 
     def may_stay(self) -> ResourceList:
-        """The most that stays of an entry that stands already: what the pods that it was granted for use, and what the
+        """The most that is kept of an existing entry: what the pods that it was granted for use, and what the
         migration would be granted today if it goes on after all."""
         going_on = self.room if self.formula is None else maximum(self.room, self.formula)
         return add(self.left_over, maximum(self.target, going_on))
@@ -177,7 +177,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Claims:
-    """All claims by VM name, what could not be worked out, and when Kubernetes will cease to charge one of the pods
+    """All claims by VM name, what could not be computed, and when Kubernetes will cease to charge one of the pods
     (seconds since the epoch)."""
 
     by_vm: Mapping[str, Claim]
@@ -187,7 +187,7 @@ class Claims:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to write (nothing, if both maps are empty), what to tell people, and when to look again (seconds)."""
+    """What to write (nothing, if both maps are empty), what to report, and when to re-check (seconds)."""
 
     annotations: Mapping[str, str | None] = field(default_factory=dict)
     hard: Mapping[str, str | None] = field(default_factory=dict)
@@ -202,7 +202,7 @@ class Plan:
     def patch(self, quota: ResourceQuota) -> list[dict[str, Any]]:
         """The JSON patch (RFC 6902), bound to what was decided from and to that alone: this very quota, its labels,
         annotations and spec.hard. status.hard and status.used move the resourceVersion with every pod that comes or
-        goes; bound to that, one patch in five met a conflict that was none."""
+        goes; bound to that, one patch in five met a conflict without a cause."""
         meta = quota.metadata
         return [
             _test("/metadata/uid", meta.uid),
@@ -233,6 +233,6 @@ def _changes(
 
 
 def earliest(*seconds: float | None) -> float | None:
-    """The first of several moments to look again, in seconds from now; None: none of them."""
+    """The first of several times to re-check, in seconds from now; None: none of them."""
     given = [each for each in seconds if each is not None]
     return max(0.0, min(given)) if given else None

@@ -19,7 +19,7 @@ from pkg.util.resourcequota.unserved import with_unserved
 
 
 def plan(observed: Observed, policy: Policy) -> Plan:
-    """The one patch that brings a ResourceQuota to where its namespace's migrations want it."""
+    """The one patch that makes a ResourceQuota fit its namespace's migrations."""
     return with_touch(observed, _decided(observed, policy))
 
 
@@ -41,8 +41,8 @@ def _decided(observed: Observed, policy: Policy) -> Plan:
 
 
 def _left_to_mtq(observed: Observed, policy: Policy) -> Plan:
-    """Never two strategies on one quota. In assist mode Harvester stays: what stands runs out, nothing is added, and a
-    quota where nothing stands is not looked at: its limits are the other strategy's."""
+    """Never two strategies on one quota. In assist mode Harvester stays: existing entries run out, nothing is added. A
+    quota without entries is left alone: its limits are the other strategy's."""
     given_up, quota = give_up(observed), observed.quota
     stands = has_migrating_vm(quota.annotations) and is_default(quota) and not quota.deleting
     if given_up or policy.mode is Mode.TAKEOVER or not stands:

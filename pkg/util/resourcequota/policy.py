@@ -29,10 +29,10 @@ class Policy:
     foreign_grace: float = 60.0
     """An entry that no migration explains and that is not ours goes after this long."""
     settle: float = 0.25
-    """A shortage seen right after the room was made is re-checked after this long: KubeVirt's condition
+    """A shortage seen right after a raise is re-checked after this long: KubeVirt's condition
     is older than its target pod, and status.used then already counts the pod."""
     hold_limit: float = 600.0
-    """A source pod that never ends keeps its room no longer than this after its migration."""
+    """How long after its migration a source pod that never ends keeps its room."""
     compensate: bool = True
     """A migration that is refused although its entry is applied gets what is missing."""
     render: bool = False

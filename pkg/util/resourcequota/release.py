@@ -34,8 +34,8 @@ def release(observed: Observed) -> Plan:
     """The patch after which Harvester's own controllers go on from where we stop; empty for a quota not ours.
 
     The entries of migrations under way stay, under the key that Harvester looks for when it restores; all
-    others go. spec.hard says at once what it says after Harvester's next look, which the resync flag orders; what
-    Harvester does not scale goes back to its base. So does a quota without Rancher, whole.
+    others go. spec.hard gets at once the value that Harvester's next sync, which the resync flag orders, would give
+    it; what Harvester does not scale goes back to its base. So does a quota without Rancher, whole.
     """
     if not is_ours(observed.quota):
         return Plan()
@@ -91,7 +91,7 @@ def with_entries(observed: Observed) -> list[VirtualMachineInstanceMigration]:
 
 
 def _lowered(journal: Journal, observed: Observed) -> dict[str, str]:
-    """What stands above the base because of entries, at the base; without a base, less the entries."""
+    """The limits that entries have raised, back at the base; without a base, less the entries."""
     hard = observed.quota.hard
     added = total([*(entry.resources for entry in journal.entries()), journal.compensation])
     base = scaled_base(granted_by_namespace(observed.limits), hard, _EVERYTHING)

@@ -1,8 +1,8 @@
-"""Instead of Harvester: entries follow the migrations and the pods that quota counts. Pure.
+"""Takeover mode: entries follow the migrations and the pods that quota counts. Pure.
 
     base → the entries that there shall be → the journal → spec.hard
 
-Whatever happens to the annotations or to spec.hard, the same patch that would have followed it puts things right: the
+Whatever happens to the annotations or to spec.hard, the next patch repairs it: the
 truth is VMIMs and pods, the annotations are the journal.
 """
 
@@ -56,7 +56,7 @@ def plan(observed: Observed, policy: Policy) -> Plan:
 
 @dataclass(frozen=True, slots=True)
 class _Held:
-    """The claims without the old sides whose time is over, and since when each of the others is left over."""
+    """The claims without the old sides whose hold limit is over, and since when each of the others is left over."""
 
     claims: Claims
     since: Mapping[str, float]
@@ -65,7 +65,7 @@ class _Held:
 
 
 def _hold(observed: Observed, policy: Policy, found: Claims) -> _Held:
-    """A side that never ends keeps its room no longer than the limit, whatever else its VM does meanwhile."""
+    """A side that never ends keeps its room for the hold limit at most, whatever else its VM does."""
     since: dict[str, float] = {}
     problems: list[ResourceQuotaError] = []
     kept: dict[str, Claim] = {}
@@ -92,7 +92,7 @@ def _hold(observed: Observed, policy: Policy, found: Claims) -> _Held:
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """An entry that there shall be. `stands` is what stands for the VM now, under whatever key, None: nothing."""
+    """A wanted entry. `stands` is the VM's present entry, under any form of the key; None: there is none."""
 
     claim: Claim
     key: str
@@ -101,7 +101,7 @@ class _Wanted:
 
 
 def _wanted(observed: Observed, policy: Policy, found: Claims, base: Mapping[str, Quantity]) -> list[_Wanted]:
-    """Those that stand first, then in the order of the migrations."""
+    """Existing entries first, then in the order of the migrations."""
     journal = Journal(observed.quota.annotations)
     wanted = []
     for claim in found.by_vm.values():
@@ -116,7 +116,7 @@ def _wanted(observed: Observed, policy: Policy, found: Claims, base: Mapping[str
 
 
 def _value(claim: Claim, stands: Mapping[str, Quantity], policy: Policy) -> ResourceList:
-    """What stands stays as far as it is used, or will be if the migration goes on; nothing else does."""
+    """An existing entry is kept as far as it is used, or will be if the migration continues."""
     return maximum(claim.wanted(policy), minimum(stands, claim.may_stay()))
 
 
@@ -146,7 +146,7 @@ class _Written:
 def _written(
     observed: Observed, policy: Policy, found: Claims, base: Base, wanted: Sequence[_Wanted]
 ) -> _Written:
-    """What is over goes before others ask for its room."""
+    """Entries of finished migrations are removed before others get their room."""
     quota = observed.quota
     journal = Journal(quota.annotations)
     if is_default(quota):
@@ -245,7 +245,7 @@ class _Scaled:
 
 
 def _scaled(observed: Observed, policy: Policy, found: Claims, base: Base, written: _Written) -> _Scaled:
-    """spec.hard = base + entries + compensation. Garbage in an entry, or in the base: spec.hard is left alone."""
+    """spec.hard = base + entries + compensation. An invalid entry or base: spec.hard is left alone."""
     journal, quota = written.journal, observed.quota
     if base.limits is None:
         return _Scaled()
@@ -270,7 +270,7 @@ def _scaled(observed: Observed, policy: Policy, found: Claims, base: Base, writt
 
 
 def _retired(observed: Observed, journal: Journal) -> _Scaled:
-    """The namespace lost its annotation: what we added goes, and with it the reason for every entry."""
+    """The namespace lost its annotation: what we added is removed, and with it every entry."""
     quota, before = observed.quota, Journal(observed.quota.annotations)
     if not (is_default(quota) and _is_ours(quota) and not observed.limits):
         return _Scaled()

@@ -1,4 +1,4 @@
-"""When a quota is touched, so that KubeVirt tries a refused migration again. Pure.
+"""When a quota is touched, so that KubeVirt retries a refused migration. Pure.
 
 Quota admission decides from the API server's cache of status.hard, which follows spec.hard a moment later. A target pod
 that virt-controller creates in that moment is refused although its room is there. The next try comes with the quota's

@@ -8,10 +8,19 @@ from typing import Any
 
 from pkg.testcluster.rancher.limits import LIMIT_NAMES
 from pkg.util.quantity import ZERO, Quantity
-from tests.e2e.api import Raw, Watch, eventually
+from tests.e2e.api import Raw, Watch
 from tests.e2e.tenant import DEFAULT, by_value
+from tests.polling import eventually
 
 Amounts = dict[str, Quantity]
+
+ONE = {"limits.cpu": "2015m", "limits.memory": "4797464313"}
+TWO = {"limits.cpu": "4030m", "limits.memory": "9594928626"}
+THREE = {"limits.cpu": "6045m", "limits.memory": "14392392939"}
+FOUR = {"limits.cpu": "8060m", "limits.memory": "19189857252"}
+SIX = {"limits.cpu": "12090m", "limits.memory": "28784785878"}
+"""What quota counts of so many of the seed's VMs: as a base ONE leaves no room for anything else."""
+
 _RANCHERS = {name: rancher for rancher, name in LIMIT_NAMES.items()}
 
 

@@ -10,8 +10,9 @@ from typing import Any, TypeVar
 
 from pkg.testcluster import processes
 from pkg.testcluster.cluster import Cluster
-from tests.e2e.api import KUBEVIRT, Api, eventually
+from tests.e2e.api import KUBEVIRT, Api
 from tests.e2e.headroom.namespace import PATIENCE, QuotaNamespace
+from tests.polling import eventually
 from tests.program import Program
 
 T = TypeVar("T")
@@ -80,7 +81,7 @@ class Environment:
     # KubeVirt and Harvester.
 
     def ratio(self, value: str) -> None:
-        """Harvester's setting for the memory overhead; by the next migration everybody knows."""
+        """Harvester's setting for the memory overhead; the next migration uses it."""
         body = {"apiVersion": "harvesterhci.io/v1beta1", "kind": "Setting", "metadata": {"name": RATIO}}
         if self.api.find(f"{SETTINGS}/{RATIO}") is None:
             self.api.create(SETTINGS, {**body, "value": value, "default": "1.5"})

@@ -8,10 +8,11 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from tests.e2e.api import CORE, KUBEVIRT, Api, Raw, Watch, eventually
-from tests.e2e.headroom.amounts import Amounts, amounts, plus, ranchers
+from tests.e2e.api import CORE, Api, Raw, Watch
+from tests.e2e.headroom.amounts import Amounts, amounts, ranchers
 from tests.e2e.headroom.shapes import Shape
-from tests.e2e.tenant import ANNOTATION, DEFAULT, by_value, entry_keys
+from tests.e2e.tenant import ANNOTATION, DEFAULT, NamespaceRequests, by_value
+from tests.polling import eventually
 
 MARK = "testcluster.headroom.harvesterhci.io/"
 REJECTED = "migrationRejectedByResourceQuota"
@@ -25,7 +26,7 @@ FOR_GOOD = 2.5
 _numbers = itertools.count(1)
 
 
-class QuotaNamespace:
+class QuotaNamespace(NamespaceRequests):
     """A namespace. `limits` (by ResourceQuota names) is what Rancher grants; its stand-in makes the default quota."""
 
     def __init__(
@@ -35,13 +36,7 @@ class QuotaNamespace:
         limits: Mapping[str, str] | None = None,
         annotations: Mapping[str, str] | None = None,
     ) -> None:
-        self.api = api
-        self.name = f"space-{int(time.time() * 1000) % 10**8}-{next(_numbers)}"
-        self.path = f"{CORE}/namespaces/{self.name}"
-        self.quotas = f"{self.path}/resourcequotas"
-        self.kubevirt = f"{KUBEVIRT}/namespaces/{self.name}"
-        self.instances = f"{self.kubevirt}/virtualmachineinstances"
-        self.migrations = f"{self.kubevirt}/virtualmachineinstancemigrations"
+        super().__init__(api, f"space-{int(time.time() * 1000) % 10**8}-{next(_numbers)}")
         given = dict(annotations or {})
         if limits:
             given[ANNOTATION] = ranchers(limits)
@@ -107,27 +102,10 @@ class QuotaNamespace:
     def patch_quota(self, patch: Raw, name: str = "") -> None:
         self.api.patch(f"{self.quotas}/{name or self.quota()['metadata']['name']}", patch)
 
-    def hard(self, name: str = "") -> Amounts:
-        return by_value(self.quota(name)["spec"]["hard"])
-
-    def used(self, name: str = "") -> Amounts:
-        return by_value(self.quota(name)["status"]["used"])
-
-    def annotations(self, name: str = "") -> dict[str, str]:
-        return self.quota(name)["metadata"].get("annotations") or {}
-
-    def entries(self, name: str = "") -> dict[str, Amounts]:
-        """Key to value of every migrating entry."""
-        annotations = self.annotations(name)
-        return {key: by_value(json.loads(annotations[key])) for key in entry_keys(annotations)}
-
     def wait_hard(self, hard: Mapping[str, Any], name: str = "", timeout: float = PATIENCE) -> None:
         self._wait(
             lambda: self.hard(name) == amounts(hard), lambda: f"{self.hard(name)} is not {hard}", timeout
         )
-
-    def wait_added(self, added: Mapping[str, Any], base: Mapping[str, Any], name: str = "") -> None:
-        self.wait_hard(plus(amounts(base), amounts(added)), name)
 
     def watch(self) -> Watch:
         """Every version of the quotas from now on; the first are those that are there."""
@@ -139,9 +117,6 @@ class QuotaNamespace:
     def wait_event(self, reason: str) -> Raw:
         found: Raw = eventually(lambda: self.events(reason), PATIENCE)[0]
         return found
-
-    def events(self, reason: str) -> list[Raw]:
-        return self.api.items(f"{self.path}/events", fieldSelector=f"reason={reason}")
 
     # VMs and migrations.
 
@@ -279,12 +254,6 @@ class QuotaNamespace:
         self._wait(lambda: len(self.counting()) == vms, lambda: f"pods left: {self.counting()}")
         self.wait_hard(base, name)
         self._wait(lambda: not self.entries(name), lambda: f"entries left: {self.entries(name)}")
-
-    def leave(self) -> None:
-        """Take everything away."""
-        for plural in ("virtualmachineinstancemigrations", "virtualmachines", "virtualmachineinstances"):
-            self.api.delete(f"{self.kubevirt}/{plural}")
-        self.api.delete(self.path)
 
     def _wait(self, look: Callable[[], bool], why: Callable[[], str], timeout: float = PATIENCE) -> None:
         deadline = time.monotonic() + timeout

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tests.e2e.api import Raw
+from tests.objects import SEED_DOMAIN
 
 SIDECARS = "hooks.kubevirt.io/hookSidecars"
 LIMITS = ("limits.cpu", "limits.memory")
@@ -23,16 +24,6 @@ COUNTED = (
 OVERHEAD = ("limits.memory", "requests.memory", "memory")
 """Names under which the overhead counts."""
 
-SEED: Mapping[str, Any] = {
-    "cpu": {"cores": 2, "sockets": 1, "threads": 1},
-    "devices": {"interfaces": [{"name": "default", "masquerade": {}}]},
-    "memory": {"guest": "3996Mi"},
-    "resources": {
-        "limits": {"cpu": "2", "memory": "4Gi"},
-        "requests": {"cpu": "125m", "memory": "2730Mi"},
-    },
-}
-"""The VM of the seeds."""
 PLUGGED = {"name": "extra", "persistentVolumeClaim": {"claimName": "extra", "hotpluggable": True}}
 SMALL_CONTAINERS = {
     "type": "Container",
@@ -56,12 +47,12 @@ class Shape:
 
     def body(self, name: str) -> Raw:
         """The VMI."""
-        devices = {**SEED["devices"], **self.domain.get("devices", {})}
+        devices = {**SEED_DOMAIN["devices"], **self.domain.get("devices", {})}
         return {
             "apiVersion": "kubevirt.io/v1",
             "kind": "VirtualMachineInstance",
             "metadata": {"name": name, "annotations": dict(self.annotations)},
-            "spec": {"domain": {**SEED, **self.domain, "devices": devices}, **self.spec},
+            "spec": {"domain": {**SEED_DOMAIN, **self.domain, "devices": devices}, **self.spec},
         }
 
 

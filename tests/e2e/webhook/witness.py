@@ -7,13 +7,15 @@ import contextlib
 import re
 import time
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from pkg.api import registry
 from pkg.api.core import Event, Pod, ResourceQuota
 from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VirtualMachineInstanceMigration
 from pkg.client.client import Client
+from pkg.client.resource_client import ResourceClient
 from pkg.util.kubevirt.evidence import vm_of
 from pkg.util.quantity import ZERO, Quantity
 from pkg.util.quotacount.usage import pod_usage
@@ -59,7 +61,7 @@ class Witness:
     _pods: dict[str, _Seen] = field(default_factory=dict)
     """Pods that quota counts, by uid."""
 
-    def saw_quota(self, quota: ResourceQuota) -> None:
+    def saw_quota(self, _type: str, quota: ResourceQuota) -> None:
         """One version."""
         self.versions += 1
         standing = list(entries(quota.annotations))
@@ -74,10 +76,10 @@ class Witness:
         self._room_of = {vm: since for (vm, _), since in self._room_since.items()}
         self._entries = total(entry.resources for entry in standing)
 
-    def saw_migration(self, migration: VirtualMachineInstanceMigration) -> None:
+    def saw_migration(self, _type: str, migration: VirtualMachineInstanceMigration) -> None:
         self._born.setdefault(migration.name, time.monotonic())
 
-    def saw_event(self, event: Event) -> None:
+    def saw_event(self, _type: str, event: Event) -> None:
         """FailedCreate of a migration: KubeVirt was refused its target pod. Its first tries come before the room."""
         if event.reason != "FailedCreate" or event.involved_object.kind != "VirtualMachineInstanceMigration":
             return
@@ -145,10 +147,15 @@ async def witnesses(
     ready: list[asyncio.Event] = []
     tasks = []
     for name, witness in seen.items():
-        for watch in (_quotas, _migrations, _events, _pods):
+        for resource, saw in (
+            (registry.RESOURCE_QUOTAS, witness.saw_quota),
+            (VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, witness.saw_migration),
+            (registry.EVENTS, witness.saw_event),
+            (registry.PODS, witness.saw_pod),
+        ):
             began = asyncio.Event()
             ready.append(began)
-            tasks.append(asyncio.create_task(watch(client, name, witness, began)))
+            tasks.append(asyncio.create_task(_watch(client.resource(resource), name, saw, began)))
     for began in ready:
         await asyncio.wait_for(began.wait(), 10)
     try:
@@ -161,36 +168,14 @@ async def witnesses(
         await asyncio.wait(tasks)
 
 
-async def _quotas(client: Client, namespace: str, witness: Witness, began: asyncio.Event) -> None:
-    async with client.resource(registry.RESOURCE_QUOTAS).watch(namespace) as versions:
-        began.set()
-        async for version in versions:
-            if version.object is not None:
-                witness.saw_quota(version.object)
-
-
-async def _migrations(client: Client, namespace: str, witness: Witness, began: asyncio.Event) -> None:
-    async with client.resource(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS).watch(namespace) as migrations:
-        began.set()
-        async for migration in migrations:
-            if migration.object is not None:
-                witness.saw_migration(migration.object)
-
-
-async def _events(client: Client, namespace: str, witness: Witness, began: asyncio.Event) -> None:
-    async with client.resource(registry.EVENTS).watch(namespace) as events:
+async def _watch(
+    resource: ResourceClient[Any], namespace: str, saw: Callable[[str, Any], None], began: asyncio.Event
+) -> None:
+    async with resource.watch(namespace) as events:
         began.set()
         async for event in events:
             if event.object is not None:
-                witness.saw_event(event.object)
-
-
-async def _pods(client: Client, namespace: str, witness: Witness, began: asyncio.Event) -> None:
-    async with client.resource(registry.PODS).watch(namespace) as pods:
-        began.set()
-        async for pod in pods:
-            if pod.object is not None:
-                witness.saw_pod(pod.type, pod.object)
+                saw(event.type, event.object)
 
 
 def summary(seen: Mapping[str, Witness]) -> dict[str, int]:

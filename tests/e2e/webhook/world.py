@@ -5,12 +5,11 @@ Names are the seed's: a namespace of 3000m / 5000Mi, a VM of 2 CPU / 4Gi.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import itertools
 import json
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from typing import Any, TypeVar
 
 from pkg.api import registry
@@ -22,10 +21,11 @@ from pkg.client.errors import NotFound
 from pkg.testcluster.cluster import Cluster
 from pkg.util import constants
 from pkg.util.quantity import Quantity
+from tests.e2e.tenant import BASE as LIMITS
+from tests.e2e.tenant import by_value
+from tests.polling import until
 
-LIMITS = {"limitsCpu": "3000m", "limitsMemory": "5000Mi"}
 RANCHER = "system:serviceaccount:cattle-system:cattle"
-MASTERS = ("system:masters",)
 CONTROL = "testcluster.headroom.harvesterhci.io/"
 
 T = TypeVar("T")
@@ -96,16 +96,7 @@ class World:
         return await quotas.merge_patch(patch, name=quota.name, namespace=namespace)
 
     async def hard(self, namespace: str) -> dict[str, Quantity]:
-        return {n: Quantity.parse(q) for n, q in (await self.quota(namespace)).hard.items()}
-
-    async def used_settles(self, namespace: str) -> None:
-        """Wait until status is that of spec."""
-
-        async def settled() -> bool:
-            quota = await self.quota(namespace)
-            return quota.status.hard == quota.spec.hard
-
-        await until(settled, f"the status of {namespace}'s quota")
+        return by_value((await self.quota(namespace)).hard)
 
     async def _has_quota(self, namespace: str) -> bool:
         quotas = await self.client.resource(registry.RESOURCE_QUOTAS).list(namespace)
@@ -216,7 +207,7 @@ class World:
 
 @contextlib.asynccontextmanager
 async def world(cluster: Cluster) -> AsyncIterator[World]:
-    """Everybody in group `e2e:everything` may do everything; admission sees each by name, and none as an admin."""
+    """All users in group `e2e:everything` may do everything; admission sees each by name, and none as an admin."""
     config = load_config(str(cluster.kubeconfig))
     async with Client(config) as client:
         body = {
@@ -243,16 +234,3 @@ async def world(cluster: Cluster) -> AsyncIterator[World]:
 def quota_text(limits: Mapping[str, str]) -> str:
     """Rancher's annotation."""
     return json.dumps({"limit": dict(limits)}, separators=(",", ":"))
-
-
-async def until(
-    condition: Callable[[], Awaitable[T]], what: str, *, seconds: float = 20.0, pause: float = 0.05
-) -> T:
-    """The condition's result once it is true; AssertionError after `seconds`."""
-    deadline = time.monotonic() + seconds
-    while True:
-        found = await condition()
-        if found:
-            return found
-        assert time.monotonic() < deadline, f"waited {seconds} s for {what}"
-        await asyncio.sleep(pause)

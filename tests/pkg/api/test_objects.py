@@ -18,6 +18,7 @@ from pkg.api.objects import (
     owner_reference,
     set_condition,
 )
+from pkg.client.decode import decoder_for
 
 
 class Port(Struct):
@@ -174,3 +175,19 @@ def test_an_owner_reference_names_the_kind_also_of_an_object_that_does_not_say_i
     assert owner_reference(pod).controller is None
     with pytest.raises(ValueError, match="no kind"):
         owner_reference(thing())
+
+
+POD = decoder_for(Pod).object(b'{"metadata":{"name":"a","labels":{"k":"v"},"annotations":{"k":"v"}}}')
+
+
+@pytest.mark.parametrize("obj", [POD, Pod()], ids=["with some", "without any"])
+@pytest.mark.parametrize("field", ["annotations", "labels"])
+def test_annotations_and_labels_of_cached_objects_cannot_be_changed_by_accident(obj: Pod, field: str) -> None:
+    seen: Any = getattr(obj, field)
+    before = dict(seen)
+    with pytest.raises(TypeError):
+        seen["oops"] = "1"
+    for method in ("update", "pop", "setdefault", "clear"):
+        assert not hasattr(seen, method)
+    assert getattr(obj, field) == before
+    assert {**seen, "more": "1"} == before | {"more": "1"}, "a copy may be changed"

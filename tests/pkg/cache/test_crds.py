@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable
-
 import pytest
 
 from pkg.api.harvesterhci import SETTINGS
@@ -12,6 +9,7 @@ from pkg.api.kubevirt import VIRTUAL_MACHINES
 from pkg.api.registry import CUSTOM_RESOURCE_DEFINITIONS
 from pkg.cache import CustomResourceWatch, ReflectorOptions, SharedIndexInformer
 from pkg.client.client import Client
+from tests.polling import until
 from tests.scripted_server import (
     GET,
     LIST,
@@ -36,12 +34,6 @@ DEFINITION = f"{SETTINGS.plural}.{SETTINGS.group}"
 NEVER = ReflectorOptions(missing_poll=3600.0)
 NO_KIND = raw(b"404 page not found\n", 404)
 OTHER = obj("virtualmachines.kubevirt.io")
-
-
-async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(5):
-        while not condition():  # noqa: ASYNC110 - of what is watched here, nothing has an event
-            await asyncio.sleep(0.01)
 
 
 def without_settings(server: ScriptedServer) -> None:

@@ -22,6 +22,7 @@ from pkg.api.registry import PODS
 from pkg.cache import ReflectorOptions, ResourceEventHandlerFuncs, SharedIndexInformer, wait_for_cache_sync
 from pkg.client.client import Client
 from tests.pkg.cache.objects import Event, Recorder, at
+from tests.polling import until
 from tests.scripted_server import (
     GET,
     LIST,
@@ -329,12 +330,6 @@ async def informing(
             await informer.stop()
 
 
-async def until(condition: Any, timeout: float = 5.0) -> None:
-    async with asyncio.timeout(timeout):
-        while not condition():  # noqa: ASYNC110 - of what is watched here, nothing has an event
-            await asyncio.sleep(0.01)
-
-
 @pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
 async def test_faults(fault: Fault) -> None:
     async with ScriptedServer() as server:
@@ -487,7 +482,7 @@ async def test_problems_name_the_kind_and_the_trouble_and_go_away() -> None:
             assert informer.problems(loop.time()) == []
             await until(lambda: informer.problems(loop.time()))
             (problem,) = informer.problems(loop.time())
-            assert problem.startswith("pods: nothing heard from the server for 0 s")
+            assert problem.startswith("pods: no data from the server for 0 s")
             assert problem.endswith("(pods is forbidden: no)")
             server.always(WATCH, PATH, watch(bookmark("6"), 0.05, bookmark("7"), 0.05, bookmark("8"), hang()))
             await until(lambda: not informer.problems(loop.time()))

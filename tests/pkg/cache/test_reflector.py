@@ -590,9 +590,7 @@ async def test_a_server_that_stays_away_becomes_a_problem_and_stops_being_one() 
         await asyncio.sleep(250)
         assert run.reflector.health.problems(now()) == []
         await asyncio.sleep(50)
-        assert run.reflector.health.problems(now()) == [
-            "pods: nothing heard from the server for 300 s (refused)"
-        ]
+        assert run.reflector.health.problems(now()) == ["pods: no data from the server for 300 s (refused)"]
         await asyncio.sleep(500)
         assert len(client.requests) > 26
         assert run.reflector.health.problems(now()) == []
@@ -604,7 +602,7 @@ async def test_a_first_list_that_never_comes_is_a_problem() -> None:
     async with running(client) as run:
         await asyncio.sleep(300)
         assert run.reflector.health.problems(now()) == [
-            "pods: nothing heard from the server for 300 s (pods is forbidden)"
+            "pods: no data from the server for 300 s (pods is forbidden)"
         ]
 
 

@@ -1,18 +1,21 @@
-"""A transport and its scripted server, as the transport's tests use them."""
+"""What the client's tests share: a transport and its scripted server, configurations, a service account in a folder."""
 
 from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from prometheus_client import CollectorRegistry
 
 from pkg.api import registry
-from pkg.client.config import ClientConfig
+from pkg.client import incluster
+from pkg.client.config import ClientConfig, load_config
 from pkg.client.metrics import RestClientMetrics
 from pkg.client.retry import RetryPolicy
 from pkg.client.transport import Transport
+from tests.pkg.client.pki import Authority
 from tests.scripted_server import (
     ScriptedServer,
     obj,
@@ -60,3 +63,29 @@ ONE = registry.RESOURCE_QUOTAS.path("ns", "q")
 
 
 QUOTA = obj("q", "5", "ns", spec={"hard": {"limits.cpu": "3"}})
+
+
+def load(path: str, context: str | None = None, **environ: str) -> ClientConfig:
+    return load_config(path, context, environ=environ)
+
+
+async def token_of(config: ClientConfig) -> str | None:
+    return (await config.authenticate())[0].get("Authorization")
+
+
+def service_account(folder: Path) -> Path:
+    account = folder / "account"
+    account.mkdir()
+    (account / "token").write_text("pod-token\n")
+    (account / "ca.crt").write_text(Authority().pem)
+    (account / "namespace").write_text("cattle\n")
+    return account
+
+
+POD = {"KUBERNETES_SERVICE_HOST": "10.53.0.1", "KUBERNETES_SERVICE_PORT": "443"}
+
+
+def load_account(account: Path, environ: dict[str, str] | None = None) -> ClientConfig:
+    return incluster.load(
+        POD if environ is None else environ, str(account / "token"), str(account / "ca.crt")
+    )

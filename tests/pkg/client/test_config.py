@@ -14,8 +14,8 @@ from pkg.client.credentials import Certificate
 from pkg.client.errors import ConfigError
 from pkg.client.tls import TLSSettings
 from tests.pkg.client.kubeconfigs import Plugin, data, kubeconfig, write
-from tests.pkg.client.machine import load, load_account, service_account, token_of
 from tests.pkg.client.pki import Authority
+from tests.pkg.client.rig import load, load_account, service_account, token_of
 
 pytestmark = pytest.mark.usefixtures("bare_machine")
 

@@ -14,8 +14,8 @@ from pkg.client.credentials import Certificate
 from pkg.client.errors import ConfigError
 from pkg.client.tls import TLSSettings
 from tests.pkg.client.kubeconfigs import kubeconfig, write
-from tests.pkg.client.machine import load
 from tests.pkg.client.pki import Authority
+from tests.pkg.client.rig import load
 
 pytestmark = pytest.mark.usefixtures("bare_machine")
 

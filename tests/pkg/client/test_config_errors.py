@@ -11,8 +11,8 @@ import pytest
 from pkg.client.config import load_config
 from pkg.client.errors import ConfigError
 from tests.pkg.client.kubeconfigs import Plugin, data, kubeconfig, write
-from tests.pkg.client.machine import load
 from tests.pkg.client.pki import Authority
+from tests.pkg.client.rig import load
 
 pytestmark = pytest.mark.usefixtures("bare_machine")
 

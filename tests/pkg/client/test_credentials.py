@@ -6,16 +6,7 @@ import pytest
 
 from pkg.client.credentials import Credential, Reread, Static
 from pkg.client.errors import ConfigError
-
-
-class Clock:
-    """A monotonic clock that the test turns."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
+from tests.kinds import Clock
 
 
 async def test_static_never_changes() -> None:

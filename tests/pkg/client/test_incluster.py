@@ -11,7 +11,7 @@ import pytest
 from pkg.client import incluster
 from pkg.client.errors import ConfigError
 from pkg.client.tls import TLSSettings
-from tests.pkg.client.machine import POD, load_account, service_account, token_of
+from tests.pkg.client.rig import POD, load_account, service_account, token_of
 
 pytestmark = pytest.mark.usefixtures("bare_machine")
 

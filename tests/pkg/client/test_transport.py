@@ -84,7 +84,7 @@ RETRIED = [
     Retried("unless the server says when to come back", POST, [BUSY_FOR_NOW, OK], 2),
     Retried("a create that finds the server unavailable is not", POST, [AWAY], 1, errors.ServiceUnavailable),
     Retried("a create whose answer was lost is not", POST, [refuse()], 1, errors.Unreachable),
-    Retried("a create whose answer broke off is not", POST, [cut(b"{", 9)], 1, errors.Unreachable),
+    Retried("a create whose answer was cut off is not", POST, [cut(b"{", 9)], 1, errors.Unreachable),
     Retried("a create that the server asks to repeat is sent again", POST, [LATER, OK], 2),
     Retried("a merge patch whose answer was lost is not", PATCH, [refuse()], 1, errors.Unreachable),
     Retried("nor one that finds the server unavailable", PATCH, [AWAY], 1, errors.ServiceUnavailable),
@@ -167,7 +167,7 @@ async def test_a_server_that_restarts_is_reached_again(rig: Rig) -> None:
 
 async def test_no_answer_in_time_is_unreachable(rig: Rig) -> None:
     rig.server.always(GET, PATH, silent())
-    with pytest.raises(errors.Unreachable, match="broke off: timed out"):
+    with pytest.raises(errors.Unreachable, match="connection lost: timed out"):
         await rig.transport.request("GET", PATH, timeout=0.05, retry=False)
 
 
@@ -269,7 +269,7 @@ async def test_a_compressed_answer_may_be_large(rig: Rig) -> None:
 
 async def test_a_compressed_answer_that_is_broken_is_unreachable(rig: Rig) -> None:
     rig.server.always(GET, PATH, raw(b"no gzip at all", 200, {"Content-Encoding": "gzip"}))
-    with pytest.raises(errors.Unreachable, match="broke off"):
+    with pytest.raises(errors.Unreachable, match="connection lost"):
         await rig.transport.request("GET", PATH)
 
 

@@ -48,12 +48,12 @@ class Broken:
 
 
 BROKEN = [
-    Broken("a reset between lines", watch(line(b"a"), drop()), [b"a"], "broke off"),
-    Broken("a reset within a line", watch(line(b"a"), piece(b"b"), drop()), [b"a"], "broke off"),
+    Broken("a reset between lines", watch(line(b"a"), drop()), [b"a"], "connection lost"),
+    Broken("a reset within a line", watch(line(b"a"), piece(b"b"), drop()), [b"a"], "connection lost"),
     Broken("an end within a line", watch(line(b"a"), piece(b"b")), [b"a"], "in the middle of a line"),
-    Broken("silence after a line", watch(line(b"a"), hang()), [b"a"], "broke off: timed out"),
-    Broken("silence from the start", watch(hang()), [], "broke off: timed out"),
-    Broken("silence within a line", watch(piece(b"a"), hang()), [], "broke off: timed out"),
+    Broken("silence after a line", watch(line(b"a"), hang()), [b"a"], "connection lost: timed out"),
+    Broken("silence from the start", watch(hang()), [], "connection lost: timed out"),
+    Broken("silence within a line", watch(piece(b"a"), hang()), [], "connection lost: timed out"),
 ]
 
 
@@ -96,7 +96,7 @@ async def test_a_refused_stream_raises_on_entry_and_is_not_retried(
 
 async def test_a_stream_without_an_answer_is_unreachable(rig: Rig) -> None:
     rig.server.always("WATCH", PATH, refuse())
-    with pytest.raises(errors.Unreachable, match="broke off"):
+    with pytest.raises(errors.Unreachable, match="connection lost"):
         await read_stream(rig.transport)
 
 

@@ -10,16 +10,16 @@ from pathlib import Path
 
 import pytest
 
+from tests.objects import annotated_namespace
 from tests.pkg.cmd.rig import ThreadedServer, kubeconfig_for, running, threaded_server
 from tests.pkg.cmd.waiting import (
     EVENTS,
-    LIMITS,
     MIGRATIONS,
     NAMESPACES,
     QUOTA,
     QUOTAS,
+    built,
     has,
-    namespace,
     quota,
     seed,
     vmim,
@@ -111,7 +111,7 @@ def test_it_is_alive_before_and_ready_only_after_its_caches_have_synced(
 def test_kinds_that_are_not_installed_block_no_other(
     server: ThreadedServer, kubeconfig: str, tmp_path: Path
 ) -> None:
-    has(server, NAMESPACES, namespace(LIMITS))
+    has(server, NAMESPACES, built(annotated_namespace()))
     has(server, QUOTAS, quota())
     server.server.always(PATCH, QUOTA, body(quota(version="11")))
     with running(kubeconfig, tmp_path) as program:
@@ -229,7 +229,7 @@ def test_an_object_that_does_not_decode_is_left_out_and_the_others_are_served(
 def test_a_server_that_goes_away_and_comes_back_is_waited_for(
     server: ThreadedServer, kubeconfig: str, tmp_path: Path
 ) -> None:
-    has(server, NAMESPACES, namespace(LIMITS))
+    has(server, NAMESPACES, built(annotated_namespace()))
     has(server, QUOTAS)
     with running(kubeconfig, tmp_path) as program:
         program.wait_ready()

@@ -5,8 +5,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +14,7 @@ from pkg.cmd.main import run
 from pkg.demo import run as module
 from pkg.demo.run import Settings
 from pkg.testcluster.errors import StartError
+from tests.polling import eventually
 
 PROGRAM = [sys.executable, "-c", "from pkg.cmd.main import main; main()"]
 INTERRUPTIBLE = [
@@ -126,13 +125,6 @@ def processes_of(tmp_path: Path) -> list[str]:
     return found
 
 
-def eventually(condition: Callable[[], bool], seconds: float = 30.0) -> bool:
-    deadline = time.monotonic() + seconds
-    while not condition() and time.monotonic() < deadline:
-        time.sleep(0.1)
-    return condition()
-
-
 @pytest.mark.cluster
 def test_the_whole_play(tmp_path: Path) -> None:
     picture = tmp_path / "demo.svg"
@@ -168,6 +160,16 @@ def test_the_whole_play(tmp_path: Path) -> None:
     assert list(scratch.iterdir()) == []
 
 
+def demo(folder: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [*INTERRUPTIBLE, "demo", "--speed", "10"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(folder),
+    )
+
+
 @pytest.mark.cluster
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)]
@@ -175,13 +177,7 @@ def test_the_whole_play(tmp_path: Path) -> None:
 def test_ended_in_the_middle_it_leaves_nothing_behind(
     number: signal.Signals, code: int, tmp_path: Path
 ) -> None:
-    with subprocess.Popen(
-        [*INTERRUPTIBLE, "demo", "--speed", "10"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment(tmp_path),
-    ) as playing:
+    with demo(tmp_path) as playing:
         assert playing.stdout is not None
         seen = next((line for line in playing.stdout if "with headroom" in line), "")
         assert seen
@@ -196,13 +192,7 @@ def test_ended_in_the_middle_it_leaves_nothing_behind(
 
 @pytest.mark.cluster
 def test_when_its_output_is_closed_it_ends(tmp_path: Path) -> None:
-    with subprocess.Popen(
-        [*INTERRUPTIBLE, "demo", "--speed", "10"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment(tmp_path),
-    ) as playing:
+    with demo(tmp_path) as playing:
         assert playing.stdout is not None
         playing.stdout.readline()
         playing.stdout.close()

@@ -16,6 +16,7 @@ from pkg.client.errors import ConfigError, Forbidden
 from pkg.cmd import main
 from pkg.generic.errors import BindError
 from pkg.testcluster.paths import free_ports
+from tests.decisions import sentences
 from tests.pkg.cmd.rig import (
     Call,
     ThreadedServer,
@@ -23,7 +24,6 @@ from tests.pkg.cmd.rig import (
     kubeconfig_for,
     threaded_server,
 )
-from tests.pkg.util.resourcequota.world import sentences
 from tests.program import COMMAND, ROOT
 from tests.scripted_server import GET, raw, status
 

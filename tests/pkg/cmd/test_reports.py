@@ -21,9 +21,9 @@ from pkg.api.kubevirt import (
 from pkg.api.meta import Object
 from pkg.util.amounts import compared, listed, shown
 from pkg.util.quantity import Quantity
+from tests.decisions import charged, sentences
+from tests.objects import HARD, MARKS, launcher, quota, vmi, vmim
 from tests.pkg.cmd.rig import Call, ThreadedServer, calls, kubeconfig_for, threaded_server
-from tests.pkg.util.resourcequota.pods import charged, launcher
-from tests.pkg.util.resourcequota.world import HARD, MARKS, quota, sentences, vmi, vmim
 from tests.scripted_server import GET, LIST, body, listing, status
 
 NS = "ns1"

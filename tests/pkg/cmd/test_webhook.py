@@ -25,8 +25,8 @@ WRONG = {
     "a URL with a path": (["--webhook-url", "https://127.0.0.1:9443/x"], "is not https://host:port"),
     "a URL with a bad port": (["--webhook-url", "https://127.0.0.1:x"], "is not https://host:port"),
     "no URL at all": (["--webhook-url", "nonsense"], "is not https://host:port"),
-    "a certificate without its key": (["--tls-cert-file", "tls.crt"], "go together"),
-    "a key without its certificate": (["--tls-key-file", "tls.key"], "go together"),
+    "a certificate without its key": (["--tls-cert-file", "tls.crt"], "must be given together"),
+    "a key without its certificate": (["--tls-key-file", "tls.key"], "must be given together"),
     "a pattern that is none": (["--rancher-user", "it's"], "not a pattern of user names"),
     "a pattern of KubeVirt's accounts": (
         ["--kubevirt-user", "system:serviceaccount:*:kubevirt-controller"],

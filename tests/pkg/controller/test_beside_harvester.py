@@ -16,9 +16,9 @@ from pkg.util.kubevirt.migration import abort_requested
 from pkg.util.quantity import Quantity
 from pkg.util.resourcequota.base import parse_base
 from pkg.util.resourcequota.journal import held_by_entries
-from tests.pkg.controller.virtualmachine.test_check import limits, machine
+from tests.decisions import observed
+from tests.objects import by_name, limits_text, quota, vm, vmi, vmim
 from tests.pkg.controller.virtualmachine.test_vm_controller import Place
-from tests.pkg.util.resourcequota.world import by_name, observed, quota, vmi, vmim
 
 UID, STATE = constants.ANNOTATION_MIGRATION_UID, constants.ANNOTATION_MIGRATION_STATE
 REASON = constants.ANNOTATION_INSUFFICIENT_RESOURCE_QUOTA
@@ -31,7 +31,7 @@ Writer = Callable[[VirtualMachineInstance, VirtualMachineInstanceMigration], Cha
 
 
 def harvester(vmi: VirtualMachineInstance, migration: VirtualMachineInstanceMigration) -> Changes:
-    """Its vmim and VMI controllers at a migration's event: domain §4 and §5."""
+    """Its vmim and VMI controllers at a migration's event."""
     reported = vmi.status.migration_state
     shown = vmi.annotations.get(UID)
     completed = bool(reported and reported.completed and reported.migration_uid == shown)
@@ -73,7 +73,7 @@ LIVES: Mapping[str, Sequence[tuple[str | None, bool]]] = {
 @pytest.mark.parametrize(
     "order", [(harvester, headroom), (headroom, harvester)], ids=["it first", "we first"]
 )
-def test_a_state_is_written_by_whoever_comes_first_and_not_again(
+def test_a_state_is_written_by_the_first_controller_and_not_again(
     life: Sequence[tuple[str | None, bool]], order: Sequence[Writer]
 ) -> None:
     there = vmi()
@@ -90,7 +90,7 @@ def test_a_state_is_written_by_whoever_comes_first_and_not_again(
 
 async def test_a_vm_that_harvester_has_halted_is_left_alone() -> None:
     reason = {REASON: "cpu insufficient resources due to resource quota"}
-    place = Place(machine(spec={"runStrategy": "Halted"}, status="Stopped", annotations=reason))
+    place = Place(vm(spec={"runStrategy": "Halted"}, status="Stopped", annotations=reason))
     assert await place.handle() is None
     assert not place.patches
     assert not place.events.recorded
@@ -115,7 +115,7 @@ async def test_a_vm_that_was_halted_here_is_none_that_harvester_checks() -> None
 
 
 def harvester_lacks(machine: VirtualMachine, base: str, rq: Any, need: Mapping[str, Quantity]) -> bool:
-    """Its check: base − (status.used − the migrating entries), limits alone (domain §5)."""
+    """Its check: base − (status.used − the migrating entries), limits alone."""
     granted, held = parse_base(base), held_by_entries(rq.annotations)
     zero = Quantity.of(0)
     return any(
@@ -132,10 +132,10 @@ NEED = {"limits.cpu": Quantity.parse("2015m"), "limits.memory": Quantity.parse("
 
 @pytest.mark.parametrize(("cpu", "fits"), [("4030m", True), ("4029m", False), ("10", True), ("3", False)])
 def test_room_that_was_made_for_a_migration_halts_no_vm_in_either_check(cpu: str, fits: bool) -> None:
-    base = limits(cpu, "20Gi")
+    base = limits_text(cpu, "20Gi")
     used = {"limits.cpu": "4030m", "limits.memory": "9594928626"}
     rq = quota({"limits.cpu": cpu, "limits.memory": "20Gi"}, {by_name("vm2"): MIGRATES}, used=used)
     other = vmim("Running", vm="vm2")
     seen = observed(rq, limits=base, migrations=[other], instances=[vmi("vm2")])
-    assert (shortage_of(machine(), seen) is None) is fits
-    assert harvester_lacks(machine(), base, rq, NEED) is not fits
+    assert (shortage_of(vm(), seen) is None) is fits
+    assert harvester_lacks(vm(), base, rq, NEED) is not fits

@@ -12,7 +12,6 @@ import json
 import random
 import time
 from collections import deque
-from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -36,6 +35,7 @@ from pkg.util.quotacount.usage import is_live, pod_usage
 from pkg.util.resource_list import format_resource_list, parse_resource_list, total
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
 from tests.bench.sightings import Sightings
+from tests.polling import until
 from tests.virtual_time import now, run
 
 LAG = 0.1
@@ -49,13 +49,6 @@ RESTART = 3.0
 NAMESPACES, MACHINES = 2, 2
 ONE_VM = 515
 TAKEOVER = Policy(Mode.TAKEOVER, EstimateKind.EXACT)
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Looks ten times a second; TimeoutError after a minute."""
-    async with asyncio.timeout(60):
-        while not condition():  # noqa: ASYNC110  (what it asks is no event)
-            await asyncio.sleep(0.1)
 
 
 class World:
@@ -159,7 +152,9 @@ class World:
         spec = {"runStrategy": "Always", "template": {"spec": {"domain": domain}}}
         self.server.put(VIRTUAL_MACHINES, {"metadata": {"name": name, "namespace": namespace}, "spec": spec})
         await until(
-            lambda: any(pod.status.phase == "Running" and name in pod.name for pod in self.pods(namespace))
+            lambda: any(pod.status.phase == "Running" and name in pod.name for pod in self.pods(namespace)),
+            seconds=60.0,
+            pause=0.1,
         )
 
     async def migrate(self, namespace: str, vm: str, goal: int) -> None:
@@ -171,7 +166,11 @@ class World:
             metadata = {"name": name, "namespace": namespace}
             body = {"metadata": metadata, "spec": {"vmiName": vm}}
             self.server.put(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, body)
-            await until(lambda key=f"{namespace}/{name}": self.phase(key) in ("Succeeded", "Failed"))
+            await until(
+                lambda key=f"{namespace}/{name}": self.phase(key) in ("Succeeded", "Failed"),
+                seconds=60.0,
+                pause=0.1,
+            )
             assert self.phase(f"{namespace}/{name}") == "Succeeded"
             self.ended += 1
 

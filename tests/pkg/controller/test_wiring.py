@@ -17,8 +17,8 @@ from pkg.config.management import KUBEVIRT_PODS, Management
 from pkg.controller.indexes import index
 from pkg.controller.options import Options
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
+from tests.decisions import sentences
 from tests.pkg.generic.fakes import FakeClient
-from tests.pkg.util.resourcequota.world import sentences
 from tests.virtual_time import settle, virtual_time
 
 wiring = importlib.import_module("pkg.controller.resourcequota.register")

@@ -2,70 +2,52 @@
 
 from __future__ import annotations
 
-from pkg.api.core import (
-    Container,
-    Event,
-    ObjectReference,
-    Pod,
-    PodSpec,
-    PodStatus,
-    ResourceQuota,
-    ResourceQuotaSpec,
-    ResourceQuotaStatus,
-    ResourceRequirements,
-)
-from pkg.api.kubevirt import (
-    VirtualMachineInstanceMigration,
-    VirtualMachineInstanceMigrationSpec,
-    VirtualMachineInstanceMigrationStatus,
-)
-from pkg.api.meta import Condition, ObjectMeta
+import msgspec
+
+from pkg.api.core import Event, Pod, ResourceQuota
+from pkg.api.kubevirt import VirtualMachineInstanceMigration
 from pkg.demo.history import History
 from pkg.util import constants
+from pkg.util.constants import CONDITION_REJECTED_BY_RESOURCE_QUOTA as REJECTED
+from tests.kinds import Clock
+from tests.objects import build, pod
 
+NAMESPACE = "quota-test"
 QUOTA = "default-abc"
 REFUSAL = "exceeded quota: default-abc, requested: limits.cpu=2015m"
 ENTRY = "harvesterhci.io/migrating-vm1"
-
-
-class Clock:
-    """Says what it was told."""
-
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 class HistoryBuilder:
     """Writes a history; every call is the next version, `at` seconds after the beginning."""
 
     def __init__(self) -> None:
-        self.clock = Clock()
+        self.clock = Clock(0.0)
         self.history = History(self.clock)
         self._version = 100
 
     def quota(self, at: float, hard: tuple[str, str], used: tuple[str, str], *entries: str) -> None:
+        annotations = dict.fromkeys(entries, "{}")
+        status = {"used": _resources(used)}
         self.history.see_quota(
-            ResourceQuota(
-                metadata=self._meta(at, QUOTA, annotations=dict.fromkeys(entries, "{}")),
-                spec=ResourceQuotaSpec(hard=_resources(hard)),
-                status=ResourceQuotaStatus(used=_resources(used)),
+            build(
+                ResourceQuota,
+                QUOTA,
+                {"hard": _resources(hard)},
+                status,
+                annotations=annotations,
+                **self._meta(at),
             )
         )
 
     def migration(
         self, at: float, phase: str, *, name: str = "m1", vm: str = "vm1", refused: bool = False
     ) -> None:
-        rejected = Condition(type=constants.CONDITION_REJECTED_BY_RESOURCE_QUOTA, status="True")
+        conditions = [{"type": REJECTED, "status": "True"}] if refused else None
+        status = {"phase": phase or None, "conditions": conditions}
+        spec = {"vmiName": vm}
         self.history.see_migration(
-            VirtualMachineInstanceMigration(
-                metadata=self._meta(at, name),
-                spec=VirtualMachineInstanceMigrationSpec(vmi_name=vm),
-                status=VirtualMachineInstanceMigrationStatus(
-                    phase=phase or None, conditions=[rejected] if refused else None
-                ),
-            )
+            build(VirtualMachineInstanceMigration, name, spec, status, **self._meta(at))
         )
 
     def pod(self, at: float, name: str, phase: str, *, vm: str = "vm1", of: str = "") -> None:
@@ -75,14 +57,9 @@ class HistoryBuilder:
         self.history.lose_pod(self._pod(at, name, "Running", vm, of))
 
     def event(self, at: float, message: str, about: str = "m1") -> None:
-        self.history.see_event(
-            Event(
-                metadata=self._meta(at, f"{about}.1"),
-                involved_object=ObjectReference(name=about),
-                reason="FailedCreate",
-                message=message,
-            )
-        )
+        content = {"involvedObject": {"name": about}, "reason": "FailedCreate", "message": message}
+        metadata = {"name": f"{about}.1", "namespace": NAMESPACE, **self._meta(at)}
+        self.history.see_event(msgspec.convert({"metadata": metadata, **content}, Event))
 
     def mark(self, at: float, kind: str, text: str) -> None:
         self.clock.now = at
@@ -92,31 +69,12 @@ class HistoryBuilder:
         labels = {constants.LABEL_VM_NAME: vm}
         if of:
             labels[constants.LABEL_MIGRATION_JOB_UID] = f"uid-{of}"
-        limits = ResourceRequirements(limits={"cpu": "2015m", "memory": "4797464313"})
-        return Pod(
-            metadata=self._meta(at, name, labels=labels),
-            spec=PodSpec(containers=[Container(name="compute", resources=limits)]),
-            status=PodStatus(phase=phase),
-        )
+        return pod("2015m", "4797464313", name=name, phase=phase, labels=labels, **self._meta(at))
 
-    def _meta(
-        self,
-        at: float,
-        name: str,
-        *,
-        annotations: dict[str, str] | None = None,
-        labels: dict[str, str] | None = None,
-    ) -> ObjectMeta:
+    def _meta(self, at: float) -> dict[str, str]:
         self.clock.now = at
         self._version += 1
-        return ObjectMeta(
-            name=name,
-            namespace="quota-test",
-            uid=f"uid-{name}",
-            resource_version=str(self._version),
-            annotations=annotations,
-            labels=labels,
-        )
+        return {"namespace": NAMESPACE, "resourceVersion": str(self._version)}
 
 
 BASE, RAISED, HELD = ("3", "5000Mi"), ("5", "9980344313"), ("5015m", "10040344313")

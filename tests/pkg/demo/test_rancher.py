@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import sys
-import time
 from pathlib import Path
 from typing import Any, cast
 
@@ -14,10 +13,10 @@ from pkg.client.decode import ObjectList
 from pkg.demo import driver as drivers
 from pkg.demo import seed
 from pkg.demo.checks import Report
-from pkg.demo.driver import Driver
-from pkg.demo.programs import Agent
+from pkg.demo.driver import Agent, Driver
 from pkg.testcluster import processes
 from pkg.testcluster.cluster import Cluster
+from tests.polling import until
 
 from .builder import BASE, ONE, HistoryBuilder
 
@@ -54,19 +53,12 @@ class Watching:
         await asyncio.sleep(timeout / 10)
 
 
-def wait_for(log: Path, word: str) -> None:
-    deadline = time.monotonic() + 15
-    while not log.exists() or word not in log.read_text("utf-8"):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
 async def restarted(directory: Path, *, answers: int, times: int) -> tuple[int, HistoryBuilder]:
     """How often the program wrote when it was restarted so often."""
     argv = [sys.executable, "-c", PROGRAM, WROTE, str(answers)]
     process = processes.spawn("rancher", argv, directory)
     try:
-        await asyncio.to_thread(wait_for, process.log, "blocked")
+        await until(lambda: process.log.exists() and "blocked" in process.log.read_text("utf-8"))
         builder = HistoryBuilder()
         cluster = cast("Cluster", type("Cluster", (), {"directory": directory}))
         nothing: Any = None

@@ -81,7 +81,7 @@ def test_every_binding_is_for_a_service_account_that_is_made() -> None:
     assert {subject["namespace"] for subject in accounts} == {"headroom-system"}
 
 
-def test_everybody_may_read_one_config_map_and_nothing_else() -> None:
+def test_every_user_may_read_one_config_map_and_nothing_else() -> None:
     """Mode, estimate and version, for the reports."""
     (role,) = [
         body

@@ -207,7 +207,7 @@ ADDRESSES: dict[str, tuple[str, int] | None] = {
 def test_bind_address(text: str) -> None:
     expected = ADDRESSES[text]
     if expected is None:
-        with pytest.raises(BindError, match="is no address to listen on"):
+        with pytest.raises(BindError, match="is not an address to listen on"):
             parse_bind_address(text)
     else:
         assert parse_bind_address(text) == expected

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from pkg.report.budget import report, why_it_waits
 from pkg.util.managedtenantquota.model import Memory, Observed
+from tests.decisions import sentences
+from tests.objects import vmim
 from tests.pkg.util.managedtenantquota.objects import (
     ENOUGH,
     FULL,
@@ -21,7 +23,6 @@ from tests.pkg.util.managedtenantquota.objects import (
     surroundings,
     target,
 )
-from tests.pkg.util.resourcequota.world import sentences, vmim
 
 SAVED = {"quota": FULL}
 
@@ -37,7 +38,7 @@ class Case:
         "nothing to do with quota": Case(
             observed(around=surroundings([vmim("Pending")])), "waits for KubeVirt"
         ),
-        "there is room by now": Case(observed([quota(TWICE)]), "has room for it by now"),
+        "there is room by now": Case(observed([quota(TWICE)]), "has room for it now"),
         "about to be locked": Case(
             observed(), "quotas quota refuse its target pod: the namespace is about to be"
         ),
@@ -55,7 +56,7 @@ class Case:
             observed(around=surroundings(running=["a"] * 5)), "KubeVirt's limits: 5 migrations run, 5 may"
         ),
         "it rests": Case(
-            observed(memory=Memory(resting={"uid-migration-of-vm1": NOW + 60})), "it is tried again in 60 s"
+            observed(memory=Memory(resting={"uid-migration-of-vm1": NOW + 60})), "it is retried in 60 s"
         ),
         "the other strategy's": Case(
             observed([quota(annotations={"harvesterhci.io/migrating-vm1": "{}"})]), "by annotations"

@@ -14,6 +14,7 @@ from pkg.report.budget_snapshot import managed, reports
 from pkg.report.explain import Explanation, Verdict, explain
 from pkg.report.snapshot import Snapshot
 from pkg.util.managedtenantquota.lock import lock_body
+from tests.objects import running_vmi, vmim
 from tests.pkg.util.managedtenantquota.objects import (
     FULL,
     HOOK,
@@ -23,10 +24,8 @@ from tests.pkg.util.managedtenantquota.objects import (
     budget,
     quota,
     refused,
-    running_vmi,
     source,
 )
-from tests.pkg.util.resourcequota.world import vmim
 
 
 def locked() -> ValidatingWebhookConfiguration:

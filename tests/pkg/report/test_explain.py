@@ -14,9 +14,9 @@ from pkg.api.kubevirt import MigrationState, VirtualMachineInstance, VirtualMach
 from pkg.report.explain import Verdict, explain, not_running
 from pkg.report.snapshot import Basis
 from pkg.util.resourcequota.policy import Mode, Policy
-from tests.pkg.util.resourcequota.pods import AT_4_5, launcher
+from tests.decisions import sentences
+from tests.objects import AT_4_5, ENTRY, HARD, MARKS, SKIP, by_uid, launcher, quota, vmi, vmim
 from tests.pkg.util.resourcequota.snapshots import cluster, settled
-from tests.pkg.util.resourcequota.world import ENTRY, HARD, MARKS, SKIP, by_uid, quota, sentences, vmi, vmim
 
 HERE = vmi(nodeName="node-1")
 SOURCE = launcher()
@@ -90,7 +90,7 @@ ASKED = {
         Verdict.WAITS_FOR_KUBEVIRT,
         "was refused by quota and fits now",
         migrations=[REFUSED],
-        action="the room is there already",
+        action="the quota has room already",
         settled=True,
     ),
     "refused, and a cap is reached": Asked(
@@ -102,7 +102,7 @@ ASKED = {
     ),
     "pending, KubeVirt has not tried": Asked(
         Verdict.WAITS_FOR_KUBEVIRT,
-        "KubeVirt has not begun it yet",
+        "KubeVirt has not started it yet",
         migrations=[vmim()],
         settled=True,
     ),
@@ -189,7 +189,7 @@ def test_room_that_harvesters_controllers_have_made_is_there_already() -> None:
     made = quota({"limits.cpu": "5", "limits.memory": "9980344313"}, {by_uid(): ENTRY})
     basis = Basis(Policy(Mode.ASSIST, settle=0.0), "flags")
     (fit,) = explain(replace(cluster([made], [vmim()], [SOURCE], [HERE]), basis=basis), HERE).fits
-    assert fit.action == "the room is there already"
+    assert fit.action == "the quota has room already"
 
 
 @pytest.mark.parametrize(("used", "served"), [("2015m", True), ("3", False)])

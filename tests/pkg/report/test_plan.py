@@ -13,9 +13,9 @@ from pkg.report.plan import MigrationPlan, VmPlan, plan_migrations
 from pkg.report.snapshot import Basis, Snapshot
 from pkg.util.resource_list import format_resource_list
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
-from tests.pkg.util.resourcequota.pods import charged, launcher
+from tests.decisions import charged, sentences
+from tests.objects import HARD, MARKS, SKIP, launcher, quota, vmi, vmim
 from tests.pkg.util.resourcequota.snapshots import cluster, settled
-from tests.pkg.util.resourcequota.world import HARD, MARKS, SKIP, quota, sentences, vmi, vmim
 
 ONE_AT_1_5 = {"limits.cpu": "2015m", "limits.memory": "4797464313"}
 ONE_AT_4_5 = {"limits.cpu": "2015m", "limits.memory": "5682461313"}

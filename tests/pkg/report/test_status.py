@@ -14,9 +14,8 @@ from pkg.api.mtq import VirtualMachineMigrationResourceQuota
 from pkg.report.snapshot import Basis
 from pkg.report.status import QuotaStatus, status
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
-from tests.pkg.util.resourcequota.pods import launcher
-from tests.pkg.util.resourcequota.snapshots import cluster, settled
-from tests.pkg.util.resourcequota.world import (
+from tests.decisions import sentences
+from tests.objects import (
     COMPENSATION,
     ENTRY,
     HARD,
@@ -25,11 +24,12 @@ from tests.pkg.util.resourcequota.world import (
     SKIP,
     by_name,
     by_uid,
+    launcher,
     quota,
-    sentences,
     vmi,
     vmim,
 )
+from tests.pkg.util.resourcequota.snapshots import cluster, settled
 
 HERE, THERE = vmi(nodeName="node-1"), vmi(nodeName="node-2")
 SOURCE = launcher()
@@ -164,7 +164,7 @@ def test_a_namespace_with_a_budget_is_managed_tenant_quotas() -> None:
     assert one(status(cluster([quota(HARD, MARKS)], budgets=[budget]))).kept_by == "managed-tenant-quota"
 
 
-def test_a_quota_that_does_not_take_part_is_left_out() -> None:
+def test_a_quota_that_is_not_managed_is_left_out() -> None:
     assert status(cluster([quota(HARD, labels={"a": "b"})])) == []
 
 

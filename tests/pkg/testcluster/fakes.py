@@ -141,13 +141,3 @@ def cut_short(content: bytes) -> Callable[[BaseHTTPRequestHandler], None]:
         handler.wfile.write(content[: len(content) // 2])
 
     return answer
-
-
-def eventually(check: Callable[[], bool], timeout: float = 10.0) -> bool:
-    """Poll `check` until it holds or `timeout` seconds are over; did it hold?"""
-    deadline = time.monotonic() + timeout
-    while not check():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.01)
-    return True

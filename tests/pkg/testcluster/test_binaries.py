@@ -17,8 +17,9 @@ from pkg.testcluster.binaries import (
 )
 from pkg.testcluster.errors import BuildError, ClusterError
 from pkg.testcluster.versions import COMPONENTS, HELM_COMPONENT, KWOK, KWOK_COMPONENT
+from tests.polling import eventually
 
-from .fakes import Answer, Notes, environment, eventually, go_calls, serve, sha256, write_executable
+from .fakes import Answer, Notes, environment, go_calls, serve, sha256, write_executable
 
 NAMES = ["etcd", "kube-apiserver", "kube-controller-manager", "kwok"]
 PACKAGES = [package for component in COMPONENTS for package in component.packages.values()]
@@ -213,7 +214,7 @@ def test_a_process_that_waits_for_another_ones_build_says_so(tmp_path: Path) -> 
     assert eventually(lambda: bool(go_calls(environ)))
     ensure_binaries(notes, environ=environ)
     first.join()
-    assert any("another process makes it" in tick for tick in notes.ticks)
+    assert any("another process builds it" in tick for tick in notes.ticks)
     assert len(go_calls(environ)) == len(PACKAGES)
 
 

@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key, l
 from cryptography.x509.oid import NameOID
 
 from pkg.testcluster.certificates import Authority, KeyPair, write_signing_key
-from pkg.testcluster.kubeconfig import write_kubeconfig
+from pkg.testcluster.control_plane import write_kubeconfig
 
 
 @pytest.fixture

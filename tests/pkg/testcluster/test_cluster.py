@@ -19,8 +19,7 @@ from pkg.testcluster.cluster import Cluster, EmbeddedCluster, Options
 from pkg.testcluster.errors import AlreadyRunning, ClusterError
 from pkg.testcluster.rest import Rest, RestError
 from pkg.testcluster.versions import KUBERNETES
-
-from .fakes import eventually
+from tests.polling import eventually
 
 pytestmark = pytest.mark.cluster
 

@@ -14,8 +14,9 @@ import pytest
 from pkg.testcluster import cluster, processes
 from pkg.testcluster.errors import AlreadyRunning, ClusterError, StartError
 from pkg.testcluster.guard import Guard
+from tests.polling import eventually
 
-from .fakes import eventually, write_executable
+from .fakes import write_executable
 
 ROOT = Path(__file__).parents[3]
 
@@ -133,7 +134,7 @@ def test_down_of_one_cluster_leaves_another_one_alone(directory: Path, tmp_path:
 def test_up_where_a_cluster_runs_is_refused_and_that_one_runs_on(servers: Path, directory: Path) -> None:
     assert servers.is_dir()
     server = processes.spawn("kube-apiserver", ["/bin/sleep", "600"], directory)
-    with pytest.raises(AlreadyRunning, match="`down` it first"):
+    with pytest.raises(AlreadyRunning, match="run `down` first"):
         cluster.up(directory)
     assert server.alive()
 

@@ -143,7 +143,7 @@ def test_a_file_whose_checksum_is_not_published_is_not_downloaded() -> None:
         sources = release_sources([KWOK_COMPONENT], {"HEADROOM_DOWNLOAD_KWOK": address}, notes)
     assert sources == {}
     assert asked == [f"/{KWOK}/kwok-linux-amd64.sha256"]
-    assert notes.steps == ["kwok: no verified release download within reach"]
+    assert notes.steps == ["kwok: no verified release can be downloaded"]
 
 
 def test_only_the_binary_with_a_published_checksum_of_two_is_downloaded(tmp_path: Path) -> None:

@@ -14,8 +14,9 @@ import pytest
 from pkg.testcluster import processes
 from pkg.testcluster.errors import ClusterError, StartError
 from pkg.testcluster.launcher import identity
+from tests.polling import eventually
 
-from .fakes import eventually, write_executable
+from .fakes import write_executable
 
 SLEEP = ["/bin/sleep", "600"]
 

@@ -5,19 +5,12 @@ import io
 import pytest
 
 from pkg.testcluster.progress import Lines
+from tests.kinds import Clock
 
 
 class Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @pytest.fixture(autouse=True)
@@ -26,7 +19,7 @@ def no_ci(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_in_a_pipe_ticks_are_thinned_out_to_one_in_fifteen_seconds() -> None:
-    stream, clock = io.StringIO(), Clock()
+    stream, clock = io.StringIO(), Clock(100.0)
     lines = Lines(stream, clock=clock)
     lines.step("begins")
     for second in range(40):

@@ -9,8 +9,7 @@ import pytest
 from pkg.testcluster import processes, readiness
 from pkg.testcluster.errors import StartError
 from pkg.testcluster.rest import RestError
-
-from .fakes import eventually
+from tests.polling import eventually
 
 CRD = "virtualmachines.kubevirt.io"
 CRD_PATH = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{CRD}"

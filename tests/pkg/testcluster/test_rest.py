@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from pkg.testcluster.certificates import Authority
+from pkg.testcluster.control_plane import write_kubeconfig
 from pkg.testcluster.errors import ClusterError
-from pkg.testcluster.kubeconfig import write_kubeconfig
 from pkg.testcluster.rest import Rest, RestError
 
 Script = dict[tuple[str, str], tuple[int, bytes]]

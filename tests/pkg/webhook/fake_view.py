@@ -16,7 +16,8 @@ from pkg.util.resourcequota.model import Observed
 from pkg.webhook.admission import AdmissionRequest
 from pkg.webhook.deadline import NoAnswer
 from pkg.webhook.view import View
-from tests.pkg.util.resourcequota.world import BASE, observed
+from tests.decisions import observed
+from tests.objects import BASE, annotated_namespace
 
 ALICE = "alice"
 RANCHER = "system:serviceaccount:cattle-system:rancher"
@@ -48,14 +49,6 @@ def request(
     return msgspec.json.decode(msgspec.json.encode(content), type=AdmissionRequest)
 
 
-def namespace(annotation: str | None = BASE, *, deleting: bool = False, name: str = "ns1") -> Namespace:
-    annotations = {} if annotation is None else {constants.ANNOTATION_RANCHER_RESOURCE_QUOTA: annotation}
-    metadata: dict[str, Any] = {"name": name, "annotations": annotations}
-    if deleting:
-        metadata["deletionTimestamp"] = "2026-01-01T00:00:00Z"
-    return msgspec.convert({"metadata": metadata}, Namespace)
-
-
 class State:
     """A namespace `ns1` at one moment."""
 
@@ -72,7 +65,7 @@ class State:
         self.migrations = list(migrations)
         self.instances = instances
         self.pods = list(pods)
-        self.namespace = namespace(limits, deleting=deleting)
+        self.namespace = annotated_namespace(limits, deleting=deleting)
         self.limits = limits
 
     def observe(self, quota: ResourceQuota) -> Observed:

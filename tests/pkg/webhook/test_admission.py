@@ -41,16 +41,16 @@ def test_a_request_is_read_field_by_field_and_its_objects_stay_bytes() -> None:
 @pytest.mark.parametrize(
     ("body", "said"),
     [
-        (b"", "no AdmissionReview"),
-        (b"{", "no AdmissionReview"),
-        (b"[]", "no AdmissionReview"),
-        (b"\xff\xfe", "no AdmissionReview"),
+        (b"", "not an AdmissionReview"),
+        (b"{", "not an AdmissionReview"),
+        (b"[]", "not an AdmissionReview"),
+        (b"\xff\xfe", "not an AdmissionReview"),
         (b"{}", "got no kind of nothing"),
         (b'{"apiVersion":"admission.k8s.io/v1beta1","kind":"AdmissionReview"}', "of admission.k8s.io/v1beta1"),
         (b'{"apiVersion":"admission.k8s.io/v1","kind":"Pod"}', "got Pod"),
         (b'{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview"}', "no request"),
         (b'{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{}}', "no uid"),
-        (b'{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{"uid":7}}', "no AdmissionReview"),
+        (b'{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{"uid":7}}', "not an Admission"),
     ],
 )  # fmt: skip
 def test_what_is_no_review_is_told_so(body: bytes, said: str) -> None:

@@ -14,6 +14,7 @@ from pkg.webhook import namespace_pods as module
 from pkg.webhook.namespace_pods import IDLE, NamespacePods
 from tests.kinds import Clock
 from tests.pkg.generic.fakes import FakeResource
+from tests.polling import until
 
 
 class Server(FakeResource[Pod]):
@@ -38,14 +39,6 @@ class Server(FakeResource[Pod]):
     @property
     def watchers(self) -> int:
         return self.cluster.watches
-
-
-async def eventually(condition: Any) -> None:
-    for _ in range(200):
-        if condition():
-            return
-        await asyncio.sleep(0.01)
-    raise AssertionError("never")
 
 
 async def test_the_first_question_waits_for_the_list_and_the_watch_brings_the_rest() -> None:
@@ -83,13 +76,13 @@ async def test_a_namespace_without_questions_is_not_watched_for_ever() -> None:
     server, clock = Server(), Clock()
     pods = NamespacePods(server.client, clock)
     await pods.of("ns1")
-    await eventually(lambda: server.watchers == 1)
+    await until(lambda: server.watchers == 1)
     clock.now += IDLE + 1
     await pods.of("ns2")
-    await eventually(lambda: server.watchers == 1)
+    await until(lambda: server.watchers == 1)
     clock.now += IDLE / 2
     await pods.of("ns3")
-    await eventually(lambda: server.watchers == 2)
+    await until(lambda: server.watchers == 2)
     await pods.close()
     assert server.watchers == 0
 

@@ -18,9 +18,7 @@ from pkg.webhook.deadline import NoAnswer, deadline
 from pkg.webhook.namespace_pods import NamespacePods
 from pkg.webhook.view import View
 from tests import kinds
-from tests.pkg.util.resourcequota.pods import launcher
-from tests.pkg.util.resourcequota.world import quota, vmi, vmim
-from tests.pkg.webhook.fake_view import namespace
+from tests.objects import annotated_namespace, launcher, quota, vmi, vmim
 
 
 class Server(kinds.Server):
@@ -38,7 +36,7 @@ class Server(kinds.Server):
 
 def made(server: Server) -> View:
     source = Source(
-        namespaces=Listed([namespace("cached")]),
+        namespaces=Listed([annotated_namespace("cached")]),
         migrations=Listed([vmim("Running")]),
         instances=Listed([vmi("vm1")]),
     )
@@ -53,7 +51,7 @@ def made(server: Server) -> View:
 @pytest.fixture
 def server() -> Server:
     made = Server()
-    made.kind(registry.NAMESPACES).given(namespace("live"))
+    made.kind(registry.NAMESPACES).given(annotated_namespace("live"))
     made.kind(registry.RESOURCE_QUOTAS).given(quota())
     made.kind(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS).given(vmim("Pending", "vm2"))
     made.kind(VIRTUAL_MACHINE_INSTANCES).given(vmi("vm2"))

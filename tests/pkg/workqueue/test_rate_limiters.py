@@ -14,17 +14,8 @@ from pkg.workqueue.rate_limiters import (
     RateLimiter,
     default_controller_rate_limiter,
 )
+from tests.kinds import Clock
 from tests.virtual_time import virtual_time
-
-
-class Clock:
-    """Seconds that pass when they are told to."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def test_an_items_delay_doubles_from_the_base_to_the_maximum() -> None:

@@ -1,4 +1,4 @@
-"""What a locked namespace lets through (domain §8): target pods by virt-controller, quota changes by the lock's holder.
+"""What is allowed in a locked namespace: target pods by virt-controller, quota changes by the lock's holder.
 
 Most of that the API server lets through without asking, by the lock's matchConditions; it is decided here too, for
 servers that know none.
@@ -9,16 +9,25 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Collection
+from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from typing import Final
 
+from pkg.api.admissionregistration import ValidatingWebhookConfiguration
 from pkg.api.core import Pod
+from pkg.client.resource_client import ResourceClient
+from pkg.generic.cache_reader import CacheReader
 from pkg.util import constants
-from pkg.util.managedtenantquota.lock import NAMESPACE_CONTROLLERS, Lock
+from pkg.util.managedtenantquota.lock import (
+    NAMESPACE_CONTROLLERS,
+    Lock,
+    lock_name,
+    locked_namespace,
+    recognise,
+)
 from pkg.webhook.admission import ALLOW, AdmissionRequest, Decision, UserInfo, deny
-from pkg.webhook.deadline import NoAnswer
+from pkg.webhook.deadline import NoAnswer, in_time
 from pkg.webhook.options import CLUSTER_ADMINS
-from pkg.webhook.resources.lock.locks import Locks
 
 __all__ = ["Accounts", "Locks", "Validator", "passes", "refusal"]
 
@@ -31,7 +40,7 @@ _VERBS: Final = {"CREATE": "created", "UPDATE": "changed", "DELETE": "deleted"}
 
 
 class Accounts:
-    """Who is let through. `virt_controllers` is asked each time: the KubeVirt CR may turn up later.
+    """The accounts that are let through. `virt_controllers` is called each time: the KubeVirt CR may appear later.
 
     User names are exact; `holders` may be shell patterns where an operator gave one.
     """
@@ -66,7 +75,7 @@ def passes(request: AdmissionRequest, accounts: Accounts) -> bool:
 def refusal(
     request: AdmissionRequest, lock: Lock | None, since: str = "", left: float = math.inf
 ) -> Decision:
-    """What the refused are told. `left`: seconds that the lock still stands at most, infinite when nothing says."""
+    """The text of a refusal. `left`: seconds that the lock lasts at most, infinite when that is not known."""
     what = _WHAT.get(request.resource.resource, request.resource.resource)
     verb = _VERBS.get(request.operation, "changed")
     held = ""
@@ -74,7 +83,7 @@ def refusal(
         held = f" by {lock.holder or 'the managed quota controller'} since {since}"
         held += f" for the migration of {lock.reason}" if lock.reason else ""
     return deny(
-        f"namespace {request.namespace} is locked{held}: {what} can't be {verb} until the target pods are there"
+        f"namespace {request.namespace} is locked{held}: {what} can't be {verb} until the target pods exist"
         f"{f' (at most {math.ceil(left)} s)' if math.isfinite(left) else ''}, please try again in a moment",
         reason="locked",
     )
@@ -100,3 +109,34 @@ class Validator:
         if lock is None or left <= 0:
             return ALLOW  # it has ended, or would have, did its controller run
         return refusal(request, lock, self._locks.since(lock), left)
+
+
+_BY_NAMESPACE = "locked namespace (webhook)"
+
+
+class Locks:
+    """A lock in the cache may be gone already: who is refused for that one tries again, as all do."""
+
+    def __init__(
+        self,
+        cache: CacheReader[ValidatingWebhookConfiguration],
+        client: ResourceClient[ValidatingWebhookConfiguration],
+    ) -> None:
+        cache.add_indexer(_BY_NAMESPACE, lambda lock: [locked_namespace(lock)])
+        self._cache = cache
+        self._client = client
+
+    async def find(self, namespace: str) -> Lock | None:
+        """The namespace's lock, None when there is none any more. Raises NoAnswer."""
+        cached = self._cache.by_index(_BY_NAMESPACE, namespace)
+        if cached:
+            return recognise(cached[0])
+        there = await in_time(self._client.get(name=lock_name(namespace)))
+        found = recognise(there) if there is not None else None
+        return found if found is not None and found.namespace == namespace else None
+
+    @staticmethod
+    def since(lock: Lock) -> str:
+        """When it was made, for people; to the second."""
+        moment = datetime.fromtimestamp(lock.since, UTC).isoformat(timespec="seconds")
+        return moment.replace("+00:00", "Z")

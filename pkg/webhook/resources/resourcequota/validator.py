@@ -1,4 +1,5 @@
-"""ResourceQuota UPDATE and DELETE: who lowers or removes a quota under running migrations is told what is allowed."""
+"""ResourceQuota UPDATE and DELETE: a write that lowers or removes a quota under running
+migrations is denied, with what is allowed."""
 
 from __future__ import annotations
 
@@ -68,7 +69,7 @@ def correction(lowest: Mapping[str, Quantity]) -> list[dict[str, Any]]:
 
 
 def switching_off(what: str, names: Sequence[str]) -> Decision:
-    """Always admitted; who switches headroom off is told whose migrations may be refused now."""
+    """Always admitted, with a warning that names the VMs whose migrations may be refused now."""
     if not names:
         return ALLOW
     return Decision(
@@ -170,7 +171,7 @@ class Guard:
 
     async def _refuse_while_migrating(self, quota: ResourceQuota, what: str) -> Decision:
         """For a write that takes the quota away from the migrations. Without an answer from the API server it is
-        refused when the quota's own entries or the caches tell of one."""
+        refused when the quota's own entries or the caches show one."""
         cached = self._view.observe(quota)
         if cached.namespace_off or is_off(quota.annotations, self._policy.mode):
             return ALLOW

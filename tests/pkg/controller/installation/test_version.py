@@ -28,6 +28,6 @@ async def test_each_unknown_version_is_said_once(caplog: pytest.LogCaptureFixtur
     for changed in seen:
         await notice.on_kubevirt_changed("kubevirt", changed)
     assert [record.getMessage().split(":")[0] for record in caplog.records] == [
-        "KubeVirt v1.11.0 is newer than this headroom knows",
-        "KubeVirt v1.12.1 is newer than this headroom knows",
+        "KubeVirt v1.11.0 is newer than the releases that headroom knows",
+        "KubeVirt v1.12.1 is newer than the releases that headroom knows",
     ]

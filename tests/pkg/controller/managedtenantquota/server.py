@@ -16,27 +16,20 @@ from pkg.client.errors import ApiError
 from pkg.client.fake.server import FakeTransport
 from pkg.config.probe import NotReached
 from pkg.controller.indexes import PODS_BY_MIGRATION
-from pkg.controller.managedtenantquota.clients import Clients
 from pkg.controller.managedtenantquota.identity import LockMaker
 from pkg.controller.managedtenantquota.managedtenantquota_controller import Handler
 from pkg.controller.managedtenantquota.observation import Kinds, Observer
-from pkg.controller.managedtenantquota.writer import Writer
+from pkg.controller.managedtenantquota.writer import Clients, Writer
 from pkg.generic.errors import RetryAfter
 from pkg.util.managedtenantquota.constants import NEVER_LOCKED
 from pkg.util.managedtenantquota.model import Policy
 from pkg.util.quotacount.usage import pod_usage
 from pkg.util.resource_list import format_resource_list, parse_resource_list
 from pkg.util.resourcequota.observe import Source
+from tests.decisions import by_value
 from tests.kinds import Clock, Events, Kind, Server
-from tests.pkg.util.managedtenantquota.objects import (
-    FULL,
-    budget,
-    quota,
-    refused,
-    running_vmi,
-    source,
-    target,
-)
+from tests.objects import running_vmi
+from tests.pkg.util.managedtenantquota.objects import FULL, RAISED, budget, quota, refused, source, target
 
 REGISTRATION = {
     "metadata": {"name": "headroom.harvesterhci.io"},
@@ -47,6 +40,17 @@ PROBE = {
     "webhooks": [{"clientConfig": {"url": "https://127.0.0.1:9443/probe", "caBundle": "Q0E="}}],
 }
 KEY = "ns1/quota"
+OPENING = [
+    ("create", "validatingwebhookconfigurations"),
+    ("patch status", "virtualmachinemigrationresourcequotas"),
+    ("patch", "resourcequotas"),
+]
+CLOSING = [
+    ("patch", "resourcequotas"),
+    ("patch status", "virtualmachinemigrationresourcequotas"),
+    ("delete", "validatingwebhookconfigurations"),
+]
+"""The writes that begin and end a lock."""
 
 
 class Ended(BaseException):
@@ -264,3 +268,16 @@ class _Client:
 
     def resource(self, _: Any) -> Any:
         return self._cluster.registrations.client
+
+
+async def open_window(cluster: Cluster, process: Process) -> None:
+    assert await process.settle() == 30.0
+    assert by_value(cluster.hard) == by_value(RAISED)
+
+
+async def close_window(cluster: Cluster, process: Process) -> None:
+    cluster.enforce()
+    cluster.admit()
+    await process.settle()
+    cluster.enforce()
+    await process.settle()

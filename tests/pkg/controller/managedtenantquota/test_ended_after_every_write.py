@@ -5,10 +5,16 @@ from __future__ import annotations
 import pytest
 
 from pkg.util.managedtenantquota.model import Policy
-from tests.pkg.controller.managedtenantquota.server import Cluster, Ended, Process
-from tests.pkg.controller.managedtenantquota.walk import OPENING, close_window, open_window
+from tests.decisions import by_value
+from tests.pkg.controller.managedtenantquota.server import (
+    OPENING,
+    Cluster,
+    Ended,
+    Process,
+    close_window,
+    open_window,
+)
 from tests.pkg.util.managedtenantquota.objects import RAISED
-from tests.pkg.util.resourcequota.world import by_value
 
 WRITES = 6
 """Of the whole way with one blocking quota; `test_the_writes_are_enumerated` counts them."""

@@ -9,10 +9,9 @@ import pytest
 
 from pkg.client.errors import ApiError, Forbidden, NotServed, ServerError
 from pkg.util.managedtenantquota.model import Policy
-from tests.pkg.controller.managedtenantquota.server import Cluster, Process
-from tests.pkg.controller.managedtenantquota.walk import open_window
+from tests.decisions import by_value
+from tests.pkg.controller.managedtenantquota.server import Cluster, Process, open_window
 from tests.pkg.util.managedtenantquota.objects import FULL, RAISED
-from tests.pkg.util.resourcequota.world import by_value
 
 END = Policy().lock_limit + Policy().grace
 REFUSED = Forbidden("another policy says no", status=403, reason="Forbidden")

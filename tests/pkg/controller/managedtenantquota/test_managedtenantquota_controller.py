@@ -9,10 +9,17 @@ import pytest
 from pkg.client.errors import Unreachable
 from pkg.util.managedtenantquota.lock import lock_body, recognise
 from pkg.util.managedtenantquota.model import Policy
-from tests.pkg.controller.managedtenantquota.server import KEY, Cluster, Process
-from tests.pkg.controller.managedtenantquota.walk import CLOSING, OPENING, close_window, open_window
+from tests.decisions import by_value
+from tests.pkg.controller.managedtenantquota.server import (
+    CLOSING,
+    KEY,
+    OPENING,
+    Cluster,
+    Process,
+    close_window,
+    open_window,
+)
 from tests.pkg.util.managedtenantquota.objects import FULL, HOOK, RAISED, TWICE, budget, quota
-from tests.pkg.util.resourcequota.world import by_value
 
 
 async def test_a_migration_is_released_by_six_writes(cluster: Cluster) -> None:

@@ -6,9 +6,9 @@ import pytest
 
 from pkg.client.errors import Conflict, Forbidden
 from pkg.controller.managedtenantquota.release import close_all
+from tests.decisions import by_value
 from tests.pkg.controller.managedtenantquota.server import KEY, Cluster, Process
 from tests.pkg.util.managedtenantquota.objects import FULL, RAISED, quota
-from tests.pkg.util.resourcequota.world import by_value
 
 REFUSED = Forbidden("another policy says no", status=403, reason="Forbidden")
 

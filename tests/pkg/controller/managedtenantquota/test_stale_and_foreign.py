@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from tests.pkg.controller.managedtenantquota.server import KEY, Cluster, Process
-from tests.pkg.controller.managedtenantquota.walk import OPENING, close_window, open_window
+from tests.decisions import by_value
+from tests.pkg.controller.managedtenantquota.server import (
+    KEY,
+    OPENING,
+    Cluster,
+    Process,
+    close_window,
+    open_window,
+)
 from tests.pkg.util.managedtenantquota.objects import FULL, RAISED
-from tests.pkg.util.resourcequota.world import by_value
 
 
 class TestStaleCaches:

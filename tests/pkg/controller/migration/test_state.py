@@ -1,4 +1,4 @@
-"""Which migration state a VMI shows: phases × abort, several migrations, and who has the last word (domain §4, §5)."""
+"""Which migration state a VMI shows: phases × abort, several migrations, and who has the last word."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from pkg.controller.migration.state import (
     state_of,
     unknown_migration,
 )
-from tests.pkg.util.resourcequota.world import sentences, vmi, vmim
+from tests.decisions import sentences
+from tests.objects import vmi, vmim
 
 UID = "harvesterhci.io/migrationUID"
 STATE = "harvesterhci.io/migrationState"

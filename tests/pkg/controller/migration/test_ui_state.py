@@ -19,7 +19,7 @@ from pkg.controller.indexes import MIGRATIONS_BY_VMI, PODS_BY_MIGRATION
 from pkg.controller.migration.ui_state import UIStateWriter
 from pkg.controller.migration.vmi_controller import VMIHandler
 from tests.kinds import Kind
-from tests.pkg.util.resourcequota.world import vmi, vmim
+from tests.objects import vmi, vmim
 
 UID = "harvesterhci.io/migrationUID"
 STATE = "harvesterhci.io/migrationState"
@@ -178,7 +178,7 @@ async def test_what_was_written_is_not_written_again_before_the_watch_shows_it(w
     assert world.state()[STATE] == "Migrating"
 
 
-async def test_what_somebody_else_wrote_since_is_seen(world: World) -> None:
+async def test_what_another_client_wrote_since_is_seen(world: World) -> None:
     world.instances.lagging = True
     await world.see(vmim("Pending"))
     world.instances.edited("ns1/vm1", {"metadata": {"annotations": {STATE: "Migrating"}}})

@@ -16,25 +16,15 @@ from pkg.controller.namespace.holding_controller import (
     SETTLE,
     Handler,
     holds,
+    unlabel_all,
 )
-from pkg.controller.namespace.release import unlabel_all
 from pkg.generic.errors import RetryAfter
 from pkg.util import constants
 from pkg.util.constants import WEBHOOK_CONFIGURATION_NAME
 from pkg.util.resourcequota.policy import Mode
+from tests.decisions import sentences
 from tests.kinds import Clock, Kind, Server
-from tests.pkg.util.resourcequota.world import (
-    COMPENSATION,
-    ENTRY,
-    MARKS,
-    SKIP,
-    by_name,
-    by_uid,
-    quota,
-    sentences,
-    vmim,
-)
-from tests.pkg.webhook.fake_view import namespace
+from tests.objects import COMPENSATION, ENTRY, MARKS, SKIP, annotated_namespace, by_name, by_uid, quota, vmim
 
 ONE = {**MARKS, by_name(): ENTRY}
 
@@ -69,7 +59,7 @@ class OneNamespace:
         self.excluded: set[str] = set()
         self.clock = Clock()
         self.register(["pods"])
-        self.namespaces.given(namespace())
+        self.namespaces.given(annotated_namespace())
         if labelled:
             self.namespaces.edited("ns1", {"metadata": {"labels": {constants.LABEL_HOLDING: "true"}}})
         self.handler = Handler(
@@ -204,7 +194,7 @@ async def test_switched_off_labels_are_only_taken_away() -> None:
 async def test_a_namespace_on_its_way_out_is_left_alone() -> None:
     one = OneNamespace()
     one.quotas.given(quota(annotations=ONE))
-    one.namespaces.given(namespace(deleting=True))
+    one.namespaces.given(annotated_namespace(deleting=True))
     await one.handle()
     one.namespaces.gone("ns1")
     await one.handle()

@@ -9,8 +9,9 @@ import pytest
 from pkg.api.registry import NAMESPACES, RESOURCE_QUOTAS
 from pkg.client.errors import Forbidden
 from pkg.controller.namespace.namespace_controller import Handler
+from tests.decisions import sentences
 from tests.kinds import Events, Kind
-from tests.pkg.util.resourcequota.world import BASE, sentences
+from tests.objects import BASE
 
 ANNOTATION = "field.cattle.io/resourceQuota"
 DEFAULT = "resourcequota.management.cattle.io/default-resource-quota"

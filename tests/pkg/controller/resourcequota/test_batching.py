@@ -6,17 +6,8 @@ import pytest
 
 from pkg.api.kubevirt import VirtualMachineInstanceMigration
 from pkg.controller.resourcequota.batching import LONGEST, STEP, is_urgent, next_write_after
-from tests.pkg.util.resourcequota.world import (
-    COMPENSATION,
-    ENTRY,
-    RESYNC,
-    SKIP,
-    by_name,
-    by_uid,
-    sentences,
-    vmi,
-    vmim,
-)
+from tests.decisions import sentences
+from tests.objects import COMPENSATION, ENTRY, RESYNC, SKIP, by_name, by_uid, vmi, vmim
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,9 @@ from pkg.api.registry import NAMESPACES, RESOURCE_QUOTAS
 from pkg.client.errors import Conflict, Forbidden, Invalid, NotFound
 from pkg.client.retry import CONFLICT_TRIES
 from pkg.controller.resourcequota.release import release_all
+from tests.decisions import by_value
 from tests.kinds import Kind, Server
-from tests.pkg.util.resourcequota.world import (
+from tests.objects import (
     BASE,
     DEFAULT_LABELS,
     ENTRY,
@@ -23,7 +24,6 @@ from tests.pkg.util.resourcequota.world import (
     SKIP,
     by_name,
     by_uid,
-    by_value,
     vmi,
     vmim,
 )

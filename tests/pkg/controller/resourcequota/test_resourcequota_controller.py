@@ -17,9 +17,10 @@ from pkg.util.quotacount.usage import pod_usage
 from pkg.util.resource_list import total
 from pkg.util.resourcequota.observe import Observer, Source
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
+from tests.decisions import by_value, named
 from tests.kinds import Clock, Events, Kind
-from tests.pkg.util.resourcequota.pods import AT_4_5, launcher, named
-from tests.pkg.util.resourcequota.world import (
+from tests.objects import (
+    AT_4_5,
     BASE,
     COMPENSATION,
     ENTRY,
@@ -28,7 +29,7 @@ from tests.pkg.util.resourcequota.world import (
     RAISED,
     by_name,
     by_uid,
-    by_value,
+    launcher,
     quota,
     vmi,
     vmim,

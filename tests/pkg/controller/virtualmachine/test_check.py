@@ -18,20 +18,8 @@ from pkg.controller.virtualmachine.check import (
 )
 from pkg.util.quantity import Quantity
 from pkg.util.resourcequota.model import Observed
-from tests.pkg.controller.virtualmachine.machines import limits, machine
-from tests.pkg.util.resourcequota.pods import named
-from tests.pkg.util.resourcequota.world import (
-    BASE,
-    ENTRY,
-    by_name,
-    by_uid,
-    observed,
-    quota,
-    sentences,
-    vmi,
-    vmim,
-)
-from tests.pkg.webhook.resources.pod.pods import launcher, pod
+from tests.decisions import named, observed, sentences
+from tests.objects import BASE, ENTRY, by_name, by_uid, limits_text, plain_launcher, pod, quota, vm, vmi, vmim
 
 CPU = "cpu insufficient resources due to resource quota"
 MEMORY = "memory insufficient resources due to resource quota"
@@ -51,33 +39,33 @@ STRATEGIES = [
 
 @pytest.mark.parametrize(("spec", "strategy"), STRATEGIES)
 def test_the_run_strategy(spec: dict[str, Any], strategy: str) -> None:
-    assert run_strategy(machine(spec=spec)) == strategy
-    assert wants_to_run(machine(spec=spec)) is (strategy != "Halted")
+    assert run_strategy(vm(spec=spec)) == strategy
+    assert wants_to_run(vm(spec=spec)) is (strategy != "Halted")
 
 
 def test_before_kubevirt_has_said_anything_nothing_is_checked() -> None:
-    assert not wants_to_run(machine(status=""))
+    assert not wants_to_run(vm(status=""))
 
 
 @pytest.mark.parametrize(
     ("pods", "there"),
     [
         ([], False),
-        ([launcher("vm1")], True),
-        ([launcher("vm1", phase="Succeeded")], True),
-        ([launcher("vm10")], False),
+        ([plain_launcher("vm1")], True),
+        ([plain_launcher("vm1", phase="Succeeded")], True),
+        ([plain_launcher("vm10")], False),
         ([pod(labels={"vm.kubevirt.io/name": "vm1"})], False),
     ],
 )
 def test_whether_the_vm_has_a_pod(pods: list[Pod], there: bool) -> None:
-    assert has_pod(machine(), pods) is there
+    assert has_pod(vm(), pods) is there
 
 
 def test_the_need_is_what_quota_will_count_of_the_whole_template() -> None:
-    need = need_of(machine(), observed(quota()))
+    need = need_of(vm(), observed(quota()))
     assert need["limits.cpu"] == Quantity.parse("2015m")
     assert need["limits.memory"] == Quantity.of(NEED_MEMORY)
-    gpu = machine(domain={"devices": {"gpus": [{"name": "g", "deviceName": "nvidia.com/GPU"}]}})
+    gpu = vm(domain={"devices": {"gpus": [{"name": "g", "deviceName": "nvidia.com/GPU"}]}})
     more = need_of(gpu, observed(quota()))["limits.memory"] - need["limits.memory"]
     # 1Gi for VFIO at ratio 1.5, which KubeVirt adds in whole kilobytes.
     assert abs(more.value() - 1536 * 2**20) < 1000
@@ -91,7 +79,7 @@ class Case:
     limits: str = BASE
     used: dict[str, str] = field(default_factory=dict)
     annotations: dict[str, str] = field(default_factory=dict)
-    machine: VirtualMachine = field(default_factory=machine)
+    machine: VirtualMachine = field(default_factory=vm)
     pods: tuple[Pod, ...] = ()
     migrations: tuple[VirtualMachineInstanceMigration, ...] = ()
 
@@ -107,52 +95,52 @@ class Case:
 
 
 BESIDE = (
-    launcher("other", node="node1"),
-    launcher("other", node="node2", target_of="uid-migration-of-other"),
+    plain_launcher("other", node="node1"),
+    plain_launcher("other", node="node2", target_of="uid-migration-of-other"),
 )
 FITS = {
     "into an empty namespace": Case(),
-    "exactly": Case(limits("2015m", str(NEED_MEMORY))),
-    "beside others": Case(limits("4", "10Gi"), {"limits.cpu": "1985m", "limits.memory": str(5 * 2**30)}),
-    "only memory is limited": Case(limits(memory="10Gi"), {"limits.cpu": "99"}),
-    "only storage is limited": Case(limits(requestsStorage="1Gi")),
-    "nothing that counts is limited": Case(limits(pods="0")),
+    "exactly": Case(limits_text("2015m", str(NEED_MEMORY))),
+    "beside others": Case(limits_text("4", "10Gi"), {"limits.cpu": "1985m", "limits.memory": str(5 * 2**30)}),
+    "only memory is limited": Case(limits_text(memory="10Gi"), {"limits.cpu": "99"}),
+    "only storage is limited": Case(limits_text(requestsStorage="1Gi")),
+    "nothing that counts is limited": Case(limits_text(pods="0")),
     "no annotation": Case(""),
     "an annotation that is garbage": Case("garbage"),
-    "a limit that is garbage": Case(limits("many")),
+    "a limit that is garbage": Case(limits_text("many")),
     "an entry's room is not used": Case(
-        limits("4", "20Gi"), {"limits.cpu": "3985m"}, {by_name("other"): ENTRY}
+        limits_text("4", "20Gi"), {"limits.cpu": "3985m"}, {by_name("other"): ENTRY}
     ),
     "entries of every form": Case(
-        limits("4", "20Gi"), {"limits.cpu": "5985m"}, {by_name("a"): ENTRY, by_uid("b"): ENTRY}
+        limits_text("4", "20Gi"), {"limits.cpu": "5985m"}, {by_name("a"): ENTRY, by_uid("b"): ENTRY}
     ),
     "a target takes more than its entry says": Case(
-        limits("6", "20Gi"), {"limits.cpu": "5985m"}, {by_name("other"): '{"limits.cpu":"1"}'}, pods=BESIDE,
+        limits_text("6", "20Gi"), {"limits.cpu": "5985m"}, {by_name("other"): '{"limits.cpu":"1"}'}, pods=BESIDE,
         migrations=(vmim("Running", "other"),),
     ),
     "a source that is left over, its entry gone": Case(
-        limits("6", "20Gi"), {"limits.cpu": "5985m"}, pods=BESIDE, migrations=(vmim("Succeeded", "other"),)
+        limits_text("6", "20Gi"), {"limits.cpu": "5985m"}, pods=BESIDE, migrations=(vmim("Succeeded", "other"),)
     ),
     "an entry that is garbage, its pods are there": Case(
-        limits("6", "20Gi"), {"limits.cpu": "5985m"}, {by_name("other"): "x"}, pods=BESIDE,
+        limits_text("6", "20Gi"), {"limits.cpu": "5985m"}, {by_name("other"): "x"}, pods=BESIDE,
         migrations=(vmim("Running", "other"),),
     ),
 }  # fmt: skip
 
 SHORT = {
-    "a thousandth of a CPU": (Case(limits("2014m", "10Gi")), CPU),
-    "a byte": (Case(limits("3", str(NEED_MEMORY - 1))), MEMORY),
-    "both: the cpu is named": (Case(limits("1", "1")), CPU),
-    "beside others": (Case(limits("4", "10Gi"), {"limits.cpu": "1986m"}), CPU),
-    "more is used than there is": (Case(limits("4", "10Gi"), {"limits.cpu": "5"}), CPU),
-    "by its requests": (Case(limits("9", "20Gi", requestsMemory="2Gi")), MEMORY),
-    "its limits alone would fit": (Case(limits("2", "10Gi")), CPU),
+    "a thousandth of a CPU": (Case(limits_text("2014m", "10Gi")), CPU),
+    "a byte": (Case(limits_text("3", str(NEED_MEMORY - 1))), MEMORY),
+    "both: the cpu is named": (Case(limits_text("1", "1")), CPU),
+    "beside others": (Case(limits_text("4", "10Gi"), {"limits.cpu": "1986m"}), CPU),
+    "more is used than there is": (Case(limits_text("4", "10Gi"), {"limits.cpu": "5"}), CPU),
+    "by its requests": (Case(limits_text("9", "20Gi", requestsMemory="2Gi")), MEMORY),
+    "its limits alone would fit": (Case(limits_text("2", "10Gi")), CPU),
     "beside an entry that is garbage": (
-        Case(limits("4", "20Gi"), {"limits.cpu": "3"}, {by_name(): "x"}),
+        Case(limits_text("4", "20Gi"), {"limits.cpu": "3"}, {by_name(): "x"}),
         CPU,
     ),
     "without the migration too": (
-        Case(limits("4", "20Gi"), {"limits.cpu": "3986m"}, {by_name("other"): ENTRY}),
+        Case(limits_text("4", "20Gi"), {"limits.cpu": "3986m"}, {by_name("other"): ENTRY}),
         CPU,
     ),
 }

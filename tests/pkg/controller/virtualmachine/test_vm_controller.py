@@ -15,10 +15,9 @@ from pkg.controller.virtualmachine.vm_controller import CONFIRM, Handler
 from pkg.generic.errors import RetryAfter
 from pkg.util import constants
 from pkg.util.resourcequota.model import Memory, Observed
+from tests.decisions import observed
 from tests.kinds import Clock, Events, Kind
-from tests.pkg.controller.virtualmachine.machines import limits, machine
-from tests.pkg.util.resourcequota.world import observed, quota, vmi
-from tests.pkg.webhook.resources.pod.pods import launcher
+from tests.objects import limits_text, plain_launcher, quota, vm, vmi
 
 REASON = constants.ANNOTATION_INSUFFICIENT_RESOURCE_QUOTA
 CPU = "cpu insufficient resources due to resource quota"
@@ -28,14 +27,14 @@ KEY = "ns1/vm1"
 class Place:
     """A namespace of 1 CPU with the seed's VM in it, and the handler."""
 
-    def __init__(self, found: VirtualMachine | None = None, base: str = limits("1", "10Gi")) -> None:
+    def __init__(self, found: VirtualMachine | None = None, base: str = limits_text("1", "10Gi")) -> None:
         self.base = base
         self.machines: Kind[Any] = Kind(VIRTUAL_MACHINES)
         self.instances: Kind[Any] = Kind(VIRTUAL_MACHINE_INSTANCES)
         self.quotas: Kind[Any] = Kind(registry.RESOURCE_QUOTAS)
         self.pods: Kind[Any] = Kind(registry.PODS)
         self.events, self.clock = Events(), Clock()
-        self.machines.given(found or machine())
+        self.machines.given(found or vm())
         self.quotas.given(quota({}))
         self.handler = Handler(
             machines=self.machines.client,
@@ -107,13 +106,13 @@ async def test_only_default_quotas_and_kubevirts_pods_are_asked_for() -> None:
 
 
 async def test_the_older_field_is_replaced() -> None:
-    place = Place(machine(spec={"running": True}))
+    place = Place(vm(spec={"running": True}))
     await place.confirmed()
     assert (place.now.spec.running, place.now.spec.run_strategy) == (None, "Halted")
 
 
 async def test_what_others_wrote_stays() -> None:
-    found = machine(annotations={"of/alice": "1"}, labels={"a": "b"})
+    found = vm(annotations={"of/alice": "1"}, labels={"a": "b"})
     place = Place(found)
     await place.confirmed()
     assert place.now.annotations["of/alice"] == "1"
@@ -125,13 +124,13 @@ async def test_a_pod_that_only_the_api_server_knows_saves_the_vm() -> None:
     """Harvester issue 7585."""
     place = Place()
     place.pods.lagging = True
-    place.pods.given(launcher("vm1"))
+    place.pods.given(plain_launcher("vm1"))
     assert await place.confirmed() is not None
     assert not place.patches
 
 
 async def test_a_quota_that_only_the_api_server_knows_saves_the_vm() -> None:
-    place = Place(base=limits("3", "10Gi"))
+    place = Place(base=limits_text("3", "10Gi"))
     place.quotas.edited("ns1/default-abc", {"status": {"used": {"limits.cpu": "3"}}})
     place.quotas.lagging = True
     place.quotas.edited("ns1/default-abc", {"status": {"used": {"limits.cpu": "0"}}})
@@ -142,10 +141,10 @@ async def test_a_quota_that_only_the_api_server_knows_saves_the_vm() -> None:
 async def test_a_shortage_that_passes_halts_no_vm() -> None:
     place = Place()
     await place.handle()
-    place.base = limits("3", "10Gi")
+    place.base = limits_text("3", "10Gi")
     place.clock.now += CONFIRM
     assert await place.handle() is not None
-    place.base = limits("1", "10Gi")
+    place.base = limits_text("1", "10Gi")
     assert await place.handle() == CONFIRM, "it is short anew"
 
 
@@ -161,11 +160,11 @@ async def test_a_foreign_writer_in_between_is_not_overwritten() -> None:
 
 
 LEFT_ALONE = {
-    "it can start": (machine(), limits("3", "10Gi")),
-    "it is halted": (machine(spec={"runStrategy": "Halted"}), limits("1")),
-    "KubeVirt has not looked at it": (machine(status=""), limits("1")),
-    "it is on its way out": (machine(deletionTimestamp="2026-01-01T00:00:00Z"), limits("1")),
-    "no annotation": (machine(), ""),
+    "it can start": (vm(), limits_text("3", "10Gi")),
+    "it is halted": (vm(spec={"runStrategy": "Halted"}), limits_text("1")),
+    "KubeVirt has not looked at it": (vm(status=""), limits_text("1")),
+    "it is on its way out": (vm(deletionTimestamp="2026-01-01T00:00:00Z"), limits_text("1")),
+    "no annotation": (vm(), ""),
 }
 
 
@@ -180,7 +179,7 @@ async def test_left_alone(case: tuple[VirtualMachine, str]) -> None:
 
 async def test_a_vm_with_a_pod_is_left_alone() -> None:
     place = Place()
-    place.pods.given(launcher("vm1"))
+    place.pods.given(plain_launcher("vm1"))
     assert await place.handle() is None
     assert not place.patches
 
@@ -212,8 +211,8 @@ MARKED = {REASON: CPU}
     ],
 )
 async def test_the_reason_goes_when_the_vm_runs(strategy: str, phase: str | None, cleared: bool) -> None:
-    place = Place(machine(spec={"runStrategy": strategy}, annotations=MARKED), limits("3", "10Gi"))
-    place.pods.given(launcher("vm1"))
+    place = Place(vm(spec={"runStrategy": strategy}, annotations=MARKED), limits_text("3", "10Gi"))
+    place.pods.given(plain_launcher("vm1"))
     if phase is not None:
         place.instances.given(msgspec.to_builtins(vmi("vm1", phase=phase)))
     await place.handle()

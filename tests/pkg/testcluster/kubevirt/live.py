@@ -17,7 +17,7 @@ from pkg.client.config import load_config
 from pkg.client.errors import NotFound
 from pkg.client.transport import MERGE_PATCH
 from pkg.testcluster.cluster import Cluster
-from tests.pkg.testcluster.kubevirt.samples import SEED_DOMAIN
+from tests.objects import SEED_DOMAIN
 
 Body = dict[str, Any]
 PREFIX = "testcluster.headroom.harvesterhci.io/"

@@ -18,11 +18,12 @@ from pkg.client.errors import (
 )
 from pkg.testcluster.kubevirt.creation import natural_order, pick_node
 from pkg.testcluster.kubevirt.objects import Node
+from tests.objects import build
 from tests.pkg.testcluster.kubevirt.fakes import World
-from tests.pkg.testcluster.kubevirt.samples import NAMESPACE, NOW, convert, launcher, node, vmi
+from tests.pkg.testcluster.kubevirt.samples import NAMESPACE, launcher, node, vmi
 
 THREE = [node("node-10"), node("node-2"), node("node-1")]
-DELETED = convert({"metadata": {"name": "node-0", "deletionTimestamp": NOW}}, Node)
+DELETED = build(Node, "node-0", deleting=True)
 
 PICKS: dict[str, tuple[list[Node], dict[str, Any], str | None]] = {
     "none where there is none": ([], {"load": {}}, None),

@@ -10,6 +10,7 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
+import msgspec
 import pytest
 
 from pkg.api.core import Pod
@@ -17,6 +18,7 @@ from pkg.api.kubevirt import KUBEVIRTS
 from pkg.api.registry import EVENTS
 from pkg.testcluster.cluster import Cluster, EmbeddedCluster, Options
 from pkg.util.quotacount.usage import pod_usage
+from tests.objects import SEED_DOMAIN
 from tests.pkg.testcluster.kubevirt.live import (
     PODS,
     QUOTAS,
@@ -32,7 +34,8 @@ from tests.pkg.testcluster.kubevirt.live import (
     status,
     used,
 )
-from tests.pkg.testcluster.kubevirt.samples import HOTPLUG_VOLUME, SEED_DOMAIN, convert, recorded
+from tests.pkg.testcluster.kubevirt.samples import HOTPLUG_VOLUME
+from tests.pkg.util.vectors import recorded
 
 pytestmark = pytest.mark.cluster
 
@@ -143,7 +146,7 @@ async def test_a_migrated_pod_looks_like_kubevirt_s_own(free: Live) -> None:
     assert meta["annotations"].keys() == expected["annotations"].keys() - harvester
     assert meta["generateName"] == expected["generateName"]
     assert [ref["kind"] for ref in meta["ownerReferences"]] == ["VirtualMachineInstance"]
-    ours_used, theirs_used = pod_usage(convert(ours, Pod)), pod_usage(convert(theirs, Pod))
+    ours_used, theirs_used = pod_usage(msgspec.convert(ours, Pod)), pod_usage(msgspec.convert(theirs, Pod))
     # Another release's constants and a ratio: memory is compared with the seed elsewhere.
     memory = {"memory", "limits.memory", "requests.memory"}
     assert ours_used.keys() == theirs_used.keys()

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pkg.api.meta import Condition
+from pkg.api.meta import Condition, rfc3339
 from pkg.client.fake.patches import json_patched, merged
 from pkg.testcluster.kubevirt.objects import PhaseTransition
 from pkg.testcluster.kubevirt.patches import (
@@ -15,7 +15,6 @@ from pkg.testcluster.kubevirt.patches import (
     conditions_without,
     parse_timestamp,
     replacing,
-    timestamp,
     transitions,
 )
 from tests.pkg.testcluster.kubevirt.samples import NOW
@@ -25,8 +24,8 @@ OTHER = Condition(type="Other", status="False", reason="Because")
 
 
 def test_times_are_written_as_kubernetes_does_and_read_back() -> None:
-    assert timestamp(0.9) == "1970-01-01T00:00:00Z"
-    assert parse_timestamp(timestamp(1_700_000_000)) == 1_700_000_000
+    assert rfc3339(0.9) == "1970-01-01T00:00:00Z"
+    assert parse_timestamp(rfc3339(1_700_000_000)) == 1_700_000_000
 
 
 @pytest.mark.parametrize("text", [None, "", "yesterday"])

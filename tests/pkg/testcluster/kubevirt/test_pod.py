@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from pkg.api.core import Pod
@@ -17,13 +18,12 @@ from pkg.util.quantity import Quantity
 from pkg.util.quotacount.usage import pod_usage
 from tests.pkg.testcluster.kubevirt.samples import (
     HOTPLUG_VOLUME,
-    convert,
     launcher,
-    recorded,
     running,
     vmi,
     vmim,
 )
+from tests.pkg.util.vectors import recorded
 
 VM1 = recorded("virtualmachineinstance-t1-vm1")
 M1 = recorded("virtualmachineinstancemigration-t1-m1")
@@ -51,9 +51,9 @@ CASES: dict[str, tuple[dict[str, Any], str, str, bool]] = {
 def rendered(
     body: dict[str, Any], node: str, *, target: bool, ratio: str = "", profile: str = "main"
 ) -> dict[str, Any]:
-    instance = convert(body, VirtualMachineInstance)
+    instance = msgspec.convert(body, VirtualMachineInstance)
     how = Rendering(KubeVirtConfiguration(), ratio, profile)
-    migration = convert(M1, VirtualMachineInstanceMigration) if target else None
+    migration = msgspec.convert(M1, VirtualMachineInstanceMigration) if target else None
     overhead = how.overhead(instance)
     return launcher_pod(instance, how.containers(instance), overhead=overhead, node=node, migration=migration)
 
@@ -94,7 +94,7 @@ def test_the_containers_are_kubevirt_s(pair: tuple[dict[str, Any], dict[str, Any
 
 def test_quota_counts_both_alike(pair: tuple[dict[str, Any], dict[str, Any]]) -> None:
     # Without a status: the recorded source has ended, and quota counts what has not.
-    ours, theirs = (pod_usage(convert({**pod, "status": {}}, Pod)) for pod in pair)
+    ours, theirs = (pod_usage(msgspec.convert({**pod, "status": {}}, Pod)) for pod in pair)
     assert ours == theirs
 
 
@@ -127,7 +127,9 @@ SEEDS = {
 
 @pytest.mark.parametrize(("ratio", "memory"), SEEDS.values(), ids=SEEDS.keys())
 def test_the_pod_counts_what_the_seeds_saw(ratio: str, memory: str) -> None:
-    usage = pod_usage(convert(rendered(BEFORE, "node-1", target=False, ratio=ratio, profile="1.8"), Pod))
+    usage = pod_usage(
+        msgspec.convert(rendered(BEFORE, "node-1", target=False, ratio=ratio, profile="1.8"), Pod)
+    )
     assert usage["limits.cpu"] == Quantity.parse("2015m")
     assert usage["limits.memory"] == Quantity.parse(memory)
 
@@ -238,7 +240,7 @@ ATTACHMENTS = {
 
 @pytest.mark.parametrize(("configured", "expected"), ATTACHMENTS.values(), ids=ATTACHMENTS.keys())
 def test_what_an_attachment_pod_asks_for(configured: list[dict[str, Any]], expected: dict[str, Any]) -> None:
-    configuration = convert({"supportContainerResources": configured}, KubeVirtConfiguration)
+    configuration = msgspec.convert({"supportContainerResources": configured}, KubeVirtConfiguration)
     (container,) = attachment_pod(launcher(), [], configuration)["spec"]["containers"]
     assert container["resources"] == expected
 

@@ -14,7 +14,7 @@ from pkg.testcluster.kubevirt.creation import is_quota_refusal
 from pkg.testcluster.kubevirt.quota_lag import QuotaLag
 from tests.kinds import Kind
 from tests.pkg.testcluster.kubevirt.fakes import FakeClock
-from tests.pkg.testcluster.kubevirt.samples import convert, metadata
+from tests.pkg.testcluster.kubevirt.samples import made
 
 POD = {
     "metadata": {"name": "target"},
@@ -34,14 +34,7 @@ class Setup:
     def set(self, cpu: str, after: float = 0.0) -> None:
         self.clock.now += after
         status = {"hard": {"limits.cpu": cpu}, "used": {"limits.cpu": "1"}}
-        quota = convert(
-            {
-                "metadata": metadata("default"),
-                "spec": {"hard": status["hard"], **self.spec},
-                "status": status,
-            },
-            ResourceQuota,
-        )
+        quota = made(ResourceQuota, "default", {"hard": status["hard"], **self.spec}, status)
         self.quotas.seed(quota)
         self.lag.observe(quota)
 

@@ -24,9 +24,8 @@ from tests.pkg.testcluster.kubevirt.fakes import World
 from tests.pkg.testcluster.kubevirt.samples import (
     NOW,
     attachment,
-    convert,
     launcher,
-    metadata,
+    made,
     running,
     vm,
     vmim,
@@ -55,7 +54,7 @@ async def change(kubevirt: KubeVirt | None, *, known: bool = True) -> tuple[Kind
 
 def kubevirt(phase: str | None = None, **meta: Any) -> KubeVirt:
     status = {"phase": phase} if phase else {}
-    return convert({"metadata": metadata("kubevirt", **meta), "status": status}, KubeVirt)
+    return made(KubeVirt, "kubevirt", status=status, **meta)
 
 
 async def test_a_new_kubevirt_is_deployed() -> None:
@@ -89,8 +88,8 @@ async def test_a_kubevirt_that_goes_meanwhile_is_no_failure() -> None:
     assert kind.objects == {}
 
 
-QUOTA = convert({"metadata": metadata("q")}, ResourceQuota)
-PLAIN = convert({"metadata": metadata("web"), "spec": {}}, Pod)
+QUOTA = made(ResourceQuota, "q")
+PLAIN = made(Pod, "web")
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from pkg.api.core import ResourceQuota
@@ -19,17 +20,16 @@ from pkg.testcluster.kubevirt.rendering import (
 )
 from pkg.util.kubevirt.parallel_migrations import Limits
 from pkg.util.kubevirt.profiles import PROFILES, profile_for_version
-from tests.pkg.testcluster.kubevirt.samples import convert, metadata, vmi
+from tests.pkg.testcluster.kubevirt.samples import made, vmi
 
 
 def kubevirt(name: str = "kubevirt", phase: str | None = "Deployed", **configuration: Any) -> KubeVirt:
     status = {"phase": phase} if phase else {}
-    body = {"metadata": metadata(name), "spec": {"configuration": configuration}, "status": status}
-    return convert(body, KubeVirt)
+    return made(KubeVirt, name, {"configuration": configuration}, status)
 
 
 def setting(value: str = "", default: str = "") -> Setting:
-    return convert({"metadata": {"name": "s"}, "value": value, "default": default}, Setting)
+    return msgspec.convert({"metadata": {"name": "s"}, "value": value, "default": default}, Setting)
 
 
 RATIOS: dict[str, tuple[str | None, Setting | None, str]] = {
@@ -102,11 +102,11 @@ LIMITS = {
 
 @pytest.mark.parametrize(("migrations", "options", "expected"), LIMITS.values(), ids=LIMITS.keys())
 def test_parallel_limits(migrations: dict[str, int], options: Options, expected: Limits) -> None:
-    assert limits(convert({"migrations": migrations}, KubeVirtConfiguration), options) == expected
+    assert limits(msgspec.convert({"migrations": migrations}, KubeVirtConfiguration), options) == expected
 
 
 def quota(*names: str) -> ResourceQuota:
-    return convert({"metadata": metadata("q"), "spec": {"hard": dict.fromkeys(names, "1")}}, ResourceQuota)
+    return made(ResourceQuota, "q", {"hard": dict.fromkeys(names, "1")})
 
 
 LIMITED = {

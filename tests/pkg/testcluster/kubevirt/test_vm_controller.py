@@ -16,8 +16,9 @@ from pkg.testcluster.kubevirt.vm_controller import (
     printable_status,
     status_patch,
 )
+from tests.objects import SEED_DOMAIN
 from tests.pkg.testcluster.kubevirt.fakes import World
-from tests.pkg.testcluster.kubevirt.samples import NOW, SEED_DOMAIN, convert, metadata, running, vm, vmi
+from tests.pkg.testcluster.kubevirt.samples import NOW, made, running, vm, vmi
 
 FAILED, SUCCEEDED = vmi(status={"phase": "Failed"}), vmi(status={"phase": "Succeeded"})
 STOPPED = {"printableStatus": "Stopped"}
@@ -26,7 +27,7 @@ STARTED = {"startTimestamp": NOW}
 
 def legacy(running_flag: bool | None) -> VirtualMachine:
     spec = {} if running_flag is None else {"running": running_flag}
-    return convert({"metadata": metadata("vm1"), "spec": spec}, VirtualMachine)
+    return made(VirtualMachine, "vm1", spec)
 
 
 ACTIONS: dict[str, tuple[VirtualMachine, VirtualMachineInstance | None, Action]] = {
@@ -99,7 +100,7 @@ def test_the_vmi_is_the_template_owned_by_the_vm() -> None:
         },
         "spec": {"domain": SEED_DOMAIN, "somethingNew": {"kept": True}},
     }
-    machine = convert({"metadata": metadata("vm1"), "spec": {"template": template}}, VirtualMachine)
+    machine = made(VirtualMachine, "vm1", {"template": template})
     assert instance_body(machine) == {
         "apiVersion": "kubevirt.io/v1",
         "kind": "VirtualMachineInstance",

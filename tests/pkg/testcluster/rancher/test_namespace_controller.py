@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
 import pytest
 
 from pkg.api.core import Namespace, ResourceQuota
 from pkg.api.registry import RESOURCE_QUOTAS
 from pkg.client.errors import Conflict, NotFound, Unreachable
-from pkg.testcluster.rancher.agent import Agent
-from pkg.testcluster.rancher.namespace_controller import NamespaceHandler
+from pkg.testcluster.rancher.namespace_controller import Agent, NamespaceHandler
 from tests.kinds import Kind
+from tests.objects import build
 
 ANNOTATION = "field.cattle.io/resourceQuota"
 LABEL = "resourcequota.management.cattle.io/default-resource-quota"
@@ -26,16 +25,14 @@ def namespace(
     name: str = "ns", annotation: str | None = SEED, *, version: str = "1", **more: str
 ) -> Namespace:
     annotations = {**({} if annotation is None else {ANNOTATION: annotation}), **more}
-    meta = {"name": name, "resourceVersion": version, "annotations": annotations}
-    return msgspec.convert({"metadata": meta}, Namespace)
+    return build(Namespace, name, namespace="", resourceVersion=version, annotations=annotations)
 
 
 def quota(
     hard: dict[str, str], name: str = "default-abc", *, label: str | None = "true", ns: str = "ns"
 ) -> ResourceQuota:
     labels = {LABEL: label} if label else {}
-    body = {"metadata": {"name": name, "namespace": ns, "labels": labels}, "spec": {"hard": hard}}
-    return msgspec.convert(body, ResourceQuota)
+    return build(ResourceQuota, name, {"hard": hard}, namespace=ns, labels=labels)
 
 
 class Quotas(Kind[ResourceQuota]):

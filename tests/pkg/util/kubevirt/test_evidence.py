@@ -25,8 +25,8 @@ from pkg.util.kubevirt.target import Side, bound_of, within
 from pkg.util.quantity import Quantity
 from pkg.util.quotacount.usage import pod_usage
 from pkg.util.resource_list import smallest
-from tests.pkg.util.resourcequota.pods import AT_1_5, attachment, ended, launcher, machine
-from tests.pkg.util.resourcequota.world import by_value, sentences, vmi, vmim
+from tests.decisions import by_value, sentences
+from tests.objects import AT_1_5, attachment, ended, launcher, machine, vmi, vmim
 
 HERE, THERE = vmi(nodeName="node-1"), vmi(nodeName="node-2")
 MOVE = vmim("Running", name="move", created="2026-01-01T00:00:30Z")

@@ -17,7 +17,8 @@ from pkg.util.kubevirt.migration import (
     is_refused,
     stage_of,
 )
-from tests.pkg.util.resourcequota.world import sentences, vmi, vmim
+from tests.decisions import sentences
+from tests.objects import vmi, vmim
 
 FINISHED, ANNOUNCED, CREATED = Stage.FINISHED, Stage.ANNOUNCED, Stage.CREATED
 WANTED, REFUSED = Stage.WANTED, Stage.REFUSED

@@ -12,7 +12,7 @@ from pkg.util.kubevirt.observed_overhead import overhead_difference
 from pkg.util.kubevirt.overhead import memory_overhead
 from pkg.util.kubevirt.profiles import MI, PROFILES, Profile
 from pkg.util.kubevirt.rendering import Rendering
-from tests.pkg.util.resourcequota.pods import launcher, machine
+from tests.objects import launcher, machine
 
 PINNED = machine(
     {"cpu": {"cores": 2, "dedicatedCpuPlacement": True}, "resources": {"requests": {"memory": "1500M"}}}

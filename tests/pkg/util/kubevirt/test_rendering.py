@@ -13,8 +13,8 @@ from pkg.api.kubevirt import KubeVirt, VirtualMachineInstance
 from pkg.util import constants
 from pkg.util.kubevirt.launcher import LauncherContainers, render_containers
 from pkg.util.kubevirt.rendering import memory_limits_ratio, rendering
-from tests.pkg.util.resourcequota.pods import machine
-from tests.pkg.util.resourcequota.world import sentences
+from tests.decisions import sentences
+from tests.objects import machine
 
 WITH_CONTAINER_DISK = machine(
     {"resources": {"requests": {"memory": "1Gi"}}},

@@ -1,4 +1,4 @@
-"""What quota will count of a target pod, against recorded pods and against pods rendered anew (issue: exact)."""
+"""What quota will count of a target pod, against recorded pods and against pods rendered anew."""
 
 from __future__ import annotations
 
@@ -20,12 +20,8 @@ from pkg.util.kubevirt.target import (
 )
 from pkg.util.quantity import Quantity, QuantityError
 from pkg.util.quotacount.usage import pod_usage
-from tests.pkg.util.resourcequota.pods import (
-    AT_1_5,
-    AT_4_5,
-    launcher,
-    recorded,
-)
+from tests.decisions import sentences
+from tests.objects import AT_1_5, AT_4_5, launcher, vmi
 from tests.pkg.util.resourcequota.vm_shapes import (
     ALL_MEMORY,
     LIMITED,
@@ -36,7 +32,7 @@ from tests.pkg.util.resourcequota.vm_shapes import (
     shape,
     shapes,
 )
-from tests.pkg.util.resourcequota.world import sentences, vmi
+from tests.pkg.util.vectors import recorded
 
 
 def running(pod: Pod) -> Pod:

@@ -1,4 +1,4 @@
-"""What quota will count of a target pod: LimitRanges, attachment pods, scopes (issue: exact)."""
+"""What quota will count of a target pod: LimitRanges, attachment pods, scopes."""
 
 from __future__ import annotations
 
@@ -23,12 +23,8 @@ from pkg.util.quantity import Quantity
 from pkg.util.quotacount.limit_ranges import apply_limit_ranges
 from pkg.util.quotacount.usage import pod_usage
 from pkg.util.resource_list import ResourceList
-from tests.pkg.util.resourcequota.pods import (
-    AT_1_5,
-    attachment,
-    launcher,
-    limit_range,
-)
+from tests.decisions import sentences
+from tests.objects import AT_1_5, attachment, launcher, limit_range, vmi
 from tests.pkg.util.resourcequota.vm_shapes import (
     LIMITED,
     SEED,
@@ -37,7 +33,6 @@ from tests.pkg.util.resourcequota.vm_shapes import (
     USUAL,
     shape,
 )
-from tests.pkg.util.resourcequota.world import sentences, vmi
 
 # ---- LimitRanges ---------------------------------------------------------------------------------------------
 

@@ -19,8 +19,8 @@ from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.kubevirt.target import Side, is_resized, launcher_usage
 from pkg.util.quantity import Quantity
 from pkg.util.quotacount.usage import pod_usage
-from tests.pkg.util.resourcequota.pods import BOTH, launcher, machine
-from tests.pkg.util.resourcequota.world import sentences
+from tests.decisions import sentences
+from tests.objects import BOTH, launcher, machine
 
 MAIN = Rendering("1.5", PROFILES["main"], quota_limits=BOTH)
 UNSCOPED = ResourceQuotaSpec()

@@ -12,10 +12,11 @@ from typing import Any
 import msgspec
 
 from pkg.api.admissionregistration import ValidatingWebhookConfiguration
-from pkg.api.core import Pod, ResourceQuota
+from pkg.api.core import Pod, ResourceQuota, ResourceQuotaSpec
 from pkg.api.kubevirt import KubeVirtConfiguration, VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.api.meta import RawResourceList
 from pkg.api.mtq import VirtualMachineMigrationResourceQuota
+from pkg.client.fake.patches import merged
 from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.managedtenantquota.constants import ANNOTATION_ORIGINALS
 from pkg.util.managedtenantquota.lock import (
@@ -27,6 +28,7 @@ from pkg.util.managedtenantquota.lock import (
     recognise,
 )
 from pkg.util.managedtenantquota.model import Memory, Observed, Policy, Surroundings
+from pkg.util.managedtenantquota.release import Releases, releases
 from pkg.util.managedtenantquota.sequence import (
     Clear,
     Decision,
@@ -42,10 +44,10 @@ from pkg.util.managedtenantquota.sequence import (
 )
 from pkg.util.quotacount.usage import pod_usage
 from pkg.util.resource_list import format_resource_list
-from tests.pkg.util.resourcequota.pods import AT_1_5, launcher
-from tests.pkg.util.resourcequota.world import vmi, vmim
+from tests.objects import AT_1_5, build, launcher, running_vmi, vmim
 
 NOW = 1_800_000_000.0
+AT_ONCE = Policy(shortage=0.0)
 SIDE = format_resource_list(pod_usage(launcher()))
 """What the seed's launcher pod counts, by every name."""
 FULL = {"limits.cpu": SIDE["limits.cpu"], "limits.memory": SIDE["limits.memory"]}
@@ -68,13 +70,14 @@ def quota(
 ) -> ResourceQuota:
     """Filled by one side unless told otherwise; `enforced` is status.hard where that lags behind."""
     hard = FULL if hard is None else hard
-    metadata = {"name": name, "namespace": "ns1", "uid": f"uid-{name}", "resourceVersion": "7"}
-    body = {
-        "metadata": {**metadata, "annotations": dict(annotations or {})},
-        "spec": {"hard": dict(hard), **spec},
-        "status": {"hard": dict(enforced or hard), "used": dict(FULL if used is None else used)},
-    }
-    return msgspec.convert(body, ResourceQuota)
+    return build(
+        ResourceQuota,
+        name,
+        {"hard": dict(hard), **spec},
+        {"hard": dict(enforced or hard), "used": dict(FULL if used is None else used)},
+        resourceVersion="7",
+        annotations=dict(annotations or {}),
+    )
 
 
 def budget(
@@ -99,18 +102,9 @@ def budget(
     else:
         mirrored = added if added is not None else ENOUGH if additional is None else additional
         status["additionalMigrationResources"] = dict(mirrored)
-    body = {
-        "metadata": {
-            "name": name,
-            "namespace": "ns1",
-            "uid": f"uid-{name}",
-            "resourceVersion": "9",
-            **metadata,
-        },
-        "spec": {"additionalMigrationResources": dict(ENOUGH if additional is None else additional)},
-        "status": status,
-    }
-    return msgspec.convert(body, VirtualMachineMigrationResourceQuota)
+    spec = {"additionalMigrationResources": dict(ENOUGH if additional is None else additional)}
+    metadata = {"resourceVersion": "9", **metadata}
+    return build(VirtualMachineMigrationResourceQuota, name, spec, status, **metadata)
 
 
 OURS = [
@@ -152,10 +146,6 @@ def lock(
 def refused(vm: str = "vm1", **more: Any) -> VirtualMachineInstanceMigration:
     """A migration whose target pod quota has refused."""
     return vmim("Pending", vm, **{"refused": True, **more})
-
-
-def running_vmi(vm: str = "vm1", node: str = "node-1", **more: Any) -> VirtualMachineInstance:
-    return vmi(vm, nodeName=node, **more)
 
 
 def source(vm: str = "vm1") -> Pod:
@@ -276,14 +266,16 @@ def walked(observed: Observed, policy: Policy | None = None, most: int = 50) -> 
     raise AssertionError(f"no end: {names}")
 
 
-def merged(target: Any, patch: Any) -> Any:
-    """RFC 7396."""
-    if not isinstance(patch, Mapping):
-        return patch
-    result = dict(target) if isinstance(target, Mapping) else {}
-    for key, value in patch.items():
-        if value is None:
-            result.pop(key, None)
-        else:
-            result[key] = merged(result.get(key), value)
-    return result
+def look(
+    quotas: Sequence[ResourceQuota] | None = None,
+    around: Surroundings | None = None,
+    *,
+    additional: RawResourceList = ENOUGH,
+    originals: Mapping[str, RawResourceList] | None = None,
+    policy: Policy = AT_ONCE,
+    **more: Any,
+) -> Releases:
+    """A look at the refused migrations of the namespace."""
+    saved = {name: ResourceQuotaSpec(hard=hard) for name, hard in (originals or {}).items()}
+    seen: Observed = observed(quotas, None, around, **more)
+    return releases(seen, policy, additional, saved)

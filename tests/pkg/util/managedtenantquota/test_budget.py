@@ -10,7 +10,7 @@ from pkg.api.meta import RawResourceList
 from pkg.util.managedtenantquota.budget import exceeded, is_enforced, to_raise, to_restore, with_budget
 from pkg.util.quantity import Quantity, QuantityError
 from pkg.util.resource_list import parse_resource_list
-from tests.pkg.util.resourcequota.world import by_value, sentences
+from tests.decisions import by_value, sentences
 
 
 class Raising(NamedTuple):

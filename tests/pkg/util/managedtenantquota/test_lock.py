@@ -191,7 +191,7 @@ SERVICE = {"name": "s", "namespace": "n", "port": 443}
         "by service",
         "with the key by which the API server is known",
         "by service, with the key",
-        "a registration that somebody broke is not copied",
+        "a broken registration is not copied",
         "an empty caBundle is no use",
         "nowhere",
         "no webhooks",

@@ -16,22 +16,22 @@ from pkg.util.managedtenantquota.model import Memory
 from pkg.util.managedtenantquota.release import is_taken
 from pkg.util.managedtenantquota.target import running_sources
 from pkg.util.resourcequota.observe import Listed, Source
-from tests.pkg.util.managedtenantquota.looks import AT_ONCE, look
+from tests.decisions import sentences
+from tests.objects import ended, running_vmi, vmim
 from tests.pkg.util.managedtenantquota.objects import (
+    AT_ONCE,
     ENOUGH,
     FULL,
     NOW,
     SIDE,
     TWICE,
+    look,
     quota,
     refused,
-    running_vmi,
     source,
     surroundings,
     target,
 )
-from tests.pkg.util.resourcequota.pods import ended
-from tests.pkg.util.resourcequota.world import sentences, vmim
 
 BEST_EFFORT = {"scopes": ["BestEffort"]}
 NOT_BEST_EFFORT = {"scopes": ["NotBestEffort"]}
@@ -248,13 +248,13 @@ def running(
     return running_sources(listed, lambda migration: migration.uid in with_target)
 
 
-def test_a_budget_that_is_garbage_is_said_and_releases_nothing() -> None:
+def test_an_invalid_budget_is_reported_and_releases_nothing() -> None:
     found = look([quota()], additional={"limits.cpu": "much"})
     assert [problem.reason for problem in found.problems] == ["InvalidMigrationResourceQuota"]
     assert not found.releasable
 
 
-def test_a_vmi_that_is_garbage_is_said_and_costs_the_others_nothing() -> None:
+def test_an_invalid_vmi_is_reported_and_costs_the_others_nothing() -> None:
     bad, good = refused("bad"), refused("good")
     around = surroundings(
         [bad, good],
@@ -263,7 +263,7 @@ def test_a_vmi_that_is_garbage_is_said_and_costs_the_others_nothing() -> None:
     )
     found = look([quota()], around)
     assert [each.migration.spec.vmi_name for each in found.releasable] == ["good"]
-    assert "cannot be told" in found.problems[0].message
+    assert "cannot be determined" in found.problems[0].message
 
 
 def test_a_migration_that_rests_is_left_alone_until_its_time() -> None:

@@ -11,19 +11,17 @@ from pkg.api.kubevirt import VirtualMachineInstanceMigration
 from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.managedtenantquota.model import Memory, Policy, Surroundings
 from pkg.util.managedtenantquota.target import with_largest_defaults
-from tests.pkg.util.managedtenantquota.looks import look
+from tests.objects import attachment, limit_range, running_vmi, vmim
 from tests.pkg.util.managedtenantquota.objects import (
     NOW,
     TWICE,
+    look,
     quota,
     refused,
-    running_vmi,
     source,
     surroundings,
     target,
 )
-from tests.pkg.util.resourcequota.pods import attachment, limit_range
-from tests.pkg.util.resourcequota.world import vmim
 
 VOLUME = {"name": "v", "persistentVolumeClaim": {"claimName": "c", "hotpluggable": True}}
 

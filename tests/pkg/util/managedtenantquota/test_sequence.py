@@ -23,6 +23,8 @@ from pkg.util.managedtenantquota.sequence import (
     Wait,
 )
 from pkg.util.managedtenantquota.window import journal_of
+from tests.decisions import by_value, sentences
+from tests.objects import vmim
 from tests.pkg.util.managedtenantquota.objects import (
     ENOUGH,
     FULL,
@@ -45,7 +47,6 @@ from tests.pkg.util.managedtenantquota.objects import (
     target,
     walked,
 )
-from tests.pkg.util.resourcequota.world import by_value, sentences, vmim
 
 ROW = tuple[Observed, type[Any]]
 MIRRORED = {"additionalMigrationResources": ENOUGH}
@@ -220,7 +221,7 @@ UNMIRRORED = budget(added={"limits.cpu": "1", "pods": "1"})
             observed([quota(RAISED, annotations=RECORD)], []),
             Restore,
         ),
-        "and somebody has changed it since: it stays, its record goes": (
+        "and a person has changed it since: it stays, its record goes": (
             observed([quota(TWICE, annotations=RECORD)], []),
             Restore,
         ),

@@ -1,6 +1,6 @@
 """A namespace in memory: quota admission, KubeVirt as seen from outside, and a planner with watches that may lag.
 
-What KubeVirt and the API server do is modelled here by itself (domain §1, §2, §9); of the product only the planner
+What KubeVirt and the API server do is modelled here by itself; of the product only the planner
 runs, and `pod_usage` says what a pod counts.
 """
 
@@ -21,6 +21,8 @@ from pkg.util.quantity import ZERO
 from pkg.util.resource_list import ResourceList, parse_resource_list, total
 from pkg.util.resourcequota.model import Memo, Memory, Observed, Plan
 from pkg.util.resourcequota.planner import plan
+from tests.decisions import EXACT, estimate
+from tests.objects import attachment, quota
 from tests.pkg.util.resourcequota.model_objects import (
     MANAGED,
     PHASES,
@@ -35,8 +37,6 @@ from tests.pkg.util.resourcequota.model_objects import (
     side_of,
     usage,
 )
-from tests.pkg.util.resourcequota.pods import EXACT, attachment
-from tests.pkg.util.resourcequota.world import estimate, quota
 
 T = TypeVar("T", bound=Object)
 

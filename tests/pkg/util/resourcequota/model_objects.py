@@ -15,8 +15,7 @@ from pkg.api.kubevirt import MigrationState, VirtualMachineInstance, VirtualMach
 from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.quotacount.usage import pod_usage
 from pkg.util.resource_list import ResourceList
-from tests.pkg.util.resourcequota.pods import BOTH, launcher, machine
-from tests.pkg.util.resourcequota.world import vmim
+from tests.objects import BOTH, launcher, machine, vmim
 
 PHASES = ("", "Pending", "Scheduling", "Scheduled", "PreparingTarget", "TargetReady", "Running", "Succeeded")
 KINDS = ("namespace", "rendering", "migrations", "instances", "pods", "quotas")

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
+
+from hypothesis import HealthCheck, Phase, settings
 
 from pkg.util.quantity import ZERO, Quantity
 from pkg.util.resource_list import ResourceList, parse_resource_list, total
 from pkg.util.resourcequota.journal import ENTRY_PREFIXES, entries
+from tests.decisions import EXACT, by_value
+from tests.objects import COMPENSATION, MARKS
 from tests.pkg.util.resourcequota.model_cluster import BrokenPromise, Cluster
 from tests.pkg.util.resourcequota.model_objects import Move, side_of
-from tests.pkg.util.resourcequota.pods import EXACT
-from tests.pkg.util.resourcequota.world import COMPENSATION, MARKS, by_value
 
 RANCHERS = {"limitsCpu": "limits.cpu", "limitsMemory": "limits.memory", "pods": "pods"}
 BASES: list[dict[str, str]] = [
@@ -21,6 +24,21 @@ BASES: list[dict[str, str]] = [
 ]
 MEMORY_AMOUNTS = ["1Gi", "7Gi", "50Gi"]
 RECORD, APPLIED = "headroom.harvesterhci.io/base", "headroom.harvesterhci.io/applied"
+
+
+def stories(wanted: int, *, usual: int, steps: int) -> settings:
+    """How much hypothesis draws: always the same stories, unless more are wanted."""
+    quick = wanted or "HEADROOM_NO_SHRINK" in os.environ
+    return settings(
+        max_examples=wanted or usual,
+        stateful_step_count=steps,
+        derandomize=not wanted,
+        phases=[Phase.generate] if quick else [Phase.generate, Phase.shrink],
+        deadline=None,
+        print_blob=False,
+        database=None,
+        suppress_health_check=list(HealthCheck),
+    )
 
 
 class Promises:

@@ -10,8 +10,8 @@ import msgspec
 from pkg.api.core import Namespace, Pod, ResourceQuota
 from pkg.api.kubevirt import KubeVirt, VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.report.snapshot import REPORTED, Snapshot
-from tests.pkg.util.resourcequota.pods import charged, named
-from tests.pkg.util.resourcequota.world import BASE, applied
+from tests.decisions import applied, charged, named
+from tests.objects import BASE
 
 NOON = 1767268800.0  # 2026-01-01T12:00:00Z
 

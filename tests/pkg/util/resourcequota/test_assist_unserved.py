@@ -13,8 +13,8 @@ from pkg.api.kubevirt import VirtualMachineInstance
 from pkg.util.resourcequota.errors import NotServed
 from pkg.util.resourcequota.planner import plan
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
-from tests.pkg.util.resourcequota.pods import charged, launcher, namespace
-from tests.pkg.util.resourcequota.world import by_uid, quota, sentences, vmi, vmim
+from tests.decisions import charged, namespace, sentences
+from tests.objects import by_uid, launcher, quota, vmi, vmim
 
 ASSIST = Policy(Mode.ASSIST, EstimateKind.HARVESTER, settle=0.0)
 HERE, SOURCE = vmi(nodeName="node-1", phase="Running"), launcher(node="node-1")

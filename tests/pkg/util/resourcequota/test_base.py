@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from pkg.util.resourcequota.base import RESOURCE_NAMES, parse_base, parse_limits
 from pkg.util.resourcequota.errors import InvalidBaseQuantity, InvalidNamespaceAnnotation
-from tests.pkg.util.resourcequota.world import drawn, sentences
+from tests.decisions import drawn, sentences
 
 LIMITS = {
     "the two limits": (

@@ -15,15 +15,15 @@ from pkg.util.names import migrating_uid_key
 from pkg.util.resourcequota.model import Memory
 from pkg.util.resourcequota.planner import plan
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
-from tests.pkg.util.resourcequota.pods import AT_4_5, charged, launcher, namespace
-from tests.pkg.util.resourcequota.world import (
+from tests.decisions import applied, by_value, charged, namespace
+from tests.objects import (
+    AT_4_5,
     COMPENSATION,
     HARD,
     RESYNC,
     SKIP,
-    applied,
     by_name,
-    by_value,
+    launcher,
     quota,
     uid_of,
     vmi,

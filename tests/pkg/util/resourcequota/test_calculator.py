@@ -17,7 +17,7 @@ from pkg.util.resourcequota.base import (
     scaled_hard,
     shortage,
 )
-from tests.pkg.util.resourcequota.world import by_value, drawn, sentences
+from tests.decisions import by_value, drawn, sentences
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""How much may be added: max-extra, and the room for annotations (issue: beyond Rancher, nothing left behind)."""
+"""How much may be added: max-extra, and the room for annotations."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from pkg.util.resourcequota.caps import MAX_ANNOTATION_BYTES, Caps, refuse_size
 from pkg.util.resourcequota.errors import CapReached, TooManyEntries
-from tests.pkg.util.resourcequota.world import by_value, sentences
+from tests.decisions import by_value, sentences
 
 
 @dataclass(frozen=True)

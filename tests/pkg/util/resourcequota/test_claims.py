@@ -1,4 +1,4 @@
-"""What each VM of a namespace claims: left over, target, and still to come (issue 5: exact)."""
+"""What each VM of a namespace claims: left over, target, and still to come."""
 
 from __future__ import annotations
 
@@ -14,17 +14,8 @@ from pkg.util.kubevirt.migration import Stage
 from pkg.util.quantity import Quantity
 from pkg.util.resourcequota.claims import claims
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
-from tests.pkg.util.resourcequota.pods import (
-    AT_1_5,
-    AT_4_5,
-    EXACT,
-    attachment,
-    ended,
-    launcher,
-    machine,
-    namespace,
-)
-from tests.pkg.util.resourcequota.world import quota, sentences, vmi, vmim
+from tests.decisions import EXACT, namespace, sentences
+from tests.objects import AT_1_5, AT_4_5, attachment, ended, launcher, machine, quota, vmi, vmim
 
 HARVESTER = Policy(Mode.TAKEOVER, EstimateKind.HARVESTER)
 HERE, THERE = vmi(nodeName="node-1"), vmi(nodeName="node-2")

@@ -1,4 +1,4 @@
-"""compensation_for: enough room, settles at once, never swings (domain §4 Compensate, §7.7)."""
+"""compensation_for: enough room, settles at once, never swings."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from pkg.util.quantity import ZERO, Quantity
 from pkg.util.resourcequota.compensation import MemoryState, compensation_for
-from tests.pkg.util.resourcequota.world import drawn, sentences
+from tests.decisions import drawn, sentences
 
 MARGIN = 128 * 2**20
 

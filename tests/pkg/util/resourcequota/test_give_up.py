@@ -11,8 +11,8 @@ from pkg.api.meta import RawResourceList
 from pkg.util.resourcequota.model import Plan
 from pkg.util.resourcequota.planner import plan
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
-from tests.pkg.util.resourcequota.pods import launcher, namespace
-from tests.pkg.util.resourcequota.world import (
+from tests.decisions import applied, by_value, namespace, observed, sentences
+from tests.objects import (
     BASE,
     COMPENSATION,
     ENTRY,
@@ -20,13 +20,10 @@ from tests.pkg.util.resourcequota.world import (
     MARKS,
     RAISED,
     RESYNC,
-    applied,
     by_name,
     by_uid,
-    by_value,
-    observed,
+    launcher,
     quota,
-    sentences,
     vmi,
     vmim,
 )

@@ -1,4 +1,4 @@
-"""What a quota grants without migrations, under the names of its spec.hard (issue: every counted resource)."""
+"""What a quota grants without migrations, under the names of its spec.hard."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from pkg.util.resourcequota.base import (
 )
 from pkg.util.resourcequota.errors import InvalidBaseQuantity, InvalidNamespaceAnnotation
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
-from tests.pkg.util.resourcequota.world import COMPENSATION, ENTRY, by_name, by_value, quota, sentences
+from tests.decisions import by_value, sentences
+from tests.objects import COMPENSATION, ENTRY, by_name, quota
 
 EXACT = Policy(Mode.TAKEOVER, EstimateKind.EXACT)
 HARVESTER = Policy(Mode.TAKEOVER, EstimateKind.HARVESTER)

@@ -13,7 +13,6 @@ import os
 from typing import Any
 
 import msgspec
-from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -25,8 +24,9 @@ from pkg.util.quotacount.usage import pod_usage
 from pkg.util.resource_list import parse_resource_list
 from pkg.util.resourcequota.model import Memo, Memory
 from pkg.util.resourcequota.planner import plan
-from tests.pkg.util.resourcequota.pods import EXACT, launcher, namespace
-from tests.pkg.util.resourcequota.world import HARD, MARKS, applied, quota, uid_of, vmi, vmim
+from tests.decisions import EXACT, applied, namespace
+from tests.objects import HARD, MARKS, launcher, quota, uid_of, vmi, vmim
+from tests.pkg.util.resourcequota.promises import stories
 
 STORIES = int(os.environ.get("HEADROOM_HOSTILE", "0"))
 START = 1767225600.0  # 2026-01-01T00:00:00Z
@@ -288,15 +288,4 @@ class HostileTenant(RuleBasedStateMachine):
 
 
 TestHostileTenant = HostileTenant.TestCase
-TestHostileTenant.settings = settings(
-    max_examples=STORIES or 40,
-    stateful_step_count=30,
-    derandomize=not STORIES,
-    phases=[Phase.generate]
-    if STORIES or "HEADROOM_NO_SHRINK" in os.environ
-    else [Phase.generate, Phase.shrink],
-    deadline=None,
-    print_blob=False,
-    database=None,
-    suppress_health_check=list(HealthCheck),
-)
+TestHostileTenant.settings = stories(STORIES, usual=40, steps=30)

@@ -1,4 +1,4 @@
-"""Whatever happens in whatever order: the promises of the planner hold (issue 5: hypothesis).
+"""Whatever happens in whatever order: the promises of the planner hold.
 
 A namespace with two quotas and three VMs, in which KubeVirt, Rancher, Harvester, people and the clock do something at
 random, while the planner is awake, asleep, restarted, or sees some kinds as they were a while ago.
@@ -9,16 +9,15 @@ from __future__ import annotations
 
 import os
 
-from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from pkg.util.resourcequota.journal import entries
+from tests.decisions import EXACT
+from tests.objects import COMPENSATION, ENTRY
 from tests.pkg.util.resourcequota.model_cluster import BrokenPromise
 from tests.pkg.util.resourcequota.model_objects import KINDS, Move, is_other, other_pod, side_of
-from tests.pkg.util.resourcequota.pods import EXACT
-from tests.pkg.util.resourcequota.promises import BASES, MEMORY_AMOUNTS, RANCHERS, Promises
-from tests.pkg.util.resourcequota.world import COMPENSATION, ENTRY
+from tests.pkg.util.resourcequota.promises import BASES, MEMORY_AMOUNTS, RANCHERS, Promises, stories
 
 STORIES = int(os.environ.get("HEADROOM_INTERLEAVINGS", "0"))
 
@@ -251,15 +250,4 @@ class Interleavings(RuleBasedStateMachine, Promises):
 
 
 TestInterleavings = Interleavings.TestCase
-TestInterleavings.settings = settings(
-    max_examples=STORIES or 60,
-    stateful_step_count=40,
-    derandomize=not STORIES,
-    phases=[Phase.generate]
-    if STORIES or "HEADROOM_NO_SHRINK" in os.environ
-    else [Phase.generate, Phase.shrink],
-    deadline=None,
-    print_blob=False,
-    database=None,
-    suppress_health_check=list(HealthCheck),
-)
+TestInterleavings.settings = stories(STORIES, usual=60, steps=40)

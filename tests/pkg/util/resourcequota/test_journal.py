@@ -8,18 +8,8 @@ from pkg.util.names import EntryKey, migrating_key
 from pkg.util.quantity import Quantity
 from pkg.util.resourcequota.errors import InvalidEntry
 from pkg.util.resourcequota.journal import Journal, entries, has_migrating_vm, parse_resources
-from tests.pkg.util.resourcequota.world import (
-    COMPENSATION,
-    ENTRY,
-    LONG_NAME,
-    OWNER,
-    RESYNC,
-    SKIP,
-    by_name,
-    by_uid,
-    by_value,
-    sentences,
-)
+from tests.decisions import by_value, sentences
+from tests.objects import COMPENSATION, ENTRY, LONG_NAME, OWNER, RESYNC, SKIP, by_name, by_uid
 
 ENTRY_VALUES = by_value({"limits.cpu": "2", "limits.memory": "4737464313"})
 READ = {

@@ -16,7 +16,8 @@ from pkg.util.resourcequota.journal import (
     explained_keys,
     unexplained,
 )
-from tests.pkg.util.resourcequota.world import ENTRY, LONG_NAME, by_name, by_uid, by_value, sentences, vmi
+from tests.decisions import by_value, sentences
+from tests.objects import ENTRY, LONG_NAME, by_name, by_uid, vmi
 
 
 def claim(vm: str = "vm1", stage: Stage = Stage.WANTED, *, known: bool = True) -> Demand:

@@ -13,7 +13,8 @@ from pkg.api.kubevirt import KubeVirt
 from pkg.util.constants import SETTING_OVERHEAD_RATIO
 from pkg.util.resourcequota.model import Memo
 from pkg.util.resourcequota.observe import Listed, Observer, Source
-from tests.pkg.util.resourcequota.world import quota, sentences
+from tests.decisions import sentences
+from tests.objects import quota
 
 Objects = dict[str, list[dict[str, Any]]]
 

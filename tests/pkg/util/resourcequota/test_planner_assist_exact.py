@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pkg.util.resourcequota.planner import plan
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
-from tests.pkg.util.resourcequota.pods import launcher, namespace
-from tests.pkg.util.resourcequota.world import by_uid, quota, vmi, vmim
+from tests.decisions import namespace
+from tests.objects import by_uid, launcher, quota, vmi, vmim
 
 EXACT = Policy(Mode.ASSIST, EstimateKind.EXACT)
 HERE = vmi(nodeName="node-1")

@@ -1,4 +1,4 @@
-"""Compensation: room for a target pod that quota refused although its entry is applied (domain §4, §7.6, §7.7)."""
+"""Compensation: room for a target pod that quota refused although its entry is applied."""
 
 from __future__ import annotations
 
@@ -15,22 +15,19 @@ from pkg.util.quantity import Quantity
 from pkg.util.resourcequota.model import Observed
 from pkg.util.resourcequota.planner import plan
 from pkg.util.resourcequota.policy import Mode, Policy
-from tests.pkg.util.resourcequota.pods import AT_4_5, launcher
-from tests.pkg.util.resourcequota.world import (
+from tests.decisions import applied, by_value, observed, sentences, settled
+from tests.objects import (
+    AT_4_5,
     BASE,
     COMPENSATION,
     ENTRY,
     HARD,
     RAISED,
     RESYNC,
-    applied,
     by_name,
     by_uid,
-    by_value,
-    observed,
+    launcher,
     quota,
-    sentences,
-    settled,
     vmi,
     vmim,
 )

@@ -18,19 +18,16 @@ from pkg.util.resourcequota.managed import is_off
 from pkg.util.resourcequota.model import Observed, Plan
 from pkg.util.resourcequota.planner import plan
 from pkg.util.resourcequota.policy import Mode, Policy
-from tests.pkg.util.resourcequota.world import (
+from tests.decisions import applied, by_value, drawn, observed
+from tests.objects import (
     COMPENSATION,
     ENTRY,
     LONG_NAME,
     OWNER,
     RESYNC,
     SKIP,
-    applied,
     by_name,
     by_uid,
-    by_value,
-    drawn,
-    observed,
     quota,
     vmi,
     vmim,

@@ -1,4 +1,4 @@
-"""Restore, the resync flag, and the repair of what other clients did to spec.hard (domain §4 Restore, §5)."""
+"""Restore, the resync flag, and the repair of what other clients did to spec.hard."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from pkg.util.names import migrating_key
 from pkg.util.resourcequota.model import Memory
 from pkg.util.resourcequota.planner import plan
 from pkg.util.resourcequota.policy import Mode, Policy
-from tests.pkg.util.resourcequota.world import (
+from tests.decisions import applied, by_value, observed, sentences, settled
+from tests.objects import (
     COMPENSATION,
     ENTRY,
     HARD,
@@ -22,14 +23,9 @@ from tests.pkg.util.resourcequota.world import (
     RAISED,
     RESYNC,
     SKIP,
-    applied,
     by_name,
     by_uid,
-    by_value,
-    observed,
     quota,
-    sentences,
-    settled,
     uid_of,
     vmi,
     vmim,

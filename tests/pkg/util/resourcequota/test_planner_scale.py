@@ -1,4 +1,4 @@
-"""Scale: which migrations get an entry, what it says and what spec.hard becomes (domain §4 Scale and Delta, §5)."""
+"""Scale: which migrations get an entry, what it says and what spec.hard becomes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from pkg.util.names import migrating_key
 from pkg.util.resourcequota.managed import is_managed
 from pkg.util.resourcequota.planner import plan
 from pkg.util.resourcequota.policy import Mode, Policy
-from tests.pkg.util.resourcequota.world import (
+from tests.decisions import by_value, entries_by_value, observed, sentences, settled
+from tests.objects import (
     BASE,
     ENTRY,
     HARD,
@@ -27,12 +28,7 @@ from tests.pkg.util.resourcequota.world import (
     SKIP,
     by_name,
     by_uid,
-    by_value,
-    entries_by_value,
-    observed,
     quota,
-    sentences,
-    settled,
     vmi,
     vmim,
 )

@@ -1,4 +1,4 @@
-"""Takeover: the marks, adoption of what Harvester wrote, and a person's off switch (issue: both modes; domain §9)."""
+"""Takeover: the marks, adoption of what Harvester wrote, and a person's off switch."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from pkg.util.names import migrating_key
 from pkg.util.resourcequota.managed import is_off
 from pkg.util.resourcequota.planner import plan
 from pkg.util.resourcequota.policy import Mode, Policy
-from tests.pkg.util.resourcequota.world import (
+from tests.decisions import by_value, entries_by_value, observed, sentences, settled
+from tests.objects import (
     COMPENSATION,
     ENTRY,
     HARD,
@@ -25,12 +26,7 @@ from tests.pkg.util.resourcequota.world import (
     SKIP,
     by_name,
     by_uid,
-    by_value,
-    entries_by_value,
-    observed,
     quota,
-    sentences,
-    settled,
     vmim,
 )
 
@@ -177,7 +173,7 @@ def test_an_entry_harvester_writes_beside_ours_does_not_count_twice() -> None:
 
 
 def test_an_entry_that_is_needed_and_was_removed_comes_back_in_one_patch() -> None:
-    """Harvester's restore removes keys also from quotas that it leaves alone (domain §5)."""
+    """Harvester's restore removes keys also from quotas that it leaves alone."""
     during = settled(quota(), [vmim("Running")], mode=Mode.TAKEOVER)
     robbed = quota(HARD, MARKS)
     made = plan(observed(robbed, [vmim("Running")]), TAKEOVER)

@@ -13,7 +13,8 @@ from pkg.util.names import migrating_key
 from pkg.util.resourcequota.planner import plan
 from pkg.util.resourcequota.policy import Mode, Policy
 from pkg.util.resourcequota.release import release, with_entries
-from tests.pkg.util.resourcequota.world import (
+from tests.decisions import applied, by_value, observed, sentences, settled
+from tests.objects import (
     BASE,
     COMPENSATION,
     ENTRY,
@@ -24,14 +25,9 @@ from tests.pkg.util.resourcequota.world import (
     RAISED,
     RESYNC,
     SKIP,
-    applied,
     by_name,
     by_uid,
-    by_value,
-    observed,
     quota,
-    sentences,
-    settled,
     vmi,
     vmim,
 )

@@ -23,14 +23,8 @@ from pkg.util.resourcequota.base import parse_base
 from pkg.util.resourcequota.journal import entries, parse_resources
 from pkg.util.resourcequota.model import Observed
 from pkg.util.resourcequota.policy import Mode
-from tests.pkg.util.resourcequota.world import (
-    COMPENSATION,
-    by_value,
-    entries_by_value,
-    estimate,
-    observed,
-    settled,
-)
+from tests.decisions import by_value, entries_by_value, estimate, observed, settled
+from tests.objects import COMPENSATION
 
 _LINES = (Path(__file__).parents[3] / "vectors" / "scenarios.jsonl").read_text().splitlines()
 SCENARIOS = [json.loads(line) for line in _LINES]

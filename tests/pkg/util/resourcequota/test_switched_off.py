@@ -15,19 +15,8 @@ from pkg.util.resourcequota.managed import is_managed, switched_off
 from pkg.util.resourcequota.planner import plan
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
 from pkg.util.resourcequota.release import release
-from tests.pkg.util.resourcequota.world import (
-    DEFAULT_LABELS,
-    ENTRY,
-    HARD,
-    MARKS,
-    RAISED,
-    applied,
-    by_name,
-    observed,
-    quota,
-    sentences,
-    vmim,
-)
+from tests.decisions import applied, observed, sentences
+from tests.objects import DEFAULT_LABELS, ENTRY, HARD, MARKS, RAISED, by_name, quota, vmim
 
 OFF = {LABEL_MANAGED: "false"}
 ON = {LABEL_MANAGED: "true"}

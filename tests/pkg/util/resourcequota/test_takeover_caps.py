@@ -1,4 +1,4 @@
-"""Nothing beyond the caps, nor more annotations than an object may have (issue 5: max-extra, 200 KiB)."""
+"""Nothing beyond the caps, nor more annotations than an object may have."""
 
 from __future__ import annotations
 
@@ -9,19 +9,8 @@ from pkg.api.core import Pod
 from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.util.resourcequota.journal import entries
 from pkg.util.resourcequota.planner import plan
-from tests.pkg.util.resourcequota.pods import AT_4_5, EXACT, after, launcher, namespace
-from tests.pkg.util.resourcequota.world import (
-    COMPENSATION,
-    HARD,
-    MARKS,
-    by_name,
-    by_uid,
-    by_value,
-    quota,
-    sentences,
-    vmi,
-    vmim,
-)
+from tests.decisions import EXACT, after, by_value, namespace, sentences
+from tests.objects import AT_4_5, COMPENSATION, HARD, MARKS, by_name, by_uid, launcher, quota, vmi, vmim
 
 MAX_EXTRA = "headroom.harvesterhci.io/max-extra"
 HERE = vmi(nodeName="node-1")

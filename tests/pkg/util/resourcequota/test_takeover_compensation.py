@@ -1,5 +1,4 @@
-"""A migration that is refused although its entry is applied gets exactly what is missing, and gives it back
-(issue 5: never refused twice)."""
+"""A migration that is refused although its entry is applied gets exactly what is missing, and gives it back."""
 
 from __future__ import annotations
 
@@ -17,26 +16,17 @@ from pkg.util.quotacount.usage import pod_usage
 from pkg.util.resourcequota.model import Observed
 from pkg.util.resourcequota.planner import plan
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
-from tests.pkg.util.resourcequota.pods import (
+from tests.decisions import EXACT, after, by_value, charged, entry, namespace, remembering, sentences
+from tests.objects import (
     AT_1_5,
     AT_4_5,
-    EXACT,
-    after,
-    charged,
-    entry,
-    launcher,
-    namespace,
-    remembering,
-)
-from tests.pkg.util.resourcequota.world import (
     COMPENSATION,
     HARD,
     MARKS,
     RAISED_AT_4_5,
     by_name,
-    by_value,
+    launcher,
     quota,
-    sentences,
     vmi,
     vmim,
 )

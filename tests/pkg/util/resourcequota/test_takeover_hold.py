@@ -1,4 +1,4 @@
-"""An entry stays until no pod of the old side is left that quota counts (issue 5: held until the source is gone)."""
+"""An entry stays until no pod of the old side is left that quota counts."""
 
 from __future__ import annotations
 
@@ -16,28 +16,20 @@ from pkg.util.quantity import Quantity
 from pkg.util.resourcequota.model import Memory, Observed
 from pkg.util.resourcequota.planner import plan
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
-from tests.pkg.util.resourcequota.pods import (
+from tests.decisions import EXACT, after, by_value, entry, namespace, remembering, sentences
+from tests.objects import (
     AT_4_5,
-    EXACT,
-    after,
-    attachment,
-    ended,
-    entry,
-    launcher,
-    machine,
-    namespace,
-    remembering,
-)
-from tests.pkg.util.resourcequota.world import (
     ENTRY,
     HARD,
     LONG_NAME,
     MARKS,
+    attachment,
     by_name,
     by_uid,
-    by_value,
+    ended,
+    launcher,
+    machine,
     quota,
-    sentences,
     vmi,
     vmim,
 )
@@ -206,7 +198,7 @@ ROBBED = {
 @sentences(ROBBED)
 @pytest.mark.parametrize("hard", [ONE_MORE, HARD], ids=["spec.hard stands", "spec.hard was lowered too"])
 def test_an_entry_that_is_removed_comes_back_in_the_same_patch(case: Step, hard: dict[str, str]) -> None:
-    """Harvester's restore removes keys also from quotas that it leaves alone (domain §5)."""
+    """Harvester's restore removes keys also from quotas that it leaves alone."""
     assert case.instance is not None
     seen = namespace(quota(hard, MARKS), case.migrations, case.pods, [case.instance])
     found, made = after(seen)

@@ -1,4 +1,4 @@
-"""Nothing left behind, and nothing beyond the caps (issue 5: nothing left behind, max-extra)."""
+"""Nothing left behind, and nothing beyond the caps."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from pkg.util.names import migrating_key
 from pkg.util.resourcequota.journal import entries
 from pkg.util.resourcequota.model import Memory
 from pkg.util.resourcequota.planner import plan
-from tests.pkg.util.resourcequota.pods import EXACT, after, launcher, namespace, remembering
-from tests.pkg.util.resourcequota.world import (
+from tests.decisions import EXACT, after, by_value, namespace, remembering, sentences
+from tests.objects import (
     BASE,
     COMPENSATION,
     ENTRY,
@@ -26,9 +26,8 @@ from tests.pkg.util.resourcequota.world import (
     SKIP,
     by_name,
     by_uid,
-    by_value,
+    launcher,
     quota,
-    sentences,
     vmi,
     vmim,
 )

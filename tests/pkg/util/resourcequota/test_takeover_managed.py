@@ -1,4 +1,4 @@
-"""Quotas without Rancher: adopted by label, with a recorded base that follows people (issue 5: beyond Rancher)."""
+"""Quotas without Rancher: adopted by label, with a recorded base that follows people."""
 
 from __future__ import annotations
 
@@ -14,19 +14,17 @@ from pkg.util.resourcequota.model import Observed
 from pkg.util.resourcequota.planner import plan
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
 from pkg.util.resourcequota.release import release
-from tests.pkg.util.resourcequota.pods import EXACT, after, charged, launcher, namespace
-from tests.pkg.util.resourcequota.world import (
+from tests.decisions import EXACT, after, applied, by_value, charged, namespace, sentences
+from tests.objects import (
     COMPENSATION,
     DEFAULT_LABELS,
     ENTRY,
     OWNER,
     SKIP,
-    applied,
     by_name,
     by_uid,
-    by_value,
+    launcher,
     quota,
-    sentences,
     vmi,
     vmim,
 )
@@ -209,7 +207,7 @@ def test_a_compensation_counts_as_something_added() -> None:
 
 
 @pytest.mark.parametrize("label", ["", "false", "True"])
-def test_without_the_label_it_does_not_take_part(label: str) -> None:
+def test_without_the_label_it_is_not_managed(label: str) -> None:
     assert not plan(seen(managed(label=label), RUNNING), EXACT)
 
 
@@ -259,7 +257,7 @@ def test_an_entry_of_harvesters_form_is_adopted_here_too() -> None:
     assert by_value(found.hard) == by_value(RAISED)
 
 
-def test_several_quotas_of_a_namespace_take_part_each_with_its_own_base() -> None:
+def test_several_quotas_of_a_namespace_are_managed_each_with_its_own_base() -> None:
     first, second = managed({"limits.cpu": "3"}), managed({"pods": "2"})
     everything = seen(first, RUNNING)
     found_first, _made = after(everything)

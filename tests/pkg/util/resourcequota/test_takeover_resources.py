@@ -1,4 +1,4 @@
-"""Whatever spec.hard counts of a pod and the base names is scaled (issue 5: every counted resource)."""
+"""Whatever spec.hard counts of a pod and the base names is scaled."""
 
 from __future__ import annotations
 
@@ -22,29 +22,21 @@ from pkg.util.resource_list import add, parse_resource_list
 from pkg.util.resourcequota.journal import entries
 from pkg.util.resourcequota.planner import plan
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
-from tests.pkg.util.resourcequota.pods import (
+from tests.decisions import EXACT, after, by_value, charged, entry, namespace, sentences
+from tests.objects import (
     AT_1_5,
-    EXACT,
-    after,
+    HARD,
+    MARKS,
     attachment,
-    charged,
-    entry,
+    by_name,
     launcher,
     limit_range,
     machine,
-    namespace,
-    recorded,
-)
-from tests.pkg.util.resourcequota.world import (
-    HARD,
-    MARKS,
-    by_name,
-    by_value,
     quota,
-    sentences,
     vmi,
     vmim,
 )
+from tests.pkg.util.vectors import recorded
 
 HARVESTER = Policy(Mode.TAKEOVER, EstimateKind.HARVESTER)
 SEED = vmi(nodeName="node-1")

@@ -16,7 +16,8 @@ from pkg.util.resourcequota.model import Memory, Plan
 from pkg.util.resourcequota.planner import plan
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
 from pkg.util.resourcequota.touch import Touched, last_touch
-from tests.pkg.util.resourcequota.world import applied, observed, quota, vmim
+from tests.decisions import applied, observed
+from tests.objects import quota, vmim
 
 START = 1_700_000_000.0
 DELAYS = [0.25, 0.5, 1, 2, 4, 8, 16, 30, 30]

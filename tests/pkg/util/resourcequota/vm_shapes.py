@@ -9,8 +9,7 @@ import pytest
 
 from pkg.api.core import ResourceQuotaSpec
 from pkg.api.kubevirt import KubeVirtConfiguration, VirtualMachineInstance
-from tests.pkg.util.resourcequota.pods import BOTH, machine
-from tests.pkg.util.resourcequota.world import vmi
+from tests.objects import BOTH, machine, vmi
 
 USUAL = KubeVirtConfiguration()
 SEED = vmi()

@@ -14,10 +14,9 @@ from pkg.client.errors import Unreachable
 from pkg.util.managedtenantquota.lock import lock_body, lock_webhook
 from pkg.webhook.admission import AdmissionRequest, Decision
 from pkg.webhook.deadline import deadline
-from pkg.webhook.resources.lock.locks import Locks
-from pkg.webhook.resources.lock.validator import Accounts, Validator, passes
+from pkg.webhook.resources.lock.validator import Accounts, Locks, Validator, passes
+from tests.decisions import sentences
 from tests.kinds import Kind
-from tests.pkg.util.resourcequota.world import sentences
 
 ME = "system:serviceaccount:headroom:headroom"
 VIRT = "system:serviceaccount:kubevirt:kubevirt-controller"
@@ -145,7 +144,7 @@ async def test_the_refused_are_told_who_since_when_for_whom_and_what_to_do() -> 
     assert await said("CREATE", "pods") == (
         "namespace ns1 is locked by headroom (system:serviceaccount:headroom:headroom) on host since "
         "2027-01-15T08:00:00Z for the migration of vm1, vm2: pods other than migration targets can't be created "
-        "until the target pods are there (at most 120 s), please try again in a moment"
+        "until the target pods exist (at most 120 s), please try again in a moment"
     )
     assert ": resource quotas can't be deleted until" in await said("DELETE", QUOTAS)
     assert ": migration resource quotas can't be changed until" in await said("UPDATE", BUDGETS)
@@ -156,7 +155,7 @@ async def test_a_lock_that_is_gone_refuses_nothing() -> None:
 
 
 @pytest.mark.parametrize(("age", "allowed"), [(129.0, False), (130.0, True)])
-async def test_a_lock_past_its_end_refuses_nobody_also_when_no_controller_deletes_it(
+async def test_a_lock_past_its_end_refuses_nothing_also_when_no_controller_deletes_it(
     age: float, allowed: bool
 ) -> None:
     assert (await validator(locked=True, age=age).validate(request())).allowed is allowed

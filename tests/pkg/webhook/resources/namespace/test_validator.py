@@ -10,8 +10,9 @@ import pytest
 from pkg.util.constants import LABEL_MANAGED
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
 from pkg.webhook.resources.namespace.validator import Validator, decide, insufficient
-from tests.pkg.util.resourcequota.world import ENTRY, MARKS, by_name, by_uid, quota, sentences, vmim
-from tests.pkg.webhook.fake_view import FakeView, State, namespace, request
+from tests.decisions import sentences
+from tests.objects import ENTRY, MARKS, annotated_namespace, by_name, by_uid, quota, vmim
+from tests.pkg.webhook.fake_view import FakeView, State, request
 
 POLICY = Policy(Mode.TAKEOVER, EstimateKind.HARVESTER)
 OLD = '{"limit":{"limitsCpu":"1"}}'
@@ -113,25 +114,31 @@ DENIED = {
 @sentences(ALLOWED)
 def test_allowed(case: tuple[str | None, str | None, dict[str, Any]]) -> None:
     old, new, used = case
-    assert decide(namespace(old), namespace(new), [quota(used=used)]).allowed
+    assert decide(annotated_namespace(old), annotated_namespace(new), [quota(used=used)]).allowed
 
 
 @sentences(DENIED)
 def test_denied_with_harvesters_text(case: tuple[str, str]) -> None:
     annotation, problem = case
-    decision = decide(namespace(OLD), namespace(annotation), [quota(used=USED)])
+    decision = decide(annotated_namespace(OLD), annotated_namespace(annotation), [quota(used=USED)])
     assert (decision.allowed, decision.message) == (False, CANT + problem)
 
 
 @pytest.mark.parametrize("key", [by_name(), by_uid(), "harvesterhci.io/migrating-x", by_name("a" * 40)])
 def test_any_form_of_an_entry_holds_the_annotation(key: str) -> None:
-    decision = decide(namespace(OLD), namespace(limit(limitsCpu="100")), [quota(annotations={key: ENTRY})])
+    decision = decide(
+        annotated_namespace(OLD),
+        annotated_namespace(limit(limitsCpu="100")),
+        [quota(annotations={key: ENTRY})],
+    )
     assert (decision.allowed, decision.message) == (False, MIGRATES)
 
 
 def test_an_entry_that_is_garbage_is_an_entry() -> None:
     decision = decide(
-        namespace(OLD), namespace(limit(limitsCpu="100")), [quota(annotations={by_name(): "x"})]
+        annotated_namespace(OLD),
+        annotated_namespace(limit(limitsCpu="100")),
+        [quota(annotations={by_name(): "x"})],
     )
     assert decision.message == MIGRATES
 
@@ -139,22 +146,27 @@ def test_an_entry_that_is_garbage_is_an_entry() -> None:
 @pytest.mark.parametrize("annotation", ["migratingCompensation", "migratingScalingResyncNeeded"])
 def test_what_only_looks_like_an_entry_holds_nothing(annotation: str) -> None:
     found = quota(annotations={f"harvesterhci.io/{annotation}": "true"})
-    assert decide(namespace(OLD), namespace(limit(limitsCpu="100")), [found]).allowed
+    assert decide(annotated_namespace(OLD), annotated_namespace(limit(limitsCpu="100")), [found]).allowed
 
 
 def test_without_a_default_quota_anything_goes() -> None:
-    assert decide(namespace(OLD), namespace("not JSON at all"), []).allowed
+    assert decide(annotated_namespace(OLD), annotated_namespace("not JSON at all"), []).allowed
 
 
 def test_the_annotation_does_not_go_while_vms_migrate() -> None:
     """Upstream lets it go, and the room with it."""
-    assert not decide(namespace(OLD), namespace(None), [quota(annotations={by_name(): ENTRY})]).allowed
-    assert decide(namespace(OLD), namespace(None), [quota()]).allowed
+    assert not decide(
+        annotated_namespace(OLD), annotated_namespace(None), [quota(annotations={by_name(): ENTRY})]
+    ).allowed
+    assert decide(annotated_namespace(OLD), annotated_namespace(None), [quota()]).allowed
 
 
 def test_of_several_default_quotas_each_is_asked() -> None:
     quotas = [quota(used={}), quota(annotations={by_uid(): ENTRY})]
-    assert decide(namespace(OLD), namespace(limit(limitsCpu="2")), quotas).message == MIGRATES
+    assert (
+        decide(annotated_namespace(OLD), annotated_namespace(limit(limitsCpu="2")), quotas).message
+        == MIGRATES
+    )
 
 
 @pytest.mark.parametrize("used", [3, "3", "3000m", "3e0"])
@@ -168,7 +180,7 @@ def test_what_is_used_is_read_in_any_spelling(used: Any) -> None:
 async def test_a_cache_that_is_behind_denies_nothing() -> None:
     view = FakeView(State(quota(annotations={by_name(): ENTRY})), State(quota()))
     decision = await Validator(view, POLICY).validate(
-        request(namespace(limit(limitsCpu="9")), namespace(OLD))
+        request(annotated_namespace(limit(limitsCpu="9")), annotated_namespace(OLD))
     )
     assert decision.allowed
     assert view.looked == ["quotas"]
@@ -177,7 +189,7 @@ async def test_a_cache_that_is_behind_denies_nothing() -> None:
 async def test_a_live_look_may_find_another_reason() -> None:
     view = FakeView(State(quota(annotations={by_name(): ENTRY})), State(quota(used=USED)))
     decision = await Validator(view, POLICY).validate(
-        request(namespace(limit(limitsCpu="2")), namespace(OLD))
+        request(annotated_namespace(limit(limitsCpu="2")), annotated_namespace(OLD))
     )
     assert decision.message == CANT + "new CPU limit 2 is lower than the current used CPU limit 2015m"
 
@@ -185,7 +197,7 @@ async def test_a_live_look_may_find_another_reason() -> None:
 async def test_when_the_api_server_does_not_answer_the_cache_decides() -> None:
     view = FakeView(State(quota(annotations={by_name(): ENTRY})), None)
     decision = await Validator(view, POLICY).validate(
-        request(namespace(limit(limitsCpu="9")), namespace(OLD))
+        request(annotated_namespace(limit(limitsCpu="9")), annotated_namespace(OLD))
     )
     assert decision.message == MIGRATES
 
@@ -193,16 +205,20 @@ async def test_when_the_api_server_does_not_answer_the_cache_decides() -> None:
 async def test_what_the_cache_allows_costs_no_look() -> None:
     view = FakeView(State(quota()), State(quota()))
     assert (
-        await Validator(view, POLICY).validate(request(namespace(limit(limitsCpu="9")), namespace(OLD)))
+        await Validator(view, POLICY).validate(
+            request(annotated_namespace(limit(limitsCpu="9")), annotated_namespace(OLD))
+        )
     ).allowed
     assert not view.looked
 
 
 async def test_who_switches_a_namespace_off_is_told_whose_room_goes() -> None:
     raised = State(quota(annotations={**MARKS, by_name(): ENTRY}), migrations=[vmim("Running")])
-    off = namespace(OLD)
+    off = annotated_namespace(OLD)
     off.metadata.annotations[LABEL_MANAGED] = "false"
-    decision = await Validator(FakeView(raised, raised), POLICY).validate(request(off, namespace(OLD)))
+    decision = await Validator(FakeView(raised, raised), POLICY).validate(
+        request(off, annotated_namespace(OLD))
+    )
     assert decision.allowed
     (warning,) = decision.warnings
     assert "namespace ns1: headroom gives it back; the migrations of vm1 lose the room" in warning

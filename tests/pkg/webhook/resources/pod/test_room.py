@@ -9,9 +9,8 @@ from pkg.util.resource_list import ResourceList, format_resource_list, parse_res
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
 from pkg.webhook.resources.pod.room import Room, room
 from pkg.webhook.resources.pod.tally import Sums
-from tests.pkg.util.resourcequota.pods import named
-from tests.pkg.util.resourcequota.world import observed, quota, sentences, vmi, vmim
-from tests.pkg.webhook.resources.pod.pods import launcher, pod
+from tests.decisions import named, observed, sentences
+from tests.objects import plain_launcher, pod, quota, vmi, vmim
 
 POLICY = Policy(Mode.TAKEOVER, EstimateKind.EXACT)
 UID = "uid-migration-of-vm1"
@@ -84,7 +83,7 @@ def test_a_resource_that_is_not_scaled_is_quotas_affair() -> None:
 
 
 def test_what_migrations_take_is_the_target_beside_the_source() -> None:
-    source, target = launcher(node="node1"), launcher(node="node2", target_of=UID)
+    source, target = plain_launcher(node="node1"), plain_launcher(node="node2", target_of=UID)
     view = observed(quota(), [vmim("Running")], [vmi("vm1", nodeName="node1")])
     found = room(replace(view, pods=[source, target, pod("500m")]), POLICY, NOTHING)
     assert found is not None
@@ -94,13 +93,13 @@ def test_what_migrations_take_is_the_target_beside_the_source() -> None:
 
 
 def test_a_source_that_is_left_over_is_taken_off_too() -> None:
-    source, main = launcher(node="node1"), launcher(node="node2", target_of=UID)
+    source, main = plain_launcher(node="node1"), plain_launcher(node="node2", target_of=UID)
     here = vmi("vm1", nodeName="node2")
     view = observed(quota(), [named(vmim("Succeeded"), [source, main], [here])], [here])
     found = room(replace(view, pods=[source, main]), POLICY, NOTHING)
     assert found is not None
     assert found.migrations["limits.cpu"] == Quantity.parse("2")
-    ended = replace(view, pods=[launcher(node="node1", phase="Succeeded"), main])
+    ended = replace(view, pods=[plain_launcher(node="node1", phase="Succeeded"), main])
     found = room(ended, POLICY, NOTHING)
     assert found is not None
     assert not found.migrations

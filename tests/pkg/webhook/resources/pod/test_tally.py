@@ -7,8 +7,7 @@ from msgspec.structs import replace
 from pkg.util.resource_list import format_resource_list
 from pkg.webhook.resources.pod.tally import ENDED, Tally
 from tests.kinds import Clock
-from tests.pkg.util.resourcequota.world import quota
-from tests.pkg.webhook.resources.pod.pods import pod
+from tests.objects import pod, quota
 
 QUOTA = quota({"limits.cpu": "5", "secrets": "9"})
 

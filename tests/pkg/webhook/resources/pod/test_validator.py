@@ -17,9 +17,8 @@ from pkg.webhook.options import Options
 from pkg.webhook.resources.lock.validator import Accounts
 from pkg.webhook.resources.pod.ledger import EXPIRY
 from pkg.webhook.resources.pod.validator import PATIENCE, Validator
-from tests.pkg.util.resourcequota.world import ENTRY, MARKS, by_name, quota, vmi, vmim
+from tests.objects import ENTRY, MARKS, by_name, plain_launcher, pod, quota, vmi, vmim
 from tests.pkg.webhook.fake_view import KUBEVIRT, FakeView, State, request
-from tests.pkg.webhook.resources.pod.pods import launcher, pod
 
 ACCOUNTS = Accounts([], lambda: [KUBEVIRT])
 POLICY = Policy(Mode.TAKEOVER, EstimateKind.EXACT)
@@ -37,7 +36,11 @@ def state(
     *tenants: Pod, used: str = "2", target: bool = False, phase: str = "Pending", hard: str = "5"
 ) -> State:
     """A VM of 2 CPU that migrates, in a base of 3 CPU."""
-    pods = [launcher(node="node1"), *([launcher(node="node2", target_of=UID)] if target else []), *tenants]
+    pods = [
+        plain_launcher(node="node1"),
+        *([plain_launcher(node="node2", target_of=UID)] if target else []),
+        *tenants,
+    ]
     found = quota({**HARD, "limits.cpu": hard}, {**MARKS, by_name(): ENTRY}, used={"limits.cpu": used})
     return State(
         found, migrations=[vmim(phase)], instances=[vmi("vm1", nodeName="node1")], pods=pods, limits=LIMITS
@@ -205,7 +208,7 @@ async def test_whose_the_room_is(case: tuple[dict[str, str], str, Sequence[str],
 async def test_the_launcher_of_another_vm_is_no_target_whatever_its_labels_say(vm: str, passes: bool) -> None:
     """KubeVirt copies a VMI's labels to its launcher, and a VMI's are a tenant's."""
     view = FakeView(state(), state())
-    asked = request(launcher(vm, target_of=UID, node="node2"), user=KUBEVIRT)
+    asked = request(plain_launcher(vm, target_of=UID, node="node2"), user=KUBEVIRT)
     assert (await validator(view).validate(asked)).allowed is passes
 
 

@@ -22,8 +22,9 @@ from pkg.webhook.resources.resourcequota.guard import (
     migrating,
     names_of_entries,
 )
-from tests.pkg.util.resourcequota.pods import AT_4_5, launcher
-from tests.pkg.util.resourcequota.world import (
+from tests.decisions import observed, sentences
+from tests.objects import (
+    AT_4_5,
     COMPENSATION,
     ENTRY,
     HARD,
@@ -33,9 +34,8 @@ from tests.pkg.util.resourcequota.world import (
     SKIP,
     by_name,
     by_uid,
-    observed,
+    launcher,
     quota,
-    sentences,
     vmi,
     vmim,
 )

@@ -11,7 +11,7 @@ from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
 from pkg.webhook.configurations import NAMESPACE_CONTROLLER
 from pkg.webhook.options import Options, QuotaGuard
 from pkg.webhook.resources.resourcequota.validator import Guard
-from tests.pkg.util.resourcequota.world import ENTRY, HARD, MARKS, RAISED, by_name, quota, vmim
+from tests.objects import ENTRY, HARD, MARKS, RAISED, by_name, quota, vmim
 from tests.pkg.webhook.fake_view import ALICE, RANCHER, FakeView, State, request
 
 ONE = {**MARKS, by_name(): ENTRY}

@@ -13,7 +13,8 @@ from pkg.api.kubevirt import VirtualMachine
 from pkg.util import constants
 from pkg.util.quantity import Quantity
 from pkg.webhook.resources.virtualmachine.validator import Validator, decide, storage_of
-from tests.pkg.util.resourcequota.world import by_name, quota, sentences
+from tests.decisions import sentences
+from tests.objects import by_name, quota
 from tests.pkg.webhook.fake_view import FakeView, State, request
 
 SHORT = "storage insufficient resources due to resource quota"

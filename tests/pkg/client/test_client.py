@@ -6,9 +6,8 @@ from typing import Any, cast
 
 import pytest
 
-from pkg.client.client import Client
+from pkg.client.client import Client, own_user
 from pkg.client.errors import NotFound, Unreachable
-from pkg.client.identity import own_user
 
 
 class Answering:

@@ -1,0 +1,219 @@
+"""What the planner sees of a namespace in memory, and what its plans make of the quota."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, settings
+
+from pkg.api.core import Pod, ResourceQuota
+from pkg.api.kubevirt import MigrationState, VirtualMachineInstance, VirtualMachineInstanceMigration
+from pkg.api.meta import RawResourceList
+from pkg.util.kubevirt.overhead import harvester_delta
+from pkg.util.kubevirt.rendering import Rendering
+from pkg.util.kubevirt.target import usage_of
+from pkg.util.quantity import Quantity, QuantityError
+from pkg.util.resourcequota.model import Estimate, Memory, Observed, Plan
+from pkg.util.resourcequota.planner import plan
+from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
+from tests.objects import AT_1_5, BASE, RESYNC, vmi
+
+EXACT = Policy(Mode.TAKEOVER, EstimateKind.EXACT)
+ENDED = ("Succeeded", "Failed")
+HANDED_OVER = ("PreparingTarget", "TargetReady", "Running", *ENDED)
+
+drawn = settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+"""How much hypothesis draws. No deadlines: the machine may be busy."""
+
+
+def sentences(cases: Mapping[str, Any]) -> pytest.MarkDecorator:
+    """A table of cases by the sentence that each one proves; the test takes `case`."""
+    return pytest.mark.parametrize("case", list(cases.values()), ids=list(cases))
+
+
+def estimate(ratio: str = "1.5") -> Estimate:
+    """Harvester's formula, as `--estimate harvester` plugs it in."""
+    return lambda vmi, hard: harvester_delta(vmi.spec, hard, ratio=ratio, arch="amd64")
+
+
+def observed(
+    quota: ResourceQuota,
+    migrations: Sequence[VirtualMachineInstanceMigration] = (),
+    instances: Iterable[VirtualMachineInstance] | None = None,
+    *,
+    limits: str = BASE,
+    ratio: str = "1.5",
+    now: float = 0.0,
+    memory: Memory | None = None,
+) -> Observed:
+    """What a decision looks at; without `instances` every migration's VMI is there with the seed's values."""
+    if instances is None:
+        instances = [vmi(name) for name in sorted({migration.spec.vmi_name for migration in migrations})]
+    return Observed(
+        quota=quota,
+        limits=limits,
+        migrations=migrations,
+        instances={instance.name: instance for instance in instances},
+        estimate=estimate(ratio),
+        now=now,
+        memory=memory or Memory(),
+        rendering=Rendering(ratio=ratio),
+    )
+
+
+def namespace(
+    quota: ResourceQuota,
+    migrations: Sequence[VirtualMachineInstanceMigration] = (),
+    pods: Iterable[Pod] = (),
+    instances: Iterable[VirtualMachineInstance] | None = None,
+    *,
+    rendering: Rendering = AT_1_5,
+    max_extra: str = "",
+    **more: Any,
+) -> Observed:
+    """What a decision looks at; without `instances` each VM of a migration is there, on node-1.
+
+    The quota's status.used is what it charges for the pods, unless the quota has one.
+    """
+    pods = list(pods)
+    if instances is None:
+        names = {m.spec.vmi_name for m in migrations}
+        instances = [vmi(name, nodeName="node-1") for name in sorted(names)]
+    instances = list(instances)
+    migrations = [named(migration, pods, instances) for migration in migrations]
+    if not quota.used:
+        quota = charged(quota, pods)
+    seen = observed(quota, migrations, instances, ratio=rendering.ratio or "1", **more)
+    return dataclasses.replace(seen, pods=pods, rendering=rendering, max_extra=max_extra)
+
+
+def named(
+    migration: VirtualMachineInstanceMigration,
+    pods: Sequence[Pod],
+    instances: Sequence[VirtualMachineInstance],
+) -> VirtualMachineInstanceMigration:
+    """The migration with the pods that KubeVirt names in its status: the source from Pending on, the target once it has
+    been handed over; as it is if it names any."""
+    vmi = next((vmi for vmi in instances if vmi.name == migration.spec.vmi_name), None)
+    phase = migration.phase
+    if not phase or (migration.status.migration_state and migration.status.migration_state.source_pod):
+        return migration
+
+    def is_its(pod: Pod) -> bool:
+        owners = pod.metadata.owner_references or ()
+        return any(
+            owner.kind == "VirtualMachineInstance" and owner.name == migration.spec.vmi_name
+            for owner in owners
+        )
+
+    launchers = [pod for pod in pods if is_its(pod)]
+    targets = [p for p in launchers if p.labels.get("kubevirt.io/migrationJobUID") == migration.uid]
+    node = vmi.status.node_name if vmi else None
+    others = [
+        p for p in launchers if p not in targets and (phase in ENDED or p.spec.node_name == node or targets)
+    ]
+    state = msgspec.to_builtins(migration.status.migration_state or MigrationState())
+    if others:
+        state["sourcePod"] = others[0].name
+    if targets and phase in HANDED_OVER:
+        state |= {"targetPod": targets[0].name, "targetNode": targets[0].spec.node_name}
+    status = msgspec.structs.replace(
+        migration.status, migration_state=msgspec.convert(state, MigrationState) if state else None
+    )
+    return msgspec.structs.replace(migration, status=status)
+
+
+def charged(quota: ResourceQuota, pods: Iterable[Pod]) -> ResourceQuota:
+    """The quota with status.used as the quota controller sets it."""
+    usage = usage_of(pods, quota.spec)
+    used: RawResourceList = {name: str(usage[name]) if name in usage else "0" for name in quota.hard}
+    return msgspec.structs.replace(quota, status=msgspec.structs.replace(quota.status, used=used))
+
+
+def applied(quota: ResourceQuota, plan: Plan) -> ResourceQuota:
+    """The quota after the API server has merged the patch."""
+    annotations = {
+        key: text for key, text in (quota.annotations | dict(plan.annotations)).items() if text is not None
+    }
+    version = str(int(quota.metadata.resource_version or "0") + (1 if plan else 0))
+    return msgspec.structs.replace(
+        quota,
+        metadata=msgspec.structs.replace(quota.metadata, annotations=annotations, resource_version=version),
+        spec=msgspec.structs.replace(quota.spec, hard=quota.hard | dict(plan.hard)),
+    )
+
+
+def settled(
+    quota: ResourceQuota,
+    migrations: Sequence[VirtualMachineInstanceMigration] = (),
+    instances: Iterable[VirtualMachineInstance] | None = None,
+    *,
+    mode: Mode,
+    patches: int = 1,
+    **more: Any,
+) -> ResourceQuota:
+    """The quota once nothing changes any more; more than `patches` patches for one observation are a failure."""
+    policy = Policy(mode, settle=0.0)
+    known = None if instances is None else list(instances)
+    memory = Memory()
+    for _ in range(patches):
+        made = plan(observed(quota, migrations, known, memory=memory, **more), policy)
+        quota, memory = applied(quota, made), made.memory
+    again = plan(observed(quota, migrations, known, memory=memory, **more), policy)
+    assert not again, f"{patches} plans applied give another plan: {again}"
+    return quota
+
+
+def remembering(seen: Observed, memory: Memory, now: float) -> Observed:
+    """The same namespace later, with what the last decision remembered."""
+    return dataclasses.replace(seen, memory=memory, now=now)
+
+
+def entry(text: str | None) -> dict[str, str]:
+    """An entry annotation's value as the API server keeps it."""
+    assert text is not None
+    value: dict[str, str] = json.loads(text)
+    return value
+
+
+def after(seen: Observed, policy: Policy = EXACT) -> tuple[ResourceQuota, Plan]:
+    """The quota when nothing is left to do, and the one patch that brought it there.
+
+    A second patch for the same observation is a failure.
+    """
+    policy = dataclasses.replace(policy, settle=0.0)
+    made = plan(seen, policy)
+    done = applied(seen.quota, made)
+    again = plan(dataclasses.replace(seen, quota=done, memory=made.memory), policy)
+    assert not again, f"the plan applied gives another plan: {again}"
+    return done, made
+
+
+def by_value(resources: RawResourceList) -> dict[str, Any]:
+    """Quantities compare by value; what is none stays text."""
+    return {name: _value(raw) for name, raw in resources.items()}
+
+
+def entries_by_value(annotations: Mapping[str, str]) -> dict[str, Any]:
+    """Annotations with resource lists by value. The resync flag's "false" says nothing and is left out."""
+    seen: dict[str, Any] = {}
+    for key, text in annotations.items():
+        if (key, text) == (RESYNC, "false"):
+            continue
+        try:
+            seen[key] = by_value(json.loads(text))
+        except (ValueError, AttributeError):
+            seen[key] = text
+    return seen
+
+
+def _value(raw: Any) -> Any:
+    try:
+        return Quantity.parse(raw)
+    except QuantityError:
+        return raw

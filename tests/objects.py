@@ -1,0 +1,327 @@
+"""API objects for tests, as the API server hands them out. Everything has the seed's values unless a test says
+otherwise: namespace limits 3000m / 5000Mi, a VM with limits 2 / 4Gi and requests 2730Mi, its launcher pod at ratio 1.5.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Collection, Mapping
+from typing import Any, TypeVar
+
+import msgspec
+
+from pkg.api.core import LimitRange, Namespace, Pod, ResourceQuota
+from pkg.api.kubevirt import (
+    KubeVirtConfiguration,
+    VirtualMachine,
+    VirtualMachineInstance,
+    VirtualMachineInstanceMigration,
+)
+from pkg.api.meta import RawResourceList
+from pkg.util import constants
+from pkg.util.kubevirt.launcher import attachment_container, render_containers
+from pkg.util.kubevirt.overhead import memory_overhead
+from pkg.util.kubevirt.profiles import DEFAULT_PROFILE, Profile
+from pkg.util.kubevirt.rendering import Rendering
+
+BASE = '{"limit":{"limitsCpu":"3000m","limitsMemory":"5000Mi"}}'
+HARD = {"limits.cpu": "3", "limits.memory": "5000Mi"}
+ENTRY = '{"limits.cpu":"2","limits.memory":"4737464313"}'
+RAISED = {"limits.cpu": "5", "limits.memory": "9980344313"}
+RAISED_AT_4_5 = {"limits.cpu": "5", "limits.memory": "10865341313"}
+CPU = {"cores": 2, "sockets": 1, "threads": 1}
+LIMITS = {"cpu": "2", "memory": "4Gi"}
+SEED_DOMAIN: dict[str, Any] = {
+    "cpu": CPU,
+    "devices": {"interfaces": [{"name": "default", "masquerade": {}}]},
+    "memory": {"guest": "3996Mi"},
+    "resources": {"limits": LIMITS, "requests": {"cpu": "125m", "memory": "2730Mi"}},
+}
+"""The seed's VM as the cluster has it."""
+
+DEFAULT_LABELS = {constants.LABEL_DEFAULT_RESOURCE_QUOTA: "true"}
+RESYNC = constants.ANNOTATION_RESYNC_NEEDED
+SKIP = constants.ANNOTATION_SKIP_AUTO_SCALING
+OWNER = constants.ANNOTATION_OWNER
+COMPENSATION = constants.ANNOTATION_MIGRATING_COMPENSATION
+MARKS = {SKIP: "true", OWNER: "headroom"}
+"""What takeover leaves on every quota that it takes."""
+LONG_NAME = "a-very-long-name-exceeds-the-63-length-and-it-reports-error-in-old-version"
+EARLIER = "2026-01-01T00:00:00Z"
+
+BOTH = frozenset({"cpu", "memory"})
+"""What the namespace's quotas limit, unless a test says otherwise."""
+NO_COMPUTE_LIMITS: frozenset[str] = frozenset()
+AT_1_5 = Rendering("1.5", quota_limits=BOTH)
+AT_4_5 = Rendering("4.5", quota_limits=BOTH)
+
+T = TypeVar("T")
+_numbers = itertools.count(1)
+
+
+def build(
+    kind: type[T],
+    name: str,
+    spec: Mapping[str, Any] | None = None,
+    status: Mapping[str, Any] | None = None,
+    **metadata: Any,
+) -> T:
+    """An object, in namespace ns1 unless told otherwise, whose uid follows from its name. `deleting`: it is going."""
+    if metadata.pop("deleting", False):
+        metadata["deletionTimestamp"] = EARLIER
+    body = {
+        "metadata": {"name": name, "namespace": "ns1", "uid": uid_of(name), **metadata},
+        "spec": spec or {},
+        "status": status or {},
+    }
+    return msgspec.convert(body, kind)
+
+
+def uid_of(name: str) -> str:
+    """The uid that `build` gives an object of that name."""
+    return f"uid-{name}"
+
+
+def by_uid(vm_name: str = "vm1") -> str:
+    """The key of a VM's entry as Harvester ≥ 1.4.2 writes it."""
+    return f"harvesterhci.io/migratingUID-{uid_of(vm_name)}"
+
+
+def by_name(vm_name: str = "vm1") -> str:
+    """The key of a VM's entry as Harvester ≤ 1.4.1 writes it."""
+    return f"harvesterhci.io/migrating-{vm_name}"
+
+
+def annotated_namespace(
+    annotation: str | None = BASE, name: str = "ns1", *, deleting: bool = False
+) -> Namespace:
+    annotations = {} if annotation is None else {constants.ANNOTATION_RANCHER_RESOURCE_QUOTA: annotation}
+    return build(Namespace, name, namespace="", annotations=annotations, deleting=deleting)
+
+
+def quota(
+    hard: RawResourceList | None = None,
+    annotations: Mapping[str, str] | None = None,
+    *,
+    name: str = "default-abc",
+    used: RawResourceList | None = None,
+    labels: Mapping[str, str] | None = None,
+    deleting: bool = False,
+    version: str = "100",
+) -> ResourceQuota:
+    return build(
+        ResourceQuota,
+        name,
+        {"hard": dict(HARD if hard is None else hard)},
+        {"used": dict(used or {})},
+        resourceVersion=version,
+        labels=dict(DEFAULT_LABELS if labels is None else labels),
+        annotations=dict(annotations or {}),
+        deleting=deleting,
+    )
+
+
+def limit_range(default: RawResourceList, request: RawResourceList | None = None) -> LimitRange:
+    """A LimitRange with container defaults."""
+    item = {"type": "Container", "default": default, "defaultRequest": request or {}}
+    return build(LimitRange, "limits", {"limits": [item]})
+
+
+def vmi(
+    name: str = "vm1",
+    *,
+    limits: RawResourceList | None = None,
+    requests: RawResourceList | None = None,
+    annotations: Mapping[str, str] | None = None,
+    **status: Any,
+) -> VirtualMachineInstance:
+    resources = {
+        "limits": LIMITS if limits is None else limits,
+        "requests": {"memory": "2730Mi"} if requests is None else requests,
+    }
+    spec = {"domain": {"cpu": CPU, "resources": resources}}
+    return build(
+        VirtualMachineInstance,
+        name,
+        spec,
+        {"phase": "Running"} | status,
+        annotations=dict(annotations or {}),
+    )
+
+
+def running_vmi(vm: str = "vm1", node: str = "node-1", **more: Any) -> VirtualMachineInstance:
+    return vmi(vm, nodeName=node, **more)
+
+
+def machine(
+    domain: Mapping[str, Any], name: str = "vm1", node: str = "node-1", **spec: Any
+) -> VirtualMachineInstance:
+    """A running VMI by its domain and further fields of its spec."""
+    status = {"nodeName": node, "phase": "Running"}
+    return build(VirtualMachineInstance, name, {"domain": domain, **spec}, status)
+
+
+def vm(
+    cpu: str = "2",
+    memory: str = "4Gi",
+    *,
+    spec: Mapping[str, Any] | None = None,
+    domain: Mapping[str, Any] | None = None,
+    status: str = "Starting",
+    **metadata: Any,
+) -> VirtualMachine:
+    """A VM that is about to start."""
+    resources = {"limits": {"cpu": cpu, "memory": memory}, "requests": {"cpu": "125m", "memory": "2730Mi"}}
+    template = {"spec": {"domain": {"cpu": {"cores": 2}, "resources": resources, **(domain or {})}}}
+    strategy = {"runStrategy": "Always"} if spec is None else spec
+    return build(
+        VirtualMachine, "vm1", {"template": template, **strategy}, {"printableStatus": status}, **metadata
+    )
+
+
+def vmim(
+    phase: str | None = "Pending",
+    vm: str = "vm1",
+    *,
+    refused: bool = False,
+    abort: bool = False,
+    name: str = "",
+    created: str = EARLIER,
+    deleting: bool = False,
+) -> VirtualMachineInstanceMigration:
+    conditions = [
+        {"type": kind, "status": "True"}
+        for kind, there in (
+            (constants.CONDITION_REJECTED_BY_RESOURCE_QUOTA, refused),
+            (constants.CONDITION_ABORT_REQUESTED, abort),
+        )
+        if there
+    ]
+    return build(
+        VirtualMachineInstanceMigration,
+        name or f"migration-of-{vm}",
+        {"vmiName": vm},
+        {"phase": phase, "conditions": conditions},
+        creationTimestamp=created,
+        deleting=deleting,
+    )
+
+
+def pod(
+    cpu: str = "100m",
+    memory: str = "10Mi",
+    *,
+    name: str = "",
+    phase: str = "Running",
+    node: str = "",
+    **metadata: Any,
+) -> Pod:
+    """A pod of one container with these limits."""
+    containers = [{"name": "main", "resources": {"limits": {"cpu": cpu, "memory": memory}}}]
+    name = name or f"pod-{next(_numbers)}"
+    return build(Pod, name, {"containers": containers, "nodeName": node}, {"phase": phase}, **metadata)
+
+
+def controlled_by(kind: str, name: str, uid: str) -> list[dict[str, Any]]:
+    """The ownerReferences of what a controller made for that object."""
+    return [{"kind": kind, "name": name, "uid": uid, "controller": True}]
+
+
+def plain_launcher(
+    vm: str = "vm1", *, target_of: str = "", node: str = "node1", phase: str = "Running"
+) -> Pod:
+    """A VM's pod that counts 2 / 4Gi; `target_of` is the uid of the migration that made it."""
+    labels = {
+        constants.LABEL_APP: constants.APP_VIRT_LAUNCHER,
+        constants.LABEL_CREATED_BY: uid_of(vm),
+        constants.LABEL_VM_NAME: vm,
+    }
+    if target_of:
+        labels[constants.LABEL_MIGRATION_JOB_UID] = target_of
+    return pod(
+        *LIMITS.values(),
+        name=f"virt-launcher-{vm}-{node}",
+        node=node,
+        phase=phase,
+        labels=labels,
+        ownerReferences=controlled_by("VirtualMachineInstance", vm, uid_of(vm)),
+        creationTimestamp=EARLIER,
+    )
+
+
+def launcher(
+    instance: VirtualMachineInstance | None = None,
+    *,
+    node: str = "node-1",
+    migration: VirtualMachineInstanceMigration | None = None,
+    rendering: Rendering = AT_1_5,
+    profile: Profile = DEFAULT_PROFILE,
+    overhead: int | None = None,
+    phase: str = "Running",
+    created: str = EARLIER,
+    annotated: bool = True,
+    limited: Collection[str] = BOTH,
+) -> Pod:
+    """The launcher pod of a VMI (vm1's if not given), as KubeVirt of `profile` renders it.
+
+    `limited`: what a quota of the namespace limits, for KubeVirt then sets limits that the VMI has not.
+    """
+    instance = instance or vmi()
+    if overhead is None:
+        plugins = rendering.kubevirt.binding_plugins
+        overhead = memory_overhead(instance.spec, ratio=rendering.ratio, profile=profile, plugins=plugins)
+    rendering = dataclasses.replace(rendering, profile=profile, quota_limits=frozenset(limited))
+    containers = render_containers(instance, rendering, overhead=overhead)
+    job = migration.uid if migration else ""
+    labels = {
+        "kubevirt.io": "virt-launcher",
+        "kubevirt.io/created-by": instance.uid,
+        "vm.kubevirt.io/name": instance.name,
+    }
+    annotations = {"kubevirt.io/domain": instance.name}
+    if job:
+        labels["kubevirt.io/migrationJobUID"] = job
+    if annotated:
+        annotations["kubevirt.io/memory-overhead-bytes"] = str(overhead)
+    spec = {
+        "containers": msgspec.to_builtins(containers.containers),
+        "initContainers": msgspec.to_builtins(containers.init_containers),
+        "nodeName": node,
+        "priorityClassName": instance.spec.priority_class_name,
+    }
+    return build(
+        Pod,
+        f"virt-launcher-{instance.name}-{job or 'source'}",
+        spec,
+        {"phase": phase},
+        labels=labels,
+        annotations=annotations,
+        ownerReferences=controlled_by("VirtualMachineInstance", instance.name, instance.uid),
+        creationTimestamp=created,
+    )
+
+
+def attachment(of: Pod, kubevirt: KubeVirtConfiguration | None = None, phase: str = "Running") -> Pod:
+    """The attachment pod of hotplugged volumes beside a launcher pod."""
+    container = attachment_container(Rendering(kubevirt=kubevirt or KubeVirtConfiguration()))
+    return build(
+        Pod,
+        f"hp-volume-{of.name}",
+        {"containers": [msgspec.to_builtins(container)]},
+        {"phase": phase},
+        uid=f"uid-hp-{of.uid}",
+        labels={"kubevirt.io": "hotplug-disk"},
+        ownerReferences=controlled_by("Pod", of.name, of.uid),
+    )
+
+
+def ended(pod: Pod, phase: str = "Succeeded") -> Pod:
+    """The same pod when it is over."""
+    return msgspec.structs.replace(pod, status=msgspec.structs.replace(pod.status, phase=phase))
+
+
+def limits_text(cpu: str = "", memory: str = "", **more: str) -> str:
+    """Rancher's annotation that grants this."""
+    texts = {"limitsCpu": cpu, "limitsMemory": memory, **more}
+    return msgspec.json.encode({"limit": {name: text for name, text in texts.items() if text}}).decode()

@@ -1,0 +1,46 @@
+"""Waiting for what has no event: `eventually` blocks, `until` runs in an event loop (virtual time included)."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+
+def eventually(look: Callable[[], Any], timeout: float = 10.0) -> Any:
+    """The first true thing that `look` says; AssertionError with the last one when the time is over."""
+    found = None
+    for _ in polls(timeout):
+        found = look()
+        if found:
+            return found
+    raise AssertionError(f"not within {timeout:g} s: {found!r}")
+
+
+def polls(timeout: float) -> Iterator[float]:
+    """Seconds that have passed, again and again, the last time after the timeout: ever more slowly, for the API server
+    shares its cores with what is waited for."""
+    began, pause = time.monotonic(), 0.01
+    passed = 0.0
+    while passed <= timeout:
+        passed = time.monotonic() - began
+        yield passed
+        time.sleep(pause)
+        pause = min(0.1, pause * 1.25)
+
+
+async def until(
+    condition: Callable[[], Any], what: str = "it", *, seconds: float = 20.0, pause: float = 0.05
+) -> Any:
+    """The result of `condition`, awaited where it is a coroutine, once it is true; AssertionError after `seconds`."""
+    deadline = asyncio.get_running_loop().time() + seconds
+    while True:
+        found = condition()
+        if inspect.isawaitable(found):
+            found = await found
+        if found:
+            return found
+        assert asyncio.get_running_loop().time() < deadline, f"waited {seconds} s for {what}"
+        await asyncio.sleep(pause)
