@@ -2,6 +2,10 @@
 
 With many migrations under way in a namespace the next event is close by: waiting saves a patch for each event. A
 migration that is about to be tried, or that was refused, waits a moment only: KubeVirt tries it within milliseconds.
+
+What only gives room back can wait until those were tried: quota admission counts a pod with an update of the quota that
+conflicts with a patch of that moment, four times at most. The pod is then refused with a conflict instead of "exceeded
+quota": KubeVirt sets no condition, no event of a quota has it try again, and its back-off was seen to take minutes.
 """
 
 from __future__ import annotations
@@ -17,6 +21,8 @@ STEP = 0.04
 """Seconds added for each entry beyond the first."""
 LONGEST = 0.25
 """Seconds, however many migrations are under way."""
+UNTIL_TRIED = 0.25
+"""Seconds that giving room back waits at most for migrations that are about to be tried."""
 
 
 def next_write_after(annotations: Mapping[str, str], written_at: float, *, urgent: bool = False) -> float:
@@ -41,3 +47,24 @@ def is_urgent(
             if not journal.keys_of(name, vmi.uid if vmi else ""):
                 return True
     return False
+
+
+def may_lower_after(
+    wanted_since: float, now: float, migrations: Iterable[VirtualMachineInstanceMigration]
+) -> float:
+    """In how many seconds room may be given back that was to be given back since `wanted_since`; 0: now.
+
+    Those that were refused do not count: the patch is the event that has KubeVirt try them again.
+    """
+    left = wanted_since + UNTIL_TRIED - now
+    if not 0 < left <= UNTIL_TRIED:  # more than that: the clock was set back
+        return 0.0
+    return left if any(_is_about_to_be_tried(migration) for migration in migrations) else 0.0
+
+
+def _is_about_to_be_tried(migration: VirtualMachineInstanceMigration) -> bool:
+    return (
+        migration.phase in (constants.PHASE_UNSET, constants.PHASE_PENDING)
+        and not migration.deleting
+        and not is_refused(migration)
+    )

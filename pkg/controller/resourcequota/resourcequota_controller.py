@@ -17,7 +17,7 @@ from pkg.api.core import Pod, ResourceQuota
 from pkg.client.errors import Conflict, Invalid, NotFound
 from pkg.client.resource_client import ResourceClient
 from pkg.client.retry import retry_on_conflict
-from pkg.controller.resourcequota.batching import LONGEST, is_urgent, next_write_after
+from pkg.controller.resourcequota.batching import LONGEST, is_urgent, may_lower_after, next_write_after
 from pkg.generic.cache_reader import newer
 from pkg.generic.errors import RetryAfter
 from pkg.generic.events import EventRecorder
@@ -51,6 +51,8 @@ class _Remembered:
     written: ResourceQuota | None = None
     """What our last patch returned: newer than the cache until the watch has caught up."""
     written_at: float = float("-inf")
+    lower_since: float | None = None
+    """Since when room is to be given back that waits for migrations that are about to be tried."""
     said: Sequence[tuple[str, str]] = ()
     would_write: object = None
 
@@ -119,8 +121,11 @@ class Handler:
             quota, decided = observed.quota, plan(observed, self._policy)
         kept.memory = decided.memory
         self._say(observed, kept, decided.problems)
+        if not decided.hard:
+            kept.lower_since = None
         if not decided or self._only_say(quota, kept, decided):
             return decided
+        self._let_them_be_tried(quota, kept, decided)
         if self._before_raise is not None and _raises(quota, decided):
             await self._before_raise(quota.namespace)
         await self._write(quota, kept, decided)
@@ -151,8 +156,21 @@ class Handler:
         if left > 0:
             raise RetryAfter(left)
 
+    def _let_them_be_tried(self, quota: ResourceQuota, kept: _Remembered, decided: Plan) -> None:
+        """Giving room back waits a moment for migrations that KubeVirt is about to try. Raises RetryAfter."""
+        if not decided.hard or _raises(quota, decided) or decided.annotations.get(ANNOTATION_TOUCHED):
+            return
+        now = self._clock()
+        if kept.lower_since is None:
+            kept.lower_since = now
+        migrations = self._observer.source.migrations.list(quota.namespace)
+        left = may_lower_after(kept.lower_since, now, migrations)
+        if left > 0:
+            raise RetryAfter(left)
+
     async def _write(self, quota: ResourceQuota, kept: _Remembered, decided: Plan) -> None:
         kept.written_at = self._clock()
+        kept.lower_since = None
         patch = decided.patch(quota)
         kept.written = await self._quotas.json_patch(patch, name=quota.name, namespace=quota.namespace)
         _WRITES.labels("written").inc()

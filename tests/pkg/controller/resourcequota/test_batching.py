@@ -5,7 +5,14 @@ from __future__ import annotations
 import pytest
 
 from pkg.api.kubevirt import VirtualMachineInstanceMigration
-from pkg.controller.resourcequota.batching import LONGEST, STEP, is_urgent, next_write_after
+from pkg.controller.resourcequota.batching import (
+    LONGEST,
+    STEP,
+    UNTIL_TRIED,
+    is_urgent,
+    may_lower_after,
+    next_write_after,
+)
 from tests.decisions import sentences
 from tests.objects import COMPENSATION, ENTRY, RESYNC, SKIP, by_name, by_uid, vmi, vmim
 
@@ -58,3 +65,26 @@ def test_who_is_in_a_hurry(case: tuple[list[VirtualMachineInstanceMigration], bo
     instances = {name: vmi(name) for name in ("new", "vm1", "vm2")}
     annotations = {by_uid("vm1"): ENTRY, by_name("vm2"): ENTRY}
     assert is_urgent(annotations, migrations, instances.get) is urgent
+
+
+@sentences(
+    {
+        "nothing migrates": ([], 0.0),
+        "just created": ([vmim(None)], UNTIL_TRIED),
+        "Pending": ([vmim(), vmim("Running", vm="other")], UNTIL_TRIED),
+        "refused: the patch has it tried again": ([vmim(refused=True)], 0.0),
+        "being deleted": ([vmim(deleting=True)], 0.0),
+        "all have their target": ([vmim("Scheduling"), vmim("Running", vm="other")], 0.0),
+        "all are over": ([vmim("Succeeded"), vmim("Failed", vm="other")], 0.0),
+    }
+)
+def test_giving_back_waits_for_who_is_about_to_be_tried(
+    case: tuple[list[VirtualMachineInstanceMigration], float],
+) -> None:
+    migrations, wait = case
+    assert may_lower_after(100.0, 100.0, migrations) == wait
+
+
+@pytest.mark.parametrize(("now", "wait"), [(100.2, 0.05), (100.25, 0.0), (200.0, 0.0), (50.0, 0.0)])
+def test_giving_back_waits_a_moment_only_and_not_for_a_clock(now: float, wait: float) -> None:
+    assert may_lower_after(100.0, now, [vmim()]) == pytest.approx(wait)

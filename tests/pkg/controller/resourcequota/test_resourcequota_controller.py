@@ -319,7 +319,7 @@ class TestCompany:
 
     async def test_with_many_under_way_the_next_patch_waits_a_little(self) -> None:
         world = World()
-        world.migrate("vm1", "vm2", "vm3")
+        world.migrate("vm1", "vm2", "vm3", phase="Running")
         await world.look()
         world.migrate("vm1", phase="Succeeded")
         assert await world.look() == pytest.approx(0.08)
@@ -380,6 +380,60 @@ class TestCompany:
         world.quotas.edited(KEY, {"spec": {"hard": dict(HARD)}})  # Rancher
         assert await world.look() is None
         assert by_value(world.now.hard)["limits.cpu"].value() == 103
+
+
+class TestGivingBack:
+    """A patch in the moment in which quota admission counts a target pod can get that pod refused with a conflict."""
+
+    async def two(self) -> World:
+        """One is over; one was just given room, and KubeVirt is about to create its target pod."""
+        world = World()
+        world.migrate("vm1", phase="Running")
+        world.migrate("vm2")
+        await world.look()
+        world.migrate("vm1", phase="Succeeded")
+        world.clock.now += 1
+        return world
+
+    async def test_it_waits_for_who_is_about_to_be_tried(self) -> None:
+        world = await self.two()
+        assert await world.look() == pytest.approx(0.25)
+        world.clock.now += 0.1
+        assert await world.look() == pytest.approx(0.15)
+        assert world.patches == 1
+        world.migrate("vm2", phase="Scheduling")
+        assert await world.look() is None
+        assert by_value(world.now.hard) == by_value(RAISED)
+
+    async def test_a_quarter_of_a_second_at_most(self) -> None:
+        world = await self.two()
+        await world.look()
+        world.clock.now += 0.25
+        assert await world.look() is None
+        assert by_value(world.now.hard) == by_value(RAISED)
+
+    async def test_who_needs_room_takes_it_along(self) -> None:
+        world = await self.two()
+        await world.look()
+        world.migrate("vm3")
+        assert await world.look() is None
+        assert world.patches == 2
+        assert set(world.now.annotations) == {by_uid("vm2"), by_uid("vm3")}
+
+    async def test_the_next_time_it_waits_anew(self) -> None:
+        world = await self.two()
+        await world.look()
+        world.migrate("vm1", phase="Running")  # the watch was behind
+        await world.look()
+        world.clock.now += 10
+        world.migrate("vm1", phase="Succeeded")
+        assert await world.look() == pytest.approx(0.25)
+
+    async def test_a_refused_one_is_not_waited_for(self) -> None:
+        world = await self.two()
+        world.migrate("vm2", refused=True)
+        assert await world.look() is None
+        assert by_value(world.now.hard) == by_value(RAISED)
 
 
 class TestBeforeRoomIsAdded:
