@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pkg.api import registry
+from pkg.api.kubevirt import KUBEVIRTS
 from pkg.client.errors import ApiError, Forbidden
 from pkg.testcluster.cluster import Cluster, EmbeddedCluster
 from pkg.util.managedtenantquota.constants import LOCK_SELECTOR
@@ -112,6 +113,13 @@ async def run(cluster: Cluster, goal: int) -> Soak:
 
 async def _migrate_all(there: World, soak: Soak, goal: int, webhook: Program) -> None:
     names = [await there.namespace(BASE) for _ in range(NAMESPACES)]
+    # KubeVirt's own limit of five at once would be used up all the time, and no window is opened then.
+    limits = {"migrations": {"parallelMigrationsPerCluster": 50, "parallelOutboundMigrationsPerNode": 50}}
+    for kubevirt in await there.client.resource(KUBEVIRTS).list():
+        patch = {"spec": {"configuration": limits}}
+        await there.client.resource(KUBEVIRTS).merge_patch(
+            patch, name=kubevirt.name, namespace=kubevirt.namespace
+        )
     windowed = await made(there)
     await windowed.quota({"limits.cpu": "8", "pods": "20"})
     machines = [(name, f"vm{number}") for name in names for number in range(MACHINES)]

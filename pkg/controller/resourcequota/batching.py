@@ -6,11 +6,13 @@ migration that is about to be tried, or that was refused, waits a moment only: K
 What only gives room back can wait until those were tried: quota admission counts a pod with an update of the quota that
 conflicts with a patch of that moment, four times at most. The pod is then refused with a conflict instead of "exceeded
 quota": KubeVirt sets no condition, no event of a quota has it try again, and its back-off was seen to take minutes.
+And it waits until quota no longer counts the pod that has ended: below status.used every pod is refused, also one of a
+tenant that the base has room for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.util import constants
@@ -23,6 +25,8 @@ LONGEST = 0.25
 """Seconds, however many migrations are under way."""
 UNTIL_TRIED = 0.25
 """Seconds that giving room back waits at most for migrations that are about to be tried."""
+UNTIL_COUNTED = 1.0
+"""Seconds that it waits at most for status.used; a VM that has grown may keep that above the base."""
 
 
 def next_write_after(annotations: Mapping[str, str], written_at: float, *, urgent: bool = False) -> float:
@@ -50,16 +54,22 @@ def is_urgent(
 
 
 def may_lower_after(
-    wanted_since: float, now: float, migrations: Iterable[VirtualMachineInstanceMigration]
+    wanted_since: float,
+    now: float,
+    migrations: Sequence[VirtualMachineInstanceMigration],
+    *,
+    still_counted: bool = False,
 ) -> float:
     """In how many seconds room may be given back that was to be given back since `wanted_since`; 0: now.
 
-    Those that were refused do not count: the patch is the event that has KubeVirt try them again.
+    Migrations that were refused are not held up: the patch is the event that has KubeVirt try them again.
+    `still_counted`: status.used is above what the limits are to be.
     """
-    left = wanted_since + UNTIL_TRIED - now
-    if not 0 < left <= UNTIL_TRIED:  # more than that: the clock was set back
-        return 0.0
-    return left if any(_is_about_to_be_tried(migration) for migration in migrations) else 0.0
+    longest = UNTIL_TRIED if any(map(_is_about_to_be_tried, migrations)) else 0.0
+    if still_counted and not any(map(is_refused, migrations)):
+        longest = UNTIL_COUNTED
+    left = wanted_since + longest - now
+    return left if 0 < left <= longest else 0.0  # more than that: the clock was set back
 
 
 def _is_about_to_be_tried(migration: VirtualMachineInstanceMigration) -> bool:

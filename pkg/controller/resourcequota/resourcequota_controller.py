@@ -52,7 +52,7 @@ class _Remembered:
     """What our last patch returned: newer than the cache until the watch has caught up."""
     written_at: float = float("-inf")
     lower_since: float | None = None
-    """Since when room is to be given back that waits for migrations that are about to be tried."""
+    """Since when room is to be given back (batching.may_lower_after)."""
     said: Sequence[tuple[str, str]] = ()
     would_write: object = None
 
@@ -125,7 +125,7 @@ class Handler:
             kept.lower_since = None
         if not decided or self._only_say(quota, kept, decided):
             return decided
-        self._let_them_be_tried(quota, kept, decided)
+        self._wait_to_lower(quota, kept, decided)
         if self._before_raise is not None and _raises(quota, decided):
             await self._before_raise(quota.namespace)
         await self._write(quota, kept, decided)
@@ -156,15 +156,21 @@ class Handler:
         if left > 0:
             raise RetryAfter(left)
 
-    def _let_them_be_tried(self, quota: ResourceQuota, kept: _Remembered, decided: Plan) -> None:
-        """Giving room back waits a moment for migrations that KubeVirt is about to try. Raises RetryAfter."""
+    def _wait_to_lower(self, quota: ResourceQuota, kept: _Remembered, decided: Plan) -> None:
+        """Giving room back waits a moment; taking back what another client added does not wait for status.used.
+        Raises RetryAfter."""
         if not decided.hard or _raises(quota, decided) or decided.annotations.get(ANNOTATION_TOUCHED):
             return
         now = self._clock()
         if kept.lower_since is None:
             kept.lower_since = now
         migrations = self._observer.source.migrations.list(quota.namespace)
-        left = may_lower_after(kept.lower_since, now, migrations)
+        ours = kept.written is not None and quota.hard == kept.written.hard
+        still_counted = ours and any(
+            to is not None and quantity_of(quota.used, name) > Quantity.parse(to)
+            for name, to in decided.hard.items()
+        )
+        left = may_lower_after(kept.lower_since, now, migrations, still_counted=still_counted)
         if left > 0:
             raise RetryAfter(left)
 

@@ -34,11 +34,14 @@ class Estimate(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A migration that is still refused although its room is there: how often its quota was touched for it, and when
-    that is due next (seconds)."""
+    """A migration that is still refused although its room is there: how often its quota was touched for it, when that
+    is due next, and until when a quota that changes may postpone it (seconds)."""
 
     due: float
+    latest: float
     touches: int = 0
+    behind: bool = False
+    """When it was last looked at, spec.hard or status.hard was still to change."""
 
 
 @dataclass(frozen=True, slots=True)

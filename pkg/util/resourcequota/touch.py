@@ -27,6 +27,8 @@ SECOND = 0.5
 """Seconds from the first touch to the second; each further pause is twice as long."""
 KNOWN = 0.1
 """Seconds after a change of spec.hard or status.hard in which no touch is made: quota admission would refuse again."""
+POSTPONED = 0.5
+"""Seconds that changes of the quota postpone a touch at most: each is an event too, but the last may come too early."""
 LONGEST = 30.0
 
 
@@ -45,10 +47,14 @@ def with_touch(observed: Observed, made: Plan) -> Plan:
     waiting = {uid: each for uid, each in observed.memory.waiting.items() if uid in refused}
     if made.hard or not _shown(observed):
         # What is still to change will be an event too. Pauses go on: a busy quota must not begin them again and again.
-        known = observed.now + KNOWN
-        waiting = {uid: replace(each, due=max(each.due, known)) for uid, each in waiting.items()}
+        waiting = {uid: replace(each, behind=True) for uid, each in waiting.items()}
         return replace(made, memory=replace(made.memory, waiting=waiting)) if waiting else made
-    waiting |= {uid: Waiting(due=observed.now + FIRST) for uid in refused - waiting.keys()}
+    known = observed.now + KNOWN
+    waiting = {
+        uid: replace(each, due=max(each.due, min(known, each.latest)), behind=False) if each.behind else each
+        for uid, each in waiting.items()
+    }
+    waiting |= {uid: _due(observed.now + FIRST) for uid in refused - waiting.keys()}
     if not waiting:
         return made
     annotations = dict(made.annotations)
@@ -101,7 +107,11 @@ def _has_entry(observed: Observed, journal: Journal, migration: VirtualMachineIn
 
 def _touched(waiting: Waiting, now: float) -> Waiting:
     pause = min(LONGEST, SECOND * 2.0 ** min(waiting.touches, 10))
-    return Waiting(touches=waiting.touches + 1, due=now + pause)
+    return _due(now + pause, waiting.touches + 1)
+
+
+def _due(at: float, touches: int = 0) -> Waiting:
+    return Waiting(at, at + POSTPONED, touches)
 
 
 def _text(now: float, waiting: Mapping[str, Waiting]) -> str:

@@ -435,6 +435,36 @@ class TestGivingBack:
         assert await world.look() is None
         assert by_value(world.now.hard) == by_value(RAISED)
 
+    async def over(self, used: str) -> World:
+        """A migration is over, and this much of limits.cpu is still counted."""
+        world = World()
+        world.migrate("vm1", phase="Running")
+        await world.look()
+        world.migrate("vm1", phase="Succeeded")
+        world.clock.now += 1
+        world.quotas.edited(KEY, {"status": {"used": {"limits.cpu": used}}})
+        return world
+
+    async def test_what_has_ended_and_is_still_counted_is_waited_for(self) -> None:
+        world = await self.over(RAISED["limits.cpu"])
+        assert await world.look() == pytest.approx(1.0)
+        world.quotas.edited(KEY, {"status": {"used": {"limits.cpu": HARD["limits.cpu"]}}})
+        assert await world.look() is None
+        assert by_value(world.now.hard) == by_value(HARD)
+
+    async def test_a_vm_that_has_grown_is_waited_for_a_second(self) -> None:
+        world = await self.over(RAISED["limits.cpu"])
+        await world.look()
+        world.clock.now += 1
+        assert await world.look() is None
+        assert by_value(world.now.hard) == by_value(HARD)
+
+    async def test_what_another_client_added_is_taken_back_at_once(self) -> None:
+        world = await self.over(RAISED["limits.cpu"])
+        world.quotas.edited(KEY, {"spec": {"hard": {**HARD, "limits.cpu": "50"}}})
+        assert await world.look() is None
+        assert by_value(world.now.hard) == by_value(HARD)
+
 
 class TestBeforeRoomIsAdded:
     async def test_the_namespace_is_readied_first(self) -> None:

@@ -112,6 +112,22 @@ def test_a_change_of_the_quota_meanwhile_does_not_begin_the_pauses_again(raised:
     assert len(raised.touches) == 2
 
 
+def test_none_comes_before_quota_admission_may_know_what_changed_last(raised: Controller) -> None:
+    refused = [vmim(refused=True)]
+    raised.look(0.0, refused)
+    now = raised.quota
+    raised.quota = msgspec.structs.replace(
+        now, status=msgspec.structs.replace(now.status, hard={"limits.cpu": "3"})
+    )
+    raised.look(0.2, refused)
+    raised.quota = now
+    for moment in (0.24, 0.26, 0.33):
+        raised.look(moment, refused)
+    assert raised.touches == []
+    raised.look(0.34, refused)
+    assert raised.touches == [0.34]
+
+
 def test_one_touch_serves_all_that_wait() -> None:
     controller = Controller(quota())
     names = [f"vm{number}" for number in range(5)]
