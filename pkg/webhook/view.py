@@ -98,10 +98,9 @@ class View:
         migrations = self._client.resource(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS)
         return await in_time(list_installed(migrations, namespace)) or []
 
-    async def observe_live(self, quota: ResourceQuota, pods: Sequence[Pod] | None = None) -> Observed | None:
-        """The quota among what the API server holds now; None when its namespace is gone. `pods`: those that a live
-        look has found a moment ago, None: KubeVirt's are listed."""
-        return await in_time(self._observe_live(quota, pods))
+    async def observe_live(self, quota: ResourceQuota) -> Observed | None:
+        """The quota among what the API server holds now; None when its namespace is gone."""
+        return await in_time(self._observe_live(quota))
 
     async def default_quotas_live(self, namespace: str) -> list[ResourceQuota]:
         return _defaults(await self.quotas_live(namespace))
@@ -114,9 +113,8 @@ class View:
         """None also when it is gone."""
         return await in_time(self._client.resource(NAMESPACES).get(name=name))
 
-    async def _observe_live(self, quota: ResourceQuota, pods: Sequence[Pod] | None) -> Observed:
-        if pods is None:
-            pods = await self._launchers(quota.namespace)
+    async def _observe_live(self, quota: ResourceQuota) -> Observed:
+        pods = await self._launchers(quota.namespace)
         # After the pods: a migration, and what its VMI says, are known as long as their pods are there, but a target
         # could be made between a list without its migration and a list of pods.
         namespace, migrations, instances = await asyncio.gather(

@@ -110,7 +110,7 @@ class FakeView(View):
             raise NoAnswer("the API server gives no answer: timed out")
         return self.live
 
-    async def observe_live(self, quota: ResourceQuota, pods: Sequence[Pod] | None = None) -> Observed | None:
+    async def observe_live(self, quota: ResourceQuota) -> Observed | None:
         return self._answer("observe").observe(quota)
 
     async def quota_live(self, quota: ResourceQuota) -> ResourceQuota:

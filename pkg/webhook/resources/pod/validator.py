@@ -37,6 +37,8 @@ _OF_MIGRATION: Final = (constants.APP_VIRT_LAUNCHER, constants.APP_HOTPLUG_DISK)
 PATIENCE: Final = 2.5
 """Seconds that a review waits before it refuses a pod that fits beside those that are there: pods on their way may
 never arrive, and status.used may be behind. Longer than a pod is remembered, less than a review may take."""
+_ATTEMPTS: Final = 3
+"""Looks at a namespace in which launchers are made all the time."""
 PAUSE: Final = 0.05
 """Seconds between two looks."""
 
@@ -212,10 +214,15 @@ class Validator:
 
     async def _look_live(self, namespace: str) -> _Snapshot:
         """All of it live. Raises NoAnswer."""
-        quotas = await self._quotas(namespace)
-        # After the quotas: what they count has been there before.
-        pods = await self._view.pods_live(namespace)
-        found = await asyncio.gather(*(self._view.observe_live(quota, pods) for quota in quotas))
+        for _ in range(_ATTEMPTS):
+            quotas = await self._quotas(namespace)
+            found = await asyncio.gather(*map(self._view.observe_live, quotas))
+            # At the end: a pod that was let through meanwhile is either here or still remembered.
+            pods = await self._view.pods_live(namespace)
+            known = {pod.uid for observed in found if observed for pod in observed.pods}
+            if all(pod.uid in known for pod in pods if pod.labels.get(constants.LABEL_APP) in _OF_MIGRATION):
+                break
+            # A launcher that has just been made may be the target of a migration that was not asked about.
         return self._count(filter(None, found), pods)
 
     async def _quotas(self, namespace: str) -> list[ResourceQuota]:

@@ -373,6 +373,22 @@ async def test_a_target_whose_migration_the_cache_does_not_show_refuses_nothing(
     assert clock.now == 100.0
 
 
+async def test_a_target_that_is_made_between_two_lists_refuses_nothing() -> None:
+    live = state(used="4", phase="Running")
+    migrations, live.migrations = live.migrations, []
+
+    class View(FakeView):
+        async def pods_live(self, namespace: str) -> list[Pod]:
+            live.migrations, live.pods = migrations, state(target=True).pods
+            return await super().pods_live(namespace)
+
+    cached = state(target=True, used="4", phase="Running")
+    cached.migrations = []
+    clock = Clock()
+    assert await allowed(validator(View(cached, live), clock), pod("1")) == [True]
+    assert clock.now == 100.0
+
+
 async def test_a_pod_that_is_terminating_past_its_grace_is_not_counted() -> None:
     stuck = msgspec.to_builtins(pod("1", name="stuck"))
     stuck["metadata"] |= {"deletionTimestamp": "2020-01-01T00:00:00Z", "deletionGracePeriodSeconds": 30}
