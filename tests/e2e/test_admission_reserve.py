@@ -163,6 +163,6 @@ async def test_two_replicas_and_fifty_creators_keep_no_target_out(cluster: Clust
 
 async def test_without_the_reserve_the_theft_shows(cluster: Cluster, there: World) -> None:
     with headroom(cluster, "controller", "--webhook", "--reserve=off"):
-        witness, tenant, done = await contest(there, MIGRATIONS, until_theft=True)
+        witness, tenant, done = await contest(there, 10 * MIGRATIONS, until_theft=True)
     print(f"{len(done)} migrations, {tenant.created} pods created, at most {witness.most_of_tenants}")
     assert witness.most_of_tenants["limits.cpu"] > FREE
