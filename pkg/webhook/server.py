@@ -64,7 +64,7 @@ class WebhookServer:
         caller: Caller | None = None,
         limits: Limits | None = None,
     ) -> None:
-        """`client_names`: whose client certificates are answered; empty: everybody is, with or without one. `caller`
+        """`client_names`: whose client certificates are answered; empty: every client is, with or without one. `caller`
         tells the API server's requests by their path."""
         self._hooks = dict(hooks)
         self._context = context

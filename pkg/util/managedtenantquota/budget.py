@@ -21,7 +21,7 @@ def with_budget(hard: RawResourceList, additional: RawResourceList) -> ResourceL
 
 def to_raise(hard: RawResourceList, original: RawResourceList, additional: RawResourceList) -> dict[str, str]:
     """The change of a quota that says what it said originally; empty when nothing is added. A limit that says less than
-    that stays: what is said to have been saved is no way to a larger quota, whoever wrote it. Raises QuantityError."""
+    that stays: what is said to have been saved is no way to a larger quota, for any writer. Raises QuantityError."""
     now, before = parse_resource_list(hard), parse_resource_list(original)
     raised = with_budget(original, additional)
     return difference(hard, {n: raised[n] for n, limit in before.items() if n in now and limit <= now[n]})

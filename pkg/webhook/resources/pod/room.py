@@ -1,14 +1,14 @@
 """Whether a pod fits into the base of a ResourceQuota that holds added room. Pure.
 
 Of what is used, the migrations' pods are taken off: the target beside the source, and what is left over of a source.
-They may take what was added for them, and everybody else together the base:
+They may take what was added for them, and all other pods together the base:
 
     used − what the migrations take + the pod ≤ base        for each resource that is scaled
 
 What the migrations take counts at most as far as room was added: so the room that is not taken yet stays free.
 
 `used` is known in two ways. The pods that a cache shows, with those that were let through since (the ledger): exact,
-but blind to what other replicas let through. And status.used: it knows of everybody, but not yet of the pods that are
+but blind to what other replicas let through. And status.used: it knows of all pods, but not yet of the pods that are
 on their way to quota admission, still of those that have just ended, and its controller sets it by caches of its own.
 """
 
