@@ -18,9 +18,8 @@ install: $(STAMP)
 demo: $(STAMP)
 	$(BIN)/headroom demo
 
-# What fails is tried once more by itself, as long as test_headroom_compensation.py fails in one of some ten runs.
 test: lint build
-	$(BIN)/python -m pytest $(PYTEST_PARALLEL) || $(BIN)/python -m pytest --last-failed
+	$(BIN)/python -m pytest $(PYTEST_PARALLEL)
 
 test-fast: lint
 	$(BIN)/python -m pytest $(PYTEST_PARALLEL) -m "not cluster"

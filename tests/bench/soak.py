@@ -16,21 +16,25 @@ from collections.abc import Coroutine
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+
 from pkg.api import registry
-from pkg.api.kubevirt import KUBEVIRTS
+from pkg.api.kubevirt import KUBEVIRTS, VIRTUAL_MACHINE_INSTANCE_MIGRATIONS
+from pkg.api.registry import Resource
 from pkg.client.errors import ApiError, Forbidden
 from pkg.testcluster.cluster import Cluster, EmbeddedCluster
 from pkg.util.managedtenantquota.constants import LOCK_SELECTOR
-from tests.e2e.mtq_namespace import Namespace, made
+from tests.e2e.mtq_namespace import BUDGETS, Namespace, made
 from tests.e2e.webhook.world import World, world
 from tests.polling import until
-from tests.program import Program, program
+from tests.program import ROOT, Program, program
 
 BASE = {"limitsCpu": "3075m", "limitsMemory": "20Gi"}
 """Five VMs of 515m, and half a CPU for a tenant."""
 HARD = {"limits.cpu": "3075m", "limits.memory": "20Gi"}
 MACHINES = 5
 NAMESPACES = 3
+LOGS = ROOT / "build" / "soak"
 UP, DOWN = 3.0, 0.5
 """Seconds that the webhook serves, and is away before it is started again."""
 
@@ -71,9 +75,26 @@ async def migrate_for_ever(there: World, namespace: str, vm: str, soak: Soak, go
         try:
             await there.until_phase(namespace, migration, "Succeeded", "Failed", seconds=120)
         except AssertionError:
-            soak.stuck.append(f"{namespace}/{migration}")
+            soak.stuck.append(await _state(there, namespace, migration))
             return
         soak.migrations[await there.phase(namespace, migration)] += 1
+
+
+async def _state(there: World, namespace: str, migration: str) -> str:
+    """Why a migration hangs, as its objects show it, in JSON."""
+    state: dict[str, Any] = {"at": time.time()}
+    kinds: tuple[Resource[Any], ...] = (
+        VIRTUAL_MACHINE_INSTANCE_MIGRATIONS,
+        registry.RESOURCE_QUOTAS,
+        BUDGETS,
+    )
+    for resource in kinds:
+        found = await there.client.resource(resource).list(namespace)
+        unfinished = [
+            each for each in found if getattr(each.status, "phase", None) not in ("Succeeded", "Failed")
+        ]
+        state[resource.kind] = msgspec.to_builtins(unfinished)
+    return f"{namespace}/{migration}: {json.dumps(state)}"
 
 
 async def honest_pods(there: World, namespace: str, soak: Soak) -> None:
@@ -167,10 +188,11 @@ async def _is(there: World, namespace: str, hard: dict[str, str]) -> bool:
 def main(arguments: list[str]) -> int:
     goal = int(arguments[0]) if arguments else 1000
     began = time.monotonic()
-    with EmbeddedCluster() as cluster:
+    with EmbeddedCluster(directory=LOGS) as cluster:
         soak = asyncio.run(run(cluster, goal))
     report = {**vars(soak), "refused": soak.refused[:10], "seconds": round(time.monotonic() - began)}
     print(json.dumps(report, indent=2))
+    print(f"The programs' logs are in {LOGS}.", file=sys.stderr)
     return 0 if soak.good else 1
 
 

@@ -17,6 +17,9 @@ pytestmark = pytest.mark.cluster
 SMALL = {"limits.cpu": "3", "limits.memory": "5000Mi"}
 LARGER = {"limits.cpu": "3", "limits.memory": "6000Mi"}
 FOUR = {"limits.cpu": "12", "limits.memory": "20000Mi"}
+AMPLE = {"limits.cpu": "12", "limits.memory": "30000Mi"}
+FOR_THREE = {"limits.cpu": "12", "limits.memory": "21860Mi"}
+"""Three targets fit beside the four sources with their three entries, the fourth does not with its own."""
 VMS = ["vm1", "vm2", "vm3", "vm4"]
 GROWN = {"limits.cpu": "2015m", "limits.memory": "5682461313"}
 """The seed's VM with ratio 4.5: 105.8 % of its quota."""
@@ -85,11 +88,15 @@ def test_the_second_one_is_refused_for_good_without_compensation_and_goes_throug
     on.run(*HARVESTER, "--no-compensate")
     small, four = grown.small, grown.four
     pending = small.migrate("vm1", phase_seconds=LASTING)
-    moves = [four.migrate(vm, phase_seconds=LASTING) for vm in VMS]
+    four.grant(AMPLE)
+    moves = [four.migrate(vm, phase_seconds=LASTING) for vm in VMS[:3]]
+    for move in moves:
+        four.wait_phase(move, "Running")
+    # Targets that come while Kubernetes counts anew after a raise may be left out of status.used: here it counts again.
+    four.grant(FOR_THREE)
     small.stays_refused(pending)
     assert small.hard() == by_value(SEED_SMALL)
-    eventually(lambda: sum(four.phase(move) == "Running" for move in moves) == 3, 30)
-    (stuck,) = [move for move in moves if four.phase(move) != "Running"]
+    stuck = four.migrate(VMS[3], phase_seconds=LASTING)
     four.stays_refused(stuck)
     assert COMPENSATION not in small.annotations() | four.annotations()
 
@@ -104,8 +111,10 @@ def test_the_second_one_is_refused_for_good_without_compensation_and_goes_throug
         small.hurry(pending)
         small.succeed(pending)
         four.wait_phase(stuck, "Running")  # beside the three others
-        four.hurry(*moves)
-        four.succeed(*moves)
+        four.hurry(*moves, stuck)
+        four.succeed(*moves, stuck)
+        four.settle(FOR_THREE)
+        four.grant(FOUR)
         grown.settle()
         # used 5682461313 + needed 5682461313 - hard 10865341313
         assert compensations(versions) == [None, '{"limits.memory":"499581313"}', None]
