@@ -135,12 +135,14 @@ async def run(cluster: Cluster, goal: int) -> Soak:
 async def _migrate_all(there: World, soak: Soak, goal: int, webhook: Program) -> None:
     names = [await there.namespace(BASE) for _ in range(NAMESPACES)]
     # KubeVirt's own limit of five at once would be used up all the time, and no window is opened then.
-    limits = {"migrations": {"parallelMigrationsPerCluster": 50, "parallelOutboundMigrationsPerNode": 50}}
-    for kubevirt in await there.client.resource(KUBEVIRTS).list():
-        patch = {"spec": {"configuration": limits}}
-        await there.client.resource(KUBEVIRTS).merge_patch(
-            patch, name=kubevirt.name, namespace=kubevirt.namespace
-        )
+    limits = {"parallelMigrationsPerCluster": 50, "parallelOutboundMigrationsPerNode": 50}
+    body = {
+        "apiVersion": KUBEVIRTS.api_version,
+        "kind": KUBEVIRTS.kind,
+        "metadata": {"name": "kubevirt"},
+        "spec": {"configuration": {"migrations": limits}},
+    }
+    await there.client.resource(KUBEVIRTS).create(body, namespace="default")
     windowed = await made(there)
     await windowed.quota({"limits.cpu": "8", "pods": "20"})
     machines = [(name, f"vm{number}") for name in names for number in range(MACHINES)]

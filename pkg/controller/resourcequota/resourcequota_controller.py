@@ -58,7 +58,7 @@ class _Remembered:
 
 
 class Handler:
-    """Handles ResourceQuotas; the only code that writes them."""
+    """Handles ResourceQuotas: the one writer of those that the annotation strategy raises."""
 
     def __init__(
         self,

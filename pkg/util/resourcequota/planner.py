@@ -1,4 +1,4 @@
-"""The decision about one ResourceQuota: from what is observed to one patch. Pure, and the only place that decides.
+"""The decision about one ResourceQuota: from what is observed to one patch. Pure; `plan` is the only way to one.
 
 Level-triggered: the truth is the migrations and the pods, the annotations are the journal. The same
 observation always gives the same plan, and a plan applied gives an observation whose plan is empty.
