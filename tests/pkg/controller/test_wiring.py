@@ -5,20 +5,19 @@ from __future__ import annotations
 import importlib
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
 from pkg.api import registry
 from pkg.api.harvesterhci import SETTINGS
 from pkg.api.kubevirt import KUBEVIRTS, VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINE_INSTANCES
-from pkg.client.client import Client
 from pkg.config.management import KUBEVIRT_PODS, Management
 from pkg.controller.indexes import index
 from pkg.controller.options import Options
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
 from tests.decisions import sentences
-from tests.pkg.generic.fakes import FakeClient
+from tests.kinds import Server
 from tests.virtual_time import settle, virtual_time
 
 wiring = importlib.import_module("pkg.controller.resourcequota.register")
@@ -31,7 +30,7 @@ class Cluster:
     """Two namespaces with a quota each; in the first a VM migrates. `looked` are the quotas that were looked at."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, options: Options) -> None:
-        self.client = FakeClient()
+        self.server = Server()
         self.looked: list[str] = []
         looked = self.looked
 
@@ -42,7 +41,7 @@ class Cluster:
                 looked.append(key)
 
         monkeypatch.setattr(wiring, "Handler", Recorder)
-        self.management = Management(cast("Client", self.client), workers=1)
+        self.management = Management(self.server.client(), workers=1)
         index(self.management)
         wiring.register(self.management, self.management.recorder("headroom"), options)
         for name in ("ns1", "ns2"):
@@ -71,10 +70,10 @@ class Cluster:
         self.put(registry.PODS, name, "ns2", metadata={"labels": labels}, status=status)
 
     def put(self, resource: Any, name: str, namespace: str = "", **fields: Any) -> None:
-        self.client.resource(resource).put(name, namespace, **fields)
+        self.server.kind(resource).put(name, namespace, **fields)
 
     def remove(self, resource: Any, key: str) -> None:
-        self.client.resource(resource).remove(key)
+        self.server.remove(resource, key)
 
 
 @asynccontextmanager
