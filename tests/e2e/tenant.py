@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
 import json
-import time
 from collections.abc import Mapping
 from typing import Any
 
 from pkg.util.quantity import Quantity
+from tests.e2e import bodies
 from tests.e2e.api import CORE, KUBEVIRT, Api, Raw, Watch
 from tests.polling import eventually, polls
 
@@ -27,8 +26,6 @@ HARD = {"limits.cpu": "3", "limits.memory": "5000Mi"}
 ENTRY = {"limits.cpu": "2", "limits.memory": "4737464313"}
 RAISED = {"limits.cpu": "5", "limits.memory": "9980344313"}
 """The seed's numbers."""
-
-_numbers = itertools.count(1)
 
 
 def entry_keys(annotations: Mapping[str, str]) -> list[str]:
@@ -99,10 +96,8 @@ class Tenant(NamespaceRequests):
         quota: bool = True,
     ) -> None:
         """`limits` is the namespace annotation's limit, or its whole text; `annotations` are the quota's."""
-        super().__init__(api, name or f"tenant-{int(time.time() * 1000) % 10**8}-{next(_numbers)}")
-        text = (
-            limits if isinstance(limits, str) else json.dumps({"limit": BASE if limits is None else limits})
-        )
+        super().__init__(api, name or bodies.new_name())
+        text = limits if isinstance(limits, str) else bodies.quota_text(BASE if limits is None else limits)
         api.create(f"{CORE}/namespaces", {"metadata": {"name": self.name, "annotations": {ANNOTATION: text}}})
         self.quota_name = "default-abc"
         if quota:
@@ -147,7 +142,7 @@ class Tenant(NamespaceRequests):
 
     def limit(self, limits: Mapping[str, str] | str | None) -> None:
         """An administrator changes the namespace's annotation."""
-        text = limits if isinstance(limits, str) or limits is None else json.dumps({"limit": limits})
+        text = limits if isinstance(limits, str) or limits is None else bodies.quota_text(limits)
         self.api.patch(self.path, {"metadata": {"annotations": {ANNOTATION: text}}})
 
     def wait_hard(self, hard: Mapping[str, str], timeout: float = 10.0) -> float:
@@ -175,24 +170,17 @@ class Tenant(NamespaceRequests):
             },
             "devices": {},
         }
-        template = {"spec": {"domain": seed | domain}}
-        body = {"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "metadata": {"name": name}}
         machines = f"{self.kubevirt}/virtualmachines"
-        self.api.create(machines, body | {"spec": {"runStrategy": "RerunOnFailure", "template": template}})
+        self.api.create(machines, bodies.machine(name, {"domain": seed | domain}))
         eventually(
             lambda: self.api.get(f"{machines}/{name}").get("status", {}).get("printableStatus") == "Running",
             30,
         )
 
-    def start_migration(self, vm: str = "vm1", name: str = "", **wishes: str) -> str:
-        """A migration with the stand-in's annotations (`source_linger_seconds="2"`)."""
-        name = name or f"migration-of-{vm}"
-        prefix = "testcluster.headroom.harvesterhci.io/"
-        annotations = {prefix + key.replace("_", "-"): text for key, text in wishes.items()}
-        body = {"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstanceMigration"}
-        metadata = {"name": name, "annotations": annotations}
-        path = self.migrations
-        self.api.create(path, body | {"metadata": metadata, "spec": {"vmiName": vm}})
+    def start_migration(self, vm: str = "vm1", name: str = "", **marks: str) -> str:
+        """A migration with the stand-in's annotations (`source_linger_seconds="2"`); its name."""
+        name = name or f"migration-of-{vm}"[:63].rstrip("-.")
+        self.api.create(self.migrations, bodies.migration(name, vm, **marks))
         return name
 
     def migration(self, name: str) -> Raw:
@@ -216,10 +204,7 @@ class Tenant(NamespaceRequests):
 
     def vm(self, name: str = "vm1") -> Raw:
         """A VM object and its VMI with the seed's values."""
-        body = {"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "metadata": {"name": name}}
-        self.api.create(
-            f"{self.kubevirt}/virtualmachines", body | {"spec": {"runStrategy": "Halted", "template": {}}}
-        )
+        self.api.create(f"{self.kubevirt}/virtualmachines", bodies.machine(name, {}, strategy="Halted"))
         return self.vmi(name)
 
     def vmi(self, name: str = "vm1", **domain: Any) -> Raw:
@@ -228,21 +213,12 @@ class Tenant(NamespaceRequests):
             "cpu": {"cores": 2, "sockets": 1, "threads": 1},
             "resources": {"limits": {"cpu": "2", "memory": "4Gi"}, "requests": {"memory": "2730Mi"}},
         }
-        body = {"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance", "metadata": {"name": name}}
-        return self.api.create(
-            self.instances,
-            body | {"spec": {"domain": seed | domain}, "status": {"phase": "Running"}},
-        )
+        body = bodies.kubevirt("VirtualMachineInstance", name, {"domain": seed | domain})
+        return self.api.create(self.instances, body | {"status": {"phase": "Running"}})
 
     def migrate(self, vm: str = "vm1", name: str = "", phase: str = "", **conditions: bool) -> str:
         """A migration of the VM; its name."""
-        name = name or f"migration-of-{vm}"[:63].rstrip("-.")
-        body = {
-            "apiVersion": "kubevirt.io/v1",
-            "kind": "VirtualMachineInstanceMigration",
-            "metadata": {"name": name},
-        }
-        self.api.create(self.migrations, body | {"spec": {"vmiName": vm}})
+        name = self.start_migration(vm, name)
         if phase:
             self.phase(name, phase, **conditions)
         return name

@@ -15,6 +15,7 @@ import pytest
 
 from pkg.util.quantity import Quantity
 from tests.e2e.api import ApiFailure, Raw
+from tests.e2e.bodies import migration
 from tests.e2e.headroom.amounts import Amounts
 from tests.e2e.headroom.environment import Environment
 from tests.e2e.headroom.namespace import LASTING, QuotaNamespace
@@ -117,13 +118,7 @@ def test_a_vm_that_never_ran_raises_nothing(policy: bool, on: Environment, space
     ).body("huge")
     status = {"phase": "Running", "nodeName": "node-0", "migrationState": {"sourcePod": "virt-launcher-huge"}}
     mallory.create(space.instances, {**huge, "status": status})
-    body = {
-        "apiVersion": "kubevirt.io/v1",
-        "kind": "VirtualMachineInstanceMigration",
-        "metadata": {"name": "move-huge"},
-        "spec": {"vmiName": "huge"},
-    }
-    mallory.create(space.migrations, body)
+    mallory.create(space.migrations, migration("move-huge", "huge"))
     assert highest(space) == Quantity.parse("3")
     assert space.hard()["limits.memory"] == Quantity.parse("5000Mi")
 

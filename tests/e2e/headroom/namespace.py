@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from tests.e2e import bodies
 from tests.e2e.api import CORE, Api, Raw, Watch
 from tests.e2e.headroom.amounts import Amounts, amounts, ranchers
 from tests.e2e.headroom.shapes import Shape
 from tests.e2e.tenant import ANNOTATION, DEFAULT, NamespaceRequests, by_value
 from tests.polling import eventually
 
-MARK = "testcluster.headroom.harvesterhci.io/"
 REJECTED = "migrationRejectedByResourceQuota"
 METER = "meter"
 PATIENCE = 45.0
@@ -23,7 +22,6 @@ LASTING = "Running=600"
 """phase_seconds of a migration that runs until the test hurries it."""
 FOR_GOOD = 2.5
 """Seconds after which a refusal counts as one that stays: headroom and KubeVirt answer within a few hundredths."""
-_numbers = itertools.count(1)
 
 
 class QuotaNamespace(NamespaceRequests):
@@ -36,7 +34,7 @@ class QuotaNamespace(NamespaceRequests):
         limits: Mapping[str, str] | None = None,
         annotations: Mapping[str, str] | None = None,
     ) -> None:
-        super().__init__(api, f"space-{int(time.time() * 1000) % 10**8}-{next(_numbers)}")
+        super().__init__(api, bodies.new_name())
         given = dict(annotations or {})
         if limits:
             given[ANNOTATION] = ranchers(limits)
@@ -133,10 +131,8 @@ class QuotaNamespace(NamespaceRequests):
 
     def start_vm(self, name: str = "vm1") -> QuotaNamespace:
         """A VM with its VMI."""
-        template = {"metadata": {}, "spec": Shape().body(name)["spec"]}
-        body = {"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "metadata": {"name": name}}
-        spec = {"runStrategy": "Always", "template": template}
-        self.api.create(f"{self.kubevirt}/virtualmachines", {**body, "spec": spec})
+        body = bodies.machine(name, Shape().body(name)["spec"], strategy="Always")
+        self.api.create(f"{self.kubevirt}/virtualmachines", body)
         self.wait_running(name)
         return self
 
@@ -164,24 +160,16 @@ class QuotaNamespace(NamespaceRequests):
 
     def migrate(self, vm: str = "vm1", name: str = "", *, linger: float = 0.0, **marks: Any) -> str:
         """A migration that hurries; `linger` is how long the source counts afterwards, in seconds. Its name."""
-        name = name or f"move-{vm}-{next(_numbers)}"
+        name = name or bodies.new_name(f"move-{vm}")
         asked = {"phase_seconds": "0.05", "source_linger_seconds": linger, **marks}
-        annotations = {MARK + key.replace("_", "-"): str(value) for key, value in asked.items()}
-        body = {
-            "apiVersion": "kubevirt.io/v1",
-            "kind": "VirtualMachineInstanceMigration",
-            "metadata": {"name": name, "annotations": annotations},
-            "spec": {"vmiName": vm},
-        }
-        self.api.create(self.migrations, body)
+        self.api.create(self.migrations, bodies.migration(name, vm, **asked))
         return name
 
     def hurry(self, *migrations: str) -> None:
         """What was to last for ever ends now."""
         for name in migrations:
-            self.api.patch(
-                f"{self.migrations}/{name}", {"metadata": {"annotations": {f"{MARK}phase-seconds": "0.05"}}}
-            )
+            marks = {"metadata": {"annotations": bodies.stand_in(phase_seconds="0.05")}}
+            self.api.patch(f"{self.migrations}/{name}", marks)
 
     def migration(self, name: str) -> Raw:
         return self.api.find(f"{self.migrations}/{name}") or {}
