@@ -22,11 +22,11 @@ from pkg.client.transport import MERGE_PATCH
 from pkg.demo import seed
 from pkg.demo.checks import Check, Report
 from pkg.demo.history import Amounts, History
-from pkg.demo.watching import Watching
 from pkg.testcluster import processes
 from pkg.testcluster.cluster import Cluster
 from pkg.testcluster.headroom import Headroom
 from pkg.testcluster.kubevirt.options import PHASE_SECONDS
+from pkg.testcluster.watching import Watching
 from pkg.util import constants
 from pkg.util.constants import LIMITS_CPU, LIMITS_MEMORY
 

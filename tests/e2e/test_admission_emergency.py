@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import re
 import shlex
@@ -88,7 +89,7 @@ class Emergency:
 
 @pytest.fixture
 async def emergency(cluster: Cluster, own_kubeconfig: Path) -> AsyncIterator[Emergency]:
-    async with admin_of(cluster) as admin:
+    async with admin_of(cluster) as admin, contextlib.AsyncExitStack() as stack:
         managed, windowed = await admin.namespace(), await made(admin)
         await admin.machine(managed)
         await windowed.quota({"limits.cpu": "8", "pods": "20"})
@@ -99,6 +100,7 @@ async def emergency(cluster: Cluster, own_kubeconfig: Path) -> AsyncIterator[Eme
         own = ("--kubeconfig", str(own_kubeconfig), "--failure-policy", "Fail")
         process = program(cluster, "controller", "--webhook", *own)
         process.start()
+        stack.callback(process.kill)  # also where something is not reached
         await admin.until_phase(managed, migration, "Running")
         found = Emergency(admin, cluster, managed, windowed, hard)
         with frozen(cluster, "kubevirt"):

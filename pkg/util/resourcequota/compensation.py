@@ -43,6 +43,15 @@ class Settled:
     look_again: float | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Scaled:
+    """What changes in spec.hard; whether a shortage is believed."""
+
+    hard: Mapping[str, str | None] = field(default_factory=dict)
+    problems: Sequence[ResourceQuotaError] = ()
+    settled: Settled = field(default_factory=Settled)
+
+
 def settled(observed: Observed, policy: Policy, *, applied: bool) -> Settled:
     """Whether to believe in a shortage now; `applied`: spec.hard has the room already.
 
