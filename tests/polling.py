@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 
-def eventually(look: Callable[[], Any], timeout: float = 10.0) -> Any:
-    """The first true thing that `look` says; AssertionError with the last one when the time is over."""
+def eventually(poll: Callable[[], Any], timeout: float = 10.0) -> Any:
+    """The first true result of `poll`; AssertionError with the last one when the time is over."""
     found = None
     for _ in polls(timeout):
-        found = look()
+        found = poll()
         if found:
             return found
     raise AssertionError(f"not within {timeout:g} s: {found!r}")

@@ -157,7 +157,7 @@ class _Run:
             )
             if time.monotonic() > deadline:
                 raise ClusterError(
-                    "the cluster does not count its quotas: is its controller manager at work?"
+                    "the cluster does not count its quotas: is its controller manager running?"
                 )
             await asyncio.sleep(_POLL)
 
@@ -169,7 +169,7 @@ class _Run:
         began = time.monotonic()
         self._headroom = await self._site.start_headroom(self._plan)
         if self._headroom.exit_code() is not None:
-            raise StartError(f"headroom ended by itself: {self._headroom.last_words()}")
+            raise StartError(f"headroom exited unexpectedly: {self._headroom.last_log_line()}")
         self._costs.ready = round(time.monotonic() - began, 2)
         await asyncio.sleep(_IDLE)
         before = usage(self._headroom.pid).cpu
@@ -223,7 +223,7 @@ class _Run:
             if creating is not None and creating.done():
                 creating.result()
             if self._headroom is not None and self._headroom.exit_code() is not None:
-                raise ClusterError(f"headroom ended by itself: {self._headroom.last_words()}")
+                raise ClusterError(f"headroom exited unexpectedly: {self._headroom.last_log_line()}")
             if done > last or (creating is not None and not creating.done()):
                 last, since = done, time.monotonic()
             self._display.done(done, total)

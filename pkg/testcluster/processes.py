@@ -120,7 +120,7 @@ def check(directory: Path, wanted: Iterable[str]) -> None:
     for name in wanted:
         if not find(directory, name).alive():
             said = last_log_line(directory, name) or "no message"
-            raise ClusterError(f"{name} ended by itself: {said}")
+            raise ClusterError(f"{name} exited unexpectedly: {said}")
 
 
 def restart(directory: Path, name: str, argv: Sequence[str] = ()) -> Process:
@@ -158,7 +158,7 @@ def stop(directory: Path, only: Iterable[str] | None = None, *, grace: float = 0
     survivors = _end(survivors, signal.SIGKILL, _KILL_TIMEOUT)
     if survivors:
         listing = ", ".join(f"{process.name} ({process.pid})" for process in survivors)
-        raise ClusterError(f"these processes do not end: {listing}")
+        raise ClusterError(f"these processes do not exit: {listing}")
     for name in wanted:
         (folder / f"{name}.pid").unlink(missing_ok=True)
     _wait_reaped(running)

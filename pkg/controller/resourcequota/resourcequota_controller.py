@@ -39,7 +39,7 @@ BeforeRaise = Callable[[str], Awaitable[None]]
 _WRITES = Counter("headroom_resourcequota_patches_total", "Patches of ResourceQuotas.", ["result"])
 _TOUCHES = Counter(
     "headroom_resourcequota_touches_total",
-    "Patches that had KubeVirt try a migration again that was refused although its room was there.",
+    "Patches that make KubeVirt retry a migration that was refused although there is room for it.",
 )
 
 
@@ -94,8 +94,8 @@ class Handler:
         quota = newer(quota, kept.written)
         self._wait_for_company(quota, kept)
         decided = await self._settle(quota, kept)
-        if decided.look_again is not None:
-            raise RetryAfter(decided.look_again)
+        if decided.recheck_after is not None:
+            raise RetryAfter(decided.recheck_after)
 
     async def _settle(self, quota: ResourceQuota, kept: _Remembered) -> Plan:
         """Plan and write; after a conflict with another writer again, with what it wrote."""
@@ -215,5 +215,5 @@ def _raises(quota: ResourceQuota, decided: Plan) -> bool:
 def _summary(quota: ResourceQuota, decided: Plan) -> str:
     changes = [f"{name} {quota.hard.get(name, 'unset')} -> {to}" for name, to in decided.hard.items()]
     if decided.annotations.get(ANNOTATION_TOUCHED):
-        changes.append("touched: KubeVirt is to try again")
+        changes.append("touched, so that KubeVirt retries")
     return ", ".join(changes) or "annotations only"

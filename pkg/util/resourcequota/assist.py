@@ -61,7 +61,7 @@ def plan(observed: Observed, policy: Policy) -> Plan:
         hard=scaled.hard,
         problems=(*base.problems, *found.problems, *scaled.problems),
         memory=Memory(dropped.waiting, scaled.settled.since),
-        look_again=earliest(dropped.look_again, scaled.settled.look_again),
+        recheck_after=earliest(dropped.recheck_after, scaled.settled.recheck_after),
     )
 
 
@@ -74,7 +74,7 @@ class _Dropped:
 
     any: bool
     waiting: Mapping[str, float]
-    look_again: float | None
+    recheck_after: float | None
 
 
 def _drop(
@@ -99,8 +99,8 @@ def _drop(
         dropped |= orphaned
     if dropped:
         journal.remove(constants.ANNOTATION_MIGRATING_COMPENSATION)
-    look_again = min(waiting.values()) + policy.foreign_grace - observed.now if waiting else None
-    return _Dropped(dropped, waiting, look_again)
+    recheck_after = min(waiting.values()) + policy.foreign_grace - observed.now if waiting else None
+    return _Dropped(dropped, waiting, recheck_after)
 
 
 def _flag(journal: Journal, dropped: bool, *, settled: bool) -> None:

@@ -42,10 +42,10 @@ def plan(observed: Observed, policy: Policy) -> Plan:
         hard=scaled.hard,
         problems=(*held.claims.problems, *held.problems, *base.problems, *written.problems, *scaled.problems),
         memory=Memory(written.waiting, scaled.settled.since, held.since),
-        look_again=earliest(
-            held.look_again,
-            written.look_again,
-            scaled.settled.look_again,
+        recheck_after=earliest(
+            held.recheck_after,
+            written.recheck_after,
+            scaled.settled.recheck_after,
             None if changes_at is None else changes_at - observed.now,
         ),
     )
@@ -61,7 +61,7 @@ class _Held:
     claims: Claims
     since: Mapping[str, float]
     problems: Sequence[ResourceQuotaError]
-    look_again: float | None
+    recheck_after: float | None
 
 
 def _hold(observed: Observed, policy: Policy, found: Claims) -> _Held:
@@ -83,8 +83,8 @@ def _hold(observed: Observed, policy: Policy, found: Claims) -> _Held:
             problems.append(HoldLimitReached(said, vm=name))
             kept[name] = replace(claim, old=tuple(old))
     left = [at + policy.hold_limit - observed.now for at in since.values()]
-    look_again = earliest(*(seconds for seconds in left if seconds > 0))
-    return _Held(replace(found, by_vm=kept), since, problems, look_again)
+    recheck_after = earliest(*(seconds for seconds in left if seconds > 0))
+    return _Held(replace(found, by_vm=kept), since, problems, recheck_after)
 
 
 # ---- the entries that there shall be -------------------------------------------------------------------------
@@ -140,7 +140,7 @@ class _Written:
     known: ResourceList
     waiting: Mapping[str, float]
     problems: Sequence[ResourceQuotaError]
-    look_again: float | None
+    recheck_after: float | None
 
 
 def _written(
@@ -161,8 +161,8 @@ def _written(
     added, problems = _enter(journal, observed, base.limits or {}, wanted, known)
     if base.limits is not None and journal.is_true(constants.ANNOTATION_RESYNC_NEEDED):
         journal.set(constants.ANNOTATION_RESYNC_NEEDED, "false")
-    look_again = min(waiting.values()) + policy.foreign_grace - observed.now if waiting else None
-    return _Written(journal, added, known, waiting, problems, look_again)
+    recheck_after = min(waiting.values()) + policy.foreign_grace - observed.now if waiting else None
+    return _Written(journal, added, known, waiting, problems, recheck_after)
 
 
 def _drop(

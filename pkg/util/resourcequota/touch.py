@@ -63,7 +63,9 @@ def with_touch(observed: Observed, made: Plan) -> Plan:
         annotations[constants.ANNOTATION_TOUCHED] = _text(observed.now, waiting)
     left = min(each.due for each in waiting.values()) - observed.now
     memory = replace(made.memory, waiting=waiting)
-    return replace(made, annotations=annotations, memory=memory, look_again=earliest(made.look_again, left))
+    return replace(
+        made, annotations=annotations, memory=memory, recheck_after=earliest(made.recheck_after, left)
+    )
 
 
 @dataclass(frozen=True, slots=True)

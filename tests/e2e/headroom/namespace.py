@@ -243,8 +243,8 @@ class QuotaNamespace(NamespaceRequests):
         self.wait_hard(base, name)
         self._wait(lambda: not self.entries(name), lambda: f"entries left: {self.entries(name)}")
 
-    def _wait(self, look: Callable[[], bool], why: Callable[[], str], timeout: float = PATIENCE) -> None:
+    def _wait(self, condition: Callable[[], bool], why: Callable[[], str], timeout: float = PATIENCE) -> None:
         deadline = time.monotonic() + timeout
-        while not look():
+        while not condition():
             assert time.monotonic() < deadline, f"{self.name}: {why()}"
             time.sleep(0.03)

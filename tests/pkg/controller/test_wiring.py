@@ -31,14 +31,14 @@ class Cluster:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, options: Options) -> None:
         self.server = Server()
-        self.looked: list[str] = []
-        looked = self.looked
+        self.reconciled: list[str] = []
+        reconciled = self.reconciled
 
         class Recorder:
             def __init__(self, *_: object, **__: object) -> None: ...
 
             async def on_resource_quota_changed(self, key: str, _quota: object) -> None:
-                looked.append(key)
+                reconciled.append(key)
 
         monkeypatch.setattr(wiring, "Handler", Recorder)
         self.management = Management(self.server.client(), workers=1)
@@ -81,15 +81,15 @@ async def cluster(monkeypatch: pytest.MonkeyPatch, options: Options) -> AsyncIte
     there = Cluster(monkeypatch, options)
     await there.management.start()
     await settle(100)
-    assert sorted(set(there.looked)) == ["ns1/q", "ns2/q"]
-    there.looked.clear()
+    assert sorted(set(there.reconciled)) == ["ns1/q", "ns2/q"]
+    there.reconciled.clear()
     yield there
     await there.management.stop(timeout=1.0)
 
 
 Happens = Callable[[Cluster], None]
 
-LOOKED: dict[str, tuple[Happens, list[str]]] = {
+RECONCILED: dict[str, tuple[Happens, list[str]]] = {
     "the quota itself changes": (lambda c: c.put(registry.RESOURCE_QUOTAS, "q", "ns2"), ["ns2/q"]),
     "a quota comes": (lambda c: c.put(registry.RESOURCE_QUOTAS, "new", "ns2"), ["ns2/new"]),
     "a quota goes": (lambda c: c.remove(registry.RESOURCE_QUOTAS, "ns2/q"), ["ns2/q"]),
@@ -155,24 +155,24 @@ ASSIST = Options(Policy(Mode.ASSIST))
 TAKEOVER = Options(Policy(Mode.TAKEOVER, EstimateKind.EXACT))
 
 
-@sentences(LOOKED)
+@sentences(RECONCILED)
 def test_beside_harvester(case: tuple[Happens, list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
-    _looks(case, monkeypatch, ASSIST)
+    _check(case, monkeypatch, ASSIST)
 
 
-@sentences(LOOKED | EXACT_TOO)
+@sentences(RECONCILED | EXACT_TOO)
 def test_instead_of_harvester(case: tuple[Happens, list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
-    _looks(case, monkeypatch, TAKEOVER)
+    _check(case, monkeypatch, TAKEOVER)
 
 
-def _looks(case: tuple[Happens, list[str]], monkeypatch: pytest.MonkeyPatch, options: Options) -> None:
-    happens, looked = case
+def _check(case: tuple[Happens, list[str]], monkeypatch: pytest.MonkeyPatch, options: Options) -> None:
+    happens, reconciled = case
 
     @virtual_time
     async def play() -> None:
         async with cluster(monkeypatch, options) as there:
             happens(there)
             await settle(100)
-            assert sorted(set(there.looked)) == looked
+            assert sorted(set(there.reconciled)) == reconciled
 
     play()

@@ -218,7 +218,9 @@ class Interleavings(RuleBasedStateMachine, Promises):
         if not self.awake:
             return
         for last in (False, False, True):
-            waits = [made.look_again for made in self.cluster.reconcile() if made.look_again is not None]
+            waits = [
+                made.recheck_after for made in self.cluster.reconcile() if made.recheck_after is not None
+            ]
             self.follow_people()
             if last or not waits or min(waits) > EXACT.settle:
                 break
