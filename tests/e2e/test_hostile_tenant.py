@@ -20,7 +20,7 @@ from tests.e2e.headroom.amounts import Amounts
 from tests.e2e.headroom.environment import Environment
 from tests.e2e.headroom.namespace import LASTING, QuotaNamespace
 from tests.e2e.headroom.shapes import LIMITS, Shape
-from tests.e2e.strangers import applied_policy, controller_reference, pod, tenant_of
+from tests.e2e.hostile_tenant import applied_policy, controller_reference, pod, tenant_of
 from tests.e2e.tenant import by_value
 from tests.polling import eventually
 from tests.program import run
