@@ -23,6 +23,7 @@ from pkg.demo.lines import Lines, is_terminal
 from pkg.demo.picture import record, show
 from pkg.demo.questions import refused_after_the_raise
 from pkg.demo.scenario import SCENARIO, Step
+from pkg.errors import one_line
 from pkg.testcluster.cluster import Cluster, EmbeddedCluster
 from pkg.testcluster.errors import ClusterError
 from pkg.testcluster.guard import ending_on_sigterm
@@ -113,7 +114,7 @@ async def run_steps(driver: Driver, steps: Sequence[Step]) -> None:
         try:
             await step.run(driver)
         except (Stopped, ApiError, ClusterError) as error:
-            reason = " ".join(str(error).split())
+            reason = one_line(error)
             driver.report.add(Check(step.letter, "the demo", "goes on", f"stopped: {reason}"))
             return
 
