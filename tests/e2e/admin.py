@@ -19,7 +19,7 @@ from pkg.client.errors import NotFound
 from pkg.testcluster.cluster import Cluster
 from pkg.util import constants
 from pkg.util.quantity import Quantity
-from tests.e2e import bodies
+from tests import bodies
 from tests.e2e.tenant import BASE as LIMITS
 from tests.e2e.tenant import by_value
 from tests.polling import until

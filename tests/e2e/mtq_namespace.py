@@ -19,8 +19,8 @@ from pkg.client.errors import NotFound
 from pkg.util.constants import CONDITION_REJECTED_BY_RESOURCE_QUOTA
 from pkg.util.managedtenantquota.lock import lock_name, locked_namespace
 from pkg.util.quantity import Quantity
+from tests.bodies import kubevirt
 from tests.e2e.admin import Admin
-from tests.e2e.bodies import kubevirt
 from tests.e2e.tenant import by_value
 from tests.polling import until
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pkg.util.quantity import Quantity
-from tests.e2e import bodies
+from tests import bodies
 from tests.e2e.api import CORE, KUBEVIRT, Api, Raw, Watch
 from tests.polling import eventually, polls
 
@@ -20,6 +20,7 @@ COMPENSATION = "harvesterhci.io/migratingCompensation"
 MIGRATION_UID = "harvesterhci.io/migrationUID"
 STATE = "harvesterhci.io/migrationState"
 TIMESTAMP = "harvesterhci.io/timestamp"
+REJECTED = "migrationRejectedByResourceQuota"
 
 BASE = {"limitsCpu": "3000m", "limitsMemory": "5000Mi"}
 HARD = {"limits.cpu": "3", "limits.memory": "5000Mi"}
@@ -38,11 +39,14 @@ def entry_keys(annotations: Mapping[str, str]) -> list[str]:
 
 
 def by_value(resources: Mapping[str, Any]) -> dict[str, Quantity]:
-    return {name: Quantity.parse(text) for name, text in resources.items()}
+    return {name: q if isinstance(q, Quantity) else Quantity.parse(q) for name, q in resources.items()}
 
 
 class NamespaceRequests:
-    """A namespace's paths, and what is read of its quotas and events."""
+    """A namespace's paths, and what is read of its quotas, migrations and events."""
+
+    patience = 10.0
+    """Seconds that spec.hard is waited for."""
 
     def __init__(self, api: Api, name: str) -> None:
         self.api = api
@@ -74,6 +78,40 @@ class NamespaceRequests:
     def events(self, reason: str) -> list[Raw]:
         """Events of a reason in the namespace."""
         return self.api.items(f"{self.path}/events", fieldSelector=f"reason={reason}")
+
+    def wait_hard(self, hard: Mapping[str, Any], name: str = "", timeout: float = 0.0) -> float:
+        """Until spec.hard says that, by value; the seconds that it took."""
+        wanted, found = by_value(hard), {}
+        for passed in polls(timeout or self.patience):
+            found = self.hard(name)
+            if found == wanted:
+                return passed
+        raise AssertionError(f"{self.name}: spec.hard is {found}, not {wanted}")
+
+    def migration(self, name: str) -> Raw:
+        """Empty when there is none."""
+        return self.api.find(f"{self.migrations}/{name}") or {}
+
+    def phase_of(self, name: str) -> str:
+        return str(self.migration(name).get("status", {}).get("phase") or "")
+
+    def is_refused(self, name: str) -> bool:
+        """Pending, and quota said no."""
+        conditions = self.migration(name).get("status", {}).get("conditions") or ()
+        refusals = [c for c in conditions if c["type"] == REJECTED and c["status"] == "True"]
+        return self.phase_of(name) == "Pending" and bool(refusals)
+
+    def wait_phase(self, name: str, *phases: str, timeout: float = 45.0) -> str:
+        """Until the migration is in one of the phases; which."""
+
+        def why() -> str:
+            quotas = [
+                (q["metadata"]["name"], q["spec"], q.get("status")) for q in self.api.items(self.quotas)
+            ]
+            return f"{name} is not {phases}: {self.migration(name)}; {quotas}"
+
+        eventually(lambda: self.phase_of(name) in phases, timeout, why)
+        return self.phase_of(name)
 
     def leave(self) -> None:
         """Take the namespace away, its VMs and migrations first: no stand-in shall take them up."""
@@ -145,15 +183,6 @@ class Tenant(NamespaceRequests):
         text = limits if isinstance(limits, str) or limits is None else bodies.quota_text(limits)
         self.api.patch(self.path, {"metadata": {"annotations": {ANNOTATION: text}}})
 
-    def wait_hard(self, hard: Mapping[str, str], timeout: float = 10.0) -> float:
-        """Until spec.hard says that, by value; the seconds that it took."""
-        wanted, found = by_value(hard), {}
-        for passed in polls(timeout):
-            found = self.hard()
-            if found == wanted:
-                return passed
-        raise AssertionError(f"{self.name}: spec.hard is {found}, not {wanted}, after {timeout:g} s")
-
     def watch_quota(self) -> Watch:
         """Every version of the quota from now on; the first is what is there."""
         return self.api.watch(self.quotas)
@@ -183,23 +212,6 @@ class Tenant(NamespaceRequests):
         self.api.create(self.migrations, bodies.migration(name, vm, **marks))
         return name
 
-    def migration(self, name: str) -> Raw:
-        return self.api.get(f"{self.migrations}/{name}")
-
-    def phase_of(self, name: str) -> str:
-        return str(self.migration(name).get("status", {}).get("phase", ""))
-
-    def is_refused(self, name: str) -> bool:
-        conditions = self.migration(name).get("status", {}).get("conditions") or []
-        return any(
-            c["type"] == "migrationRejectedByResourceQuota" and c["status"] == "True" for c in conditions
-        )
-
-    def wait_phase(self, name: str, *phases: str, timeout: float = 30.0) -> str:
-        """Until the migration is in one of the phases; which."""
-        eventually(lambda: self.phase_of(name) in phases, timeout)
-        return self.phase_of(name)
-
     # VMs and migrations, played by the test.
 
     def vm(self, name: str = "vm1") -> Raw:
@@ -225,7 +237,7 @@ class Tenant(NamespaceRequests):
 
     def phase(self, migration: str, phase: str, *, refused: bool = False, abort: bool = False) -> None:
         """KubeVirt moves the migration on."""
-        wanted = (("migrationRejectedByResourceQuota", refused), ("migrationAbortRequested", abort))
+        wanted = ((REJECTED, refused), ("migrationAbortRequested", abort))
         conditions = [{"type": kind, "status": "True"} for kind, there in wanted if there]
         path = f"{self.migrations}/{migration}/status"
         self.api.patch(path, {"status": {"phase": phase, "conditions": conditions}})

@@ -13,8 +13,8 @@ from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHIN
 from pkg.client.errors import ApiError, Forbidden
 from pkg.util import constants
 from pkg.util.quantity import Quantity
+from tests.bodies import quota_text
 from tests.e2e.admin import RANCHER, Admin
-from tests.e2e.bodies import quota_text
 from tests.e2e.tenant import BASE as LIMITS
 from tests.polling import until
 from tests.program import Program

@@ -19,8 +19,8 @@ from pkg.webhook.configurations import (
     VALIDATE_POD,
     VALIDATE_RESOURCE_QUOTA,
 )
+from tests.bodies import quota_text
 from tests.e2e.admin import RANCHER, Admin
-from tests.e2e.bodies import quota_text
 from tests.program import Program
 
 pytestmark = pytest.mark.cluster

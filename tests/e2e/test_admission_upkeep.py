@@ -36,8 +36,8 @@ from pkg.webhook.live_context import server_context
 from pkg.webhook.options import FailurePolicy, Options
 from pkg.webhook.register import answer_probe
 from pkg.webhook.registration import Registrar, unregister
+from tests.bodies import quota_text
 from tests.e2e.admin import Admin, admin_of
-from tests.e2e.bodies import quota_text
 from tests.e2e.tenant import BASE as LIMITS
 from tests.polling import until
 from tests.program import headroom, of_a_soak, program

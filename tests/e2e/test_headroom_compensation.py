@@ -88,8 +88,8 @@ def test_the_second_one_is_refused_for_good_without_compensation_and_goes_throug
     moves = [four.migrate(vm, phase_seconds=LASTING) for vm in VMS]
     small.stays_refused(pending)
     assert small.hard() == by_value(SEED_SMALL)
-    eventually(lambda: sum(four.phase(move) == "Running" for move in moves) == 3, 30)
-    (stuck,) = [move for move in moves if four.phase(move) != "Running"]
+    eventually(lambda: sum(four.phase_of(move) == "Running" for move in moves) == 3, 30)
+    (stuck,) = [move for move in moves if four.phase_of(move) != "Running"]
     four.stays_refused(stuck)
     assert COMPENSATION not in small.annotations() | four.annotations()
 
@@ -97,7 +97,7 @@ def test_the_second_one_is_refused_for_good_without_compensation_and_goes_throug
         on.run(*HARVESTER)
         small.wait_phase(pending, "Scheduling", "Scheduled", "PreparingTarget", "TargetReady", "Running")
         eventually(lambda: len(compensations(versions)) > 1 and compensations(versions)[-1] is None)
-        assert small.phase(pending) not in ("Pending", "Succeeded"), (
+        assert small.phase_of(pending) not in ("Pending", "Succeeded"), (
             "given back as soon as the target is there"
         )
         compensated = hards(versions)

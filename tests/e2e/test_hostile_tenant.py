@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from pkg.util.quantity import Quantity
+from tests.bodies import migration
 from tests.e2e.api import ApiFailure, Raw
-from tests.e2e.bodies import migration
 from tests.e2e.headroom.amounts import Amounts
 from tests.e2e.headroom.environment import Environment
 from tests.e2e.headroom.namespace import LASTING, QuotaNamespace
@@ -94,7 +94,7 @@ def test_forged_pods_of_a_vm_that_migrates_get_no_more_than_its_migration(
     space.start("vm1")
     mallory = tenant_of(on.api, space.name)
     moving = space.migrate("vm1", phase_seconds=LASTING)
-    eventually(lambda: space.phase(moving) == "Running", 30)
+    eventually(lambda: space.phase_of(moving) == "Running", 30)
     fair = space.hard()
     owner = controller_reference(space.vmi("vm1"))
     uid = space.migration(moving)["metadata"]["uid"]

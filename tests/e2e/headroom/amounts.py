@@ -7,8 +7,8 @@ from typing import Any
 
 from pkg.testcluster.rancher.limits import LIMIT_NAMES
 from pkg.util.quantity import ZERO, Quantity
+from tests.bodies import quota_text
 from tests.e2e.api import Raw, Watch
-from tests.e2e.bodies import quota_text
 from tests.e2e.tenant import DEFAULT, by_value
 from tests.polling import eventually
 
@@ -76,7 +76,3 @@ def _versions(versions: Watch, name: str) -> Iterator[Raw]:
         default = (metadata.get("labels") or {}).get(DEFAULT) == "true"
         if event.type != "DELETED" and (metadata["name"] == name if name else default):
             yield event.object
-
-
-def amounts(resources: Mapping[str, Any]) -> Amounts:
-    return {name: q if isinstance(q, Quantity) else Quantity.parse(q) for name, q in resources.items()}

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from tests.bodies import kubevirt
 from tests.e2e.api import Raw
-from tests.e2e.bodies import kubevirt
 from tests.objects import SEED_DOMAIN
 
 SIDECARS = "hooks.kubevirt.io/hookSidecars"

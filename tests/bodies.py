@@ -1,4 +1,4 @@
-"""What the end-to-end tests create, as JSON: for the blocking client (Api) and for the product's own (Admin)."""
+"""What tests create on a cluster, as JSON, whatever client sends it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from tests.e2e.api import Raw
+Raw = dict[str, Any]
 
 STAND_IN = "testcluster.headroom.harvesterhci.io/"
 """The prefix of the annotations that the stand-in for KubeVirt reads."""
