@@ -294,7 +294,7 @@ def _hard(taken: Amounts) -> dict[str, str]:
 
 
 def _exact(taken: Amounts) -> Amounts:
-    """As `_hard` wrote it."""
+    """The amounts that `_hard` writes: whole thousandths of a core, whole bytes."""
     return round(taken[0] * 1000) / 1000, float(round(taken[1]))
 
 

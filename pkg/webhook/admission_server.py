@@ -80,7 +80,7 @@ class AdmissionServer:
         return [*missing, f"webhook registration: {why}"] if why else missing
 
     def notes(self) -> list[str]:
-        """When the certificate ends."""
+        """When the certificate expires."""
         expires = self._certificates.expires
         return [f"webhook certificate: valid until {date(expires)}"] if expires is not None else []
 

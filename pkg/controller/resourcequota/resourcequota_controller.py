@@ -1,4 +1,4 @@
-"""Looks at one ResourceQuota and applies the plan for it.
+"""Observes one ResourceQuota and applies the plan for it.
 
 Any number of migrations that turn Pending together cost a handful of patches: events only enqueue the quota's
 key, and the more migrations are under way the longer the next patch waits for company (`batching`).
@@ -45,7 +45,7 @@ _TOUCHES = Counter(
 
 @dataclass(slots=True)
 class _Remembered:
-    """What is kept of a quota between two looks. Losing it costs a conflict or a wait, never correctness."""
+    """What is kept of a quota between two reconciles. Losing it costs a conflict or a wait, never correctness."""
 
     memory: Memory = field(default_factory=Memory)
     written: ResourceQuota | None = None
@@ -85,7 +85,7 @@ class Handler:
     async def on_resource_quota_changed(self, key: str, quota: ResourceQuota | None) -> None:
         """Bring the quota to where its namespace's migrations want it.
 
-        Raises RetryAfter when there is something to look at again later.
+        Raises RetryAfter when the quota has to be re-checked later.
         """
         if quota is None:
             self._remembered.pop(key, None)
