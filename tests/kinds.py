@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar, cast
@@ -45,7 +46,7 @@ class Server(FakeCluster):
 
 class Kind(Generic[T]):
     """One kind of a server. `errors` are what the next requests of a verb raise, None lets one through; `before` is
-    called ahead of every write, once: the place for a foreign writer."""
+    called ahead of every write, once: the place for a foreign writer. While `answering` is cleared requests wait."""
 
     def __init__(self, resource: Resource[T], server: Server | None = None) -> None:
         self.resource = resource
@@ -56,6 +57,8 @@ class Kind(Generic[T]):
         self.lagging = False
         self.errors: dict[str, list[ApiError | None]] = {}
         self.before: list[Callable[[], object]] = []
+        self.answering = asyncio.Event()
+        self.answering.set()
         self.server.reactors.append(self._react)
         self.server.add(self)
 
@@ -82,6 +85,11 @@ class Kind(Generic[T]):
     def given(self, obj: T | Raw) -> T:
         """Another client writes an object, whole."""
         return self.server.put(self.resource, obj)
+
+    def put(self, name: str, namespace: str = "", **fields: Any) -> T:
+        """Another client writes an object of these fields, whole; its uid is made from its name."""
+        metadata = {"uid": f"uid-{name}", "name": name, "namespace": namespace, **fields.pop("metadata", {})}
+        return self.given({"metadata": metadata, **fields})
 
     def seed(self, *objects: T | Raw) -> None:
         """Objects that are there."""
@@ -122,9 +130,10 @@ class Kind(Generic[T]):
     def _requests(self) -> list[Request]:
         return [request for request in self.server.requests if request.plural == self.resource.plural]
 
-    def _react(self, request: Request) -> None:
+    async def _react(self, request: Request) -> None:
         if request.plural != self.resource.plural:
             return
+        await self.answering.wait()
         if request.verb in WRITES and self.before:
             self.before.pop(0)()
         if (errors := self.errors.get(request.verb)) and (error := errors.pop(0)) is not None:

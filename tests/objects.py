@@ -52,7 +52,6 @@ EARLIER = "2026-01-01T00:00:00Z"
 
 BOTH = frozenset({"cpu", "memory"})
 """What the namespace's quotas limit, unless a test says otherwise."""
-NO_COMPUTE_LIMITS: frozenset[str] = frozenset()
 AT_1_5 = Rendering("1.5", quota_limits=BOTH)
 AT_4_5 = Rendering("4.5", quota_limits=BOTH)
 

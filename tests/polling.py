@@ -9,14 +9,16 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 
-def eventually(look: Callable[[], Any], timeout: float = 10.0) -> Any:
-    """The first true thing that `look` says; AssertionError with the last one when the time is over."""
+def eventually(
+    poll: Callable[[], Any], timeout: float = 10.0, why: Callable[[], str] = lambda: "it is still false"
+) -> Any:
+    """The first true result of `poll`; AssertionError with the last one, and `why`, when the time is over."""
     found = None
     for _ in polls(timeout):
-        found = look()
+        found = poll()
         if found:
             return found
-    raise AssertionError(f"not within {timeout:g} s: {found!r}")
+    raise AssertionError(f"not within {timeout:g} s: {found!r}, {why()}")
 
 
 def polls(timeout: float) -> Iterator[float]:

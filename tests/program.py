@@ -84,10 +84,10 @@ class Program:
         """Until its caches have synced and its workers run."""
         return self.until(lambda: self.get("/readyz")[0] == 200, timeout)
 
-    def until(self, look: Callable[[], object], timeout: float = 20.0) -> Program:
-        """Until `look` is true; an AssertionError when the process ends before."""
+    def until(self, condition: Callable[[], object], timeout: float = 20.0) -> Program:
+        """Until `condition` is true; an AssertionError when the process ends before."""
         deadline = time.monotonic() + timeout
-        while not look():
+        while not condition():
             code = self.process.poll()
             assert code is None, f"headroom ended with {code}:\n{self.text()[-3000:]}"
             assert time.monotonic() < deadline, f"not within {timeout:g} s:\n{self.text()[-3000:]}"

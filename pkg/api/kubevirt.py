@@ -231,7 +231,6 @@ class MigrationState(Struct):
     source_pod: str | None = None
     target_pod: str | None = None
     source_node: str | None = None
-    target_node: str | None = None
     end_timestamp: str | None = None
 
 

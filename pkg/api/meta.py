@@ -127,7 +127,6 @@ class ListMeta(Struct):
 
     resource_version: str = ""
     continue_: str = msgspec.field(name="continue", default="")
-    remaining_item_count: int | None = None
 
 
 class Condition(Struct):

@@ -71,10 +71,6 @@ class Indexer(Generic[T]):
         """The objects for which index `name` gives `value`. KeyError when no such index was added."""
         return list(self._index(name).get(value, {}).values())
 
-    def index_keys(self, name: str, value: str) -> builtins.list[str]:
-        """The keys of `by_index`."""
-        return list(self._index(name).get(value, {}))
-
     def index_values(self, name: str) -> builtins.list[str]:
         """The values that index `name` has now: client-go's ListIndexFuncValues."""
         return list(self._index(name))
@@ -86,10 +82,7 @@ class Indexer(Generic[T]):
             raise ValueError(f"indexer conflict: {', '.join(taken)} added before")
         for name, func in indexers.items():
             self._index_funcs[name] = func
-            index: dict[str, dict[str, T]] = {}
-            self._indices[name] = index
-            for key, obj in self._items.items():
-                self._enter(index, self._values(name, func, obj), key, obj)
+            self._fill(name, func)
 
     def add(self, obj: T) -> T | None:
         """Stores an object; returns the one that stood under its key before."""
@@ -128,10 +121,12 @@ class Indexer(Generic[T]):
         """Makes `items` the whole content. The resourceVersion is the list's; a plain store does not need it."""
         self._items = {self._key_func(obj): obj for obj in items}
         for name, func in self._index_funcs.items():
-            index: dict[str, dict[str, T]] = {}
-            self._indices[name] = index
-            for key, obj in self._items.items():
-                self._enter(index, self._values(name, func, obj), key, obj)
+            self._fill(name, func)
+
+    def _fill(self, name: str, func: IndexFunc[T]) -> None:
+        index = self._indices[name] = {}
+        for key, obj in self._items.items():
+            self._enter(index, self._values(name, func, obj), key, obj)
 
     def _index(self, name: str) -> dict[str, dict[str, T]]:
         try:

@@ -12,8 +12,8 @@ ERROR_CODE = "<error>"
 
 UNDECODABLE_OBJECTS = Counter(
     "rest_client_undecodable_objects",
-    "Number of times an object of a list or watch did not decode (reason invalid: it is left as it was), or was nested"
-    " so deep that a part of it was cut off (reason too_deep), partitioned by kind.",
+    "Number of times an object of a list or watch could not be decoded (reason invalid: its last good version is kept),"
+    " or was nested so deep that a part of it was cut off (reason too_deep), partitioned by kind.",
     ["kind", "reason"],
 )
 

@@ -262,7 +262,7 @@ class Transport:
 
     def _opened(self, streaming: bool) -> aiohttp.ClientSession:
         if self._closed:
-            raise Closed(f"{self.config.host} is not asked: the client is closed")
+            raise Closed(f"{self.config.host} gets no request: the client is closed")
         if streaming not in self._sessions:
             session = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
@@ -27,7 +27,6 @@ from pkg.util.kubevirt.rendering import Rendering, limited_by, observed_version,
 from pkg.util.kubevirt.target import Side
 from pkg.util.quotacount.limit_ranges import apply_limit_ranges
 
-T = TypeVar("T", bound=Object)
 _Key = tuple[str, str]
 
 
@@ -54,12 +53,38 @@ class Context:
 
     def take(self, document: Mapping[str, Any]) -> bool:
         """Keep a document; False: its kind is none of a context's. msgspec.ValidationError if it is malformed."""
-        taker = _TAKERS.get(str(document.get("kind")))
-        if taker is None:
+        kind = _KINDS.get(str(document.get("kind")))
+        if kind is None:
             return False
-        taker(self, document)
+        self._keep(msgspec.convert(document, kind))
         self.is_given = True
         return True
+
+    def _keep(self, obj: Object) -> None:
+        key = obj.namespace, obj.name
+        match obj:
+            case KubeVirt():
+                if obj.status.phase is None:  # written by hand
+                    status = msgspec.structs.replace(obj.status, phase=KUBEVIRT_PHASE_DEPLOYED)
+                    obj = msgspec.structs.replace(obj, status=status)
+                self.kubevirts[key] = obj
+            case Setting():
+                self.settings["", obj.name] = obj
+            case Namespace():
+                self.namespaces["", obj.name] = obj
+            case ResourceQuota():
+                self.quotas[obj.namespace][key] = obj
+            case LimitRange():
+                self.limit_ranges[obj.namespace][key] = obj
+            case Pod():
+                pod = apply_limit_ranges(obj, ())
+                if (known := self.pods.get(key)) is not None:
+                    self.controlled[_controller(known)].pop(key, None)
+                self.pods[key] = self.controlled[_controller(pod)][key] = pod
+            case RuntimeClass():
+                self.runtime_classes["", obj.name] = obj
+            case NetworkAttachmentDefinition():
+                self.network_resources[obj.key] = obj.annotations.get(ANNOTATION_NETWORK_RESOURCE, "")
 
     def rendering(self, namespace: str, profile: Profile | None, ratio: str | None) -> Rendering:
         """How KubeVirt renders launcher pods there; `profile` and `ratio` override what the KubeVirt object says."""
@@ -109,74 +134,19 @@ class Context:
         return [pod for pod in pods.values() if pod.namespace == owner.namespace]
 
 
-def _decode(document: Mapping[str, Any], kind: type[T]) -> T:
-    return msgspec.convert(document, kind)
-
-
-def _key(obj: Object) -> _Key:
-    return obj.namespace, obj.name
-
-
-def _take_kubevirt(context: Context, document: Mapping[str, Any]) -> None:
-    kubevirt = _decode(document, KubeVirt)
-    if kubevirt.status.phase is None:  # written by hand
-        status = msgspec.structs.replace(kubevirt.status, phase=KUBEVIRT_PHASE_DEPLOYED)
-        kubevirt = msgspec.structs.replace(kubevirt, status=status)
-    context.kubevirts[_key(kubevirt)] = kubevirt
-
-
-def _take_setting(context: Context, document: Mapping[str, Any]) -> None:
-    setting = _decode(document, Setting)
-    context.settings["", setting.name] = setting
-
-
-def _take_namespace(context: Context, document: Mapping[str, Any]) -> None:
-    namespace = _decode(document, Namespace)
-    context.namespaces["", namespace.name] = namespace
-
-
-def _take_runtime_class(context: Context, document: Mapping[str, Any]) -> None:
-    runtime_class = _decode(document, RuntimeClass)
-    context.runtime_classes["", runtime_class.name] = runtime_class
-
-
-def _take_network(context: Context, document: Mapping[str, Any]) -> None:
-    network = _decode(document, NetworkAttachmentDefinition)
-    context.network_resources[network.key] = network.annotations.get(ANNOTATION_NETWORK_RESOURCE, "")
-
-
-def _take_quota(context: Context, document: Mapping[str, Any]) -> None:
-    quota = _decode(document, ResourceQuota)
-    context.quotas[quota.namespace][_key(quota)] = quota
-
-
-def _take_limit_range(context: Context, document: Mapping[str, Any]) -> None:
-    limit_range = _decode(document, LimitRange)
-    context.limit_ranges[limit_range.namespace][_key(limit_range)] = limit_range
-
-
-def _take_pod(context: Context, document: Mapping[str, Any]) -> None:
-    pod = apply_limit_ranges(_decode(document, Pod), ())
-    known = context.pods.get(_key(pod))
-    if known is not None:
-        context.controlled[_controller(known)].pop(_key(pod), None)
-    context.pods[_key(pod)] = pod
-    context.controlled[_controller(pod)][_key(pod)] = pod
-
-
 def _controller(pod: Pod) -> str:
     """The uid of what controls the pod."""
     owners = pod.metadata.owner_references or ()
     return next((owner.uid for owner in owners if owner.controller), "")
 
 
-_TAKERS: Mapping[str, Callable[[Context, Mapping[str, Any]], None]] = {
-    "KubeVirt": _take_kubevirt,
-    "Setting": _take_setting,
-    "Namespace": _take_namespace,
-    "ResourceQuota": _take_quota,
-    "LimitRange": _take_limit_range,
-    "Pod": _take_pod,
-    "RuntimeClass": _take_runtime_class,
-    "NetworkAttachmentDefinition": _take_network,
+_KINDS: Mapping[str, type[Object]] = {
+    "KubeVirt": KubeVirt,
+    "Setting": Setting,
+    "Namespace": Namespace,
+    "ResourceQuota": ResourceQuota,
+    "LimitRange": LimitRange,
+    "Pod": Pod,
+    "RuntimeClass": RuntimeClass,
+    "NetworkAttachmentDefinition": NetworkAttachmentDefinition,
 }

@@ -46,7 +46,7 @@ def plan(chosen: PlanOptions, report: ReportOptions, cluster: ClusterOptions) ->
     where = reports.check_namespace(chosen.namespace)
     _check(chosen.namespace, chosen.overhead_ratio, chosen.evacuate)
 
-    async def look(client: Client) -> tuple[Basis, MigrationPlan]:
+    async def read(client: Client) -> tuple[Basis, MigrationPlan]:
         from pkg.api.registry import NODES
         from pkg.cmd.snapshots import require, take
         from pkg.report.plan import plan_migrations
@@ -56,7 +56,7 @@ def plan(chosen: PlanOptions, report: ReportOptions, cluster: ClusterOptions) ->
             await require(client, NODES, chosen.evacuate)
         return snapshot.basis, plan_migrations(snapshot, chosen.overhead_ratio, chosen.evacuate or "")
 
-    basis, found = reports.ask(cluster.kubeconfig, look)
+    basis, found = reports.ask(cluster.kubeconfig, read)
     if report.output is Output.JSON:
         reports.print_json({**found.document(), "basis": basis.document()})
         return

@@ -23,7 +23,7 @@ def status(chosen: NamespaceOptions, report: ReportOptions, cluster: ClusterOpti
 
     where = reports.check_namespace(chosen.namespace)
 
-    async def look(client: Client) -> tuple[Basis, list[QuotaStatus], list[Report]]:
+    async def read(client: Client) -> tuple[Basis, list[QuotaStatus], list[Report]]:
         from pkg.cmd.snapshots import take
         from pkg.report.budget_snapshot import reports as with_budgets
         from pkg.report.status import status as of
@@ -31,7 +31,7 @@ def status(chosen: NamespaceOptions, report: ReportOptions, cluster: ClusterOpti
         snapshot = await take(client, report, where)
         return snapshot.basis, of(snapshot), with_budgets(snapshot)
 
-    basis, quotas, budgets = reports.ask(cluster.kubeconfig, look)
+    basis, quotas, budgets = reports.ask(cluster.kubeconfig, read)
     if report.output is Output.JSON:
         documents = [found.document() for found in budgets]
         found = [quota.document() for quota in quotas]

@@ -32,10 +32,7 @@ def webhook(
     admission.check()
     config = load_config(cluster.kubeconfig)
 
-    async def serve(stop: asyncio.Event) -> None:
-        await _serve(stop, config, admission, process)
-
-    return run_until_signal(serve)
+    return run_until_signal(lambda stop: _serve(stop, config, admission, process))
 
 
 async def _serve(

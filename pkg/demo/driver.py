@@ -22,11 +22,11 @@ from pkg.client.transport import MERGE_PATCH
 from pkg.demo import seed
 from pkg.demo.checks import Check, Report
 from pkg.demo.history import Amounts, History
-from pkg.demo.watching import Watching
 from pkg.testcluster import processes
 from pkg.testcluster.cluster import Cluster
 from pkg.testcluster.headroom import Headroom
 from pkg.testcluster.kubevirt.options import PHASE_SECONDS
+from pkg.testcluster.watching import Watching
 from pkg.util import constants
 from pkg.util.constants import LIMITS_CPU, LIMITS_MEMORY
 
@@ -113,11 +113,11 @@ class Driver:
         self.report.add(Check(self.step, name, expected, seen, headline))
 
     async def expect(
-        self, name: str, expected: object, look: Callable[[], object], *, headline: bool = False
+        self, name: str, expected: object, poll: Callable[[], object], *, headline: bool = False
     ) -> None:
         """A fact that comes true within PATIENCE. Raises Stopped when it does not."""
         deadline = time.monotonic() + PATIENCE
-        while (seen := look()) != expected and time.monotonic() < deadline:
+        while (seen := poll()) != expected and time.monotonic() < deadline:
             self.go_on()
             await self._watching.changed(_LOOK_AGAIN)
         self.check(name, expected, seen, headline=headline)
@@ -129,7 +129,7 @@ class Driver:
         if self._deserted():
             raise Stopped("the output is closed")
         if self._headroom is not None and self._headroom.exit_code() is not None:
-            raise Stopped(f"headroom ended by itself: {self._headroom.last_words()}")
+            raise Stopped(f"headroom exited unexpectedly: {self._headroom.last_log_line()}")
 
     # -- deeds --------------------------------------------------------------------------------------------------------
 

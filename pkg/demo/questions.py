@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from typing import TypeVar
 
 from pkg.demo.history import Amounts, History, Quota, QuotaVersion, Track
 from pkg.util.constants import LIMITS_CPU, LIMITS_MEMORY
@@ -11,26 +12,30 @@ from pkg.util.names import migrating_key
 from pkg.util.quantity import ZERO
 from pkg.util.resource_list import parse_resource_list
 
+T = TypeVar("T")
+
 _REFUSED = "exceeded quota"
 _LIMITED = re.compile(rf"{_REFUSED}: .*, limited: (\S+=\S+)")
 
 
 def hard_since(history: History, at: float, wanted: Amounts) -> Amounts | None:
     """`wanted` if spec.hard was that at any moment since `at`, else what it is now."""
-    found = first_version(history, at, lambda version: version.hard == wanted) or history.quota
-    return found.hard if found else None
+    return _since(history, at, wanted, lambda version: version.hard)
 
 
 def used_since(history: History, at: float, wanted: Amounts) -> Amounts | None:
     """The same about status.used."""
-    found = first_version(history, at, lambda version: version.used == wanted) or history.quota
-    return found.used if found else None
+    return _since(history, at, wanted, lambda version: version.used)
 
 
 def quota_since(history: History, at: float, wanted: Quota) -> Quota | None:
     """The same about both at one moment."""
-    found = first_version(history, at, lambda version: _quota(version) == wanted) or history.quota
-    return _quota(found) if found else None
+    return _since(history, at, wanted, _quota)
+
+
+def _since(history: History, at: float, wanted: T, read: Callable[[QuotaVersion], T]) -> T | None:
+    found = first_version(history, at, lambda version: read(version) == wanted) or history.quota
+    return read(found) if found else None
 
 
 def quota_after(history: History, migration: str) -> Quota | None:

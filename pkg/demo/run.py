@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from pkg.api import registry
+from pkg.api.core import Event, Pod
+from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINES
 from pkg.client.client import Client
 from pkg.client.config import load_config
 from pkg.client.errors import ApiError
@@ -20,12 +23,14 @@ from pkg.demo.lines import Lines, is_terminal
 from pkg.demo.picture import record, show
 from pkg.demo.questions import refused_after_the_raise
 from pkg.demo.scenario import SCENARIO, Step
-from pkg.demo.watching import Watching
+from pkg.errors import one_line
 from pkg.testcluster.cluster import Cluster, EmbeddedCluster
 from pkg.testcluster.errors import ClusterError
 from pkg.testcluster.guard import ending_on_sigterm
 from pkg.testcluster.headroom import log_tail
 from pkg.testcluster.progress import Lines as Progress
+from pkg.testcluster.watching import Watching
+from pkg.util import constants
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +60,7 @@ async def _run(cluster: Cluster, settings: Settings) -> int:
     lines.say(f"namespace {seed.NAMESPACE}; every number is what the API server at {cluster.url} shows")
     async with (
         Client(load_config(str(cluster.kubeconfig)), user_agent="headroom-demo") as client,
-        Watching(client, seed.NAMESPACE, history) as watching,
+        watching_of(client, history) as watching,
     ):
         driver = Driver(
             cluster,
@@ -81,6 +86,27 @@ async def _run(cluster: Cluster, settings: Settings) -> int:
     return report.exit_code
 
 
+def watching_of(client: Client, history: History) -> Watching:
+    """What the API server shows of the demo's namespace, written down in the history as it comes."""
+    watching = Watching(client, [seed.NAMESPACE])
+
+    def of_launchers(tell: Callable[[Pod], None]) -> Callable[[Pod], None]:
+        return lambda pod: (
+            tell(pod) if pod.labels.get(constants.LABEL_APP) == constants.APP_VIRT_LAUNCHER else None
+        )
+
+    def see_event(event: Event) -> None:
+        if event.involved_object.kind == VIRTUAL_MACHINE_INSTANCE_MIGRATIONS.kind:
+            history.see_event(event)
+
+    watching.watch(registry.RESOURCE_QUOTAS, history.see_quota)
+    watching.watch(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, history.see_migration)
+    watching.watch(VIRTUAL_MACHINES, history.see_machine)
+    watching.watch(registry.PODS, of_launchers(history.see_pod), of_launchers(history.lose_pod))
+    watching.watch(registry.EVENTS, see_event)
+    return watching
+
+
 async def run_steps(driver: Driver, steps: Sequence[Step]) -> None:
     """Run the steps; one that cannot go on ends the demo, and that counts as failed."""
     for step in steps:
@@ -88,7 +114,7 @@ async def run_steps(driver: Driver, steps: Sequence[Step]) -> None:
         try:
             await step.run(driver)
         except (Stopped, ApiError, ClusterError) as error:
-            reason = " ".join(str(error).split())
+            reason = one_line(error)
             driver.report.add(Check(step.letter, "the demo", "goes on", f"stopped: {reason}"))
             return
 

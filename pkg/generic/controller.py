@@ -11,7 +11,7 @@ from pkg.api.meta import Object
 from pkg.cache import SharedIndexInformer
 from pkg.client.resource_client import ResourceClient
 from pkg.generic.cache_reader import CacheReader, newer
-from pkg.generic.errors import one_line
+from pkg.generic.errors import described
 from pkg.generic.event_handlers import EnqueueHandler, Reads, Resolver
 from pkg.generic.metrics import ReconcileMetrics
 from pkg.generic.reconcile import Handler, NamedHandler, Outcome, Verdict, combine
@@ -210,4 +210,4 @@ def _cause(worker: asyncio.Task[None]) -> str:
     if worker.cancelled():
         return "cancelled"
     error = worker.exception()
-    return one_line(error) if error else "ended"
+    return described(error) if error else "ended"

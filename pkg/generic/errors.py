@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pkg.errors import ReportedError
+from pkg.errors import ReportedError, one_line
 
 _FORBIDDEN_RETRY = 5.0
 """Seconds after which a handler is called again that needs a cache for which the rights are missing."""
@@ -33,10 +33,10 @@ class BindError(ReportedError):
     exit_code = 2
 
 
-def one_line(error: BaseException) -> str:
+def described(error: BaseException) -> str:
     """`Class: message` in one line for a log, even if `__str__` fails."""
     try:
-        text = " ".join(str(error).split())
+        text = one_line(error)
     except Exception:
         text = "(no text)"
     return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -26,7 +26,7 @@ from pkg.client.errors import (
     TooManyRequests,
     Unreachable,
 )
-from pkg.generic.errors import one_line
+from pkg.generic.errors import described
 from pkg.workqueue.queue import loop_time
 
 log = logging.getLogger(__name__)
@@ -223,7 +223,7 @@ class EventRecorder:
                 )
             except ApiError as error:
                 log.warning(
-                    "event %s on %s not written: %s", identity.reason, identity.about.key, one_line(error)
+                    "event %s on %s not written: %s", identity.reason, identity.about.key, described(error)
                 )
                 self._drop("refused")
             except asyncio.CancelledError:

@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 
 from pkg.api.meta import Object
 from pkg.client.errors import ApiError, Conflict, NotFound
-from pkg.generic.errors import RetryAfter, Skip, one_line
+from pkg.generic.errors import RetryAfter, Skip, described
 from pkg.generic.metrics import ReconcileMetrics, Result
 from pkg.workqueue.queue import loop_time
 
@@ -115,7 +115,7 @@ class NamedHandler(Generic[T]):
             log.debug("%s: %s requeued after %g s: %s", self.name, key, later.seconds, later)
             return Verdict(Outcome.LATER, later.seconds)
         except Conflict as conflict:
-            log.debug("%s: %s was changed by another client: %s", self.name, key, one_line(conflict))
+            log.debug("%s: %s was changed by another client: %s", self.name, key, described(conflict))
             return Verdict(Outcome.CONFLICT, not_before=_peace(conflict))
         except asyncio.CancelledError as error:
             if _worker_is_cancelled():
@@ -133,15 +133,15 @@ class NamedHandler(Generic[T]):
         signature, now = _signature(error), loop_time()
         before, logged_at = self._failing.get(key, (None, now))
         if signature == before and now - logged_at < _REMINDER:
-            log.debug("%s: %s failed again: %s", self.name, key, one_line(error))
+            log.debug("%s: %s failed again: %s", self.name, key, described(error))
             return Verdict(Outcome.FAILED, not_before=not_before)
         self._failing[key] = (signature, now)
         if isinstance(error, NotFound):
-            log.info("%s: %s waits for a missing object: %s", self.name, key, one_line(error))
+            log.info("%s: %s waits for a missing object: %s", self.name, key, described(error))
         else:
             unexpected = None if isinstance(error, ApiError) or signature == before else error
             log.error(
-                "%s: %s failed, will be retried: %s", self.name, key, one_line(error), exc_info=unexpected
+                "%s: %s failed, will be retried: %s", self.name, key, described(error), exc_info=unexpected
             )
         return Verdict(Outcome.FAILED, not_before=not_before)
 

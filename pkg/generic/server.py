@@ -12,7 +12,7 @@ from aiohttp import web
 from prometheus_client import REGISTRY
 from prometheus_client.exposition import choose_encoder
 
-from pkg.generic.errors import BindError, one_line
+from pkg.generic.errors import BindError, described
 
 log = logging.getLogger(__name__)
 
@@ -129,7 +129,7 @@ def _answer(check: Callable[[], list[str]], failed: int, notes: Callable[[], lis
         problems, said = check(), notes()
     except Exception as error:
         log.exception("a health check failed")
-        problems, said = [f"check failed: {one_line(error)}"], []
+        problems, said = [f"check failed: {described(error)}"], []
     if problems:
         return web.Response(status=failed, text="\n".join(problems) + "\n")
     return web.Response(text="\n".join(["ok", *said]))

@@ -10,7 +10,7 @@ from pkg.util.kubevirt.migration import is_finished, is_refused
 from pkg.util.managedtenantquota.lock import Lock, timestamp
 from pkg.util.managedtenantquota.model import Observed, Policy
 from pkg.util.managedtenantquota.target import target_pods
-from pkg.util.managedtenantquota.window import Window, look
+from pkg.util.managedtenantquota.window import Window, window_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class Report:
 
 def report(observed: Observed, policy: Policy | None = None) -> Report:
     """The namespace at this moment. Raises QuantityError when the journal holds no quantities."""
-    window = look(observed, _at_once(policy))
+    window = window_of(observed, _at_once(policy))
     raised = []
     for journal in window.saved:
         for name, original in journal.originals.items():
@@ -90,7 +90,7 @@ def why_it_waits(observed: Observed, migration: str, policy: Policy | None = Non
         return [f"VM {found.spec.vmi_name} does not run"]
     if target_pods(found, vmi, observed.surroundings.pods):
         return []
-    window = look(observed, _at_once(policy))
+    window = window_of(observed, _at_once(policy))
     said = [
         problem.message
         for problem in window.problems
@@ -116,7 +116,7 @@ def _stage(window: Window) -> str:
         return "the namespace is about to be locked"
     if window.unsaved() or window.next_to_raise() is not None:
         return "the namespace is locked, they are about to be raised"
-    return "the namespace is locked, they are raised, KubeVirt is to create it"
+    return "the namespace is locked, they are raised, KubeVirt will create it"
 
 
 def _at_once(policy: Policy | None) -> Policy:

@@ -14,7 +14,7 @@ from pkg.util import constants
 from pkg.util.managedtenantquota.lock import recognise
 from pkg.util.managedtenantquota.model import Observed, Policy
 from pkg.util.managedtenantquota.target import surroundings
-from pkg.util.managedtenantquota.window import look
+from pkg.util.managedtenantquota.window import window_of
 
 
 def reports(snapshot: Snapshot) -> list[Report]:
@@ -55,7 +55,7 @@ def _prospect(snapshot: Snapshot, instance: VirtualMachineInstance, found: Expla
     """A VM that does not migrate: what the budget would do for it."""
     asked = asked_for(instance)
     seen = observe(with_migrations(snapshot, [instance]), instance.namespace)
-    wanted = look(seen, Policy(shortage=0.0)).wanted
+    wanted = window_of(seen, Policy(shortage=0.0)).wanted
     blocking = next((each.blocking for each in wanted if each.migration.uid == asked.uid), ())
     if not blocking:
         return _with(found, why_it_waits(seen, asked.name))

@@ -96,7 +96,7 @@ def _prospect(found: Sequence[Fit]) -> tuple[Verdict, str]:
         )
     return (
         Verdict.COULD_NOT_MIGRATE,
-        f"it does not migrate; a target pod would not fit ({_missing(stuck)}), and headroom does not help",
+        f"it does not migrate; a target pod would not fit ({_missing(stuck)}), and headroom makes no room for it",
     )
 
 

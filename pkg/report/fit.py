@@ -71,7 +71,7 @@ class Fit:
 
     @property
     def fits(self) -> bool:
-        """As the quota is."""
+        """Whether the pods fit the quota as it is now."""
         return not any(need.missing for need in self.needs)
 
     def document(self) -> dict[str, Any]:

@@ -75,7 +75,7 @@ class Snapshot:
         return [m for m in self.migrations if (m.namespace, m.spec.vmi_name) == (namespace, vm)]
 
     def quotas_of(self, namespace: str) -> list[ResourceQuota]:
-        """By name."""
+        """The namespace's quotas, sorted by name."""
         return sorted(
             (quota for quota in self.quotas if quota.namespace == namespace), key=lambda quota: quota.name
         )

@@ -105,7 +105,7 @@ def as_json(report: dict[str, Any]) -> str:
 
 
 def table(report: dict[str, Any]) -> Table:
-    """For people."""
+    """The report as a table for a terminal."""
     made = Table(title="headroom scale", title_justify="left")
     made.add_column("measured")
     made.add_column("value", justify="right")

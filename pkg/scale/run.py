@@ -9,10 +9,12 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from secrets import token_hex
+from typing import TypeVar
 
 from rich.console import Console
 
 from pkg.api import registry
+from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINE_INSTANCES
 from pkg.client.client import Client
 from pkg.client.config import load_config
 from pkg.scale import report as reports
@@ -29,11 +31,13 @@ from pkg.scale.measurements import RESOURCES, Amounts, Measurements
 from pkg.scale.plan import Plan, Settings
 from pkg.scale.report import Costs, Moment
 from pkg.scale.site import Site, Usage, embedded_site, given_site, usage
-from pkg.scale.watching import Watching
 from pkg.scale.workload import Workload
 from pkg.testcluster.errors import ClusterError, StartError
 from pkg.testcluster.guard import ending_on_sigterm
 from pkg.testcluster.headroom import Headroom
+from pkg.testcluster.watching import Watching
+
+T = TypeVar("T")
 
 _POLL = 0.1
 _SAMPLE = 1.0
@@ -110,10 +114,24 @@ class _Run:
         await workload.install()
         self._site.start_kwok(self._plan)
         self._site.start_kubevirt(self._plan)
-        async with Watching(client, self._plan.namespaces, self._found):
+        async with self._watching(client):
             await self._fill(client, workload)
             await self._start_headroom()
             return await self._evacuate(client, workload)
+
+    def _watching(self, client: Client) -> Watching:
+        """What the API server shows of our namespaces, told to the measurements with the time."""
+
+        def timed(tell: Callable[[float, T], None]) -> Callable[[T], None]:
+            return lambda obj: tell(time.monotonic(), obj)
+
+        watching, found = Watching(client, self._plan.namespaces), self._found
+        watching.watch(registry.RESOURCE_QUOTAS, timed(found.see_quota))
+        watching.watch(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, timed(found.see_migration))
+        watching.watch(VIRTUAL_MACHINE_INSTANCES, timed(found.see_instance))
+        watching.watch(registry.PODS, timed(found.see_pod), timed(found.lose_pod))
+        watching.watch(registry.EVENTS, timed(found.see_event))
+        return watching
 
     async def _fill(self, client: Client, workload: Workload) -> None:
         """The VMs run, and their quotas allow what they take and nothing more."""
@@ -139,7 +157,7 @@ class _Run:
             )
             if time.monotonic() > deadline:
                 raise ClusterError(
-                    "the cluster does not count its quotas: is its controller manager at work?"
+                    "the cluster does not count its quotas: is its controller manager running?"
                 )
             await asyncio.sleep(_POLL)
 
@@ -151,7 +169,7 @@ class _Run:
         began = time.monotonic()
         self._headroom = await self._site.start_headroom(self._plan)
         if self._headroom.exit_code() is not None:
-            raise StartError(f"headroom ended by itself: {self._headroom.last_words()}")
+            raise StartError(f"headroom exited unexpectedly: {self._headroom.last_log_line()}")
         self._costs.ready = round(time.monotonic() - began, 2)
         await asyncio.sleep(_IDLE)
         before = usage(self._headroom.pid).cpu
@@ -205,7 +223,7 @@ class _Run:
             if creating is not None and creating.done():
                 creating.result()
             if self._headroom is not None and self._headroom.exit_code() is not None:
-                raise ClusterError(f"headroom ended by itself: {self._headroom.last_words()}")
+                raise ClusterError(f"headroom exited unexpectedly: {self._headroom.last_log_line()}")
             if done > last or (creating is not None and not creating.done()):
                 last, since = done, time.monotonic()
             self._display.done(done, total)
@@ -276,7 +294,7 @@ def _hard(taken: Amounts) -> dict[str, str]:
 
 
 def _exact(taken: Amounts) -> Amounts:
-    """As `_hard` wrote it."""
+    """The amounts that `_hard` writes: whole thousandths of a core, whole bytes."""
     return round(taken[0] * 1000) / 1000, float(round(taken[1]))
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import base64
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ from pathlib import Path
 from pkg.testcluster.binaries import Binaries
 from pkg.testcluster.certificates import Authority, KeyPair, write_signing_key
 from pkg.testcluster.paths import Paths, free_ports
+from pkg.testcluster.processes import write_private
 
 STAGES = Path(__file__).parent / "kwok"
 AUDIT_POLICY = Path(__file__).parent / "audit.yaml"
@@ -220,12 +220,8 @@ def write_kubeconfig(path: Path, url: str, authority: Path, user: KeyPair) -> No
         ],
         "contexts": [{"name": NAME, "context": {"cluster": NAME, "user": NAME}}],
     }
-    new = path.with_name(path.name + ".new")
-    descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with open(descriptor, "w", encoding="utf-8") as file:
-        # JSON is YAML, and every kubeconfig reader takes it.
-        json.dump(content, file, indent=2)
-    new.replace(path)
+    # JSON is YAML, and every kubeconfig reader takes it.
+    write_private(path, json.dumps(content, indent=2))
 
 
 def _data(path: Path) -> str:

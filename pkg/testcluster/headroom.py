@@ -79,7 +79,7 @@ class Headroom:
         """Its /metrics; "" when it does not answer."""
         return await asyncio.to_thread(_get, f"{self._url}/metrics") or ""
 
-    def last_words(self) -> str:
+    def last_log_line(self) -> str:
         """The last line of its log."""
         return processes.last_log_line(self._process.directory, _NAME)
 

@@ -93,7 +93,7 @@ def spawn(name: str, argv: Sequence[str], directory: Path, env: Mapping[str, str
     }
     (folder / f"{name}.pid").unlink(missing_ok=True)
     path = (folder / f"{name}.json").absolute()
-    _write_private(path, json.dumps(spec))
+    write_private(path, json.dumps(spec))
     launcher = [sys.executable, "-I", "-S", str(_LAUNCHER), str(path)]
     # Not subprocess: a Popen that is dropped while its process runs complains, and these are meant to be dropped.
     pid = os.posix_spawn(sys.executable, launcher, os.environ)
@@ -120,7 +120,7 @@ def check(directory: Path, wanted: Iterable[str]) -> None:
     for name in wanted:
         if not find(directory, name).alive():
             said = last_log_line(directory, name) or "no message"
-            raise ClusterError(f"{name} ended by itself: {said}")
+            raise ClusterError(f"{name} exited unexpectedly: {said}")
 
 
 def restart(directory: Path, name: str, argv: Sequence[str] = ()) -> Process:
@@ -158,7 +158,7 @@ def stop(directory: Path, only: Iterable[str] | None = None, *, grace: float = 0
     survivors = _end(survivors, signal.SIGKILL, _KILL_TIMEOUT)
     if survivors:
         listing = ", ".join(f"{process.name} ({process.pid})" for process in survivors)
-        raise ClusterError(f"these processes do not end: {listing}")
+        raise ClusterError(f"these processes do not exit: {listing}")
     for name in wanted:
         (folder / f"{name}.pid").unlink(missing_ok=True)
     _wait_reaped(running)
@@ -227,7 +227,7 @@ def _has_entry(process: Process) -> bool:
     return process.alive() or _look_at(process.pid)[1] == process.identity
 
 
-def _write_private(path: Path, text: str) -> None:
+def write_private(path: Path, text: str) -> None:
     """Write at once or not at all, readable by the owner only: an environment may hold secrets."""
     new = path.with_name(path.name + ".new")
     descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)

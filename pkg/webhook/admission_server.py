@@ -76,11 +76,11 @@ class AdmissionServer:
         if expires is None:
             missing.append("webhook certificate")
         elif expires <= time.time():
-            missing.append(f"webhook certificate: it ended {time.time() - expires:.0f} s ago")
+            missing.append(f"webhook certificate: expired {time.time() - expires:.0f} s ago")
         return [*missing, f"webhook registration: {why}"] if why else missing
 
     def notes(self) -> list[str]:
-        """When the certificate ends."""
+        """When the certificate expires."""
         expires = self._certificates.expires
         return [f"webhook certificate: valid until {date(expires)}"] if expires is not None else []
 
@@ -88,7 +88,7 @@ class AdmissionServer:
         """What is wrong, a line each."""
         if self._task is None or not self._task.done():
             return []
-        return ["the webhook's upkeep ended"]
+        return ["the webhook's background task ended"]
 
     def _when_synced(self, hook: Hook) -> Hook:
         """A replica that starts gets reviews at once where the webhooks are registered already. It holds them until the

@@ -131,7 +131,7 @@ class SharedCertificates:
             if (settled := await self._settle(secret)) is not None:
                 return settled
         raise ConfigError(
-            f"secret {self._namespace}/{self._name} changes all the time: find out which other program writes it"
+            f"secret {self._namespace}/{self._name} keeps changing: find out which other program writes it"
         )
 
     async def _create(self) -> Material | None:

@@ -214,13 +214,9 @@ def _is_off(subject: str) -> str:
 
 def _annotation_changes(annotation: str) -> str:
     """CEL without optional types: they came later than matchConditions did."""
-
-    def stands(subject: str) -> str:
-        return _stands(subject, annotation)
-
     new, old = (f"{subject}.metadata.annotations['{annotation}']" for subject in ("object", "oldObject"))
-    same = f"oldObject != null && {stands('oldObject')} && {old} == {new}"
-    return f"{stands('object')} && {new} != '' && !({same})"
+    same = f"oldObject != null && {_stands('oldObject', annotation)} && {old} == {new}"
+    return f"{_stands('object', annotation)} && {new} != '' && !({same})"
 
 
 def _annotation_goes(annotation: str) -> str:

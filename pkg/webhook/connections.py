@@ -103,7 +103,7 @@ class Acceptor:
         self._listening = []
 
     def lost(self, connection: Connection) -> None:
-        """It is closed."""
+        """Forget a connection that was closed."""
         if connection in self._connections:
             del self._connections[connection]
             self._per_source[connection.source] -= 1

@@ -33,20 +33,20 @@ def deadline(seconds: float) -> Iterator[None]:
         _ENDS_AT.reset(token)
 
 
-async def in_time(look: Coroutine[Any, Any, T]) -> T | None:
+async def in_time(read: Coroutine[Any, Any, T]) -> T | None:
     """The result of a live read, None when the object does not exist. Raises NoAnswer."""
     now = asyncio.get_running_loop().time()
     ends = _ENDS_AT.get(now + REVIEW_SECONDS)
     if ends <= now:
-        look.close()
-        raise NoAnswer("the API server is not asked: there is no time left")
+        read.close()
+        raise NoAnswer("no time is left to ask the API server")
     try:
         async with asyncio.timeout_at(ends):
-            return await look
+            return await read
     except NotFound:
         return None
     except TimeoutError as exc:
         TIMEOUTS.inc()
-        raise NoAnswer("the API server gives no answer: timed out") from exc
+        raise NoAnswer("the API server does not answer: timed out") from exc
     except ApiError as exc:
-        raise NoAnswer(f"the API server gives no answer: {exc or 'timed out'}") from exc
+        raise NoAnswer(f"the API server does not answer: {exc or 'timed out'}") from exc

@@ -35,7 +35,7 @@ REMEMBERED = Gauge(
     "headroom_reserve_remembered_pods", "Pods that the reserve let through and has not seen yet."
 )
 CERTIFICATE_EXPIRY = Gauge(
-    "headroom_webhook_certificate_expiry_seconds", "When the serving certificate ends, seconds since 1970."
+    "headroom_webhook_certificate_expiry_seconds", "When the serving certificate expires, seconds since 1970."
 )
 
 UNREACHABLE = Gauge("headroom_webhook_unreachable", "1 while the API server does not reach the webhooks.")

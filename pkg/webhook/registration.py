@@ -192,7 +192,7 @@ class Registrar:
                 await self._ensure(resource, WEBHOOK_CONFIGURATION_NAME, lambda strict=strict: strict)  # type: ignore[misc]
 
     def _say(self, what: str) -> None:
-        """Once for each outage."""
+        """Log and report why the webhooks are not reached, once for each outage."""
         if not self._told:
             self._told = True
             log.warning("%s", what)

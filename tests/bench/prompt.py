@@ -29,8 +29,8 @@ from pkg.testcluster import processes
 from pkg.testcluster.cluster import Cluster, EmbeddedCluster
 from pkg.util.quantity import Quantity
 from tests.bench.sightings import Sightings, spread
+from tests.e2e.admin import Admin, admin_of
 from tests.e2e.conftest import started_with
-from tests.e2e.webhook.world import World, world
 from tests.polling import until
 from tests.program import headroom
 
@@ -47,9 +47,9 @@ KEPT = 5
 class Run:
     """The migrations of one run, and how they ended."""
 
-    def __init__(self, cluster: Cluster, there: World, options: argparse.Namespace) -> None:
+    def __init__(self, cluster: Cluster, admin: Admin, options: argparse.Namespace) -> None:
         self.cluster = cluster
-        self.there = there
+        self.admin = admin
         self.options = options
         self.base = f"{ONE_VM * options.machines}m"
         self.seen = Sightings(Quantity.parse(self.base), options.lag)
@@ -59,19 +59,19 @@ class Run:
     async def machines(self) -> list[tuple[str, str]]:
         """(namespace, VM) of each, running."""
         limits = {"limitsCpu": self.base, "limitsMemory": "20Gi"}
-        names = [await self.there.namespace(limits) for _ in range(self.options.namespaces)]
+        names = [await self.admin.namespace(limits) for _ in range(self.options.namespaces)]
         made = [(name, f"vm{number}") for name in names for number in range(self.options.machines)]
         for name, vm in made:
-            await self.there.machine(name, vm, cpu="500m", memory="64Mi")
+            await self.admin.machine(name, vm, cpu="500m", memory="64Mi")
         return made
 
     async def migrate_for_ever(self, namespace: str, vm: str) -> None:
         """One after the other; as many finished ones stay as KubeVirt keeps of a VM."""
-        client = self.there.client.resource(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS)
+        client = self.admin.client.resource(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS)
         kept: deque[str] = deque()
         while self.ended.total() < self.options.migrations:
             await asyncio.sleep(random.uniform(0.5, 1.5) * self.options.pause)
-            name = await self.there.migrate(namespace, vm, running=0.2, phase=0.02, linger=LINGER)
+            name = await self.admin.migrate(namespace, vm, running=0.2, phase=0.02, linger=LINGER)
             uid = (await client.get(name=name, namespace=namespace)).uid
 
             async def ended(uid: str = uid) -> str:
@@ -97,7 +97,7 @@ class Run:
             self.late.append(time.monotonic() - before - 0.02)
 
     async def follow(self, resource: registry.Resource[Any], see: Callable[[Any], None]) -> None:
-        client = self.there.client.resource(resource)
+        client = self.admin.client.resource(resource)
         found = await client.list()
         for obj in found:
             see(obj)
@@ -137,8 +137,8 @@ async def _all(machines: Iterable[Coroutine[Any, Any, None]]) -> None:
 
 
 async def run(cluster: Cluster, options: argparse.Namespace) -> tuple[Run, dict[str, Any]]:
-    async with world(cluster) as there:
-        made = Run(cluster, there, options)
+    async with admin_of(cluster) as admin:
+        made = Run(cluster, admin, options)
         machines = await made.machines()
         with headroom(cluster, "controller") as controller:
             async with made.background():

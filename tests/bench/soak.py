@@ -24,8 +24,8 @@ from pkg.api.registry import Resource
 from pkg.client.errors import ApiError, Forbidden
 from pkg.testcluster.cluster import Cluster, EmbeddedCluster
 from pkg.util.managedtenantquota.constants import LOCK_SELECTOR
+from tests.e2e.admin import Admin, admin_of
 from tests.e2e.mtq_namespace import BUDGETS, Namespace, made
-from tests.e2e.webhook.world import World, world
 from tests.polling import until
 from tests.program import ROOT, Program, program
 
@@ -69,18 +69,18 @@ async def kill_for_ever(webhook: Program, soak: Soak) -> None:
         soak.kills += 1
 
 
-async def migrate_for_ever(there: World, namespace: str, vm: str, soak: Soak, goal: int) -> None:
+async def migrate_for_ever(admin: Admin, namespace: str, vm: str, soak: Soak, goal: int) -> None:
     while soak.migrations.total() < goal:
-        migration = await there.migrate(namespace, vm, running=0.1, phase=0.02, linger=0.1)
+        migration = await admin.migrate(namespace, vm, running=0.1, phase=0.02, linger=0.1)
         try:
-            await there.until_phase(namespace, migration, "Succeeded", "Failed", seconds=120)
+            await admin.until_phase(namespace, migration, "Succeeded", "Failed", seconds=120)
         except AssertionError:
-            soak.stuck.append(await _state(there, namespace, migration))
+            soak.stuck.append(await _state(admin, namespace, migration))
             return
-        soak.migrations[await there.phase(namespace, migration)] += 1
+        soak.migrations[await admin.phase(namespace, migration)] += 1
 
 
-async def _state(there: World, namespace: str, migration: str) -> str:
+async def _state(admin: Admin, namespace: str, migration: str) -> str:
     """Why a migration hangs, as its objects show it, in JSON."""
     state: dict[str, Any] = {"at": time.time()}
     kinds: tuple[Resource[Any], ...] = (
@@ -89,7 +89,7 @@ async def _state(there: World, namespace: str, migration: str) -> str:
         BUDGETS,
     )
     for resource in kinds:
-        found = await there.client.resource(resource).list(namespace)
+        found = await admin.client.resource(resource).list(namespace)
         unfinished = [
             each for each in found if getattr(each.status, "phase", None) not in ("Succeeded", "Failed")
         ]
@@ -97,14 +97,14 @@ async def _state(there: World, namespace: str, migration: str) -> str:
     return f"{namespace}/{migration}: {json.dumps(state)}"
 
 
-async def honest_pods(there: World, namespace: str, soak: Soak) -> None:
+async def honest_pods(admin: Admin, namespace: str, soak: Soak) -> None:
     """One small pod at a time, that the base always has room for."""
-    tenant = there.by("tenant")
+    tenant = admin.by("tenant")
     pods = tenant.resource(registry.PODS)
     while True:
         for attempt in itertools.count():
             try:
-                pod = await there.pod(namespace, tenant, cpu="100m", memory="1Mi")
+                pod = await admin.pod(namespace, tenant, cpu="100m", memory="1Mi")
             except Forbidden as exc:
                 soak.refused.append(exc.message)
             except ApiError as exc:
@@ -121,19 +121,19 @@ async def honest_pods(there: World, namespace: str, soak: Soak) -> None:
 async def run(cluster: Cluster, goal: int) -> Soak:
     soak = Soak()
     controller, webhook = program(cluster, "controller"), program(cluster, "webhook")
-    async with world(cluster) as there:
+    async with admin_of(cluster) as admin:
         await asyncio.to_thread(controller.start)
         await asyncio.to_thread(webhook.start)
         try:
-            await _migrate_all(there, soak, goal, webhook)
+            await _migrate_all(admin, soak, goal, webhook)
         finally:
             await asyncio.to_thread(webhook.stop)
             await asyncio.to_thread(controller.stop)
     return soak
 
 
-async def _migrate_all(there: World, soak: Soak, goal: int, webhook: Program) -> None:
-    names = [await there.namespace(BASE) for _ in range(NAMESPACES)]
+async def _migrate_all(admin: Admin, soak: Soak, goal: int, webhook: Program) -> None:
+    names = [await admin.namespace(BASE) for _ in range(NAMESPACES)]
     # KubeVirt's own limit of five at once would be used up all the time, and no window is opened then.
     limits = {"parallelMigrationsPerCluster": 50, "parallelOutboundMigrationsPerNode": 50}
     body = {
@@ -142,48 +142,48 @@ async def _migrate_all(there: World, soak: Soak, goal: int, webhook: Program) ->
         "metadata": {"name": "kubevirt"},
         "spec": {"configuration": {"migrations": limits}},
     }
-    await there.client.resource(KUBEVIRTS).create(body, namespace="default")
-    windowed = await made(there)
+    await admin.client.resource(KUBEVIRTS).create(body, namespace="default")
+    windowed = await made(admin)
     await windowed.quota({"limits.cpu": "8", "pods": "20"})
     machines = [(name, f"vm{number}") for name in names for number in range(MACHINES)]
     machines += [(windowed.name, f"vm{number}") for number in range(2)]
     for name, vm in machines:
-        await there.machine(name, vm, cpu="500m", memory="64Mi")
+        await admin.machine(name, vm, cpu="500m", memory="64Mi")
     full = await windowed.fill()
     await windowed.budget({"limits.cpu": "2", "pods": "4"})
     work: list[Coroutine[Any, Any, None]] = [kill_for_ever(webhook, soak)]
-    work += [honest_pods(there, name, soak) for name in names]
+    work += [honest_pods(admin, name, soak) for name in names]
     background = [asyncio.create_task(each) for each in work]
     try:
-        await asyncio.gather(*(migrate_for_ever(there, *each, soak, goal) for each in machines))
+        await asyncio.gather(*(migrate_for_ever(admin, *each, soak, goal) for each in machines))
     finally:
         for task in background:
             task.cancel()
         await asyncio.wait(background)
     await asyncio.to_thread(webhook.kill)
     await asyncio.to_thread(webhook.start)
-    await _check(there, soak, names, windowed, full)
+    await _check(admin, soak, names, windowed, full)
 
 
 async def _check(
-    there: World, soak: Soak, names: list[str], windowed: Namespace, full: dict[str, str]
+    admin: Admin, soak: Soak, names: list[str], windowed: Namespace, full: dict[str, str]
 ) -> None:
     with contextlib.suppress(AssertionError):
         await windowed.at_rest({"quota": full}, seconds=30.0)
-    locks = await there.client.resource(registry.VALIDATING_WEBHOOK_CONFIGURATIONS).list(
+    locks = await admin.client.resource(registry.VALIDATING_WEBHOOK_CONFIGURATIONS).list(
         label_selector=LOCK_SELECTOR
     )
     soak.left_locked = [lock.name for lock in locks]
     wanted = {**dict.fromkeys(names, HARD), windowed.name: full}
     for name, hard in wanted.items():
         try:
-            await until(lambda name=name, hard=hard: _is(there, name, hard), f"{name} to be at its base")  # type: ignore[misc]
+            await until(lambda name=name, hard=hard: _is(admin, name, hard), f"{name} to be at its base")  # type: ignore[misc]
         except AssertionError as exc:
             soak.wrong_quotas.append(str(exc))
 
 
-async def _is(there: World, namespace: str, hard: dict[str, str]) -> bool:
-    quotas = await there.client.resource(registry.RESOURCE_QUOTAS).list(namespace)
+async def _is(admin: Admin, namespace: str, hard: dict[str, str]) -> bool:
+    quotas = await admin.client.resource(registry.RESOURCE_QUOTAS).list(namespace)
     return all(quota.hard.get(name) == value for quota in quotas for name, value in hard.items())
 
 

@@ -16,10 +16,10 @@ import pytest
 from pkg.testcluster import processes
 from pkg.testcluster.cluster import STAND_INS, Cluster, EmbeddedCluster
 from tests.e2e.accounts import apply, documents, kubeconfig_of
+from tests.e2e.admin import Admin, admin_of
 from tests.e2e.api import Api
 from tests.e2e.headroom.environment import Environment, environment
 from tests.e2e.tenant import Tenant
-from tests.e2e.webhook.world import World, world
 from tests.program import ROOT, Program, headroom
 
 StartController = Callable[..., Program]
@@ -147,9 +147,9 @@ def running(cluster: Cluster, own_kubeconfig: Path) -> Iterator[Program]:
 
 
 @pytest.fixture
-async def there(cluster: Cluster, running: Program) -> AsyncIterator[World]:
+async def admin(cluster: Cluster, running: Program) -> AsyncIterator[Admin]:
     """Requests beside it; what a test made goes with the test."""
-    async with world(cluster) as found:
+    async with admin_of(cluster) as found:
         yield found
 
 

@@ -19,8 +19,9 @@ from pkg.client.errors import NotFound
 from pkg.util.constants import CONDITION_REJECTED_BY_RESOURCE_QUOTA
 from pkg.util.managedtenantquota.lock import lock_name, locked_namespace
 from pkg.util.quantity import Quantity
+from tests.bodies import kubevirt
+from tests.e2e.admin import Admin
 from tests.e2e.tenant import by_value
-from tests.e2e.webhook.world import World
 from tests.polling import until
 
 BUDGETS = VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS
@@ -34,13 +35,13 @@ SMALL = {"cpu": "500m", "memory": "64Mi"}
 class Namespace:
     """Made by `made`."""
 
-    world: World
+    admin: Admin
     name: str
 
     async def quota(self, hard: Mapping[str, str], name: str = "quota", **spec: Any) -> None:
         body = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": name}}
         body["spec"] = {"hard": dict(hard), **spec}
-        await self.world.client.resource(registry.RESOURCE_QUOTAS).create(body, namespace=self.name)
+        await self.admin.client.resource(registry.RESOURCE_QUOTAS).create(body, namespace=self.name)
         await until(lambda: self._counts(name), f"{name} to count")
 
     async def budget(self, additional: Mapping[str, str] | None = None, name: str = "budget") -> None:
@@ -50,22 +51,17 @@ class Namespace:
             "metadata": {"name": name},
             "spec": {"additionalMigrationResources": dict(ENOUGH if additional is None else additional)},
         }
-        await self.world.client.resource(BUDGETS).create(body, namespace=self.name)
+        await self.admin.client.resource(BUDGETS).create(body, namespace=self.name)
 
     async def machine(self, name: str = "vm1", **more: Any) -> None:
-        await self.world.machine(self.name, name, **{**SMALL, **more})
+        await self.admin.machine(self.name, name, **{**SMALL, **more})
 
     async def instance(self, name: str, **spec: Any) -> None:
         """A VMI without a VM."""
         resources = {"limits": dict(SMALL), "requests": dict(SMALL)}
         domain = {"cpu": {"cores": 1}, "resources": resources, "devices": {}}
-        body = {
-            "apiVersion": "kubevirt.io/v1",
-            "kind": "VirtualMachineInstance",
-            "metadata": {"name": name},
-            "spec": {"domain": domain, **spec},
-        }
-        await self.world.client.resource(VIRTUAL_MACHINE_INSTANCES).create(body, namespace=self.name)
+        body = kubevirt("VirtualMachineInstance", name, {"domain": domain, **spec})
+        await self.admin.client.resource(VIRTUAL_MACHINE_INSTANCES).create(body, namespace=self.name)
 
     async def fill(self, quota: str = "quota", **left: str) -> dict[str, str]:
         """Lower a quota to what is used; `left`: and a bit. Its spec.hard."""
@@ -74,34 +70,34 @@ class Namespace:
         spare = {name.replace("_", "."): Quantity.parse(more) for name, more in left.items()}
         zero = Quantity.parse("0")
         hard = {name: str(Quantity.parse(used) + spare.get(name, zero)) for name, used in found.used.items()}
-        quotas = self.world.client.resource(registry.RESOURCE_QUOTAS)
+        quotas = self.admin.client.resource(registry.RESOURCE_QUOTAS)
         await quotas.merge_patch({"spec": {"hard": hard}}, name=quota, namespace=self.name)
         await until(lambda: self._counts(quota), f"{quota} to be enforced")
         return hard
 
     async def get(self, quota: str = "quota") -> ResourceQuota:
-        return await self.world.client.resource(registry.RESOURCE_QUOTAS).get(name=quota, namespace=self.name)
+        return await self.admin.client.resource(registry.RESOURCE_QUOTAS).get(name=quota, namespace=self.name)
 
     async def hard(self, quota: str = "quota") -> dict[str, Quantity]:
         return by_value((await self.get(quota)).hard)
 
     async def get_budget(self, name: str = "budget") -> VirtualMachineMigrationResourceQuota:
-        return await self.world.client.resource(BUDGETS).get(name=name, namespace=self.name)
+        return await self.admin.client.resource(BUDGETS).get(name=name, namespace=self.name)
 
     async def lock(self) -> ValidatingWebhookConfiguration | None:
         try:
-            return await self.world.client.resource(LOCKS).get(name=lock_name(self.name))
+            return await self.admin.client.resource(LOCKS).get(name=lock_name(self.name))
         except NotFound:
             return None
 
     async def migrate(self, vm: str = "vm1", **more: Any) -> str:
-        return await self.world.migrate(self.name, vm, **{"running": 0.2, "linger": 0.2, **more})
+        return await self.admin.migrate(self.name, vm, **{"running": 0.2, "linger": 0.2, **more})
 
     async def refused(self, migration: str) -> None:
         """Until quota has refused the target pod."""
 
         async def marked() -> bool:
-            migrations = self.world.client.resource(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS)
+            migrations = self.admin.client.resource(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS)
             found = await migrations.get(name=migration, namespace=self.name)
             return condition_is_true(found.status.conditions, CONDITION_REJECTED_BY_RESOURCE_QUOTA)
 
@@ -109,7 +105,7 @@ class Namespace:
 
     async def succeeded(self, *migrations: str, seconds: float = 30.0) -> None:
         for migration in migrations:
-            await self.world.until_phase(self.name, migration, "Succeeded", seconds=seconds)
+            await self.admin.until_phase(self.name, migration, "Succeeded", seconds=seconds)
 
     async def at_rest(self, originals: Mapping[str, Mapping[str, str]], seconds: float = 15.0) -> None:
         """Until the quotas are as they were, the status holds no originals and the lock is gone."""
@@ -125,7 +121,7 @@ class Namespace:
         await until(resting, f"{self.name} to rest", seconds=seconds)
 
     async def events(self, reason: str, kind: str = "") -> list[Event]:
-        found = await self.world.client.resource(registry.EVENTS).list(
+        found = await self.admin.client.resource(registry.EVENTS).list(
             self.name, field_selector=f"reason={reason}"
         )
         return [event for event in found if kind in ("", event.involved_object.kind)]
@@ -182,7 +178,7 @@ async def watched(namespace: Namespace) -> AsyncIterator[Seen]:
 
 
 async def _watch_locks(namespace: Namespace, seen: Seen, ready: asyncio.Event) -> None:
-    locks = namespace.world.client.resource(LOCKS)
+    locks = namespace.admin.client.resource(LOCKS)
     version = (await locks.list()).resource_version
     async with locks.watch(resource_version=version) as events:
         ready.set()
@@ -197,7 +193,7 @@ async def _watch_locks(namespace: Namespace, seen: Seen, ready: asyncio.Event) -
 
 
 async def _watch_quotas(namespace: Namespace, seen: Seen, ready: asyncio.Event) -> None:
-    quotas = namespace.world.client.resource(registry.RESOURCE_QUOTAS)
+    quotas = namespace.admin.client.resource(registry.RESOURCE_QUOTAS)
     found = await quotas.list(namespace.name)
     version = found.resource_version
     seen.raised += [(quota.name, by_value(quota.hard), False) for quota in found]
@@ -208,9 +204,9 @@ async def _watch_quotas(namespace: Namespace, seen: Seen, ready: asyncio.Event) 
                 seen.raised.append((event.object.name, by_value(event.object.hard), seen.since is not None))
 
 
-async def made(world: World, name: str = "") -> Namespace:
+async def made(admin: Admin, name: str = "") -> Namespace:
     """A new namespace, of a name of its own or one that is given."""
     if not name:
-        return Namespace(world, await world.namespace(annotated=False))
-    await world.client.resource(registry.NAMESPACES).create({"metadata": {"name": name}})
-    return Namespace(world, name)
+        return Namespace(admin, await admin.namespace(annotated=False))
+    await admin.client.resource(registry.NAMESPACES).create({"metadata": {"name": name}})
+    return Namespace(admin, name)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
 import json
-import time
 from collections.abc import Mapping
 from typing import Any
 
 from pkg.util.quantity import Quantity
+from tests import bodies
 from tests.e2e.api import CORE, KUBEVIRT, Api, Raw, Watch
 from tests.polling import eventually, polls
 
@@ -21,14 +20,13 @@ COMPENSATION = "harvesterhci.io/migratingCompensation"
 MIGRATION_UID = "harvesterhci.io/migrationUID"
 STATE = "harvesterhci.io/migrationState"
 TIMESTAMP = "harvesterhci.io/timestamp"
+REJECTED = "migrationRejectedByResourceQuota"
 
 BASE = {"limitsCpu": "3000m", "limitsMemory": "5000Mi"}
 HARD = {"limits.cpu": "3", "limits.memory": "5000Mi"}
 ENTRY = {"limits.cpu": "2", "limits.memory": "4737464313"}
 RAISED = {"limits.cpu": "5", "limits.memory": "9980344313"}
 """The seed's numbers."""
-
-_numbers = itertools.count(1)
 
 
 def entry_keys(annotations: Mapping[str, str]) -> list[str]:
@@ -41,11 +39,14 @@ def entry_keys(annotations: Mapping[str, str]) -> list[str]:
 
 
 def by_value(resources: Mapping[str, Any]) -> dict[str, Quantity]:
-    return {name: Quantity.parse(text) for name, text in resources.items()}
+    return {name: q if isinstance(q, Quantity) else Quantity.parse(q) for name, q in resources.items()}
 
 
 class NamespaceRequests:
-    """A namespace's paths, and what is read of its quotas and events."""
+    """A namespace's paths, and what is read of its quotas, migrations and events."""
+
+    patience = 10.0
+    """Seconds that spec.hard is waited for."""
 
     def __init__(self, api: Api, name: str) -> None:
         self.api = api
@@ -78,6 +79,40 @@ class NamespaceRequests:
         """Events of a reason in the namespace."""
         return self.api.items(f"{self.path}/events", fieldSelector=f"reason={reason}")
 
+    def wait_hard(self, hard: Mapping[str, Any], name: str = "", timeout: float = 0.0) -> float:
+        """Until spec.hard says that, by value; the seconds that it took."""
+        wanted, found = by_value(hard), {}
+        for passed in polls(timeout or self.patience):
+            found = self.hard(name)
+            if found == wanted:
+                return passed
+        raise AssertionError(f"{self.name}: spec.hard is {found}, not {wanted}")
+
+    def migration(self, name: str) -> Raw:
+        """Empty when there is none."""
+        return self.api.find(f"{self.migrations}/{name}") or {}
+
+    def phase_of(self, name: str) -> str:
+        return str(self.migration(name).get("status", {}).get("phase") or "")
+
+    def is_refused(self, name: str) -> bool:
+        """Pending, and quota said no."""
+        conditions = self.migration(name).get("status", {}).get("conditions") or ()
+        refusals = [c for c in conditions if c["type"] == REJECTED and c["status"] == "True"]
+        return self.phase_of(name) == "Pending" and bool(refusals)
+
+    def wait_phase(self, name: str, *phases: str, timeout: float = 45.0) -> str:
+        """Until the migration is in one of the phases; which."""
+
+        def why() -> str:
+            quotas = [
+                (q["metadata"]["name"], q["spec"], q.get("status")) for q in self.api.items(self.quotas)
+            ]
+            return f"{name} is not {phases}: {self.migration(name)}; {quotas}"
+
+        eventually(lambda: self.phase_of(name) in phases, timeout, why)
+        return self.phase_of(name)
+
     def leave(self) -> None:
         """Take the namespace away, its VMs and migrations first: no stand-in shall take them up."""
         for plural in ("virtualmachineinstancemigrations", "virtualmachines", "virtualmachineinstances"):
@@ -99,10 +134,8 @@ class Tenant(NamespaceRequests):
         quota: bool = True,
     ) -> None:
         """`limits` is the namespace annotation's limit, or its whole text; `annotations` are the quota's."""
-        super().__init__(api, name or f"tenant-{int(time.time() * 1000) % 10**8}-{next(_numbers)}")
-        text = (
-            limits if isinstance(limits, str) else json.dumps({"limit": BASE if limits is None else limits})
-        )
+        super().__init__(api, name or bodies.new_name())
+        text = limits if isinstance(limits, str) else bodies.quota_text(BASE if limits is None else limits)
         api.create(f"{CORE}/namespaces", {"metadata": {"name": self.name, "annotations": {ANNOTATION: text}}})
         self.quota_name = "default-abc"
         if quota:
@@ -147,17 +180,8 @@ class Tenant(NamespaceRequests):
 
     def limit(self, limits: Mapping[str, str] | str | None) -> None:
         """An administrator changes the namespace's annotation."""
-        text = limits if isinstance(limits, str) or limits is None else json.dumps({"limit": limits})
+        text = limits if isinstance(limits, str) or limits is None else bodies.quota_text(limits)
         self.api.patch(self.path, {"metadata": {"annotations": {ANNOTATION: text}}})
-
-    def wait_hard(self, hard: Mapping[str, str], timeout: float = 10.0) -> float:
-        """Until spec.hard says that, by value; the seconds that it took."""
-        wanted, found = by_value(hard), {}
-        for passed in polls(timeout):
-            found = self.hard()
-            if found == wanted:
-                return passed
-        raise AssertionError(f"{self.name}: spec.hard is {found}, not {wanted}, after {timeout:g} s")
 
     def watch_quota(self) -> Watch:
         """Every version of the quota from now on; the first is what is there."""
@@ -175,51 +199,24 @@ class Tenant(NamespaceRequests):
             },
             "devices": {},
         }
-        template = {"spec": {"domain": seed | domain}}
-        body = {"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "metadata": {"name": name}}
         machines = f"{self.kubevirt}/virtualmachines"
-        self.api.create(machines, body | {"spec": {"runStrategy": "RerunOnFailure", "template": template}})
+        self.api.create(machines, bodies.machine(name, {"domain": seed | domain}))
         eventually(
             lambda: self.api.get(f"{machines}/{name}").get("status", {}).get("printableStatus") == "Running",
             30,
         )
 
-    def start_migration(self, vm: str = "vm1", name: str = "", **wishes: str) -> str:
-        """A migration with the stand-in's annotations (`source_linger_seconds="2"`)."""
-        name = name or f"migration-of-{vm}"
-        prefix = "testcluster.headroom.harvesterhci.io/"
-        annotations = {prefix + key.replace("_", "-"): text for key, text in wishes.items()}
-        body = {"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstanceMigration"}
-        metadata = {"name": name, "annotations": annotations}
-        path = self.migrations
-        self.api.create(path, body | {"metadata": metadata, "spec": {"vmiName": vm}})
+    def start_migration(self, vm: str = "vm1", name: str = "", **marks: str) -> str:
+        """A migration with the stand-in's annotations (`source_linger_seconds="2"`); its name."""
+        name = name or f"migration-of-{vm}"[:63].rstrip("-.")
+        self.api.create(self.migrations, bodies.migration(name, vm, **marks))
         return name
-
-    def migration(self, name: str) -> Raw:
-        return self.api.get(f"{self.migrations}/{name}")
-
-    def phase_of(self, name: str) -> str:
-        return str(self.migration(name).get("status", {}).get("phase", ""))
-
-    def is_refused(self, name: str) -> bool:
-        conditions = self.migration(name).get("status", {}).get("conditions") or []
-        return any(
-            c["type"] == "migrationRejectedByResourceQuota" and c["status"] == "True" for c in conditions
-        )
-
-    def wait_phase(self, name: str, *phases: str, timeout: float = 30.0) -> str:
-        """Until the migration is in one of the phases; which."""
-        eventually(lambda: self.phase_of(name) in phases, timeout)
-        return self.phase_of(name)
 
     # VMs and migrations, played by the test.
 
     def vm(self, name: str = "vm1") -> Raw:
         """A VM object and its VMI with the seed's values."""
-        body = {"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "metadata": {"name": name}}
-        self.api.create(
-            f"{self.kubevirt}/virtualmachines", body | {"spec": {"runStrategy": "Halted", "template": {}}}
-        )
+        self.api.create(f"{self.kubevirt}/virtualmachines", bodies.machine(name, {}, strategy="Halted"))
         return self.vmi(name)
 
     def vmi(self, name: str = "vm1", **domain: Any) -> Raw:
@@ -228,28 +225,19 @@ class Tenant(NamespaceRequests):
             "cpu": {"cores": 2, "sockets": 1, "threads": 1},
             "resources": {"limits": {"cpu": "2", "memory": "4Gi"}, "requests": {"memory": "2730Mi"}},
         }
-        body = {"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance", "metadata": {"name": name}}
-        return self.api.create(
-            self.instances,
-            body | {"spec": {"domain": seed | domain}, "status": {"phase": "Running"}},
-        )
+        body = bodies.kubevirt("VirtualMachineInstance", name, {"domain": seed | domain})
+        return self.api.create(self.instances, body | {"status": {"phase": "Running"}})
 
     def migrate(self, vm: str = "vm1", name: str = "", phase: str = "", **conditions: bool) -> str:
         """A migration of the VM; its name."""
-        name = name or f"migration-of-{vm}"[:63].rstrip("-.")
-        body = {
-            "apiVersion": "kubevirt.io/v1",
-            "kind": "VirtualMachineInstanceMigration",
-            "metadata": {"name": name},
-        }
-        self.api.create(self.migrations, body | {"spec": {"vmiName": vm}})
+        name = self.start_migration(vm, name)
         if phase:
             self.phase(name, phase, **conditions)
         return name
 
     def phase(self, migration: str, phase: str, *, refused: bool = False, abort: bool = False) -> None:
         """KubeVirt moves the migration on."""
-        wanted = (("migrationRejectedByResourceQuota", refused), ("migrationAbortRequested", abort))
+        wanted = ((REJECTED, refused), ("migrationAbortRequested", abort))
         conditions = [{"type": kind, "status": "True"} for kind, there in wanted if there]
         path = f"{self.migrations}/{migration}/status"
         self.api.patch(path, {"status": {"phase": phase, "conditions": conditions}})

@@ -13,8 +13,9 @@ from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHIN
 from pkg.client.errors import ApiError, Forbidden
 from pkg.util import constants
 from pkg.util.quantity import Quantity
+from tests.bodies import quota_text
+from tests.e2e.admin import RANCHER, Admin
 from tests.e2e.tenant import BASE as LIMITS
-from tests.e2e.webhook.world import RANCHER, World, quota_text
 from tests.polling import until
 from tests.program import Program
 
@@ -33,12 +34,12 @@ async def refused(attempt: object) -> str:
     return caught.value.message.partition("denied the request: ")[2]
 
 
-async def test_a_quota_annotation_is_held_against_what_is_used_and_what_migrates(there: World) -> None:
-    namespace = await there.namespace()
-    alice = there.by("alice")
+async def test_a_quota_annotation_is_held_against_what_is_used_and_what_migrates(admin: Admin) -> None:
+    namespace = await admin.namespace()
+    alice = admin.by("alice")
     # Without anything used, any quota will do.
-    await there.annotate(namespace, quota_text({**LIMITS, "limitsCpu": "2500m"}), alice)
-    await there.machine(namespace)
+    await admin.annotate(namespace, quota_text({**LIMITS, "limitsCpu": "2500m"}), alice)
+    await admin.machine(namespace)
     prefix = f"can't update the resource quota of namespace {namespace}, error: "
     cases = {
         quota_text(
@@ -52,108 +53,108 @@ async def test_a_quota_annotation_is_held_against_what_is_used_and_what_migrates
         "{": "invalid NamespaceResourceQuota {, error: unexpected end of JSON input",
     }
     for text, message in cases.items():
-        assert (await refused(there.annotate(namespace, text, alice))).startswith(prefix + message)
-    await there.annotate(namespace, quota_text(LIMITS), alice)
-    migration = await there.migrate(namespace)
-    await there.until_phase(namespace, migration, "Running")
-    said = await refused(there.annotate(namespace, quota_text({"limitsCpu": "100"}), alice))
+        assert (await refused(admin.annotate(namespace, text, alice))).startswith(prefix + message)
+    await admin.annotate(namespace, quota_text(LIMITS), alice)
+    migration = await admin.migrate(namespace)
+    await admin.until_phase(namespace, migration, "Running")
+    said = await refused(admin.annotate(namespace, quota_text({"limitsCpu": "100"}), alice))
     assert said == f"namespace {namespace} has migrating VMs, can't change resource quotas"
     # Another annotation, or taking this one away, is allowed.
     patch = {"metadata": {"annotations": {"of/alice": "here"}}}
     await alice.resource(registry.NAMESPACES).merge_patch(patch, name=namespace)
 
 
-async def test_a_namespace_without_a_default_quota_takes_any_annotation(there: World) -> None:
-    namespace = await there.namespace(annotated=False)
-    await there.annotate(namespace, "not JSON", there.by("alice"))
+async def test_a_namespace_without_a_default_quota_takes_any_annotation(admin: Admin) -> None:
+    namespace = await admin.namespace(annotated=False)
+    await admin.annotate(namespace, "not JSON", admin.by("alice"))
 
 
-async def test_a_quota_under_a_migration_is_not_lowered(there: World) -> None:
-    namespace = await there.namespace()
-    alice, rancher = there.by("alice"), there.by(RANCHER)
+async def test_a_quota_under_a_migration_is_not_lowered(admin: Admin) -> None:
+    namespace = await admin.namespace()
+    alice, rancher = admin.by("alice"), admin.by(RANCHER)
     # Outside migrations everything is allowed.
-    await there.set_hard(namespace, {"limits.cpu": "1"}, alice)
-    await until(lambda: has_hard(there, namespace, BASE), "the repair of a foreign edit")
-    await there.migrating(namespace)
-    raised = await there.hard(namespace)
+    await admin.set_hard(namespace, {"limits.cpu": "1"}, alice)
+    await until(lambda: has_hard(admin, namespace, BASE), "the repair of a foreign edit")
+    await admin.migrating(namespace)
+    raised = await admin.hard(namespace)
     assert raised["limits.cpu"] == Quantity.parse("3") + TARGET_CPU
-    said = await refused(there.set_hard(namespace, BASE, alice))
+    said = await refused(admin.set_hard(namespace, BASE, alice))
     assert "(vm1)" in said
     assert f"limits.cpu can't be 3, the lowest allowed value is {raised['limits.cpu']}" in said
     assert f"the lowest allowed value is {raised['limits.memory']}" in said
     # Also for the administrator, and without the label, and down to zero.
-    await refused(there.set_hard(namespace, {"limits.cpu": "5014m"}))
+    await refused(admin.set_hard(namespace, {"limits.cpu": "5014m"}))
     labels = {constants.LABEL_DEFAULT_RESOURCE_QUOTA: None}
-    await refused(there.set_hard(namespace, BASE, alice, labels=labels))
-    await refused(there.set_hard(namespace, {"limits.cpu": "0", "limits.memory": "0"}, alice))
+    await refused(admin.set_hard(namespace, BASE, alice, labels=labels))
+    await refused(admin.set_hard(namespace, {"limits.cpu": "0", "limits.memory": "0"}, alice))
     # Nor what makes it managed taken off by itself.
     assert "its label can be removed when" in await refused(
-        there.set_hard(namespace, {}, alice, labels=labels)
+        admin.set_hard(namespace, {}, alice, labels=labels)
     )
     owner = {constants.ANNOTATION_OWNER: None}
     assert "/owner can be removed when" in await refused(
-        there.set_hard(namespace, {}, alice, annotations=owner)
+        admin.set_hard(namespace, {}, alice, annotations=owner)
     )
     # Raising is allowed, and put right by the controller.
-    await there.set_hard(namespace, {"limits.cpu": "50"}, alice)
-    await until(lambda: has_hard(there, namespace, raised), "the end of a foreign raise")
+    await admin.set_hard(namespace, {"limits.cpu": "50"}, alice)
+    await until(lambda: has_hard(admin, namespace, raised), "the end of a foreign raise")
     # Rancher is corrected: what comes back from its own write is right already.
-    corrected = await there.set_hard(namespace, BASE, rancher)
+    corrected = await admin.set_hard(namespace, BASE, rancher)
     assert {name: Quantity.parse(value) for name, value in corrected.hard.items()} == raised
 
 
-async def test_a_quota_is_not_deleted_under_a_migration_but_goes_with_its_namespace(there: World) -> None:
-    namespace = await there.namespace()
-    alice = there.by("alice")
-    migration = await there.migrating(namespace)
-    quota = await there.quota(namespace)
+async def test_a_quota_is_not_deleted_under_a_migration_but_goes_with_its_namespace(admin: Admin) -> None:
+    namespace = await admin.namespace()
+    alice = admin.by("alice")
+    migration = await admin.migrating(namespace)
+    quota = await admin.quota(namespace)
     said = await refused(
         alice.resource(registry.RESOURCE_QUOTAS).delete(name=quota.name, namespace=namespace)
     )
     assert "it can be deleted when they are done" in said
-    assert await there.phase(namespace, migration) == "Running"
-    await there.client.resource(registry.NAMESPACES).delete(name=namespace)
+    assert await admin.phase(namespace, migration) == "Running"
+    await admin.client.resource(registry.NAMESPACES).delete(name=namespace)
 
     async def gone() -> bool:
-        return not (await there.client.resource(registry.RESOURCE_QUOTAS).list(namespace))
+        return not (await admin.client.resource(registry.RESOURCE_QUOTAS).list(namespace))
 
     await until(gone, "the end of the quota", seconds=40)
-    empty = await there.namespace()
+    empty = await admin.namespace()
     await alice.resource(registry.RESOURCE_QUOTAS).delete(
-        name=(await there.quota(empty)).name, namespace=empty
+        name=(await admin.quota(empty)).name, namespace=empty
     )
 
 
-async def test_entries_that_a_person_removes_or_garbles_are_repaired_at_once(there: World) -> None:
-    namespace = await there.namespace()
-    alice = there.by("alice").resource(registry.RESOURCE_QUOTAS)
-    await there.migrating(namespace)
-    before = await there.quota(namespace)
+async def test_entries_that_a_person_removes_or_garbles_are_repaired_at_once(admin: Admin) -> None:
+    namespace = await admin.namespace()
+    alice = admin.by("alice").resource(registry.RESOURCE_QUOTAS)
+    await admin.migrating(namespace)
+    before = await admin.quota(namespace)
     key = "harvesterhci.io/migrating-vm1"
     for value in (None, "garbage"):
         patch = {"metadata": {"annotations": {key: value}}}
         await alice.merge_patch(patch, name=before.name, namespace=namespace)
 
         async def repaired() -> bool:
-            now = await there.quota(namespace)
+            now = await admin.quota(namespace)
             return now.annotations.get(key) == before.annotations[key] and now.hard == before.hard
 
         await until(repaired, "the entry's return", seconds=5)
 
 
-async def test_storage_that_the_namespace_has_not_got_is_refused(there: World) -> None:
-    namespace = await there.namespace({**LIMITS, "requestsStorage": "100Gi"})
-    alice = there.by("alice")
+async def test_storage_that_the_namespace_has_not_got_is_refused(admin: Admin) -> None:
+    namespace = await admin.namespace({**LIMITS, "requestsStorage": "100Gi"})
+    alice = admin.by("alice")
 
     def claims(*sizes: str) -> dict[str, str]:
         templates = [{"spec": {"resources": {"requests": {"storage": size}}}} for size in sizes]
         return {constants.ANNOTATION_VOLUME_CLAIM_TEMPLATES: json.dumps(templates)}
 
-    create = there.create_machine(
+    create = admin.create_machine(
         namespace, annotations=claims("60Gi", "41Gi"), client=alice, strategy="Halted"
     )
     assert await refused(create) == "storage insufficient resources due to resource quota"
-    await there.create_machine(namespace, annotations=claims("60Gi", "40Gi"), client=alice, strategy="Halted")
+    await admin.create_machine(namespace, annotations=claims("60Gi", "40Gi"), client=alice, strategy="Halted")
     machines = alice.resource(VIRTUAL_MACHINES)
     await machines.merge_patch(
         {"metadata": {"annotations": claims("200Gi")}}, name="vm1", namespace=namespace
@@ -164,52 +165,52 @@ async def test_storage_that_the_namespace_has_not_got_is_refused(there: World) -
     assert await refused(grown) == "storage insufficient resources due to resource quota"
 
 
-async def test_added_room_is_for_the_migration_and_the_base_for_all_pods(there: World) -> None:
-    namespace = await there.namespace()
-    tenant = there.by("tenant")
-    await there.machine(namespace)
-    migration = await there.migrate(namespace, running=4.0)
-    await there.until_phase(namespace, migration, "Running")
-    assert await there.is_labelled(namespace)
-    first = await there.pod(namespace, tenant, cpu="900m")
-    said = await refused(there.pod(namespace, tenant, cpu="86m"))
+async def test_added_room_is_for_the_migration_and_the_base_for_all_pods(admin: Admin) -> None:
+    namespace = await admin.namespace()
+    tenant = admin.by("tenant")
+    await admin.machine(namespace)
+    migration = await admin.migrate(namespace, running=4.0)
+    await admin.until_phase(namespace, migration, "Running")
+    assert await admin.is_labelled(namespace)
+    first = await admin.pod(namespace, tenant, cpu="900m")
+    said = await refused(admin.pod(namespace, tenant, cpu="86m"))
     assert "limits.cpu 86m is requested and 85m is left" in said
     assert "reserved for migrating VMs (vm1)" in said
-    await there.pod(namespace, tenant, cpu="85m")
+    await admin.pod(namespace, tenant, cpu="85m")
     # Nor does a label make a migration's pod of a tenant's.
-    uid = (await migration_of(there, namespace, migration)).uid
+    uid = (await migration_of(admin, namespace, migration)).uid
     labels = {constants.LABEL_APP: "virt-launcher", constants.LABEL_MIGRATION_JOB_UID: uid}
-    await refused(there.pod(namespace, tenant, cpu="1", labels=labels))
+    await refused(admin.pod(namespace, tenant, cpu="1", labels=labels))
     # KubeVirt's own account makes it for the migration: only quota has a say in that.
-    kubevirt = there.by("system:serviceaccount:kubevirt:kubevirt-controller")
+    kubevirt = admin.by("system:serviceaccount:kubevirt:kubevirt-controller")
     with pytest.raises(Forbidden, match="exceeded quota"):
-        await there.pod(namespace, kubevirt, cpu="1", labels=labels)
+        await admin.pod(namespace, kubevirt, cpu="1", labels=labels)
     # A pod does not grow into it either.
     resize = {"spec": {"containers": [{"name": "main", "resources": {"limits": {"cpu": "2"}}}]}}
     with pytest.raises(ApiError):
         await tenant.resource(registry.PODS).merge_patch(
             resize, name=first.name, namespace=namespace, subresource="resize"
         )
-    await there.until_phase(namespace, migration, "Succeeded")
-    await until(lambda: has_hard(there, namespace, BASE), "the room's end")
+    await admin.until_phase(namespace, migration, "Succeeded")
+    await until(lambda: has_hard(admin, namespace, BASE), "the room's end")
 
 
-async def test_elsewhere_no_pod_is_looked_at(there: World, running: Program) -> None:
-    namespace = await there.namespace()
+async def test_elsewhere_no_pod_is_looked_at(admin: Admin, running: Program) -> None:
+    namespace = await admin.namespace()
 
     def asked() -> float:
         return running.metric("controller_runtime_webhook_latency_seconds_count", webhook="/validate-pod")
 
     before = asked()
-    assert not await there.is_labelled(namespace)
-    await there.pod(namespace, there.by("tenant"))
+    assert not await admin.is_labelled(namespace)
+    await admin.pod(namespace, admin.by("tenant"))
     assert asked() == before
 
 
-async def test_a_vm_that_cannot_start_is_told_so_and_the_reason_goes_when_it_runs(there: World) -> None:
-    namespace = await there.namespace()
-    await there.create_machine(namespace, cpu="3")  # 3 CPU fit, with the console log's 15m they do not
-    machines = there.client.resource(VIRTUAL_MACHINES)
+async def test_a_vm_that_cannot_start_is_told_so_and_the_reason_goes_when_it_runs(admin: Admin) -> None:
+    namespace = await admin.namespace()
+    await admin.create_machine(namespace, cpu="3")  # 3 CPU fit, with the console log's 15m they do not
+    machines = admin.client.resource(VIRTUAL_MACHINES)
     reason = constants.ANNOTATION_INSUFFICIENT_RESOURCE_QUOTA
 
     async def halted() -> bool:
@@ -221,13 +222,13 @@ async def test_a_vm_that_cannot_start_is_told_so_and_the_reason_goes_when_it_run
     assert machine.annotations[reason] == "cpu insufficient resources due to resource quota"
 
     async def told() -> list[str]:
-        events = await events_of(there, namespace)
+        events = await events_of(admin, namespace)
         return [event.message for event in events if event.reason == "InsufficientResourceQuota"]
 
     said = await until(told, "the event")
     assert said == ["Set runStrategy to Halted: cpu insufficient resources due to resource quota"]
-    await there.annotate(namespace, quota_text({**LIMITS, "limitsCpu": "4"}))
-    await until(lambda: has_hard(there, namespace, {**BASE, "limits.cpu": "4"}), "the larger quota")
+    await admin.annotate(namespace, quota_text({**LIMITS, "limitsCpu": "4"}))
+    await until(lambda: has_hard(admin, namespace, {**BASE, "limits.cpu": "4"}), "the larger quota")
     await machines.merge_patch({"spec": {"runStrategy": "Always"}}, name="vm1", namespace=namespace)
 
     async def cleared() -> bool:
@@ -237,12 +238,12 @@ async def test_a_vm_that_cannot_start_is_told_so_and_the_reason_goes_when_it_run
     await until(cleared, "the reason to go")
 
 
-async def test_a_vm_that_only_waits_for_a_migration_to_end_is_not_halted(there: World) -> None:
-    namespace = await there.namespace({"limitsCpu": "4030m", "limitsMemory": "100Gi"})
-    migration = await there.migrating(namespace)
+async def test_a_vm_that_only_waits_for_a_migration_to_end_is_not_halted(admin: Admin) -> None:
+    namespace = await admin.namespace({"limitsCpu": "4030m", "limitsMemory": "100Gi"})
+    migration = await admin.migrating(namespace)
     # 2015m are left without the migration; with it the quota's used is above the base.
-    await there.create_machine(namespace, "vm2")
-    machines = there.client.resource(VIRTUAL_MACHINES)
+    await admin.create_machine(namespace, "vm2")
+    machines = admin.client.resource(VIRTUAL_MACHINES)
 
     async def runs() -> bool:
         machine = await machines.get(name="vm2", namespace=namespace)
@@ -250,20 +251,20 @@ async def test_a_vm_that_only_waits_for_a_migration_to_end_is_not_halted(there: 
         return machine.status.printable_status == "Running"
 
     await until(runs, "vm2 to run", seconds=15)
-    assert await there.phase(namespace, migration) == "Running"
+    assert await admin.phase(namespace, migration) == "Running"
 
 
-async def has_hard(there: World, namespace: str, hard: object) -> bool:
+async def has_hard(admin: Admin, namespace: str, hard: object) -> bool:
     assert isinstance(hard, dict)
     wanted = {name: Quantity.parse(q) if isinstance(q, str) else q for name, q in hard.items()}
-    return await there.hard(namespace) == wanted
+    return await admin.hard(namespace) == wanted
 
 
-async def migration_of(there: World, namespace: str, name: str) -> object:
-    return await there.client.resource(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS).get(
+async def migration_of(admin: Admin, namespace: str, name: str) -> object:
+    return await admin.client.resource(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS).get(
         name=name, namespace=namespace
     )
 
 
-async def events_of(there: World, namespace: str) -> list[Event]:
-    return await there.client.resource(registry.EVENTS).list(namespace)
+async def events_of(admin: Admin, namespace: str) -> list[Event]:
+    return await admin.client.resource(registry.EVENTS).list(namespace)

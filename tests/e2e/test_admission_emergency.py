@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import re
 import shlex
@@ -19,10 +20,10 @@ from pkg.api.registry import Resource
 from pkg.client.errors import ApiError
 from pkg.testcluster.cluster import Cluster
 from pkg.util import constants
+from tests.e2e.admin import Admin, admin_of
 from tests.e2e.conftest import frozen
 from tests.e2e.mtq_namespace import Namespace, made
 from tests.e2e.tenant import by_value
-from tests.e2e.webhook.world import World, world
 from tests.polling import until
 from tests.program import COMMAND, ROOT, program
 
@@ -46,10 +47,10 @@ DEPLOYMENTS = Resource("apps", "v1", "deployments", "Deployment", Object)
 
 
 @dataclass
-class Scene:
+class Emergency:
     """What a headroom that was killed leaves: a migration under way in `managed`, a window open in `windowed`."""
 
-    there: World
+    admin: Admin
     cluster: Cluster
     managed: str
     windowed: Namespace
@@ -57,7 +58,7 @@ class Scene:
 
     async def tenant_is_refused(self, namespace: str) -> bool:
         try:
-            await self.there.pod(namespace, self.there.by("tenant"), cpu="1m", memory="1Mi")
+            await self.admin.pod(namespace, self.admin.by("tenant"), cpu="1m", memory="1Mi")
         except ApiError as error:
             return "failed calling webhook" in error.message
         return False
@@ -79,7 +80,7 @@ class Scene:
         return out.decode()
 
     async def configurations(self) -> set[str]:
-        found = [await self.there.client.resource(resource).list() for resource in CONFIGURATIONS]
+        found = [await self.admin.client.resource(resource).list() for resource in CONFIGURATIONS]
         return {each.name for some in found for each in some}
 
     async def is_restored(self) -> bool:
@@ -87,20 +88,21 @@ class Scene:
 
 
 @pytest.fixture
-async def scene(cluster: Cluster, own_kubeconfig: Path) -> AsyncIterator[Scene]:
-    async with world(cluster) as there:
-        managed, windowed = await there.namespace(), await made(there)
-        await there.machine(managed)
+async def emergency(cluster: Cluster, own_kubeconfig: Path) -> AsyncIterator[Emergency]:
+    async with admin_of(cluster) as admin, contextlib.AsyncExitStack() as stack:
+        managed, windowed = await admin.namespace(), await made(admin)
+        await admin.machine(managed)
         await windowed.quota({"limits.cpu": "8", "pods": "20"})
         await windowed.machine()
         hard = await windowed.fill(pods="1", limits_cpu="10m")
         await windowed.refused(await windowed.migrate())
-        migration = await there.migrate(managed)
+        migration = await admin.migrate(managed)
         own = ("--kubeconfig", str(own_kubeconfig), "--failure-policy", "Fail")
         process = program(cluster, "controller", "--webhook", *own)
         process.start()
-        await there.until_phase(managed, migration, "Running")
-        found = Scene(there, cluster, managed, windowed, hard)
+        stack.callback(process.kill)  # also where something is not reached
+        await admin.until_phase(managed, migration, "Running")
+        found = Emergency(admin, cluster, managed, windowed, hard)
         with frozen(cluster, "kubevirt"):
             await windowed.budget()
 
@@ -111,42 +113,42 @@ async def scene(cluster: Cluster, own_kubeconfig: Path) -> AsyncIterator[Scene]:
             process.kill()
             yield found
             for resource in CONFIGURATIONS:
-                for each in await there.client.resource(resource).list():
-                    await there.client.resource(resource).delete(name=each.name)
+                for each in await admin.client.resource(resource).list():
+                    await admin.client.resource(resource).delete(name=each.name)
 
 
 @pytest.mark.parametrize("tool", [0, pytest.param(1, marks=WITH_KUBECTL)], ids=["headroom", "kubectl"])
-async def test_webhooks_and_locks_go_by_one_command_each(scene: Scene, tool: int) -> None:
-    assert await scene.tenant_is_refused(scene.managed)
-    assert await scene.tenant_is_refused(scene.windowed.name)
+async def test_webhooks_and_locks_go_by_one_command_each(emergency: Emergency, tool: int) -> None:
+    assert await emergency.tenant_is_refused(emergency.managed)
+    assert await emergency.tenant_is_refused(emergency.windowed.name)
     for _ in range(2):
-        await scene.run(ROWS[WEBHOOKS][tool])
-    assert not await scene.tenant_is_refused(scene.managed)
-    assert await scene.tenant_is_refused(scene.windowed.name)
+        await emergency.run(ROWS[WEBHOOKS][tool])
+    assert not await emergency.tenant_is_refused(emergency.managed)
+    assert await emergency.tenant_is_refused(emergency.windowed.name)
     for _ in range(2):
-        await scene.run(ROWS[LOCKS][tool])
-    assert not await scene.tenant_is_refused(scene.windowed.name)
-    assert await scene.configurations() == set()
-    assert await scene.is_restored() is (tool == 0)
+        await emergency.run(ROWS[LOCKS][tool])
+    assert not await emergency.tenant_is_refused(emergency.windowed.name)
+    assert await emergency.configurations() == set()
+    assert await emergency.is_restored() is (tool == 0)
 
 
-async def test_quotas_are_given_back_by_one_command(scene: Scene) -> None:
-    said = await scene.run(ROWS[QUOTAS][0])
-    quota = await scene.there.quota(scene.managed)
+async def test_quotas_are_given_back_by_one_command(emergency: Emergency) -> None:
+    said = await emergency.run(ROWS[QUOTAS][0])
+    quota = await emergency.admin.quota(emergency.managed)
     assert f"released {quota.key}" in said
     left = set(quota.annotations)
     assert constants.ANNOTATION_SKIP_AUTO_SCALING not in left
     assert constants.ANNOTATION_OWNER not in left
-    await scene.run(ROWS[QUOTAS][0])
-    await scene.run(ROWS["all of it"][0])
-    assert await scene.configurations() == set()
-    assert await scene.is_restored()
+    await emergency.run(ROWS[QUOTAS][0])
+    await emergency.run(ROWS["all of it"][0])
+    assert await emergency.configurations() == set()
+    assert await emergency.is_restored()
 
 
 @WITH_KUBECTL
-async def test_the_deployments_are_stopped_by_one_command(scene: Scene) -> None:
+async def test_the_deployments_are_stopped_by_one_command(emergency: Emergency) -> None:
     namespace = "headroom-system"
-    client = scene.there.client
+    client = emergency.admin.client
     if not [each for each in await client.resource(registry.NAMESPACES).list() if each.name == namespace]:
         await client.resource(registry.NAMESPACES).create({"metadata": {"name": namespace}})
     labels = {"app": "stopped"}
@@ -159,5 +161,5 @@ async def test_the_deployments_are_stopped_by_one_command(scene: Scene) -> None:
     body = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "stopped"}, "spec": spec}
     await client.resource(DEPLOYMENTS).create(body, namespace=namespace)
     (command,) = SCALE
-    assert "stopped scaled" in await scene.run(command)
+    assert "stopped scaled" in await emergency.run(command)
     await client.resource(DEPLOYMENTS).delete(name="stopped", namespace=namespace)

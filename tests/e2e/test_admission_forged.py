@@ -19,19 +19,20 @@ from pkg.webhook.configurations import (
     VALIDATE_POD,
     VALIDATE_RESOURCE_QUOTA,
 )
-from tests.e2e.webhook.world import RANCHER, World, quota_text
+from tests.bodies import quota_text
+from tests.e2e.admin import RANCHER, Admin
 from tests.program import Program
 
 pytestmark = pytest.mark.cluster
 
 
 async def test_a_strangers_reviews_are_answered_and_leave_nothing_behind(
-    there: World, running: Program
+    admin: Admin, running: Program
 ) -> None:
-    namespace = await there.namespace()
-    tenant = there.by("tenant")
-    await there.migrating(namespace, running=30.0)
-    requests = await forged(there, namespace)
+    namespace = await admin.namespace()
+    tenant = admin.by("tenant")
+    await admin.migrating(namespace, running=30.0)
+    requests = await forged(admin, namespace)
     remembered = running.metric("headroom_reserve_remembered_pods")
     before, begun = running.metric("rest_client_requests_total"), time.monotonic()
     for _ in range(25):
@@ -41,37 +42,37 @@ async def test_a_strangers_reviews_are_answered_and_leave_nothing_behind(
     # What the controllers and the upkeep do meanwhile, and nothing for the 150 reviews.
     assert asked < 20 + 2 * (time.monotonic() - begun)
     assert running.metric("headroom_reserve_remembered_pods") <= remembered
-    await there.pod(namespace, tenant, cpu="985m")
-    events = await there.client.resource(registry.EVENTS).list(namespace)
+    await admin.pod(namespace, tenant, cpu="985m")
+    events = await admin.client.resource(registry.EVENTS).list(namespace)
     assert "ResourceQuotaCorrected" not in {event.reason for event in events}
 
 
 async def test_a_forged_review_with_the_key_holds_a_pod_up_and_refuses_none(
-    there: World, running: Program
+    admin: Admin, running: Program
 ) -> None:
     """Who may read webhook configurations knows the registered paths."""
-    namespace = await there.namespace()
-    await there.migrating(namespace, running=30.0)
-    configurations = there.client.resource(registry.VALIDATING_WEBHOOK_CONFIGURATIONS)
+    namespace = await admin.namespace()
+    await admin.migrating(namespace, running=30.0)
+    configurations = admin.client.resource(registry.VALIDATING_WEBHOOK_CONFIGURATIONS)
     registered = (await configurations.get(name=WEBHOOK_CONFIGURATION_NAME)).webhooks or []
     (url,) = [each["clientConfig"]["url"] for each in registered if each["name"].startswith("pods.")]
-    assert (await forge(url, (await forged(there, namespace))[VALIDATE_POD]))["allowed"]
+    assert (await forge(url, (await forged(admin, namespace))[VALIDATE_POD]))["allowed"]
     assert running.metric("headroom_reserve_remembered_pods") > 0
     began = time.monotonic()
-    await there.pod(namespace, there.by("tenant"), cpu="985m")
+    await admin.pod(namespace, admin.by("tenant"), cpu="985m")
     assert time.monotonic() - began < 3.0
 
 
-async def forged(there: World, namespace: str) -> dict[str, dict[str, Any]]:
+async def forged(admin: Admin, namespace: str) -> dict[str, dict[str, Any]]:
     """By path: reviews that would be refused or corrected, or take all that is left, were they the API server's."""
-    quota = msgspec.to_builtins(await there.quota(namespace))
+    quota = msgspec.to_builtins(await admin.quota(namespace))
     limits = {"limits": {"cpu": "985m", "memory": "1Mi"}}
     pod = {
         "metadata": {"name": "ghost", "namespace": namespace, "uid": "ghost"},
         "spec": {"containers": [{"name": "main", "resources": limits}]},
     }
     lowered = {**quota, "spec": {"hard": {"limits.cpu": "1", "limits.memory": "1Gi"}}}
-    found = msgspec.to_builtins(await there.client.resource(registry.NAMESPACES).get(name=namespace))
+    found = msgspec.to_builtins(await admin.client.resource(registry.NAMESPACES).get(name=namespace))
     annotation = {constants.ANNOTATION_RANCHER_RESOURCE_QUOTA: quota_text({"limitsCpu": "1"})}
     changed = {**found, "metadata": {**found["metadata"], "annotations": annotation}}
     return {

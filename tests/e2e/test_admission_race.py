@@ -12,8 +12,8 @@ import pytest
 
 from pkg.testcluster import processes
 from pkg.testcluster.cluster import Cluster
-from tests.e2e.webhook.witness import Witness, summary, witnesses
-from tests.e2e.webhook.world import World, world
+from tests.e2e.admin import Admin, admin_of
+from tests.e2e.quota_audit import QuotaAudit, audited, summary
 from tests.program import headroom, of_a_soak
 
 pytestmark = pytest.mark.cluster
@@ -27,8 +27,8 @@ HARD = {"limits.cpu": "4030m", "limits.memory": "9400Mi"}
 
 
 @pytest.fixture
-async def there(cluster: Cluster) -> AsyncIterator[World]:
-    async with world(cluster) as found:
+async def admin(cluster: Cluster) -> AsyncIterator[Admin]:
+    async with admin_of(cluster) as found:
         yield found
 
 
@@ -53,27 +53,27 @@ class Agent:
         return self._log.read_text().count("agent restarted")
 
 
-async def migrate_for_ever(there: World, namespace: str, vm: str, done: list[str]) -> None:
+async def migrate_for_ever(admin: Admin, namespace: str, vm: str, done: list[str]) -> None:
     while True:
-        migration = await there.migrate(namespace, vm, running=0.2, phase=0.05, linger=0.2)
-        await there.until_phase(namespace, migration, "Succeeded", "Failed", seconds=30)
-        assert await there.phase(namespace, migration) == "Succeeded"
+        migration = await admin.migrate(namespace, vm, running=0.2, phase=0.05, linger=0.2)
+        await admin.until_phase(namespace, migration, "Succeeded", "Failed", seconds=30)
+        assert await admin.phase(namespace, migration) == "Succeeded"
         done.append(migration)
 
 
 async def race(
-    cluster: Cluster, there: World, enough: Callable[[Agent, list[str], Mapping[str, Witness]], bool]
-) -> tuple[dict[str, Witness], str]:
+    cluster: Cluster, admin: Admin, enough: Callable[[Agent, list[str], Mapping[str, QuotaAudit]], bool]
+) -> tuple[dict[str, QuotaAudit], str]:
     """Two namespaces of two VMs each that migrate without a pause, until it is enough."""
-    names = [await there.namespace(BASE), await there.namespace(BASE)]
+    names = [await admin.namespace(BASE), await admin.namespace(BASE)]
     for name in names:
-        await asyncio.gather(*(there.machine(name, vm) for vm in ("vm1", "vm2")))
+        await asyncio.gather(*(admin.machine(name, vm) for vm in ("vm1", "vm2")))
     done: list[str] = []
     agent = Agent(cluster)
-    async with witnesses(there.client, dict.fromkeys(names, HARD)) as seen:
+    async with audited(admin.client, dict.fromkeys(names, HARD)) as seen:
         tasks = [asyncio.create_task(agent.restart_for_ever())]
         tasks += [
-            asyncio.create_task(migrate_for_ever(there, name, vm, done))
+            asyncio.create_task(migrate_for_ever(admin, name, vm, done))
             for name in names
             for vm in ("vm1", "vm2")
         ]
@@ -90,26 +90,26 @@ async def race(
         return seen, f"{agent.restarts} restarts, {len(done)} migrations, {summary(seen)}"
 
 
-async def test_with_the_guard_no_version_of_a_quota_is_ever_too_low(cluster: Cluster, there: World) -> None:
-    def enough(agent: Agent, done: list[str], _: Mapping[str, Witness]) -> bool:
+async def test_with_the_guard_no_version_of_a_quota_is_ever_too_low(cluster: Cluster, admin: Admin) -> None:
+    def enough(agent: Agent, done: list[str], _: Mapping[str, QuotaAudit]) -> bool:
         return agent.restarts >= RESTARTS and len(done) >= MIGRATIONS
 
     with headroom(cluster, "controller", "--webhook"):
-        seen, what = await race(cluster, there, enough)
+        seen, what = await race(cluster, admin, enough)
     print(what)
     assert int(what.split()[0]) >= RESTARTS, what
     assert int(what.split()[2]) >= MIGRATIONS, what
-    for witness in seen.values():
-        assert witness.versions > 10, what
-        assert not witness.reverts, (what, witness.reverts[:3])
-        assert not witness.refusals, (what, witness.refusals[:3])
+    for audit in seen.values():
+        assert audit.versions > 10, what
+        assert not audit.reverts, (what, audit.reverts[:3])
+        assert not audit.refusals, (what, audit.refusals[:3])
 
 
-async def test_without_the_guard_the_window_shows(cluster: Cluster, there: World) -> None:
-    def enough(agent: Agent, done: list[str], seen: Mapping[str, Witness]) -> bool:
-        return any(witness.reverts for witness in seen.values()) and agent.restarts >= 20
+async def test_without_the_guard_the_window_shows(cluster: Cluster, admin: Admin) -> None:
+    def enough(agent: Agent, done: list[str], seen: Mapping[str, QuotaAudit]) -> bool:
+        return any(audit.reverts for audit in seen.values()) and agent.restarts >= 20
 
     with headroom(cluster, "controller", "--webhook", "--quota-guard=off"):
-        seen, what = await race(cluster, there, enough)
+        seen, what = await race(cluster, admin, enough)
     print(what)
-    assert any(witness.reverts for witness in seen.values()), what
+    assert any(audit.reverts for audit in seen.values()), what

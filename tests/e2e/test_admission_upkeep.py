@@ -36,8 +36,9 @@ from pkg.webhook.live_context import server_context
 from pkg.webhook.options import FailurePolicy, Options
 from pkg.webhook.register import answer_probe
 from pkg.webhook.registration import Registrar, unregister
+from tests.bodies import quota_text
+from tests.e2e.admin import Admin, admin_of
 from tests.e2e.tenant import BASE as LIMITS
-from tests.e2e.webhook.world import World, quota_text, world
 from tests.polling import until
 from tests.program import headroom, of_a_soak, program
 
@@ -57,8 +58,8 @@ REVIEW = msgspec.json.encode(
 
 
 @pytest.fixture
-async def there(cluster: Cluster) -> AsyncIterator[World]:
-    async with world(cluster) as found:
+async def admin(cluster: Cluster) -> AsyncIterator[Admin]:
+    async with admin_of(cluster) as found:
         await unregister(found.client)
         try:
             yield found
@@ -167,7 +168,7 @@ class _Line:
 
 
 async def test_certificates_are_renewed_under_load_without_a_failed_call(
-    cluster: Cluster, there: World
+    cluster: Cluster, admin: Admin
 ) -> None:
     """The clock by which certificates age is pushed on; what they are valid for is always now."""
     policy = Policy(authority_life=120.0, serving_life=120.0, backdated=7200.0, overlap=1.0)
@@ -176,7 +177,7 @@ async def test_certificates_are_renewed_under_load_without_a_failed_call(
     url = f"https://127.0.0.1:{port}"
     context = server_context()
     certificates = SharedCertificates(
-        there.client.resource(registry.SECRETS), "default", "e2e-renewed", ["127.0.0.1"], context, policy,
+        admin.client.resource(registry.SECRETS), "default", "e2e-renewed", ["127.0.0.1"], context, policy,
         clock=lambda: time.time() + ahead,
     )  # fmt: skip
     options = Options(failure_policy=FailurePolicy.FAIL)
@@ -187,15 +188,15 @@ async def test_certificates_are_renewed_under_load_without_a_failed_call(
     async def nothing() -> None:
         return None
 
-    registrar = Registrar(there.client, Endpoint(url=url), options)
+    registrar = Registrar(admin.client, Endpoint(url=url), options)
     hooks = {VALIDATE_NAMESPACE: allow, PROBE_PATH: lambda review: answer_probe(review, registrar.mark)}
     server = AdmissionServer(hooks, certificates, context, registrar, synced=nothing, poll=0.1)
-    namespace = await there.namespace()
+    namespace = await admin.namespace()
     await server.start(f"127.0.0.1:{port}")
     tasks: list[asyncio.Task[None]] = []
     try:
         await until(async_(lambda: not server.unready()), "the webhook")
-        callers = Callers(there.client, url)
+        callers = Callers(admin.client, url)
         tasks.append(asyncio.create_task(callers.follow_the_bundle()))
         await until(async_(lambda: callers.ready), "the bundle")
         tasks.append(asyncio.create_task(callers.call_for_ever()))
@@ -208,34 +209,34 @@ async def test_certificates_are_renewed_under_load_without_a_failed_call(
                 async_(lambda seen=before: len(callers.served) > seen), f"renewal {number}", seconds=10
             )  # type: ignore[misc]
             # And one through the API server, which must not let the write pass without an answer (failurePolicy Fail).
-            await there.annotate(namespace, quota_text({**LIMITS, "limitsCpu": f"{number + 4}"}))
+            await admin.annotate(namespace, quota_text({**LIMITS, "limitsCpu": f"{number + 4}"}))
         took = time.monotonic() - began
     finally:
         for task in tasks:
             task.cancel()
         await asyncio.wait(tasks)
         await server.stop()
-        await unregister(there.client)
-        await there.client.resource(registry.SECRETS).delete(name="e2e-renewed", namespace="default")
+        await unregister(admin.client)
+        await admin.client.resource(registry.SECRETS).delete(name="e2e-renewed", namespace="default")
     print(f"{callers.answered} calls in {took:.1f} s, {len(callers.served)} certificates, {callers.failures}")
     assert not callers.failures
     assert len(callers.served) > RENEWALS
     assert callers.answered >= RATE / 4 * RENEWALS
 
 
-async def test_two_replicas_started_together_agree_on_one_ca(cluster: Cluster, there: World) -> None:
+async def test_two_replicas_started_together_agree_on_one_ca(cluster: Cluster, admin: Admin) -> None:
     one, other = (program(cluster, "webhook", "--secret-name", "e2e-replicas") for _ in range(2))
     try:
         for replica in (one, other):
             replica.start(ready=False)
         for replica in (one, other):
             replica.wait_ready()
-        bundle = await registered_bundle(there.client)
+        bundle = await registered_bundle(admin.client)
         assert len(x509.load_pem_x509_certificates(bundle)) == 1
         for replica in (one, other):
             assert await trusts(replica.url, bundle)
         # Each is registered by a URL of its own, and they do not take it from each other.
-        configurations = there.client.resource(registry.VALIDATING_WEBHOOK_CONFIGURATIONS)
+        configurations = admin.client.resource(registry.VALIDATING_WEBHOOK_CONFIGURATIONS)
         before = await configurations.get(name=WEBHOOK_CONFIGURATION_NAME)
         await asyncio.sleep(11)
         after = await configurations.get(name=WEBHOOK_CONFIGURATION_NAME)
@@ -246,34 +247,34 @@ async def test_two_replicas_started_together_agree_on_one_ca(cluster: Cluster, t
 
 
 async def test_a_webhook_that_is_down_blocks_nothing_and_drift_is_repaired(
-    cluster: Cluster, there: World
+    cluster: Cluster, admin: Admin
 ) -> None:
     with headroom(cluster, "controller"):
         webhook = program(cluster, "webhook")
         webhook.start()
-        namespace = await there.namespace()
-        await there.migrating(namespace)
-        alice = there.by("alice")
+        namespace = await admin.namespace()
+        await admin.migrating(namespace)
+        alice = admin.by("alice")
         webhook.kill()
         began = time.monotonic()
-        await there.pod(namespace, alice, cpu="1m")
-        await there.annotate(namespace, quota_text({**LIMITS, "limitsCpu": "3500m"}), alice)
-        await there.set_hard(namespace, {"limits.cpu": "1"}, alice)
-        await there.create_machine(namespace, "vm2", client=alice, strategy="Halted")
+        await admin.pod(namespace, alice, cpu="1m")
+        await admin.annotate(namespace, quota_text({**LIMITS, "limitsCpu": "3500m"}), alice)
+        await admin.set_hard(namespace, {"limits.cpu": "1"}, alice)
+        await admin.create_machine(namespace, "vm2", client=alice, strategy="Halted")
         assert time.monotonic() - began < 4, "they waited for a webhook that is not there"
-        await until(lambda: has_cpu(there, namespace, "5515m"), "the repair of what the guard did not see")
+        await until(lambda: has_cpu(admin, namespace, "5515m"), "the repair of what the guard did not see")
     # No webhook runs: a quota that is lowered stays low.
-    await there.set_hard(namespace, {"limits.cpu": "1"}, alice)
-    assert await has_cpu(there, namespace, "1")
+    await admin.set_hard(namespace, {"limits.cpu": "1"}, alice)
+    assert await has_cpu(admin, namespace, "1")
     with headroom(cluster, "controller", "--webhook"):
-        await until(lambda: has_cpu(there, namespace, "5515m"), "the repair of what was not seen")
+        await until(lambda: has_cpu(admin, namespace, "5515m"), "the repair of what was not seen")
 
 
-async def test_release_removes_the_webhooks_and_the_labels(cluster: Cluster, there: World) -> None:
-    namespace = await there.namespace()
+async def test_release_removes_the_webhooks_and_the_labels(cluster: Cluster, admin: Admin) -> None:
+    namespace = await admin.namespace()
     with headroom(cluster, "controller", "--webhook"):
-        await there.migrating(namespace)
-        assert await there.is_labelled(namespace)
+        await admin.migrating(namespace)
+        assert await admin.is_labelled(namespace)
     argv = [sys.executable, "-c", "from pkg.cmd.main import main; main()", "release"]
     done = await asyncio.to_thread(
         subprocess.run,
@@ -285,14 +286,14 @@ async def test_release_removes_the_webhooks_and_the_labels(cluster: Cluster, the
     )
     assert done.returncode == 0, done.stderr
     assert "removed ValidatingWebhookConfiguration" in done.stdout
-    assert not await there.is_labelled(namespace)
+    assert not await admin.is_labelled(namespace)
     for resource in (registry.VALIDATING_WEBHOOK_CONFIGURATIONS, registry.MUTATING_WEBHOOK_CONFIGURATIONS):
-        found = await there.client.resource(resource).list()
+        found = await admin.client.resource(resource).list()
         assert WEBHOOK_CONFIGURATION_NAME not in {configuration.name for configuration in found}
 
 
-async def has_cpu(there: World, namespace: str, cpu: str) -> bool:
-    return (await there.hard(namespace))["limits.cpu"] == Quantity.parse(cpu)
+async def has_cpu(admin: Admin, namespace: str, cpu: str) -> bool:
+    return (await admin.hard(namespace))["limits.cpu"] == Quantity.parse(cpu)
 
 
 async def registered_bundle(client: Client) -> bytes:

@@ -242,12 +242,12 @@ def test_a_hundred_migrations_pending_at_once_in_one_namespace(
         conflicts, before = headroom.metric("rest_client_requests_total", code="409"), patches()
         list(pool.map(lambda name: namespace.phase(name, "Pending"), migrations))
         raised = {"limits.cpu": "1200", "limits.memory": str(2**40 + 100 * 4737464313)}
-        took = namespace.wait_hard(raised, 20)
+        took = namespace.wait_hard(raised, timeout=20)
         assert took < 2.0, took
         assert patches() - before <= 30
         assert list(namespace.entries().values()) == [by_value(ENTRY)] * 100
         list(pool.map(lambda name: namespace.phase(name, "Succeeded"), migrations))
-        namespace.wait_hard(much, 20)
+        namespace.wait_hard(much, timeout=20)
         assert namespace.annotations() == {}
         assert headroom.metric("rest_client_requests_total", code="409") == conflicts
 

@@ -10,8 +10,8 @@ import pytest
 from pkg.testcluster.cluster import Cluster
 from pkg.util import constants
 from tests.e2e.accounts import requests
+from tests.e2e.admin import admin_of
 from tests.e2e.mtq_namespace import made
-from tests.e2e.webhook.world import world
 from tests.polling import until
 from tests.program import headroom
 
@@ -21,11 +21,11 @@ pytestmark = pytest.mark.cluster
 async def test_with_everything_switched_on_and_everything_to_do_it_asks_for_no_write(
     cluster: Cluster, own_kubeconfig: Path
 ) -> None:
-    async with world(cluster) as there:
-        managed, garbage, windowed = await there.namespace(), await there.namespace(), await made(there)
-        await there.machine(managed)
-        await there.migrate(managed)
-        await there.annotate(garbage, "{nope")
+    async with admin_of(cluster) as admin:
+        managed, garbage, windowed = await admin.namespace(), await admin.namespace(), await made(admin)
+        await admin.machine(managed)
+        await admin.migrate(managed)
+        await admin.annotate(garbage, "{nope")
         await windowed.quota({"limits.cpu": "8", "pods": "20"})
         await windowed.machine()
         await windowed.fill()
@@ -51,6 +51,6 @@ async def test_with_everything_switched_on_and_everything_to_do_it_asks_for_no_w
         asked = [each for each in requests(cluster.directory, since) if each.account == "headroom"]
         assert asked
         assert not [each for each in asked if each.writes]
-        quota = await there.quota(managed)
+        quota = await admin.quota(managed)
         assert quota.annotations.keys() == {constants.ANNOTATION_RANCHER_RESOURCE_QUOTA}
         assert await windowed.lock() is None

@@ -76,7 +76,7 @@ def test_a_proxys_faults_change_no_quota_wrongly_and_leave_no_kind_deaf(
 def migrate_under(fault: str, space: QuotaNamespace, proxy: FaultProxy, held: Amounts) -> None:
     """One migration runs when the fault begins and ends meanwhile, another begins meanwhile."""
     first = space.migrate("vm1", phase_seconds=LASTING)
-    eventually(lambda: space.phase(first) == "Running", PATIENCE)
+    eventually(lambda: space.phase_of(first) == "Running", PATIENCE)
     proxy.begin(FAULTS[fault])
     second = space.migrate("vm2")
     time.sleep(LASTS)

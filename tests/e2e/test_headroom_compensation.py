@@ -104,7 +104,7 @@ def test_the_second_one_is_refused_for_good_without_compensation_and_goes_throug
         on.run(*HARVESTER)
         small.wait_phase(pending, "Scheduling", "Scheduled", "PreparingTarget", "TargetReady", "Running")
         eventually(lambda: len(compensations(versions)) > 1 and compensations(versions)[-1] is None)
-        assert small.phase(pending) not in ("Pending", "Succeeded"), (
+        assert small.phase_of(pending) not in ("Pending", "Succeeded"), (
             "given back as soon as the target is there"
         )
         compensated = hards(versions)

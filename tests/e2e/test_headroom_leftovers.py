@@ -59,7 +59,7 @@ class TestWhatWentAway:
             is_back(space)
         assert still.hard() == by_value(TWO)
         assert still.entries() == {ENTRY: by_value(ONE)}
-        assert still.phase(m4) == "Running"
+        assert still.phase_of(m4) == "Running"
 
     def test_while_it_looks(self, on: Environment) -> None:
         on.run()
@@ -81,7 +81,7 @@ class TestWhatWentAway:
             }
             on.api.create(space.quotas, body)
             space.wait_hard(TWO)
-            assert space.phase(migration) == "Running"
+            assert space.phase_of(migration) == "Running"
             space.hurry(migration)
             space.succeed(migration)
             space.settle(ONE)
@@ -92,7 +92,7 @@ class TestWhatWentAway:
             is_back(space)
             space.grant(TWO)
             space.wait_hard({"limits.cpu": "6045m", "limits.memory": "14392392939"})
-            assert space.phase(migration) == "Running"
+            assert space.phase_of(migration) == "Running"
 
         on.together(lambda act: act(), [vm_is_deleted, quota_is_made_anew, annotation_is_taken_away])
 
@@ -166,7 +166,7 @@ class TestFullAnnotations:
     def test_with_room_for_their_entries_they_go_at_once(self, on: Environment) -> None:
         on.run()
         space, moves = self.begin(on, 400)
-        eventually(lambda: all(space.phase(move) == "Running" for move in moves), 30)
+        eventually(lambda: all(space.phase_of(move) == "Running" for move in moves), 30)
         assert space.hard() == by_value(SIX)
         assert space.events("TooManyMigrations") == []
         space.hurry(*moves)

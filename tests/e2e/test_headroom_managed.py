@@ -129,7 +129,7 @@ class TestMaxExtra:
                 "migration of VM vm2 waits: limits.memory would be raised by 8.9Gi, max-extra is 5Gi",
             )
             eventually(lambda: space.is_refused(second))
-            assert space.phase(first) == "Running"
+            assert space.phase_of(first) == "Running"
             space.hurry(first)
             space.succeed(first, second)
             space.settle(TWO)
@@ -143,7 +143,7 @@ class TestMaxExtra:
         space = on.space(limits=TWO)
         first, second = self.begin(space)
         space.wait_phase(second, "Succeeded")
-        assert space.phase(first) == "Running"
+        assert space.phase_of(first) == "Running"
         assert space.events("MaxExtraReached") == []
         space.hurry(first)
         space.succeed(first)

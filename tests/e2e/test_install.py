@@ -233,7 +233,7 @@ def test_installed_seen_at_work_one_replica_killed_and_removed_without_a_trace(
         assert len(traces(api) - before) > 15
         leader.kill()
         space.phase("migration-of-vm1", "Succeeded")
-        space.wait_hard(HARD, 10)
+        space.wait_hard(HARD, timeout=10)
         node.programs.remove(leader)
         with ThreadPoolExecutor() as pool:
             uninstall = pool.submit(helm, api, "uninstall", "headroom", "--timeout", "120s")

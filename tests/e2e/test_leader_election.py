@@ -111,7 +111,7 @@ def migrating(pair: Pair, tenant: MakeTenant) -> Iterator[tuple[Tenant, str, str
 def finish(namespace: Tenant, timeout: float) -> None:
     """The migration ends while no one may be there to see it; its room is taken back all the same."""
     namespace.phase("migration-of-vm1", "Succeeded")
-    namespace.wait_hard(HARD, timeout)
+    namespace.wait_hard(HARD, timeout=timeout)
 
 
 def test_killed(pair: Pair, migrating: tuple[Tenant, str, str]) -> None:
@@ -166,5 +166,5 @@ def test_the_standby_takes_over_and_back(pair: Pair, migrating: tuple[Tenant, st
     namespace.wait_hard(RAISED)
     assert pair.programs[standby].stop() == 0
     namespace.phase("again", "Succeeded")
-    namespace.wait_hard(HARD, GRACEFUL)
+    namespace.wait_hard(HARD, timeout=GRACEFUL)
     pair.check_one_at_a_time(leader, standby, leader)

@@ -9,10 +9,10 @@ from pkg.client.client import Client
 from pkg.client.errors import Forbidden, NotFound
 from pkg.testcluster.cluster import Cluster
 from pkg.util import constants
+from tests.e2e.admin import Admin
 from tests.e2e.conftest import frozen
 from tests.e2e.mtq_namespace import BUDGETS, LOCKS, Namespace, made, watched
 from tests.e2e.tenant import by_value
-from tests.e2e.webhook.world import World
 from tests.polling import until
 from tests.program import Program
 
@@ -22,9 +22,9 @@ ALL = {"limits.cpu": "8", "limits.memory": "8Gi", "requests.memory": "8Gi", "pod
 
 
 @pytest.fixture
-async def namespace(there: World) -> Namespace:
+async def namespace(admin: Admin) -> Namespace:
     """With a quota for everything and a VM that runs."""
-    found = await made(there)
+    found = await made(admin)
     await found.quota(ALL)
     await found.machine()
     return found
@@ -73,15 +73,15 @@ async def test_a_budget_that_is_too_small_changes_nothing_and_says_so(namespace:
     assert (seen.locked, seen.since) == ([], None)
     # Tried again as soon as it changes.
     enough = {"additionalMigrationResources": {"limits.memory": "2Gi"}}
-    await namespace.world.client.resource(BUDGETS).merge_patch(
+    await namespace.admin.client.resource(BUDGETS).merge_patch(
         {"spec": enough}, name="budget", namespace=namespace.name
     )
     await namespace.succeeded(migration)
     await namespace.at_rest({"quota": hard})
 
 
-async def test_of_several_quotas_only_the_blocking_ones_are_raised(there: World) -> None:
-    namespace = await made(there)
+async def test_of_several_quotas_only_the_blocking_ones_are_raised(admin: Admin) -> None:
+    namespace = await made(admin)
     quotas = {
         "compute": {"limits.cpu": "8", "limits.memory": "8Gi"},
         "pods": {"pods": "20"},
@@ -121,8 +121,8 @@ async def refused_by_the_lock(attempt: object) -> str:
 async def test_tenants_are_refused_during_the_lock_and_pass_after_it(
     cluster: Cluster, namespace: Namespace
 ) -> None:
-    alice, name = namespace.world.by("alice"), namespace.name
-    admin = namespace.world.by("admin-of-the-tenant")
+    alice, name = namespace.admin.by("alice"), namespace.name
+    tenant_admin = namespace.admin.by("admin-of-the-tenant")
     hard = await namespace.fill(limits_cpu="200m", limits_memory="64Mi", requests_memory="64Mi", pods="1")
     migration = await namespace.migrate()
     await namespace.refused(migration)
@@ -132,14 +132,14 @@ async def test_tenants_are_refused_during_the_lock_and_pass_after_it(
         pods, quotas, budgets = (
             alice.resource(registry.PODS),
             alice.resource(registry.RESOURCE_QUOTAS),
-            admin.resource(BUDGETS),
+            tenant_admin.resource(BUDGETS),
         )
-        message = await refused_by_the_lock(namespace.world.pod(name, alice))
+        message = await refused_by_the_lock(namespace.admin.pod(name, alice))
         assert f"namespace {name} is locked by headroom (" in message
         assert " for the migration of vm1: pods other than migration targets can't be created" in message
         assert " since 2" in message
         labelled = {"labels": {constants.LABEL_MIGRATION_JOB_UID: "forged"}}
-        await refused_by_the_lock(namespace.world.pod(name, alice, **labelled))
+        await refused_by_the_lock(namespace.admin.pod(name, alice, **labelled))
         patch = {"spec": {"hard": {"pods": "99"}}}
         message = await refused_by_the_lock(quotas.merge_patch(patch, name="quota", namespace=name))
         assert "resource quotas can't be changed" in message
@@ -152,15 +152,15 @@ async def test_tenants_are_refused_during_the_lock_and_pass_after_it(
         )
         await refused_by_the_lock(budgets.delete(name="budget", namespace=name))
         with pytest.raises(Forbidden, match="locked by headroom"):
-            await _create_budget(admin, name)
+            await _create_budget(tenant_admin, name)
         # Everything else goes on: another namespace, another kind, the status of a quota.
-        other = await made(namespace.world)
-        await namespace.world.pod(other.name, alice)
+        other = await made(namespace.admin)
+        await namespace.admin.pod(other.name, alice)
         await alice.resource(registry.PODS).list(name)
     await namespace.succeeded(migration)
     await namespace.at_rest({"quota": hard})
     await _until_there_is_room(namespace)
-    await namespace.world.pod(name, alice)
+    await namespace.admin.pod(name, alice)
     await quotas.merge_patch(patch, name="quota", namespace=name)
     await budgets.delete(name="budget", namespace=name)
     await pods.list(name)
@@ -191,10 +191,10 @@ async def _until_there_is_room(namespace: Namespace) -> None:
     await until(free, "room in the quota")
 
 
-async def test_a_namespace_of_63_characters(there: World) -> None:
-    name = f"{await there.namespace(annotated=False)}-".ljust(63, "x")
+async def test_a_namespace_of_63_characters(admin: Admin) -> None:
+    name = f"{await admin.namespace(annotated=False)}-".ljust(63, "x")
     assert len(name) == 63
-    namespace = await made(there, name)
+    namespace = await made(admin, name)
     await namespace.quota(ALL)
     await namespace.machine()
     hard = await namespace.fill()
@@ -205,9 +205,9 @@ async def test_a_namespace_of_63_characters(there: World) -> None:
     assert len(seen.locked) == 1
 
 
-async def test_a_volume_that_is_hotplugged_needs_a_second_pod(there: World) -> None:
+async def test_a_volume_that_is_hotplugged_needs_a_second_pod(admin: Admin) -> None:
     """Its attachment pod comes when the target runs: in a window of its own, unless that is in no time at all."""
-    namespace = await made(there)
+    namespace = await made(admin)
     await namespace.quota({"pods": "9"})
     volume = {"name": "data", "persistentVolumeClaim": {"claimName": "data", "hotpluggable": True}}
     await namespace.instance("vm1", volumes=[volume])
@@ -235,7 +235,7 @@ async def test_two_budgets_are_an_error_and_nothing_is_touched(namespace: Namesp
         assert "(budget, other)" in event.message
     assert seen.versions("quota") == [by_value(hard)]
     assert (seen.locked, seen.since) == ([], None)
-    await namespace.world.client.resource(BUDGETS).delete(name="other", namespace=namespace.name)
+    await namespace.admin.client.resource(BUDGETS).delete(name="other", namespace=namespace.name)
     await namespace.succeeded(migration)
     await namespace.at_rest({"quota": hard})
 
@@ -249,7 +249,7 @@ async def test_a_namespace_that_is_deleted_under_its_lock_goes(
     with frozen(cluster, "kubevirt"):
         await namespace.budget()
         await until(lambda: _is_raised(namespace, hard), "the raise")
-        await namespace.world.client.resource(registry.NAMESPACES).delete(name=namespace.name)
+        await namespace.admin.client.resource(registry.NAMESPACES).delete(name=namespace.name)
 
         async def unlocked() -> bool:
             return await namespace.lock() is None
@@ -258,7 +258,7 @@ async def test_a_namespace_that_is_deleted_under_its_lock_goes(
 
     async def gone() -> bool:
         try:
-            await namespace.world.client.resource(registry.NAMESPACES).get(name=namespace.name)
+            await namespace.admin.client.resource(registry.NAMESPACES).get(name=namespace.name)
         except NotFound:
             return True
         return False
@@ -269,7 +269,7 @@ async def test_a_namespace_that_is_deleted_under_its_lock_goes(
 async def test_what_another_installation_left_half_done_is_finished(namespace: Namespace) -> None:
     """KubeVirt's own controller ended after the raise: its lock points nowhere, its status names the original."""
     hard = await namespace.fill()
-    client, name = namespace.world.client, namespace.name
+    client, name = namespace.admin.client, namespace.name
     raised = {"limits.cpu": str(by_value(hard)["limits.cpu"] + by_value({"q": "2"})["q"])}
     await client.resource(registry.RESOURCE_QUOTAS).merge_patch(
         {"spec": {"hard": raised}}, name="quota", namespace=name

@@ -9,9 +9,9 @@ import pytest
 
 from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCE_MIGRATIONS
 from pkg.testcluster.cluster import Cluster
+from tests.e2e.admin import Admin, admin_of
 from tests.e2e.mtq_namespace import Namespace, made
 from tests.e2e.mtq_process import controllers
-from tests.e2e.webhook.world import World, world
 from tests.polling import until
 from tests.program import Program, headroom
 
@@ -29,14 +29,14 @@ def webhook(cluster: Cluster) -> Iterator[Program]:
 
 
 @pytest.fixture
-async def there(cluster: Cluster, webhook: Program) -> AsyncIterator[World]:
-    async with world(cluster) as found:
+async def admin(cluster: Cluster, webhook: Program) -> AsyncIterator[Admin]:
+    async with admin_of(cluster) as found:
         yield found
 
 
-async def full_namespace(there: World) -> tuple[Namespace, dict[str, dict[str, str]]]:
+async def full_namespace(admin: Admin) -> tuple[Namespace, dict[str, dict[str, str]]]:
     """With two quotas that a VM fills, and a budget."""
-    namespace = await made(there)
+    namespace = await made(admin)
     await namespace.quota({"limits.cpu": "8", "limits.memory": "8Gi"}, "compute")
     await namespace.quota({"pods": "20"}, "pods")
     await namespace.machine()
@@ -59,8 +59,8 @@ def kinds(writes: list[str]) -> list[str]:
     return names
 
 
-async def test_these_are_all_the_writes(cluster: Cluster, there: World) -> None:
-    namespace, hard = await full_namespace(there)
+async def test_these_are_all_the_writes(cluster: Cluster, admin: Admin) -> None:
+    namespace, hard = await full_namespace(admin)
     async with controllers(cluster, namespace.name) as transport:
         await namespace.succeeded(await namespace.migrate())
         await namespace.at_rest(hard)
@@ -70,9 +70,9 @@ async def test_these_are_all_the_writes(cluster: Cluster, there: World) -> None:
 @pytest.mark.parametrize("number", range(1, len(WAY) + 1), ids=[f"{n}-{w}" for n, w in enumerate(WAY, 1)])
 @pytest.mark.parametrize("deleted", [False, True], ids=["the migration goes on", "the migration is deleted"])
 async def test_ended_after_this_write_and_started_again(
-    cluster: Cluster, there: World, number: int, deleted: bool
+    cluster: Cluster, admin: Admin, number: int, deleted: bool
 ) -> None:
-    namespace, hard = await full_namespace(there)
+    namespace, hard = await full_namespace(admin)
     migration = ""
     async with controllers(cluster, namespace.name, number) as transport:
         migration = await namespace.migrate()
@@ -80,7 +80,7 @@ async def test_ended_after_this_write_and_started_again(
             await transport.ended.wait()
     assert kinds(transport.writes) == WAY[:number]
     if deleted:
-        await there.abort(namespace.name, migration)
+        await admin.abort(namespace.name, migration)
         await until(lambda: _is_gone(namespace, migration), "the migration's end")
     async with controllers(cluster, namespace.name):
         await namespace.at_rest(hard)
@@ -91,5 +91,5 @@ async def test_ended_after_this_write_and_started_again(
 
 async def _is_gone(namespace: Namespace, migration: str) -> bool:
     resource = VIRTUAL_MACHINE_INSTANCE_MIGRATIONS
-    found = await namespace.world.client.resource(resource).list(namespace.name)
+    found = await namespace.admin.client.resource(resource).list(namespace.name)
     return all(each.name != migration for each in found)

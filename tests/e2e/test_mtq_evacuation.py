@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from pkg.testcluster.cluster import Cluster
+from tests.e2e.admin import Admin
 from tests.e2e.mtq_namespace import made, watched
-from tests.e2e.webhook.world import World, world
-from tests.program import Program, headroom
 
 pytestmark = pytest.mark.cluster
 
@@ -19,20 +16,8 @@ LOCKED_SECONDS = 1.0
 """Per migration, on average."""
 
 
-@pytest.fixture(scope="module")
-def running(cluster: Cluster) -> Iterator[Program]:
-    with headroom(cluster, "controller", "--webhook") as process:
-        yield process
-
-
-@pytest.fixture
-async def there(cluster: Cluster, running: Program) -> AsyncIterator[World]:
-    async with world(cluster) as found:
-        yield found
-
-
-async def test_twenty_vms_evacuated_at_once_lock_a_second_each_at_most(there: World) -> None:
-    namespace = await made(there)
+async def test_twenty_vms_evacuated_at_once_lock_a_second_each_at_most(admin: Admin) -> None:
+    namespace = await made(admin)
     await namespace.quota({"limits.cpu": "50", "limits.memory": "50Gi", "pods": "50"})
     names = [f"vm{number:02}" for number in range(COUNT)]
     await asyncio.gather(*(namespace.machine(name) for name in names))

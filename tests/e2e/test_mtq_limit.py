@@ -12,10 +12,10 @@ from pkg.testcluster.cluster import Cluster
 from pkg.util import constants
 from pkg.util.quantity import Quantity
 from pkg.util.resourcequota.journal import has_migrating_vm
+from tests.e2e.admin import Admin
 from tests.e2e.conftest import frozen
 from tests.e2e.mtq_namespace import BUDGETS, Namespace, made, watched
 from tests.e2e.tenant import by_value
-from tests.e2e.webhook.world import World
 from tests.polling import until
 from tests.program import Program, headroom
 
@@ -32,8 +32,8 @@ def running(cluster: Cluster, own_kubeconfig: Path) -> Iterator[Program]:
         yield process
 
 
-async def test_a_target_that_never_comes_ends_at_the_limit(cluster: Cluster, there: World) -> None:
-    namespace = await made(there)
+async def test_a_target_that_never_comes_ends_at_the_limit(cluster: Cluster, admin: Admin) -> None:
+    namespace = await made(admin)
     await namespace.quota({"limits.cpu": "8", "pods": "9"})
     await namespace.machine()
     hard = await namespace.fill()
@@ -51,59 +51,59 @@ async def test_a_target_that_never_comes_ends_at_the_limit(cluster: Cluster, the
         assert await namespace.lock() is None
 
 
-async def test_a_quota_changes_sides_in_the_middle_of_a_migration_and_back(there: World) -> None:
-    name = await there.namespace()
-    namespace = Namespace(there, name)
-    await there.machine(name)
-    migration = await there.migrate(name, running=3.0, linger=0.2)
-    await there.until_phase(name, migration, "Running")
-    quota = await there.quota(name)
+async def test_a_quota_changes_sides_in_the_middle_of_a_migration_and_back(admin: Admin) -> None:
+    name = await admin.namespace()
+    namespace = Namespace(admin, name)
+    await admin.machine(name)
+    migration = await admin.migrate(name, running=3.0, linger=0.2)
+    await admin.until_phase(name, migration, "Running")
+    quota = await admin.quota(name)
     assert has_migrating_vm(quota.annotations)
     assert by_value(quota.hard) != BASE
 
     await namespace.budget({"limits.cpu": "3", "limits.memory": "5Gi"})
-    await until(lambda: _given_back(there, name), "the quota to be given back")
-    await there.until_phase(name, migration, "Succeeded")
-    assert await _given_back(there, name)
+    await until(lambda: _given_back(admin, name), "the quota to be given back")
+    await admin.until_phase(name, migration, "Succeeded")
+    assert await _given_back(admin, name)
 
-    second = await there.migrate(name, running=0.2, linger=0.2)
+    second = await admin.migrate(name, running=0.2, linger=0.2)
     async with watched(namespace) as seen:
-        await there.until_phase(name, second, "Succeeded")
+        await admin.until_phase(name, second, "Succeeded")
         await namespace.at_rest({quota.name: {n: str(q) for n, q in BASE.items()}})
     assert len(seen.locked) == 1
-    assert await _given_back(there, name)
+    assert await _given_back(admin, name)
 
-    await there.client.resource(BUDGETS).delete(name="budget", namespace=name)
-    third = await there.migrate(name, running=0.5, linger=0.2)
-    await until(lambda: _taken_over(there, name), "the quota to be taken over again")
-    await there.until_phase(name, third, "Succeeded")
-    await until(lambda: _is_base(there, name), "the base")
+    await admin.client.resource(BUDGETS).delete(name="budget", namespace=name)
+    third = await admin.migrate(name, running=0.5, linger=0.2)
+    await until(lambda: _taken_over(admin, name), "the quota to be taken over again")
+    await admin.until_phase(name, third, "Succeeded")
+    await until(lambda: _is_base(admin, name), "the base")
     assert await namespace.lock() is None
 
 
-async def _given_back(there: World, name: str) -> bool:
-    quota = await there.quota(name)
+async def _given_back(admin: Admin, name: str) -> bool:
+    quota = await admin.quota(name)
     ours = [key for key in quota.annotations if "headroom" in key or "migrating" in key or "skip" in key]
     return not ours and by_value(quota.hard) == BASE
 
 
-async def _taken_over(there: World, name: str) -> bool:
-    quota = await there.quota(name)
+async def _taken_over(admin: Admin, name: str) -> bool:
+    quota = await admin.quota(name)
     return constants.ANNOTATION_OWNER in quota.annotations and has_migrating_vm(quota.annotations)
 
 
-async def _is_base(there: World, name: str) -> bool:
-    return by_value((await there.quota(name)).hard) == BASE
+async def _is_base(admin: Admin, name: str) -> bool:
+    return by_value((await admin.quota(name)).hard) == BASE
 
 
-async def test_no_namespace_with_a_budget_is_labelled_for_the_reserve(there: World) -> None:
-    name = await there.namespace()
-    namespace = Namespace(there, name)
+async def test_no_namespace_with_a_budget_is_labelled_for_the_reserve(admin: Admin) -> None:
+    name = await admin.namespace()
+    namespace = Namespace(admin, name)
     await namespace.budget({"limits.cpu": "3", "limits.memory": "5Gi"})
-    await there.machine(name)
-    migration = await there.migrate(name, running=0.5, linger=0.2)
-    await there.until_phase(name, migration, "Succeeded")
-    assert not await there.is_labelled(name)
-    quota = await there.quota(name)
+    await admin.machine(name)
+    migration = await admin.migrate(name, running=0.5, linger=0.2)
+    await admin.until_phase(name, migration, "Succeeded")
+    assert not await admin.is_labelled(name)
+    quota = await admin.quota(name)
     assert constants.ANNOTATION_OWNER not in quota.annotations
     assert "harvesterhci" not in json.dumps(dict(quota.annotations))

@@ -11,10 +11,10 @@ import pytest
 from pkg.testcluster.cluster import Cluster
 from pkg.util.managedtenantquota.constants import ANNOTATION_ORIGINALS
 from pkg.util.managedtenantquota.lock import lock_name
+from tests.e2e.admin import Admin, admin_of
 from tests.e2e.conftest import frozen
 from tests.e2e.mtq_namespace import BUDGETS, LOCKS, Namespace, made
 from tests.e2e.tenant import by_value
-from tests.e2e.webhook.world import World, world
 from tests.polling import until
 from tests.program import headroom, run
 
@@ -22,10 +22,10 @@ pytestmark = pytest.mark.cluster
 
 
 @contextlib.asynccontextmanager
-async def left_locked(cluster: Cluster) -> AsyncIterator[tuple[World, Namespace, dict[str, str]]]:
+async def left_locked(cluster: Cluster) -> AsyncIterator[tuple[Admin, Namespace, dict[str, str]]]:
     """A namespace whose quota is raised, its limits before that; what raised it was killed."""
-    async with world(cluster) as there:
-        namespace = await made(there)
+    async with admin_of(cluster) as admin:
+        namespace = await made(admin)
         await namespace.quota({"limits.cpu": "8", "pods": "9"})
         await namespace.machine()
         hard = await namespace.fill()
@@ -34,7 +34,7 @@ async def left_locked(cluster: Cluster) -> AsyncIterator[tuple[World, Namespace,
             await namespace.budget()
             await until(lambda: _is_raised(namespace, hard), "the raise")
             process.kill()
-            yield there, namespace, hard
+            yield admin, namespace, hard
 
 
 async def test_a_namespace_that_was_left_locked_is_open_again(cluster: Cluster) -> None:
@@ -46,9 +46,9 @@ async def test_a_namespace_that_was_left_locked_is_open_again(cluster: Cluster) 
 
 
 async def test_what_was_raised_is_restored_although_lock_and_vmmrq_went_meanwhile(cluster: Cluster) -> None:
-    async with left_locked(cluster) as (there, namespace, hard):
-        await there.client.resource(LOCKS).delete(name=lock_name(namespace.name))
-        await there.client.resource(BUDGETS).delete(name="budget", namespace=namespace.name)
+    async with left_locked(cluster) as (admin, namespace, hard):
+        await admin.client.resource(LOCKS).delete(name=lock_name(namespace.name))
+        await admin.client.resource(BUDGETS).delete(name="budget", namespace=namespace.name)
         with headroom(cluster, "controller"):
             await until(lambda: _is_restored(namespace, hard), "the restore")
         assert ANNOTATION_ORIGINALS not in (await namespace.get()).annotations

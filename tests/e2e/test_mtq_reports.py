@@ -8,10 +8,10 @@ import json
 import pytest
 
 from pkg.testcluster.cluster import Cluster
+from tests.e2e.admin import Admin, admin_of
 from tests.e2e.conftest import frozen
 from tests.e2e.mtq_namespace import BUDGETS, made
 from tests.e2e.tenant import by_value
-from tests.e2e.webhook.world import World, world
 from tests.polling import until
 from tests.program import headroom, run
 
@@ -20,12 +20,12 @@ pytestmark = pytest.mark.cluster
 
 async def test_status_and_explain_cover_it(cluster: Cluster) -> None:
     with headroom(cluster, "controller", "--webhook"):
-        async with world(cluster) as there:
-            await _reported(cluster, there)
+        async with admin_of(cluster) as admin:
+            await _reported(cluster, admin)
 
 
-async def _reported(cluster: Cluster, there: World) -> None:
-    namespace = await made(there)
+async def _reported(cluster: Cluster, admin: Admin) -> None:
+    namespace = await made(admin)
     await namespace.quota({"limits.cpu": "8", "pods": "9"})
     await namespace.machine()
     hard = await namespace.fill()
@@ -38,7 +38,7 @@ async def _reported(cluster: Cluster, there: World) -> None:
     assert "pods of quota quota: requested 1, used 1, limited 1" in explained["summary"]
     with frozen(cluster, "kubevirt"):
         enough = {"spec": {"additionalMigrationResources": {"pods": "1"}}}
-        await there.client.resource(BUDGETS).merge_patch(enough, name="budget", namespace=namespace.name)
+        await admin.client.resource(BUDGETS).merge_patch(enough, name="budget", namespace=namespace.name)
 
         async def raised() -> bool:
             return await namespace.hard() != by_value(hard)

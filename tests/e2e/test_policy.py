@@ -10,7 +10,14 @@ import pytest
 
 from tests.e2e.api import Api, ApiFailure, Raw
 from tests.e2e.conftest import MakeTenant
-from tests.e2e.strangers import REFUSED, VIRT_CONTROLLER, applied_policy, controller_reference, pod, tenant_of
+from tests.e2e.hostile_tenant import (
+    REFUSED,
+    VIRT_CONTROLLER,
+    applied_policy,
+    controller_reference,
+    pod,
+    tenant_of,
+)
 from tests.e2e.tenant import Tenant
 from tests.polling import eventually
 

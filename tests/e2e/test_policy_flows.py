@@ -11,7 +11,7 @@ from tests.e2e.api import Api
 from tests.e2e.conftest import StartController
 from tests.e2e.headroom.environment import Environment, environment
 from tests.e2e.headroom.shapes import LIMITS, SHAPES
-from tests.e2e.strangers import applied_policy
+from tests.e2e.hostile_tenant import applied_policy
 from tests.polling import eventually
 
 pytestmark = pytest.mark.cluster

@@ -10,8 +10,9 @@ import pytest
 
 from tests.e2e.headroom.amounts import ONE, plus
 from tests.e2e.headroom.environment import Environment
-from tests.e2e.headroom.namespace import LASTING
+from tests.e2e.headroom.namespace import LASTING, PATIENCE
 from tests.e2e.tenant import by_value
+from tests.polling import eventually
 from tests.program import run
 
 pytestmark = pytest.mark.cluster
@@ -63,7 +64,7 @@ def test_what_the_commands_say_is_what_then_happens(on: Environment, ask: Any) -
     on.run()
     space.wait_phase(migration, "Running")
     assert space.hard() == plus(by_value(ONE), by_value(quota["raisedBy"]))
-    space._wait(lambda: space.used() == plus(before, by_value(ONE)), lambda: f"used is {space.used()}")
+    eventually(lambda: space.used() == plus(before, by_value(ONE)), PATIENCE)
     assert ask("explain", f"{space.name}/vm1")["verdict"] == "is under way"
     (shown,) = ask("status", "-n", space.name)["quotas"]
     (addition,) = shown["additions"]

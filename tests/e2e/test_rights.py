@@ -12,11 +12,11 @@ from pkg.client.errors import Forbidden
 from pkg.testcluster.cluster import Cluster
 from pkg.testcluster.paths import Paths
 from tests.e2e.accounts import Request, documents, forget, kubeconfig_of, requests, rights
+from tests.e2e.admin import Admin, admin_of
 from tests.e2e.api import Api
 from tests.e2e.conftest import frozen
 from tests.e2e.mtq_namespace import made
 from tests.e2e.tenant import Tenant
-from tests.e2e.webhook.world import World, world
 from tests.program import ROOT, headroom, run
 
 pytestmark = pytest.mark.cluster
@@ -60,13 +60,13 @@ UNUSED = {
 """Rights that this run does not use every time, and what they are for."""
 
 
-async def migrations(there: World) -> None:
+async def migrations(admin: Admin) -> None:
     """One that is served, one that is aborted and leaves a pod, one under a migration budget."""
-    served = await there.namespace()
-    await there.machine(served)
-    await there.until_phase(served, await there.migrate(served, running=0.2, linger=0.2), "Succeeded")
-    await there.abort(served, await under_way(there, served))
-    budget = await made(there)
+    served = await admin.namespace()
+    await admin.machine(served)
+    await admin.until_phase(served, await admin.migrate(served, running=0.2, linger=0.2), "Succeeded")
+    await admin.abort(served, await under_way(admin, served))
+    budget = await made(admin)
     await budget.quota({"limits.cpu": "8", "limits.memory": "8Gi", "pods": "20"})
     await budget.machine()
     hard = await budget.fill()
@@ -75,20 +75,20 @@ async def migrations(there: World) -> None:
     await budget.at_rest({"quota": hard})
 
 
-async def under_way(there: World, namespace: str) -> str:
-    migration = await there.migrate(namespace)
-    await there.until_phase(namespace, migration, "Running")
+async def under_way(admin: Admin, namespace: str) -> str:
+    migration = await admin.migrate(namespace)
+    await admin.until_phase(namespace, migration, "Running")
     return migration
 
 
-async def a_quota_is_lowered(there: World) -> None:
+async def a_quota_is_lowered(admin: Admin) -> None:
     """Under a migration: the webhook refuses, and says so."""
-    namespace = await there.namespace({"limitsCpu": "9", "limitsMemory": "20000Mi"})
-    await there.machine(namespace)
-    await under_way(there, namespace)
+    namespace = await admin.namespace({"limitsCpu": "9", "limitsMemory": "20000Mi"})
+    await admin.machine(namespace)
+    await under_way(admin, namespace)
     with pytest.raises(Forbidden):
-        await there.set_hard(namespace, {"limits.cpu": "1"})
-    await there.pod(namespace, there.by("alice"))
+        await admin.set_hard(namespace, {"limits.cpu": "1"})
+    await admin.pod(namespace, admin.by("alice"))
 
 
 def a_quota_is_rendered(api: Api) -> None:
@@ -122,10 +122,10 @@ def asked(cluster: Cluster, api: Api, own_kubeconfig: Path) -> list[Request]:
     return list(requests(cluster.directory, since))
 
 
-def play(cluster: Cluster, part: Callable[[World], Awaitable[None]]) -> None:
+def play(cluster: Cluster, part: Callable[[Admin], Awaitable[None]]) -> None:
     async def played() -> None:
-        async with world(cluster) as there:
-            await part(there)
+        async with admin_of(cluster) as admin:
+            await part(admin)
 
     asyncio.run(played())
 

@@ -18,9 +18,9 @@ from pkg.util.constants import (
     LABEL_MANAGED,
 )
 from pkg.util.quantity import Quantity
+from tests.e2e.admin import Admin
 from tests.e2e.api import CORE, MERGE_PATCH, Api
 from tests.e2e.tenant import entry_keys
-from tests.e2e.webhook.world import World
 from tests.polling import until
 
 pytestmark = pytest.mark.cluster
@@ -50,43 +50,43 @@ def warnings_of_patch(api: Api, path: str, patch: Mapping[str, Any]) -> list[str
 
 @pytest.mark.parametrize(("kind", "field"), WHERE, ids=[f"{field} of the {kind}" for kind, field in WHERE])
 async def test_it_is_admitted_with_a_warning_and_given_back_at_once(
-    there: World, api: Api, kind: str, field: str
+    admin: Admin, api: Api, kind: str, field: str
 ) -> None:
-    namespace = await there.namespace()
-    migration = await there.migrating(namespace)
-    quota = await there.quota(namespace)
+    namespace = await admin.namespace()
+    migration = await admin.migrating(namespace)
+    quota = await admin.quota(namespace)
     path = f"{CORE}/namespaces/{namespace}"
     path = f"{path}/resourcequotas/{quota.name}" if kind == "quota" else path
-    assert (await there.hard(namespace))["limits.cpu"] == RAISED
+    assert (await admin.hard(namespace))["limits.cpu"] == RAISED
 
     async def switch(value: str | None) -> list[str]:
         patch = {"metadata": {field: {LABEL_MANAGED: value}}}
         return await asyncio.to_thread(warnings_of_patch, api, path, patch)
 
     async def entries() -> list[str]:
-        return entry_keys((await there.quota(namespace)).annotations)
+        return entry_keys((await admin.quota(namespace)).annotations)
 
     async def is_harvesters() -> bool:
-        annotations = (await there.quota(namespace)).annotations
+        annotations = (await admin.quota(namespace)).annotations
         return not {ANNOTATION_OWNER, ANNOTATION_SKIP_AUTO_SCALING} & annotations.keys()
 
     async def is_ours() -> bool:
-        return ANNOTATION_OWNER in (await there.quota(namespace)).annotations
+        return ANNOTATION_OWNER in (await admin.quota(namespace)).annotations
 
     (warning,) = await switch("false")
     assert "the migrations of vm1 lose the room that was added for them" in warning
     await until(is_harvesters, "the marks to go", seconds=5.0)
     (entry,) = await entries()
     assert entry.startswith(ANNOTATION_MIGRATING_UID_PREFIX)  # Harvester's controllers go on from it
-    assert await there.phase(namespace, migration) == "Running"
+    assert await admin.phase(namespace, migration) == "Running"
     assert await switch(None) == []
     await until(is_ours, "the marks to come back", seconds=5.0)
     assert await entries() == [f"{ANNOTATION_MIGRATING_NAME_PREFIX}vm1"]
-    assert (await there.hard(namespace))["limits.cpu"] == RAISED
+    assert (await admin.hard(namespace))["limits.cpu"] == RAISED
 
 
-async def test_a_quota_without_rancher_is_at_its_base_again_at_once(there: World, api: Api) -> None:
-    namespace = await there.namespace(annotated=False)
+async def test_a_quota_without_rancher_is_at_its_base_again_at_once(admin: Admin, api: Api) -> None:
+    namespace = await admin.namespace(annotated=False)
     path = f"{CORE}/namespaces/{namespace}/resourcequotas"
     hard = {"limits.cpu": "3", "limits.memory": "5000Mi"}
     body = {"metadata": {"name": "team", "labels": {LABEL_MANAGED: "true"}}, "spec": {"hard": hard}}
@@ -101,7 +101,7 @@ async def test_a_quota_without_rancher_is_at_its_base_again_at_once(there: World
         return bool(found.get("status", {}).get("hard"))
 
     await until(counted, "the quota to count")
-    await there.migrating(namespace)
+    await admin.migrating(namespace)
     assert await hard_is(RAISED)
     off = {"metadata": {"labels": {LABEL_MANAGED: "false"}}}
     (warning,) = await asyncio.to_thread(warnings_of_patch, api, f"{path}/team", off)

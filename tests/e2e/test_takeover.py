@@ -129,9 +129,9 @@ def test_harvesters_entries_are_adopted_and_one_vm_counts_once(
     namespace.vm()
     migration = namespace.migrate(phase="Running")
     uid_key = f"harvesterhci.io/migratingUID-{namespace.uid()}"
-    there = {"uid": [uid_key], "name": [NAME_KEY], "both": [uid_key, NAME_KEY]}[form]
+    admin = {"uid": [uid_key], "name": [NAME_KEY], "both": [uid_key, NAME_KEY]}[form]
     raised = RAISED if form != "both" else {"limits.cpu": "7", "limits.memory": "14717808626"}
-    namespace.make_quota(raised, {**dict.fromkeys(there, TEXT), RESYNC: "false"})
+    namespace.make_quota(raised, {**dict.fromkeys(admin, TEXT), RESYNC: "false"})
     namespace.wait_hard(RAISED)
     eventually(lambda: namespace.annotations() == {**MARKS, NAME_KEY: TEXT, RESYNC: "false"})
     assert namespace.entries() == {NAME_KEY: by_value(ENTRY)}

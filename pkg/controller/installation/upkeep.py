@@ -67,15 +67,15 @@ class Upkeep:
     async def run(self) -> None:
         while True:
             try:
-                await self.look()
+                await self.check()
             except ApiError as exc:
-                log.warning("installation check: %s, trying again in %g s", exc, RETRY)
+                log.warning("installation check: %s, retrying in %g s", exc, RETRY)
                 await asyncio.sleep(RETRY)
             else:
                 await asyncio.sleep(PERIOD)
 
-    async def look(self) -> None:
-        """Once. Raises ApiError."""
+    async def check(self) -> None:
+        """Publish how the controller runs, and check the policies, once. Raises ApiError."""
         published = None if self._dry_run else await self._publish()
         found = await self._policy_problems()
         STANDS.set(not found)

@@ -27,7 +27,7 @@ _NANO = 1e-9
 
 
 def released(before: Mapping[str, Quantity], after: Mapping[str, Quantity]) -> None:
-    """A quota was raised."""
+    """Count what was added to a quota."""
     for name, limit in after.items():
         if name in before and limit > before[name]:
             RELEASED.labels(name).inc((limit - before[name]).nanos * _NANO)

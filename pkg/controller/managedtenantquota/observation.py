@@ -93,7 +93,7 @@ class Observer:
             self._wanted(namespace),
             self._upstream(now),
         )
-        quotas = await self._live_quotas(namespace)
+        quotas = await self._kinds.clients.quotas.list(namespace)
         observed = replace(observed, budgets=budgets, quotas=quotas, lock=None)
         if isinstance(lock, CannotLock):
             return replace(observed, can_lock=False, why_not=str(lock))
@@ -111,9 +111,6 @@ class Observer:
     def _cached_lock(self, namespace: str) -> Lock | None:
         found = self._kinds.locks.by_index(LOCKS_BY_NAMESPACE, namespace)
         return recognise(min(found, key=lambda lock: lock.name)) if found else None
-
-    async def _live_quotas(self, namespace: str) -> list[ResourceQuota]:
-        return await self._kinds.clients.quotas.list(namespace)
 
     async def _live_lock(self, namespace: str, cached: Lock | None) -> Lock | CannotLock | None:
         """The lock under our name for it, or under the name that the cache knows (another installation's)."""

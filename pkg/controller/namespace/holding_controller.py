@@ -7,6 +7,7 @@ a little longer than the room costs a few webhook calls, and saves the next migr
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Iterable
@@ -144,7 +145,7 @@ class Handler:
         if just_now or namespace is None or _is_labelled(namespace):
             return
         began = self._clock()
-        await self._label(name, constants.TRUE)
+        await _label(self._namespaces, name, constants.TRUE)
         now = self._labelled_at[name] = self._clock()
         self._counts_from[name] = now + min(LONGEST_SETTLE, max(SETTLE, SETTLE_FACTOR * (now - began)))
 
@@ -155,19 +156,11 @@ class Handler:
             raise RetryAfter(left, "keeping the label for the next migration")
         # Forgotten before the label goes: a raise from here on has it set anew.
         self._forget(name)
-        await self._label(name, None)
+        await _label(self._namespaces, name, None)
 
     def _forget(self, name: str) -> None:
         for known in (self._labelled_at, self._counts_from, self._free_since):
             known.pop(name, None)
-
-    async def _label(self, name: str, value: str | None) -> None:
-        try:
-            await self._namespaces.merge_patch(
-                {"metadata": {"labels": {constants.LABEL_HOLDING: value}}}, name=name
-            )
-        except NotFound:
-            return
 
 
 def _is_labelled(namespace: Namespace) -> bool:
@@ -179,10 +172,11 @@ async def unlabel_all(client: Client) -> list[str]:
     namespaces = client.resource(NAMESPACES)
     labelled = await namespaces.list(label_selector=constants.LABEL_HOLDING)
     for namespace in labelled:
-        try:
-            await namespaces.merge_patch(
-                {"metadata": {"labels": {constants.LABEL_HOLDING: None}}}, name=namespace.name
-            )
-        except NotFound:
-            continue
+        await _label(namespaces, namespace.name, None)
     return [namespace.name for namespace in labelled]
+
+
+async def _label(namespaces: ResourceClient[Namespace], name: str, value: str | None) -> None:
+    """A namespace that is gone needs no label."""
+    with contextlib.suppress(NotFound):
+        await namespaces.merge_patch({"metadata": {"labels": {constants.LABEL_HOLDING: value}}}, name=name)

@@ -8,7 +8,7 @@ import msgspec
 
 from pkg.api.core import Namespace, Pod
 from pkg.api.harvesterhci import Setting
-from pkg.api.kubevirt import KubeVirt, VirtualMachineInstance, VirtualMachineInstanceMigration
+from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.api.meta import Object
 from pkg.config.management import Management
 from pkg.controller.indexes import MIGRATIONS_BY_VMI
@@ -61,9 +61,6 @@ def register(
     def of_setting(setting: Setting) -> Iterable[str]:
         return where_vms_migrate(setting) if setting.name == constants.SETTING_OVERHEAD_RATIO else ()
 
-    def of_kubevirt(kubevirt: KubeVirt) -> Iterable[str]:
-        return where_vms_migrate(kubevirt)
-
     quotas.watch_related(migrations, beside, reads=_read_of_migration)
     quotas.watch_related(management.pods, beside, reads=_read_of_pod)
     quotas.watch_related(management.virtual_machine_migration_resource_quotas, beside)
@@ -71,7 +68,7 @@ def register(
     quotas.watch_related(management.virtual_machine_instances, of_instance, reads=_read_of_instance)
     quotas.watch_related(management.namespaces, of_namespace)
     quotas.watch_related(management.settings, of_setting)
-    quotas.watch_related(management.kubevirts, of_kubevirt)
+    quotas.watch_related(management.kubevirts, where_vms_migrate)
 
 
 # What a decision may read of an object. Most of the dozens of updates that a migration makes change nothing of it.

@@ -1,4 +1,4 @@
-"""Looks at one ResourceQuota and applies the plan for it.
+"""Observes one ResourceQuota and applies the plan for it.
 
 Any number of migrations that turn Pending together cost a handful of patches: events only enqueue the quota's
 key, and the more migrations are under way the longer the next patch waits for company (`batching`).
@@ -39,13 +39,13 @@ BeforeRaise = Callable[[str], Awaitable[None]]
 _WRITES = Counter("headroom_resourcequota_patches_total", "Patches of ResourceQuotas.", ["result"])
 _TOUCHES = Counter(
     "headroom_resourcequota_touches_total",
-    "Patches that had KubeVirt try a migration again that was refused although its room was there.",
+    "Patches that make KubeVirt retry a migration that was refused although there is room for it.",
 )
 
 
 @dataclass(slots=True)
 class _Remembered:
-    """What is kept of a quota between two looks. Losing it costs a conflict or a wait, never correctness."""
+    """What is kept of a quota between two reconciles. Losing it costs a conflict or a wait, never correctness."""
 
     memory: Memory = field(default_factory=Memory)
     written: ResourceQuota | None = None
@@ -85,7 +85,7 @@ class Handler:
     async def on_resource_quota_changed(self, key: str, quota: ResourceQuota | None) -> None:
         """Bring the quota to where its namespace's migrations want it.
 
-        Raises RetryAfter when there is something to look at again later.
+        Raises RetryAfter when the quota has to be re-checked later.
         """
         if quota is None:
             self._remembered.pop(key, None)
@@ -94,8 +94,8 @@ class Handler:
         quota = newer(quota, kept.written)
         self._wait_for_company(quota, kept)
         decided = await self._settle(quota, kept)
-        if decided.look_again is not None:
-            raise RetryAfter(decided.look_again)
+        if decided.recheck_after is not None:
+            raise RetryAfter(decided.recheck_after)
 
     async def _settle(self, quota: ResourceQuota, kept: _Remembered) -> Plan:
         """Plan and write; after a conflict with another writer again, with what it wrote."""
@@ -215,5 +215,5 @@ def _raises(quota: ResourceQuota, decided: Plan) -> bool:
 def _summary(quota: ResourceQuota, decided: Plan) -> str:
     changes = [f"{name} {quota.hard.get(name, 'unset')} -> {to}" for name, to in decided.hard.items()]
     if decided.annotations.get(ANNOTATION_TOUCHED):
-        changes.append("touched: KubeVirt is to try again")
+        changes.append("touched, so that KubeVirt retries")
     return ", ".join(changes) or "annotations only"

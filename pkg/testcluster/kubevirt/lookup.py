@@ -25,7 +25,7 @@ _ALL = "all"
 
 
 class Pods:
-    """Launcher and attachment pods."""
+    """Launcher and attachment pods by VMI, migration, owner and node."""
 
     def __init__(self, pods: CacheReader[Pod]) -> None:
         self._pods = pods
@@ -65,7 +65,7 @@ class Pods:
 
 
 class Migrations:
-    """VMIMs."""
+    """VMIMs by their VMI, and those that have a target pod."""
 
     def __init__(self, migrations: CacheReader[VirtualMachineInstanceMigration]) -> None:
         self._migrations = migrations
@@ -80,7 +80,7 @@ class Migrations:
         return self._migrations.by_index(_BY_VMI, vmi_key)
 
     def by_uid(self, vmi_key: str, uid: str) -> VirtualMachineInstanceMigration | None:
-        """One of them."""
+        """The migration of the VMI that has this uid."""
         return next((migration for migration in self.of(vmi_key) if migration.uid == uid), None)
 
     def started(self) -> list[VirtualMachineInstanceMigration]:

@@ -14,17 +14,11 @@ from pkg.api.meta import Condition, Object, Struct
 from pkg.api.registry import Resource
 
 
-class PhaseTransition(Struct):
-    """An entry of phaseTransitionTimestamps."""
-
-    phase: str = ""
-    phase_transition_timestamp: str | None = None
-
-
 class MigrationState(kubevirt.MigrationState):
     """kubevirt.io/v1 VirtualMachineInstanceMigrationState, with what virt-handler reports."""
 
     start_timestamp: str | None = None
+    target_node: str | None = None
     target_node_address: str | None = None
     target_attachment_pod_uid: str | None = msgspec.field(name="targetAttachmentPodUID", default=None)
     target_memory_overhead: str | None = None
@@ -33,20 +27,10 @@ class MigrationState(kubevirt.MigrationState):
     failure_reason: str | None = None
 
 
-class HotplugVolume(Struct):
-    """kubevirt.io/v1 HotplugVolumeStatus."""
-
-    attach_pod_name: str | None = None
-    attach_pod_uid: str | None = msgspec.field(name="attachPodUID", default=None)
-
-
-class VolumeStatus(Struct):
+class VolumeStatus(kubevirt.VolumeStatus):
     """kubevirt.io/v1 VolumeStatus."""
 
-    name: str = ""
     target: str | None = None
-    phase: str | None = None
-    hotplug_volume: HotplugVolume | None = None
 
 
 class InstanceStatus(Struct):
@@ -59,7 +43,7 @@ class InstanceStatus(Struct):
     memory: kubevirt.MemoryStatus | None = None
     volume_status: list[VolumeStatus] | None = None
     migration_state: MigrationState | None = None
-    phase_transition_timestamps: list[PhaseTransition] | None = None
+    phase_transition_timestamps: list[kubevirt.PhaseTransition] | None = None
 
 
 class InstanceSpec(kubevirt.VirtualMachineInstanceSpec):
@@ -83,10 +67,9 @@ class VirtualMachineInstance(Object):
         return self.status.phase or ""
 
 
-class MigrationSpec(Struct):
+class MigrationSpec(kubevirt.VirtualMachineInstanceMigrationSpec):
     """kubevirt.io/v1 VirtualMachineInstanceMigrationSpec."""
 
-    vmi_name: str = ""
     added_node_selector: dict[str, str] | None = None
 
 
@@ -96,7 +79,7 @@ class MigrationStatus(Struct):
     phase: str | None = None
     conditions: list[Condition] | None = None
     migration_state: MigrationState | None = None
-    phase_transition_timestamps: list[PhaseTransition] | None = None
+    phase_transition_timestamps: list[kubevirt.PhaseTransition] | None = None
 
 
 class VirtualMachineInstanceMigration(Object):

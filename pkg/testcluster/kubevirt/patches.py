@@ -11,8 +11,8 @@ from typing import Any
 
 import msgspec
 
+from pkg.api.kubevirt import PhaseTransition
 from pkg.api.meta import Condition
-from pkg.testcluster.kubevirt.objects import PhaseTransition
 
 Patch = dict[str, Any]
 

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from pkg.api.core import Pod
+from pkg.api.kubevirt import AttachmentPod
 from pkg.api.meta import Condition
 from pkg.client.errors import Conflict, Invalid, NotFound
 from pkg.client.resource_client import ResourceClient
@@ -29,7 +30,6 @@ from pkg.testcluster.kubevirt.instance import (
 )
 from pkg.testcluster.kubevirt.lookup import Migrations, Pods, is_active, owner_name
 from pkg.testcluster.kubevirt.objects import (
-    HotplugVolume,
     VirtualMachine,
     VirtualMachineInstance,
     VolumeStatus,
@@ -207,7 +207,7 @@ class Hotplug:
 def _volume_status(name: str, attachment: Pod | None) -> VolumeStatus:
     if attachment is None:
         return VolumeStatus(name=name, phase="Pending")
-    reference = HotplugVolume(attach_pod_name=attachment.name, attach_pod_uid=attachment.uid)
+    reference = AttachmentPod(attach_pod_name=attachment.name, attach_pod_uid=attachment.uid)
     phase = "Ready" if is_running(attachment) else "AttachedToNode"
     return VolumeStatus(name=name, phase=phase, hotplug_volume=reference)
 

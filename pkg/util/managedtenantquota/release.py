@@ -36,12 +36,12 @@ class Releasable:
 
 @dataclass(frozen=True, slots=True)
 class Releases:
-    """What a look at a namespace's refused migrations says. `look_again` in seconds."""
+    """Which of a namespace's refused migrations can be released. `recheck_after` in seconds."""
 
     releasable: Sequence[Releasable] = ()
     problems: Sequence[Problem] = ()
     short_since: Mapping[str, float] | None = None
-    look_again: float | None = None
+    recheck_after: float | None = None
     waiting: Mapping[str, str] = field(default_factory=dict)
     """Why a migration that could be released is not, now, by its name: for people."""
 
@@ -62,7 +62,7 @@ def releases(
         parse_resource_list(additional)
     except QuantityError as exc:
         return Releases(problems=[_invalid(observed.budgets, exc)])
-    return _Look(observed, policy, additional, originals).run()
+    return _Run(observed, policy, additional, originals).run()
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class _Shortage:
     text: str
 
 
-class _Look:
+class _Run:
     """One run of `releases`."""
 
     def __init__(
@@ -92,14 +92,14 @@ class _Look:
         self.releasable: list[Releasable] = []
         self.problems: list[Problem] = []
         self.short_since: dict[str, float] = {}
-        self.look_again: float | None = None
+        self.recheck_after: float | None = None
         self.waiting: dict[str, str] = {}
 
     def run(self) -> Releases:
         for missing in missing_targets(self.observed.surroundings):
             if not self._has_to_wait(missing):
                 self._judge(missing)
-        return Releases(self.releasable, self.problems, self.short_since, self.look_again, self.waiting)
+        return Releases(self.releasable, self.problems, self.short_since, self.recheck_after, self.waiting)
 
     def _has_to_wait(self, missing: Missing) -> bool:
         memory: Memory = self.observed.memory
@@ -177,7 +177,7 @@ class _Look:
         )
 
     def _wait(self, seconds: float) -> None:
-        self.look_again = seconds if self.look_again is None else min(self.look_again, seconds)
+        self.recheck_after = seconds if self.recheck_after is None else min(self.recheck_after, seconds)
 
 
 def is_taken(quota: ResourceQuota) -> bool:

@@ -2,8 +2,8 @@
 
     lock → save → raise → (target pods come) → restore → clear → unlock
 
-Each row follows from what stands on the API server alone, so the process may end after any write: the next look goes
-on from there, or takes back what was begun.
+Each row follows from what stands on the API server alone, so the process may end after any write: the next reconcile
+goes on from there, or takes back what was begun.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pkg.api.meta import RawResourceList
 from pkg.api.mtq import VirtualMachineMigrationResourceQuota
 from pkg.util.managedtenantquota.lock import Lock, Originals, fits
 from pkg.util.managedtenantquota.model import Memory, Observed, Policy, Problem
-from pkg.util.managedtenantquota.window import Window, journal_of, look
+from pkg.util.managedtenantquota.window import Window, journal_of, window_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ class Unlock:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Nothing to write; look again in `seconds` at the latest (None: when something happens)."""
+    """Nothing to write; re-check in `seconds` at the latest (None: when something happens)."""
 
     seconds: float | None
     why: str = ""
@@ -108,7 +108,7 @@ class Decision:
 
 def decide(observed: Observed, policy: Policy) -> Decision:
     """The next step in a namespace; never raises for what stands in an object."""
-    window = look(observed, policy)
+    window = window_of(observed, policy)
     table = HANDS_OFF if window.left_to_upstream else OPENING if window.wanted else CLOSING
     step = next(step for row in table if (step := row(window)) is not None)
     return Decision(step, window.problems, window.memory)
@@ -189,7 +189,7 @@ def _raise(window: Window) -> Step | None:
 
 def _await_targets(window: Window) -> Step:
     left = window.policy.lock_limit - window.age
-    again = window.policy.sweep if window.look_again is None else window.look_again
+    again = window.policy.sweep if window.recheck_after is None else window.recheck_after
     return Wait(max(0.0, min(left, window.policy.sweep, again)), "waiting for the target pods")
 
 
@@ -238,7 +238,7 @@ def _unlock(window: Window) -> Step | None:
 
 
 def _rest(window: Window) -> Step:
-    return Wait(window.look_again, "nothing to do")
+    return Wait(window.recheck_after, "nothing to do")
 
 
 _SHOWN = 10

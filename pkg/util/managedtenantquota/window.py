@@ -103,7 +103,7 @@ class Window:
     wanted: Sequence[Releasable]
     problems: Sequence[Problem] = ()
     memory: Memory = field(default_factory=Memory)
-    look_again: float | None = None
+    recheck_after: float | None = None
     waiting: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -210,7 +210,7 @@ class Window:
         )
 
 
-def look(observed: Observed, policy: Policy) -> Window:
+def window_of(observed: Observed, policy: Policy) -> Window:
     """Work out what the namespace needs."""
     journals = [journal_of(budget) for budget in observed.budgets]
     orphans = _orphans(observed, journals)
@@ -231,7 +231,7 @@ def look(observed: Observed, policy: Policy) -> Window:
         window,
         problems=found.problems,
         memory=memory,
-        look_again=found.look_again,
+        recheck_after=found.recheck_after,
         waiting=found.waiting,
     )
     return _with_purpose(window, journal, found)
@@ -272,7 +272,7 @@ def _with_purpose(window: Window, journal: Journal, found: Releases) -> Window:
         kept = [each for each in wanted if locked and each.migration.name in journal.members]
         problem = None if kept else _no_lock(observed)
         return _replaced(window, kept, problem, window.memory, policy.busy)
-    return _replaced(window, wanted, None, window.memory, window.look_again)
+    return _replaced(window, wanted, None, window.memory, window.recheck_after)
 
 
 def _at_the_limit(window: Window, wanted: Sequence[Releasable]) -> Window:
@@ -301,7 +301,7 @@ def _at_the_limit(window: Window, wanted: Sequence[Releasable]) -> Window:
     since = observed.lock.since if observed.lock else 0.0
     problem = Problem(EVENT_LOCK_LIMIT, message, about, f"{EVENT_LOCK_LIMIT}/{since}")
     memory = replace(window.memory, resting=resting)
-    return _replaced(window, (), problem, memory, policy.rest if was_raised else window.look_again)
+    return _replaced(window, (), problem, memory, policy.rest if was_raised else window.recheck_after)
 
 
 def _still_resting(observed: Observed) -> dict[str, float]:
@@ -347,7 +347,7 @@ def _replaced(
     wanted: Sequence[Releasable],
     problem: Problem | None,
     memory: Memory,
-    look_again: float | None,
+    recheck_after: float | None,
 ) -> Window:
     problems = [*window.problems, *([problem] if problem else [])]
-    return replace(window, wanted=wanted, problems=problems, memory=memory, look_again=look_again)
+    return replace(window, wanted=wanted, problems=problems, memory=memory, recheck_after=recheck_after)

@@ -7,7 +7,7 @@ written once and stay as they are; everything that upstream leaves alone is left
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from pkg.api.core import ResourceQuota
 from pkg.util import constants
@@ -23,7 +23,7 @@ from pkg.util.resourcequota.base import (
     scaled_hard,
 )
 from pkg.util.resourcequota.claims import claims
-from pkg.util.resourcequota.compensation import MemoryState, Settled, compensation_for, settled
+from pkg.util.resourcequota.compensation import MemoryState, Scaled, Settled, compensation_for, settled
 from pkg.util.resourcequota.errors import (
     InvalidEntry,
     InvalidNamespaceAnnotation,
@@ -51,7 +51,7 @@ def plan(observed: Observed, policy: Policy) -> Plan:
     dropped = _drop(journal, observed, policy, asked, off=off)
     base = _Base(None) if off else _base(observed, policy)
     found = Claims({}, ()) if base.limits is None else claims(observed, policy)
-    scaled = _Scaled()
+    scaled = Scaled()
     if base.limits:
         _add(journal, observed, policy, found, asked)
         scaled = _scaled(journal, observed, policy, found, base.limits)
@@ -61,7 +61,7 @@ def plan(observed: Observed, policy: Policy) -> Plan:
         hard=scaled.hard,
         problems=(*base.problems, *found.problems, *scaled.problems),
         memory=Memory(dropped.waiting, scaled.settled.since),
-        look_again=earliest(dropped.look_again, scaled.settled.look_again),
+        recheck_after=earliest(dropped.recheck_after, scaled.settled.recheck_after),
     )
 
 
@@ -74,7 +74,7 @@ class _Dropped:
 
     any: bool
     waiting: Mapping[str, float]
-    look_again: float | None
+    recheck_after: float | None
 
 
 def _drop(
@@ -99,8 +99,8 @@ def _drop(
         dropped |= orphaned
     if dropped:
         journal.remove(constants.ANNOTATION_MIGRATING_COMPENSATION)
-    look_again = min(waiting.values()) + policy.foreign_grace - observed.now if waiting else None
-    return _Dropped(dropped, waiting, look_again)
+    recheck_after = min(waiting.values()) + policy.foreign_grace - observed.now if waiting else None
+    return _Dropped(dropped, waiting, recheck_after)
 
 
 def _flag(journal: Journal, dropped: bool, *, settled: bool) -> None:
@@ -166,18 +166,9 @@ def estimated(claim: Claim, policy: Policy, quota: ResourceQuota) -> Mapping[str
 # ---- spec.hard -----------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class _Scaled:
-    """What changes in spec.hard; whether a shortage is believed."""
-
-    hard: Mapping[str, str | None] = field(default_factory=dict)
-    problems: Sequence[ResourceQuotaError] = ()
-    settled: Settled = field(default_factory=Settled)
-
-
 def _scaled(
     journal: Journal, observed: Observed, policy: Policy, found: Claims, base: Mapping[str, Quantity]
-) -> _Scaled:
+) -> Scaled:
     """spec.hard = base + entries + compensation. Garbage in one of them: spec.hard is left alone."""
     deltas: list[Mapping[str, Quantity]] | None = None
     standing: Mapping[str, Quantity] | None = None
@@ -192,9 +183,9 @@ def _scaled(
         problems.append(exc)
     compensation, lasting = _compensated(journal, observed, policy, found, base, deltas, standing)
     if deltas is None or compensation is None:
-        return _Scaled({}, problems, lasting)
+        return Scaled({}, problems, lasting)
     hard = difference(observed.quota.hard, scaled_hard(base, deltas, compensation))
-    return _Scaled(hard, problems, lasting)
+    return Scaled(hard, problems, lasting)
 
 
 def _compensated(

@@ -75,19 +75,19 @@ def claims(observed: Observed, policy: Policy) -> Claims:
     for name in sorted(of_vm):
         demand = asked.get(name) or Demand(name, Stage.FINISHED, observed.instances.get(name))
         try:
-            looked = _looked_at(observed, rendering, policy, demand, of_vm[name], pods)
+            worked_out = _worked_out(observed, rendering, policy, demand, of_vm[name], pods)
         except Exception as exc:  # a tenant's objects, read by formulas that were made for KubeVirt's
             problems.append(NotUnderstood(f"VM {name}: {_shortened(exc)}", vm=name))
         else:
-            found[name] = looked.claim
-            problems += looked.problems
-            changes += looked.changes
+            found[name] = worked_out.claim
+            problems += worked_out.problems
+            changes += worked_out.changes
     changes_at = min(changes) + _AFTER_GRACE if changes else None
     return Claims(found, tuple(problems), changes_at)
 
 
 @dataclass(frozen=True, slots=True)
-class _Looked:
+class _WorkedOut:
     """One VM's claim, what is to be said about it, and when Kubernetes will cease to charge pods of it."""
 
     claim: Claim
@@ -95,14 +95,14 @@ class _Looked:
     changes: Sequence[float]
 
 
-def _looked_at(
+def _worked_out(
     observed: Observed,
     rendering: Rendering,
     policy: Policy,
     demand: Demand,
     migrations: Sequence[VirtualMachineInstanceMigration],
     pods: ControlledPods,
-) -> _Looked:
+) -> _WorkedOut:
     """Worked out once as long as its objects are the same: of a namespace's VMs few change from one decision to the
     next."""
     vmi = demand.vmi
@@ -111,12 +111,12 @@ def _looked_at(
     if _is_scoped(observed.quota.spec) or any(pod.deleting for pod in own):
         key = None  # the time, or what else the quota asks of a pod, decides as well
 
-    def work_out() -> _Looked:
+    def work_out() -> _WorkedOut:
         sides = vouched(vmi, migrations, pods)
         ended = len(ended_launchers(vmi, migrations, pods)) if vmi else 0
         vm = _Vm(observed, rendering, policy, demand, migrations, sides, ended)
         claim = vm.claim()
-        return _Looked(claim, vm.problems, charged_until((*sides.home, *sides.target, *sides.old)))
+        return _WorkedOut(claim, vm.problems, charged_until((*sides.home, *sides.target, *sides.old)))
 
     return observed.memo.made(key, (vmi, observed.rendering, *migrations, *own), work_out)
 

@@ -40,7 +40,16 @@ class Settled:
 
     believed: bool = False
     since: float | None = None
-    look_again: float | None = None
+    recheck_after: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Scaled:
+    """What changes in spec.hard; whether a shortage is believed."""
+
+    hard: Mapping[str, str | None] = field(default_factory=dict)
+    problems: Sequence[ResourceQuotaError] = ()
+    settled: Settled = field(default_factory=Settled)
 
 
 def settled(observed: Observed, policy: Policy, *, applied: bool) -> Settled:
@@ -53,7 +62,7 @@ def settled(observed: Observed, policy: Policy, *, applied: bool) -> Settled:
         return Settled(believed=True)
     since = observed.now if observed.memory.short_since is None else observed.memory.short_since
     left = since + policy.settle - observed.now
-    return Settled(believed=left <= 0, since=since, look_again=left if left > 0 else None)
+    return Settled(believed=left <= 0, since=since, recheck_after=left if left > 0 else None)
 
 
 # ---- assist --------------------------------------------------------------------------------------------------

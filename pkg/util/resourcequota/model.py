@@ -197,7 +197,7 @@ class Plan:
     """Resource name to quantity; None removes it."""
     problems: Sequence[ResourceQuotaError] = ()
     memory: Memory = field(default_factory=Memory)
-    look_again: float | None = None
+    recheck_after: float | None = None
 
     def __bool__(self) -> bool:
         return bool(self.annotations or self.hard)

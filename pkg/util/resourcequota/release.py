@@ -82,12 +82,12 @@ def give_up(observed: Observed) -> Plan:
 def with_entries(observed: Observed) -> list[VirtualMachineInstanceMigration]:
     """The migrations that are over, or that an entry stands for."""
     journal = Journal(observed.quota.annotations)
+    return [each for each in observed.migrations if is_finished(each) or has_entry(observed, journal, each)]
 
-    def stands(migration: VirtualMachineInstanceMigration) -> bool:
-        vmi = observed.instances.get(migration.spec.vmi_name)
-        return bool(journal.keys_of(migration.spec.vmi_name, vmi.uid if vmi else ""))
 
-    return [each for each in observed.migrations if is_finished(each) or stands(each)]
+def has_entry(observed: Observed, journal: Journal, migration: VirtualMachineInstanceMigration) -> bool:
+    vmi = observed.instances.get(migration.spec.vmi_name)
+    return bool(journal.keys_of(migration.spec.vmi_name, vmi.uid if vmi else ""))
 
 
 def _lowered(journal: Journal, observed: Observed) -> dict[str, str]:

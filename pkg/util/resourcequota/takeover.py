@@ -9,7 +9,7 @@ truth is VMIMs and pods, the annotations are the journal.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from pkg.api.core import ResourceQuota
 from pkg.util import constants
@@ -21,7 +21,7 @@ from pkg.util.resource_list import ResourceList, add, maximum, minimum, parse_re
 from pkg.util.resourcequota.base import Base, base_of, difference, quantity_of, scaled_hard
 from pkg.util.resourcequota.caps import Caps, refuse_size
 from pkg.util.resourcequota.claims import claims
-from pkg.util.resourcequota.compensation import Settled, compensated, known_shortage
+from pkg.util.resourcequota.compensation import Scaled, compensated, known_shortage
 from pkg.util.resourcequota.errors import HoldLimitReached, InvalidEntry, ResourceQuotaError
 from pkg.util.resourcequota.journal import Journal, drop_unexplained, unexplained
 from pkg.util.resourcequota.managed import is_default
@@ -42,10 +42,10 @@ def plan(observed: Observed, policy: Policy) -> Plan:
         hard=scaled.hard,
         problems=(*held.claims.problems, *held.problems, *base.problems, *written.problems, *scaled.problems),
         memory=Memory(written.waiting, scaled.settled.since, held.since),
-        look_again=earliest(
-            held.look_again,
-            written.look_again,
-            scaled.settled.look_again,
+        recheck_after=earliest(
+            held.recheck_after,
+            written.recheck_after,
+            scaled.settled.recheck_after,
             None if changes_at is None else changes_at - observed.now,
         ),
     )
@@ -61,7 +61,7 @@ class _Held:
     claims: Claims
     since: Mapping[str, float]
     problems: Sequence[ResourceQuotaError]
-    look_again: float | None
+    recheck_after: float | None
 
 
 def _hold(observed: Observed, policy: Policy, found: Claims) -> _Held:
@@ -83,8 +83,8 @@ def _hold(observed: Observed, policy: Policy, found: Claims) -> _Held:
             problems.append(HoldLimitReached(said, vm=name))
             kept[name] = replace(claim, old=tuple(old))
     left = [at + policy.hold_limit - observed.now for at in since.values()]
-    look_again = earliest(*(seconds for seconds in left if seconds > 0))
-    return _Held(replace(found, by_vm=kept), since, problems, look_again)
+    recheck_after = earliest(*(seconds for seconds in left if seconds > 0))
+    return _Held(replace(found, by_vm=kept), since, problems, recheck_after)
 
 
 # ---- the entries that there shall be -------------------------------------------------------------------------
@@ -140,7 +140,7 @@ class _Written:
     known: ResourceList
     waiting: Mapping[str, float]
     problems: Sequence[ResourceQuotaError]
-    look_again: float | None
+    recheck_after: float | None
 
 
 def _written(
@@ -161,8 +161,8 @@ def _written(
     added, problems = _enter(journal, observed, base.limits or {}, wanted, known)
     if base.limits is not None and journal.is_true(constants.ANNOTATION_RESYNC_NEEDED):
         journal.set(constants.ANNOTATION_RESYNC_NEEDED, "false")
-    look_again = min(waiting.values()) + policy.foreign_grace - observed.now if waiting else None
-    return _Written(journal, added, known, waiting, problems, look_again)
+    recheck_after = min(waiting.values()) + policy.foreign_grace - observed.now if waiting else None
+    return _Written(journal, added, known, waiting, problems, recheck_after)
 
 
 def _drop(
@@ -235,26 +235,17 @@ def _grows(wanted: _Wanted) -> bool:
 # ---- spec.hard -----------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class _Scaled:
-    """What changes in spec.hard; whether a shortage is believed."""
-
-    hard: Mapping[str, str | None] = field(default_factory=dict)
-    problems: Sequence[ResourceQuotaError] = ()
-    settled: Settled = field(default_factory=Settled)
-
-
-def _scaled(observed: Observed, policy: Policy, found: Claims, base: Base, written: _Written) -> _Scaled:
+def _scaled(observed: Observed, policy: Policy, found: Claims, base: Base, written: _Written) -> Scaled:
     """spec.hard = base + entries + compensation. An invalid entry or base: spec.hard is left alone."""
     journal, quota = written.journal, observed.quota
     if base.limits is None:
-        return _Scaled()
+        return Scaled()
     if not base.limits:
         return _retired(observed, journal)
     try:
         deltas = [entry.resources for entry in journal.entries()]
     except InvalidEntry as exc:
-        return _Scaled(problems=[exc])
+        return Scaled(problems=[exc])
     without = scaled_hard(base.limits, deltas, {})
     made = compensated(observed, policy, found, journal, without, added=written.added, known=written.known)
     if made.value:
@@ -266,14 +257,14 @@ def _scaled(observed: Observed, policy: Policy, found: Claims, base: Base, writt
         journal.remove(constants.ANNOTATION_APPLIED)
     else:
         journal.put(constants.ANNOTATION_APPLIED, wanted)
-    return _Scaled(difference(quota.hard, wanted), made.problems, made.settled)
+    return Scaled(difference(quota.hard, wanted), made.problems, made.settled)
 
 
-def _retired(observed: Observed, journal: Journal) -> _Scaled:
+def _retired(observed: Observed, journal: Journal) -> Scaled:
     """The namespace lost its annotation: what we added is removed, and with it every entry."""
     quota, before = observed.quota, Journal(observed.quota.annotations)
     if not (is_default(quota) and _is_ours(quota) and not observed.limits):
-        return _Scaled()
+        return Scaled()
     foreign = observed.memory.unexplained  # found when the quota was taken over, and perhaps never applied
     ours = [e for e in journal.entries() if e.target.kind != "uid" and e.key not in foreign]
     went = [e for e in before.entries() if e.target.kind != "uid" and e.key not in foreign]
@@ -284,4 +275,4 @@ def _retired(observed: Observed, journal: Journal) -> _Scaled:
     journal.remove(constants.ANNOTATION_MIGRATING_COMPENSATION)
     hard = parse_resource_list({name: raw for name, raw in quota.hard.items() if name in added})
     lowered = subtract(hard, {name: added[name] for name in hard})
-    return _Scaled(difference(quota.hard, {n: q for n, q in lowered.items() if q >= ZERO}), problems)
+    return Scaled(difference(quota.hard, {n: q for n, q in lowered.items() if q >= ZERO}), problems)

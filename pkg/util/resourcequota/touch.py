@@ -13,13 +13,13 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from pkg.api.kubevirt import VirtualMachineInstanceMigration
 from pkg.util import constants
 from pkg.util.kubevirt.migration import is_refused
 from pkg.util.quantity import QuantityError
 from pkg.util.resource_list import parse_resource_list
 from pkg.util.resourcequota.journal import Journal, has_migrating_vm
 from pkg.util.resourcequota.model import Observed, Plan, Waiting, earliest
+from pkg.util.resourcequota.release import has_entry
 
 FIRST = 0.25
 """Seconds from the moment at which the room is seen in status.hard to the first touch."""
@@ -63,7 +63,9 @@ def with_touch(observed: Observed, made: Plan) -> Plan:
         annotations[constants.ANNOTATION_TOUCHED] = _text(observed.now, waiting)
     left = min(each.due for each in waiting.values()) - observed.now
     memory = replace(made.memory, waiting=waiting)
-    return replace(made, annotations=annotations, memory=memory, look_again=earliest(made.look_again, left))
+    return replace(
+        made, annotations=annotations, memory=memory, recheck_after=earliest(made.recheck_after, left)
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +88,7 @@ def last_touch(annotations: Mapping[str, str]) -> Touched | None:
 def _refused(observed: Observed, journal: Journal) -> Iterator[str]:
     """The migrations that are refused although they have an entry, by uid."""
     for migration in observed.migrations:
-        if is_refused(migration) and not migration.deleting and _has_entry(observed, journal, migration):
+        if is_refused(migration) and not migration.deleting and has_entry(observed, journal, migration):
             yield migration.uid
 
 
@@ -98,11 +100,6 @@ def _shown(observed: Observed) -> bool:
         )
     except QuantityError:
         return False
-
-
-def _has_entry(observed: Observed, journal: Journal, migration: VirtualMachineInstanceMigration) -> bool:
-    vmi = observed.instances.get(migration.spec.vmi_name)
-    return bool(journal.keys_of(migration.spec.vmi_name, vmi.uid if vmi else ""))
 
 
 def _touched(waiting: Waiting, now: float) -> Waiting:

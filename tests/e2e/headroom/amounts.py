@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from pkg.testcluster.rancher.limits import LIMIT_NAMES
 from pkg.util.quantity import ZERO, Quantity
+from tests.bodies import quota_text
 from tests.e2e.api import Raw, Watch
 from tests.e2e.tenant import DEFAULT, by_value
 from tests.polling import eventually
@@ -28,7 +28,7 @@ def ranchers(limits: Mapping[str, Any]) -> str:
     """Rancher's annotation that grants `limits`."""
     granted: dict[str, Any] = {_RANCHERS[n]: str(q) for n, q in limits.items() if n in _RANCHERS}
     extended = {name: str(quantity) for name, quantity in limits.items() if name not in _RANCHERS}
-    return json.dumps({"limit": {**granted, **({"extended": extended} if extended else {})}})
+    return quota_text({**granted, **({"extended": extended} if extended else {})})
 
 
 def plus(one: Amounts, other: Amounts) -> Amounts:
@@ -76,7 +76,3 @@ def _versions(versions: Watch, name: str) -> Iterator[Raw]:
         default = (metadata.get("labels") or {}).get(DEFAULT) == "true"
         if event.type != "DELETED" and (metadata["name"] == name if name else default):
             yield event.object
-
-
-def amounts(resources: Mapping[str, Any]) -> Amounts:
-    return {name: q if isinstance(q, Quantity) else Quantity.parse(q) for name, q in resources.items()}

@@ -34,19 +34,19 @@ class Environment:
         self._start = start
         self._flags: tuple[str, ...] = ()
         self._program: Program | None = None
-        self._scenes: list[QuotaNamespace] = []
+        self._spaces: list[QuotaNamespace] = []
 
     def space(self, **given: Any) -> QuotaNamespace:
         """A namespace that goes with `clear`."""
-        self._scenes.append(QuotaNamespace(self.api, **given))
-        return self._scenes[-1]
+        self._spaces.append(QuotaNamespace(self.api, **given))
+        return self._spaces[-1]
 
     def spaces(self, count: int, **given: Any) -> list[QuotaNamespace]:
         return self.together(lambda _: self.space(**given), range(count))
 
     def clear(self) -> None:
-        self.together(QuotaNamespace.leave, self._scenes)
-        self._scenes.clear()
+        self.together(QuotaNamespace.leave, self._spaces)
+        self._spaces.clear()
 
     def together(self, act: Callable[[T], R], over: Iterable[T]) -> list[R]:
         """`act` on each at the same time; the first failure, when all have ended."""

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
+from tests import bodies
 from tests.e2e.api import CORE, Api, Raw, Watch
-from tests.e2e.headroom.amounts import Amounts, amounts, ranchers
+from tests.e2e.headroom.amounts import Amounts, ranchers
 from tests.e2e.headroom.shapes import Shape
 from tests.e2e.tenant import ANNOTATION, DEFAULT, NamespaceRequests, by_value
 from tests.polling import eventually
 
-MARK = "testcluster.headroom.harvesterhci.io/"
-REJECTED = "migrationRejectedByResourceQuota"
 METER = "meter"
 PATIENCE = 45.0
 """Seconds. What is waited for is there within a few, on a machine that does nothing else."""
@@ -23,11 +21,12 @@ LASTING = "Running=600"
 """phase_seconds of a migration that runs until the test hurries it."""
 FOR_GOOD = 2.5
 """Seconds after which a refusal counts as one that stays: headroom and KubeVirt answer within a few hundredths."""
-_numbers = itertools.count(1)
 
 
 class QuotaNamespace(NamespaceRequests):
     """A namespace. `limits` (by ResourceQuota names) is what Rancher grants; its stand-in makes the default quota."""
+
+    patience = PATIENCE
 
     def __init__(
         self,
@@ -36,7 +35,7 @@ class QuotaNamespace(NamespaceRequests):
         limits: Mapping[str, str] | None = None,
         annotations: Mapping[str, str] | None = None,
     ) -> None:
-        super().__init__(api, f"space-{int(time.time() * 1000) % 10**8}-{next(_numbers)}")
+        super().__init__(api, bodies.new_name())
         given = dict(annotations or {})
         if limits:
             given[ANNOTATION] = ranchers(limits)
@@ -102,11 +101,6 @@ class QuotaNamespace(NamespaceRequests):
     def patch_quota(self, patch: Raw, name: str = "") -> None:
         self.api.patch(f"{self.quotas}/{name or self.quota()['metadata']['name']}", patch)
 
-    def wait_hard(self, hard: Mapping[str, Any], name: str = "", timeout: float = PATIENCE) -> None:
-        self._wait(
-            lambda: self.hard(name) == amounts(hard), lambda: f"{self.hard(name)} is not {hard}", timeout
-        )
-
     def watch(self) -> Watch:
         """Every version of the quotas from now on; the first are those that are there."""
         return self.api.watch(self.quotas)
@@ -133,10 +127,8 @@ class QuotaNamespace(NamespaceRequests):
 
     def start_vm(self, name: str = "vm1") -> QuotaNamespace:
         """A VM with its VMI."""
-        template = {"metadata": {}, "spec": Shape().body(name)["spec"]}
-        body = {"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "metadata": {"name": name}}
-        spec = {"runStrategy": "Always", "template": template}
-        self.api.create(f"{self.kubevirt}/virtualmachines", {**body, "spec": spec})
+        body = bodies.machine(name, Shape().body(name)["spec"], strategy="Always")
+        self.api.create(f"{self.kubevirt}/virtualmachines", body)
         self.wait_running(name)
         return self
 
@@ -153,7 +145,7 @@ class QuotaNamespace(NamespaceRequests):
                 and (not wants or bool(status.get("volumeStatus")))
             )
 
-        self._wait(runs, lambda: f"VMI {name}: {self.vmi(name).get('status')}")
+        eventually(runs, PATIENCE, lambda: f"VMI {name}: {self.vmi(name).get('status')}")
 
     def limit_range(self, item: Mapping[str, Any]) -> None:
         body = {"metadata": {"name": "small"}, "spec": {"limits": [item]}}
@@ -164,62 +156,27 @@ class QuotaNamespace(NamespaceRequests):
 
     def migrate(self, vm: str = "vm1", name: str = "", *, linger: float = 0.0, **marks: Any) -> str:
         """A migration that hurries; `linger` is how long the source counts afterwards, in seconds. Its name."""
-        name = name or f"move-{vm}-{next(_numbers)}"
+        name = name or bodies.new_name(f"move-{vm}")
         asked = {"phase_seconds": "0.05", "source_linger_seconds": linger, **marks}
-        annotations = {MARK + key.replace("_", "-"): str(value) for key, value in asked.items()}
-        body = {
-            "apiVersion": "kubevirt.io/v1",
-            "kind": "VirtualMachineInstanceMigration",
-            "metadata": {"name": name, "annotations": annotations},
-            "spec": {"vmiName": vm},
-        }
-        self.api.create(self.migrations, body)
+        self.api.create(self.migrations, bodies.migration(name, vm, **asked))
         return name
 
     def hurry(self, *migrations: str) -> None:
         """What was to last for ever ends now."""
         for name in migrations:
-            self.api.patch(
-                f"{self.migrations}/{name}", {"metadata": {"annotations": {f"{MARK}phase-seconds": "0.05"}}}
-            )
-
-    def migration(self, name: str) -> Raw:
-        return self.api.find(f"{self.migrations}/{name}") or {}
-
-    def phase(self, migration: str) -> str:
-        return str(self.migration(migration).get("status", {}).get("phase") or "")
-
-    def wait_phase(self, migration: str, *phases: str, timeout: float = PATIENCE) -> Raw:
-        """Until the migration is in one of the phases."""
-
-        def why() -> str:
-            quotas = [
-                (q["metadata"]["name"], q["spec"], q.get("status")) for q in self.api.items(self.quotas)
-            ]
-            return f"{migration} is not {phases}: {self.migration(migration)}; {quotas}"
-
-        self._wait(lambda: self.phase(migration) in phases, why, timeout)
-        return self.migration(migration)
+            marks = {"metadata": {"annotations": bodies.stand_in(phase_seconds="0.05")}}
+            self.api.patch(f"{self.migrations}/{name}", marks)
 
     def succeed(self, *migrations: str) -> None:
         for migration in migrations:
-            found = self.wait_phase(migration, "Succeeded", "Failed")
-            assert found["status"]["phase"] == "Succeeded", found
-
-    def is_refused(self, migration: str) -> bool:
-        """Pending, and quota said no."""
-        status = self.migration(migration).get("status", {})
-        refusals = [
-            c for c in status.get("conditions") or () if c["type"] == REJECTED and c["status"] == "True"
-        ]
-        return status.get("phase") == "Pending" and bool(refusals)
+            assert self.wait_phase(migration, "Succeeded", "Failed") == "Succeeded", self.migration(migration)
 
     def stays_refused(self, migration: str, seconds: float = FOR_GOOD) -> None:
         """Refused, and still so after a while."""
         eventually(lambda: self.is_refused(migration), PATIENCE)
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
-            assert self.phase(migration) == "Pending", self.migration(migration)
+            assert self.phase_of(migration) == "Pending", self.migration(migration)
             time.sleep(0.1)
         assert self.is_refused(migration)
 
@@ -251,12 +208,6 @@ class QuotaNamespace(NamespaceRequests):
     def settle(self, base: Mapping[str, Any], name: str = "") -> None:
         """Until every VM has one pod again and the quota is back at its base, without a trace."""
         vms = len(self.api.items(self.instances))
-        self._wait(lambda: len(self.counting()) == vms, lambda: f"pods left: {self.counting()}")
+        eventually(lambda: len(self.counting()) == vms, PATIENCE, lambda: f"pods left: {self.counting()}")
         self.wait_hard(base, name)
-        self._wait(lambda: not self.entries(name), lambda: f"entries left: {self.entries(name)}")
-
-    def _wait(self, look: Callable[[], bool], why: Callable[[], str], timeout: float = PATIENCE) -> None:
-        deadline = time.monotonic() + timeout
-        while not look():
-            assert time.monotonic() < deadline, f"{self.name}: {why()}"
-            time.sleep(0.03)
+        eventually(lambda: not self.entries(name), PATIENCE, lambda: f"entries left: {self.entries(name)}")

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from tests.bodies import kubevirt
 from tests.e2e.api import Raw
 from tests.objects import SEED_DOMAIN
 
@@ -48,12 +49,8 @@ class Shape:
     def body(self, name: str) -> Raw:
         """The VMI."""
         devices = {**SEED_DOMAIN["devices"], **self.domain.get("devices", {})}
-        return {
-            "apiVersion": "kubevirt.io/v1",
-            "kind": "VirtualMachineInstance",
-            "metadata": {"name": name, "annotations": dict(self.annotations)},
-            "spec": {"domain": {**SEED_DOMAIN, **self.domain, "devices": devices}, **self.spec},
-        }
+        spec = {"domain": {**SEED_DOMAIN, **self.domain, "devices": devices}, **self.spec}
+        return kubevirt("VirtualMachineInstance", name, spec, self.annotations)
 
 
 def _devices(**devices: Any) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from pkg.util.resourcequota.base import parse_base
 from pkg.util.resourcequota.journal import held_by_entries
 from tests.decisions import observed
 from tests.objects import by_name, limits_text, quota, vm, vmi, vmim
-from tests.pkg.controller.virtualmachine.test_vm_controller import Place
+from tests.pkg.controller.virtualmachine.vm_namespace import VmNamespace
 
 UID, STATE = constants.ANNOTATION_MIGRATION_UID, constants.ANNOTATION_MIGRATION_STATE
 REASON = constants.ANNOTATION_INSUFFICIENT_RESOURCE_QUOTA
@@ -90,28 +90,28 @@ def test_a_state_is_written_by_the_first_controller_and_not_again(
 
 async def test_a_vm_that_harvester_has_halted_is_left_alone() -> None:
     reason = {REASON: "cpu insufficient resources due to resource quota"}
-    place = Place(vm(spec={"runStrategy": "Halted"}, status="Stopped", annotations=reason))
-    assert await place.handle() is None
-    assert not place.patches
-    assert not place.events.recorded
+    namespace = VmNamespace(vm(spec={"runStrategy": "Halted"}, status="Stopped", annotations=reason))
+    assert await namespace.handle() is None
+    assert not namespace.patches
+    assert not namespace.events.recorded
 
 
 async def test_a_vm_that_harvester_halts_while_the_shortage_is_confirmed_is_halted_once() -> None:
-    place = Place()
-    again = await place.handle()
+    namespace = VmNamespace()
+    again = await namespace.handle()
     assert again is not None
-    place.clock.now += again
-    place.machines.edited(
+    namespace.clock.now += again
+    namespace.machines.edited(
         "ns1/vm1", {"spec": {"runStrategy": "Halted"}, "metadata": {"annotations": {REASON: "x"}}}
     )
-    assert await place.handle() is None
-    assert not place.patches
+    assert await namespace.handle() is None
+    assert not namespace.patches
 
 
 async def test_a_vm_that_was_halted_here_is_none_that_harvester_checks() -> None:
-    place = Place()
-    await place.confirmed()
-    assert run_strategy(place.now) == constants.RUN_STRATEGY_HALTED  # its check begins with that
+    namespace = VmNamespace()
+    await namespace.confirmed()
+    assert run_strategy(namespace.now) == constants.RUN_STRATEGY_HALTED  # its check begins with that
 
 
 def harvester_lacks(machine: VirtualMachine, base: str, rq: Any, need: Mapping[str, Quantity]) -> bool:

@@ -51,7 +51,7 @@ ONE_VM = 515
 TAKEOVER = Policy(Mode.TAKEOVER, EstimateKind.EXACT)
 
 
-class World:
+class SimulatedCluster:
     """The cluster, and those who are neither headroom nor KubeVirt."""
 
     def __init__(self, seed: int) -> None:
@@ -191,14 +191,14 @@ class World:
                     self.changed.set()
 
 
-async def play(seed: int, goal: int, monkeypatch: pytest.MonkeyPatch) -> World:
+async def play(seed: int, goal: int, monkeypatch: pytest.MonkeyPatch) -> SimulatedCluster:
     """Everything together, until so many migrations are done."""
     began = time.time()
     monkeypatch.setitem(Handler.__init__.__kwdefaults__, "clock", lambda: began + now())
-    world = World(seed)
-    world.build()
-    headroom = Management(world.server.client())
-    kubevirt = Management(world.server.client(), whole_pods=True)
+    cluster = SimulatedCluster(seed)
+    cluster.build()
+    headroom = Management(cluster.server.client())
+    kubevirt = Management(cluster.server.client(), whole_pods=True)
     register_all(headroom, headroom.recorder("headroom"), Options(TAKEOVER))
     teeth = stand_in.Options(
         source_linger=0.3,
@@ -210,24 +210,24 @@ async def play(seed: int, goal: int, monkeypatch: pytest.MonkeyPatch) -> World:
     )
     register(kubevirt, teeth)
     players = [
-        world.quota_controller(),
-        world.follow(registry.PODS, world.see_pod),
-        world.rancher(),
-        world.follow(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, world.seen.see_migration),
-        world.follow(registry.RESOURCE_QUOTAS, world.see_quota),
+        cluster.quota_controller(),
+        cluster.follow(registry.PODS, cluster.see_pod),
+        cluster.rancher(),
+        cluster.follow(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, cluster.seen.see_migration),
+        cluster.follow(registry.RESOURCE_QUOTAS, cluster.see_quota),
     ]
     tasks = [asyncio.create_task(player) for player in players]
     await headroom.start()
     await kubevirt.start()
-    machines = [(name, f"vm{number}") for name in world.names for number in range(MACHINES)]
+    machines = [(name, f"vm{number}") for name in cluster.names for number in range(MACHINES)]
     for machine in machines:
-        await world.machine(*machine)
-    await asyncio.gather(*(world.migrate(*machine, goal) for machine in machines))
+        await cluster.machine(*machine)
+    await asyncio.gather(*(cluster.migrate(*machine, goal) for machine in machines))
     await asyncio.gather(headroom.stop(1.0), kubevirt.stop(1.0))
     for task in tasks:
         task.cancel()
     await asyncio.wait(tasks)
-    return world
+    return cluster
 
 
 def test_none_is_refused_after_its_room_was_made_and_none_waits_half_a_second(

@@ -5,20 +5,19 @@ from __future__ import annotations
 import importlib
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
 from pkg.api import registry
 from pkg.api.harvesterhci import SETTINGS
 from pkg.api.kubevirt import KUBEVIRTS, VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINE_INSTANCES
-from pkg.client.client import Client
 from pkg.config.management import KUBEVIRT_PODS, Management
 from pkg.controller.indexes import index
 from pkg.controller.options import Options
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
 from tests.decisions import sentences
-from tests.pkg.generic.fakes import FakeClient
+from tests.kinds import Server
 from tests.virtual_time import settle, virtual_time
 
 wiring = importlib.import_module("pkg.controller.resourcequota.register")
@@ -31,18 +30,18 @@ class Cluster:
     """Two namespaces with a quota each; in the first a VM migrates. `looked` are the quotas that were looked at."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, options: Options) -> None:
-        self.client = FakeClient()
-        self.looked: list[str] = []
-        looked = self.looked
+        self.server = Server()
+        self.reconciled: list[str] = []
+        reconciled = self.reconciled
 
         class Recorder:
             def __init__(self, *_: object, **__: object) -> None: ...
 
             async def on_resource_quota_changed(self, key: str, _quota: object) -> None:
-                looked.append(key)
+                reconciled.append(key)
 
         monkeypatch.setattr(wiring, "Handler", Recorder)
-        self.management = Management(cast("Client", self.client), workers=1)
+        self.management = Management(self.server.client(), workers=1)
         index(self.management)
         wiring.register(self.management, self.management.recorder("headroom"), options)
         for name in ("ns1", "ns2"):
@@ -71,10 +70,10 @@ class Cluster:
         self.put(registry.PODS, name, "ns2", metadata={"labels": labels}, status=status)
 
     def put(self, resource: Any, name: str, namespace: str = "", **fields: Any) -> None:
-        self.client.resource(resource).put(name, namespace, **fields)
+        self.server.kind(resource).put(name, namespace, **fields)
 
     def remove(self, resource: Any, key: str) -> None:
-        self.client.resource(resource).remove(key)
+        self.server.remove(resource, key)
 
 
 @asynccontextmanager
@@ -82,15 +81,15 @@ async def cluster(monkeypatch: pytest.MonkeyPatch, options: Options) -> AsyncIte
     there = Cluster(monkeypatch, options)
     await there.management.start()
     await settle(100)
-    assert sorted(set(there.looked)) == ["ns1/q", "ns2/q"]
-    there.looked.clear()
+    assert sorted(set(there.reconciled)) == ["ns1/q", "ns2/q"]
+    there.reconciled.clear()
     yield there
     await there.management.stop(timeout=1.0)
 
 
 Happens = Callable[[Cluster], None]
 
-LOOKED: dict[str, tuple[Happens, list[str]]] = {
+RECONCILED: dict[str, tuple[Happens, list[str]]] = {
     "the quota itself changes": (lambda c: c.put(registry.RESOURCE_QUOTAS, "q", "ns2"), ["ns2/q"]),
     "a quota comes": (lambda c: c.put(registry.RESOURCE_QUOTAS, "new", "ns2"), ["ns2/new"]),
     "a quota goes": (lambda c: c.remove(registry.RESOURCE_QUOTAS, "ns2/q"), ["ns2/q"]),
@@ -156,24 +155,24 @@ ASSIST = Options(Policy(Mode.ASSIST))
 TAKEOVER = Options(Policy(Mode.TAKEOVER, EstimateKind.EXACT))
 
 
-@sentences(LOOKED)
+@sentences(RECONCILED)
 def test_beside_harvester(case: tuple[Happens, list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
-    _looks(case, monkeypatch, ASSIST)
+    _check(case, monkeypatch, ASSIST)
 
 
-@sentences(LOOKED | EXACT_TOO)
+@sentences(RECONCILED | EXACT_TOO)
 def test_instead_of_harvester(case: tuple[Happens, list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
-    _looks(case, monkeypatch, TAKEOVER)
+    _check(case, monkeypatch, TAKEOVER)
 
 
-def _looks(case: tuple[Happens, list[str]], monkeypatch: pytest.MonkeyPatch, options: Options) -> None:
-    happens, looked = case
+def _check(case: tuple[Happens, list[str]], monkeypatch: pytest.MonkeyPatch, options: Options) -> None:
+    happens, reconciled = case
 
     @virtual_time
     async def play() -> None:
         async with cluster(monkeypatch, options) as there:
             happens(there)
             await settle(100)
-            assert sorted(set(there.looked)) == looked
+            assert sorted(set(there.reconciled)) == reconciled
 
     play()

@@ -13,13 +13,11 @@ import yaml
 from pkg.client.client import Client
 from pkg.client.config import load_config
 from pkg.client.errors import AlreadyExists
-from pkg.demo import seed
 from pkg.demo.checks import Report
 from pkg.demo.driver import Driver
 from pkg.demo.history import History
-from pkg.demo.run import run_steps
+from pkg.demo.run import run_steps, watching_of
 from pkg.demo.scenario import SCENARIO
-from pkg.demo.watching import Watching
 from pkg.testcluster import processes
 from pkg.testcluster.cluster import EmbeddedCluster
 
@@ -107,7 +105,7 @@ async def test_the_play_with_no_more_rights_than_these(tmp_path: Path) -> None:
     with EmbeddedCluster() as cluster:
         async with (
             Client(load_config(str(cluster.kubeconfig))) as client,
-            Watching(client, seed.NAMESPACE, history) as watching,
+            watching_of(client, history) as watching,
         ):
             own = await account(client, cluster.kubeconfig, tmp_path)
             driver = Driver(cluster, client, history, watching, report, speed=8.0, kubeconfig=own)

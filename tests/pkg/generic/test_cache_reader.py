@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
-
 import pytest
 
 from pkg.api.core import Namespace, Pod
@@ -12,7 +10,7 @@ from pkg.api.meta import ObjectMeta
 from pkg.cache import Indexer, SharedIndexInformer
 from pkg.client.errors import NotFound
 from pkg.generic.cache_reader import CacheReader
-from tests.pkg.generic.fakes import FakeClient
+from tests.kinds import Kind
 
 
 def pod(namespace: str, name: str, app: str = "") -> Pod:
@@ -71,7 +69,7 @@ def test_lists_are_the_readers_own() -> None:
 
 
 def test_require_raises_not_found_in_the_api_servers_words() -> None:
-    informer: SharedIndexInformer[Setting] = SharedIndexInformer(cast(Any, FakeClient().resource(SETTINGS)))
+    informer = SharedIndexInformer(Kind(SETTINGS).client)
     cache = CacheReader(informer.indexer, informer)
     with pytest.raises(NotFound, match=r'settings\.harvesterhci\.io "ratio" not found') as caught:
         cache.require(name="ratio")

@@ -25,7 +25,8 @@ from pkg.generic.controller import Controller
 from pkg.generic.errors import RetryAfter, Skip
 from pkg.workqueue.queue import LOW_PRIORITY
 from pkg.workqueue.rate_limiters import ItemExponentialFailureRateLimiter
-from tests.pkg.generic.fakes import Calls, FakeClient, Kind
+from tests.kinds import Kind, Server
+from tests.pkg.generic.controllers import Calls, Quotas
 from tests.virtual_time import now, settle, virtual_time
 
 
@@ -35,15 +36,15 @@ def conflict() -> Conflict:
 
 @virtual_time
 async def test_a_handler_is_called_for_objects_that_were_there_came_changed_and_went() -> None:
-    kind, calls = Kind(), Calls()
-    kind.server.put("old", "ns")
+    kind, calls = Quotas(), Calls()
+    kind.put("old", "ns")
     kind.controller.on_change("watcher", calls)
     await kind.start()
-    kind.server.put("new", "ns")
+    kind.put("new", "ns")
     await settle()
-    kind.server.put("new", "ns", metadata={"labels": {"a": "b"}})
+    kind.put("new", "ns", metadata={"labels": {"a": "b"}})
     await settle()
-    kind.server.remove("ns/new")
+    kind.gone("ns/new")
     await settle()
     assert calls.keys == ["ns/old", "ns/new", "ns/new", "ns/new"]
     assert [obj and obj.labels for obj in calls.objects] == [{}, {}, {"a": "b"}, None]
@@ -52,7 +53,7 @@ async def test_a_handler_is_called_for_objects_that_were_there_came_changed_and_
 
 @virtual_time
 async def test_a_handler_sees_the_newest_object_not_the_one_that_woke_it() -> None:
-    kind = Kind(workers=1)
+    kind = Quotas(workers=1)
     seen = []
 
     async def slow(key: str, obj: ResourceQuota | None) -> None:
@@ -62,7 +63,7 @@ async def test_a_handler_sees_the_newest_object_not_the_one_that_woke_it() -> No
     kind.controller.on_change("slow", slow)
     await kind.start()
     for step in range(5):
-        kind.server.put("a", "ns", metadata={"labels": {"step": str(step)}})
+        kind.put("a", "ns", metadata={"labels": {"step": str(step)}})
         await asyncio.sleep(1)
     await asyncio.sleep(30)
     assert seen == ["0", "4"]
@@ -97,7 +98,7 @@ SETTLED: dict[str, tuple[list[BaseException | None], list[float], int]] = {
 @virtual_time
 async def test_settled(case: str) -> None:
     script, times, failures = SETTLED[case]
-    kind, calls = Kind(), Calls(*script)
+    kind, calls = Quotas(), Calls(*script)
     kind.controller.on_change("handler", calls)
     await kind.start()
     kind.controller.enqueue("ns/a", immediately=True)
@@ -127,7 +128,7 @@ TOGETHER: dict[str, tuple[BaseException | None, BaseException | None, list[float
 @virtual_time
 async def test_handlers_of_one_kind_do_not_stand_in_each_others_way(case: str) -> None:
     first, second, times = TOGETHER[case]
-    kind, one, two = Kind(), Calls(first), Calls(second)
+    kind, one, two = Quotas(), Calls(first), Calls(second)
     kind.controller.on_change("one", one)
     kind.controller.on_change("two", two)
     await kind.start()
@@ -140,13 +141,13 @@ async def test_handlers_of_one_kind_do_not_stand_in_each_others_way(case: str) -
 
 @virtual_time
 async def test_an_event_during_a_backoff_is_handled_at_once() -> None:
-    kind, calls = Kind(), Calls(*[ValueError("x")] * 6)
+    kind, calls = Quotas(), Calls(*[ValueError("x")] * 6)
     kind.controller.on_change("handler", calls)
     await kind.start()
-    kind.server.put("a", "ns")
+    kind.put("a", "ns")
     await asyncio.sleep(40)
     assert calls.times == pytest.approx([0, 1, 3, 7, 15, 31])
-    kind.server.put("a", "ns")
+    kind.put("a", "ns")
     await settle()
     assert calls.times[-1] == pytest.approx(40)
     await kind.stop()
@@ -154,7 +155,7 @@ async def test_an_event_during_a_backoff_is_handled_at_once() -> None:
 
 @virtual_time
 async def test_a_failing_key_leaves_the_others_their_workers() -> None:
-    kind = Kind(workers=1)
+    kind = Quotas(workers=1)
     handled = []
 
     async def handler(key: str, obj: ResourceQuota | None) -> None:
@@ -173,7 +174,7 @@ async def test_a_failing_key_leaves_the_others_their_workers() -> None:
 
 @virtual_time
 async def test_a_key_is_never_handled_twice_at_a_time() -> None:
-    kind = Kind(workers=5)
+    kind = Quotas(workers=5)
     at_work: set[str] = set()
     most = 0
 
@@ -211,7 +212,7 @@ async def test_a_failure_is_logged_once_for_each_key_and_error(
 ) -> None:
     error, expected = LOGGED[case]
     caplog.set_level(logging.INFO, "pkg.generic")
-    kind = Kind()
+    kind = Quotas()
     kind.controller.on_change("quotaHandler", Calls(*[error] * 8))
     await kind.start()
     kind.controller.enqueue("ns/a", immediately=True)
@@ -228,7 +229,7 @@ async def test_a_failure_is_logged_again_when_it_is_another_one_or_goes_on_or_co
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO, "pkg.generic")
-    kind = Kind()
+    kind = Quotas()
     script = [
         ValueError("1"),
         ValueError("2"),
@@ -251,7 +252,7 @@ async def test_a_failure_is_logged_again_when_it_is_another_one_or_goes_on_or_co
 @virtual_time
 async def test_at_debug_repeats_and_conflicts_are_seen(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG, "pkg.generic")
-    kind = Kind()
+    kind = Quotas()
     kind.controller.on_change("quotaHandler", Calls(conflict(), ValueError("x"), ValueError("x")))
     await kind.start()
     kind.controller.enqueue("ns/a", immediately=True)
@@ -279,24 +280,24 @@ async def test_retry_after_is_obeyed_per_key_events_do_not_shorten_it_and_no_wor
     case: str,
 ) -> None:
     answer, expected = OBEYED[case]
-    kind = Kind(workers=1)
+    kind = Quotas(workers=1)
     times: dict[str, list[float]] = {"ns/a": [], "ns/b": []}
 
     async def handler(key: str, obj: ResourceQuota | None) -> None:
         times[key].append(now())
         if key == "ns/a" and len(times[key]) == 1:
-            kind.server.put("a", "ns", metadata={"labels": {"while": "handled"}})
+            kind.put("a", "ns", metadata={"labels": {"while": "handled"}})
             raise answer
 
     kind.controller.on_change("handler", handler)
     await kind.start()
-    kind.server.put("a", "ns")
+    kind.put("a", "ns")
     await settle()
     for number in range(5):
-        kind.server.put("a", "ns", metadata={"labels": {"event": str(number)}})
+        kind.put("a", "ns", metadata={"labels": {"event": str(number)}})
         kind.controller.enqueue("ns/a", immediately=True)
         kind.controller.enqueue_after("ns/a", 1)
-        kind.server.put("b", "ns", metadata={"labels": {"event": str(number)}})
+        kind.put("b", "ns", metadata={"labels": {"event": str(number)}})
         await asyncio.sleep(2)
     await asyncio.sleep(100)
     assert times["ns/a"] == pytest.approx([0, expected])
@@ -310,8 +311,7 @@ async def test_a_rate_limiter_that_raises_costs_no_worker_and_no_key() -> None:
         def when(self, item: str) -> float:
             raise RuntimeError("no idea")
 
-    server: Any = FakeClient().resource(RESOURCE_QUOTAS)
-    informer: SharedIndexInformer[ResourceQuota] = SharedIndexInformer(server)
+    informer = SharedIndexInformer(Kind(RESOURCE_QUOTAS).client)
     controller = Controller("quotas", informer, workers=1, rate_limiter=Broken())
     calls = Calls(ValueError("x"), ValueError("x"))
     controller.on_change("handler", calls)
@@ -326,9 +326,9 @@ async def test_a_rate_limiter_that_raises_costs_no_worker_and_no_key() -> None:
 
 @virtual_time
 async def test_a_handler_added_to_a_running_controller_is_called_for_every_object_that_exists() -> None:
-    kind, first, late = Kind(), Calls(), Calls()
-    kind.server.put("a", "ns")
-    kind.server.put("b", "ns")
+    kind, first, late = Quotas(), Calls(), Calls()
+    kind.put("a", "ns")
+    kind.put("b", "ns")
     kind.controller.on_change("first", first)
     await kind.start()
     kind.controller.on_change("late", late)
@@ -339,8 +339,8 @@ async def test_a_handler_added_to_a_running_controller_is_called_for_every_objec
 
 @virtual_time
 async def test_a_cache_only_controller_starts_its_workers_when_it_gets_a_handler() -> None:
-    kind, late = Kind(), Calls()
-    kind.server.put("a", "ns")
+    kind, late = Quotas(), Calls()
+    kind.put("a", "ns")
     await kind.start()
     kind.controller.on_change("late", late)
     await settle()
@@ -350,7 +350,7 @@ async def test_a_cache_only_controller_starts_its_workers_when_it_gets_a_handler
 
 @virtual_time
 async def test_a_handler_that_returns_a_new_object_hands_it_to_the_next() -> None:
-    kind = Kind(workers=1)
+    kind = Quotas(workers=1)
     seen: list[Any] = []
 
     async def writer(key: str, obj: ResourceQuota | None) -> ResourceQuota | None:
@@ -369,7 +369,7 @@ async def test_a_handler_that_returns_a_new_object_hands_it_to_the_next() -> Non
     kind.controller.on_change("writer", writer)
     kind.controller.on_change("reader", reader)
     kind.controller.on_change("another reader", reader)
-    kind.server.put("a", "ns")
+    kind.put("a", "ns")
     await kind.start()
     assert seen[:2] == [{"mark": "1"}, {"mark": "1"}]
     await kind.stop()
@@ -377,13 +377,13 @@ async def test_a_handler_that_returns_a_new_object_hands_it_to_the_next() -> Non
 
 @virtual_time
 async def test_what_a_handler_returned_does_not_hide_what_is_newer_or_gone() -> None:
-    kind = Kind(workers=1)
+    kind = Quotas(workers=1)
     seen: list[Any] = []
 
     async def slow_writer(key: str, obj: ResourceQuota | None) -> ResourceQuota | None:
         if obj is None or obj.labels:
             return None
-        kind.server.put("a", "ns", metadata={"labels": {"by": "another"}})
+        kind.put("a", "ns", metadata={"labels": {"by": "another"}})
         await asyncio.sleep(1)
         return obj
 
@@ -392,7 +392,7 @@ async def test_what_a_handler_returned_does_not_hide_what_is_newer_or_gone() -> 
 
     kind.controller.on_change("writer", slow_writer)
     kind.controller.on_change("reader", reader)
-    kind.server.put("a", "ns")
+    kind.put("a", "ns")
     await kind.start()
     await asyncio.sleep(2)
     assert seen[0] == {"by": "another"}
@@ -401,8 +401,7 @@ async def test_what_a_handler_returned_does_not_hide_what_is_newer_or_gone() -> 
 
 @pytest.mark.parametrize("immediately", [False, True])
 async def test_a_handler_that_enqueues_itself_leaves_the_loop_to_others(immediately: bool) -> None:
-    server: Any = FakeClient().resource(RESOURCE_QUOTAS)
-    controller: Controller[ResourceQuota] = Controller("quotas", SharedIndexInformer(server), workers=2)
+    controller = Controller("quotas", SharedIndexInformer(Kind(RESOURCE_QUOTAS).client), workers=2)
     calls = 0
 
     async def handler(key: str, obj: ResourceQuota | None) -> None:
@@ -429,7 +428,7 @@ async def test_an_error_that_cannot_be_printed_does_not_kill_the_worker() -> Non
         def __str__(self) -> str:
             raise RuntimeError("no words")
 
-    kind, calls = Kind(workers=1), Calls(Unprintable())
+    kind, calls = Quotas(workers=1), Calls(Unprintable())
     kind.controller.on_change("handler", calls)
     await kind.start()
     kind.controller.enqueue("ns/a", immediately=True)
@@ -441,7 +440,7 @@ async def test_an_error_that_cannot_be_printed_does_not_kill_the_worker() -> Non
 
 @virtual_time
 async def test_a_dead_worker_is_reported() -> None:
-    kind = Kind(workers=2)
+    kind = Quotas(workers=2)
 
     async def deadly(key: str, obj: ResourceQuota | None) -> Never:
         raise BaseExceptionGroup("beyond Exception", [GeneratorExit()])
@@ -460,7 +459,7 @@ async def test_a_dead_worker_is_reported() -> None:
 
 @virtual_time
 async def test_a_cancelled_worker_ends_and_gives_its_key_back() -> None:
-    kind = Kind(workers=1)
+    kind = Quotas(workers=1)
     ended = []
 
     async def endless(key: str, obj: ResourceQuota | None) -> None:
@@ -484,7 +483,7 @@ async def test_a_cancelled_worker_ends_and_gives_its_key_back() -> None:
 
 @virtual_time
 async def test_a_worker_that_will_not_end_holds_the_stop_up_for_a_second_only() -> None:
-    kind = Kind(workers=1)
+    kind = Quotas(workers=1)
     release = asyncio.Event()
 
     async def stubborn(key: str, obj: ResourceQuota | None) -> None:
@@ -507,7 +506,7 @@ async def test_a_worker_that_will_not_end_holds_the_stop_up_for_a_second_only() 
 
 @virtual_time
 async def test_a_stop_finishes_what_is_queued_and_drops_what_is_delayed() -> None:
-    kind = Kind(workers=1)
+    kind = Quotas(workers=1)
     handled = []
 
     async def slow(key: str, obj: ResourceQuota | None) -> None:
@@ -531,7 +530,7 @@ async def test_a_stop_finishes_what_is_queued_and_drops_what_is_delayed() -> Non
 
 @virtual_time
 async def test_a_controller_that_never_started_stops_at_once() -> None:
-    kind = Kind()
+    kind = Quotas()
     kind.controller.on_change("handler", Calls())
     kind.controller.enqueue("ns/a", immediately=True)
     started = now()
@@ -543,13 +542,13 @@ async def test_a_controller_that_never_started_stops_at_once() -> None:
 
 @virtual_time
 async def test_the_first_listing_does_not_hold_up_live_events() -> None:
-    kind, calls = Kind(workers=1), Calls()
+    kind, calls = Quotas(workers=1), Calls()
     for number in range(50):
-        kind.server.put(f"old-{number}", "ns")
+        kind.put(f"old-{number}", "ns")
     kind.controller.on_change("handler", calls)
     kind.informer.start()
     await kind.informer.wait_for_sync()
-    kind.server.put("live", "ns")
+    kind.put("live", "ns")
     await settle()
     kind.controller.start_workers()
     await settle(100)
@@ -560,7 +559,7 @@ async def test_the_first_listing_does_not_hold_up_live_events() -> None:
 
 @virtual_time
 async def test_enqueue_takes_keys_and_a_delay() -> None:
-    kind, calls = Kind(workers=1), Calls()
+    kind, calls = Quotas(workers=1), Calls()
     kind.controller.on_change("handler", calls)
     kind.controller.queue.add("ns/low", LOW_PRIORITY)
     kind.controller.enqueue("ns/namespaced", immediately=True)
@@ -576,7 +575,7 @@ async def test_enqueue_takes_keys_and_a_delay() -> None:
 
 @virtual_time
 async def test_a_handlers_name_can_be_taken_once() -> None:
-    kind = Kind()
+    kind = Quotas()
     kind.controller.on_change("handler", Calls())
     with pytest.raises(ValueError, match="has a handler handler already"):
         kind.controller.on_change("handler", Calls())
@@ -584,11 +583,11 @@ async def test_a_handlers_name_can_be_taken_once() -> None:
 
 @virtual_time
 async def test_two_handlers_need_one_place_in_the_informer() -> None:
-    kind, one, two = Kind(), Calls(), Calls()
+    kind, one, two = Quotas(), Calls(), Calls()
     kind.controller.on_change("one", one)
     kind.controller.on_change("two", two)
     await kind.start()
-    kind.server.put("a", "ns")
+    kind.put("a", "ns")
     await settle()
     assert (one.keys, two.keys) == (["ns/a"], ["ns/a"])
     await kind.stop()
@@ -596,7 +595,7 @@ async def test_two_handlers_need_one_place_in_the_informer() -> None:
 
 @virtual_time
 async def test_a_controller_without_a_client_says_so() -> None:
-    controller: Controller[ResourceQuota] = Controller("quotas", Kind().informer)
+    controller: Controller[ResourceQuota] = Controller("quotas", Quotas().informer)
     with pytest.raises(ValueError, match="without a client"):
         controller.on_remove("handler", Calls())
 
@@ -608,10 +607,10 @@ class Related:
     """Quotas that want to know about namespaces: every quota named in the label `quotas`."""
 
     def __init__(self) -> None:
-        client = FakeClient()
-        self.kind, self.calls = Kind(client=client), Calls()
-        self.server = client.resource(NAMESPACES)
-        self.namespaces: Controller[Namespace] = Controller("namespaces", SharedIndexInformer(self.server))
+        server = Server()
+        self.kind, self.calls = Quotas(server=server), Calls()
+        self.objects = server.kind(NAMESPACES)
+        self.namespaces = Controller("namespaces", SharedIndexInformer(self.objects.client))
         self.kind.controller.on_change("handler", self.calls)
         self.kind.controller.watch_related(self.namespaces, self.quotas_of)
 
@@ -623,7 +622,7 @@ class Related:
         return [f"{namespace.name}/{name}" for name in named.split(".") if name]
 
     def put(self, quotas: str) -> None:
-        self.server.put("ns", metadata={"labels": {"quotas": quotas}})
+        self.objects.put("ns", metadata={"labels": {"quotas": quotas}})
 
     async def start(self) -> None:
         self.namespaces.informer.start()
@@ -643,7 +642,7 @@ RELATED: dict[str, tuple[list[Callable[[Related], object]], list[str]]] = {
     ),
     "what both name is enqueued once": ([lambda r: r.put("a"), lambda r: r.put("a")], ["ns/a", "ns/a"]),
     "a deletion concerns what the object named": (
-        [lambda r: r.put("a"), lambda r: r.server.remove("ns")],
+        [lambda r: r.put("a"), lambda r: r.objects.gone("ns")],
         ["ns/a", "ns/a"],
     ),
     "an object that names nothing enqueues nothing": ([lambda r: r.put("")], []),
@@ -683,7 +682,7 @@ async def test_a_change_of_another_kind_enqueues_keys(case: str, live: bool) -> 
 
 @virtual_time
 async def test_the_reconcile_metrics_tell_how_calls_ended() -> None:
-    kind = Kind()
+    kind = Quotas()
     calls = Calls(ValueError("x"), conflict(), RetryAfter(1), Skip(), None)
     kind.controller.on_change("measured", calls)
     await kind.start()
@@ -706,7 +705,7 @@ async def test_the_reconcile_metrics_tell_how_calls_ended() -> None:
 
 @virtual_time
 async def test_active_workers_count_while_handlers_run() -> None:
-    kind = Kind()
+    kind = Quotas()
 
     async def slow(key: str, obj: ResourceQuota | None) -> None:
         await asyncio.sleep(10)

@@ -11,12 +11,11 @@ from pkg.api.core import Namespace, ResourceQuota
 from pkg.api.kubevirt import VirtualMachine
 from pkg.api.meta import Object, ObjectMeta
 from pkg.api.registry import EVENTS
-from pkg.client.client import Client
 from pkg.client.decode import decoder_for
 from pkg.client.errors import AlreadyExists, Forbidden, ServerError, TooManyRequests, Unreachable
 from pkg.generic import events
 from pkg.generic.events import QUEUE_LIMIT, EventRecorder, reference_to
-from tests.pkg.generic.fakes import FakeClient
+from tests.kinds import Kind
 from tests.virtual_time import now, settle, virtual_time
 
 EPOCH = 1_750_000_000.0
@@ -26,12 +25,13 @@ class Recording:
     """A recorder on a fake server; the wall clock goes with the loop's."""
 
     def __init__(self) -> None:
-        client = FakeClient()
-        self.server = client.resource(EVENTS)
-        self.recorder = EventRecorder(cast(Client, client), "headroom", wall_clock=lambda: EPOCH + now())
+        self.events = Kind(EVENTS)
+        self.recorder = EventRecorder(
+            self.events.server.client(), "headroom", wall_clock=lambda: EPOCH + now()
+        )
 
     def written(self) -> list[dict[str, Any]]:
-        return list(self.server.objects.values())
+        return list(self.events.objects.values())
 
     def counts(self) -> list[int]:
         return [event["count"] for event in self.written()]
@@ -149,7 +149,7 @@ async def test_a_repeat_patches_the_count_and_the_time_alone() -> None:
     for _ in range(2):
         recording.recorder.event(quota(), "Normal", "A", "m")
         await asyncio.sleep(60)
-    assert recording.server.asked("merge_patch") == [{"count": 2, "lastTimestamp": "2025-06-15T15:07:40Z"}]
+    assert recording.events.asked("patch") == [{"count": 2, "lastTimestamp": "2025-06-15T15:07:40Z"}]
     (event,) = recording.written()
     assert event["firstTimestamp"] == "2025-06-15T15:06:40Z"
 
@@ -159,7 +159,7 @@ async def test_a_repeat_of_an_event_that_was_deleted_is_a_new_one() -> None:
     recording = Recording()
     recording.recorder.event(quota(), "Normal", "A", "m")
     await settle()
-    recording.server.objects.clear()
+    recording.events.server.raw(EVENTS).clear()
     recording.recorder.event(quota(), "Normal", "A", "m")
     await settle()
     recording.recorder.event(quota(), "Normal", "A", "m")
@@ -186,7 +186,7 @@ async def test_a_refused_event_is_dropped_and_the_next_is_written(
     error: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     recording = Recording()
-    recording.server.errors["create"] = [error]
+    recording.events.errors["create"] = [error]
     recording.recorder.event(quota(), "Normal", "Refused", "m")
     recording.recorder.event(quota(), "Normal", "Written", "m")
     await settle(50)
@@ -205,12 +205,12 @@ PASSING = [
 @virtual_time
 async def test_an_event_outlives_a_restart_of_the_server() -> None:
     recording = Recording()
-    recording.server.errors["create"] = list(PASSING)
+    recording.events.errors["create"] = list(PASSING)
     recording.recorder.event(quota(), "Warning", "A", "m")
     await asyncio.sleep(60)
     assert recording.counts() == [1]
     assert recording.recorder.dropped == 0
-    recording.server.errors["merge_patch"] = list(PASSING)
+    recording.events.errors["patch"] = list(PASSING)
     recording.recorder.event(quota(), "Warning", "A", "m")
     await asyncio.sleep(60)
     assert recording.counts() == [2]
@@ -219,13 +219,13 @@ async def test_an_event_outlives_a_restart_of_the_server() -> None:
 @virtual_time
 async def test_an_event_whose_answer_was_lost_is_not_written_twice() -> None:
     recording = Recording()
-    recording.server.errors["create"] = [
+    recording.events.errors["create"] = [
         Unreachable("connection reset"),
         AlreadyExists("exists", status=409, reason="AlreadyExists"),
     ]
     recording.recorder.event(quota(), "Warning", "A", "m")
     await asyncio.sleep(60)
-    first, second = recording.server.asked("create")
+    first, second = recording.events.asked("create")
     assert first == second
     assert recording.recorder.dropped == 0
 
@@ -233,7 +233,7 @@ async def test_an_event_whose_answer_was_lost_is_not_written_twice() -> None:
 @virtual_time
 async def test_a_server_that_stays_away_is_given_up() -> None:
     recording = Recording()
-    recording.server.errors["create"] = [Unreachable("connection refused")] * 6
+    recording.events.errors["create"] = [Unreachable("connection refused")] * 6
     recording.recorder.event(quota(), "Warning", "Lost", "m")
     recording.recorder.event(quota(), "Warning", "Next", "m")
     await asyncio.sleep(60)
@@ -244,7 +244,7 @@ async def test_a_server_that_stays_away_is_given_up() -> None:
 @virtual_time
 async def test_a_refused_event_can_be_tried_again() -> None:
     recording = Recording()
-    recording.server.errors["create"] = [Forbidden("no", status=403)]
+    recording.events.errors["create"] = [Forbidden("no", status=403)]
     for _ in range(2):
         recording.recorder.event(quota(), "Normal", "A", "m")
         await settle()
@@ -254,7 +254,7 @@ async def test_a_refused_event_can_be_tried_again() -> None:
 @virtual_time
 async def test_a_server_that_hangs_fills_the_queue_and_no_more() -> None:
     recording = Recording()
-    recording.server.answering.clear()
+    recording.events.answering.clear()
     recording.recorder.event(quota(), "Normal", "First", "being written")
     await settle()
     for number in range(QUEUE_LIMIT + 20):
@@ -262,7 +262,7 @@ async def test_a_server_that_hangs_fills_the_queue_and_no_more() -> None:
     for _ in range(100):
         recording.recorder.event(quota("q0", "uid-0"), "Normal", "Many", "m")  # waits already
     assert recording.recorder.dropped == 20
-    recording.server.answering.set()
+    recording.events.answering.set()
     await recording.recorder.stop()
     assert len(recording.written()) == QUEUE_LIMIT + 1
     assert recording.counts()[1] == 101
@@ -303,7 +303,7 @@ async def test_a_stop_writes_what_waits() -> None:
 @virtual_time
 async def test_a_stop_gives_up_after_its_time() -> None:
     recording = Recording()
-    recording.server.answering.clear()
+    recording.events.answering.clear()
     for number in range(5):
         recording.recorder.event(quota(), "Normal", "A", str(number))
     started = now()
@@ -365,11 +365,11 @@ async def test_an_event_whose_cache_entry_expires_while_it_is_written_is_not_los
     recording = Recording()
     recording.recorder.event(quota(), "Normal", "A", "m")
     await settle()
-    recording.server.objects.clear()
-    recording.server.answering.clear()
+    recording.events.server.raw(EVENTS).clear()
+    recording.events.answering.clear()
     recording.recorder.event(quota(), "Normal", "A", "m")
     await asyncio.sleep(events.AGGREGATION_SECONDS + 1)
-    recording.server.answering.set()
+    recording.events.answering.set()
     await settle()
     assert (recording.counts(), recording.recorder.dropped) == ([1], 0)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from prometheus_client import REGISTRY
@@ -25,7 +25,8 @@ from pkg.client.errors import Forbidden, ServerError
 from pkg.config.management import KUBEVIRT_PODS, Management
 from pkg.generic.factory import ControllerFactory
 from pkg.util.constants import SETTING_OVERHEAD_RATIO
-from tests.pkg.generic.fakes import Calls, FakeClient
+from tests.kinds import Server
+from tests.pkg.generic.controllers import Calls
 from tests.virtual_time import now, settle, virtual_time
 
 
@@ -33,12 +34,12 @@ class Cluster:
     """A Management on a fake client."""
 
     def __init__(self, workers: int = 2) -> None:
-        self.client = FakeClient()
-        self.management = Management(cast(Client, self.client), workers=workers)
-        self.quotas = self.client.resource(registry.RESOURCE_QUOTAS)
-        self.pods = self.client.resource(registry.PODS)
-        self.settings = self.client.resource(SETTINGS)
-        self.events = self.client.resource(registry.EVENTS)
+        self.server = Server()
+        self.management = Management(self.server.client(), workers=workers)
+        self.quotas = self.server.kind(registry.RESOURCE_QUOTAS)
+        self.pods = self.server.kind(registry.PODS)
+        self.settings = self.server.kind(SETTINGS)
+        self.events = self.server.kind(registry.EVENTS)
 
 
 KINDS = {
@@ -117,7 +118,7 @@ async def test_no_handler_is_called_before_every_cache_has_synced() -> None:
 @virtual_time
 async def test_a_kind_that_is_not_installed_blocks_no_other_and_joins_later() -> None:
     cluster, quotas, settings = Cluster(), Calls(), Calls()
-    cluster.settings.install(False)
+    cluster.server.install(SETTINGS, installed=False)
     cluster.management.resource_quotas.on_change("quotas", quotas)
     cluster.management.settings.on_change("settings", settings)
     cluster.quotas.put("a", "ns")
@@ -126,7 +127,7 @@ async def test_a_kind_that_is_not_installed_blocks_no_other_and_joins_later() ->
     assert quotas.keys == ["ns/a"]
     assert cluster.management.synced()
     assert cluster.management.healthy() == []
-    cluster.settings.install(True)
+    cluster.server.install(SETTINGS)
     cluster.settings.put(SETTING_OVERHEAD_RATIO, value="1.5")
     await asyncio.sleep(60)
     assert settings.keys == [SETTING_OVERHEAD_RATIO]
@@ -348,7 +349,7 @@ async def test_a_forbidden_kind_holds_up_only_the_handlers_that_need_it_and_read
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     cluster, calls = Cluster(), Calls()
-    nodes_server: Any = cluster.client.resource(registry.NODES)
+    nodes_server = cluster.server.kind(registry.NODES)
     forbid(nodes_server)
     nodes = cluster.management.controller(registry.NODES)
     counted: list[int] = []
@@ -380,7 +381,7 @@ async def test_a_forbidden_kind_holds_up_only_the_handlers_that_need_it_and_read
 @virtual_time
 async def test_required_kinds_hold_the_handlers_until_they_are_installed() -> None:
     cluster, calls = Cluster(), Calls()
-    cluster.settings.install(False)
+    cluster.server.install(SETTINGS, installed=False)
     management = cluster.management
     management.resource_quotas.on_change("handler", calls)
     management.require(management.settings, management.resource_quotas)
@@ -390,7 +391,7 @@ async def test_required_kinds_hold_the_handlers_until_they_are_installed() -> No
     assert calls.keys == []
     assert not management.settings.cache().installed
     assert management.unsynced() == ["settings (not installed)"]
-    cluster.settings.install(True)
+    cluster.server.install(SETTINGS)
     await asyncio.sleep(60)
     assert management.settings.cache().installed
     assert calls.keys == ["ns/a"]

@@ -9,21 +9,22 @@ import pytest
 
 from pkg.api.core import ResourceQuota
 from pkg.client.errors import Forbidden
-from tests.pkg.generic.fakes import Calls, Kind
+from tests.pkg.generic.controllers import Calls, Quotas
 from tests.virtual_time import settle, virtual_time
 
 FINALIZER = "wrangler.cattle.io/cleanup"
+DELETED = {"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}}
 
 
-async def started(calls: Calls) -> Kind:
-    kind = Kind()
+async def started(calls: Calls) -> Quotas:
+    kind = Quotas()
     kind.controller.on_remove("cleanup", calls)
     await kind.start()
     return kind
 
 
-def finalizers(kind: Kind, key: str = "ns/a") -> Any:
-    return kind.server.objects[key]["metadata"].get("finalizers")
+def finalizers(kind: Quotas, key: str = "ns/a") -> Any:
+    return kind.objects[key]["metadata"].get("finalizers")
 
 
 @pytest.mark.parametrize(
@@ -39,7 +40,7 @@ def finalizers(kind: Kind, key: str = "ns/a") -> Any:
 async def test_an_object_gets_the_finalizer_beside_those_of_others(before: Any, after: list[str]) -> None:
     calls = Calls()
     kind = await started(calls)
-    kind.server.put("a", "ns", metadata={"finalizers": before} if before is not None else {})
+    kind.put("a", "ns", metadata={"finalizers": before} if before is not None else {})
     await settle()
     assert finalizers(kind) == after
     assert calls.keys == []
@@ -50,12 +51,12 @@ async def test_an_object_gets_the_finalizer_beside_those_of_others(before: Any, 
 async def test_the_handler_runs_once_at_the_deletion_and_lets_the_object_go() -> None:
     calls = Calls()
     kind = await started(calls)
-    kind.server.put("a", "ns")
+    kind.put("a", "ns")
     await settle()
-    kind.server.mark_deleted("ns/a")
+    kind.edited("ns/a", DELETED)
     await asyncio.sleep(10)
     assert calls.keys == ["ns/a"]
-    assert "ns/a" not in kind.server.objects
+    assert "ns/a" not in kind.objects
     await kind.stop()
 
 
@@ -63,9 +64,9 @@ async def test_the_handler_runs_once_at_the_deletion_and_lets_the_object_go() ->
 async def test_finalizers_of_others_stay() -> None:
     calls = Calls()
     kind = await started(calls)
-    kind.server.put("a", "ns", metadata={"finalizers": ["first", FINALIZER, "last"]})
+    kind.put("a", "ns", metadata={"finalizers": ["first", FINALIZER, "last"]})
     await settle()
-    kind.server.mark_deleted("ns/a")
+    kind.edited("ns/a", DELETED)
     await asyncio.sleep(10)
     assert finalizers(kind) == ["first", "last"]
     assert calls.keys == ["ns/a"]
@@ -76,13 +77,13 @@ async def test_finalizers_of_others_stay() -> None:
 async def test_while_the_handler_fails_the_object_stays() -> None:
     calls = Calls(ValueError("x"), ValueError("x"))
     kind = await started(calls)
-    kind.server.put("a", "ns")
+    kind.put("a", "ns")
     await settle()
-    kind.server.mark_deleted("ns/a")
+    kind.edited("ns/a", DELETED)
     await asyncio.sleep(2)
     assert finalizers(kind) == [FINALIZER]
     await asyncio.sleep(5)
-    assert "ns/a" not in kind.server.objects
+    assert "ns/a" not in kind.objects
     assert calls.times == pytest.approx([0, 1, 3])
     await kind.stop()
 
@@ -91,13 +92,11 @@ async def test_while_the_handler_fails_the_object_stays() -> None:
 async def test_an_object_that_is_being_deleted_gets_no_finalizer() -> None:
     calls = Calls()
     kind = await started(calls)
-    kind.server.put(
-        "a", "ns", metadata={"finalizers": ["other"], "deletionTimestamp": "2026-01-01T00:00:00Z"}
-    )
+    kind.put("a", "ns", metadata={"finalizers": ["other"], **DELETED["metadata"]})
     await settle()
     assert finalizers(kind) == ["other"]
     assert calls.keys == []
-    assert kind.server.asked("json_patch") == []
+    assert kind.asked("patch") == []
     await kind.stop()
 
 
@@ -106,11 +105,11 @@ async def test_a_foreign_write_in_between_is_not_overwritten() -> None:
     """Two finalizers set at the same time: the second writer must not replace the first one's list."""
     calls = Calls()
     kind = await started(calls)
-    kind.server.answering.clear()
-    kind.server.put("a", "ns")
+    kind.answering.clear()
+    kind.put("a", "ns")
     await settle()  # the patch is under way, for an object without finalizers
-    kind.server.put("a", "ns", metadata={"finalizers": ["theirs"]})
-    kind.server.answering.set()
+    kind.put("a", "ns", metadata={"finalizers": ["theirs"]})
+    kind.answering.set()
     await asyncio.sleep(5)
     assert finalizers(kind) == ["theirs", FINALIZER]
     await kind.stop()
@@ -119,24 +118,24 @@ async def test_a_foreign_write_in_between_is_not_overwritten() -> None:
 @virtual_time
 async def test_an_object_that_vanishes_before_the_patch_is_no_failure() -> None:
     kind = await started(Calls())
-    kind.server.answering.clear()
-    kind.server.put("a", "ns")
+    kind.answering.clear()
+    kind.put("a", "ns")
     await settle()
-    kind.server.remove("ns/a")
-    kind.server.answering.set()
+    kind.gone("ns/a")
+    kind.answering.set()
     await asyncio.sleep(5)
     assert kind.controller.queue.num_requeues("ns/a") == 0
-    assert len(kind.server.asked("json_patch")) == 1
+    assert len(kind.asked("patch")) == 1
     await kind.stop()
 
 
 @virtual_time
 async def test_a_refused_patch_is_retried() -> None:
-    kind = Kind()
-    kind.server.errors["json_patch"] = [Forbidden("no", status=403)]
+    kind = Quotas()
+    kind.errors["patch"] = [Forbidden("no", status=403)]
     kind.controller.on_remove("cleanup", Calls())
     await kind.start()
-    kind.server.put("a", "ns")
+    kind.put("a", "ns")
     await settle()
     assert finalizers(kind) is None
     await asyncio.sleep(2)
@@ -146,11 +145,11 @@ async def test_a_refused_patch_is_retried() -> None:
 
 @virtual_time
 async def test_a_change_handler_runs_beside_it() -> None:
-    kind, changes = Kind(), Calls()
+    kind, changes = Quotas(), Calls()
     kind.controller.on_remove("cleanup", Calls())
     kind.controller.on_change("changes", changes)
     await kind.start()
-    kind.server.put("a", "ns")
+    kind.put("a", "ns")
     await settle()
     last: ResourceQuota = changes.objects[-1]
     assert last.metadata.finalizers == [FINALIZER]
@@ -159,7 +158,7 @@ async def test_a_change_handler_runs_beside_it() -> None:
 
 @virtual_time
 async def test_the_finalizer_goes_also_if_the_handler_changed_the_object() -> None:
-    kind = Kind()
+    kind = Quotas()
     runs = 0
 
     async def stamps(key: str, obj: ResourceQuota) -> None:
@@ -169,25 +168,25 @@ async def test_the_finalizer_goes_also_if_the_handler_changed_the_object() -> No
         await kind.controller.client.merge_patch(stamp, name=obj.name, namespace=obj.namespace)
 
     kind.controller.on_remove("cleanup", stamps)
-    kind.server.put("a", "ns", metadata={"finalizers": [FINALIZER]})
-    kind.server.mark_deleted("ns/a")
+    kind.put("a", "ns", metadata={"finalizers": [FINALIZER]})
+    kind.edited("ns/a", DELETED)
     await kind.start()
     await asyncio.sleep(100)
-    assert "ns/a" not in kind.server.objects
+    assert "ns/a" not in kind.objects
     assert runs == 1
     await kind.stop()
 
 
 @virtual_time
 async def test_a_new_object_of_the_name_keeps_its_finalizer() -> None:
-    kind = Kind()
+    kind = Quotas()
 
     async def replaced(key: str, obj: ResourceQuota) -> None:
-        kind.server.put("a", "ns", metadata={"uid": "another", "finalizers": [FINALIZER]})
+        kind.put("a", "ns", metadata={"uid": "another", "finalizers": [FINALIZER]})
 
     kind.controller.on_remove("cleanup", replaced)
-    kind.server.put("a", "ns", metadata={"finalizers": [FINALIZER]})
-    kind.server.mark_deleted("ns/a")
+    kind.put("a", "ns", metadata={"finalizers": [FINALIZER]})
+    kind.edited("ns/a", DELETED)
     await kind.start()
     await asyncio.sleep(100)
     assert finalizers(kind) == [FINALIZER]
@@ -196,17 +195,17 @@ async def test_a_new_object_of_the_name_keeps_its_finalizer() -> None:
 
 @virtual_time
 async def test_another_object_that_the_handler_returns_keeps_its_finalizer() -> None:
-    kind = Kind()
-    parent = kind.server.put("parent", "ns", metadata={"finalizers": [FINALIZER]})
+    kind = Quotas()
+    parent = kind.put("parent", "ns", metadata={"finalizers": [FINALIZER]})
 
     async def cleans_the_parent(key: str, obj: ResourceQuota) -> ResourceQuota:
         return parent
 
     kind.controller.on_remove("cleanup", cleans_the_parent)
-    kind.server.put("a", "ns", metadata={"finalizers": [FINALIZER]})
-    kind.server.mark_deleted("ns/a")
+    kind.put("a", "ns", metadata={"finalizers": [FINALIZER]})
+    kind.edited("ns/a", DELETED)
     await kind.start()
     await asyncio.sleep(100)
-    assert "ns/a" not in kind.server.objects
+    assert "ns/a" not in kind.objects
     assert finalizers(kind, "ns/parent") == [FINALIZER]
     await kind.stop()

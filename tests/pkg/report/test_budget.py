@@ -45,7 +45,7 @@ class Case:
         "about to be raised": Case(observed(lock=lock()), "is locked, they are about to be raised"),
         "raised": Case(
             observed([quota(RAISED)], [budget(saved=SAVED)], lock=lock()),
-            "they are raised, KubeVirt is to create it",
+            "they are raised, KubeVirt will create it",
         ),
         "the budget does not suffice": Case(
             observed(budgets=[budget({"limits.cpu": "1"})]), "limits.memory of quota quota: requested"

@@ -64,13 +64,13 @@ ASKED = {
     ),
     "it does not migrate, and a person has switched headroom off": Asked(
         Verdict.COULD_NOT_MIGRATE,
-        "headroom does not help",
+        "headroom makes no room for it",
         quota(HARD, {SKIP: "true"}),
         action="a person has switched it off by harvesterhci.io/skipResourceQuotaAutoScaling",
     ),
     "it does not migrate, and the quota is not managed": Asked(
         Verdict.COULD_NOT_MIGRATE,
-        "headroom does not help",
+        "headroom makes no room for it",
         quota(HARD, labels={"a": "b"}),
         action="no label headroom.harvesterhci.io/managed=true",
     ),

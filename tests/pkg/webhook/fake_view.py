@@ -107,7 +107,7 @@ class FakeView(View):
     def _answer(self, look: str) -> State:
         self.looked.append(look)
         if self.live is None:
-            raise NoAnswer("the API server gives no answer: timed out")
+            raise NoAnswer("the API server does not answer: timed out")
         return self.live
 
     async def observe_live(self, quota: ResourceQuota) -> Observed | None:

@@ -166,7 +166,7 @@ async def test_a_registration_that_fails_is_tried_again_and_shows() -> None:
     await asyncio.sleep(0.1)
     assert served.unready() == ["webhook registration: connection refused"]
     calls.expires = time.time() - 60
-    assert served.unready()[0].startswith("webhook certificate: it ended 6")
+    assert served.unready()[0].startswith("webhook certificate: expired 6")
     calls.expires = 1_800_000_000.0
     assert served.notes() == ["webhook certificate: valid until 2027-01-15T08:00:00Z"]
     await asyncio.sleep(0.6)

@@ -17,7 +17,7 @@ EXPIRY: Final = 2.0
 """Seconds after which a pod that never turned up is given up: quota or another webhook refused it. A request that is
 held up for longer may find its place taken, by at most its own size."""
 _SWEPT: Final = 2
-"""Other namespaces that are looked through at every entry: those that never ask again are forgotten."""
+"""Other namespaces that are searched at every entry: those that never ask again are forgotten."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class _Pending:
 
 
 class Ledger:
-    """By namespace. Everything is sync: between a look at it and the entry that follows nothing else runs."""
+    """By namespace. Everything is sync: between reading it and the entry that follows nothing else runs."""
 
     def __init__(self) -> None:
         self._pending: dict[str, dict[str, _Pending]] = {}

@@ -45,7 +45,7 @@ class Room:
 
     def short_beside(self, need: Amounts) -> ResourceList:
         """The resources in which a pod does not fit beside those that are there, whatever is on its way, and what is
-        left of each. All that migrations take is theirs: a look may meet the quota before it is raised for a target, or
+        left of each. All that migrations take is theirs: a read may meet the quota before it is raised for a target, or
         after it was lowered again, and the target's pod not."""
         return self._short(self.counted, self.migrations, (), need)
 

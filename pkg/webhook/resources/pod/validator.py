@@ -27,8 +27,8 @@ from pkg.webhook.admission import ALLOW, AdmissionRequest, BadReview, Decision, 
 from pkg.webhook.deadline import NoAnswer, in_time
 from pkg.webhook.options import Options
 from pkg.webhook.resources.pod.ledger import Ledger
-from pkg.webhook.resources.pod.looks import SharedLooks
 from pkg.webhook.resources.pod.room import Room, room
+from pkg.webhook.resources.pod.shared_reads import SharedReads
 from pkg.webhook.resources.pod.tally import Sums, Tally
 from pkg.webhook.resources.resourcequota.guard import names_of_entries
 from pkg.webhook.view import View
@@ -38,25 +38,25 @@ PATIENCE: Final = 2.5
 """Seconds that a review waits before it refuses a pod that fits beside those that are there: pods on their way may
 never arrive, and status.used may be behind. Longer than a pod is remembered, less than a review may take."""
 _ATTEMPTS: Final = 3
-"""Looks at a namespace in which launchers are made all the time."""
+"""Reads of a namespace in which launchers are made all the time."""
 PAUSE: Final = 0.05
-"""Seconds between two looks."""
+"""Seconds between two reads."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _Quota:
     """One quota that counts pods of the namespace."""
 
-    quota: ResourceQuota
+    object: ResourceQuota
     room: Room
     migrating: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class _Snapshot:
-    places: Sequence[_Place]
+    quotas: Sequence[_Quota]
     seen: Mapping[str, str | None]
-    """The pods that `places` count: uid to resourceVersion."""
+    """The pods that `quotas` count: uid to resourceVersion."""
 
 
 class _Known(Enum):
@@ -102,8 +102,8 @@ class Validator:
         self._sleep = sleep
         self._ledger = Ledger()
         self._tally = Tally(clock)
-        self._looks = SharedLooks(self._look)
-        self._live_looks = SharedLooks(self._look_live)
+        self._reads = SharedReads(self._read)
+        self._live_reads = SharedReads(self._read_live)
 
     async def validate(self, request: AdmissionRequest) -> Decision:
         """CREATE of pods, UPDATE of pods/resize."""
@@ -138,18 +138,18 @@ class Validator:
         return self._count(map(self._view.observe, self._ours(asked.namespace)), None)
 
     async def _wait(self, asked: _Pod, waiting: list[str]) -> tuple[_Snapshot, str]:
-        """The last look, and why the pod does not fit, after a while; `waiting` gets what stands in its way meanwhile.
+        """The last read, and why the pod does not fit, after a while; `waiting` gets what stands in its way meanwhile.
         Raises NoAnswer."""
         until = self._clock() + PATIENCE
         while True:
             last = self._clock() >= until
-            snapshot = await self._fresh(self._looks, asked)
+            snapshot = await self._fresh(self._reads, asked)
             if last or self._refusal(snapshot, asked, _Known.THERE):
                 # A watch may be behind: which pods are there, and which are migrations', is asked before a refusal.
-                snapshot = await self._fresh(self._live_looks, asked)
+                snapshot = await self._fresh(self._live_reads, asked)
                 if refusal := self._refusal(snapshot, asked, _Known.THERE):
                     return snapshot, refusal
-            # From here on nothing is awaited: two pods never share out the same place.
+            # From here on nothing is awaited: two pods never share out the same room.
             refusal = self._refusal(snapshot, asked, _Known.ON_ITS_WAY)
             refusal = refusal or self._refusal(snapshot, asked, _Known.STATUS)
             if not refusal or last:
@@ -157,30 +157,30 @@ class Validator:
             waiting.append(refusal)
             await self._sleep(PAUSE)
 
-    async def _fresh(self, looks: SharedLooks[_Snapshot], asked: _Pod) -> _Snapshot:
-        return await in_time(looks.fresh(asked.namespace)) or _Snapshot([], {})
+    async def _fresh(self, shared_reads: SharedReads[_Snapshot], asked: _Pod) -> _Snapshot:
+        return await in_time(shared_reads.fresh(asked.namespace)) or _Snapshot([], {})
 
     def _refusal(self, snapshot: _Snapshot, asked: _Pod, known: _Known) -> str:
         """Why the pod does not fit into a base; "" when it does."""
         self._ledger.settle(asked.namespace, snapshot.seen, self._clock())
-        for place in snapshot.places:
-            if counted(asked.pod, place.quota.spec) and (short := self._short(place, asked, known)):
-                return refusal_of(place.quota, asked.need, short, place.migrating)
+        for quota in snapshot.quotas:
+            if counted(asked.pod, quota.object.spec) and (short := self._short(quota, asked, known)):
+                return refusal_of(quota.object, asked.need, short, quota.migrating)
         return ""
 
-    def _short(self, place: _Place, asked: _Pod, known: _Known) -> ResourceList:
+    def _short(self, quota: _Quota, asked: _Pod, known: _Known) -> ResourceList:
         if known is _Known.THERE:
-            return place.room.short_beside(asked.need)
-        pending = list(self._ledger.pending(asked.namespace, place.quota.name))
+            return quota.room.short_beside(asked.need)
+        pending = list(self._ledger.pending(asked.namespace, quota.object.name))
         # Twice: another replica may have let through as much at the same moment, which nothing shows yet.
-        short_by = place.room.short_by_status if known is _Known.STATUS else place.room.short_by_count
+        short_by = quota.room.short_by_status if known is _Known.STATUS else quota.room.short_by_count
         return short_by(pending * 2, asked.need)
 
     def _admit(self, snapshot: _Snapshot, asked: _Pod) -> None:
         """Remember the pod until it is seen."""
-        places = [place for place in snapshot.places if counted(asked.pod, place.quota.spec)]
-        if places:
-            names = frozenset(place.quota.name for place in places)
+        quotas = [quota for quota in snapshot.quotas if counted(asked.pod, quota.object.spec)]
+        if quotas:
+            names = frozenset(quota.object.name for quota in quotas)
             now = self._clock()
             self._ledger.admit(asked.namespace, asked.uid, asked.need, names, now, replaced=asked.replaced)
 
@@ -203,7 +203,7 @@ class Validator:
             m.uid == migration and not is_finished(m) and whose in ("", m.spec.vmi_name) for m in known
         )
 
-    async def _look(self, namespace: str) -> _Snapshot:
+    async def _read(self, namespace: str) -> _Snapshot:
         """Live quotas, and pods as a watch brings them."""
         quotas = await self._quotas(namespace)
         if not quotas:
@@ -212,7 +212,7 @@ class Validator:
         pods = await self._view.pods(namespace)
         return self._count(map(self._view.observe, quotas), pods)
 
-    async def _look_live(self, namespace: str) -> _Snapshot:
+    async def _read_live(self, namespace: str) -> _Snapshot:
         """All of it live. Raises NoAnswer."""
         for _ in range(_ATTEMPTS):
             quotas = await self._quotas(namespace)
@@ -237,7 +237,7 @@ class Validator:
 
     def _count(self, found: Iterable[Observed], pods: list[Pod] | None) -> _Snapshot:
         """`pods` None: status.used is all there is."""
-        places = []
+        quotas = []
         for observed in found:
             quota = observed.quota
             if observed.namespace_off:
@@ -248,8 +248,8 @@ class Validator:
                 observed, sums = replace(observed, pods=pods), self._tally.of(quota, pods)
             free = room(observed, self._policy, sums)
             if free is not None:
-                places.append(_Place(quota, free, names_of_entries(observed)))
-        return _Snapshot(places, {pod.uid: pod.metadata.resource_version for pod in pods or ()})
+                quotas.append(_Quota(quota, free, names_of_entries(observed)))
+        return _Snapshot(quotas, {pod.uid: pod.metadata.resource_version for pod in pods or ()})
 
 
 def refusal_of(

@@ -43,22 +43,22 @@ class Cluster(Server):
 async def test_mode_estimate_and_version_are_published_and_kept() -> None:
     cluster = Cluster()
     upkeep = cluster.upkeep()
-    await upkeep.look()
+    await upkeep.check()
     assert cluster.config_maps.now("own/headroom").data == RUNS.data()
     cluster.config_maps.edited("own/headroom", {"data": {"mode": "takeover"}})
-    await upkeep.look()
+    await upkeep.check()
     assert read(cluster.config_maps.now("own/headroom").data) == RUNS
     writes = len(cluster.config_maps.asked("patch"))
-    await upkeep.look()
+    await upkeep.check()
     assert len(cluster.config_maps.asked("patch")) == writes
 
 
 async def test_not_where_the_namespace_is_missing_and_not_in_a_dry_run() -> None:
     cluster = Cluster()
-    await cluster.upkeep(dry_run=True).look()
+    await cluster.upkeep(dry_run=True).check()
     assert not cluster.config_maps.calls
     cluster.config_maps.errors["create"] = [NotFound("namespaces own not found", status=404)]
-    await cluster.upkeep().look()
+    await cluster.upkeep().check()
     assert not cluster.config_maps.objects
     assert not cluster.events.recorded
 
@@ -68,14 +68,14 @@ async def test_a_missing_policy_is_said_once_and_its_return_too(caplog: pytest.L
     upkeep = cluster.upkeep()
     caplog.set_level("INFO")
     for _ in range(3):
-        await upkeep.look()
+        await upkeep.check()
     assert STANDS._value.get() == 0
     ((_, kind, reason, message),) = cluster.events.recorded
     assert (kind, reason) == ("Warning", EVENT)
     assert "there is no ValidatingAdmissionPolicy headroom-vm-pods-created" in message
     cluster.apply()
     for _ in range(2):
-        await upkeep.look()
+        await upkeep.check()
     assert STANDS._value.get() == 1
     assert caplog.text.count("in force") == 1
     assert len(cluster.events.recorded) == 1
@@ -87,7 +87,7 @@ async def test_an_api_server_that_is_too_old_is_named_once(caplog: pytest.LogCap
         cluster.install(kind, installed=False)
     upkeep = cluster.upkeep()
     for _ in range(2):
-        await upkeep.look()
+        await upkeep.check()
     assert caplog.text.count("older than Kubernetes 1.30") == 1
     assert "tenants can create pods" in caplog.text
 

@@ -26,7 +26,7 @@ STATE = "harvesterhci.io/migrationState"
 TIMESTAMP = "harvesterhci.io/timestamp"
 
 
-class World:
+class Cluster:
     """A namespace's VMs, VMIs, migrations and pods, and the handlers over them."""
 
     def __init__(self) -> None:
@@ -85,18 +85,18 @@ class World:
 
 
 @pytest.fixture
-def world() -> World:
-    world = World()
-    world.vm()
-    world.instances.given(vmi(annotations={"example.com/other": "kept"}))
-    return world
+def cluster() -> Cluster:
+    cluster = Cluster()
+    cluster.vm()
+    cluster.instances.given(vmi(annotations={"example.com/other": "kept"}))
+    return cluster
 
 
-async def test_a_migrations_whole_life_is_shown_and_every_change_bumps_the_vm(world: World) -> None:
+async def test_a_migrations_whole_life_is_shown_and_every_change_bumps_the_vm(cluster: Cluster) -> None:
     seen = []
     for phase in (None, "Pending", "Pending", "Scheduling", "Running", "Running", "Succeeded", "Succeeded"):
-        await world.see(vmim(phase))
-        seen.append((world.state().get(STATE), world.bumps()))
+        await cluster.see(vmim(phase))
+        seen.append((cluster.state().get(STATE), cluster.bumps()))
     assert seen == [
         ("Pending migration", 1),
         ("Pending migration", 1),
@@ -107,12 +107,12 @@ async def test_a_migrations_whole_life_is_shown_and_every_change_bumps_the_vm(wo
         (None, 3),
         (None, 3),
     ]
-    assert world.instances.now("ns1/vm1").annotations == {"example.com/other": "kept"}
+    assert cluster.instances.now("ns1/vm1").annotations == {"example.com/other": "kept"}
 
 
-async def test_the_patch_holds_only_what_changes_and_is_for_this_very_vmi(world: World) -> None:
-    await world.see(vmim("Pending"))
-    assert world.instances.asked("patch") == [
+async def test_the_patch_holds_only_what_changes_and_is_for_this_very_vmi(cluster: Cluster) -> None:
+    await cluster.see(vmim("Pending"))
+    assert cluster.instances.asked("patch") == [
         {
             "metadata": {
                 "uid": "uid-vm1",
@@ -122,114 +122,116 @@ async def test_the_patch_holds_only_what_changes_and_is_for_this_very_vmi(world:
     ]
 
 
-async def test_the_vms_timestamp_is_rfc_3339_in_utc(world: World) -> None:
-    await world.see(vmim("Pending"))
-    timestamp = world.machines.now("ns1/vm1").annotations[TIMESTAMP]
+async def test_the_vms_timestamp_is_rfc_3339_in_utc(cluster: Cluster) -> None:
+    await cluster.see(vmim("Pending"))
+    timestamp = cluster.machines.now("ns1/vm1").annotations[TIMESTAMP]
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", timestamp)
 
 
-async def test_an_abort_is_shown(world: World) -> None:
-    await world.see(vmim("Running"))
-    await world.see(vmim("Running", abort=True))
-    assert world.state()[STATE] == "Aborting migration"
-    await world.see(vmim("Failed", abort=True))
-    assert world.state() == {}
+async def test_an_abort_is_shown(cluster: Cluster) -> None:
+    await cluster.see(vmim("Running"))
+    await cluster.see(vmim("Running", abort=True))
+    assert cluster.state()[STATE] == "Aborting migration"
+    await cluster.see(vmim("Failed", abort=True))
+    assert cluster.state() == {}
 
 
-async def test_a_vmi_without_vm_is_fine(world: World) -> None:
-    world.instances.given(vmi("alone"))
-    await world.see(vmim("Pending", vm="alone"))
-    assert world.state("alone")[STATE] == "Pending migration"
-    assert world.bumps() == 0
+async def test_a_vmi_without_vm_is_fine(cluster: Cluster) -> None:
+    cluster.instances.given(vmi("alone"))
+    await cluster.see(vmim("Pending", vm="alone"))
+    assert cluster.state("alone")[STATE] == "Pending migration"
+    assert cluster.bumps() == 0
 
 
-async def test_a_vm_that_goes_away_meanwhile_is_fine(world: World) -> None:
-    world.machines.lagging = True
-    world.machines.gone("ns1/vm1")
-    await world.see(vmim("Pending"))
-    assert world.state()[STATE] == "Pending migration"
+async def test_a_vm_that_goes_away_meanwhile_is_fine(cluster: Cluster) -> None:
+    cluster.machines.lagging = True
+    cluster.machines.gone("ns1/vm1")
+    await cluster.see(vmim("Pending"))
+    assert cluster.state()[STATE] == "Pending migration"
 
 
-async def test_a_vmi_that_goes_away_meanwhile_needs_no_state_and_no_bump(world: World) -> None:
-    world.instances.lagging = True
-    world.instances.gone("ns1/vm1")
-    await world.see(vmim("Pending"))
-    assert world.bumps() == 0
+async def test_a_vmi_that_goes_away_meanwhile_needs_no_state_and_no_bump(cluster: Cluster) -> None:
+    cluster.instances.lagging = True
+    cluster.instances.gone("ns1/vm1")
+    await cluster.see(vmim("Pending"))
+    assert cluster.bumps() == 0
 
 
-async def test_a_vmi_that_was_made_anew_under_the_name_is_not_given_the_old_ones_state(world: World) -> None:
-    world.instances.lagging = True
-    world.instances.edited("ns1/vm1", {"metadata": {"uid": "uid-of-the-next"}})
+async def test_a_vmi_that_was_made_anew_under_the_name_is_not_given_the_old_ones_state(
+    cluster: Cluster,
+) -> None:
+    cluster.instances.lagging = True
+    cluster.instances.edited("ns1/vm1", {"metadata": {"uid": "uid-of-the-next"}})
     with pytest.raises(Invalid, match="immutable"):
-        await world.see(vmim("Pending"))
-    assert world.state() == {}
+        await cluster.see(vmim("Pending"))
+    assert cluster.state() == {}
 
 
-async def test_a_migration_of_an_unknown_vmi_is_a_leftover(world: World) -> None:
-    await world.see(vmim("Pending", vm="unknown"))
-    assert not world.instances.calls
+async def test_a_migration_of_an_unknown_vmi_is_a_leftover(cluster: Cluster) -> None:
+    await cluster.see(vmim("Pending", vm="unknown"))
+    assert not cluster.instances.calls
 
 
-async def test_what_was_written_is_not_written_again_before_the_watch_shows_it(world: World) -> None:
-    world.instances.lagging = True
+async def test_what_was_written_is_not_written_again_before_the_watch_shows_it(cluster: Cluster) -> None:
+    cluster.instances.lagging = True
     for phase in ("Pending", "Pending", "Scheduling", "Scheduling"):
-        await world.see(vmim(phase))
-    assert len(world.instances.asked("patch")) == world.bumps() == 2
-    assert world.state()[STATE] == "Migrating"
+        await cluster.see(vmim(phase))
+    assert len(cluster.instances.asked("patch")) == cluster.bumps() == 2
+    assert cluster.state()[STATE] == "Migrating"
 
 
-async def test_what_another_client_wrote_since_is_seen(world: World) -> None:
-    world.instances.lagging = True
-    await world.see(vmim("Pending"))
-    world.instances.edited("ns1/vm1", {"metadata": {"annotations": {STATE: "Migrating"}}})
-    world.instances.catch_up()
-    await world.look()
-    assert world.state()[STATE] == "Pending migration"
+async def test_what_another_client_wrote_since_is_seen(cluster: Cluster) -> None:
+    cluster.instances.lagging = True
+    await cluster.see(vmim("Pending"))
+    cluster.instances.edited("ns1/vm1", {"metadata": {"annotations": {STATE: "Migrating"}}})
+    cluster.instances.catch_up()
+    await cluster.look()
+    assert cluster.state()[STATE] == "Pending migration"
 
 
-async def test_a_vmi_that_is_gone_is_forgotten(world: World) -> None:
-    world.instances.lagging = True
-    await world.see(vmim("Pending"))
-    world.instances.gone("ns1/vm1")
-    await world.look()
-    world.instances.lagging = False
-    world.instances.given(vmi())
-    await world.see(vmim("Pending"))
-    assert world.state()[STATE] == "Pending migration"
+async def test_a_vmi_that_is_gone_is_forgotten(cluster: Cluster) -> None:
+    cluster.instances.lagging = True
+    await cluster.see(vmim("Pending"))
+    cluster.instances.gone("ns1/vm1")
+    await cluster.look()
+    cluster.instances.lagging = False
+    cluster.instances.given(vmi())
+    await cluster.see(vmim("Pending"))
+    assert cluster.state()[STATE] == "Pending migration"
 
 
-async def test_a_migration_that_was_deleted_is_not_shown_any_longer(world: World) -> None:
-    await world.see(vmim("Running"))
-    world.migrations.gone("ns1/migration-of-vm1")
-    await world.look()
-    assert world.state() == {}
-    assert len(world.migrations.asked("list")) == 1
+async def test_a_migration_that_was_deleted_is_not_shown_any_longer(cluster: Cluster) -> None:
+    await cluster.see(vmim("Running"))
+    cluster.migrations.gone("ns1/migration-of-vm1")
+    await cluster.look()
+    assert cluster.state() == {}
+    assert len(cluster.migrations.asked("list")) == 1
 
 
-async def test_a_migration_that_has_not_reached_the_cache_yet_is_left_shown(world: World) -> None:
+async def test_a_migration_that_has_not_reached_the_cache_yet_is_left_shown(cluster: Cluster) -> None:
     """Harvester may have written the state before our watch brought the migration: the server is asked."""
-    world.migrations.lagging = True
-    world.migrations.given(vmim("Pending"))
-    world.instances.given(vmi(annotations={UID: "uid-migration-of-vm1", STATE: "Pending migration"}))
-    await world.look()
-    assert world.state()[UID] == "uid-migration-of-vm1"
+    cluster.migrations.lagging = True
+    cluster.migrations.given(vmim("Pending"))
+    cluster.instances.given(vmi(annotations={UID: "uid-migration-of-vm1", STATE: "Pending migration"}))
+    await cluster.look()
+    assert cluster.state()[UID] == "uid-migration-of-vm1"
 
 
-async def test_where_migrations_cannot_be_listed_nothing_is_cleared(world: World) -> None:
+async def test_where_migrations_cannot_be_listed_nothing_is_cleared(cluster: Cluster) -> None:
     from pkg.client.errors import NotFound
 
-    world.migrations.errors["list"] = [NotFound("no such kind", status=404)]
-    world.instances.given(vmi(annotations={UID: "uid-gone", STATE: "Migrating"}))
-    await world.look()
-    assert world.state()[UID] == "uid-gone"
+    cluster.migrations.errors["list"] = [NotFound("no such kind", status=404)]
+    cluster.instances.given(vmi(annotations={UID: "uid-gone", STATE: "Migrating"}))
+    await cluster.look()
+    assert cluster.state()[UID] == "uid-gone"
 
 
-async def test_a_failing_server_is_the_queues_affair(world: World) -> None:
-    world.instances.errors["patch"] = [ServiceUnavailable("try later", status=503)]
+async def test_a_failing_server_is_the_queues_affair(cluster: Cluster) -> None:
+    cluster.instances.errors["patch"] = [ServiceUnavailable("try later", status=503)]
     with pytest.raises(ServiceUnavailable):
-        await world.see(vmim("Pending"))
-    await world.see(vmim("Pending"))
-    assert world.state()[STATE] == "Pending migration"
+        await cluster.see(vmim("Pending"))
+    await cluster.see(vmim("Pending"))
+    assert cluster.state()[STATE] == "Pending migration"
 
 
 def completed(**more: object) -> VirtualMachineInstance:
@@ -239,56 +241,56 @@ def completed(**more: object) -> VirtualMachineInstance:
 
 
 async def test_a_vmi_that_reports_its_migration_as_completed_is_cleared_and_its_vm_bumped(
-    world: World,
+    cluster: Cluster,
 ) -> None:
-    world.instances.given(completed())
-    await world.look()
-    assert world.state() == {}
-    assert world.bumps() == 1
+    cluster.instances.given(completed())
+    await cluster.look()
+    assert cluster.state() == {}
+    assert cluster.bumps() == 1
 
 
-async def test_the_pods_of_an_aborted_migration_are_deleted_by_uid_and_no_others(world: World) -> None:
-    world.instances.given(completed(abortStatus="Succeeded"))
-    world.pod("target", "uid-migration-of-vm1")
-    world.pod("attachment", "uid-migration-of-vm1")
-    world.pod("going", "uid-migration-of-vm1", deletionTimestamp="2026-01-01T00:00:00Z")
-    world.pod("other", "uid-of-another")
-    await world.look()
-    assert [(verb, key, body["preconditions"]["uid"]) for verb, key, body in world.pods.calls] == [
+async def test_the_pods_of_an_aborted_migration_are_deleted_by_uid_and_no_others(cluster: Cluster) -> None:
+    cluster.instances.given(completed(abortStatus="Succeeded"))
+    cluster.pod("target", "uid-migration-of-vm1")
+    cluster.pod("attachment", "uid-migration-of-vm1")
+    cluster.pod("going", "uid-migration-of-vm1", deletionTimestamp="2026-01-01T00:00:00Z")
+    cluster.pod("other", "uid-of-another")
+    await cluster.look()
+    assert [(verb, key, body["preconditions"]["uid"]) for verb, key, body in cluster.pods.calls] == [
         ("delete", "ns1/target", "uid-target"),
         ("delete", "ns1/attachment", "uid-attachment"),
     ]
 
 
-async def test_a_pod_that_is_gone_already_does_not_keep_the_others(world: World) -> None:
-    world.instances.given(completed(abortStatus="Succeeded"))
-    world.pod("first", "uid-migration-of-vm1")
-    world.pod("second", "uid-migration-of-vm1")
-    world.pods.lagging = True
-    world.pods.gone("ns1/first")
-    await world.look()
-    assert "ns1/second" not in world.pods.objects
+async def test_a_pod_that_is_gone_already_does_not_keep_the_others(cluster: Cluster) -> None:
+    cluster.instances.given(completed(abortStatus="Succeeded"))
+    cluster.pod("first", "uid-migration-of-vm1")
+    cluster.pod("second", "uid-migration-of-vm1")
+    cluster.pods.lagging = True
+    cluster.pods.gone("ns1/first")
+    await cluster.look()
+    assert "ns1/second" not in cluster.pods.objects
 
 
 @pytest.mark.parametrize(
     "report", [{}, {"abortStatus": "Failed"}, {"abortStatus": "Succeeded", "completed": False}]
 )
-async def test_no_pod_is_deleted_otherwise(world: World, report: dict[str, object]) -> None:
-    world.instances.given(completed(**report))
-    world.pod("target", "uid-migration-of-vm1")
-    await world.look()
-    assert not world.pods.calls
+async def test_no_pod_is_deleted_otherwise(cluster: Cluster, report: dict[str, object]) -> None:
+    cluster.instances.given(completed(**report))
+    cluster.pod("target", "uid-migration-of-vm1")
+    await cluster.look()
+    assert not cluster.pods.calls
 
 
-async def test_a_vmi_on_its_way_out_is_left_alone(world: World) -> None:
-    world.instances.given(completed(abortStatus="Succeeded"))
-    world.instances.edited("ns1/vm1", {"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}})
-    world.pod("target", "uid-migration-of-vm1")
-    await world.look()
-    assert not world.instances.calls
-    assert not world.pods.calls
+async def test_a_vmi_on_its_way_out_is_left_alone(cluster: Cluster) -> None:
+    cluster.instances.given(completed(abortStatus="Succeeded"))
+    cluster.instances.edited("ns1/vm1", {"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}})
+    cluster.pod("target", "uid-migration-of-vm1")
+    await cluster.look()
+    assert not cluster.instances.calls
+    assert not cluster.pods.calls
 
 
-async def test_a_vmi_that_is_gone_is_nothing_to_do(world: World) -> None:
-    await world._on_vmi("ns1/unknown", None)
-    assert not world.instances.calls
+async def test_a_vmi_that_is_gone_is_nothing_to_do(cluster: Cluster) -> None:
+    await cluster._on_vmi("ns1/unknown", None)
+    assert not cluster.instances.calls

@@ -17,7 +17,7 @@ ANNOTATION = "field.cattle.io/resourceQuota"
 DEFAULT = "resourcequota.management.cattle.io/default-resource-quota"
 
 
-class World:
+class Cluster:
     """A namespace and its quotas."""
 
     def __init__(self) -> None:
@@ -44,8 +44,8 @@ class World:
 
 
 @pytest.fixture
-def world() -> World:
-    return World()
+def cluster() -> Cluster:
+    return Cluster()
 
 
 CREATED = {
@@ -64,12 +64,12 @@ CREATED = {
 
 @sentences(CREATED)
 async def test_a_default_quota_is_made_as_rancher_makes_it(
-    case: tuple[str, dict[str, str]], world: World
+    case: tuple[str, dict[str, str]], cluster: Cluster
 ) -> None:
     annotation, hard = case
-    world.namespace(annotation)
-    await world.look()
-    (body,) = world.quotas.asked("create")
+    cluster.namespace(annotation)
+    await cluster.look()
+    (body,) = cluster.quotas.asked("create")
     assert body["spec"] == {"hard": hard}
     assert body["metadata"] == {
         "generateName": "default-",
@@ -78,36 +78,36 @@ async def test_a_default_quota_is_made_as_rancher_makes_it(
     }
 
 
-async def test_looking_again_makes_no_second_one(world: World) -> None:
-    world.namespace(BASE)
+async def test_looking_again_makes_no_second_one(cluster: Cluster) -> None:
+    cluster.namespace(BASE)
     for _ in range(3):
-        await world.look()
-    assert len(world.created()) == 1
+        await cluster.look()
+    assert len(cluster.created()) == 1
 
 
-async def test_before_the_watch_has_caught_up_the_server_is_asked(world: World) -> None:
+async def test_before_the_watch_has_caught_up_the_server_is_asked(cluster: Cluster) -> None:
     """The name is generated: a second create would not collide."""
-    world.namespace(BASE)
-    world.quotas.lagging = True
+    cluster.namespace(BASE)
+    cluster.quotas.lagging = True
     for _ in range(3):
-        await world.look()
-    assert len(world.created()) == 1
-    assert {asked["labelSelector"] for asked in world.quotas.asked("list")} == {f"{DEFAULT}=true"}
+        await cluster.look()
+    assert len(cluster.created()) == 1
+    assert {asked["labelSelector"] for asked in cluster.quotas.asked("list")} == {f"{DEFAULT}=true"}
 
 
-async def test_a_quota_that_stands_is_never_written(world: World) -> None:
-    world.namespace(BASE)
-    world.quota("default-abc", {DEFAULT: "true"})
-    await world.look()
-    assert world.quotas.calls == []
+async def test_a_quota_that_stands_is_never_written(cluster: Cluster) -> None:
+    cluster.namespace(BASE)
+    cluster.quota("default-abc", {DEFAULT: "true"})
+    await cluster.look()
+    assert cluster.quotas.calls == []
 
 
 @pytest.mark.parametrize("labels", [{}, {DEFAULT: "false"}])
-async def test_another_quota_is_not_the_default(world: World, labels: dict[str, str]) -> None:
-    world.namespace(BASE)
-    world.quota("mine", labels)
-    await world.look()
-    assert len(world.created()) == 1
+async def test_another_quota_is_not_the_default(cluster: Cluster, labels: dict[str, str]) -> None:
+    cluster.namespace(BASE)
+    cluster.quota("mine", labels)
+    await cluster.look()
+    assert len(cluster.created()) == 1
 
 
 NOTHING = {
@@ -120,11 +120,11 @@ NOTHING = {
 
 
 @sentences(NOTHING)
-async def test_nothing_to_render(case: str | None, world: World) -> None:
-    world.namespace(case)
-    await world.look()
-    assert not world.quotas.calls
-    assert not world.events.recorded
+async def test_nothing_to_render(case: str | None, cluster: Cluster) -> None:
+    cluster.namespace(case)
+    await cluster.look()
+    assert not cluster.quotas.calls
+    assert not cluster.events.recorded
 
 
 GARBAGE = {
@@ -135,30 +135,30 @@ GARBAGE = {
 
 
 @sentences(GARBAGE)
-async def test_garbage_is_a_warning_event_on_the_namespace(case: str, world: World) -> None:
-    world.namespace(case)
-    await world.look()
-    assert not world.quotas.calls
-    ((key, kind, reason, message),) = world.events.recorded
+async def test_garbage_is_a_warning_event_on_the_namespace(case: str, cluster: Cluster) -> None:
+    cluster.namespace(case)
+    await cluster.look()
+    assert not cluster.quotas.calls
+    ((key, kind, reason, message),) = cluster.events.recorded
     assert (key, kind, reason) == ("ns1", "Warning", "InvalidResourceQuotaAnnotation")
     assert message.startswith("field.cattle.io/resourceQuota")
 
 
-async def test_a_namespace_on_its_way_out_gets_none(world: World) -> None:
-    world.namespace(BASE, deletionTimestamp="2026-01-01T00:00:00Z")
-    await world.look()
-    assert not world.quotas.calls
+async def test_a_namespace_on_its_way_out_gets_none(cluster: Cluster) -> None:
+    cluster.namespace(BASE, deletionTimestamp="2026-01-01T00:00:00Z")
+    await cluster.look()
+    assert not cluster.quotas.calls
 
 
-async def test_a_namespace_that_is_gone_is_nothing_to_do(world: World) -> None:
-    await world.handler.on_namespace_changed("ns1", None)
-    assert not world.quotas.calls
+async def test_a_namespace_that_is_gone_is_nothing_to_do(cluster: Cluster) -> None:
+    await cluster.handler.on_namespace_changed("ns1", None)
+    assert not cluster.quotas.calls
 
 
-async def test_a_server_that_refuses_is_the_queues_affair(world: World) -> None:
-    world.namespace(BASE)
-    world.quotas.errors["create"] = [Forbidden("no", status=403)]
+async def test_a_server_that_refuses_is_the_queues_affair(cluster: Cluster) -> None:
+    cluster.namespace(BASE)
+    cluster.quotas.errors["create"] = [Forbidden("no", status=403)]
     with pytest.raises(Forbidden):
-        await world.look()
-    await world.look()
-    assert len(world.quotas.objects) == 1
+        await cluster.look()
+    await cluster.look()
+    assert len(cluster.quotas.objects) == 1

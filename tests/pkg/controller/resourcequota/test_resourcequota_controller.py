@@ -39,7 +39,7 @@ KEY = "ns1/default-abc"
 ANNOTATION = "field.cattle.io/resourceQuota"
 
 
-class World:
+class Cluster:
     """One namespace with its quota, and the handler over it; the clock stands still unless a test moves it."""
 
     def __init__(self, mode: Mode = Mode.ASSIST, *, dry_run: bool = False, **policy: float) -> None:
@@ -110,11 +110,11 @@ class World:
 
 
 async def test_a_migration_is_served_with_one_patch() -> None:
-    world = World()
-    world.migrate("vm1")
-    assert await world.look() is None
-    assert by_value(world.now.hard) == by_value(RAISED)
-    ((verb, key, ops),) = world.quotas.calls
+    cluster = Cluster()
+    cluster.migrate("vm1")
+    assert await cluster.look() is None
+    assert by_value(cluster.now.hard) == by_value(RAISED)
+    ((verb, key, ops),) = cluster.quotas.calls
     assert (verb, key) == ("patch", KEY)
     assert [op["path"] for op in ops if op["op"] == "test"] == [
         "/metadata/uid",
@@ -130,153 +130,153 @@ async def test_a_migration_is_served_with_one_patch() -> None:
 
 
 async def test_any_number_that_turn_pending_together_cost_one_patch() -> None:
-    world = World()
-    world.migrate(*(f"vm{n}" for n in range(100)))
-    await world.look()
-    assert world.patches == 1
-    assert by_value(world.now.hard)["limits.cpu"].value() == 203
+    cluster = Cluster()
+    cluster.migrate(*(f"vm{n}" for n in range(100)))
+    await cluster.look()
+    assert cluster.patches == 1
+    assert by_value(cluster.now.hard)["limits.cpu"].value() == 203
 
 
 async def test_nothing_to_change_nothing_asked() -> None:
-    world = World()
-    await world.look()
-    assert world.quotas.calls == []
+    cluster = Cluster()
+    await cluster.look()
+    assert cluster.quotas.calls == []
 
 
 async def test_a_quota_that_is_gone_is_forgotten() -> None:
-    world = World()
-    world.migrate("vm1")
-    await world.look()
-    world.quotas.gone(KEY)
-    assert await world.look() is None
-    world.quotas.given(quota())
-    await world.look()
-    assert by_value(world.now.hard) == by_value(RAISED)
+    cluster = Cluster()
+    cluster.migrate("vm1")
+    await cluster.look()
+    cluster.quotas.gone(KEY)
+    assert await cluster.look() is None
+    cluster.quotas.given(quota())
+    await cluster.look()
+    assert by_value(cluster.now.hard) == by_value(RAISED)
 
 
 class TestConflicts:
     async def test_a_foreign_writer_in_between_is_read_and_gone_again_at_once(self) -> None:
-        world = World()
-        world.migrate("vm1")
-        world.quotas.lagging = True
-        world.quotas.edited(KEY, {"metadata": {"annotations": {"example.com/other": "new"}}})
-        assert await world.look() is None
-        assert [verb for verb, *_ in world.quotas.calls] == ["patch", "get", "patch"]
-        assert by_value(world.now.hard) == by_value(RAISED)
-        assert world.now.annotations == {"example.com/other": "new", by_uid(): ENTRY}
+        cluster = Cluster()
+        cluster.migrate("vm1")
+        cluster.quotas.lagging = True
+        cluster.quotas.edited(KEY, {"metadata": {"annotations": {"example.com/other": "new"}}})
+        assert await cluster.look() is None
+        assert [verb for verb, *_ in cluster.quotas.calls] == ["patch", "get", "patch"]
+        assert by_value(cluster.now.hard) == by_value(RAISED)
+        assert cluster.now.annotations == {"example.com/other": "new", by_uid(): ENTRY}
 
     async def test_what_the_foreign_writer_did_is_decided_on_anew(self) -> None:
         """It put our entry there already: only spec.hard is left to write."""
-        world = World()
-        world.migrate("vm1")
-        world.quotas.lagging = True
-        world.quotas.edited(KEY, {"metadata": {"annotations": {by_uid(): ENTRY}}})
-        await world.look()
-        changed = [op["path"] for op in world.quotas.asked("patch")[-1] if op["op"] != "test"]
+        cluster = Cluster()
+        cluster.migrate("vm1")
+        cluster.quotas.lagging = True
+        cluster.quotas.edited(KEY, {"metadata": {"annotations": {by_uid(): ENTRY}}})
+        await cluster.look()
+        changed = [op["path"] for op in cluster.quotas.asked("patch")[-1] if op["op"] != "test"]
         assert changed == ["/spec/hard/limits.cpu", "/spec/hard/limits.memory"]
 
     async def test_counting_pods_is_no_conflict(self) -> None:
         """The quota controller writes status.hard and status.used with every pod that comes or goes."""
-        world = World()
-        world.migrate("vm1")
-        world.quotas.lagging = True
-        world.quotas.edited(KEY, {"status": {"used": {"limits.cpu": "1"}}})
-        await world.look()
-        assert world.patches == 1
-        assert by_value(world.now.hard) == by_value(RAISED)
+        cluster = Cluster()
+        cluster.migrate("vm1")
+        cluster.quotas.lagging = True
+        cluster.quotas.edited(KEY, {"status": {"used": {"limits.cpu": "1"}}})
+        await cluster.look()
+        assert cluster.patches == 1
+        assert by_value(cluster.now.hard) == by_value(RAISED)
 
     async def test_a_foreign_writer_who_did_it_all_leaves_nothing_to_write(self) -> None:
-        world = World()
-        world.migrate("vm1")
-        world.quotas.lagging = True
-        world.quotas.edited(KEY, {"metadata": {"annotations": {by_uid(): ENTRY}}, "spec": {"hard": RAISED}})
-        assert await world.look() is None
-        assert world.patches == 1
+        cluster = Cluster()
+        cluster.migrate("vm1")
+        cluster.quotas.lagging = True
+        cluster.quotas.edited(KEY, {"metadata": {"annotations": {by_uid(): ENTRY}}, "spec": {"hard": RAISED}})
+        assert await cluster.look() is None
+        assert cluster.patches == 1
 
     async def test_several_foreign_writes_in_a_row(self) -> None:
-        world = World()
-        world.migrate("vm1")
+        cluster = Cluster()
+        cluster.migrate("vm1")
 
         def intrude() -> None:
-            world.quotas.edited(KEY, {"metadata": {"annotations": {"example.com/n": str(world.patches)}}})
+            cluster.quotas.edited(KEY, {"metadata": {"annotations": {"example.com/n": str(cluster.patches)}}})
 
-        world.quotas.before = [intrude] * (CONFLICT_TRIES - 1)
-        await world.look()
-        assert world.patches == CONFLICT_TRIES
-        assert by_value(world.now.hard) == by_value(RAISED)
+        cluster.quotas.before = [intrude] * (CONFLICT_TRIES - 1)
+        await cluster.look()
+        assert cluster.patches == CONFLICT_TRIES
+        assert by_value(cluster.now.hard) == by_value(RAISED)
 
     async def test_without_end_the_queue_has_to_wait(self) -> None:
-        world = World()
-        world.migrate("vm1")
+        cluster = Cluster()
+        cluster.migrate("vm1")
         annotate = iter(range(100))
-        world.quotas.before = [
-            lambda: world.quotas.edited(KEY, {"metadata": {"annotations": {"n": str(next(annotate))}}})
+        cluster.quotas.before = [
+            lambda: cluster.quotas.edited(KEY, {"metadata": {"annotations": {"n": str(next(annotate))}}})
         ] * 100
         with pytest.raises(Invalid):
-            await world.look()
-        assert world.patches == CONFLICT_TRIES
+            await cluster.look()
+        assert cluster.patches == CONFLICT_TRIES
 
     async def test_a_quota_that_was_deleted_meanwhile_is_nothing_to_do(self) -> None:
-        world = World()
-        world.migrate("vm1")
-        world.quotas.lagging = True
-        world.quotas.gone(KEY)
-        assert await world.look() is None
+        cluster = Cluster()
+        cluster.migrate("vm1")
+        cluster.quotas.lagging = True
+        cluster.quotas.gone(KEY)
+        assert await cluster.look() is None
 
     async def test_other_errors_are_the_queues_affair(self) -> None:
-        world = World()
-        world.migrate("vm1")
+        cluster = Cluster()
+        cluster.migrate("vm1")
         for error in (ServiceUnavailable("later", status=503), Forbidden("no", status=403)):
-            world.quotas.errors["patch"] = [error]
+            cluster.quotas.errors["patch"] = [error]
             with pytest.raises(type(error)):
-                await world.look()
+                await cluster.look()
 
 
 class TestOurOwnWrites:
     async def test_the_next_look_before_the_watch_has_caught_up_writes_nothing(self) -> None:
-        world = World()
-        world.migrate("vm1")
-        world.quotas.lagging = True
-        await world.look()
-        assert await world.look() is None
-        assert world.patches == 1
+        cluster = Cluster()
+        cluster.migrate("vm1")
+        cluster.quotas.lagging = True
+        await cluster.look()
+        assert await cluster.look() is None
+        assert cluster.patches == 1
 
     async def test_the_next_patch_before_the_watch_has_caught_up_does_not_conflict(self) -> None:
-        world = World()
-        world.quotas.lagging = True
+        cluster = Cluster()
+        cluster.quotas.lagging = True
         for n in range(10):
-            world.migrate(f"vm{n}")
-            world.clock.now += 1.0
-            assert await world.look() is None
-        assert [verb for verb, *_ in world.quotas.calls] == ["patch"] * 10
-        assert by_value(world.now.hard)["limits.cpu"].value() == 23
+            cluster.migrate(f"vm{n}")
+            cluster.clock.now += 1.0
+            assert await cluster.look() is None
+        assert [verb for verb, *_ in cluster.quotas.calls] == ["patch"] * 10
+        assert by_value(cluster.now.hard)["limits.cpu"].value() == 23
 
     async def test_what_the_watch_brings_later_counts_again(self) -> None:
-        world = World()
-        world.migrate("vm1")
-        world.quotas.lagging = True
-        await world.look()
-        world.quotas.catch_up()
-        world.quotas.edited(KEY, {"spec": {"hard": dict(HARD)}})  # Rancher
-        await world.look()
-        assert by_value(world.now.hard) == by_value(RAISED)
-        assert [verb for verb, *_ in world.quotas.calls] == ["patch"] * 2
+        cluster = Cluster()
+        cluster.migrate("vm1")
+        cluster.quotas.lagging = True
+        await cluster.look()
+        cluster.quotas.catch_up()
+        cluster.quotas.edited(KEY, {"spec": {"hard": dict(HARD)}})  # Rancher
+        await cluster.look()
+        assert by_value(cluster.now.hard) == by_value(RAISED)
+        assert [verb for verb, *_ in cluster.quotas.calls] == ["patch"] * 2
 
     async def test_an_older_event_of_the_watch_does_not_make_it_forget_its_write(self) -> None:
-        world = World()
-        world.migrate("vm1")
-        before = world.now
-        await world.look()
-        world.quotas.indexer.update(before)
-        assert await world.look() is None
-        assert world.patches == 1
+        cluster = Cluster()
+        cluster.migrate("vm1")
+        before = cluster.now
+        await cluster.look()
+        cluster.quotas.indexer.update(before)
+        assert await cluster.look() is None
+        assert cluster.patches == 1
 
     async def test_a_quota_of_the_same_name_that_is_new_is_looked_at_as_it_is(self) -> None:
-        world = World()
-        world.migrate("vm1")
-        await world.look()
+        cluster = Cluster()
+        cluster.migrate("vm1")
+        await cluster.look()
         again = quota(version="1")
-        world.quotas.given(
+        cluster.quotas.given(
             {
                 "metadata": {
                     "name": "default-abc",
@@ -287,15 +287,15 @@ class TestOurOwnWrites:
             }
             | {"spec": {"hard": dict(HARD)}}
         )
-        world.clock.now += 1
-        await world.look()
-        assert by_value(world.now.hard) == by_value(RAISED)
+        cluster.clock.now += 1
+        await cluster.look()
+        assert by_value(cluster.now.hard) == by_value(RAISED)
 
     async def test_versions_that_are_no_numbers_are_left_to_the_cache(self) -> None:
-        world = World()
-        world.migrate("vm1")
-        await world.look()
-        raised = world.now
+        cluster = Cluster()
+        cluster.migrate("vm1")
+        await cluster.look()
+        raised = cluster.now
         strange = raised.metadata.__class__(
             name="default-abc",
             namespace="ns1",
@@ -304,349 +304,351 @@ class TestOurOwnWrites:
             labels=dict(raised.labels),
             annotations=dict(raised.annotations),
         )
-        world.quotas.indexer.update(ResourceQuota(metadata=strange, spec=raised.spec))
-        assert await world.look() is None
-        assert world.patches == 1
+        cluster.quotas.indexer.update(ResourceQuota(metadata=strange, spec=raised.spec))
+        assert await cluster.look() is None
+        assert cluster.patches == 1
 
 
 class TestCompany:
     async def test_a_single_migration_does_not_wait(self) -> None:
-        world = World()
+        cluster = Cluster()
         for phase in ("Pending", "Succeeded", "Pending", "Succeeded"):
-            world.migrate("vm1", phase=phase)
-            assert await world.look() is None
-        assert world.patches == 4
+            cluster.migrate("vm1", phase=phase)
+            assert await cluster.look() is None
+        assert cluster.patches == 4
 
     async def test_with_many_under_way_the_next_patch_waits_a_little(self) -> None:
-        world = World()
-        world.migrate("vm1", "vm2", "vm3", phase="Running")
-        await world.look()
-        world.migrate("vm1", phase="Succeeded")
-        assert await world.look() == pytest.approx(0.08)
-        assert world.patches == 1
-        world.clock.now += 0.08
-        assert await world.look() is None
-        assert world.patches == 2
+        cluster = Cluster()
+        cluster.migrate("vm1", "vm2", "vm3", phase="Running")
+        await cluster.look()
+        cluster.migrate("vm1", phase="Succeeded")
+        assert await cluster.look() == pytest.approx(0.08)
+        assert cluster.patches == 1
+        cluster.clock.now += 0.08
+        assert await cluster.look() is None
+        assert cluster.patches == 2
 
     async def test_it_never_waits_longer_than_a_quarter_of_a_second(self) -> None:
-        world = World()
-        world.migrate(*(f"vm{n}" for n in range(50)))
-        await world.look()
-        world.migrate("vm1", phase="Succeeded")
-        assert await world.look() == pytest.approx(0.25)
+        cluster = Cluster()
+        cluster.migrate(*(f"vm{n}" for n in range(50)))
+        await cluster.look()
+        cluster.migrate("vm1", phase="Succeeded")
+        assert await cluster.look() == pytest.approx(0.25)
 
     @pytest.mark.parametrize(("vm", "refused"), [("late", False), ("vm1", True)])
     async def test_who_is_about_to_be_tried_waits_a_moment_only(self, vm: str, refused: bool) -> None:
-        world = World()
-        world.migrate(*(f"vm{n}" for n in range(50)))
-        await world.look()
-        world.migrate(vm, refused=refused)
-        assert await world.look() == pytest.approx(0.04)
+        cluster = Cluster()
+        cluster.migrate(*(f"vm{n}" for n in range(50)))
+        await cluster.look()
+        cluster.migrate(vm, refused=refused)
+        assert await cluster.look() == pytest.approx(0.04)
 
     async def test_who_comes_meanwhile_is_in_the_same_patch(self) -> None:
-        world = World()
-        world.migrate("vm1", "vm2")
-        await world.look()
+        cluster = Cluster()
+        cluster.migrate("vm1", "vm2")
+        await cluster.look()
         for n in range(20):
-            world.migrate(f"late{n}")
-            world.clock.now += 0.001
-            assert await world.look() is not None
-        world.clock.now += 0.25
-        await world.look()
-        assert world.patches == 2
-        assert by_value(world.now.hard)["limits.cpu"].value() == 3 + 2 * 22
+            cluster.migrate(f"late{n}")
+            cluster.clock.now += 0.001
+            assert await cluster.look() is not None
+        cluster.clock.now += 0.25
+        await cluster.look()
+        assert cluster.patches == 2
+        assert by_value(cluster.now.hard)["limits.cpu"].value() == 3 + 2 * 22
 
     async def test_after_a_while_it_does_not_wait(self) -> None:
-        world = World()
-        world.migrate(*(f"vm{n}" for n in range(50)))
-        await world.look()
-        world.clock.now += 10
-        world.migrate("late")
-        assert await world.look() is None
+        cluster = Cluster()
+        cluster.migrate(*(f"vm{n}" for n in range(50)))
+        await cluster.look()
+        cluster.clock.now += 10
+        cluster.migrate("late")
+        assert await cluster.look() is None
 
     async def test_a_clock_that_was_set_back_holds_nothing_up(self) -> None:
-        world = World()
-        world.migrate("vm1", "vm2")
-        await world.look()
-        world.clock.now -= 3600
-        world.migrate("vm3")
-        assert await world.look() is None
-        assert by_value(world.now.hard)["limits.cpu"].value() == 9
+        cluster = Cluster()
+        cluster.migrate("vm1", "vm2")
+        await cluster.look()
+        cluster.clock.now -= 3600
+        cluster.migrate("vm3")
+        assert await cluster.look() is None
+        assert by_value(cluster.now.hard)["limits.cpu"].value() == 9
 
     async def test_a_repair_does_not_wait(self) -> None:
-        world = World()
-        world.migrate(*(f"vm{n}" for n in range(50)))
-        await world.look()
-        world.quotas.edited(KEY, {"spec": {"hard": dict(HARD)}})  # Rancher
-        assert await world.look() is None
-        assert by_value(world.now.hard)["limits.cpu"].value() == 103
+        cluster = Cluster()
+        cluster.migrate(*(f"vm{n}" for n in range(50)))
+        await cluster.look()
+        cluster.quotas.edited(KEY, {"spec": {"hard": dict(HARD)}})  # Rancher
+        assert await cluster.look() is None
+        assert by_value(cluster.now.hard)["limits.cpu"].value() == 103
 
 
 class TestGivingBack:
     """A patch in the moment in which quota admission counts a target pod can get that pod refused with a conflict."""
 
-    async def two(self) -> World:
+    async def two(self) -> Cluster:
         """One is over; one was just given room, and KubeVirt is about to create its target pod."""
-        world = World()
-        world.migrate("vm1", phase="Running")
-        world.migrate("vm2")
-        await world.look()
-        world.migrate("vm1", phase="Succeeded")
-        world.clock.now += 1
-        return world
+        cluster = Cluster()
+        cluster.migrate("vm1", phase="Running")
+        cluster.migrate("vm2")
+        await cluster.look()
+        cluster.migrate("vm1", phase="Succeeded")
+        cluster.clock.now += 1
+        return cluster
 
     async def test_it_waits_for_who_is_about_to_be_tried(self) -> None:
-        world = await self.two()
-        assert await world.look() == pytest.approx(0.25)
-        world.clock.now += 0.1
-        assert await world.look() == pytest.approx(0.15)
-        assert world.patches == 1
-        world.migrate("vm2", phase="Scheduling")
-        assert await world.look() is None
-        assert by_value(world.now.hard) == by_value(RAISED)
+        cluster = await self.two()
+        assert await cluster.look() == pytest.approx(0.25)
+        cluster.clock.now += 0.1
+        assert await cluster.look() == pytest.approx(0.15)
+        assert cluster.patches == 1
+        cluster.migrate("vm2", phase="Scheduling")
+        assert await cluster.look() is None
+        assert by_value(cluster.now.hard) == by_value(RAISED)
 
     async def test_a_quarter_of_a_second_at_most(self) -> None:
-        world = await self.two()
-        await world.look()
-        world.clock.now += 0.25
-        assert await world.look() is None
-        assert by_value(world.now.hard) == by_value(RAISED)
+        cluster = await self.two()
+        await cluster.look()
+        cluster.clock.now += 0.25
+        assert await cluster.look() is None
+        assert by_value(cluster.now.hard) == by_value(RAISED)
 
     async def test_who_needs_room_takes_it_along(self) -> None:
-        world = await self.two()
-        await world.look()
-        world.migrate("vm3")
-        assert await world.look() is None
-        assert world.patches == 2
-        assert set(world.now.annotations) == {by_uid("vm2"), by_uid("vm3")}
+        cluster = await self.two()
+        await cluster.look()
+        cluster.migrate("vm3")
+        assert await cluster.look() is None
+        assert cluster.patches == 2
+        assert set(cluster.now.annotations) == {by_uid("vm2"), by_uid("vm3")}
 
     async def test_the_next_time_it_waits_anew(self) -> None:
-        world = await self.two()
-        await world.look()
-        world.migrate("vm1", phase="Running")  # the watch was behind
-        await world.look()
-        world.clock.now += 10
-        world.migrate("vm1", phase="Succeeded")
-        assert await world.look() == pytest.approx(0.25)
+        cluster = await self.two()
+        await cluster.look()
+        cluster.migrate("vm1", phase="Running")  # the watch was behind
+        await cluster.look()
+        cluster.clock.now += 10
+        cluster.migrate("vm1", phase="Succeeded")
+        assert await cluster.look() == pytest.approx(0.25)
 
     async def test_a_refused_one_is_not_waited_for(self) -> None:
-        world = await self.two()
-        world.migrate("vm2", refused=True)
-        assert await world.look() is None
-        assert by_value(world.now.hard) == by_value(RAISED)
+        cluster = await self.two()
+        cluster.migrate("vm2", refused=True)
+        assert await cluster.look() is None
+        assert by_value(cluster.now.hard) == by_value(RAISED)
 
-    async def over(self, used: str) -> World:
+    async def over(self, used: str) -> Cluster:
         """A migration is over, and this much of limits.cpu is still counted."""
-        world = World()
-        world.migrate("vm1", phase="Running")
-        await world.look()
-        world.migrate("vm1", phase="Succeeded")
-        world.clock.now += 1
-        world.quotas.edited(KEY, {"status": {"used": {"limits.cpu": used}}})
-        return world
+        cluster = Cluster()
+        cluster.migrate("vm1", phase="Running")
+        await cluster.look()
+        cluster.migrate("vm1", phase="Succeeded")
+        cluster.clock.now += 1
+        cluster.quotas.edited(KEY, {"status": {"used": {"limits.cpu": used}}})
+        return cluster
 
     async def test_what_has_ended_and_is_still_counted_is_waited_for(self) -> None:
-        world = await self.over(RAISED["limits.cpu"])
-        assert await world.look() == pytest.approx(1.0)
-        world.quotas.edited(KEY, {"status": {"used": {"limits.cpu": HARD["limits.cpu"]}}})
-        assert await world.look() is None
-        assert by_value(world.now.hard) == by_value(HARD)
+        cluster = await self.over(RAISED["limits.cpu"])
+        assert await cluster.look() == pytest.approx(1.0)
+        cluster.quotas.edited(KEY, {"status": {"used": {"limits.cpu": HARD["limits.cpu"]}}})
+        assert await cluster.look() is None
+        assert by_value(cluster.now.hard) == by_value(HARD)
 
     async def test_a_vm_that_has_grown_is_waited_for_a_second(self) -> None:
-        world = await self.over(RAISED["limits.cpu"])
-        await world.look()
-        world.clock.now += 1
-        assert await world.look() is None
-        assert by_value(world.now.hard) == by_value(HARD)
+        cluster = await self.over(RAISED["limits.cpu"])
+        await cluster.look()
+        cluster.clock.now += 1
+        assert await cluster.look() is None
+        assert by_value(cluster.now.hard) == by_value(HARD)
 
     async def test_what_another_client_added_is_taken_back_at_once(self) -> None:
-        world = await self.over(RAISED["limits.cpu"])
-        world.quotas.edited(KEY, {"spec": {"hard": {**HARD, "limits.cpu": "50"}}})
-        assert await world.look() is None
-        assert by_value(world.now.hard) == by_value(HARD)
+        cluster = await self.over(RAISED["limits.cpu"])
+        cluster.quotas.edited(KEY, {"spec": {"hard": {**HARD, "limits.cpu": "50"}}})
+        assert await cluster.look() is None
+        assert by_value(cluster.now.hard) == by_value(HARD)
 
 
 class TestBeforeRoomIsAdded:
     async def test_the_namespace_is_readied_first(self) -> None:
-        world = World()
-        world.migrate("vm1")
-        world.not_yet = [RetryAfter(0.1, "labelled just now")]
-        assert await world.look() == pytest.approx(0.1)
-        assert not world.patches
-        await world.look()
-        assert world.readied == ["ns1", "ns1"]
-        assert by_value(world.now.hard) == by_value(RAISED)
+        cluster = Cluster()
+        cluster.migrate("vm1")
+        cluster.not_yet = [RetryAfter(0.1, "labelled just now")]
+        assert await cluster.look() == pytest.approx(0.1)
+        assert not cluster.patches
+        await cluster.look()
+        assert cluster.readied == ["ns1", "ns1"]
+        assert by_value(cluster.now.hard) == by_value(RAISED)
 
     async def test_lowering_needs_nothing(self) -> None:
-        world = World()
-        world.quotas.given(quota(RAISED, {by_uid(): ENTRY}))
-        world.migrate("vm1", phase="Succeeded")
-        await world.look()
-        assert by_value(world.now.hard) == by_value(HARD)
-        assert world.readied == []
+        cluster = Cluster()
+        cluster.quotas.given(quota(RAISED, {by_uid(): ENTRY}))
+        cluster.migrate("vm1", phase="Succeeded")
+        await cluster.look()
+        assert by_value(cluster.now.hard) == by_value(HARD)
+        assert cluster.readied == []
 
     async def test_marks_and_flags_need_nothing(self) -> None:
-        world = World(Mode.TAKEOVER)
-        await world.look()
-        assert world.patches == 1
-        assert world.readied == []
+        cluster = Cluster(Mode.TAKEOVER)
+        await cluster.look()
+        assert cluster.patches == 1
+        assert cluster.readied == []
 
     async def test_a_foreign_writer_in_between_has_it_asked_again(self) -> None:
-        world = World()
-        world.migrate("vm1")
-        world.quotas.lagging = True
-        world.quotas.edited(KEY, {"metadata": {"annotations": {"x": "y"}}})
-        await world.look()
-        assert world.readied == ["ns1", "ns1"]
+        cluster = Cluster()
+        cluster.migrate("vm1")
+        cluster.quotas.lagging = True
+        cluster.quotas.edited(KEY, {"metadata": {"annotations": {"x": "y"}}})
+        await cluster.look()
+        assert cluster.readied == ["ns1", "ns1"]
 
 
 class TestWhatPeopleAreTold:
     async def test_a_problem_is_a_warning_event_on_the_quota_once(
         self, caplog: pytest.LogCaptureFixture
     ) -> None:
-        world = World()
-        world.base("{nope")
+        cluster = Cluster()
+        cluster.base("{nope")
         for _ in range(5):
-            await world.look()
-        ((key, kind, reason, message),) = world.events.recorded
+            await cluster.look()
+        ((key, kind, reason, message),) = cluster.events.recorded
         assert (key, kind, reason) == (KEY, "Warning", "InvalidResourceQuotaAnnotation")
         assert "field.cattle.io/resourceQuota is not JSON" in message
         assert len([r for r in caplog.records if r.levelname == "WARNING"]) == 1
-        assert not world.patches
+        assert not cluster.patches
 
     async def test_a_problem_that_changes_is_told_anew(self) -> None:
-        world = World()
-        world.base("{nope")
-        await world.look()
-        world.base('{"limit":{"limitsCpu":"x"}}')
-        await world.look()
-        assert len(world.events.recorded) == 2
+        cluster = Cluster()
+        cluster.base("{nope")
+        await cluster.look()
+        cluster.base('{"limit":{"limitsCpu":"x"}}')
+        await cluster.look()
+        assert len(cluster.events.recorded) == 2
 
     async def test_a_problem_that_comes_back_is_told_again(self) -> None:
-        world = World()
+        cluster = Cluster()
         for annotation in ("{nope", BASE, "{nope"):
-            world.base(annotation)
-            await world.look()
-        assert len(world.events.recorded) == 2
+            cluster.base(annotation)
+            await cluster.look()
+        assert len(cluster.events.recorded) == 2
 
     async def test_a_garbage_entry_is_told_and_not_overwritten(self) -> None:
-        world = World()
-        world.quotas.given(quota(RAISED, {by_name("other"): "{nope"}))
-        await world.look()
-        assert world.events.reasons == ["InvalidMigratingEntry"]
-        assert world.now.annotations == {by_name("other"): "{nope"}
-        assert by_value(world.now.hard) == by_value(RAISED)
+        cluster = Cluster()
+        cluster.quotas.given(quota(RAISED, {by_name("other"): "{nope"}))
+        await cluster.look()
+        assert cluster.events.reasons == ["InvalidMigratingEntry"]
+        assert cluster.now.annotations == {by_name("other"): "{nope"}
+        assert by_value(cluster.now.hard) == by_value(RAISED)
 
     async def test_a_vm_without_limits_is_told(self) -> None:
-        world = World()
-        world.instances.given(vmi(limits={}))
-        world.migrations.given(vmim())
-        await world.look()
-        await world.look()
-        assert world.events.reasons == ["MigrationNotScaled"]
+        cluster = Cluster()
+        cluster.instances.given(vmi(limits={}))
+        cluster.migrations.given(vmim())
+        await cluster.look()
+        await cluster.look()
+        assert cluster.events.reasons == ["MigrationNotScaled"]
 
     async def test_two_quotas_do_not_share_their_problems(self) -> None:
-        world = World()
-        world.base("{nope")
-        await world.look()
+        cluster = Cluster()
+        cluster.base("{nope")
+        await cluster.look()
         namespace = {"metadata": {"name": "ns2", "uid": "uid-ns2", "annotations": {ANNOTATION: "{nope"}}}
-        world.namespaces.given(namespace)
+        cluster.namespaces.given(namespace)
         other = quota()
         raw = {"metadata": {"name": "q", "namespace": "ns2", "uid": "uid-q", "labels": dict(other.labels)}}
-        await world.handler.on_resource_quota_changed(
-            "ns2/q", world.quotas.given(raw | {"spec": {"hard": HARD}})
+        await cluster.handler.on_resource_quota_changed(
+            "ns2/q", cluster.quotas.given(raw | {"spec": {"hard": HARD}})
         )
-        assert [key for key, *_ in world.events.recorded] == [KEY, "ns2/q"]
+        assert [key for key, *_ in cluster.events.recorded] == [KEY, "ns2/q"]
 
 
 class TestTime:
     async def test_a_foreign_entry_is_looked_at_again_when_its_grace_is_over(self) -> None:
-        world = World(foreign_grace=60.0)
-        world.quotas.given(quota(RAISED, {by_uid("gone"): ENTRY}))
-        assert await world.look() == pytest.approx(60.0)
-        world.clock.now += 59.0
-        assert await world.look() == pytest.approx(1.0)
-        assert not world.patches
-        world.clock.now += 1.0
-        assert await world.look() is None
-        assert by_value(world.now.hard) == by_value(HARD)
-        assert by_uid("gone") not in world.now.annotations
+        cluster = Cluster(foreign_grace=60.0)
+        cluster.quotas.given(quota(RAISED, {by_uid("gone"): ENTRY}))
+        assert await cluster.look() == pytest.approx(60.0)
+        cluster.clock.now += 59.0
+        assert await cluster.look() == pytest.approx(1.0)
+        assert not cluster.patches
+        cluster.clock.now += 1.0
+        assert await cluster.look() is None
+        assert by_value(cluster.now.hard) == by_value(HARD)
+        assert by_uid("gone") not in cluster.now.annotations
 
     async def test_a_restart_begins_the_grace_anew_and_loses_nothing(self) -> None:
         for _ in range(3):
-            world = World(foreign_grace=60.0)
-            world.quotas.given(quota(RAISED, {by_uid("gone"): ENTRY}))
-            assert await world.look() == pytest.approx(60.0)
+            cluster = Cluster(foreign_grace=60.0)
+            cluster.quotas.given(quota(RAISED, {by_uid("gone"): ENTRY}))
+            assert await cluster.look() == pytest.approx(60.0)
 
     async def test_what_a_look_remembers_survives_a_wait_for_company(self) -> None:
-        world = World(foreign_grace=60.0)
-        world.quotas.given(quota(HARD, {by_uid("gone"): ENTRY}))
-        world.migrate("vm1", "vm2")
-        await world.look()
-        world.migrate("vm3")
-        world.clock.now += 0.01
-        assert await world.look() == pytest.approx(0.03)
-        world.clock.now += 60.0
-        await world.look()
-        assert by_uid("gone") not in world.now.annotations
+        cluster = Cluster(foreign_grace=60.0)
+        cluster.quotas.given(quota(HARD, {by_uid("gone"): ENTRY}))
+        cluster.migrate("vm1", "vm2")
+        await cluster.look()
+        cluster.migrate("vm3")
+        cluster.clock.now += 0.01
+        assert await cluster.look() == pytest.approx(0.03)
+        cluster.clock.now += 60.0
+        await cluster.look()
+        assert by_uid("gone") not in cluster.now.annotations
 
     async def test_a_refusal_is_believed_after_a_quarter_of_a_second(self) -> None:
-        world = World()
-        world.quotas.given(quota(RAISED, {by_uid(): ENTRY}, used={"limits.memory": "9980344313"}))
-        world.migrate("vm1", refused=True)
-        assert await world.look() == pytest.approx(0.25)
-        world.clock.now += 0.25
-        await world.look()
-        assert "harvesterhci.io/migratingCompensation" in world.now.annotations
+        cluster = Cluster()
+        cluster.quotas.given(quota(RAISED, {by_uid(): ENTRY}, used={"limits.memory": "9980344313"}))
+        cluster.migrate("vm1", refused=True)
+        assert await cluster.look() == pytest.approx(0.25)
+        cluster.clock.now += 0.25
+        await cluster.look()
+        assert "harvesterhci.io/migratingCompensation" in cluster.now.annotations
 
 
 async def test_a_dry_run_writes_nothing_and_says_once_what_it_would(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
-    world = World(dry_run=True)
-    world.migrate("vm1")
+    cluster = Cluster(dry_run=True)
+    cluster.migrate("vm1")
     for _ in range(3):
-        await world.look()
-    assert world.quotas.calls == []
+        await cluster.look()
+    assert cluster.quotas.calls == []
     assert [r.message for r in caplog.records] == [
         f"{KEY}: would write: limits.cpu 3 -> 5, limits.memory 5000Mi -> 9980344313"
     ]
 
 
 async def test_in_takeover_the_quota_is_marked_when_it_is_first_seen() -> None:
-    world = World(Mode.TAKEOVER)
-    await world.look()
-    assert world.now.annotations == MARKS
-    await world.look()
-    assert world.patches == 1
+    cluster = Cluster(Mode.TAKEOVER)
+    await cluster.look()
+    assert cluster.now.annotations == MARKS
+    await cluster.look()
+    assert cluster.patches == 1
 
 
 @pytest.mark.parametrize("mode", Mode)
 async def test_a_namespace_that_is_not_in_the_cache_yet_changes_no_limit(mode: Mode) -> None:
-    world = World(mode)
-    world.namespaces.gone("ns1")
-    world.migrate("vm1")
-    await world.look()
-    assert by_value(world.now.hard) == by_value(HARD)
+    cluster = Cluster(mode)
+    cluster.namespaces.gone("ns1")
+    cluster.migrate("vm1")
+    await cluster.look()
+    assert by_value(cluster.now.hard) == by_value(HARD)
 
 
 async def test_the_ratio_is_the_settings_value_then_its_default_then_1_5() -> None:
     memory = []
     for setting in (None, {"value": "4.5"}, {"default": "4.5"}, {"value": "11", "default": "4.5"}):
-        world = World()
+        cluster = Cluster()
         if setting is not None:
-            world.settings.given({"metadata": {"name": "additional-guest-memory-overhead-ratio"}, **setting})
-        world.migrate("vm1")
-        await world.look()
-        memory.append(by_value(world.now.hard)["limits.memory"].value())
+            cluster.settings.given(
+                {"metadata": {"name": "additional-guest-memory-overhead-ratio"}, **setting}
+            )
+        cluster.migrate("vm1")
+        await cluster.look()
+        memory.append(by_value(cluster.now.hard)["limits.memory"].value())
     assert memory == [9980344313, 10865341313, 10865341313, 9980344313]
 
 
 async def test_another_setting_says_nothing_about_the_ratio() -> None:
-    world = World()
-    world.settings.given({"metadata": {"name": "overcommit-config"}, "value": "4.5"})
-    world.migrate("vm1")
-    await world.look()
-    assert by_value(world.now.hard) == by_value(RAISED)
+    cluster = Cluster()
+    cluster.settings.given({"metadata": {"name": "overcommit-config"}, "value": "4.5"})
+    cluster.migrate("vm1")
+    await cluster.look()
+    assert by_value(cluster.now.hard) == by_value(RAISED)
 
 
 @pytest.mark.parametrize("created", [False, True], ids=["the room is missing", "the target is there"])
@@ -654,21 +656,21 @@ async def test_nothing_is_compensated_once_the_target_is_there_whatever_the_watc
     created: bool,
 ) -> None:
     """status.used counts a target pod before a watch shows it."""
-    world = World(Mode.TAKEOVER, settle=0.0)
-    world.settings.given({"metadata": {"name": SETTING_OVERHEAD_RATIO, "uid": "s"}, "value": "4.5"})
+    cluster = Cluster(Mode.TAKEOVER, settle=0.0)
+    cluster.settings.given({"metadata": {"name": SETTING_OVERHEAD_RATIO, "uid": "s"}, "value": "4.5"})
     home, move = vmi(nodeName="node-1"), vmim(refused=True)
     grown = launcher(home, rendering=AT_4_5)
     target = launcher(home, rendering=AT_4_5, node="node-2", migration=move, created="2026-01-01T00:01:00Z")
-    world.instances.given(home)
-    world.pods.given(grown)
-    world.migrations.given(named(vmim(), [grown], [home]))
-    await world.look()
-    world.migrations.given(named(move, [grown], [home]))
-    world.pods.lagging = True
+    cluster.instances.given(home)
+    cluster.pods.given(grown)
+    cluster.migrations.given(named(vmim(), [grown], [home]))
+    await cluster.look()
+    cluster.migrations.given(named(move, [grown], [home]))
+    cluster.pods.lagging = True
     if created:
-        world.pods.given(target)
+        cluster.pods.given(target)
     used = total([pod_usage(grown), pod_usage(target)] if created else [pod_usage(grown)])
-    status = {"hard": world.now.hard, "used": {name: str(used[name]) for name in world.now.hard}}
-    world.quotas.edited(KEY, {"status": status})
-    await world.look()
-    assert (COMPENSATION in world.now.annotations) is not created
+    status = {"hard": cluster.now.hard, "used": {name: str(used[name]) for name in cluster.now.hard}}
+    cluster.quotas.edited(KEY, {"status": status})
+    await cluster.look()
+    assert (COMPENSATION in cluster.now.annotations) is not created

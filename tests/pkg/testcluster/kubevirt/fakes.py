@@ -19,7 +19,7 @@ class FakeClock(Clock):
         super().__init__(wall=lambda: self.now, loop=lambda: self.now)
 
 
-class World:
+class Cluster:
     """Everything that a handler can be given, around one set of fake kinds."""
 
     def __init__(self) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-import uuid
 from collections.abc import Callable
 from typing import Any
 
@@ -17,10 +16,10 @@ from pkg.client.config import load_config
 from pkg.client.errors import NotFound
 from pkg.client.transport import MERGE_PATCH
 from pkg.testcluster.cluster import Cluster
+from tests import bodies
 from tests.objects import SEED_DOMAIN
 
 Body = dict[str, Any]
-PREFIX = "testcluster.headroom.harvesterhci.io/"
 VMS, VMIS = VIRTUAL_MACHINES, VIRTUAL_MACHINE_INSTANCES
 VMIMS, PODS, QUOTAS = VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, registry.PODS, registry.RESOURCE_QUOTAS
 SEED = '{"limit":{"limitsCpu":"3000m","limitsMemory":"5000Mi"}}'
@@ -32,7 +31,7 @@ class Live:
 
     def __init__(self, cluster: Cluster, annotation: str | None = None) -> None:
         self.client = Client(load_config(str(cluster.kubeconfig)))
-        self.namespace = f"t-{uuid.uuid4().hex[:8]}"
+        self.namespace = bodies.new_name()
         self._annotation = annotation
 
     async def __aenter__(self) -> Live:
@@ -87,9 +86,10 @@ class Live:
 
     async def start(self, name: str = "vm1", *, strategy: str = "Always", **annotations: str) -> None:
         """A VM of the seed."""
-        spec = {"runStrategy": strategy, "template": {"metadata": {}, "spec": {"domain": SEED_DOMAIN}}}
-        meta = {"name": name, "annotations": marks(annotations)}
-        await self.create(VMS, {"metadata": meta, "spec": spec})
+        marks = bodies.stand_in(**annotations)
+        await self.create(
+            VMS, bodies.machine(name, {"domain": SEED_DOMAIN}, strategy=strategy, annotations=marks)
+        )
 
     async def started(self, name: str = "vm1", **annotations: str) -> Body:
         """A VM of the seed that runs."""
@@ -97,8 +97,7 @@ class Live:
         return await self.wait(VMS, name, status("printableStatus", "Running"))
 
     async def migrate(self, name: str = "m1", vmi: str = "vm1", **annotations: str) -> None:
-        meta = {"name": name, "annotations": marks(annotations)}
-        await self.create(VMIMS, {"metadata": meta, "spec": {"vmiName": vmi}})
+        await self.create(VMIMS, bodies.migration(name, vmi, **annotations))
 
     async def phase(self, name: str, phase: str, timeout: float = 60.0) -> Body:
         """The migration as soon as it is in the phase."""
@@ -139,10 +138,6 @@ def conditions(body: Body) -> dict[str, str]:
 
 def phases(body: Body) -> list[str]:
     return [stamp["phase"] for stamp in body["status"]["phaseTransitionTimestamps"]]
-
-
-def marks(annotations: dict[str, str]) -> dict[str, str]:
-    return {PREFIX + key.replace("_", "-"): value for key, value in annotations.items()}
 
 
 def _kind(resource: Resource[Any]) -> Body:

@@ -6,7 +6,7 @@ import pytest
 
 from pkg.testcluster.kubevirt.gate import Gate
 from pkg.util.kubevirt.parallel_migrations import Limits, hindrance
-from tests.pkg.testcluster.kubevirt.fakes import World
+from tests.pkg.testcluster.kubevirt.fakes import Cluster
 from tests.pkg.testcluster.kubevirt.samples import NAMESPACE, launcher, running, vmim
 
 HINDRANCES = {
@@ -34,20 +34,20 @@ class Setup:
     """VMIs vm0… on alternating nodes with a Pending migration each, and a gate that notes whom it wakes."""
 
     def __init__(self, count: int = 8, limits: Limits | None = None, nodes: int = 4) -> None:
-        self.world = World()
+        self.cluster = Cluster()
         self.limits = limits or Limits(5, 2)
         self.woken: list[str] = []
         for number in range(count):
             status = {"nodeName": f"node-{number % nodes}"}
-            self.world.instances.seed(running(f"vm{number}", status=status))
-            self.world.migrations.seed(vmim(f"m{number}", phase="Pending", vmi_name=f"vm{number}"))
+            self.cluster.instances.seed(running(f"vm{number}", status=status))
+            self.cluster.migrations.seed(vmim(f"m{number}", phase="Pending", vmi_name=f"vm{number}"))
         self.gate = Gate(
-            self.world.found_migrations,
-            self.world.instances.cache,
-            self.world.found_pods,
+            self.cluster.found_migrations,
+            self.cluster.instances.cache,
+            self.cluster.found_pods,
             lambda: self.limits,
             self.woken.append,
-            self.world.clock,
+            self.cluster.clock,
         )
 
     def enter(self, number: int, nodes: int = 4) -> str:
@@ -84,7 +84,7 @@ def test_one_that_may_not_leave_its_node_does_not_hold_up_the_others() -> None:
 
 def test_a_migration_that_runs_counts() -> None:
     setup = Setup(limits=Limits(1, 2))
-    setup.world.migrations.seed(vmim("m1", phase="Running", vmi_name="vm1"))
+    setup.cluster.migrations.seed(vmim("m1", phase="Running", vmi_name="vm1"))
     assert setup.enter(0) == "1 migrations run, 1 may"
 
 
@@ -94,21 +94,21 @@ ENDED = ("Succeeded", "Failed")
 @pytest.mark.parametrize("phase", ENDED)
 def test_a_migration_that_has_ended_does_not_count_although_its_pod_still_runs(phase: str) -> None:
     setup = Setup(limits=Limits(1, 2))
-    setup.world.migrations.seed(vmim("m1", phase=phase, vmi_name="vm1"))
-    setup.world.pods.seed(launcher("target", job="m1", vmi_name="vm1"))
+    setup.cluster.migrations.seed(vmim("m1", phase=phase, vmi_name="vm1"))
+    setup.cluster.pods.seed(launcher("target", job="m1", vmi_name="vm1"))
     assert setup.enter(0) == ""
 
 
 def test_a_pending_migration_with_a_target_pod_counts() -> None:
     setup = Setup(limits=Limits(1, 2))
-    setup.world.pods.seed(launcher("target", job="m1", vmi_name="vm1"))
+    setup.cluster.pods.seed(launcher("target", job="m1", vmi_name="vm1"))
     assert setup.enter(0) == "1 migrations run, 1 may"
 
 
 def test_what_the_cache_shows_and_what_was_reserved_count_once() -> None:
     setup = Setup(limits=Limits(2, 2))
     setup.enter(1)
-    setup.world.pods.seed(launcher("target", job="m1", vmi_name="vm1"))
+    setup.cluster.pods.seed(launcher("target", job="m1", vmi_name="vm1"))
     assert setup.enter(0) == ""
 
 
@@ -122,7 +122,7 @@ def test_a_pod_that_was_just_created_is_awaited_for_a_while() -> None:
     setup = Setup()
     setup.enter(0)
     assert setup.gate.awaits_pod("t1/m0")
-    setup.world.clock.now += 6
+    setup.cluster.clock.now += 6
     assert not setup.gate.awaits_pod("t1/m0")
 
 

@@ -8,13 +8,12 @@ import pytest
 
 from pkg.testcluster.kubevirt.__main__ import options_of, parse_arguments
 from pkg.testcluster.kubevirt.options import MigrationOptions, Options, migration_options
+from tests.bodies import stand_in
 from tests.pkg.testcluster.kubevirt.samples import running, vm, vmim
-
-PREFIX = "testcluster.headroom.harvesterhci.io/"
 
 
 def asked(**annotations: str) -> dict[str, Any]:
-    return {"annotations": {PREFIX + key.replace("_", "-"): value for key, value in annotations.items()}}
+    return {"annotations": stand_in(**annotations)}
 
 
 def test_without_annotations_the_command_line_holds() -> None:

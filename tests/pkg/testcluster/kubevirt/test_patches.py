@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from pkg.api.kubevirt import PhaseTransition
 from pkg.api.meta import Condition, rfc3339
 from pkg.client.fake.patches import json_patched, merged
-from pkg.testcluster.kubevirt.objects import PhaseTransition
 from pkg.testcluster.kubevirt.patches import (
     as_json_patch,
     conditions_with,

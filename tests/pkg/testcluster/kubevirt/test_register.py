@@ -20,7 +20,7 @@ from pkg.testcluster.kubevirt.register import (
     refused_by,
 )
 from tests.kinds import Kind
-from tests.pkg.testcluster.kubevirt.fakes import World
+from tests.pkg.testcluster.kubevirt.fakes import Cluster
 from tests.pkg.testcluster.kubevirt.samples import (
     NOW,
     attachment,
@@ -93,14 +93,14 @@ PLAIN = made(Pod, "web")
 
 
 @pytest.fixture
-def world() -> World:
-    world = World()
-    world.pods.seed(launcher(), launcher("target", job="m1"))
-    world.migrations.seed(
+def cluster() -> Cluster:
+    cluster = Cluster()
+    cluster.pods.seed(launcher(), launcher("target", job="m1"))
+    cluster.migrations.seed(
         vmim("m1", phase="Scheduling"), vmim("m2", phase="Pending"), vmim("m0", phase="Succeeded"),
         vmim("other", phase="Pending", vmi_name="vm2"),
     )  # fmt: skip
-    return world
+    return cluster
 
 
 INSTANCES = {
@@ -112,8 +112,8 @@ INSTANCES = {
 
 
 @pytest.mark.parametrize(("pod", "keys"), INSTANCES.values(), ids=INSTANCES.keys())
-def test_instances_of(world: World, pod: Pod, keys: list[str]) -> None:
-    assert instances_of(world.found_pods)(pod) == keys
+def test_instances_of(cluster: Cluster, pod: Pod, keys: list[str]) -> None:
+    assert instances_of(cluster.found_pods)(pod) == keys
 
 
 MIGRATIONS = {
@@ -128,12 +128,12 @@ MIGRATIONS = {
 
 
 @pytest.mark.parametrize(("pod", "keys"), MIGRATIONS.values(), ids=MIGRATIONS.keys())
-def test_migrations_of(world: World, pod: Pod, keys: set[str]) -> None:
-    assert set(migrations_of(world.found_pods, world.found_migrations)(pod)) == keys
+def test_migrations_of(cluster: Cluster, pod: Pod, keys: set[str]) -> None:
+    assert set(migrations_of(cluster.found_pods, cluster.found_migrations)(pod)) == keys
 
 
-def test_a_vmi_concerns_its_migrations_that_have_not_ended(world: World) -> None:
-    assert set(active_migrations(world.found_migrations)(running())) == {"t1/m1", "t1/m2"}
+def test_a_vmi_concerns_its_migrations_that_have_not_ended(cluster: Cluster) -> None:
+    assert set(active_migrations(cluster.found_migrations)(running())) == {"t1/m1", "t1/m2"}
 
 
 def test_a_vm_and_its_vmi_have_one_key() -> None:
@@ -149,11 +149,11 @@ def refused(*keys: str) -> Refusals:
 
 def test_a_quota_concerns_what_was_refused_in_its_namespace() -> None:
     refusals = refused("t1/m1", "t2/m1")
-    assert refused_by(refusals, lag=World().lag)(QUOTA) == ["t1/m1"]
+    assert refused_by(refusals, lag=Cluster().lag)(QUOTA) == ["t1/m1"]
     assert refusals.wait("t1/m1", 0.0) == 0.0
 
 
 def test_but_not_who_waits_for_a_place_first() -> None:
     refusals = refused("t1/m1", "t1/m2")
-    assert refused_by(refusals, {"t1/m2"}.__contains__, lag=World().lag)(QUOTA) == ["t1/m1"]
+    assert refused_by(refusals, {"t1/m2"}.__contains__, lag=Cluster().lag)(QUOTA) == ["t1/m1"]
     assert refusals.wait("t1/m2", 0.0) == 0.0

@@ -17,7 +17,7 @@ from pkg.testcluster.kubevirt.vm_controller import (
     status_patch,
 )
 from tests.objects import SEED_DOMAIN
-from tests.pkg.testcluster.kubevirt.fakes import World
+from tests.pkg.testcluster.kubevirt.fakes import Cluster
 from tests.pkg.testcluster.kubevirt.samples import NOW, made, running, vm, vmi
 
 FAILED, SUCCEEDED = vmi(status={"phase": "Failed"}), vmi(status={"phase": "Succeeded"})
@@ -186,63 +186,65 @@ OWNED: dict[str, Any] = {
 }
 
 
-def handler(world: World) -> MachineHandler:
-    return MachineHandler(world.machines.client, world.instances.client, world.instances.cache, world.clock)
+def handler(cluster: Cluster) -> MachineHandler:
+    return MachineHandler(
+        cluster.machines.client, cluster.instances.client, cluster.instances.cache, cluster.clock
+    )
 
 
-async def change(world: World, **more: Any) -> None:
-    world.machines.seed(vm(**more))
-    await handler(world).on_machine_changed(KEY, world.machines.cached(KEY))
+async def change(cluster: Cluster, **more: Any) -> None:
+    cluster.machines.seed(vm(**more))
+    await handler(cluster).on_machine_changed(KEY, cluster.machines.cached(KEY))
 
 
 async def test_a_vm_is_started() -> None:
-    world = World()
-    await change(world)
-    assert world.instances.verbs == [("create", "vm1")]
-    assert world.instances.objects[KEY]["spec"]["domain"]["cpu"]["cores"] == 2
-    assert world.machines.objects[KEY]["status"]["printableStatus"] == "Starting"
+    cluster = Cluster()
+    await change(cluster)
+    assert cluster.instances.verbs == [("create", "vm1")]
+    assert cluster.instances.objects[KEY]["spec"]["domain"]["cpu"]["cores"] == 2
+    assert cluster.machines.objects[KEY]["status"]["printableStatus"] == "Starting"
 
 
 async def test_a_halted_vm_is_stopped() -> None:
-    world = World()
-    world.instances.seed(running(**OWNED))
-    await change(world, strategy="Halted")
-    assert world.instances.verbs == [("delete", "vm1")]
+    cluster = Cluster()
+    cluster.instances.seed(running(**OWNED))
+    await change(cluster, strategy="Halted")
+    assert cluster.instances.verbs == [("delete", "vm1")]
 
 
 async def test_the_status_follows_the_vmi() -> None:
-    world = World()
-    world.instances.seed(running(**OWNED))
-    await change(world)
-    assert world.instances.verbs == []
-    assert world.machines.verbs == [("patch", "vm1", "status")]
-    status = world.machines.objects[KEY]["status"]
+    cluster = Cluster()
+    cluster.instances.seed(running(**OWNED))
+    await change(cluster)
+    assert cluster.instances.verbs == []
+    assert cluster.machines.verbs == [("patch", "vm1", "status")]
+    status = cluster.machines.objects[KEY]["status"]
     assert (status["printableStatus"], status["created"], status["ready"]) == ("Running", True, True)
 
 
 async def test_a_foreign_vmi_of_the_same_name_is_left_alone() -> None:
-    world = World()
-    world.instances.seed(vmi())
-    await change(world, strategy="Halted")
-    assert world.instances.verbs == []
-    assert world.machines.verbs == []
+    cluster = Cluster()
+    cluster.instances.seed(vmi())
+    await change(cluster, strategy="Halted")
+    assert cluster.instances.verbs == []
+    assert cluster.machines.verbs == []
 
 
 async def test_a_vmi_that_exists_already_is_no_failure() -> None:
-    world = World()
-    world.instances.lagging = True
-    world.instances.seed(running(**OWNED))
-    await change(world)
-    assert world.instances.verbs == [("create", "vm1")]
+    cluster = Cluster()
+    cluster.instances.lagging = True
+    cluster.instances.seed(running(**OWNED))
+    await change(cluster)
+    assert cluster.instances.verbs == [("create", "vm1")]
 
 
 async def test_a_vm_that_is_gone_needs_nothing() -> None:
-    world = World()
-    await handler(world).on_machine_changed(KEY, None)
-    assert world.instances.verbs == []
+    cluster = Cluster()
+    await handler(cluster).on_machine_changed(KEY, None)
+    assert cluster.instances.verbs == []
 
 
 async def test_a_vm_that_goes_meanwhile_is_no_failure() -> None:
-    world = World()
-    await handler(world).on_machine_changed(KEY, vm(strategy="Halted"))
-    assert world.machines.objects == {}
+    cluster = Cluster()
+    await handler(cluster).on_machine_changed(KEY, vm(strategy="Halted"))
+    assert cluster.machines.objects == {}

@@ -11,7 +11,7 @@ from pkg.generic.errors import RetryAfter
 from pkg.testcluster.kubevirt.options import Options
 from pkg.testcluster.kubevirt.rendering import rendering
 from pkg.testcluster.kubevirt.vmi_controller import Ending, Hotplug, InstanceHandler
-from tests.pkg.testcluster.kubevirt.fakes import World
+from tests.pkg.testcluster.kubevirt.fakes import Cluster
 from tests.pkg.testcluster.kubevirt.samples import (
     HOTPLUG_VOLUME,
     NOW,
@@ -40,15 +40,15 @@ class Setup:
     """A world with the handler in it."""
 
     def __init__(self, **options: Any) -> None:
-        self.world = World()
+        self.cluster = Cluster()
         self.options = Options(**options)
-        pods = self.world.pods.client
+        pods = self.cluster.pods.client
         clients: Any = {
-            "instances": self.world.instances.client,
-            "machines": self.world.machines.client,
+            "instances": self.cluster.instances.client,
+            "machines": self.cluster.machines.client,
             "pod_client": pods,
         }
-        creator = self.world.creator()
+        creator = self.cluster.creator()
         self.refusals = creator.refusals
 
         def how(namespace: str) -> Any:
@@ -56,47 +56,47 @@ class Setup:
 
         self.handler = InstanceHandler(
             **clients,
-            machine_cache=self.world.machines.cache,
-            pods=self.world.found_pods,
+            machine_cache=self.cluster.machines.cache,
+            pods=self.cluster.found_pods,
             creator=creator,
-            placement=self.world.placement,
+            placement=self.cluster.placement,
             ending=Ending(
                 pod_client=pods,
-                pods=self.world.found_pods,
-                migrations=self.world.found_migrations,
-                machines=self.world.machines.cache,
+                pods=self.cluster.found_pods,
+                migrations=self.cluster.found_migrations,
+                machines=self.cluster.machines.cache,
                 options=self.options,
-                clock=self.world.clock,
+                clock=self.cluster.clock,
             ),
-            hotplug=Hotplug(pods, self.world.found_pods, creator, how, self.world.clock),
+            hotplug=Hotplug(pods, self.cluster.found_pods, creator, how, self.cluster.clock),
             rendering=how,
-            clock=self.world.clock,
+            clock=self.cluster.clock,
         )
 
     async def step(self) -> float | None:
         """One call; the seconds that it asks to be called again after."""
         try:
-            await self.handler.on_instance_changed(KEY, self.world.instances.indexer.get_by_key(KEY))
+            await self.handler.on_instance_changed(KEY, self.cluster.instances.indexer.get_by_key(KEY))
         except RetryAfter as later:
             return later.seconds
         return None
 
     def status(self) -> dict[str, Any]:
-        found: dict[str, Any] = self.world.instances.objects[KEY]["status"]
+        found: dict[str, Any] = self.cluster.instances.objects[KEY]["status"]
         return found
 
     async def pods_run(self) -> None:
-        for key in list(self.world.pods.objects):
-            self.world.pods.edited(key, {"status": {"phase": "Running"}})
+        for key in list(self.cluster.pods.objects):
+            self.cluster.pods.edited(key, {"status": {"phase": "Running"}})
 
 
 async def test_a_vmi_without_vm_gets_a_launcher_and_runs() -> None:
     setup = Setup()
-    setup.world.instances.seed(vmi())
+    setup.cluster.instances.seed(vmi())
     await setup.step()
     assert setup.status()["phase"] == "Pending"
     await setup.step()
-    (pod,) = setup.world.pods.objects.values()
+    (pod,) = setup.cluster.pods.objects.values()
     assert pod["spec"]["nodeName"] == "node-1"
     await setup.step()
     assert setup.status()["phase"] == "Scheduling"
@@ -104,16 +104,16 @@ async def test_a_vmi_without_vm_gets_a_launcher_and_runs() -> None:
     await setup.step()
     assert setup.status()["phase"] == "Running"
     assert setup.status()["activePods"] == {pod["metadata"]["uid"]: "node-1"}
-    before = len(setup.world.instances.asked("patch"))
+    before = len(setup.cluster.instances.asked("patch"))
     assert await setup.step() is None
-    assert len(setup.world.instances.asked("patch")) == before
+    assert len(setup.cluster.instances.asked("patch")) == before
 
 
 async def test_a_refused_launcher_leaves_the_vmi_pending_with_a_condition() -> None:
     setup = Setup()
-    setup.world.instances.seed(vmi())
+    setup.cluster.instances.seed(vmi())
     await setup.step()
-    setup.world.pods.errors["create"] = [QUOTA]
+    setup.cluster.pods.errors["create"] = [QUOTA]
     assert await setup.step() == 5
     assert setup.status()["phase"] == "Pending"
     conditions = {c["type"]: c for c in setup.status()["conditions"]}
@@ -122,70 +122,70 @@ async def test_a_refused_launcher_leaves_the_vmi_pending_with_a_condition() -> N
 
 async def test_a_refused_launcher_is_tried_again_when_its_time_comes_or_quota_changes() -> None:
     setup = Setup()
-    setup.world.instances.seed(vmi())
+    setup.cluster.instances.seed(vmi())
     await setup.step()
-    setup.world.pods.errors["create"] = [QUOTA, QUOTA, None]
+    setup.cluster.pods.errors["create"] = [QUOTA, QUOTA, None]
     await setup.step()
     assert await setup.step() == 5
-    assert len(setup.world.pods.verbs) == 1
-    setup.world.clock.now += 5
+    assert len(setup.cluster.pods.verbs) == 1
+    setup.cluster.clock.now += 5
     await setup.step()
-    assert len(setup.world.pods.verbs) == 2
+    assert len(setup.cluster.pods.verbs) == 2
     setup.refusals.quota_changed("t1")
     await setup.step()
-    assert len(setup.world.pods.objects) == 1
+    assert len(setup.cluster.pods.objects) == 1
 
 
 async def test_without_a_node_there_is_no_pod_and_another_look() -> None:
     setup = Setup()
-    setup.world.nodes.indexer.replace([])
-    setup.world.instances.seed(vmi(status={"phase": "Pending"}))
+    setup.cluster.nodes.indexer.replace([])
+    setup.cluster.instances.seed(vmi(status={"phase": "Pending"}))
     await setup.step()
     assert await setup.step() == 1
-    assert setup.world.pods.verbs == []
+    assert setup.cluster.pods.verbs == []
 
 
 async def test_a_vmi_that_is_deleted_goes_after_its_pods() -> None:
     setup = Setup()
-    setup.world.instances.seed(running(deletionTimestamp=NOW))
-    setup.world.pods.seed(launcher(), launcher("target", job="m1", node="node-2"))
+    setup.cluster.instances.seed(running(deletionTimestamp=NOW))
+    setup.cluster.pods.seed(launcher(), launcher("target", job="m1", node="node-2"))
     await setup.step()
-    assert setup.world.pods.objects == {}
-    assert "finalizers" in setup.world.instances.objects[KEY]["metadata"]
+    assert setup.cluster.pods.objects == {}
+    assert "finalizers" in setup.cluster.instances.objects[KEY]["metadata"]
     await setup.step()
-    assert setup.world.instances.objects == {}
+    assert setup.cluster.instances.objects == {}
 
 
 async def test_pods_of_a_vmi_that_is_gone_go() -> None:
     setup = Setup()
-    setup.world.pods.seed(launcher())
+    setup.cluster.pods.seed(launcher())
     await setup.step()
-    assert setup.world.pods.objects == {}
+    assert setup.cluster.pods.objects == {}
 
 
 async def test_pods_of_an_earlier_vmi_of_the_name_go_and_the_new_one_s_stay() -> None:
     setup = Setup()
-    setup.world.instances.seed(running(uid="uid-new"))
-    setup.world.pods.seed(launcher())
+    setup.cluster.instances.seed(running(uid="uid-new"))
+    setup.cluster.pods.seed(launcher())
     await setup.step()
-    assert setup.world.pods.verbs == [("delete", "source")]
+    assert setup.cluster.pods.verbs == [("delete", "source")]
 
 
 async def test_a_vmi_whose_vm_is_gone_is_deleted() -> None:
     setup = Setup()
-    setup.world.instances.seed(running(**OWNED))
+    setup.cluster.instances.seed(running(**OWNED))
     await setup.step()
-    assert setup.world.instances.now(KEY).deleting
-    assert setup.world.instances.verbs == [("delete", "vm1")]
+    assert setup.cluster.instances.now(KEY).deleting
+    assert setup.cluster.instances.verbs == [("delete", "vm1")]
 
 
 async def test_a_vm_that_the_cache_does_not_show_yet_is_not_gone() -> None:
     setup = Setup()
-    setup.world.machines.lagging = True
-    setup.world.machines.seed(vm())
-    setup.world.instances.seed(running(**OWNED))
+    setup.cluster.machines.lagging = True
+    setup.cluster.machines.seed(vm())
+    setup.cluster.instances.seed(running(**OWNED))
     await setup.step()
-    assert ("delete", "vm1") not in setup.world.instances.verbs
+    assert ("delete", "vm1") not in setup.cluster.instances.verbs
 
 
 def moved(**more: Any) -> Any:
@@ -197,24 +197,24 @@ def moved(**more: Any) -> Any:
 
 async def test_the_source_counts_for_as_long_as_it_is_told_and_then_succeeds() -> None:
     setup = Setup(source_linger=31)
-    setup.world.instances.seed(moved())
-    setup.world.migrations.seed(vmim(phase="Succeeded"))
-    setup.world.pods.seed(launcher(), launcher("target", node="node-2", job="m1"))
+    setup.cluster.instances.seed(moved())
+    setup.cluster.migrations.seed(vmim(phase="Succeeded"))
+    setup.cluster.pods.seed(launcher(), launcher("target", node="node-2", job="m1"))
     assert await setup.step() == 31
-    setup.world.clock.now += 30.5
+    setup.cluster.clock.now += 30.5
     assert await setup.step() == pytest.approx(0.5)
-    assert setup.world.pods.objects["t1/source"]["status"]["phase"] == "Running"
-    setup.world.clock.now += 0.6
+    assert setup.cluster.pods.objects["t1/source"]["status"]["phase"] == "Running"
+    setup.cluster.clock.now += 0.6
     assert await setup.step() is None
-    assert setup.world.pods.objects["t1/source"]["status"]["phase"] == "Succeeded"
-    assert setup.world.pods.objects["t1/target"]["status"]["phase"] == "Running"
+    assert setup.cluster.pods.objects["t1/source"]["status"]["phase"] == "Succeeded"
+    assert setup.cluster.pods.objects["t1/target"]["status"]["phase"] == "Running"
 
 
 async def test_a_restart_does_not_begin_the_time_anew() -> None:
     first = Setup(source_linger=31)
-    first.world.instances.seed(moved())
-    first.world.pods.seed(launcher(), launcher("target", node="node-2", job="m1"))
-    first.world.clock.now += 20
+    first.cluster.instances.seed(moved())
+    first.cluster.pods.seed(launcher(), launcher("target", node="node-2", job="m1"))
+    first.cluster.clock.now += 20
     assert await first.step() == 11
 
 
@@ -229,20 +229,20 @@ LINGERS: dict[str, tuple[dict[str, str], float | None]] = {
 async def test_the_time_by_annotation(annotations: dict[str, str], seconds: float | None) -> None:
     setup = Setup()
     marks = {f"testcluster.headroom.harvesterhci.io/{key}": value for key, value in annotations.items()}
-    setup.world.instances.seed(moved())
-    setup.world.migrations.seed(vmim(phase="Succeeded", annotations=marks))
-    setup.world.pods.seed(launcher(), launcher("target", node="node-2", job="m1"))
+    setup.cluster.instances.seed(moved())
+    setup.cluster.migrations.seed(vmim(phase="Succeeded", annotations=marks))
+    setup.cluster.pods.seed(launcher(), launcher("target", node="node-2", job="m1"))
     assert await setup.step() == seconds
 
 
 async def test_a_migration_that_is_deleted_meanwhile_leaves_the_time_as_it_was() -> None:
     setup = Setup()
     marks = {"testcluster.headroom.harvesterhci.io/source-linger-seconds": "3"}
-    setup.world.instances.seed(moved())
-    setup.world.migrations.seed(vmim(phase="Succeeded", annotations=marks))
-    setup.world.pods.seed(launcher(), launcher("target", node="node-2", job="m1"))
+    setup.cluster.instances.seed(moved())
+    setup.cluster.migrations.seed(vmim(phase="Succeeded", annotations=marks))
+    setup.cluster.pods.seed(launcher(), launcher("target", node="node-2", job="m1"))
     assert await setup.step() == 3
-    await setup.world.migrations.client.delete(name="m1", namespace="t1")
+    await setup.cluster.migrations.client.delete(name="m1", namespace="t1")
     assert await setup.step() == 3
 
 
@@ -250,56 +250,58 @@ async def test_the_target_of_a_failed_migration_ends_at_once() -> None:
     setup = Setup()
     state = {**DONE, "failed": True}
     active = {"uid-source": "node-1", "uid-target": "node-2"}
-    setup.world.instances.seed(running(state=state, status={"activePods": active}))
-    setup.world.migrations.seed(vmim(phase="Failed"))
-    setup.world.pods.seed(launcher(), launcher("target", node="node-2", job="m1"))
+    setup.cluster.instances.seed(running(state=state, status={"activePods": active}))
+    setup.cluster.migrations.seed(vmim(phase="Failed"))
+    setup.cluster.pods.seed(launcher(), launcher("target", node="node-2", job="m1"))
     assert await setup.step() is None
-    assert setup.world.pods.objects["t1/target"]["status"]["phase"] == "Failed"
+    assert setup.cluster.pods.objects["t1/target"]["status"]["phase"] == "Failed"
 
 
 async def test_or_is_left_behind_as_in_kubevirt_s_issue_5373() -> None:
     setup = Setup()
     marks = {"testcluster.headroom.harvesterhci.io/target-linger-seconds": "600"}
     active = {"uid-source": "node-1", "uid-target": "node-2"}
-    setup.world.instances.seed(running(state={**DONE, "failed": True}, status={"activePods": active}))
-    setup.world.migrations.seed(vmim(phase="Failed", annotations=marks))
-    setup.world.pods.seed(launcher(), launcher("target", node="node-2", job="m1"))
+    setup.cluster.instances.seed(running(state={**DONE, "failed": True}, status={"activePods": active}))
+    setup.cluster.migrations.seed(vmim(phase="Failed", annotations=marks))
+    setup.cluster.pods.seed(launcher(), launcher("target", node="node-2", job="m1"))
     assert await setup.step() == 600
 
 
 async def test_a_target_that_was_never_handed_over_is_deleted() -> None:
     setup = Setup()
     active = {"uid-source": "node-1", "uid-target": "node-2"}
-    setup.world.instances.seed(running(status={"activePods": active}))
-    setup.world.migrations.seed(vmim(phase="Failed"))
-    setup.world.pods.seed(launcher(), launcher("target", node="node-2", job="m1"))
+    setup.cluster.instances.seed(running(status={"activePods": active}))
+    setup.cluster.migrations.seed(vmim(phase="Failed"))
+    setup.cluster.pods.seed(launcher(), launcher("target", node="node-2", job="m1"))
     await setup.step()
-    assert setup.world.pods.verbs == [("delete", "target")]
+    assert setup.cluster.pods.verbs == [("delete", "target")]
 
 
 async def test_a_pod_that_ends_loses_its_readiness_and_its_attachment() -> None:
     setup = Setup(source_linger=0)
     ready = [{"type": "Ready", "status": "True"}, {"type": "PodScheduled", "status": "True"}]
-    setup.world.instances.seed(moved())
-    setup.world.pods.seed(
+    setup.cluster.instances.seed(moved())
+    setup.cluster.pods.seed(
         launcher(conditions=ready), attachment(), launcher("target", node="node-2", job="m1")
     )
     await setup.step()
     conditions = {
-        c["type"]: c["status"] for c in setup.world.pods.objects["t1/source"]["status"]["conditions"]
+        c["type"]: c["status"] for c in setup.cluster.pods.objects["t1/source"]["status"]["conditions"]
     }
     assert conditions == {"Ready": "False", "ContainersReady": "False", "PodScheduled": "True"}
-    assert ("delete", "hp-volume-a") in setup.world.pods.verbs
+    assert ("delete", "hp-volume-a") in setup.cluster.pods.verbs
 
 
 async def test_a_hotplugged_volume_gets_an_attachment_pod_on_the_guest_s_node() -> None:
     setup = Setup()
-    setup.world.instances.seed(running(spec={"volumes": [HOTPLUG_VOLUME]}))
-    setup.world.pods.seed(launcher())
+    setup.cluster.instances.seed(running(spec={"volumes": [HOTPLUG_VOLUME]}))
+    setup.cluster.pods.seed(launcher())
     await setup.step()
     assert setup.status()["volumeStatus"] == [{"name": "extra", "phase": "Pending"}]
     await setup.step()
-    (pod,) = [p for p in setup.world.pods.objects.values() if p["metadata"]["name"].startswith("hp-volume-")]
+    (pod,) = [
+        p for p in setup.cluster.pods.objects.values() if p["metadata"]["name"].startswith("hp-volume-")
+    ]
     assert pod["spec"]["nodeName"] == "node-1"
     await setup.step()
     assert setup.status()["volumeStatus"][0]["phase"] == "AttachedToNode"
@@ -318,48 +320,50 @@ async def test_a_hotplugged_volume_gets_an_attachment_pod_on_the_guest_s_node() 
 async def test_an_attachment_pod_goes_with_the_last_volume() -> None:
     setup = Setup()
     plugged = [{"name": "extra", "phase": "Ready", "hotplugVolume": {"attachPodName": "hp-volume-a"}}]
-    setup.world.instances.seed(running(status={"volumeStatus": plugged}))
-    setup.world.pods.seed(launcher(), attachment())
+    setup.cluster.instances.seed(running(status={"volumeStatus": plugged}))
+    setup.cluster.pods.seed(launcher(), attachment())
     await setup.step()
     assert setup.status()["volumeStatus"] == []
     await setup.step()
-    assert setup.world.pods.verbs == [("delete", "hp-volume-a")]
+    assert setup.cluster.pods.verbs == [("delete", "hp-volume-a")]
 
 
 async def test_an_attachment_pod_that_quota_refuses_is_tried_again() -> None:
     setup = Setup()
     pending = [{"name": "extra", "phase": "Pending"}]
-    setup.world.instances.seed(running(spec={"volumes": [HOTPLUG_VOLUME]}, status={"volumeStatus": pending}))
-    setup.world.pods.seed(launcher())
-    setup.world.pods.errors["create"] = [QUOTA, None]
+    setup.cluster.instances.seed(
+        running(spec={"volumes": [HOTPLUG_VOLUME]}, status={"volumeStatus": pending})
+    )
+    setup.cluster.pods.seed(launcher())
+    setup.cluster.pods.errors["create"] = [QUOTA, None]
     assert await setup.step() == 5
     assert await setup.step() == 5
     setup.refusals.quota_changed("t1")
     assert await setup.step() is None
-    assert len(setup.world.pods.objects) == 2
+    assert len(setup.cluster.pods.objects) == 2
 
 
 async def test_a_finished_launcher_stays_for_as_long_as_it_is_told() -> None:
     setup = Setup(source_linger=0, finished_linger=60)
-    setup.world.instances.seed(moved())
-    setup.world.migrations.seed(vmim(phase="Succeeded"))
-    setup.world.pods.seed(launcher(phase="Succeeded"), launcher("target", node="node-2", job="m1"))
+    setup.cluster.instances.seed(moved())
+    setup.cluster.migrations.seed(vmim(phase="Succeeded"))
+    setup.cluster.pods.seed(launcher(phase="Succeeded"), launcher("target", node="node-2", job="m1"))
     assert await setup.step() == 60
-    setup.world.clock.now += 59
+    setup.cluster.clock.now += 59
     assert await setup.step() == 1
-    setup.world.clock.now += 1
+    setup.cluster.clock.now += 1
     await setup.step()
-    assert list(setup.world.pods.objects) == ["t1/target"]
+    assert list(setup.cluster.pods.objects) == ["t1/target"]
 
 
 async def test_a_change_of_the_conditions_that_was_not_seen_is_a_conflict() -> None:
     setup = Setup()
-    setup.world.instances.seed(vmi())
-    setup.world.instances.lagging = True
+    setup.cluster.instances.seed(vmi())
+    setup.cluster.instances.lagging = True
     conditions = {"status": {"conditions": [{"type": "Paused", "status": "True"}]}}
-    setup.world.instances.edited("t1/vm1", conditions)
+    setup.cluster.instances.edited("t1/vm1", conditions)
     with pytest.raises(Conflict):
         await setup.step()
-    setup.world.instances.catch_up()
+    setup.cluster.instances.catch_up()
     await setup.step()
     assert {c["type"] for c in setup.status()["conditions"]} == {"Paused", "Ready"}

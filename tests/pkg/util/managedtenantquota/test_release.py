@@ -203,7 +203,7 @@ class TestWhoIsRefused:
 class TestParallelLimits:
     def waits(self, **more: Any) -> bool:
         found = look([quota()], surroundings(**more))
-        assert (found.look_again == AT_ONCE.busy) is not bool(found.releasable)
+        assert (found.recheck_after == AT_ONCE.busy) is not bool(found.releasable)
         return not found.releasable
 
     def test_kubevirts_defaults(self) -> None:
@@ -270,7 +270,7 @@ def test_a_migration_that_rests_is_left_alone_until_its_time() -> None:
     memory = Memory(resting={"uid-migration-of-vm1": NOW + 9})
     found = look([quota()], memory=memory)
     assert not found.releasable
-    assert found.look_again == 9
+    assert found.recheck_after == 9
     assert look([quota()], memory=memory, now=NOW + 9).releasable
 
 

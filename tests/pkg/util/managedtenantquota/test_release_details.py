@@ -97,7 +97,7 @@ class TestShortage:
         policy = Policy(shortage=0.5)
         first = look([quota()], additional={}, policy=policy)
         assert not first.problems
-        assert first.look_again == 0.5
+        assert first.recheck_after == 0.5
         memory = Memory(short_since=first.short_since or {})
         later = look([quota()], additional={}, policy=policy, memory=memory, now=NOW + 0.5)
         assert [problem.reason for problem in later.problems] == ["NotEnoughResourceToRelease"]

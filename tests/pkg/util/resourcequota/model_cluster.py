@@ -53,7 +53,7 @@ class Seen:
     quotas: tuple[ResourceQuota, ...]
 
 
-class BrokenPromise(AssertionError):
+class BrokenInvariant(AssertionError):
     """The planner did what it must not do."""
 
 
@@ -301,7 +301,7 @@ class Cluster:
             )
             again = plan(self._observed(seen, merged, decided.memory), EXACT)
             if changes_more_than_a_touch(again):
-                raise BrokenPromise(f"a second patch for one observation: {decided} then {again}")
+                raise BrokenInvariant(f"a second patch for one observation: {decided} then {again}")
         self.memories[rq.name] = decided.memory
         return decided
 

@@ -4,7 +4,7 @@ One VM, a quota that is full as soon as anything is added, and a tenant who forg
 finalizers, creates VMIs with any status, cancels and repeats migrations and takes room the moment it appears; the
 shipped default policy, takeover and exact. The promise is an invariant: spec.hard, and so whatever is ever admitted, is
 never more than base + min(source, target) of what really migrates, or really still ends.
-HEADROOM_HOSTILE=N plays N other random stories.
+HEADROOM_HOSTILE=N runs N other random examples.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from pkg.util.resourcequota.model import Memo, Memory
 from pkg.util.resourcequota.planner import plan
 from tests.decisions import EXACT, applied, namespace
 from tests.objects import HARD, MARKS, launcher, quota, uid_of, vmi, vmim
-from tests.pkg.util.resourcequota.promises import stories
+from tests.pkg.util.resourcequota.invariants import drawn
 
-STORIES = int(os.environ.get("HEADROOM_HOSTILE", "0"))
+EXAMPLES = int(os.environ.get("HEADROOM_HOSTILE", "0"))
 START = 1767225600.0  # 2026-01-01T00:00:00Z
 SIDE = {name: amount for name, amount in pod_usage(launcher(vmi())).items() if name in HARD}
 BASE = parse_resource_list(HARD)
@@ -288,4 +288,4 @@ class HostileTenant(RuleBasedStateMachine):
 
 
 TestHostileTenant = HostileTenant.TestCase
-TestHostileTenant.settings = stories(STORIES, usual=40, steps=30)
+TestHostileTenant.settings = drawn(EXAMPLES, usual=40, steps=30)

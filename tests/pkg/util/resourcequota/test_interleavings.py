@@ -1,8 +1,8 @@
-"""Whatever happens in whatever order: the promises of the planner hold.
+"""Whatever happens in whatever order: the invariants of the planner hold.
 
 A namespace with two quotas and three VMs, in which KubeVirt, Rancher, Harvester, people and the clock do something at
 random, while the planner is awake, asleep, restarted, or sees some kinds as they were a while ago.
-HEADROOM_INTERLEAVINGS=N plays N other random stories instead of the usual ones.
+HEADROOM_INTERLEAVINGS=N runs N other random examples instead of the usual ones.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from pkg.util.resourcequota.journal import entries
 from tests.decisions import EXACT
 from tests.objects import COMPENSATION, ENTRY
-from tests.pkg.util.resourcequota.model_cluster import BrokenPromise
+from tests.pkg.util.resourcequota.invariants import BASES, MEMORY_AMOUNTS, RANCHERS, Invariants, drawn
+from tests.pkg.util.resourcequota.model_cluster import BrokenInvariant
 from tests.pkg.util.resourcequota.model_objects import KINDS, Move, is_other, other_pod, side_of
-from tests.pkg.util.resourcequota.promises import BASES, MEMORY_AMOUNTS, RANCHERS, Promises, stories
 
-STORIES = int(os.environ.get("HEADROOM_INTERLEAVINGS", "0"))
+EXAMPLES = int(os.environ.get("HEADROOM_INTERLEAVINGS", "0"))
 
 
-class Interleavings(RuleBasedStateMachine, Promises):
+class Interleavings(RuleBasedStateMachine, Invariants):
     """Each rule is something that may happen; after each the planner runs, if it is awake."""
 
     def __init__(self) -> None:
         super().__init__()
-        Promises.__init__(self)
+        Invariants.__init__(self)
         self.awake = True
 
     @initialize(ratio=st.sampled_from(["1.5", ""]))
@@ -65,7 +65,7 @@ class Interleavings(RuleBasedStateMachine, Promises):
         move = data.draw(st.sampled_from(self._moves(over=False)))
         for _ in range(12):
             self._go_on(move, 1)
-            self.the_planner_keeps_its_promises()
+            self.the_invariants_hold()
         if last == "Failed" and not move.over:
             self.cluster.end(move, last)
         for pod in self.cluster.left_over():
@@ -213,12 +213,14 @@ class Interleavings(RuleBasedStateMachine, Promises):
         self.cluster.frozen.clear()
 
     @invariant()
-    def the_planner_keeps_its_promises(self) -> None:
+    def the_invariants_hold(self) -> None:
         self.note_what_is_beyond_one_side()
         if not self.awake:
             return
         for last in (False, False, True):
-            waits = [made.look_again for made in self.cluster.reconcile() if made.look_again is not None]
+            waits = [
+                made.recheck_after for made in self.cluster.reconcile() if made.recheck_after is not None
+            ]
             self.follow_people()
             if last or not waits or min(waits) > EXACT.settle:
                 break
@@ -228,7 +230,7 @@ class Interleavings(RuleBasedStateMachine, Promises):
         written = self.cluster.patches
         self.cluster.reconcile()
         if self.cluster.patches != written:
-            raise BrokenPromise("a patch although nothing has changed")
+            raise BrokenInvariant("a patch although nothing has changed")
         self.check()
 
     def teardown(self) -> None:
@@ -237,17 +239,17 @@ class Interleavings(RuleBasedStateMachine, Promises):
         self.cluster.lagging.clear()
         self.cluster.base = self.last_base
         self.awake = True
-        self.the_planner_keeps_its_promises()
+        self.the_invariants_hold()
         for move in self._moves(over=False):
             self.cluster.end(move, "Failed")
-        self.the_planner_keeps_its_promises()
+        self.the_invariants_hold()
         for pod in self.cluster.left_over():
             self.cluster.finish(pod, "Succeeded")
-        self.the_planner_keeps_its_promises()
+        self.the_invariants_hold()
         self.cluster.now += 61.0
-        self.the_planner_keeps_its_promises()
+        self.the_invariants_hold()
         self._nothing_is_left()
 
 
 TestInterleavings = Interleavings.TestCase
-TestInterleavings.settings = stories(STORIES, usual=60, steps=40)
+TestInterleavings.settings = drawn(EXAMPLES, usual=60, steps=40)

@@ -193,13 +193,13 @@ class TestAPodThatIsCountedBeforeTheConditionIsGone:
     def test_a_shortage_after_the_room_was_made_is_looked_at_again_first(self) -> None:
         made = plan(observed(self.BEFORE, [vmim(refused=True)], now=10.0), self.POLICY)
         assert not made
-        assert made.look_again == pytest.approx(0.25)
+        assert made.recheck_after == pytest.approx(0.25)
 
     def test_it_is_compensated_when_it_lasts(self) -> None:
         first = plan(observed(self.BEFORE, [vmim(refused=True)], now=10.0), self.POLICY)
         early = plan(observed(self.BEFORE, [vmim(refused=True)], now=10.1, memory=first.memory), self.POLICY)
         assert not early
-        assert early.look_again == pytest.approx(0.15)
+        assert early.recheck_after == pytest.approx(0.15)
         late = plan(observed(self.BEFORE, [vmim(refused=True)], now=10.3, memory=early.memory), self.POLICY)
         assert COMPENSATION in late.annotations
 
@@ -209,7 +209,7 @@ class TestAPodThatIsCountedBeforeTheConditionIsGone:
         assert not passed
         again = plan(observed(self.BEFORE, [vmim(refused=True)], now=10.4, memory=passed.memory), self.POLICY)
         assert not again
-        assert again.look_again == pytest.approx(0.25)
+        assert again.recheck_after == pytest.approx(0.25)
 
 
 def test_with_the_last_entry_goes_the_compensation_and_the_namespace_is_back_at_its_base() -> None:

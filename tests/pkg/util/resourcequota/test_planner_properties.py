@@ -106,8 +106,8 @@ def worlds(draw: st.DrawFn, garbled: bool = True) -> Observed:
 modes = pytest.mark.parametrize("mode", Mode)
 
 
-def after(world: Observed, policy: Policy) -> ResourceQuota:
-    return applied(world.quota, plan(world, policy))
+def after(seen: Observed, policy: Policy) -> ResourceQuota:
+    return applied(seen.quota, plan(seen, policy))
 
 
 def said(plan: Plan) -> tuple[object, ...]:
@@ -117,64 +117,62 @@ def said(plan: Plan) -> tuple[object, ...]:
         plan.hard,
         [str(problem) for problem in plan.problems],
         plan.memory,
-        plan.look_again,
+        plan.recheck_after,
     )
 
 
-def then(world: Observed, policy: Policy) -> Observed:
+def then(seen: Observed, policy: Policy) -> Observed:
     """The same namespace after one plan has been applied, with what that plan remembered."""
     return Observed(
-        quota=after(world, policy),
-        limits=world.limits,
-        migrations=world.migrations,
-        instances=world.instances,
-        estimate=world.estimate,
-        now=world.now,
-        memory=plan(world, policy).memory,
+        quota=after(seen, policy),
+        limits=seen.limits,
+        migrations=seen.migrations,
+        instances=seen.instances,
+        estimate=seen.estimate,
+        now=seen.now,
+        memory=plan(seen, policy).memory,
     )
 
 
 @modes
 @given(worlds())
 @drawn
-def test_a_plan_applied_gives_an_empty_plan(mode: Mode, world: Observed) -> None:
+def test_a_plan_applied_gives_an_empty_plan(mode: Mode, seen: Observed) -> None:
     policy = Policy(mode, settle=0.0)
-    for _ in range(2 if begins_broken(world) else 1):
-        world = then(world, policy)
-    assert not plan(world, policy)
+    for _ in range(2 if begins_broken(seen) else 1):
+        seen = then(seen, policy)
+    assert not plan(seen, policy)
 
 
-def begins_broken(world: Observed) -> bool:
+def begins_broken(seen: Observed) -> bool:
     """A quota without the memory limit, or whose compensation is garbage: that is repaired first, and only then
     it can be seen how much a refused pod lacks. One that has no base is marked, and rid of what cannot be read,
     before what we added is taken back. The second patch is the last one."""
     broken = (
-        not by_value(world.quota.hard).get("limits.memory")
-        or world.quota.annotations.get(COMPENSATION) == "{nope"
+        not by_value(seen.quota.hard).get("limits.memory")
+        or seen.quota.annotations.get(COMPENSATION) == "{nope"
     )
-    return broken or not world.limits
+    return broken or not seen.limits
 
 
 @modes
 @given(worlds())
 @drawn
-def test_the_same_observation_gives_the_same_plan_and_is_not_changed(mode: Mode, world: Observed) -> None:
-    before = msgspec.json.encode(world.quota)
-    assert said(plan(world, Policy(mode))) == said(plan(world, Policy(mode)))
-    assert msgspec.json.encode(world.quota) == before
+def test_the_same_observation_gives_the_same_plan_and_is_not_changed(mode: Mode, seen: Observed) -> None:
+    before = msgspec.json.encode(seen.quota)
+    assert said(plan(seen, Policy(mode))) == said(plan(seen, Policy(mode)))
+    assert msgspec.json.encode(seen.quota) == before
 
 
 @modes
 @given(worlds())
 @drawn
-def test_hard_is_never_written_below_the_base(mode: Mode, world: Observed) -> None:
-    written = plan(world, Policy(mode, settle=0.0)).hard
-    granted = by_value(base_of(world.limits))
+def test_hard_is_never_written_below_the_base(mode: Mode, seen: Observed) -> None:
+    written = plan(seen, Policy(mode, settle=0.0)).hard
+    granted = by_value(base_of(seen.limits))
     for name, amount in by_value({name: text for name, text in written.items() if text is not None}).items():
-        if (
-            not world.limits
-        ):  # the annotation is gone: what we had added is taken back, nothing is ever raised
-            assert Quantity.of(0) <= amount < by_value(world.quota.hard)[name]
+        if not seen.limits:  # the annotation is gone: what we had added is taken back, nothing is ever raised
+            assert Quantity.of(0) <= amount < by_value(seen.quota.hard)[name]
             continue
         assert amount >= granted[name]
         assert granted[name] != Quantity.of(0)
@@ -183,21 +181,21 @@ def test_hard_is_never_written_below_the_base(mode: Mode, world: Observed) -> No
 @modes
 @given(worlds(garbled=False))
 @drawn
-def test_hard_is_base_and_all_entries_and_the_compensation(mode: Mode, world: Observed) -> None:
+def test_hard_is_base_and_all_entries_and_the_compensation(mode: Mode, seen: Observed) -> None:
     policy = Policy(mode, settle=0.0)
-    quota_after = after(world, policy)
-    if is_off(world.quota.annotations, mode):
-        assert quota_after.hard == world.quota.hard
+    quota_after = after(seen, policy)
+    if is_off(seen.quota.annotations, mode):
+        assert quota_after.hard == seen.quota.hard
         return
-    hard_before = by_value(world.quota.hard)
+    hard_before = by_value(seen.quota.hard)
     if all(not hard_before.get(name) for name in SCALED):
-        assert quota_after.hard == world.quota.hard
+        assert quota_after.hard == seen.quota.hard
         return
     standing = [entry.resources for entry in entries(quota_after.annotations)]
     extra = json.loads(quota_after.annotations.get(COMPENSATION, "{}"))
     added = total([*standing, by_value(extra)])
     hard = by_value(quota_after.hard)
-    for name, amount in by_value(base_of(world.limits)).items():
+    for name, amount in by_value(base_of(seen.limits)).items():
         if amount:
             assert hard[name] == amount + added.get(name, Quantity.of(0))
         else:
@@ -207,34 +205,32 @@ def test_hard_is_base_and_all_entries_and_the_compensation(mode: Mode, world: Ob
 @modes
 @given(worlds(garbled=False))
 @drawn
-def test_without_migrations_and_entries_hard_is_the_base(mode: Mode, world: Observed) -> None:
+def test_without_migrations_and_entries_hard_is_the_base(mode: Mode, seen: Observed) -> None:
     stands = {
         key: text
-        for key, text in world.quota.annotations.items()
+        for key, text in seen.quota.annotations.items()
         if not key.startswith(("harvesterhci.io/migrating-", "harvesterhci.io/migratingUID-", COMPENSATION))
     }
-    quiet = observed(quota(world.quota.hard, stands, used=world.quota.used), limits=world.limits)
+    quiet = observed(quota(seen.quota.hard, stands, used=seen.quota.used), limits=seen.limits)
     done = by_value(after(quiet, Policy(mode)).hard)
-    scaled = any(by_value(world.quota.hard).get(name) for name in SCALED)
+    scaled = any(by_value(seen.quota.hard).get(name) for name in SCALED)
     if scaled and not is_off(stands, mode):
-        for name, amount in by_value(base_of(world.limits)).items():
+        for name, amount in by_value(base_of(seen.limits)).items():
             assert not amount or done[name] == amount
     else:
-        assert done == by_value(world.quota.hard)
+        assert done == by_value(seen.quota.hard)
 
 
 @modes
 @given(worlds(), st.randoms(use_true_random=False))
 @drawn
 def test_the_order_in_which_migrations_are_listed_does_not_matter(
-    mode: Mode, world: Observed, random: object
+    mode: Mode, seen: Observed, random: object
 ) -> None:
-    shuffled = list(world.migrations)
+    shuffled = list(seen.migrations)
     random.shuffle(shuffled)  # type: ignore[attr-defined]
-    other = observed(world.quota, shuffled, world.instances.values(), limits=world.limits, now=world.now)
-    same = observed(
-        world.quota, world.migrations, world.instances.values(), limits=world.limits, now=world.now
-    )
+    other = observed(seen.quota, shuffled, seen.instances.values(), limits=seen.limits, now=seen.now)
+    same = observed(seen.quota, seen.migrations, seen.instances.values(), limits=seen.limits, now=seen.now)
     assert said(plan(other, Policy(mode))) == said(plan(same, Policy(mode)))
 
 
@@ -242,10 +238,10 @@ def test_the_order_in_which_migrations_are_listed_does_not_matter(
 @given(worlds(), phases, st.booleans())
 @drawn
 def test_when_all_migrations_are_over_nothing_is_left(
-    mode: Mode, world: Observed, phase: str | None, refused: bool
+    mode: Mode, seen: Observed, phase: str | None, refused: bool
 ) -> None:
     """From any state: after a migration's whole life the quota is what it was without it."""
-    if is_off(world.quota.annotations, mode) or world.limits in (
+    if is_off(seen.quota.annotations, mode) or seen.limits in (
         "",
         "{}",
         "{nope",
@@ -254,20 +250,20 @@ def test_when_all_migrations_are_over_nothing_is_left(
         return
     policy = Policy(mode, settle=0.0, foreign_grace=0.0)
     instance = vmi("vm1")
-    state = world.quota
+    state = seen.quota
     for step in (vmim(phase, refused=refused), vmim("Running"), vmim("Succeeded")):
-        state = after(observed(state, [step], [instance], limits=world.limits, now=world.now), policy)
+        state = after(observed(state, [step], [instance], limits=seen.limits, now=seen.now), policy)
     assert not list(entries(state.annotations))
-    assert COMPENSATION not in state.annotations or compensation_was_there_alone(world)
+    assert COMPENSATION not in state.annotations or compensation_was_there_alone(seen)
     hard = by_value(state.hard)
-    if any(by_value(world.quota.hard).get(name) for name in SCALED) and COMPENSATION not in state.annotations:
-        for name, amount in by_value(base_of(world.limits)).items():
+    if any(by_value(seen.quota.hard).get(name) for name in SCALED) and COMPENSATION not in state.annotations:
+        for name, amount in by_value(base_of(seen.limits)).items():
             assert not amount or hard[name] == amount
 
 
-def compensation_was_there_alone(world: Observed) -> bool:
+def compensation_was_there_alone(seen: Observed) -> bool:
     """Upstream removes the compensation with an entry; assist mode does as upstream."""
-    return COMPENSATION in world.quota.annotations
+    return COMPENSATION in seen.quota.annotations
 
 
 @modes
@@ -277,9 +273,9 @@ def compensation_was_there_alone(world: Observed) -> bool:
 )
 @drawn
 def test_no_text_anywhere_makes_it_fail(mode: Mode, text: str, key: str) -> None:
-    world = observed(quota(None, {key: text, RESYNC: text}), [vmim(refused=True)], limits=text)
-    plan(world, Policy(mode, settle=0.0))
-    plan(observed(world.quota, world.migrations), Policy(mode, settle=0.0))
+    seen = observed(quota(None, {key: text, RESYNC: text}), [vmim(refused=True)], limits=text)
+    plan(seen, Policy(mode, settle=0.0))
+    plan(observed(seen.quota, seen.migrations), Policy(mode, settle=0.0))
 
 
 def base_of(limits: str) -> dict[str, str]:
@@ -298,9 +294,9 @@ def test_the_worlds_that_are_drawn_are_worth_looking_at() -> None:
 
     @given(worlds(garbled=False))
     @settings(drawn, database=None, derandomize=True)
-    def count(world: Observed) -> None:
+    def count(seen: Observed) -> None:
         nonlocal raised
-        raised += bool(plan(world, Policy(Mode.ASSIST)).hard)
+        raised += bool(plan(seen, Policy(Mode.ASSIST)).hard)
 
     count()
     assert raised > 6

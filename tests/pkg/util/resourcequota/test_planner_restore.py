@@ -106,7 +106,7 @@ def test_beside_harvester_the_entry_of_a_vmi_that_is_gone_waits_for_its_grace() 
     policy = Policy(Mode.ASSIST, foreign_grace=60.0)
     first = plan(observed(before, [vmim("Succeeded")], [], now=100.0), policy)
     assert not first
-    assert first.look_again == 60.0
+    assert first.recheck_after == 60.0
     later = plan(observed(before, [vmim("Succeeded")], [], now=160.0, memory=first.memory), policy)
     assert later.annotations[by_name()] is None
     assert later.hard == {"limits.cpu": "3", "limits.memory": "5000Mi"}
@@ -321,7 +321,7 @@ def test_an_entry_that_no_migration_explains(case: tuple[Mode, dict[str, str], s
         there = passed < grace
         assert (key in quota_now.annotations) is there
         assert by_value(quota_now.hard) == by_value(RAISED if there else HARD)
-        assert made.look_again == (pytest.approx(grace - passed) if there else None)
+        assert made.recheck_after == (pytest.approx(grace - passed) if there else None)
 
 
 def test_the_grace_begins_anew_when_a_migration_explained_the_entry_in_between() -> None:
@@ -331,7 +331,7 @@ def test_the_grace_begins_anew_when_a_migration_explained_the_entry_in_between()
     explained = plan(observed(before, [vmim()], now=50.0, memory=alone.memory), policy)
     again = plan(observed(before, now=70.0, memory=explained.memory), policy)
     assert not again
-    assert again.look_again == 60.0
+    assert again.recheck_after == 60.0
 
 
 def test_while_a_migrations_vmi_is_unknown_a_uid_entry_may_be_its_own() -> None:
@@ -378,4 +378,4 @@ def test_in_takeover_an_entry_that_was_never_ours_is_not_subtracted_from_hard() 
     marked = applied(quota(HARD, {by_name(): ENTRY}), first)
     second = plan(observed(marked, limits="", memory=first.memory), policy)
     assert not second
-    assert second.look_again == 60.0
+    assert second.recheck_after == 60.0

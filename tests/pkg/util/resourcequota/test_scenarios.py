@@ -43,13 +43,13 @@ def observation(scenario: dict[str, Any]) -> Observed:
 
 def end_of(scenario: dict[str, Any]) -> ResourceQuota:
     """The quota once nothing changes; `settled` fails when it takes more patches than it should."""
-    world = observation(scenario)
+    seen = observation(scenario)
     return settled(
-        world.quota,
-        world.migrations,
-        world.instances.values(),
+        seen.quota,
+        seen.migrations,
+        seen.instances.values(),
         mode=Mode.ASSIST,
-        limits=world.limits,
+        limits=seen.limits,
         patches=2 if begins_broken(scenario) else 1,
     )
 

@@ -268,10 +268,10 @@ def test_a_shortage_right_after_the_room_was_made_is_looked_at_again() -> None:
     """status.used may count a target pod that the pods' watch has not shown yet."""
     first = plan(applied_and_refused(), EXACT)
     assert not first
-    assert first.look_again == pytest.approx(EXACT.settle)
+    assert first.recheck_after == pytest.approx(EXACT.settle)
     early = plan(remembering(applied_and_refused(), first.memory, 0.1), EXACT)
     assert not early
-    assert early.look_again == pytest.approx(EXACT.settle - 0.1)
+    assert early.recheck_after == pytest.approx(EXACT.settle - 0.1)
     late = plan(remembering(applied_and_refused(), early.memory, EXACT.settle), EXACT)
     assert by_value(entry(late.annotations[COMPENSATION])) == {MEMORY: Quantity.parse(SHORT)}
 

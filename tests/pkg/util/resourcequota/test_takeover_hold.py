@@ -267,10 +267,10 @@ def test_the_hold_has_a_limit(case: Limit) -> None:
     if case.left is not None:
         assert not made
         assert not made.problems
-        assert made.look_again == pytest.approx(case.left)
+        assert made.recheck_after == pytest.approx(case.left)
         return
     assert made.annotations == {by_name(): None}
-    assert made.look_again is None
+    assert made.recheck_after is None
     assert by_value({n: t for n, t in made.hard.items() if t}) == by_value(HARD)
     (problem,) = made.problems
     assert problem.reason == "HoldLimitReached"

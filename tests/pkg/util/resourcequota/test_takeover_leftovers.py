@@ -95,8 +95,8 @@ def test_an_entry_that_is_not_needed_goes(case: Left) -> None:
     late = plan(remembering(seen, almost.memory, 1060.0), EXACT)
     assert (late.annotations.get(key, "there") is None) is (case.then == "after the grace")
     if case.then == "after the grace":
-        assert first.look_again == pytest.approx(60.0)
-        assert almost.look_again == pytest.approx(1.0)
+        assert first.recheck_after == pytest.approx(60.0)
+        assert almost.recheck_after == pytest.approx(1.0)
 
 
 def test_while_a_foreign_entry_waits_its_room_stays() -> None:

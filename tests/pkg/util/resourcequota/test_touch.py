@@ -49,7 +49,7 @@ class Controller:
         """Look again whenever a plan asks for it."""
         now = 0.0
         while now <= seconds:
-            after = self.look(now, migrations).look_again
+            after = self.look(now, migrations).recheck_after
             if after is None:
                 return
             now += after

@@ -428,7 +428,7 @@ async def test_a_review_that_is_not_known_to_be_the_api_servers_reserves_nothing
     assert not (await checked.validate(request(pod("1001m"), authenticated=False))).allowed
     assert view.looked == []
     assert not checked._ledger._pending
-    assert not checked._looks._running
+    assert not checked._reads._running
 
 
 @pytest.mark.parametrize("authenticated", [True, False])

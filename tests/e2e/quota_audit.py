@@ -37,7 +37,7 @@ class _Seen:
 
 
 @dataclass
-class Witness:
+class QuotaAudit:
     """What was seen of one namespace whose base is `base`."""
 
     namespace: str
@@ -70,9 +70,9 @@ class Witness:
         if standing and short:
             self.reverts.append(f"version {quota.metadata.resource_version}: {short}")
         granted = not _below(quota.status.hard or {}, needed)
-        there = {(entry.target.value, entry.text) for entry in standing} if granted else set()
+        admin = {(entry.target.value, entry.text) for entry in standing} if granted else set()
         now = time.monotonic()
-        self._room_since = {entry: self._room_since.get(entry, now) for entry in there}
+        self._room_since = {entry: self._room_since.get(entry, now) for entry in admin}
         self._room_of = {vm: since for (vm, _), since in self._room_since.items()}
         self._entries = total(entry.resources for entry in standing)
 
@@ -91,8 +91,8 @@ class Witness:
         requested, limited = (_amounts(event.message, what) for what in ("requested", "limited"))
         if not self._has_room_for(requested):
             return  # the controller has yet to make it
-        there = total(seen.usage for seen in self._pods.values())
-        full = any(there.get(name, ZERO) + requested[name] > limit for name, limit in limited.items())
+        admin = total(seen.usage for seen in self._pods.values())
+        full = any(admin.get(name, ZERO) + requested[name] > limit for name, limit in limited.items())
         by_vm = Counter(seen.vm or "a tenant" for seen in self._pods.values())
         detail = f"{name}: {event.message}; room since {now - since:.1f} s; pods: {dict(by_vm)}; entries: "
         detail += ", ".join(f"{vm} {now - at:.1f} s" for vm, at in self._room_of.items())
@@ -139,19 +139,19 @@ def _below(hard: Mapping[str, str | int | float], needed: Mapping[str, Quantity]
 
 
 @contextlib.asynccontextmanager
-async def witnesses(
+async def audited(
     client: Client, bases: Mapping[str, Mapping[str, str]]
-) -> AsyncIterator[dict[str, Witness]]:
+) -> AsyncIterator[dict[str, QuotaAudit]]:
     """One for each namespace, from the moment the block begins; `bases` in the words of spec.hard."""
-    seen = {name: Witness(name, parse_resource_list(base)) for name, base in bases.items()}
+    seen = {name: QuotaAudit(name, parse_resource_list(base)) for name, base in bases.items()}
     ready: list[asyncio.Event] = []
     tasks = []
-    for name, witness in seen.items():
+    for name, audit in seen.items():
         for resource, saw in (
-            (registry.RESOURCE_QUOTAS, witness.saw_quota),
-            (VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, witness.saw_migration),
-            (registry.EVENTS, witness.saw_event),
-            (registry.PODS, witness.saw_pod),
+            (registry.RESOURCE_QUOTAS, audit.saw_quota),
+            (VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, audit.saw_migration),
+            (registry.EVENTS, audit.saw_event),
+            (registry.PODS, audit.saw_pod),
         ):
             began = asyncio.Event()
             ready.append(began)
@@ -178,11 +178,11 @@ async def _watch(
                 saw(event.type, event.object)
 
 
-def summary(seen: Mapping[str, Witness]) -> dict[str, int]:
+def summary(seen: Mapping[str, QuotaAudit]) -> dict[str, int]:
     """How much was seen, for the message of a failure."""
     counted: dict[str, int] = defaultdict(int)
-    for witness in seen.values():
-        counted["versions"] += witness.versions
-        counted["reverts"] += len(witness.reverts)
-        counted["refusals"] += len(witness.refusals)
+    for audit in seen.values():
+        counted["versions"] += audit.versions
+        counted["reverts"] += len(audit.reverts)
+        counted["refusals"] += len(audit.refusals)
     return dict(counted)

@@ -6,11 +6,9 @@ Names are the seed's: a namespace of 3000m / 5000Mi, a VM of 2 CPU / 4Gi.
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
-import time
 from collections.abc import AsyncIterator, Mapping
-from typing import Any, TypeVar
+from typing import Any
 
 from pkg.api import registry
 from pkg.api.core import Pod, ResourceQuota
@@ -21,19 +19,15 @@ from pkg.client.errors import NotFound
 from pkg.testcluster.cluster import Cluster
 from pkg.util import constants
 from pkg.util.quantity import Quantity
+from tests import bodies
 from tests.e2e.tenant import BASE as LIMITS
 from tests.e2e.tenant import by_value
 from tests.polling import until
 
 RANCHER = "system:serviceaccount:cattle-system:cattle"
-CONTROL = "testcluster.headroom.harvesterhci.io/"
-
-T = TypeVar("T")
-
-_numbers = itertools.count(1)
 
 
-class World:
+class Admin:
     """The cluster as its administrator sees it, and as others do (`by`)."""
 
     def __init__(self, config: ClientConfig, client: Client) -> None:
@@ -60,8 +54,8 @@ class World:
 
     async def namespace(self, limits: Mapping[str, str] | None = None, *, annotated: bool = True) -> str:
         """A new one, with its default quota by the Rancher stand-in."""
-        name = f"e2e-{int(time.time() * 1000) % 10**8}-{next(_numbers)}"
-        annotations = {constants.ANNOTATION_RANCHER_RESOURCE_QUOTA: quota_text(limits or LIMITS)}
+        name = bodies.new_name()
+        annotations = {constants.ANNOTATION_RANCHER_RESOURCE_QUOTA: bodies.quota_text(limits or LIMITS)}
         body = {"metadata": {"name": name, "annotations": annotations if annotated else {}}}
         await self.client.resource(registry.NAMESPACES).create(body)
         self._namespaces.append(name)
@@ -129,12 +123,7 @@ class World:
     ) -> None:
         resources = {"limits": {"cpu": cpu, "memory": memory}, "requests": {"cpu": "125m", "memory": memory}}
         domain = {"cpu": {"cores": 1}, "resources": resources, "devices": {}}
-        body = {
-            "apiVersion": "kubevirt.io/v1",
-            "kind": "VirtualMachine",
-            "metadata": {"name": name, "namespace": namespace, "annotations": dict(annotations or {})},
-            "spec": {"runStrategy": strategy, "template": {"spec": {"domain": domain}}},
-        }
+        body = bodies.machine(name, {"domain": domain}, strategy=strategy, annotations=annotations)
         await (client or self.client).resource(VIRTUAL_MACHINES).create(body, namespace=namespace)
 
     async def migrate(
@@ -147,21 +136,12 @@ class World:
         phase: float = 0.1,
     ) -> str:
         """A migration's name. `running`: seconds in phase Running; `phase`: in the ones before."""
-        annotations = {
-            f"{CONTROL}phase-seconds": f"Scheduling={phase},Scheduled={phase},PreparingTarget={phase},"
-            f"TargetReady={phase},Running={running}",
-            f"{CONTROL}source-linger-seconds": str(linger),
-        }
-        body = {
-            "apiVersion": "kubevirt.io/v1",
-            "kind": "VirtualMachineInstanceMigration",
-            "metadata": {
-                "name": f"{vm}-{next(_numbers)}",
-                "namespace": namespace,
-                "annotations": annotations,
-            },
-            "spec": {"vmiName": vm},
-        }
+        before = ",".join(
+            f"{name}={phase}" for name in ("Scheduling", "Scheduled", "PreparingTarget", "TargetReady")
+        )
+        body = bodies.migration(
+            bodies.new_name(vm), vm, phase_seconds=f"{before},Running={running}", source_linger_seconds=linger
+        )
         migrations = self.client.resource(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS)
         created = await migrations.create(body, namespace=namespace)
         return created.name
@@ -171,10 +151,10 @@ class World:
         return (await migrations.get(name=migration, namespace=namespace)).phase
 
     async def until_phase(self, namespace: str, migration: str, *phases: str, seconds: float = 20.0) -> None:
-        async def there() -> bool:
+        async def reached() -> bool:
             return await self.phase(namespace, migration) in phases
 
-        await until(there, f"{namespace}/{migration} to be {' or '.join(phases)}", seconds=seconds)
+        await until(reached, f"{namespace}/{migration} to be {' or '.join(phases)}", seconds=seconds)
 
     async def abort(self, namespace: str, migration: str) -> None:
         """Deleting a migration under way aborts it."""
@@ -206,7 +186,7 @@ class World:
 
 
 @contextlib.asynccontextmanager
-async def world(cluster: Cluster) -> AsyncIterator[World]:
+async def admin_of(cluster: Cluster) -> AsyncIterator[Admin]:
     """All users in group `e2e:everything` may do everything; admission sees each by name, and none as an admin."""
     config = load_config(str(cluster.kubeconfig))
     async with Client(config) as client:
@@ -224,13 +204,8 @@ async def world(cluster: Cluster) -> AsyncIterator[World]:
         path = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings"
         with contextlib.suppress(Exception):
             await client.transport.request("POST", path, body=json.dumps(body).encode())
-        made = World(config, client)
+        made = Admin(config, client)
         try:
             yield made
         finally:
             await made.close()
-
-
-def quota_text(limits: Mapping[str, str]) -> str:
-    """Rancher's annotation."""
-    return json.dumps({"limit": dict(limits)}, separators=(",", ":"))

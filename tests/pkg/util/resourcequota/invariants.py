@@ -1,4 +1,4 @@
-"""What the planner promises about a namespace in memory, whatever happened to it."""
+"""Invariants of the planner about a namespace in memory, whatever happened to it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pkg.util.resource_list import ResourceList, parse_resource_list, total
 from pkg.util.resourcequota.journal import ENTRY_PREFIXES, entries
 from tests.decisions import EXACT, by_value
 from tests.objects import COMPENSATION, MARKS
-from tests.pkg.util.resourcequota.model_cluster import BrokenPromise, Cluster
+from tests.pkg.util.resourcequota.model_cluster import BrokenInvariant, Cluster
 from tests.pkg.util.resourcequota.model_objects import Move, side_of
 
 RANCHERS = {"limitsCpu": "limits.cpu", "limitsMemory": "limits.memory", "pods": "pods"}
@@ -26,8 +26,8 @@ MEMORY_AMOUNTS = ["1Gi", "7Gi", "50Gi"]
 RECORD, APPLIED = "headroom.harvesterhci.io/base", "headroom.harvesterhci.io/applied"
 
 
-def stories(wanted: int, *, usual: int, steps: int) -> settings:
-    """How much hypothesis draws: always the same stories, unless more are wanted."""
+def drawn(wanted: int, *, usual: int, steps: int) -> settings:
+    """How much hypothesis draws: always the same examples, unless more are wanted."""
     quick = wanted or "HEADROOM_NO_SHRINK" in os.environ
     return settings(
         max_examples=wanted or usual,
@@ -41,8 +41,8 @@ def stories(wanted: int, *, usual: int, steps: int) -> settings:
     )
 
 
-class Promises:
-    """The namespace, what is known of its past, and the checks. Each raises BrokenPromise."""
+class Invariants:
+    """The namespace, what is known of its past, and the checks. Each raises BrokenInvariant."""
 
     def __init__(self) -> None:
         self.cluster = Cluster()
@@ -104,16 +104,16 @@ class Promises:
         hard = self.cluster.quotas["default"].hard
         granted = {RANCHERS[key]: text for key, text in self.last_base.items()}
         if by_value({name: hard[name] for name in granted}) != by_value(granted):
-            raise BrokenPromise(f"default: {hard} although the namespace grants nothing any longer")
+            raise BrokenInvariant(f"default: {hard} although the namespace grants nothing any longer")
 
     def _never_below_what_pods_use(self, name: str, base: ResourceList, hard: ResourceList) -> None:
         """The base is for one side of every VM, and for everything else; what is beyond comes on top."""
         beyond = total(self._smaller(vm) for vm in self.cluster.vms if not self._hold_may_be_over(vm))
         for resource, limit in base.items():
             if hard[resource] < limit:
-                raise BrokenPromise(f"{name}: {resource} is {hard[resource]}, below the base of {limit}")
+                raise BrokenInvariant(f"{name}: {resource} is {hard[resource]}, below the base of {limit}")
             if hard[resource] < limit + beyond.get(resource, ZERO):
-                raise BrokenPromise(f"{name}: {resource} is {hard[resource]}, below what pods use")
+                raise BrokenInvariant(f"{name}: {resource} is {hard[resource]}, below what pods use")
 
     def _smaller(self, vm: str) -> ResourceList:
         """min(source, target) of what is there."""
@@ -140,16 +140,16 @@ class Promises:
             ):  # another controller's, before the quota was ours
                 continue
             if self.cluster.now - self.held_since.get(vm, self.cluster.now) >= EXACT.hold_limit and stands:
-                raise BrokenPromise(f"{name}: {vm} is held beyond the limit")
+                raise BrokenInvariant(f"{name}: {vm} is held beyond the limit")
             if f"harvesterhci.io/migratingUID-{machine.uid}" in annotations and stands:
-                raise BrokenPromise(f"{name}: {vm} counts twice")
+                raise BrokenInvariant(f"{name}: {vm} counts twice")
             if earlier or (unsettled and stands):
                 continue
             least = {n: min(q, self._smaller(vm).get(n, ZERO)) for n, q in exact.items()}
             over = {n for n, q in stands.items() if q > exact.get(n, ZERO)}
             under = {n for n, q in least.items() if q > stands.get(n, ZERO)}
             if over or (under and not self._hold_may_be_over(vm)):
-                raise BrokenPromise(
+                raise BrokenInvariant(
                     f"{name}: the entry of {vm} is {stands}, from {least} to {exact} is right"
                 )
 
@@ -163,10 +163,10 @@ class Promises:
             rq = self.cluster.quotas[name]
             base = self._base_of(name)
             if rq.annotations.keys() != marks:
-                raise BrokenPromise(f"{name}: annotations are left: {rq.annotations}")
+                raise BrokenInvariant(f"{name}: annotations are left: {rq.annotations}")
             hard = parse_resource_list(rq.hard)
             if {n: hard[n] for n in base} != base:
-                raise BrokenPromise(f"{name}: {hard} is not the base {base}")
+                raise BrokenInvariant(f"{name}: {hard} is not the base {base}")
 
 
 def _garbage(annotations: Mapping[str, str]) -> bool:

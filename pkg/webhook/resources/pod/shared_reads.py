@@ -1,4 +1,4 @@
-"""Live looks at a namespace, shared: a caller gets one that began after it asked, and no more than one is under way
+"""Live reads of a namespace, shared: a caller gets one that began after it asked, and no more than one is under way
 at a time. A tenant that creates pods as fast as it can costs the API server a few requests for each bunch of them."""
 
 from __future__ import annotations
@@ -11,33 +11,33 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 
-class SharedLooks(Generic[T]):
-    """`look(namespace)` is called as often as needed and not more."""
+class SharedReads(Generic[T]):
+    """`read(namespace)` is called as often as needed and not more."""
 
-    def __init__(self, look: Callable[[str], Awaitable[T]]) -> None:
-        self._look = look
+    def __init__(self, read: Callable[[str], Awaitable[T]]) -> None:
+        self._read = read
         self._next: dict[str, asyncio.Future[T]] = {}
-        # Invariant: the look that has not begun yet; who asks now gets it.
+        # Invariant: the read that has not begun yet; a caller that asks now gets its result.
         self._running: dict[str, asyncio.Task[None]] = {}
 
     async def fresh(self, namespace: str) -> T:
-        """The result of a look that begins from now on; raises what it raises."""
+        """The result of a read that begins from now on; raises what it raises."""
         future = self._next.get(namespace)
         if future is None:
             future = self._next[namespace] = asyncio.get_running_loop().create_future()
         if namespace not in self._running:
-            # Not in the caller's context: its deadline is not that of those who share the look.
+            # Not in the caller's context: its deadline is not that of the callers that share the read.
             self._running[namespace] = asyncio.create_task(
-                self._run(namespace), name=f"looks at {namespace}", context=Context()
+                self._run(namespace), name=f"live read of {namespace}", context=Context()
             )
-        # Shielded: one caller that goes away must not take the look from the others.
+        # Shielded: one caller that goes away must not cancel the read of the others.
         return await asyncio.shield(future)
 
     async def _run(self, namespace: str) -> None:
         try:
             while (future := self._next.pop(namespace, None)) is not None:
                 try:
-                    result = await self._look(namespace)
+                    result = await self._read(namespace)
                 except Exception as exc:
                     future.set_exception(exc)
                     future.exception()  # every waiter may have gone

@@ -14,12 +14,13 @@ from pathlib import Path
 import pytest
 
 from pkg.util.quantity import Quantity
+from tests.bodies import migration
 from tests.e2e.api import ApiFailure, Raw
 from tests.e2e.headroom.amounts import Amounts
 from tests.e2e.headroom.environment import Environment
 from tests.e2e.headroom.namespace import LASTING, QuotaNamespace
 from tests.e2e.headroom.shapes import LIMITS, Shape
-from tests.e2e.strangers import applied_policy, controller_reference, pod, tenant_of
+from tests.e2e.hostile_tenant import applied_policy, controller_reference, pod, tenant_of
 from tests.e2e.tenant import by_value
 from tests.polling import eventually
 from tests.program import run
@@ -93,7 +94,7 @@ def test_forged_pods_of_a_vm_that_migrates_get_no_more_than_its_migration(
     space.start("vm1")
     mallory = tenant_of(on.api, space.name)
     moving = space.migrate("vm1", phase_seconds=LASTING)
-    eventually(lambda: space.phase(moving) == "Running", 30)
+    eventually(lambda: space.phase_of(moving) == "Running", 30)
     fair = space.hard()
     owner = controller_reference(space.vmi("vm1"))
     uid = space.migration(moving)["metadata"]["uid"]
@@ -117,13 +118,7 @@ def test_a_vm_that_never_ran_raises_nothing(policy: bool, on: Environment, space
     ).body("huge")
     status = {"phase": "Running", "nodeName": "node-0", "migrationState": {"sourcePod": "virt-launcher-huge"}}
     mallory.create(space.instances, {**huge, "status": status})
-    body = {
-        "apiVersion": "kubevirt.io/v1",
-        "kind": "VirtualMachineInstanceMigration",
-        "metadata": {"name": "move-huge"},
-        "spec": {"vmiName": "huge"},
-    }
-    mallory.create(space.migrations, body)
+    mallory.create(space.migrations, migration("move-huge", "huge"))
     assert highest(space) == Quantity.parse("3")
     assert space.hard()["limits.memory"] == Quantity.parse("5000Mi")
 

@@ -1,0 +1,56 @@
+"""What tests create on a cluster, as JSON, whatever client sends it."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import time
+from collections.abc import Mapping
+from typing import Any
+
+Raw = dict[str, Any]
+
+STAND_IN = "testcluster.headroom.harvesterhci.io/"
+"""The prefix of the annotations that the stand-in for KubeVirt reads."""
+
+_numbers = itertools.count(1)
+
+
+def new_name(prefix: str = "e2e") -> str:
+    """A name that nothing on the cluster has."""
+    return f"{prefix}-{int(time.time() * 1000) % 10**8}-{next(_numbers)}"
+
+
+def quota_text(limits: Mapping[str, Any]) -> str:
+    """Rancher's annotation on a namespace; `limits` by Rancher's names."""
+    return json.dumps({"limit": dict(limits)}, separators=(",", ":"))
+
+
+def kubevirt(
+    kind: str, name: str, spec: Mapping[str, Any], annotations: Mapping[str, str] | None = None
+) -> Raw:
+    """An object of KubeVirt's."""
+    metadata = {"name": name, "annotations": dict(annotations or {})}
+    return {"apiVersion": "kubevirt.io/v1", "kind": kind, "metadata": metadata, "spec": dict(spec)}
+
+
+def machine(
+    name: str,
+    template: Mapping[str, Any],
+    *,
+    strategy: str = "RerunOnFailure",
+    annotations: Mapping[str, str] | None = None,
+) -> Raw:
+    """A VM; `template` is its VMI's spec."""
+    spec = {"runStrategy": strategy, "template": {"spec": dict(template)}}
+    return kubevirt("VirtualMachine", name, spec, annotations)
+
+
+def migration(name: str, vm: str, **marks: Any) -> Raw:
+    """A VM's migration; `marks` tell the stand-in how it goes on (`source_linger_seconds=2`)."""
+    return kubevirt("VirtualMachineInstanceMigration", name, {"vmiName": vm}, stand_in(**marks))
+
+
+def stand_in(**marks: Any) -> dict[str, str]:
+    """Annotations for the stand-in."""
+    return {STAND_IN + key.replace("_", "-"): str(value) for key, value in marks.items()}
