@@ -40,9 +40,9 @@ def controller(
     admission = _admission(policy, controllers, webhooks, process)
     durations = election.config()
     config = load_config(cluster.kubeconfig)
-    options = replace(options, namespace=process.namespace or config.namespace)
+    options = replace(options, namespace=process.namespace or config.namespace, dry_run=process.dry_run)
     # A dry run writes nothing, the Lease included.
-    elected = not controllers.dry_run and (
+    elected = not process.dry_run and (
         config.in_cluster if election.leader_elect is None else election.leader_elect
     )
     replica = Replica(
@@ -66,7 +66,7 @@ def _admission(
         return None
     from pkg.cmd.admission import Admission
 
-    register = webhooks.register and not controllers.dry_run
+    register = webhooks.register and not process.dry_run
     admission = Admission(policy, replace(webhooks, register=register), process.namespace)
     admission.check()
     return admission if controllers.webhook else None
@@ -85,7 +85,6 @@ def _options(policy: PolicyOptions, controllers: ControllerOptions) -> Options:
         ),
         profile=policy.profile(),
         reserve=policy.reserves(),
-        dry_run=controllers.dry_run,
         lock_limit=controllers.lock_limit,
         controller_users=tuple(policy.controller_user or ()),
         kubevirt_users=tuple(policy.kubevirt_user or ()),

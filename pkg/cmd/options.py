@@ -89,6 +89,7 @@ class ProcessOptions:
         "namespace, else the kubeconfig context's.",
         metavar="NAMESPACE",
     )
+    dry_run: bool = option(False, "Decide, log and count, but write nothing.")
     health_bind_address: str = option(
         "127.0.0.1:8081", "Address of /healthz and /readyz; 0 switches them off.", metavar="HOST:PORT"
     )
@@ -167,7 +168,6 @@ class ControllerOptions:
     title: ClassVar = "Controllers"
 
     workers: int = option(10, "Workers of each kind's queue.", metavar="COUNT", min=1, max=1000)
-    dry_run: bool = option(False, "Decide, log and count, but write nothing.")
     compensate: bool = option(
         True, "Make room for a migration that is still refused although its entry is applied."
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pkg.cmd import logs
@@ -28,7 +29,8 @@ def webhook(
     from pkg.generic.run import run_until_signal
 
     logs.set_up(logging)
-    admission = Admission(policy, webhooks, process.namespace)
+    register = webhooks.register and not process.dry_run
+    admission = Admission(policy, replace(webhooks, register=register), process.namespace)
     admission.check()
     config = load_config(cluster.kubeconfig)
 
@@ -39,6 +41,7 @@ async def _serve(
     stop: asyncio.Event, config: ClientConfig, webhooks: Admission, process: ProcessOptions
 ) -> None:
     from pkg.client.client import Client
+    from pkg.client.errors import refuse_write
     from pkg.cmd.health import Checks, answers
     from pkg.config.management import Management
     from pkg.generic.server import serve_health
@@ -46,7 +49,8 @@ async def _serve(
     checks = Checks()
     health = await serve_health(checks, process.health_bind_address, process.metrics_bind_address)
     try:
-        async with Client(config, user_agent=USER_AGENT) as client:
+        refuse = refuse_write if process.dry_run else None
+        async with Client(config, user_agent=USER_AGENT, before_write=refuse) as client:
             if not await answers(client, stop):
                 return
             health.log_addresses()

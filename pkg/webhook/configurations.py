@@ -173,7 +173,7 @@ def _guarded(options: Options) -> dict[str, str]:
         # status is a subresource and does not come here; most other updates leave spec.hard alone.
         "limits-change": "request.operation == 'DELETE' || (has(object.spec.hard)"
         " && (!has(oldObject.spec.hard) || object.spec.hard != oldObject.spec.hard))"
-        f" || ({_SWITCHED_OFF}) || ({_loses_label()}) || ({_loses_owner()})",
+        f" || ({_SWITCHED_OFF}) || ({_loses_label()}) || ({_loses_owner()}) || ({_loses_base()})",
         "not-the-namespace-controller": f"request.userInfo.username != '{NAMESPACE_CONTROLLER}'",
     }
     if options.passes:
@@ -201,6 +201,12 @@ def _loses_owner() -> str:
     before, after = (_stands(subject, constants.ANNOTATION_OWNER) for subject in ("oldObject", "object"))
     skipped = _says("object.metadata.annotations", constants.ANNOTATION_SKIP_AUTO_SCALING, constants.TRUE)
     return f"({before}) && !({after}) && {skipped}"
+
+
+def _loses_base() -> str:
+    """Of a quota without Rancher."""
+    before, after = (_stands(subject, constants.ANNOTATION_BASE) for subject in ("oldObject", "object"))
+    return f"({_labelled(constants.LABEL_MANAGED)}) && ({before}) && !({after})"
 
 
 def _says(marks: str, key: str, value: str) -> str:

@@ -228,6 +228,8 @@ class _Server(web.Server):
             access_log=None,
             logger=_SILENT,
             keepalive_timeout=_KEEP_ALIVE,
+            # The API server never compresses a review; of others 3 MB can be 3 GB.
+            auto_decompress=False,
             # What an early answer leaves unread is not waited for: a body without end would hold the connection.
             lingering_time=1.0,
         )

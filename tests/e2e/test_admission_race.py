@@ -20,6 +20,8 @@ pytestmark = pytest.mark.cluster
 
 RESTARTS = of_a_soak(500)
 MIGRATIONS = of_a_soak(30)
+VERSIONS = 10
+"""Of each quota, at least."""
 SECONDS = 240.0
 BASE = {"limitsCpu": "4030m", "limitsMemory": "9400Mi"}
 """Two VMs of 2015m fill it: every target needs room."""
@@ -91,8 +93,9 @@ async def race(
 
 
 async def test_with_the_guard_no_version_of_a_quota_is_ever_too_low(cluster: Cluster, admin: Admin) -> None:
-    def enough(agent: Agent, done: list[str], _: Mapping[str, QuotaAudit]) -> bool:
-        return agent.restarts >= RESTARTS and len(done) >= MIGRATIONS
+    def enough(agent: Agent, done: list[str], seen: Mapping[str, QuotaAudit]) -> bool:
+        changed = all(audit.versions > VERSIONS for audit in seen.values())
+        return changed and agent.restarts >= RESTARTS and len(done) >= MIGRATIONS
 
     with headroom(cluster, "controller", "--webhook"):
         seen, what = await race(cluster, admin, enough)
@@ -100,7 +103,7 @@ async def test_with_the_guard_no_version_of_a_quota_is_ever_too_low(cluster: Clu
     assert int(what.split()[0]) >= RESTARTS, what
     assert int(what.split()[2]) >= MIGRATIONS, what
     for audit in seen.values():
-        assert audit.versions > 10, what
+        assert audit.versions > VERSIONS, what
         assert not audit.reverts, (what, audit.reverts[:3])
         assert not audit.refusals, (what, audit.refusals[:3])
 

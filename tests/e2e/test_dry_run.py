@@ -9,8 +9,9 @@ import pytest
 
 from pkg.testcluster.cluster import Cluster
 from pkg.util import constants
-from tests.e2e.accounts import requests
+from tests.e2e.accounts import forget, requests
 from tests.e2e.admin import admin_of
+from tests.e2e.api import Api
 from tests.e2e.mtq_namespace import made
 from tests.polling import until
 from tests.program import headroom
@@ -54,3 +55,15 @@ async def test_with_everything_switched_on_and_everything_to_do_it_asks_for_no_w
         quota = await admin.quota(managed)
         assert quota.annotations.keys() == {constants.ANNOTATION_RANCHER_RESOURCE_QUOTA}
         assert await windowed.lock() is None
+
+
+async def test_the_webhooks_alone_ask_for_no_write_either(
+    cluster: Cluster, api: Api, own_kubeconfig: Path
+) -> None:
+    forget(api)
+    since = (cluster.directory / "audit.log").stat().st_size
+    with headroom(cluster, "webhook", "--kubeconfig", str(own_kubeconfig), "--dry-run"):
+        await asyncio.sleep(1.0)
+    asked = [each for each in requests(cluster.directory, since) if each.account == "headroom"]
+    assert asked
+    assert not [each for each in asked if each.writes]

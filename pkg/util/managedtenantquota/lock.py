@@ -1,7 +1,7 @@
 """A namespace's lock: the ValidatingWebhookConfiguration, rendered and recognised. Pure.
 
 Kubernetes itself spells no limit for the parts of such a name, so `lock.<namespace>.com` serves namespaces of all
-lengths. What a configuration locks is read from its namespaceSelector, never from its name.
+lengths. What a configuration locks is read from its namespaceSelector, not from its name.
 """
 
 from __future__ import annotations
@@ -83,11 +83,16 @@ def lock_name(namespace: str) -> str:
 
 
 def locked_namespace(configuration: ValidatingWebhookConfiguration) -> str:
-    """The namespace that a configuration locks, "" when it is not a lock."""
-    if configuration.labels.get(LOCK_LABEL) != LOCK_LABELS[LOCK_LABEL]:
+    """The namespace that a configuration locks, "" when it is not a lock. One of ours that was edited by hand until it
+    has no label, no webhook or no selector is a lock all the same: it has to end, and its name says where."""
+    ours = ANNOTATION_SINCE in configuration.annotations
+    if not ours and configuration.labels.get(LOCK_LABEL) != LOCK_LABELS[LOCK_LABEL]:
         return ""
     names = {_selected(webhook) for webhook in configuration.webhooks or ()}
-    return names.pop() if len(names) == 1 else ""
+    if len(names) == 1 and "" not in names:
+        return names.pop()
+    named = configuration.name.removeprefix("lock.").removesuffix(".com")
+    return named if ours and configuration.name == lock_name(named) else ""
 
 
 def recognise(configuration: ValidatingWebhookConfiguration) -> Lock | None:

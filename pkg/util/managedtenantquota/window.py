@@ -40,6 +40,10 @@ class Journal:
         """Nothing is saved. What was added alone is no reason to look: upstream always keeps that in the status."""
         return not self.originals and not self.members
 
+    def record(self, quota: str) -> Originals:
+        """What a quota that is raised has to record of itself."""
+        return Originals({quota: self.originals[quota].hard or {}}, self.additional)
+
 
 def journal_of(budget: VirtualMachineMigrationResourceQuota) -> Journal:
     """Reads the status. What upstream's controller left there is understood too."""
@@ -171,8 +175,7 @@ class Window:
             if quota is not None:
                 change = to_raise(quota.hard, original.hard or {}, self.journal.additional)
                 if change:
-                    before = Originals({name: original.hard or {}}, self.journal.additional)
-                    return quota, change, before
+                    return quota, change, self.journal.record(name)
         return None
 
     def to_restore(self) -> Iterator[tuple[ResourceQuota, dict[str, str]]]:
@@ -212,7 +215,7 @@ class Window:
 
 def window_of(observed: Observed, policy: Policy) -> Window:
     """Work out what the namespace needs."""
-    journals = [journal_of(budget) for budget in observed.budgets]
+    journals = [_believed(journal_of(budget), observed) for budget in observed.budgets]
     orphans = _orphans(observed, journals)
     problems = [_unreadable(observed, journal) for journal in journals if journal.unreadable]
     window = Window(observed, policy, [*journals, *orphans], (), problems, observed.memory)
@@ -235,6 +238,25 @@ def window_of(observed: Observed, policy: Policy) -> Window:
         waiting=found.waiting,
     )
     return _with_purpose(window, journal, found)
+
+
+def _believed(journal: Journal, observed: Observed) -> Journal:
+    """A status that says otherwise than what a raised quota or the lock records is garbage: they are written first."""
+    records = [*map(originals_of, observed.quotas), observed.lock.originals if observed.lock else None]
+    wrong = sorted(
+        {
+            name
+            for record in records
+            if record is not None
+            for name in record.quotas.keys() & journal.originals.keys()
+            if Originals({name: record.quotas[name]}, record.additional) != journal.record(name)
+        }
+    )
+    return replace(
+        journal,
+        originals={name: spec for name, spec in journal.originals.items() if name not in wrong},
+        unreadable=[*journal.unreadable, *(f"quota {name}" for name in wrong)],
+    )
 
 
 def _orphans(observed: Observed, journals: Sequence[Journal]) -> list[Journal]:
@@ -310,9 +332,10 @@ def _still_resting(observed: Observed) -> dict[str, float]:
 
 def _unreadable(observed: Observed, journal: Journal) -> Problem:
     names = ", ".join(journal.unreadable)
+    whose = journal.budget.name if journal.budget else "the lock"
     message = (
-        f"the status of {journal.budget.name if journal.budget else 'the lock'} holds no quantity for {names}: "
-        "what was added there cannot be taken back from it, compare the quotas' spec.hard with what they should be"
+        f"what the status of {whose} says of {names} is not believed: what was added is taken back by what the quota "
+        "or the lock records; where neither does, compare spec.hard with what it should be"
     )
     return Problem(EVENT_INVALID_BUDGET, message, list(observed.budgets), f"{EVENT_INVALID_BUDGET}/{names}")
 

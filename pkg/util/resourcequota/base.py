@@ -18,7 +18,7 @@ from pkg.util import constants
 from pkg.util.amounts import as_written, shown
 from pkg.util.constants import LIMITS_CPU, LIMITS_MEMORY
 from pkg.util.quantity import ZERO, Quantity, QuantityError
-from pkg.util.resource_list import ResourceList, parse_resource_list, total
+from pkg.util.resource_list import ResourceList, parse_resource_list, subtract, total
 from pkg.util.resourcequota.errors import (
     BaseEdited,
     InvalidBaseQuantity,
@@ -26,7 +26,7 @@ from pkg.util.resourcequota.errors import (
     InvalidNamespaceAnnotation,
     ResourceQuotaError,
 )
-from pkg.util.resourcequota.journal import has_migrating_vm, parse_resources
+from pkg.util.resourcequota.journal import Journal, entries, has_migrating_vm, parse_resources
 from pkg.util.resourcequota.managed import is_default
 from pkg.util.resourcequota.model import Observed
 from pkg.util.resourcequota.policy import EstimateKind, Policy
@@ -167,21 +167,24 @@ def granted_by_record(quota: ResourceQuota) -> ResourceList:
     """The base of a quota without Rancher: its record, or what people have written to it since.
 
     While it is raised, `applied` says what we made of each limit: one that says something else was edited, and is the
-    base as written. Without that note the record holds as long as entries stand. Raises InvalidBaseQuantity when
-    the record is garbage and nothing else tells.
+    base as written. Without that note the record holds as long as entries stand. Where the record was removed, the base
+    is what was applied without what was added. Raises InvalidBaseQuantity when the record is garbage.
     """
     annotations, hard = quota.annotations, _hard(quota)
     text = annotations.get(constants.ANNOTATION_BASE)
-    applied = _applied(quota)
+    applied, edited = _applied(quota), edits_of(quota)
     added = has_migrating_vm(annotations) or constants.ANNOTATION_MIGRATING_COMPENSATION in annotations
-    if text is None or not (added or applied):
+    if not (applied or (text is not None and added)):
         return hard
+    if text is None:
+        standing = (entry.readable() for entry in entries(annotations))
+        held = total([*standing, Journal(annotations).compensation_or_none()])
+        return subtract(hard, {name: held.get(name, ZERO) for name in applied.keys() - edited.keys()})
     try:
         record = parse_resources(constants.ANNOTATION_BASE, text)
     except InvalidEntry as exc:
         raise InvalidBaseQuantity(str(exc)) from exc
     # Only what we scale differs from the base; the rest of spec.hard is people's at any time.
-    edited = edits_of(quota)
     kept = {name: limit for name, limit in record.items() if counts_of_pods(name) and name not in edited}
     lost = {name: kept[name] for name in (LIMITS_CPU, LIMITS_MEMORY) if name in kept}
     return {name: kept.get(name, hard[name]) for name in hard} | lost

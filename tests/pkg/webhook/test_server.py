@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import ssl
 from pathlib import Path
 
@@ -68,6 +69,7 @@ REFUSED = {
     "no JSON": ("/allow", b"{", JSON, "POST", 400),
     "no review": ("/allow", b"{}", JSON, "POST", 400),
     "too large": ("/allow", b" " * (MAX_BODY + 1), JSON, "POST", 413),
+    "a compressed one": ("/allow", gzip.compress(REVIEW), JSON | {"Content-Encoding": "gzip"}, "POST", 400),
     "a bug of ours": ("/fail", REVIEW, JSON, "POST", 500),
 }
 

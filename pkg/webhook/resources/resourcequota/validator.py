@@ -13,7 +13,7 @@ import msgspec
 from pkg.api.core import ResourceQuota
 from pkg.util import constants
 from pkg.util.quantity import Quantity
-from pkg.util.resourcequota.managed import is_managed, is_off, switched_off
+from pkg.util.resourcequota.managed import is_labelled, is_managed, is_off, switched_off
 from pkg.util.resourcequota.policy import Policy
 from pkg.webhook.admission import ALLOW, AdmissionRequest, Decision, deny
 from pkg.webhook.configurations import NAMESPACE_CONTROLLER
@@ -102,12 +102,18 @@ class Guard:
         verdict = await self._judge(old, quota)
         if verdict:
             return refusal(quota, verdict)
-        if is_managed(old) and not is_managed(quota) and not quota.deleting:
-            return await self._refuse_while_migrating(old, "its label can be removed")
-        mode = self._policy.mode
-        if is_off(quota.annotations, mode) and constants.ANNOTATION_OWNER in old.annotations:
-            return await self._refuse_while_migrating(old, f"{constants.ANNOTATION_OWNER} can be removed")
-        return ALLOW
+        lost = "" if quota.deleting else self._lost(old, quota)
+        return await self._refuse_while_migrating(old, f"{lost} can be removed") if lost else ALLOW
+
+    def _lost(self, old: ResourceQuota, new: ResourceQuota) -> str:
+        """The mark of a managed quota that goes with the write, of those that make it managed."""
+        if is_managed(old) and not is_managed(new):
+            return "its label"
+        if constants.ANNOTATION_OWNER in old.annotations and is_off(new.annotations, self._policy.mode):
+            return constants.ANNOTATION_OWNER
+        if is_labelled(old) and constants.ANNOTATION_BASE in old.annotations.keys() - new.annotations.keys():
+            return constants.ANNOTATION_BASE
+        return ""
 
     async def mutate(self, request: AdmissionRequest) -> Decision:
         """UPDATE by Rancher: the write goes through with the limits that it may have."""

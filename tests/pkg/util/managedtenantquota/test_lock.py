@@ -89,6 +89,29 @@ def test_what_is_no_lock(change: dict[str, Any]) -> None:
     assert locked_namespace(found) == ""
 
 
+@pytest.mark.parametrize(
+    "edit",
+    [
+        {"labels": {}},
+        {"webhooks": []},
+        {"webhooks": [{"name": "lock.ns1.com", "namespaceSelector": {}}]},
+        {
+            "webhooks": [
+                {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": n}}} for n in "ab"
+            ]
+        },
+    ],
+    ids=["no label", "no webhook", "every namespace", "two namespaces"],
+)
+def test_a_lock_of_ours_that_was_edited_is_one(edit: dict[str, Any]) -> None:
+    hook = lock_webhook("ns1", WHERE, holders=["me"], virt_controllers=["virt"])
+    body = lock_body("ns1", hook, now=NOW, holder="me", reason="vm1")
+    body["metadata"] |= {"labels": edit.get("labels", body["metadata"]["labels"])}
+    found = recognise(configuration(body | {"webhooks": edit.get("webhooks", body["webhooks"])}))
+    assert found is not None
+    assert (found.namespace, found.since) == ("ns1", NOW)
+
+
 def test_a_lock_without_any_time_is_old() -> None:
     timeless = {**UPSTREAM, "metadata": {"name": "x", "labels": UPSTREAM["metadata"]["labels"]}}
     found = recognise(configuration(timeless))

@@ -54,6 +54,7 @@ DONE = surroundings([vmim("Scheduling")])
 SAVED = {"quota": FULL}
 RECORD = {ANNOTATION_ORIGINALS: originals().text()}
 TWO_BLOCK = [quota(RAISED), quota({"pods": "1"}, {"pods": "1"}, name="pods")]
+ONE_RECORDED = Originals(quotas={"quota": FULL}, additional={**ENOUGH, "pods": "1"})
 BOTH_RECORDED = Originals(quotas={"quota": FULL, "pods": {"pods": "1"}}, additional={**ENOUGH, "pods": "1"})
 UNMIRRORED = budget(added={"limits.cpu": "1", "pods": "1"})
 
@@ -143,7 +144,9 @@ UNMIRRORED = budget(added={"limits.cpu": "1", "pods": "1"})
             Unlock,
         ),
         "a second migration that another quota blocks: record that too": (
-            observed(TWO_BLOCK, [budget({**ENOUGH, "pods": "1"}, saved=SAVED)], lock=lock()),
+            observed(
+                TWO_BLOCK, [budget({**ENOUGH, "pods": "1"}, saved=SAVED)], lock=lock(recorded=ONE_RECORDED)
+            ),
             UpdateLock,
         ),
         "recorded: save it": (
@@ -305,6 +308,26 @@ def test_a_window_goes_on_with_what_it_began_with() -> None:
     assert by_value(step.hard) == by_value(RAISED)
 
 
+@pytest.mark.parametrize("locked", [True, False])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"saved": {"quota": dict.fromkeys(FULL, "0")}},
+        {"saved": {"quota": dict.fromkeys(FULL, "-5")}},
+        {"saved": {"quota": TWICE}},
+        {"saved": {"quota": {}}},
+        {"saved": SAVED, "added": {"limits.cpu": "1"}},
+    ],
+)
+def test_a_status_that_is_wrong_is_not_restored_by(wrong: dict[str, Any], locked: bool) -> None:
+    """What the raised quota records of itself counts, and once it is restored what the lock records."""
+    held = lock() if locked else None
+    step = next_step(observed([quota(RAISED, annotations=RECORD)], [budget(**wrong)], lock=held))
+    assert isinstance(step, Restore)
+    assert by_value(step.hard) == by_value(FULL)
+    assert isinstance(next_step(observed([quota()], [budget(**wrong)], lock=held)), Clear)
+
+
 def test_writes_are_bound_to_the_version_that_was_looked_at() -> None:
     clear = next_step(observed(budgets=[budget(saved=SAVED)], around=DONE, lock=lock()))
     assert isinstance(clear, Clear)
@@ -352,7 +375,8 @@ def test_a_window_closes_when_the_parallel_limits_are_reached() -> None:
     raised = observed(
         [quota({"pods": "9"}, {"pods": "3"})], [budget({"pods": "6"}, saved={"quota": {"pods": "3"}})]
     )
-    made = decision(replace(raised, surroundings=full, lock=lock()))
+    held = lock(recorded=Originals(quotas={"quota": {"pods": "3"}}, additional={"pods": "6"}))
+    made = decision(replace(raised, surroundings=full, lock=held))
     assert isinstance(made.step, Restore)
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import pytest
 
+from pkg.util.constants import ANNOTATION_APPLIED as APPLIED
 from pkg.util.quantity import Quantity
 from pkg.util.resourcequota.base import (
     counts_of_pods,
@@ -167,6 +168,17 @@ RECORDS = {
         {BASE: RECORD, COMPENSATION: ENTRY}, {"limits.cpu": "2", "services": "3"}
     ),
     "an entry of Harvester's, but no record yet": Recorded({by_name(): ENTRY}, HARD),
+    "a record that was removed: what was applied without what was added": Recorded(
+        {
+            APPLIED: '{"limits.cpu":"4"}',
+            by_name(): '{"limits.cpu":"1"}',
+            COMPENSATION: '{"limits.cpu":"500m"}',
+        },
+        {"limits.cpu": "2500m", "services": "3"},
+    ),
+    "and a limit that was edited since: as written": Recorded(
+        {APPLIED: '{"limits.cpu":"3"}', by_name(): '{"limits.cpu":"1"}'}, HARD
+    ),
     "a record that is garbage does not matter outside migrations": Recorded({BASE: "{nope"}, HARD),
 }
 

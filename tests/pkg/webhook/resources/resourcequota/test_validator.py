@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from pkg.util.constants import ANNOTATION_BASE as BASE
 from pkg.util.constants import ANNOTATION_OWNER as OWNER
 from pkg.util.constants import ANNOTATION_SKIP_AUTO_SCALING as SKIP
 from pkg.util.constants import LABEL_MANAGED
@@ -173,6 +174,17 @@ async def test_the_mark_that_makes_the_skip_ours_is_not_removed(
     decision = await guard(FakeView(state, state)).validate(request(new, old))
     assert decision.allowed is allowed
     assert allowed or decision.message.endswith(f"{OWNER} can be removed when they are done")
+
+
+@pytest.mark.parametrize("migrates", [True, False])
+async def test_the_recorded_base_is_not_removed_under_a_migration(migrates: bool) -> None:
+    entries = {by_name(): ENTRY} if migrates else {}
+    old = quota(dict(RAISED), {BASE: "{}", **entries}, labels={LABEL_MANAGED: "true"})
+    state = State(old, migrations=[vmim("Running")] if migrates else [])
+    new = quota(dict(RAISED), entries, labels={LABEL_MANAGED: "true"})
+    decision = await guard(FakeView(state, state)).validate(request(new, old))
+    assert decision.allowed is not migrates
+    assert decision.allowed or decision.message.endswith(f"{BASE} can be removed when they are done")
 
 
 async def test_a_quota_that_is_not_managed_is_left_alone() -> None:
