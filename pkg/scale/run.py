@@ -35,6 +35,7 @@ from pkg.scale.workload import Workload
 from pkg.testcluster.errors import ClusterError, StartError
 from pkg.testcluster.guard import ending_on_sigterm
 from pkg.testcluster.headroom import Headroom
+from pkg.testcluster.kubevirt.options import SCALE_NAMESPACES
 
 _POLL = 0.1
 _SAMPLE = 1.0
@@ -91,7 +92,7 @@ class _Run:
     def __init__(self, site: Site, settings: Settings) -> None:
         self._site = site
         self._settings = settings
-        self._plan = Plan(settings, f"headroom-scale-{token_hex(3)}")
+        self._plan = Plan(settings, f"{SCALE_NAMESPACES}{token_hex(3)}")
         self._found = Measurements()
         self._costs = Costs()
         self._moments: list[Moment] = []

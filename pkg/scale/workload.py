@@ -24,7 +24,7 @@ from pkg.client.resource_client import list_installed
 from pkg.config.probe import PROBE_CONFIGURATION
 from pkg.errors import ReportedError
 from pkg.scale import plan as objects
-from pkg.scale.plan import LABEL_RUN, SCHEDULABLE, Plan, Strategy
+from pkg.scale.plan import KWOK_MARKS, LABEL_RUN, SCHEDULABLE, Plan, Strategy
 from pkg.testcluster.errors import ClusterError
 from pkg.testcluster.readiness import load_crds
 from pkg.util import constants
@@ -73,9 +73,9 @@ class Workload:
         self._webhooks_before: frozenset[tuple[str, str]] = frozenset()
 
     async def refuse_real_nodes(self) -> None:
-        """Raises RealNodes where VMs of others may run."""
+        """Raises RealNodes where VMs may run that are not kwok's."""
         nodes = await self._client.resource(registry.NODES).list(label_selector=f"{SCHEDULABLE}=true")
-        real = sorted(node.name for node in nodes if LABEL_RUN not in node.labels)
+        real = sorted(node.name for node in nodes if not KWOK_MARKS & {*node.labels, *node.annotations})
         if real and not self._plan.settings.allow_real_nodes:
             raise RealNodes(
                 f"the cluster has KubeVirt nodes ({', '.join(real[:3])}{', …' if len(real) > 3 else ''}): "

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from pkg.testcluster.cluster import Cluster, EmbeddedCluster, Options
+from pkg.testcluster.nodes import fake_node
 from pkg.testcluster.readiness import load_crds
 from tests.e2e.api import CORE, Api
 from tests.polling import eventually
@@ -29,9 +30,10 @@ VMIMS = "/apis/kubevirt.io/v1/virtualmachineinstancemigrations"
 
 @pytest.fixture(scope="module")
 def bare() -> Iterator[Cluster]:
-    """A cluster without nodes and stand-ins, where two CRDs are missing."""
+    """A cluster with a node of another kwok and no stand-ins, where two CRDs are missing."""
     with EmbeddedCluster(options=Options(kwok=False, kubevirt=False, rancher=False)) as cluster:
         api = Api(cluster.kubeconfig)
+        api.create(f"{CORE}/nodes", fake_node("node-1"))
         for name in ("kubevirts.kubevirt.io", "virtualmachines.kubevirt.io"):
             api.delete(f"{CRDS}/{name}")
         eventually(lambda: len(names(api, CRDS)) == len(load_crds()) - 2)
