@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -84,8 +85,10 @@ def _rate(text: str) -> float:
 
 
 def _check_folder(out: Path) -> None:
-    """Made before anything starts. Raises WrongCall."""
+    """Made, and tried, before anything starts. Raises WrongCall."""
     try:
         out.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=out):
+            pass
     except OSError as error:
-        raise WrongCall(f"--out {out}: it cannot be made a folder: {error.strerror}") from error
+        raise WrongCall(f"--out {out}: it cannot be written to: {error.strerror}") from error

@@ -40,6 +40,9 @@ class Settings:
 
 LABEL_RUN: Final = "headroom.harvesterhci.io/scale"
 """On every node and namespace of a run: its name."""
+KWOK_NODE: Final = "kwok.x-k8s.io/node"
+KWOK_MARKS: Final = frozenset((LABEL_RUN, KWOK_NODE))
+"""Labels and annotations of nodes on which nothing runs in truth."""
 SCHEDULABLE: Final = "kubevirt.io/schedulable"
 SIZES: Final = ((1, "1Gi"), (2, "2Gi"), (2, "4Gi"), (4, "8Gi"), (8, "16Gi"))
 """Cores and memory of VMs, as many of one as of another."""
@@ -71,7 +74,7 @@ class Plan:
     def node(self, name: str) -> dict[str, Any]:
         """A node for the run's own kwok and for pods that name it."""
         body = fake_node(name)
-        del body["metadata"]["annotations"]["kwok.x-k8s.io/node"]  # another kwok may manage those
+        del body["metadata"]["annotations"][KWOK_NODE]  # another kwok may manage those
         body["metadata"]["labels"][LABEL_RUN] = self.run
         body["spec"] = {"taints": [{"key": LABEL_RUN, "value": self.run, "effect": "NoSchedule"}]}
         return body

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import signal
 import sys
 import time
@@ -35,6 +36,7 @@ from pkg.scale.workload import Workload
 from pkg.testcluster.errors import ClusterError, StartError
 from pkg.testcluster.guard import ending_on_sigterm
 from pkg.testcluster.headroom import Headroom
+from pkg.testcluster.kubevirt.options import SCALE_NAMESPACES
 from pkg.testcluster.watching import Watching
 
 T = TypeVar("T")
@@ -55,20 +57,26 @@ def run_scale(settings: Settings) -> int:
     ReportedError (ClusterError, RealNodes, ApiError, ConfigError), OSError when the report cannot be written.
     """
     given = settings.kubeconfig
-    with (
-        ending_on_sigterm(),
-        embedded_site() if given is None else given_site(Path(given)) as site,
-    ):
+    with ending_on_sigterm(), contextlib.ExitStack() as stack:
+        site = stack.enter_context(embedded_site() if given is None else given_site(Path(given)))
+        stack.callback(_ignore_signals)
         return asyncio.run(_until_signal(site, settings))
 
 
+def _ignore_signals() -> None:
+    """From here on: what still runs is ended, and then the program."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+
+
 async def _until_signal(site: Site, settings: Settings) -> int:
-    """The first signal cancels the run, which then cleans up; later ones change nothing."""
-    running = asyncio.ensure_future(_Run(site, settings).whole())
+    """The first signal ends the run, which then cleans up; during the clean-up a signal changes the exit code alone."""
+    run = _Run(site, settings)
+    running = asyncio.ensure_future(run.whole())
     received: list[signal.Signals] = []
 
     def receive(number: signal.Signals) -> None:
-        if not received:
+        if not received and not run.cleaning_up:
             running.cancel()
         received.append(number)
 
@@ -76,9 +84,10 @@ async def _until_signal(site: Site, settings: Settings) -> int:
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, receive, number)
     try:
-        return await running
+        code = await running
     except asyncio.CancelledError:
-        return 128 + received[0] if received else 1
+        code = 1
+    return 128 + received[0] if received else code
 
 
 class _Run:
@@ -87,12 +96,13 @@ class _Run:
     def __init__(self, site: Site, settings: Settings) -> None:
         self._site = site
         self._settings = settings
-        self._plan = Plan(settings, f"headroom-scale-{token_hex(3)}")
+        self._plan = Plan(settings, f"{SCALE_NAMESPACES}{token_hex(3)}")
         self._found = Measurements()
         self._costs = Costs()
         self._moments: list[Moment] = []
         self._headroom: Headroom | None = None
         self._display = Display()
+        self.cleaning_up = False
 
     async def whole(self) -> int:
         """The exit code."""
@@ -103,6 +113,7 @@ class _Run:
             try:
                 report = await self._measured(client, workload)
             finally:
+                self.cleaning_up = True
                 await self._clean_up(workload)
                 self._display.close()
         self._write(report)

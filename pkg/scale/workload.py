@@ -9,8 +9,6 @@ from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from typing import Any
 
-import msgspec
-
 from pkg.api import registry
 from pkg.api.kubevirt import (
     KUBEVIRTS,
@@ -26,7 +24,7 @@ from pkg.client.resource_client import list_installed
 from pkg.config.probe import PROBE_CONFIGURATION
 from pkg.errors import ReportedError
 from pkg.scale import plan as objects
-from pkg.scale.plan import LABEL_RUN, SCHEDULABLE, Plan, Strategy
+from pkg.scale.plan import KWOK_MARKS, LABEL_RUN, SCHEDULABLE, Plan, Strategy
 from pkg.testcluster.errors import ClusterError
 from pkg.testcluster.readiness import load_crds
 from pkg.util import constants
@@ -37,7 +35,7 @@ _SERVED_TIMEOUT = 60.0
 _REMOVAL_TIMEOUT = 180.0
 _STUCK = 60.0
 """Seconds after which finalizers that no controller has taken off are taken off here."""
-_CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+_CRDS = registry.CUSTOM_RESOURCE_DEFINITIONS
 _NODE_LEASES = "kube-node-lease"
 _WITH_FINALIZERS: tuple[Resource[Any], ...] = (
     VIRTUAL_MACHINE_INSTANCE_MIGRATIONS,
@@ -75,9 +73,9 @@ class Workload:
         self._webhooks_before: frozenset[tuple[str, str]] = frozenset()
 
     async def refuse_real_nodes(self) -> None:
-        """Raises RealNodes where VMs of others may run."""
+        """Raises RealNodes where VMs may run that are not kwok's."""
         nodes = await self._client.resource(registry.NODES).list(label_selector=f"{SCHEDULABLE}=true")
-        real = sorted(node.name for node in nodes if LABEL_RUN not in node.labels)
+        real = sorted(node.name for node in nodes if not KWOK_MARKS & {*node.labels, *node.annotations})
         if real and not self._plan.settings.allow_real_nodes:
             raise RealNodes(
                 f"the cluster has KubeVirt nodes ({', '.join(real[:3])}{', …' if len(real) > 3 else ''}): "
@@ -87,10 +85,15 @@ class Workload:
     async def install(self) -> None:
         """The CRDs that are missing, and the nodes. Raises ApiError, ClusterError."""
         self._webhooks_before = frozenset(await self._webhooks())
-        for definition in load_crds():
-            with contextlib.suppress(AlreadyExists):
-                await self._client.transport.request("POST", _CRDS, body=msgspec.json.encode(definition))
-                self._definitions.append(definition["metadata"]["name"])
+        installed = {each.name for each in await self._client.resource(_CRDS).list()}
+        missing = {name: each for each in load_crds() if (name := each["metadata"]["name"]) not in installed}
+        # Noted before they are made: a request that is cancelled has its effect all the same.
+        self._definitions = list(missing)
+        for name, definition in missing.items():
+            try:
+                await self._client.resource(_CRDS).create(definition)
+            except AlreadyExists:  # another's, made meanwhile
+                self._definitions.remove(name)
         deadline = time.monotonic() + _SERVED_TIMEOUT
         while not await self._serves_vms():
             if time.monotonic() > deadline:
@@ -155,22 +158,26 @@ class Workload:
             await self._delete(_WEBHOOKS[kind], name)
         selector = f"{LABEL_RUN}={self._plan.run}"
         namespaces = self._client.resource(registry.NAMESPACES)
-        found = await namespaces.list(label_selector=selector)
-        await in_parallel(partial(self._delete, registry.NAMESPACES, each.name) for each in found)
-        began = time.monotonic()
+        most, began = 0, time.monotonic()
         while left := await namespaces.list(label_selector=selector):
-            told(len(found) - len(left), len(found))
+            # In every round: what was being created when the run was cancelled may come now.
+            await in_parallel(
+                partial(self._delete, registry.NAMESPACES, each.name) for each in left if not each.deleting
+            )
+            most = max(most, len(left))
+            told(most - len(left), most)
             waited = time.monotonic() - began
             if waited > _REMOVAL_TIMEOUT:
                 raise ClusterError(f"namespaces are left: kubectl delete namespace -l {selector}")
             if waited > _STUCK:
                 await self._take_finalizers_off([each.name for each in left])
             await asyncio.sleep(1.0)
-        for node in await self._client.resource(registry.NODES).list(label_selector=selector):
-            await self._delete(registry.NODES, node.name)
-            await self._delete(registry.LEASES, node.name, _NODE_LEASES)
+        while nodes := await self._client.resource(registry.NODES).list(label_selector=selector):
+            for node in nodes:
+                await self._delete(registry.NODES, node.name)
+                await self._delete(registry.LEASES, node.name, _NODE_LEASES)
         for name in self._definitions:
-            await self._delete(registry.CUSTOM_RESOURCE_DEFINITIONS, name)
+            await self._delete(_CRDS, name)
 
     async def _take_finalizers_off(self, namespaces: Iterable[str]) -> None:
         for namespace in namespaces:

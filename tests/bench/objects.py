@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from pkg.api import registry
 from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINE_INSTANCES
 from pkg.client.client import Client
 from pkg.util import constants
+from tests.polling import until
 
 CONCURRENCY = 32
 
@@ -25,6 +27,17 @@ async def in_parallel(calls: Iterable[Callable[[], Awaitable[Any]]], at_once: in
             await call()
 
     await asyncio.gather(*(work() for _ in range(at_once)))
+
+
+async def remove_namespaces(client: Client, names: Sequence[str]) -> None:
+    """Until they are gone: to delete what is in them costs the API server what the next measurement needs."""
+    namespaces = client.resource(registry.NAMESPACES)
+    await in_parallel(partial(namespaces.delete, name=name) for name in names)
+
+    async def gone() -> bool:
+        return {each.name for each in await namespaces.list()}.isdisjoint(names)
+
+    await until(gone, "namespaces to go", seconds=300.0, pause=0.5)
 
 
 _RECORDED_FOLDER = Path(__file__).parents[1] / "vectors" / "recorded"

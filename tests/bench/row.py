@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from statistics import median
 
 
@@ -17,10 +18,12 @@ class Row:
     upstream: str = ""
     at_least: bool = False
     """`limit` is to be exceeded."""
+    values: tuple[float, ...] = ()
+    """Of each round; `value` is their median."""
 
     @property
     def measured(self) -> str:
-        return f"{figure(self.value)} {self.unit}".strip()
+        return f"{spread(self.values or [self.value])} {self.unit}".strip()
 
     @property
     def to_reach(self) -> str:
@@ -59,7 +62,16 @@ def figure(value: float) -> str:
     return f"{value:.3g}" if abs(value) < 1000 else f"{value:,.0f}"
 
 
-def spread(values: list[float]) -> str:
+def combined(rounds: Sequence[Sequence[Row]]) -> list[Row]:
+    """The same rows of several rounds as one each."""
+    found = [tuple(row.value for row in rows) for rows in zip(*rounds, strict=True)]
+    return [
+        replace(row, value=median(values), values=values)
+        for row, values in zip(rounds[0], found, strict=True)
+    ]
+
+
+def spread(values: Sequence[float]) -> str:
     """The median, and the smallest and largest of several."""
     if len(values) < 2:
         return figure(median(values))

@@ -26,7 +26,7 @@ from pkg.client.config import load_config
 from pkg.client.errors import NotFound
 from pkg.testcluster.paths import free_ports
 from pkg.util import constants
-from tests.bench.objects import vmi
+from tests.bench.objects import remove_namespaces, vmi
 from tests.bench.row import Row, percentile
 from tests.program import COMMAND
 
@@ -59,7 +59,7 @@ async def webhook(kubeconfig: Path) -> list[Row]:
         finally:
             process.send_signal(signal.SIGTERM)
             await process.wait()
-            await client.resource(registry.NAMESPACES).delete(name=NAMESPACE)
+            await remove_namespaces(client, [NAMESPACE])
             await client.resource(registry.SECRETS).delete(name=SECRET, namespace="default")
     return [
         Row("admission decisions on one core", rate, "/s", 1500, at_least=True),

@@ -25,6 +25,8 @@ SOURCE_LINGER: Final = PREFIX + "source-linger-seconds"
 TARGET_LINGER: Final = PREFIX + "target-linger-seconds"
 PHASE_SECONDS: Final = PREFIX + "phase-seconds"
 FAIL_AT_PHASE: Final = PREFIX + "fail-at-phase"
+SCALE_NAMESPACES: Final = "headroom-scale-"
+"""`headroom scale` has a stand-in of its own for them: with two, each target pod would be tried twice."""
 
 PACED_PHASES: Final = frozenset(
     {
@@ -60,7 +62,7 @@ class Options:
     quota_lag: float = 0.0
     drained_bucket: bool = False
     namespace_prefix: str = ""
-    """Only VMs of namespaces whose names begin so: beside another KubeVirt."""
+    """Only VMs of namespaces whose names begin so: beside another KubeVirt. "": all but those of `headroom scale`."""
 
 
 @dataclass(frozen=True, slots=True)

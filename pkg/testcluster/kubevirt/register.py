@@ -27,7 +27,7 @@ from pkg.testcluster.kubevirt.objects import (
     NODES,
     VirtualMachineInstance,
 )
-from pkg.testcluster.kubevirt.options import Options
+from pkg.testcluster.kubevirt.options import SCALE_NAMESPACES, Options
 from pkg.testcluster.kubevirt.quota_lag import QuotaLag
 from pkg.testcluster.kubevirt.rendering import (
     Rendering,
@@ -236,13 +236,13 @@ def register(management: Management, options: Options) -> None:
 
 
 def within(prefix: str, handle: Handler[T]) -> Handler[T]:
-    """The handler for objects of namespaces whose names begin with `prefix`; it is not told of others."""
+    """The handler for objects of the namespaces that are meant (`Options.namespace_prefix`); not told of others."""
 
     async def handled(key: str, obj: T | None) -> None:
-        if key.startswith(prefix):
+        if key.startswith(prefix) if prefix else not key.startswith(SCALE_NAMESPACES):
             await handle(key, obj)
 
-    return handled if prefix else handle
+    return handled
 
 
 def instance_handler(parts: Parts) -> InstanceHandler:

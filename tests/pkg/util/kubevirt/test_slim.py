@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,17 @@ RESIZED: dict[str, Any] = {
         {"name": "compute", "resources": {"limits": {"cpu": "1"}, "requests": {"cpu": "1"}}}
     ],
 }
+
+
+def running_vmi(name: str) -> dict[str, Any]:
+    conditions = [{"type": "LiveMigratable", "status": "True"}]
+    metadata = {
+        "finalizers": ["foregroundDeleteVirtualMachine"],
+        "labels": {constants.LABEL_NODE_NAME: "n-1"},
+    }
+    body: dict[str, Any] = vmi("default", name)
+    body["metadata"] |= metadata
+    return {**body, "status": {"phase": "Running", "nodeName": "n-1", "conditions": conditions}}
 
 
 def decoded(path: Path, **changes: Any) -> Pod:
@@ -78,6 +90,27 @@ def test_the_domains_of_equal_vms_are_held_once() -> None:
     assert instances[0].spec.domain is instances[1].spec.domain is machine.spec.template.spec.domain
     whole = decoder_for(VirtualMachineInstance).object(json.dumps(vmi("default", "a")).encode())
     assert instances[0] == whole
+
+
+def test_words_that_many_objects_say_are_held_once() -> None:
+    slim = Slim()
+    one, other = (slim.pod(decoded(path)) for path in RECORDED[:2])
+    assert one.name != other.name
+    for read in ("kind", "metadata.namespace", "spec.node_name", "status.phase", "metadata.annotations"):
+        (a, b) = (attrgetter(read)(pod) for pod in (one, other))
+        assert (a is b) == (a == b), read
+    vmis = [
+        slim.instance(decoder_for(VirtualMachineInstance).object(json.dumps(running_vmi(name)).encode()))
+        for name in ("a", "b")
+    ]
+    for read in ("metadata.finalizers", "status.phase", "status.node_name"):
+        (a, b) = (attrgetter(read)(each) for each in vmis)
+        assert a is b, read
+    labels = [each.metadata.labels or {} for each in vmis]
+    assert labels[0][constants.LABEL_NODE_NAME] is labels[1][constants.LABEL_NODE_NAME]
+    conditions = [(each.status.conditions or [])[0] for each in vmis]
+    assert conditions[0].type is conditions[1].type
+    assert vmis[0] == decoder_for(VirtualMachineInstance).object(json.dumps(running_vmi("a")).encode())
 
 
 def test_tenants_who_write_ever_different_pods_do_not_fill_the_memory() -> None:
