@@ -22,12 +22,12 @@ from pkg.webhook.caller import Caller
 from pkg.webhook.certificate_files import CertificateFiles
 from pkg.webhook.certificate_secret import SharedCertificates
 from pkg.webhook.configurations import Endpoint, mutating
-from pkg.webhook.live_context import server_context
 from pkg.webhook.namespace_pods import NamespacePods
 from pkg.webhook.options import RANCHER_USERS, Options, parse_failure_policies
 from pkg.webhook.register import hooks
 from pkg.webhook.registration import EVENT_NOT_REACHED, Registrar
 from pkg.webhook.resources.lock.validator import Accounts, Locks
+from pkg.webhook.tls_context import server_context
 from pkg.webhook.upkeep import Certificates
 from pkg.webhook.view import View
 

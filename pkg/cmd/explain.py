@@ -57,7 +57,7 @@ async def _look(
 ) -> tuple[Basis, Explanation]:
     from pkg.api.kubevirt import VIRTUAL_MACHINES
     from pkg.cmd.snapshots import require, take
-    from pkg.report.budget_snapshot import managed
+    from pkg.report.budget import managed
     from pkg.report.explain import explain, not_running
 
     snapshot = await take(client, report, namespace)

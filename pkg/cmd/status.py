@@ -25,7 +25,7 @@ def status(chosen: NamespaceOptions, report: ReportOptions, cluster: ClusterOpti
 
     async def read(client: Client) -> tuple[Basis, list[QuotaStatus], list[Report]]:
         from pkg.cmd.snapshots import take
-        from pkg.report.budget_snapshot import reports as with_budgets
+        from pkg.report.budget import reports as with_budgets
         from pkg.report.status import status as of
 
         snapshot = await take(client, report, where)

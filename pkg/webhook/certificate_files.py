@@ -8,8 +8,8 @@ from pathlib import Path
 
 from pkg.client.errors import ConfigError
 from pkg.webhook.certificates import CertificateError, KeyPair, expiry, parse_bundle
-from pkg.webhook.live_context import load
 from pkg.webhook.metrics import CERTIFICATE_EXPIRY
+from pkg.webhook.tls_context import load
 
 log = logging.getLogger(__name__)
 

@@ -25,8 +25,8 @@ from pkg.webhook.certificates import (
     next_step,
     step,
 )
-from pkg.webhook.live_context import load
 from pkg.webhook.metrics import CERTIFICATE_EXPIRY
+from pkg.webhook.tls_context import load
 
 log = logging.getLogger(__name__)
 

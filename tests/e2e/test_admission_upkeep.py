@@ -32,10 +32,10 @@ from pkg.webhook.admission_server import AdmissionServer
 from pkg.webhook.certificate_secret import SharedCertificates
 from pkg.webhook.certificates import Policy
 from pkg.webhook.configurations import VALIDATE_NAMESPACE, WEBHOOK_CONFIGURATION_NAME, Endpoint
-from pkg.webhook.live_context import server_context
 from pkg.webhook.options import FailurePolicy, Options
 from pkg.webhook.register import answer_probe
 from pkg.webhook.registration import Registrar, unregister
+from pkg.webhook.tls_context import server_context
 from tests.bodies import quota_text
 from tests.e2e.admin import Admin, admin_of
 from tests.e2e.tenant import BASE as LIMITS

@@ -26,8 +26,8 @@ from pkg.util.managedtenantquota.lock import (
     originals_of,
     recognise,
 )
+from pkg.util.managedtenantquota.missing_targets import surroundings
 from pkg.util.managedtenantquota.model import Memory, Observed
-from pkg.util.managedtenantquota.target import surroundings
 from pkg.util.resourcequota.observe import Source
 
 LOCKS_BY_NAMESPACE = "locked namespace"

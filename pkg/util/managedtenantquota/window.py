@@ -20,7 +20,7 @@ from pkg.util.managedtenantquota.constants import (
 )
 from pkg.util.managedtenantquota.lock import Lock, Originals, originals_of
 from pkg.util.managedtenantquota.model import Memory, Observed, Policy, Problem
-from pkg.util.managedtenantquota.release import Releasable, Releases, releases
+from pkg.util.managedtenantquota.releasable import Releasable, Releases, releases
 from pkg.util.quantity import Quantity, QuantityError
 
 

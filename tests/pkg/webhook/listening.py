@@ -15,8 +15,8 @@ import msgspec
 
 from pkg.webhook.certificates import Policy, issue
 from pkg.webhook.connections import Limits
-from pkg.webhook.live_context import load, server_context
 from pkg.webhook.server import Hook, WebhookServer
+from pkg.webhook.tls_context import load, server_context
 
 REVIEW = msgspec.json.encode(
     {

@@ -10,7 +10,7 @@ import pytest
 from pkg.client.errors import ConfigError
 from pkg.webhook.certificate_files import CertificateFiles
 from pkg.webhook.certificates import Material, Policy, issue
-from pkg.webhook.live_context import server_context
+from pkg.webhook.tls_context import server_context
 
 
 def write(folder: Path, material: Material, *, authority: bool = True) -> None:

@@ -13,7 +13,7 @@ from pkg.api.registry import SECRETS
 from pkg.client.errors import ConfigError, Forbidden, NotFound
 from pkg.webhook.certificate_secret import AUTHORITY_KEY, BUNDLE, CERTIFICATE, KEY, STAGED, SharedCertificates
 from pkg.webhook.certificates import DAY, Policy, parse_bundle
-from pkg.webhook.live_context import server_context
+from pkg.webhook.tls_context import server_context
 from tests.kinds import Clock, Kind
 
 POLICY = Policy(authority_life=90 * DAY, serving_life=90 * DAY, backdated=0.0, overlap=60.0)

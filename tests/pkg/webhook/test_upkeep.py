@@ -15,8 +15,8 @@ from pkg.generic.errors import BindError
 from pkg.webhook.admission import ALLOW, AdmissionRequest, Decision
 from pkg.webhook.admission_server import AdmissionServer
 from pkg.webhook.certificates import Policy, issue
-from pkg.webhook.live_context import load, server_context
 from pkg.webhook.registration import Registrar
+from pkg.webhook.tls_context import load, server_context
 from pkg.webhook.upkeep import Upkeep
 from tests.pkg.webhook.listening import REVIEW
 

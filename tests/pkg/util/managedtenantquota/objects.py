@@ -28,7 +28,7 @@ from pkg.util.managedtenantquota.lock import (
     recognise,
 )
 from pkg.util.managedtenantquota.model import Memory, Observed, Policy, Surroundings
-from pkg.util.managedtenantquota.release import Releases, releases
+from pkg.util.managedtenantquota.releasable import Releases, releases
 from pkg.util.managedtenantquota.sequence import (
     Clear,
     Decision,

@@ -12,9 +12,9 @@ import pytest
 from pkg.api.core import ResourceQuota
 from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.api.meta import RawResourceList
+from pkg.util.managedtenantquota.missing_targets import running_sources
 from pkg.util.managedtenantquota.model import Memory
-from pkg.util.managedtenantquota.release import is_taken
-from pkg.util.managedtenantquota.target import running_sources
+from pkg.util.managedtenantquota.releasable import is_taken
 from pkg.util.resourcequota.observe import Listed, Source
 from tests.decisions import sentences
 from tests.objects import ended, running_vmi, vmim

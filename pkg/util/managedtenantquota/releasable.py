@@ -19,8 +19,8 @@ from pkg.util.amounts import compared
 from pkg.util.kubevirt.parallel_migrations import hindrance, limits_of
 from pkg.util.managedtenantquota.budget import exceeded, with_budget
 from pkg.util.managedtenantquota.constants import EVENT_INVALID_BUDGET, EVENT_NOT_ENOUGH
+from pkg.util.managedtenantquota.missing_targets import Missing, missing_targets, need_of
 from pkg.util.managedtenantquota.model import Memory, Observed, Policy, Problem
-from pkg.util.managedtenantquota.target import Missing, missing_targets, need_of
 from pkg.util.quantity import ZERO, QuantityError
 from pkg.util.resource_list import ResourceList, parse_resource_list
 from pkg.util.resourcequota.journal import has_migrating_vm

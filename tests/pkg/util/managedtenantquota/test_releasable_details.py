@@ -9,8 +9,8 @@ import msgspec
 from pkg.api.core import Pod
 from pkg.api.kubevirt import VirtualMachineInstanceMigration
 from pkg.util.kubevirt.rendering import Rendering
+from pkg.util.managedtenantquota.missing_targets import with_largest_defaults
 from pkg.util.managedtenantquota.model import Memory, Policy, Surroundings
-from pkg.util.managedtenantquota.target import with_largest_defaults
 from tests.objects import attachment, limit_range, running_vmi, vmim
 from tests.pkg.util.managedtenantquota.objects import (
     NOW,

@@ -10,7 +10,7 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 
 from pkg.webhook.certificates import CertificateError, KeyPair, Material, Policy, issue
-from pkg.webhook.live_context import load, server_context
+from pkg.webhook.tls_context import load, server_context
 
 
 def made() -> Material:
