@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import re
 import socket
 import ssl
 import time
@@ -22,7 +23,7 @@ from aiohttp.web_protocol import RequestHandler
 
 from pkg.generic.errors import BindError
 from pkg.generic.server import parse_bind_address
-from pkg.webhook.admission import AdmissionRequest, BadReview, Decision, decode_review, encode_answer
+from pkg.webhook.admission import AdmissionRequest, BadReview, Decision, decode_review, deny, encode_answer
 from pkg.webhook.caller import Caller
 from pkg.webhook.connections import CLOSED, Acceptor, Connection, Limits
 from pkg.webhook.deadline import REVIEW_SECONDS, deadline
@@ -33,6 +34,11 @@ log = logging.getLogger(__name__)
 MAX_BODY: Final = 3 * 1024 * 1024
 """Bytes. An object holds at most 1.5 MB in etcd, and an update's review has two of them."""
 _TOO_LARGE: Final = f"a review holds at most {MAX_BODY} bytes"
+_LARGEST: Final = 8 * MAX_BODY
+"""Bytes that are read of the API server's own reviews, to no other end than to answer: in its JSON a `<` has six bytes,
+and what gets no answer the failure policy may let pass."""
+_UID: Final = re.compile(rb'"request"\s*:\s*\{\s*"uid"\s*:\s*"([^"\\]+)"')
+_UID_WITHIN: Final = 1024
 _LARGE: Final = 64 * 1024
 _LARGE_AT_ONCE: Final = 16
 """Bodies above _LARGE bytes that are read at a time, of reviews that are not known to be the API server's: what a flood
@@ -46,7 +52,8 @@ _BACKLOG: Final = 1024
 _END_OF_HEAD: Final = b"\r\n\r\n"
 
 Hook = Callable[[AdmissionRequest], Awaitable[Decision]]
-"""Answers one request. BadReview becomes a 400; whatever else it raises a 500, and then the failurePolicy decides."""
+"""Answers one request. BadReview becomes a 400, for the API server's own a refusal: the failurePolicy must not let pass
+what cannot be read. Whatever else it raises becomes a 500, and then the failurePolicy decides."""
 
 _Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
@@ -126,10 +133,12 @@ class WebhookServer:
     async def _answer(
         self, request: web.BaseRequest, path: str, metrics: WebhookMetrics, *, authenticated: bool
     ) -> web.Response:
-        refused = self._refused(request, path)
+        refused = self._refused(request, path, authenticated=authenticated)
         if refused is not None:
             return refused
         try:
+            if (request.content_length or 0) > MAX_BODY:
+                return await self._deny_unread(request, metrics)
             body = await self._read(request, authenticated=authenticated)
         except TimeoutError:
             return _refusal(408, f"the request did not end within {self._limits.body:g} s")
@@ -145,7 +154,7 @@ class WebhookServer:
             request.protocol.connection.busy = True
         return await self._decide(path, review, metrics)
 
-    def _refused(self, request: web.BaseRequest, path: str) -> web.Response | None:
+    def _refused(self, request: web.BaseRequest, path: str, *, authenticated: bool) -> web.Response | None:
         """What is wrong with a request's head, as an answer."""
         if not self._may_ask(request):
             return _refusal(403, "the client certificate is not the API server's")
@@ -155,9 +164,21 @@ class WebhookServer:
             return _refusal(405, "reviews are sent with POST", {"Allow": "POST"})
         if request.content_type != "application/json":
             return _refusal(415, "a review is application/json")
-        if (request.content_length or 0) > MAX_BODY:
+        if (request.content_length or 0) > (_LARGEST if authenticated else MAX_BODY):
             return _refusal(413, _TOO_LARGE)
         return None
+
+    async def _deny_unread(self, request: web.BaseRequest, metrics: WebhookMetrics) -> web.Response:
+        """The answer to a review that is too large, once all of it has come: an earlier one could be missed."""
+        head = b""
+        async with asyncio.timeout(self._limits.body):
+            async for chunk in request.content.iter_any():
+                head += chunk[: _UID_WITHIN - len(head)]
+        found = _UID.search(head)
+        if found is None:
+            return _refusal(413, _TOO_LARGE)
+        decision = deny(f"the object is too large to be checked: {_TOO_LARGE}", reason="too-large")
+        return self._decided(found[1].decode(), decision, metrics)
 
     async def _decide(self, path: str, review: AdmissionRequest, metrics: WebhookMetrics) -> web.Response:
         try:
@@ -165,15 +186,20 @@ class WebhookServer:
             with deadline(REVIEW_SECONDS if review.authenticated else 0.0):
                 decision = await self._hooks[path](review)
         except BadReview as exc:
-            return _refusal(400, str(exc))
+            if not review.authenticated:
+                return _refusal(400, str(exc))
+            decision = deny(f"the request cannot be checked: {exc}", reason="unreadable")
         except Exception as exc:
             log.error("%s: no decision: %s: %s", path, type(exc).__name__, exc)
             log.debug("%s: traceback", path, exc_info=exc)
             return _refusal(500, f"no decision: {type(exc).__name__}")
-        metrics.decided(allowed=decision.allowed, patched=bool(decision.patch), reason=decision.reason)
         if not decision.allowed and review.authenticated:
             log.info("%s: denied to %s: %s", path, review.user_info.username, decision.message)
-        return web.Response(body=encode_answer(review.uid, decision), content_type="application/json")
+        return self._decided(review.uid, decision, metrics)
+
+    def _decided(self, uid: str, decision: Decision, metrics: WebhookMetrics) -> web.Response:
+        metrics.decided(allowed=decision.allowed, patched=bool(decision.patch), reason=decision.reason)
+        return web.Response(body=encode_answer(uid, decision), content_type="application/json")
 
     async def _read(self, request: web.BaseRequest, *, authenticated: bool) -> bytes:
         """The body, checked against the limit by aiohttp while it comes in, whatever Content-Length says. The API

@@ -173,14 +173,22 @@ class Admin:
     # Pods
 
     async def pod(
-        self, namespace: str, client: Client, *, cpu: str = "100m", memory: str = "10Mi", **metadata: Any
+        self,
+        namespace: str,
+        client: Client,
+        *,
+        cpu: str = "100m",
+        memory: str = "10Mi",
+        text: str = "",
+        **metadata: Any,
     ) -> Pod:
         resources = {"limits": {"cpu": cpu, "memory": memory}}
+        container = {"name": "main", "image": "none", "resources": resources, "args": [text]}
         body = {
             "apiVersion": "v1",
             "kind": "Pod",
             "metadata": {"generateName": "tenant-", "labels": {"app": "tenant"}, **metadata},
-            "spec": {"containers": [{"name": "main", "image": "none", "resources": resources}]},
+            "spec": {"containers": [container]},
         }
         return await client.resource(registry.PODS).create(body, namespace=namespace)
 

@@ -13,7 +13,8 @@ import pytest
 from prometheus_client import REGISTRY
 
 from pkg.generic.errors import BindError
-from pkg.webhook.admission import ALLOW, AdmissionRequest, Decision, deny
+from pkg.webhook.admission import ALLOW, AdmissionRequest, BadReview, Decision, deny
+from pkg.webhook.caller import Caller
 from pkg.webhook.connections import Limits
 from pkg.webhook.server import MAX_BODY, WebhookServer
 from tests.pkg.client.pki import Authority
@@ -34,12 +35,16 @@ async def fail(_: AdmissionRequest) -> Decision:
     raise KeyError("a bug")
 
 
+async def unreadable(_: AdmissionRequest) -> Decision:
+    raise BadReview("object: no pod")
+
+
 async def think(_: AdmissionRequest) -> Decision:
     await asyncio.sleep(1.0)
     return ALLOW
 
 
-HOOKS = {"/allow": allow, "/deny": refuse, "/fail": fail, "/think": think}
+HOOKS = {"/allow": allow, "/deny": refuse, "/fail": fail, "/unreadable": unreadable, "/think": think}
 
 
 def counted(path: str, code: int) -> float:
@@ -70,6 +75,7 @@ REFUSED = {
     "no review": ("/allow", b"{}", JSON, "POST", 400),
     "too large": ("/allow", b" " * (MAX_BODY + 1), JSON, "POST", 413),
     "a compressed one": ("/allow", gzip.compress(REVIEW), JSON | {"Content-Encoding": "gzip"}, "POST", 400),
+    "an object that cannot be read": ("/unreadable", REVIEW, JSON, "POST", 400),
     "a bug of ours": ("/fail", REVIEW, JSON, "POST", 500),
 }
 
@@ -89,6 +95,20 @@ async def test_the_largest_review_is_taken() -> None:
     filler = REVIEW[:-1] + b" " * (MAX_BODY - len(REVIEW)) + b"}"
     async with listening(HOOKS, limits=Limits()) as peer:
         assert (await peer.post("/allow", filler))[0] == 200
+
+
+async def test_the_api_servers_own_review_is_denied_where_it_cannot_be_read() -> None:
+    """Without an answer the failure policy would decide, and let a pod take what is reserved."""
+    filler = REVIEW[:-1] + b" " * MAX_BODY + b"}"
+    caller = Caller()
+    async with listening(HOOKS, limits=Limits(), caller=caller) as peer:
+        for path, review, why in (("/allow", filler, "too large"), ("/unreadable", REVIEW, "no pod")):
+            status, body = await peer.post(f"{path}/{caller.key}", review)
+            answer = msgspec.json.decode(body)["response"]
+            assert (status, answer["uid"], answer["allowed"]) == (200, "u-1", False)
+            assert why in answer["status"]["message"]
+        assert (await peer.post(f"/allow/{caller.key}", filler * 8))[0] == 413
+        assert (await peer.post(f"/allow/{caller.key}", b" " * len(filler)))[0] == 413
 
 
 BROKEN = {
