@@ -295,7 +295,7 @@ def watch(*steps: Step) -> Reply:
     async def reply(request: web.Request) -> web.StreamResponse:
         response = await _open_stream(request)
         for step in steps:
-            if not await _play(step, request, response):
+            if not await _perform(step, request, response):
                 break
         return response
 
@@ -316,7 +316,7 @@ class LiveWatch:
             response = await _open_stream(request)
             self._opened.set()
             while (step := await self._steps.get()) is not None:
-                if not await _play(step, request, response):
+                if not await _perform(step, request, response):
                     break
             return response
         finally:
@@ -349,7 +349,7 @@ async def _open_stream(request: web.Request) -> web.StreamResponse:
     return response
 
 
-async def _play(step: Step, request: web.Request, response: web.StreamResponse) -> bool:
+async def _perform(step: Step, request: web.Request, response: web.StreamResponse) -> bool:
     """Plays one step; False: the stream is over."""
     if isinstance(step, Drop):
         await asyncio.sleep(0.01)  # a reset would overtake what is not yet sent

@@ -131,7 +131,7 @@ class Driver:
         if self._headroom is not None and self._headroom.exit_code() is not None:
             raise Stopped(f"headroom exited unexpectedly: {self._headroom.last_log_line()}")
 
-    # -- deeds --------------------------------------------------------------------------------------------------------
+    # -- actions ------------------------------------------------------------------------------------------------------
 
     async def pause(self, seconds: float) -> None:
         """Time for people to look."""

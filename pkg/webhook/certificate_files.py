@@ -55,7 +55,7 @@ class CertificateFiles:
     def activate(self) -> None:
         """Nothing is staged in files."""
 
-    def told(self, bundle: bytes | None) -> None:
+    def registered(self, bundle: bytes | None) -> None:
         """Renewal is up to cert-manager, or whatever makes the files."""
 
     def wait(self) -> float:

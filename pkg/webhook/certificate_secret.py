@@ -66,8 +66,8 @@ class SharedCertificates:
         self._policy = policy or Policy()
         self._clock = clock
         self._material: Material | None = None
-        self._told: tuple[bytes, float] = (b"", 0.0)
-        # The bundle that API servers were last told of, and when they were first told of it.
+        self._registered: tuple[bytes, float] = (b"", 0.0)
+        # The bundle that was last registered with the API servers, and when it first was.
         self._loaded: KeyPair | None = None
 
     @property
@@ -94,10 +94,10 @@ class SharedCertificates:
             CERTIFICATE_EXPIRY.set(expiry(pair))
             log.info("serving certificate loaded, valid until %s", date(expiry(pair)))
 
-    def told(self, bundle: bytes | None) -> None:
+    def registered(self, bundle: bytes | None) -> None:
         """The bundle that API servers are configured to trust."""
-        if bundle is not None and bundle != self._told[0]:
-            self._told = (bundle, self._clock())
+        if bundle is not None and bundle != self._registered[0]:
+            self._registered = (bundle, self._clock())
 
     def _current(self, material: Material) -> KeyPair:
         """What is to be served now: what is staged only once API servers have been told of its CA for a while. When
@@ -106,7 +106,7 @@ class SharedCertificates:
         pair = material.served(now)
         if pair is material.serving or self._loaded is None or now >= expiry(material.serving):
             return pair
-        bundle, since = self._told
+        bundle, since = self._registered
         late = bundle != material.bundle or now - since < self._policy.overlap / 2
         return material.serving if late else pair
 

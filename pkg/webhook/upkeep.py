@@ -35,7 +35,7 @@ class Certificates(Protocol):
     def activate(self) -> None:
         """Serve what is to be served by now."""
 
-    def told(self, bundle: bytes | None) -> None:
+    def registered(self, bundle: bytes | None) -> None:
         """The API server is configured to trust `bundle`."""
 
     def wait(self) -> float:
@@ -77,7 +77,7 @@ class Upkeep:
             self.not_registered = self.not_registered and str(exc)
             return
         self.not_registered = ""
-        self._certificates.told(bundle)
+        self._certificates.registered(bundle)
 
     async def run(self) -> None:
         while True:

@@ -102,7 +102,7 @@ def runs(request: pytest.FixtureRequest, shared_controller: StartController) -> 
     assert not [program for program in runs.logs if "Traceback" in program.text()]
 
 
-def play(namespace: Tenant, runs: Runs, kill: Kill | None) -> None:
+def migrate_and_kill(namespace: Tenant, runs: Runs, kill: Kill | None) -> None:
     """The scenario; every step's end is waited for, unless the program is down."""
     down = 0
     for number, (_name, happens, hard) in enumerate(SCENARIO):
@@ -147,7 +147,7 @@ def undisturbed(runs: Runs, api: Any) -> dict[str, Any]:
     try:
         for name in ("vm1", "vm2"):
             namespace.vm(name)
-        play(namespace, runs, None)
+        migrate_and_kill(namespace, runs, None)
         reached = end(namespace)
     finally:
         namespace.leave()
@@ -160,7 +160,7 @@ def undisturbed(runs: Runs, api: Any) -> dict[str, Any]:
 def check(runs: Runs, undisturbed: dict[str, Any], namespace: Tenant, kill: Kill) -> None:
     for name in ("vm1", "vm2"):
         namespace.vm(name)
-    play(namespace, runs, kill)
+    migrate_and_kill(namespace, runs, kill)
     assert end(namespace) == undisturbed
 
 

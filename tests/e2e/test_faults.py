@@ -52,39 +52,39 @@ def headroom(proxy: FaultProxy, tmp_path: Path) -> Iterator[Program]:
 def test_a_proxys_faults_change_no_quota_wrongly_and_leave_no_kind_deaf(
     on: Environment, proxy: FaultProxy, headroom: Program
 ) -> None:
-    space = on.space()
-    space.meter(*LIMITS)
-    space.start("vm1", "vm2")
-    base = space.grant_what_is_used(*LIMITS)
-    with deep_vm(space), space.watch() as versions:
-        space.succeed(space.migrate("vm1"))
-        space.settle(base)
+    namespace = on.namespace()
+    namespace.meter(*LIMITS)
+    namespace.start("vm1", "vm2")
+    base = namespace.grant_what_is_used(*LIMITS)
+    with deep_vm(namespace), namespace.watch() as versions:
+        namespace.succeed(namespace.migrate("vm1"))
+        namespace.settle(base)
         room = minus(hards(versions)[1], base)
         watched = proxy.watched()
         for name in FAULTS:
-            migrate_under(name, space, proxy, held=plus(base, room))
-            space.settle(base)
+            migrate_under(name, namespace, proxy, held=plus(base, room))
+            namespace.settle(base)
         eventually(lambda: proxy.watched() >= watched, PATIENCE)
         most = plus(plus(base, room), room)
         assert [hard for hard in hards(versions) if not within(base, hard, most)] == []
     assert headroom.get("/readyz")[0] == 200
-    assert f"VirtualMachine {space.name}/deep is nested deeper" in headroom.text()
+    assert f"VirtualMachine {namespace.name}/deep is nested deeper" in headroom.text()
     assert headroom.stop() == 0
     assert "Traceback" not in headroom.text()
 
 
-def migrate_under(fault: str, space: QuotaNamespace, proxy: FaultProxy, held: Amounts) -> None:
+def migrate_under(fault: str, namespace: QuotaNamespace, proxy: FaultProxy, held: Amounts) -> None:
     """One migration runs when the fault begins and ends meanwhile, another begins meanwhile."""
-    first = space.migrate("vm1", phase_seconds=LASTING)
-    eventually(lambda: space.phase_of(first) == "Running", PATIENCE)
+    first = namespace.migrate("vm1", phase_seconds=LASTING)
+    eventually(lambda: namespace.phase_of(first) == "Running", PATIENCE)
     proxy.begin(FAULTS[fault])
-    second = space.migrate("vm2")
+    second = namespace.migrate("vm2")
     time.sleep(LASTS)
-    assert within(held, space.hard()), f"{fault}: {space.hard()} is less than {held}"
-    space.hurry(first)
+    assert within(held, namespace.hard()), f"{fault}: {namespace.hard()} is less than {held}"
+    namespace.hurry(first)
     time.sleep(LASTS)
     proxy.end()
-    space.succeed(first, second)
+    namespace.succeed(first, second)
 
 
 def within(least: Amounts, hard: Amounts, most: Amounts | None = None) -> bool:
@@ -95,23 +95,23 @@ def within(least: Amounts, hard: Amounts, most: Amounts | None = None) -> bool:
 
 
 @contextlib.contextmanager
-def deep_vm(space: QuotaNamespace) -> Iterator[None]:
+def deep_vm(namespace: QuotaNamespace) -> Iterator[None]:
     """A tenant's VM that is nested deeper than Python's parsers follow, so it is written and removed as bytes."""
-    machines = f"{space.kubevirt}/virtualmachines"
+    machines = f"{namespace.kubevirt}/virtualmachines"
     deep = b'{"a":' * DEEP + b"1" + b"}" * DEEP
     head = b'{"apiVersion":"kubevirt.io/v1","kind":"VirtualMachine","metadata":{"name":"deep"},'
     body = head + b'"spec":{"runStrategy":"Halted","template":{"metadata":{"a":' + deep + b"}}}}"
-    status, kept = send(space, "POST", machines, body)
+    status, kept = send(namespace, "POST", machines, body)
     assert (status, kept.count(b'"a":')) == (201, DEEP + 1)
     try:
         yield
     finally:
-        send(space, "DELETE", f"{machines}/deep")
-        eventually(lambda: send(space, "GET", f"{machines}/deep")[0] == 404)
+        send(namespace, "DELETE", f"{machines}/deep")
+        eventually(lambda: send(namespace, "GET", f"{machines}/deep")[0] == 404)
 
 
-def send(space: QuotaNamespace, method: str, path: str, body: bytes | None = None) -> tuple[int, bytes]:
-    connection = space.api.connection()
+def send(namespace: QuotaNamespace, method: str, path: str, body: bytes | None = None) -> tuple[int, bytes]:
+    connection = namespace.api.connection()
     try:
         connection.request(method, path, body, {"Content-Type": "application/json"})
         answer = connection.getresponse()

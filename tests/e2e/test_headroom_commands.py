@@ -25,39 +25,41 @@ PATCHES = "headroom_resourcequota_patches_total"
 def test_a_dry_run_says_what_it_would_do_and_does_none_of_it(on: Environment) -> None:
     """The same migration goes through as soon as the controller runs without it."""
     program = on.run("--dry-run")
-    space = on.space(limits=ONE).start("vm1")
-    namespace, vmi = on.api.get(space.path), space.vmi("vm1")
-    migration = space.migrate("vm1")
-    space.stays_refused(migration)
-    eventually(lambda: f"{space.name}/" in program.text())
-    said = [line for line in program.text().splitlines() if "would write" in line and space.name in line]
+    namespace = on.namespace(limits=ONE).start("vm1")
+    found, vmi = on.api.get(namespace.path), namespace.vmi("vm1")
+    migration = namespace.migrate("vm1")
+    namespace.stays_refused(migration)
+    eventually(lambda: f"{namespace.name}/" in program.text())
+    said = [line for line in program.text().splitlines() if "would write" in line and namespace.name in line]
     assert "limits.cpu 2015m -> 4030m, limits.memory 4797464313 -> 9594928626" in said[-1]
     assert program.metric(PATCHES, result="dry-run") >= 1
     assert program.metric(PATCHES, result="written") == 0
-    assert space.hard() == by_value(ONE)
-    assert space.annotations().keys() == {"field.cattle.io/resourceQuota"}
-    assert on.api.get(space.path)["metadata"].get("labels") == namespace["metadata"].get("labels")
-    assert space.vmi("vm1")["metadata"].get("annotations") == vmi["metadata"].get("annotations")
+    assert namespace.hard() == by_value(ONE)
+    assert namespace.annotations().keys() == {"field.cattle.io/resourceQuota"}
+    assert on.api.get(namespace.path)["metadata"].get("labels") == found["metadata"].get("labels")
+    assert namespace.vmi("vm1")["metadata"].get("annotations") == vmi["metadata"].get("annotations")
     assert program.get("/readyz")[0] == 200
 
     on.run()
-    space.succeed(migration)
-    space.settle(ONE)
+    namespace.succeed(migration)
+    namespace.settle(ONE)
 
 
 @pytest.fixture
 def crowded(on: Environment) -> QuotaNamespace:
     """vm1 migrates, vm2 waits, vm3 rests: what may be added is enough for one of them."""
     on.run()
-    space = on.space(limits=THREE, annotations={MAX_EXTRA: json.dumps(ONE)}).start("vm1", "vm2", "vm3")
-    space.wait_phase(space.migrate("vm1", phase_seconds=LASTING), "Running")
-    space.stays_refused(space.migrate("vm2"), 0.5)
-    return space
+    namespace = on.namespace(limits=THREE, annotations={MAX_EXTRA: json.dumps(ONE)}).start(
+        "vm1", "vm2", "vm3"
+    )
+    namespace.wait_phase(namespace.migrate("vm1", phase_seconds=LASTING), "Running")
+    namespace.stays_refused(namespace.migrate("vm2"), 0.5)
+    return namespace
 
 
-def report(space: QuotaNamespace, *arguments: str) -> Any:
+def report(namespace: QuotaNamespace, *arguments: str) -> Any:
     """What a command prints for programs."""
-    done = run(*arguments, "-o", "json", "--kubeconfig", str(space.api.kubeconfig))
+    done = run(*arguments, "-o", "json", "--kubeconfig", str(namespace.api.kubeconfig))
     assert (done.returncode, done.stderr) == (0, ""), done
     return json.loads(done.stdout)
 

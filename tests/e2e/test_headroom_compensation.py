@@ -41,12 +41,13 @@ class Grown:
 
     def __init__(self, on: Environment) -> None:
         on.run(*HARVESTER, "--no-compensate")
-        self.small, self.four = on.space(limits=SMALL), on.space(limits=FOUR)
+        self.small, self.four = on.namespace(limits=SMALL), on.namespace(limits=FOUR)
         on.together(
-            lambda space: space.start(*(VMS if space is self.four else VMS[:1])), [self.small, self.four]
+            lambda namespace: namespace.start(*(VMS if namespace is self.four else VMS[:1])),
+            [self.small, self.four],
         )
         on.ratio("4.5")
-        self.larger = on.space(limits=LARGER).start("vm1")
+        self.larger = on.namespace(limits=LARGER).start("vm1")
         with self.small.watch() as small, self.larger.watch() as larger:
             everything = [(self.small, "vm1"), (self.larger, "vm1"), *((self.four, vm) for vm in VMS)]
             on.together(lambda it: it[0].succeed(it[0].migrate(it[1])), everything)
@@ -138,8 +139,8 @@ def test_the_exact_estimate_compensates_as_well_and_several_vms_at_once(
     on.run()
 
     def move(what: tuple[QuotaNamespace, str]) -> None:
-        space, vm = what
-        space.succeed(space.migrate(vm, linger=1.0))
+        namespace, vm = what
+        namespace.succeed(namespace.migrate(vm, linger=1.0))
 
     with grown.four.watch() as four, grown.small.watch() as small:
         on.together(move, [(grown.small, "vm1"), (grown.larger, "vm1"), *((grown.four, vm) for vm in VMS)])
@@ -156,11 +157,11 @@ def test_what_is_missing_for_another_reason_is_not_made_up_for(on: Environment, 
     """The limits were lowered below what two VMs use: that looks as if other pods had taken the room."""
     on.run("--no-compensate")
     on.ratio("1.5")
-    space = on.space().start("vm1", "vm2")
-    space.grant(LOWERED)
-    migration = space.migrate("vm1", phase_seconds=LASTING)
-    space.stays_refused(migration)
-    with space.watch() as versions:
+    namespace = on.namespace().start("vm1", "vm2")
+    namespace.grant(LOWERED)
+    migration = namespace.migrate("vm1", phase_seconds=LASTING)
+    namespace.stays_refused(migration)
+    with namespace.watch() as versions:
         on.run()
-        space.stays_refused(migration)
+        namespace.stays_refused(migration)
         assert compensations(versions) == [None]

@@ -43,23 +43,23 @@ def counted(shape: Shape) -> tuple[str, ...]:
 
 def running(on: Environment, shape: Shape) -> QuotaNamespace:
     """A namespace with one VM, whose meter counts all there is to count."""
-    space = on.space()
-    space.meter(*counted(shape))
-    return space.start("vm1", shape=shape)
+    namespace = on.namespace()
+    namespace.meter(*counted(shape))
+    return namespace.start("vm1", shape=shape)
 
 
-def move(space: QuotaNamespace, base: Amounts) -> tuple[list[Amounts], Amounts]:
+def move(namespace: QuotaNamespace, base: Amounts) -> tuple[list[Amounts], Amounts]:
     """Migrate vm1 and wait until its source is gone: each spec.hard on the way, and what the target counts.
 
     That is asked when it is the only pod: while quota refuses a pod, another quota of the namespace may count it for a
     moment, for the API server updates them one after another.
     """
-    pods = space.used(METER)["pods"]
-    with space.watch() as versions:
-        space.succeed(space.migrate("vm1", linger=0.3))
-        space.settle(base)
-        eventually(lambda: space.used(METER)["pods"] == pods, PATIENCE)
-        target = space.used(METER)
+    pods = namespace.used(METER)["pods"]
+    with namespace.watch() as versions:
+        namespace.succeed(namespace.migrate("vm1", linger=0.3))
+        namespace.settle(base)
+        eventually(lambda: namespace.used(METER)["pods"] == pods, PATIENCE)
+        target = namespace.used(METER)
         target["count/pods"] = target["pods"]  # the source that is over is still an object
         return hards(versions), {name: target[name] for name in base}
 
@@ -67,19 +67,19 @@ def move(space: QuotaNamespace, base: Amounts) -> tuple[list[Amounts], Amounts]:
 def test_vms_of_every_shape_get_to_the_byte_what_their_targets_count(on: Environment) -> None:
     """Harvester's numbers leave out what runs beside the guest: under a quota that is full they are refused."""
     on.run("--estimate", "harvester", ALONE)
-    spaces = dict(zip(SHAPES, on.together(lambda name: running(on, SHAPES[name]), SHAPES), strict=True))
+    namespaces = dict(zip(SHAPES, on.together(lambda name: running(on, SHAPES[name]), SHAPES), strict=True))
     others = [name for name in SHAPES if name != "no screen and no console"]
-    on.together(lambda name: spaces[name].grant_what_is_used(*LIMITS), others)
-    refused = {name: spaces[name].migrate("vm1") for name in others}
-    on.together(lambda name: spaces[name].stays_refused(refused[name]), others)
-    on.together(lambda name: spaces[name].delete_migration(refused[name]), others)
+    on.together(lambda name: namespaces[name].grant_what_is_used(*LIMITS), others)
+    refused = {name: namespaces[name].migrate("vm1") for name in others}
+    on.together(lambda name: namespaces[name].stays_refused(refused[name]), others)
+    on.together(lambda name: namespaces[name].delete_migration(refused[name]), others)
 
     on.run(ALONE)
 
     def goes_through(name: str) -> None:
-        space, shape = spaces[name], SHAPES[name]
-        base = space.grant_what_is_used(*counted(shape))
-        found, target = move(space, base)
+        namespace, shape = namespaces[name], SHAPES[name]
+        base = namespace.grant_what_is_used(*counted(shape))
+        found, target = move(namespace, base)
         raised = plus(base, target)
         assert all(amount > ZERO for amount in target.values()), (name, target)
         assert (found[0], found[1], found[-1]) == (base, raised, base), (name, found)
@@ -94,17 +94,17 @@ def test_vms_of_every_shape_get_to_the_byte_what_their_targets_count(on: Environ
 def test_a_ratio_that_was_changed_meanwhile_is_never_below_and_hardly_above(on: Environment) -> None:
     """Raised from 1.5 to 4.5, and lowered to 1.0: the source pod has the overhead of another day."""
     on.run(ALONE)
-    spaces = dict(zip(SHAPES, on.together(lambda name: running(on, SHAPES[name]), SHAPES), strict=True))
+    namespaces = dict(zip(SHAPES, on.together(lambda name: running(on, SHAPES[name]), SHAPES), strict=True))
     for ratio in ("4.5", "1.0"):
-        bases = {name: spaces[name].grant_what_is_used(*counted(SHAPES[name])) for name in SHAPES}
+        bases = {name: namespaces[name].grant_what_is_used(*counted(SHAPES[name])) for name in SHAPES}
         on.ratio(ratio)
-        moved = on.together(lambda name: move(spaces[name], bases[name]), SHAPES)  # noqa: B023
+        moved = on.together(lambda name: move(namespaces[name], bases[name]), SHAPES)  # noqa: B023
         for name, (found, target) in zip(SHAPES, moved, strict=True):
             added = minus(found[1], bases[name])
             within(added, target, (ratio, name))
     overheads = {
-        space.pods()[0]["metadata"]["annotations"]["kubevirt.io/memory-overhead-bytes"]
-        for space in spaces.values()
+        namespace.pods()[0]["metadata"]["annotations"]["kubevirt.io/memory-overhead-bytes"]
+        for namespace in namespaces.values()
     }
     assert len(overheads) > 5, "shapes differ in their overhead"
 
@@ -125,11 +125,11 @@ def test_other_releases_of_kubevirt(on: Environment, profile: str, version: str)
     on.run(ALONE)
     names = ["the seed's VM", "a GPU and a host device", "exec probes and a TPM"]
     with on.release(profile, version):
-        spaces = dict(zip(names, on.together(lambda name: running(on, SHAPES[name]), names), strict=True))
-        bases = {name: spaces[name].grant_what_is_used(*counted(SHAPES[name])) for name in names}
+        namespaces = dict(zip(names, on.together(lambda name: running(on, SHAPES[name]), names), strict=True))
+        bases = {name: namespaces[name].grant_what_is_used(*counted(SHAPES[name])) for name in names}
         on.ratio("4.5")
         for name, (found, target) in zip(
-            names, on.together(lambda name: move(spaces[name], bases[name]), names), strict=True
+            names, on.together(lambda name: move(namespaces[name], bases[name]), names), strict=True
         ):
             within(minus(found[1], bases[name]), target, name)
         on.clear()
@@ -141,14 +141,14 @@ def test_what_came_after_the_source_pod_counts_for_the_target(on: Environment) -
     on.run(ALONE)
 
     def later(name: str) -> None:
-        space = on.space().start("vm1", shape=shapes[name])
+        namespace = on.namespace().start("vm1", shape=shapes[name])
         if name == "a LimitRange":
-            space.limit_range(SMALL_CONTAINERS)
-        space.meter(*ROOMY)
-        space.grant(ROOMY)
+            namespace.limit_range(SMALL_CONTAINERS)
+        namespace.meter(*ROOMY)
+        namespace.grant(ROOMY)
         if name == "the size of the console's container":
             on.configure(supportContainerResources=[CONSOLE])
-        found, target = move(space, by_value(ROOMY))
+        found, target = move(namespace, by_value(ROOMY))
         assert (found[0], found[1]) == (by_value(ROOMY), plus(by_value(ROOMY), target)), name
 
     shapes = {
@@ -167,12 +167,12 @@ def test_a_vm_without_a_pod_gets_no_room(on: Environment, cluster: Cluster) -> N
     """KubeVirt creates no target of one, so there is nothing to make room for, whatever its VMI says of itself."""
     on.run(ALONE)
     with frozen(cluster, "kubevirt"):
-        space = unobserved(on, SHAPES["the seed's VM"])
+        namespace = unobserved(on, SHAPES["the seed's VM"])
         try:
             base = _base("the seed's VM")
             until = time.monotonic() + 1.5
             while time.monotonic() < until:
-                assert space.hard() == base
+                assert namespace.hard() == base
                 time.sleep(0.1)
         finally:
             on.clear()
@@ -181,14 +181,16 @@ def test_a_vm_without_a_pod_gets_no_room(on: Environment, cluster: Cluster) -> N
 def unobserved(on: Environment, shape: Shape) -> QuotaNamespace:
     """A namespace with a VMI that has no pod, and a migration of it that is Pending."""
     name = next(name for name in SHAPES if SHAPES[name] is shape)
-    space = on.space(limits={resource: str(amount) for resource, amount in _base(name).items()})
-    space.meter(*counted(shape))
+    namespace = on.namespace(limits={resource: str(amount) for resource, amount in _base(name).items()})
+    namespace.meter(*counted(shape))
     if shape.limit_range:
-        space.limit_range(shape.limit_range)
-    on.api.create(space.instances, shape.body("vm1") | {"status": {"phase": "Running", "nodeName": "node-1"}})
-    migration = space.migrate("vm1")
-    on.api.patch(f"{space.migrations}/{migration}/status", {"status": {"phase": "Pending"}})
-    return space
+        namespace.limit_range(shape.limit_range)
+    on.api.create(
+        namespace.instances, shape.body("vm1") | {"status": {"phase": "Running", "nodeName": "node-1"}}
+    )
+    migration = namespace.migrate("vm1")
+    on.api.patch(f"{namespace.migrations}/{migration}/status", {"status": {"phase": "Pending"}})
+    return namespace
 
 
 def _base(name: str) -> Amounts:

@@ -24,12 +24,12 @@ ALONE = "--no-compensate"
 """So that it is the hold, and nothing else, that makes room."""
 
 
-def move(space: QuotaNamespace, vm: str) -> str:
+def move(namespace: QuotaNamespace, vm: str) -> str:
     """The VM has moved and its source pod lingers until the test ends it; the name of that pod."""
-    migration = space.migrate(vm, linger=FOR_EVER)
-    space.succeed(migration)
-    source = str(space.migration(migration)["status"]["migrationState"]["sourcePod"])
-    assert space.pod_runs(source)
+    migration = namespace.migrate(vm, linger=FOR_EVER)
+    namespace.succeed(migration)
+    source = str(namespace.migration(migration)["status"]["migrationState"]["sourcePod"])
+    assert namespace.pod_runs(source)
     return source
 
 
@@ -45,89 +45,91 @@ class TestHeld:
 
     def test_the_next_migration_is_not_refused_while_the_old_source_lingers(self, on: Environment) -> None:
         on.run(ALONE)
-        space = on.space(limits=TWO).start("vm1", "vm2")
-        source = move(space, "vm1")
-        space.succeed(space.migrate("vm2"))
-        assert space.pod_runs(source), "it had to wait until the first one's source was gone"
-        eventually(lambda: space.entries() == {ENTRY: by_value(ONE)})
-        assert space.pod_runs(source)
-        space.end(source)
-        space.settle(TWO)
+        namespace = on.namespace(limits=TWO).start("vm1", "vm2")
+        source = move(namespace, "vm1")
+        namespace.succeed(namespace.migrate("vm2"))
+        assert namespace.pod_runs(source), "it had to wait until the first one's source was gone"
+        eventually(lambda: namespace.entries() == {ENTRY: by_value(ONE)})
+        assert namespace.pod_runs(source)
+        namespace.end(source)
+        namespace.settle(TWO)
 
     def test_a_held_entry_that_harvester_removes_comes_back_and_the_quota_never_falls(
         self, on: Environment
     ) -> None:
         """Its restore takes both key forms away, on quotas too that it otherwise leaves alone."""
         on.run(ALONE)
-        space = on.space(limits=ONE).start("vm1")
-        uid_key = f"harvesterhci.io/migratingUID-{space.vmi('vm1')['metadata']['uid']}"
+        namespace = on.namespace(limits=ONE).start("vm1")
+        uid_key = f"harvesterhci.io/migratingUID-{namespace.vmi('vm1')['metadata']['uid']}"
         text = json.dumps(ONE, separators=(",", ":"))
-        with space.watch() as versions, space.watch_pods() as pods:
-            source = move(space, "vm1")
+        with namespace.watch() as versions, namespace.watch_pods() as pods:
+            source = move(namespace, "vm1")
             for form in (uid_key, ENTRY, uid_key):
-                space.patch_quota({"metadata": {"annotations": {form: text}}})
-                space.patch_quota({"metadata": {"annotations": {ENTRY: None, uid_key: None, RESYNC: "true"}}})
-                eventually(lambda: space.entries() == {ENTRY: by_value(ONE)})
-                assert space.pod_runs(source)
-            space.end(source)
-            space.settle(ONE)
+                namespace.patch_quota({"metadata": {"annotations": {form: text}}})
+                namespace.patch_quota(
+                    {"metadata": {"annotations": {ENTRY: None, uid_key: None, RESYNC: "true"}}}
+                )
+                eventually(lambda: namespace.entries() == {ENTRY: by_value(ONE)})
+                assert namespace.pod_runs(source)
+            namespace.end(source)
+            namespace.settle(ONE)
             held(versions, pods, source)
-        assert uid_key not in space.annotations()
+        assert uid_key not in namespace.annotations()
 
     def test_the_target_of_a_failed_migration_is_held_as_well(self, on: Environment) -> None:
         on.run(ALONE)
-        space = on.space(limits=ONE).start("vm1")
-        with space.watch() as versions, space.watch_pods() as pods:
-            migration = space.migrate("vm1", fail_at_phase="TargetReady", target_linger_seconds=FOR_EVER)
-            space.wait_phase(migration, "Failed")
+        namespace = on.namespace(limits=ONE).start("vm1")
+        with namespace.watch() as versions, namespace.watch_pods() as pods:
+            migration = namespace.migrate("vm1", fail_at_phase="TargetReady", target_linger_seconds=FOR_EVER)
+            namespace.wait_phase(migration, "Failed")
             (target,) = [
                 p["metadata"]["name"]
-                for p in space.pods()
+                for p in namespace.pods()
                 if "kubevirt.io/migrationJobUID" in p["metadata"]["labels"]
             ]
-            assert space.pod_runs(target)
-            space.end(target, "Failed")
-            space.settle(ONE)
+            assert namespace.pod_runs(target)
+            namespace.end(target, "Failed")
+            namespace.settle(ONE)
             held(versions, pods, target)
 
     def test_a_controller_that_crashes_goes_on_holding(self, on: Environment) -> None:
         on.run(ALONE)
-        space = on.space(limits=ONE).start("vm1")
-        with space.watch() as versions, space.watch_pods() as pods:
-            source = move(space, "vm1")
+        namespace = on.namespace(limits=ONE).start("vm1")
+        with namespace.watch() as versions, namespace.watch_pods() as pods:
+            source = move(namespace, "vm1")
             on.kill()
             on.run(ALONE)
             time.sleep(0.5)
-            assert space.pod_runs(source)
-            space.end(source)
-            space.settle(ONE)
+            assert namespace.pod_runs(source)
+            namespace.end(source)
+            namespace.settle(ONE)
             held(versions, pods, source)
 
 
 def test_without_a_hold_the_next_migration_is_refused_until_the_source_is_gone(on: Environment) -> None:
     """The first test with its point switched off."""
     on.run(ALONE, "--hold-limit", "0")
-    space = on.space(limits=TWO).start("vm1", "vm2")
-    source = move(space, "vm1")
-    space.wait_hard(TWO)
-    migration = space.migrate("vm2")
-    space.stays_refused(migration)
-    assert space.pod_runs(source)
-    space.end(source)
-    space.succeed(migration)
-    space.settle(TWO)
+    namespace = on.namespace(limits=TWO).start("vm1", "vm2")
+    source = move(namespace, "vm1")
+    namespace.wait_hard(TWO)
+    migration = namespace.migrate("vm2")
+    namespace.stays_refused(migration)
+    assert namespace.pod_runs(source)
+    namespace.end(source)
+    namespace.succeed(migration)
+    namespace.settle(TWO)
 
 
 def test_a_hold_that_does_not_end_is_ended_and_people_are_told(on: Environment) -> None:
     on.run(ALONE, "--hold-limit", "4")
-    space = on.space(limits=ONE).start("vm1")
-    source = move(space, "vm1")
+    namespace = on.namespace(limits=ONE).start("vm1")
+    source = move(namespace, "vm1")
     began = time.monotonic()
-    assert space.hard() == by_value(RAISED)
-    space.wait_hard(ONE)
+    assert namespace.hard() == by_value(RAISED)
+    namespace.wait_hard(ONE)
     assert 1.0 < time.monotonic() - began < 10.0
-    assert space.pod_runs(source)
-    event = space.wait_event("HoldLimitReached")
+    assert namespace.pod_runs(source)
+    event = namespace.wait_event("HoldLimitReached")
     assert event["type"] == "Warning"
     assert "VM vm1: a pod of the old side still counts 4 s after the migration" in event["message"]
-    assert space.entries() == {}
+    assert namespace.entries() == {}

@@ -44,10 +44,10 @@ def high(api: Api) -> Iterator[str]:
 
 def full(on: Environment, resource: str) -> tuple[QuotaNamespace, Amounts]:
     """A namespace with one VM whose quota on one resource is used up to the last byte."""
-    space = on.space()
-    space.meter(resource)
-    space.start("vm1", shape=RESOURCES[resource])
-    return space, space.grant_what_is_used(resource)
+    namespace = on.namespace()
+    namespace.meter(resource)
+    namespace.start("vm1", shape=RESOURCES[resource])
+    return namespace, namespace.grant_what_is_used(resource)
 
 
 def test_each_counted_resource_is_refused_for_good_by_harvesters_estimate_and_not_by_ours(
@@ -56,18 +56,18 @@ def test_each_counted_resource_is_refused_for_good_by_harvesters_estimate_and_no
     """The same namespaces, the same VMs: only the estimate changes."""
     on.run("--estimate", "harvester")
     filled = dict(zip(RESOURCES, on.together(lambda name: full(on, name), RESOURCES), strict=True))
-    refused = {name: space.migrate("vm1") for name, (space, _) in filled.items()}
+    refused = {name: namespace.migrate("vm1") for name, (namespace, _) in filled.items()}
     on.together(lambda name: filled[name][0].stays_refused(refused[name]), refused)
-    for space, base in filled.values():
-        assert space.hard() == base
+    for namespace, base in filled.values():
+        assert namespace.hard() == base
     on.together(lambda name: filled[name][0].delete_migration(refused[name]), refused)
     on.run("--no-compensate")
 
     def goes_through(name: str) -> None:
-        space, base = filled[name]
-        with space.watch() as versions:
-            space.succeed(space.migrate("vm1", linger=0.5))
-            space.settle(base)
+        namespace, base = filled[name]
+        with namespace.watch() as versions:
+            namespace.succeed(namespace.migrate("vm1", linger=0.5))
+            namespace.settle(base)
             assert hards(versions) == [base, plus(base, base), base], name
 
     on.together(goes_through, filled)
@@ -76,16 +76,16 @@ def test_each_counted_resource_is_refused_for_good_by_harvesters_estimate_and_no
 def test_a_second_migration_where_finished_pods_count_too(on: Environment) -> None:
     """count/pods counts what has ended: its base is overrun after the first one, and compensation makes up for it."""
     on.run()
-    space, base = full(on, "count/pods")
+    namespace, base = full(on, "count/pods")
     for _ in range(2):
-        space.succeed(space.migrate("vm1"))
-        space.settle(base)
+        namespace.succeed(namespace.migrate("vm1"))
+        namespace.settle(base)
 
 
 def test_scoped_quotas_are_raised_for_the_pods_they_count(on: Environment, high: str) -> None:
     on.run("--no-compensate")
-    space = on.space(limits={"limits.cpu": "20", "limits.memory": "40Gi"})
-    space.start("vm1").start("vm2", shape=Shape(spec={"priorityClassName": high}))
+    namespace = on.namespace(limits={"limits.cpu": "20", "limits.memory": "40Gi"})
+    namespace.start("vm1").start("vm2", shape=Shape(spec={"priorityClassName": high}))
     one = by_value({"requests.memory": "3340109497", "pods": "1"})
     quotas: dict[str, tuple[Raw, Amounts]] = {
         "high": (_priority("In", high), one),
@@ -96,33 +96,33 @@ def test_scoped_quotas_are_raised_for_the_pods_they_count(on: Environment, high:
         "jobs": ({"scopes": ["Terminating"]}, one),
     }
     for name, (spec, base) in quotas.items():
-        space.make_quota(name, {key: str(value) for key, value in base.items()}, managed=True, spec=spec)
-    assert space.used("high") == space.used("others") == one, "the numbers of this test"
+        namespace.make_quota(name, {key: str(value) for key, value in base.items()}, managed=True, spec=spec)
+    assert namespace.used("high") == namespace.used("others") == one, "the numbers of this test"
     matching = {"vm1": {"others", "burstable", "forever"}, "vm2": {"high", "burstable", "forever"}}
     for vm, raised in matching.items():
-        migration = space.migrate(vm, phase_seconds=LASTING)
-        space.wait_phase(migration, "Running")
+        migration = namespace.migrate(vm, phase_seconds=LASTING)
+        namespace.wait_phase(migration, "Running")
         for name, (_, base) in quotas.items():
-            assert space.hard(name) == (plus(base, one) if name in raised else base), (vm, name)
-            assert len(space.entries(name)) == (name in raised), (vm, name)
-        space.hurry(migration)
-        space.succeed(migration)
+            assert namespace.hard(name) == (plus(base, one) if name in raised else base), (vm, name)
+            assert len(namespace.entries(name)) == (name in raised), (vm, name)
+        namespace.hurry(migration)
+        namespace.succeed(migration)
         for name, (_, base) in quotas.items():
-            space.settle(base, name)
+            namespace.settle(base, name)
 
 
 def test_a_scoped_quota_that_takes_no_part_refuses(on: Environment, high: str) -> None:
     """The counterpart: without the label it is not raised."""
     on.run("--no-compensate")
-    space = on.space(limits={"limits.cpu": "20", "limits.memory": "40Gi"})
-    space.start("vm1").start("vm2", shape=Shape(spec={"priorityClassName": high}))
-    space.make_quota("high", {"pods": "1"}, spec=_priority("In", high))
-    refused = space.migrate("vm2")
-    space.succeed(space.migrate("vm1"))
-    space.stays_refused(refused, 1.0)
-    space.patch_quota({"metadata": {"labels": {"headroom.harvesterhci.io/managed": "true"}}}, "high")
-    space.succeed(refused)
-    eventually(lambda: space.hard("high") == {"pods": Quantity.parse("1")})
+    namespace = on.namespace(limits={"limits.cpu": "20", "limits.memory": "40Gi"})
+    namespace.start("vm1").start("vm2", shape=Shape(spec={"priorityClassName": high}))
+    namespace.make_quota("high", {"pods": "1"}, spec=_priority("In", high))
+    refused = namespace.migrate("vm2")
+    namespace.succeed(namespace.migrate("vm1"))
+    namespace.stays_refused(refused, 1.0)
+    namespace.patch_quota({"metadata": {"labels": {"headroom.harvesterhci.io/managed": "true"}}}, "high")
+    namespace.succeed(refused)
+    eventually(lambda: namespace.hard("high") == {"pods": Quantity.parse("1")})
 
 
 def _priority(operator: str, *names: str) -> Raw:

@@ -41,10 +41,10 @@ def policy(request: pytest.FixtureRequest, on: Environment) -> Iterator[bool]:
 
 
 @pytest.fixture
-def space(on: Environment, policy: bool) -> QuotaNamespace:
+def namespace(on: Environment, policy: bool) -> QuotaNamespace:
     """A base of 3 CPU and 5,000 MiB, as in the seeds."""
     on.run()
-    return on.space(limits={"limits.cpu": "3", "limits.memory": "5000Mi"})
+    return on.namespace(limits={"limits.cpu": "3", "limits.memory": "5000Mi"})
 
 
 @pytest.fixture
@@ -66,50 +66,54 @@ def allowed(policy: bool, act: Callable[[str, Raw], Raw], path: str, body: Raw) 
     return not refused
 
 
-def highest(space: QuotaNamespace, name: str = "limits.cpu") -> Quantity:
+def highest(namespace: QuotaNamespace, name: str = "limits.cpu") -> Quantity:
     """The most that spec.hard says of a resource in a while."""
-    deadline, most = time.monotonic() + WATCHED, space.hard()[name]
+    deadline, most = time.monotonic() + WATCHED, namespace.hard()[name]
     while time.monotonic() < deadline:
-        most = max(most, space.hard()[name])
+        most = max(most, namespace.hard()[name])
         time.sleep(0.05)
     return most
 
 
-def test_twelve_forged_pods_of_a_cpu_are_three(policy: bool, on: Environment, space: QuotaNamespace) -> None:
+def test_twelve_forged_pods_of_a_cpu_are_three(
+    policy: bool, on: Environment, namespace: QuotaNamespace
+) -> None:
     """Two labels that every tenant can write; no VM, no migration."""
-    mallory = tenant_of(on.api, space.name)
+    mallory = tenant_of(on.api, namespace.name)
     made = 0
     for number in range(12):
         labels = {"kubevirt.io": "virt-launcher", "vm.kubevirt.io/name": "ghost", JOB: "none"}
-        made += allowed(policy, mallory.create, f"{space.path}/pods", pod(f"forged-{number}", labels=labels))
+        made += allowed(
+            policy, mallory.create, f"{namespace.path}/pods", pod(f"forged-{number}", labels=labels)
+        )
         time.sleep(0.1)
     assert made <= 3
-    assert highest(space) == Quantity.parse("3")
+    assert highest(namespace) == Quantity.parse("3")
 
 
 def test_forged_pods_of_a_vm_that_migrates_get_no_more_than_its_migration(
-    policy: bool, on: Environment, space: QuotaNamespace
+    policy: bool, on: Environment, namespace: QuotaNamespace
 ) -> None:
     """They name the VM, its VMI as controller and its migration."""
-    space.start("vm1")
-    mallory = tenant_of(on.api, space.name)
-    moving = space.migrate("vm1", phase_seconds=LASTING)
-    eventually(lambda: space.phase_of(moving) == "Running", 30)
-    fair = space.hard()
-    owner = controller_reference(space.vmi("vm1"))
-    uid = space.migration(moving)["metadata"]["uid"]
+    namespace.start("vm1")
+    mallory = tenant_of(on.api, namespace.name)
+    moving = namespace.migrate("vm1", phase_seconds=LASTING)
+    eventually(lambda: namespace.phase_of(moving) == "Running", 30)
+    fair = namespace.hard()
+    owner = controller_reference(namespace.vmi("vm1"))
+    uid = namespace.migration(moving)["metadata"]["uid"]
     labels = {"kubevirt.io": "virt-launcher", "vm.kubevirt.io/name": "vm1", JOB: uid}
     for number in range(6):
         body = pod(f"forged-{number}", cpu="500m", labels=labels, ownerReferences=[owner])
-        allowed(policy, mallory.create, f"{space.path}/pods", body)
+        allowed(policy, mallory.create, f"{namespace.path}/pods", body)
         time.sleep(0.1)
-    assert highest(space) <= fair["limits.cpu"]
-    space.hurry(moving)
+    assert highest(namespace) <= fair["limits.cpu"]
+    namespace.hurry(moving)
 
 
-def test_a_vm_that_never_ran_raises_nothing(policy: bool, on: Environment, space: QuotaNamespace) -> None:
+def test_a_vm_that_never_ran_raises_nothing(policy: bool, on: Environment, namespace: QuotaNamespace) -> None:
     """500 CPU, and a migration of it; a status that the tenant writes along."""
-    mallory = tenant_of(on.api, space.name)
+    mallory = tenant_of(on.api, namespace.name)
     huge: Raw = Shape(
         {
             "cpu": {"cores": 500},
@@ -117,10 +121,10 @@ def test_a_vm_that_never_ran_raises_nothing(policy: bool, on: Environment, space
         }
     ).body("huge")
     status = {"phase": "Running", "nodeName": "node-0", "migrationState": {"sourcePod": "virt-launcher-huge"}}
-    mallory.create(space.instances, {**huge, "status": status})
-    mallory.create(space.migrations, migration("move-huge", "huge"))
-    assert highest(space) == Quantity.parse("3")
-    assert space.hard()["limits.memory"] == Quantity.parse("5000Mi")
+    mallory.create(namespace.instances, {**huge, "status": status})
+    mallory.create(namespace.migrations, migration("move-huge", "huge"))
+    assert highest(namespace) == Quantity.parse("3")
+    assert namespace.hard()["limits.memory"] == Quantity.parse("5000Mi")
 
 
 @pytest.mark.parametrize(
@@ -131,23 +135,23 @@ def test_a_vm_that_never_ran_raises_nothing(policy: bool, on: Environment, space
 def test_an_annotation_adds_no_more_than_kubevirt_renders(
     policy: bool,
     on: Environment,
-    space: QuotaNamespace,
+    namespace: QuotaNamespace,
     value: str,
     ratio: Callable[[str], None],
     kubeconfig: Path,
 ) -> None:
     """The ratio changed since, so the annotation counts. It is the trouble of that VM alone: another one's migration is
     served, `status` answers."""
-    space.start("vm1")
+    namespace.start("vm1")
     ratio("4.5")
-    mallory = tenant_of(on.api, space.name)
-    launcher = space.pods()[0]["metadata"]["name"]
-    path = f"{space.path}/pods/{launcher}"
+    mallory = tenant_of(on.api, namespace.name)
+    launcher = namespace.pods()[0]["metadata"]["name"]
+    path = f"{namespace.path}/pods/{launcher}"
     allowed(policy, mallory.patch, path, {"metadata": {"annotations": {OVERHEAD: value}}})
-    moving = space.migrate("vm1", phase_seconds=LASTING)
-    base, used = Quantity.parse("5000Mi"), by_value(space.quota()["status"]["used"])["limits.memory"]
-    assert highest(space, "limits.memory") <= base + used + used
-    other = on.space()
+    moving = namespace.migrate("vm1", phase_seconds=LASTING)
+    base, used = Quantity.parse("5000Mi"), by_value(namespace.quota()["status"]["used"])["limits.memory"]
+    assert highest(namespace, "limits.memory") <= base + used + used
+    other = on.namespace()
     other.meter(*LIMITS)
     other.start("vm2")
     granted: Amounts = other.grant_what_is_used(*LIMITS)
@@ -155,5 +159,5 @@ def test_an_annotation_adds_no_more_than_kubevirt_renders(
     other.settle(granted)
     said = run("status", "-o", "json", "--kubeconfig", str(kubeconfig))
     assert said.returncode == 0, said.stderr
-    assert {quota["namespace"] for quota in json.loads(said.stdout)["quotas"]} >= {space.name, other.name}
-    space.hurry(moving)
+    assert {quota["namespace"] for quota in json.loads(said.stdout)["quotas"]} >= {namespace.name, other.name}
+    namespace.hurry(moving)

@@ -88,13 +88,13 @@ def is_served(api: Api, path: str) -> bool:
 
 
 @pytest.fixture
-def namespace(api: Api) -> Iterator[None]:
+def own_namespace(api: Api) -> Iterator[None]:
     metadata = {"name": NAMESPACE}
     apply(api, [{"apiVersion": "v1", "kind": "Namespace", "metadata": metadata}])
     return
 
 
-def test_the_api_server_accepts_every_rendering(api: Api, namespace: None) -> None:
+def test_the_api_server_accepts_every_rendering(api: Api, own_namespace: None) -> None:
     apply(api, definitions())
     for group, (version, kinds) in DEFINED_ELSEWHERE.items():
         for plural in kinds:
@@ -109,7 +109,7 @@ def test_the_api_server_accepts_every_rendering(api: Api, namespace: None) -> No
 
 
 @pytest.mark.parametrize("name", ["headroom.yaml", "rbac.yaml", "policy.yaml"])
-def test_the_api_server_accepts_what_is_applied_by_hand(api: Api, namespace: None, name: str) -> None:
+def test_the_api_server_accepts_what_is_applied_by_hand(api: Api, own_namespace: None, name: str) -> None:
     apply(api, documents(ROOT / "deploy" / name), dry_run=True)
 
 
@@ -226,14 +226,14 @@ def test_installed_seen_at_work_one_replica_killed_and_removed_without_a_trace(
         leader = eventually(
             lambda: next((p for p in (first, second) if "holding the lease" in p.text()), None)
         )
-        space = tenant()
-        space.vm()
-        space.migrate(phase="Pending", refused=True)
-        space.wait_hard(RAISED)
+        namespace = tenant()
+        namespace.vm()
+        namespace.migrate(phase="Pending", refused=True)
+        namespace.wait_hard(RAISED)
         assert len(traces(api) - before) > 15
         leader.kill()
-        space.phase("migration-of-vm1", "Succeeded")
-        space.wait_hard(HARD, timeout=10)
+        namespace.phase("migration-of-vm1", "Succeeded")
+        namespace.wait_hard(HARD, timeout=10)
         node.programs.remove(leader)
         with ThreadPoolExecutor() as pool:
             uninstall = pool.submit(helm, api, "uninstall", "headroom", "--timeout", "120s")
@@ -243,7 +243,7 @@ def test_installed_seen_at_work_one_replica_killed_and_removed_without_a_trace(
         for program in node.programs:
             program.kill()
     assert traces(api) == before
-    assert "harvesterhci.io/skipResourceQuotaAutoScaling" not in space.annotations()
+    assert "harvesterhci.io/skipResourceQuotaAutoScaling" not in namespace.annotations()
     refused = [r for r in requests(cluster.directory, since) if r.is_denied]
     assert refused == []
 
@@ -272,14 +272,16 @@ CASES: list[Case] = [
 def test_the_own_account_writes_no_more_than_it_has_to(api: Api, tenant: MakeTenant) -> None:
     deployed = documents(ROOT / "deploy" / "rbac.yaml", ROOT / "deploy" / "policy.yaml")
     apply(api, deployed)
-    own, space = api.as_user(OWN), tenant()
-    space.vm()
+    own, namespace = api.as_user(OWN), tenant()
+    namespace.vm()
     try:
         tries = itertools.count()  # a policy takes a moment to be in force
-        eventually(lambda: refuses(own, space.path, {"metadata": {"labels": {f"try-{next(tries)}": "x"}}}))
+        eventually(
+            lambda: refuses(own, namespace.path, {"metadata": {"labels": {f"try-{next(tries)}": "x"}}})
+        )
         found = {}
         for name, where, patch, _allowed in CASES:
-            path = f"{KUBEVIRT}/namespaces/{space.name}/{where}" if where else space.path
+            path = f"{KUBEVIRT}/namespaces/{namespace.name}/{where}" if where else namespace.path
             found[name] = not refuses(own, path, patch)
         assert found == {name: allowed for name, _where, _patch, allowed in CASES}
         pod = {
@@ -290,9 +292,9 @@ def test_the_own_account_writes_no_more_than_it_has_to(api: Api, tenant: MakeTen
                 ]
             },
         }
-        api.create(f"{space.path}/pods", pod)
+        api.create(f"{namespace.path}/pods", pod)
         with pytest.raises(ApiFailure, match="only target pods of migrations"):
-            own.delete(f"{space.path}/pods/p")
+            own.delete(f"{namespace.path}/pods/p")
     finally:
         remove(api, documents(ROOT / "deploy" / "policy.yaml"))
 

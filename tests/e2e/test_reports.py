@@ -36,22 +36,22 @@ def ask(kubeconfig: Path) -> Any:
 
 
 def test_what_the_commands_say_is_what_then_happens(on: Environment, ask: Any) -> None:
-    space = on.space(limits=ONE).start("vm1")
+    namespace = on.namespace(limits=ONE).start("vm1")
 
     # Before headroom runs: the plan.
-    (planned,) = ask("plan", "-n", space.name)["vms"]
+    (planned,) = ask("plan", "-n", namespace.name)["vms"]
     assert (planned["vm"], planned["fitsNow"], planned["fitsWithHeadroom"]) == ("vm1", False, True)
     assert planned["quotas"][0]["raisedBy"] == ONE
-    (larger,) = ask("plan", "-n", space.name, "--overhead-ratio", "4.5")["vms"]
+    (larger,) = ask("plan", "-n", namespace.name, "--overhead-ratio", "4.5")["vms"]
     assert larger["quotas"][0]["raisedBy"] == AT_4_5
-    (of_node,) = ask("plan", "-n", space.name, "--evacuate", planned["node"])["together"]
+    (of_node,) = ask("plan", "-n", namespace.name, "--evacuate", planned["node"])["together"]
     assert of_node["raisedBy"] == ONE
 
     # A migration is refused, and it is explained with quota's own numbers.
-    migration = space.migrate("vm1", phase_seconds=LASTING)
-    space.stays_refused(migration)
-    before = space.used()
-    explained = ask("explain", f"{space.name}/vm1")
+    migration = namespace.migrate("vm1", phase_seconds=LASTING)
+    namespace.stays_refused(migration)
+    before = namespace.used()
+    explained = ask("explain", f"{namespace.name}/vm1")
     assert (explained["verdict"], explained["migration"]["refused"]) == ("waits for quota", True)
     (quota,) = explained["quotas"]
     memory = quota["resources"]["limits.memory"]
@@ -62,27 +62,27 @@ def test_what_the_commands_say_is_what_then_happens(on: Environment, ask: Any) -
 
     # Headroom does what was said; the target counts what was said.
     on.run()
-    space.wait_phase(migration, "Running")
-    assert space.hard() == plus(by_value(ONE), by_value(quota["raisedBy"]))
-    eventually(lambda: space.used() == plus(before, by_value(ONE)), PATIENCE)
-    assert ask("explain", f"{space.name}/vm1")["verdict"] == "is under way"
-    (shown,) = ask("status", "-n", space.name)["quotas"]
+    namespace.wait_phase(migration, "Running")
+    assert namespace.hard() == plus(by_value(ONE), by_value(quota["raisedBy"]))
+    eventually(lambda: namespace.used() == plus(before, by_value(ONE)), PATIENCE)
+    assert ask("explain", f"{namespace.name}/vm1")["verdict"] == "is under way"
+    (shown,) = ask("status", "-n", namespace.name)["quotas"]
     (addition,) = shown["additions"]
-    created = space.migration(migration)["metadata"]["creationTimestamp"]
+    created = namespace.migration(migration)["metadata"]["creationTimestamp"]
     assert (addition["vm"], addition["state"], addition["since"]) == ("vm1", "Running", created)
     assert shown["resources"]["limits.memory"]["added"] == "4797464313"
     assert (shown["keptBy"], shown["problems"]) == ("headroom", [])
 
     # And at the ratio that was asked about, it is what was planned.
-    space.hurry(migration)
-    space.settle(ONE)
+    namespace.hurry(migration)
+    namespace.settle(ONE)
     on.ratio("4.5")
-    at_4_5 = space.migrate("vm1", phase_seconds=LASTING)
-    space.wait_phase(at_4_5, "Running")
-    assert space.hard() == plus(by_value(ONE), by_value(larger["quotas"][0]["raisedBy"]))
-    space.hurry(at_4_5)
-    space.settle(ONE)
-    assert ask("status", "-n", space.name)["quotas"][0]["additions"] == []
+    at_4_5 = namespace.migrate("vm1", phase_seconds=LASTING)
+    namespace.wait_phase(at_4_5, "Running")
+    assert namespace.hard() == plus(by_value(ONE), by_value(larger["quotas"][0]["raisedBy"]))
+    namespace.hurry(at_4_5)
+    namespace.settle(ONE)
+    assert ask("status", "-n", namespace.name)["quotas"][0]["additions"] == []
 
 
 def test_what_is_not_there_is_one_line(kubeconfig: Path) -> None:

@@ -109,7 +109,7 @@ def asked(cluster: Cluster, api: Api, own_kubeconfig: Path) -> list[Request]:
     with headroom(cluster, "controller", *flags):
         with frozen(cluster, "rancher"):
             a_quota_is_rendered(api)
-        play(cluster, migrations)
+        run_as_admin(cluster, migrations)
     with headroom(cluster, "controller", *flags):
         """What it finds it leaves or patches."""
     for command in (("status",), ("plan", "--evacuate", "node-1"), ("release", "--leader-elect")):
@@ -117,17 +117,17 @@ def asked(cluster: Cluster, api: Api, own_kubeconfig: Path) -> list[Request]:
         assert done.returncode == 0, done.stderr
     for flags in ((), ("--failure-policy", "Fail")):
         with headroom(cluster, "webhook", *flags, "--kubeconfig", str(webhooks)):
-            play(cluster, a_quota_is_lowered)
+            run_as_admin(cluster, a_quota_is_lowered)
     run("release", "--only", "webhooks", "--kubeconfig", str(webhooks))
     return list(requests(cluster.directory, since))
 
 
-def play(cluster: Cluster, part: Callable[[Admin], Awaitable[None]]) -> None:
-    async def played() -> None:
+def run_as_admin(cluster: Cluster, part: Callable[[Admin], Awaitable[None]]) -> None:
+    async def as_admin() -> None:
         async with admin_of(cluster) as admin:
             await part(admin)
 
-    asyncio.run(played())
+    asyncio.run(as_admin())
 
 
 def test_nothing_is_missing(asked: list[Request]) -> None:

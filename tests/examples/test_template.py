@@ -97,7 +97,7 @@ async def test_upstreams_table(case: str) -> None:
     await management.stop()
 
 
-async def play(client: Client) -> None:
+async def scenario(client: Client) -> None:
     """A template, three versions, and an image that is imported late."""
     templates, versions, images = (client.resource(kind) for kind in KINDS)
     management = ControllerFactory(client)
@@ -134,7 +134,7 @@ async def play(client: Client) -> None:
 
 
 async def test_on_the_fake_cluster() -> None:
-    await play(FakeCluster(*KINDS).client())
+    await scenario(FakeCluster(*KINDS).client())
 
 
 @pytest.mark.cluster
@@ -143,15 +143,15 @@ async def test_on_the_embedded_cluster() -> None:
         async with Client(load_config(str(running.kubeconfig)), strict=True) as client:
             for kind in KINDS:
                 await client.resource(registry.CUSTOM_RESOURCE_DEFINITIONS).create(definition(kind))
-            await play_when_served(client)
+            await scenario_when_served(client)
 
 
-async def play_when_served(client: Client) -> None:
+async def scenario_when_served(client: Client) -> None:
     async def served() -> bool:
         return all([await client.resource(kind).is_served() for kind in KINDS])
 
     await until(served)
-    await play(client)
+    await scenario(client)
 
 
 def definition(kind: Resource[Any]) -> dict[str, Any]:

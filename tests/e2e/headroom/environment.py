@@ -22,11 +22,11 @@ SETTINGS = "/apis/harvesterhci.io/v1beta1/settings"
 RATIO = "additional-guest-memory-overhead-ratio"
 KUBEVIRTS = f"{KUBEVIRT}/namespaces/default/kubevirts"
 PARALLEL = {"migrations": {"parallelMigrationsPerCluster": 100, "parallelOutboundMigrationsPerNode": 100}}
-"""Many spaces at once: none shall wait for another's migration."""
+"""Many namespaces at once: none shall wait for another's migration."""
 
 
 class Environment:
-    """One controller at a time, over all spaces."""
+    """One controller at a time, over all its namespaces."""
 
     def __init__(self, cluster: Cluster, api: Api, start: Callable[..., Program]) -> None:
         self.cluster = cluster
@@ -34,19 +34,19 @@ class Environment:
         self._start = start
         self._flags: tuple[str, ...] = ()
         self._program: Program | None = None
-        self._spaces: list[QuotaNamespace] = []
+        self._namespaces: list[QuotaNamespace] = []
 
-    def space(self, **given: Any) -> QuotaNamespace:
+    def namespace(self, **given: Any) -> QuotaNamespace:
         """A namespace that goes with `clear`."""
-        self._spaces.append(QuotaNamespace(self.api, **given))
-        return self._spaces[-1]
+        self._namespaces.append(QuotaNamespace(self.api, **given))
+        return self._namespaces[-1]
 
-    def spaces(self, count: int, **given: Any) -> list[QuotaNamespace]:
-        return self.together(lambda _: self.space(**given), range(count))
+    def namespaces(self, count: int, **given: Any) -> list[QuotaNamespace]:
+        return self.together(lambda _: self.namespace(**given), range(count))
 
     def clear(self) -> None:
-        self.together(QuotaNamespace.leave, self._spaces)
-        self._spaces.clear()
+        self.together(QuotaNamespace.leave, self._namespaces)
+        self._namespaces.clear()
 
     def together(self, act: Callable[[T], R], over: Iterable[T]) -> list[R]:
         """`act` on each at the same time; the first failure, when all have ended."""

@@ -79,9 +79,9 @@ class FakeClient:
         steps = self._watches.popleft() if self._watches else [Hang()]
         if isinstance(steps, Exception):
             raise steps
-        yield self._play(steps)
+        yield self._send(steps)
 
-    async def _play(self, steps: list[Step]) -> AsyncIterator[WatchEvent[Pod]]:
+    async def _send(self, steps: list[Step]) -> AsyncIterator[WatchEvent[Pod]]:
         for step in steps:
             if isinstance(step, WatchEvent):
                 yield step

@@ -27,7 +27,7 @@ INTERRUPTIBLE = [
 
 
 @pytest.fixture
-def played(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
+def settings_of_runs(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
     """Stands where the demo is, and remembers how it was wanted."""
     asked: list[Settings] = []
 
@@ -54,11 +54,11 @@ def played(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
         ),
     ],
 )
-def test_how_it_is_played(
+def test_how_it_runs(
     words: list[str],
     environment: dict[str, str],
     settings: Settings,
-    played: list[Settings],
+    settings_of_runs: list[Settings],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -69,7 +69,7 @@ def test_how_it_is_played(
         monkeypatch.setenv(name, filled(value))
     assert run(["demo", *map(filled, words)]) == 0
     record = Path(filled(str(settings.record))) if settings.record else None
-    assert played == [Settings(speed=settings.speed, record=record)]
+    assert settings_of_runs == [Settings(speed=settings.speed, record=record)]
 
 
 @pytest.mark.parametrize(
@@ -87,13 +87,13 @@ def test_how_it_is_played(
     ],
 )
 def test_a_wrong_call_is_one_line_and_exit_2_and_starts_nothing(
-    words: list[str], played: list[Settings], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    words: list[str], settings_of_runs: list[Settings], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["demo", *(word.replace("{tmp}", str(tmp_path)) for word in words)]) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
     assert re.fullmatch(r"headroom: .+\n", captured.err)
-    assert played == []
+    assert settings_of_runs == []
 
 
 def test_a_cluster_that_does_not_come_up_is_one_line_and_exit_1(
@@ -126,7 +126,7 @@ def processes_of(tmp_path: Path) -> list[str]:
 
 
 @pytest.mark.cluster
-def test_the_whole_play(tmp_path: Path) -> None:
+def test_the_whole_demo(tmp_path: Path) -> None:
     picture = tmp_path / "demo.svg"
     scratch = tmp_path / "scratch"
     scratch.mkdir()

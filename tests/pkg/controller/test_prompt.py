@@ -191,7 +191,7 @@ class SimulatedCluster:
                     self.changed.set()
 
 
-async def play(seed: int, goal: int, monkeypatch: pytest.MonkeyPatch) -> SimulatedCluster:
+async def simulate(seed: int, goal: int, monkeypatch: pytest.MonkeyPatch) -> SimulatedCluster:
     """Everything together, until so many migrations are done."""
     began = time.time()
     monkeypatch.setitem(Handler.__init__.__kwdefaults__, "clock", lambda: began + now())
@@ -233,7 +233,7 @@ async def play(seed: int, goal: int, monkeypatch: pytest.MonkeyPatch) -> Simulat
 def test_none_is_refused_after_its_room_was_made_and_none_waits_half_a_second(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    report = run(play(0, 40, monkeypatch)).seen.report()
+    report = run(simulate(0, 40, monkeypatch)).seen.report()
     assert report["reverts"] >= 3, report
     assert report["refused"] > 0, "admission never lagged"
     assert report["refused_after_room"] == 0, report

@@ -169,10 +169,10 @@ def _check(case: tuple[Happens, list[str]], monkeypatch: pytest.MonkeyPatch, opt
     happens, reconciled = case
 
     @virtual_time
-    async def play() -> None:
+    async def scenario() -> None:
         async with cluster(monkeypatch, options) as there:
             happens(there)
             await settle(100)
             assert sorted(set(there.reconciled)) == reconciled
 
-    play()
+    scenario()

@@ -91,7 +91,7 @@ def test_two_restarts_do_not_write_over_each_other() -> None:
     assert colours == {palette.BAD, palette.GOOD}
 
 
-def test_an_act_is_named_where_there_is_room() -> None:
+def test_a_step_is_named_where_there_is_room() -> None:
     history = sample().history
     (wide,) = bars.steps(history, Scale(20.0, 100)).lines()
     (narrow,) = bars.steps(history, Scale(20.0, 30)).lines()

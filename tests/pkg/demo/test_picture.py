@@ -29,7 +29,7 @@ WIDTH, ROWS = 100, 6
 SAID = Check("a", "quota says why", REFUSAL, REFUSAL, headline=True)
 
 
-def test_it_shows_the_acts_the_quota_and_the_migration() -> None:
+def test_it_shows_the_steps_the_quota_and_the_migration() -> None:
     shown = "\n".join(text_of(sample(), checked(SAID)))
     for expected in ("(b)", "limits.cpu", "base 5000Mi", "m1 of vm1", "old pod"):
         assert expected in shown
@@ -52,7 +52,7 @@ def test_the_picture_tells_the_whole_story() -> None:
     assert "demo: 1 passed, 1 failed" in shown
 
 
-def test_the_picture_is_the_same_for_the_same_play_and_loads_nothing() -> None:
+def test_the_picture_is_the_same_for_the_same_run_and_loads_nothing() -> None:
     drawn = [svg(sample().history, checked(SAID), 20.0) for _ in range(2)]
     assert drawn[0] == drawn[1]
     assert drawn[0].startswith("<svg")

@@ -99,7 +99,7 @@ def test_nothing_is_allowed_wholesale() -> None:
 
 
 @pytest.mark.cluster
-async def test_the_play_with_no_more_rights_than_these(tmp_path: Path) -> None:
+async def test_the_demo_with_no_more_rights_than_these(tmp_path: Path) -> None:
     began = time.monotonic()
     history, report = History(lambda: time.monotonic() - began), Report()
     with EmbeddedCluster() as cluster:

@@ -40,7 +40,7 @@ def step(letter: str, *, error: Exception | None = None) -> Step:
     return Step(letter, f"step {letter}", run)
 
 
-async def test_acts_are_played_in_order_each_under_its_letter() -> None:
+async def test_steps_run_in_order_each_under_its_letter() -> None:
     builder = HistoryBuilder()
     driver = driver_of(builder)
     await run_steps(driver, [step("a"), step("b")])
@@ -53,7 +53,7 @@ async def test_acts_are_played_in_order_each_under_its_letter() -> None:
     [Stopped("no more"), Forbidden("no more", status=403), ClusterError("no\nmore")],
     ids=["a fact that did not come true", "the API server says no", "the cluster fails"],
 )
-async def test_an_act_that_cannot_go_on_ends_the_play_as_failed(error: Exception) -> None:
+async def test_a_step_that_cannot_go_on_ends_the_demo_as_failed(error: Exception) -> None:
     driver = driver_of(HistoryBuilder())
     await run_steps(driver, [step("a"), step("b", error=error), step("c")])
     assert [check.step for check in driver.report.checks] == ["a", "b", "b"]
@@ -91,5 +91,5 @@ async def test_to_stop_headroom_where_none_runs_is_nothing() -> None:
     assert driver.report.checks == []
 
 
-def test_the_acts_have_letters_of_their_own() -> None:
+def test_the_steps_have_letters_of_their_own() -> None:
     assert [step.letter for step in SCENARIO] == ["a", "b", "c", "d", "e", "f"]

@@ -86,7 +86,7 @@ def shows(one: SharedCertificates) -> bytes:
 async def test_what_is_staged_is_shown_in_its_time_and_the_old_ca_goes_later() -> None:
     secrets, clock, one, served = await renewing()
     staged = secrets.data()[STAGED]
-    one.told(one.bundle)
+    one.registered(one.bundle)
     assert shows(one) == served
     assert one.wait() == 60
     clock.now += 60
@@ -104,7 +104,7 @@ async def test_a_certificate_unknown_to_the_api_server_is_not_shown() -> None:
     clock.now += 65
     one.activate()
     assert shows(one) == served
-    one.told(one.bundle)
+    one.registered(one.bundle)
     clock.now += 29
     one.activate()
     assert shows(one) == served
@@ -126,7 +126,7 @@ async def test_a_replica_that_starts_in_between_shows_what_the_others_show() -> 
     await late.refresh()
     assert shows(late) == served
     clock.now += 60
-    one.told(one.bundle)
+    one.registered(one.bundle)
     later = replica(secrets, clock)
     await later.refresh()
     assert shows(later) == secrets.data()[STAGED]

@@ -38,8 +38,8 @@ class Calls:
     def activate(self) -> None:
         self._note("activate")
 
-    def told(self, bundle: bytes | None) -> None:
-        self._note(f"told {bundle!r}")
+    def registered(self, bundle: bytes | None) -> None:
+        self._note(f"registered {bundle!r}")
 
     def wait(self) -> float:
         return self.pause
@@ -74,19 +74,19 @@ async def test_the_api_server_is_told_before_the_certificates_are() -> None:
     upkeep = Upkeep(calls, registrar(calls), poll=0.01)
     await upkeep.load()
     await upkeep.register()
-    assert calls.made == ["refresh", "adopt", "ensure b'ca'", "told b'ca'"]
+    assert calls.made == ["refresh", "adopt", "ensure b'ca'", "registered b'ca'"]
 
 
 async def test_without_a_registrar_others_have_told_it() -> None:
     calls = Calls()
     await Upkeep(calls, None).register()
-    assert calls.made == ["told b'ca'"]
+    assert calls.made == ["registered b'ca'"]
 
 
 async def test_what_is_due_is_shown_before_anything_that_may_fail() -> None:
     calls = Calls()
     await poll(calls, 2, Upkeep(calls, registrar(calls), poll=0.01))
-    assert calls.made[:5] == ["activate", "refresh", "ensure b'ca'", "told b'ca'", "activate"]
+    assert calls.made[:5] == ["activate", "refresh", "ensure b'ca'", "registered b'ca'", "activate"]
 
 
 @pytest.mark.parametrize("what", ["refresh", "ensure b'ca'"])
@@ -97,7 +97,7 @@ async def test_what_fails_is_tried_again(what: str, failure: Exception) -> None:
     calls = Calls()
     calls.failures[what] = [failure]
     await poll(calls, 3, Upkeep(calls, registrar(calls), poll=0.01))
-    assert "told b'ca'" in calls.made
+    assert "registered b'ca'" in calls.made
 
 
 async def test_a_bundle_that_could_not_be_told_was_not_told() -> None:
@@ -105,7 +105,7 @@ async def test_a_bundle_that_could_not_be_told_was_not_told() -> None:
     calls.failures["ensure b'ca'"] = [ApiError("no")]
     upkeep = Upkeep(calls, registrar(calls))
     await upkeep.register()
-    assert "told b'ca'" not in calls.made
+    assert "registered b'ca'" not in calls.made
     assert upkeep.not_registered == "no"
 
 

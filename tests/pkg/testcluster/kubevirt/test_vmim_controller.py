@@ -132,7 +132,7 @@ class Setup:
         return self
 
 
-async def play(setup: Setup, steps: int = 30, *, restart: bool = False) -> list[str]:
+async def run_steps(setup: Setup, steps: int = 30, *, restart: bool = False) -> list[str]:
     """Step until the migration rests; the phases that were seen."""
     phases: list[str] = []
     for _ in range(steps):
@@ -152,7 +152,7 @@ WAY = ["", "Pending", "Scheduling", "Scheduled", "PreparingTarget", "TargetReady
 @pytest.mark.parametrize("restart", [False, True], ids=["in one go", "restarted before every step"])
 async def test_a_migration_goes_its_whole_way(restart: bool) -> None:
     setup = Setup().begin()
-    assert await play(setup, restart=restart) == WAY
+    assert await run_steps(setup, restart=restart) == WAY
     assert [stamp["phase"] for stamp in setup.status()["phaseTransitionTimestamps"]] == WAY[1:]
     (target,) = setup.targets()
     vmi_ = setup.cluster.instances.objects["t1/vm1"]
@@ -197,7 +197,7 @@ async def test_a_change_of_quota_lets_it_ask_at_once_and_go_on() -> None:
     for _ in range(4):
         await setup.step()
     assert setup.refusals.quota_changed("t1") == ["t1/m1"]
-    assert await play(setup) == WAY[1:]
+    assert await run_steps(setup) == WAY[1:]
     assert "conditions" not in setup.status()
 
 
@@ -285,7 +285,7 @@ async def test_beyond_the_limit_it_waits_without_a_condition_until_a_place_is_fr
         await setup.step()
     assert await setup.step("m2") == 5
     assert "conditions" not in setup.status("m2")
-    await play(setup)
+    await run_steps(setup)
     assert setup.status()["phase"] == "Succeeded"
     assert setup.woken == ["t1/m2"]
     assert await setup.step("m2") is None
@@ -377,11 +377,11 @@ async def test_deleting_a_pending_migration_ends_it() -> None:
 
 async def test_deleting_a_running_migration_aborts_it_through_the_vmi() -> None:
     setup = Setup().begin()
-    await play(setup, steps=8)
+    await run_steps(setup, steps=8)
     assert setup.status()["phase"] in ("TargetReady", "Running", "PreparingTarget")
     kept = [*setup.body()["metadata"]["finalizers"], "example.com/test"]
     setup.cluster.migrations.edited("t1/m1", {"metadata": {"deletionTimestamp": NOW, "finalizers": kept}})
-    await play(setup)
+    await run_steps(setup)
     assert setup.status()["phase"] == "Failed"
     assert setup.state()["abortStatus"] == "Succeeded"
     assert setup.state()["abortRequested"] is True
@@ -398,7 +398,7 @@ async def test_a_migration_fails_in_the_phase_that_is_asked_for(phase: str) -> N
     setup.cluster.migrations.edited(
         "t1/m1", {"metadata": {"annotations": {"testcluster.headroom.harvesterhci.io/fail-at-phase": phase}}}
     )
-    assert await play(setup) == [*WAY[: WAY.index(phase) + 1], "Failed"]
+    assert await run_steps(setup) == [*WAY[: WAY.index(phase) + 1], "Failed"]
     assert setup.cluster.instances.objects["t1/vm1"]["status"]["nodeName"] == "node-1"
 
 
@@ -418,14 +418,14 @@ async def test_with_hotplugged_volumes_it_stays_pending_until_the_attachment_pod
     assert [pod["metadata"]["labels"]["kubevirt.io"] for pod in hotplugs] == ["hotplug-disk"]
     await setup.step()
     assert setup.status()["phase"] == "Pending"
-    assert (await play(setup))[-1] == "Succeeded"
+    assert (await run_steps(setup))[-1] == "Succeeded"
 
 
 async def test_a_phase_lasts_as_long_as_it_is_told() -> None:
     setup = Setup().begin()
     marks = {"testcluster.headroom.harvesterhci.io/phase-seconds": "Scheduling=4"}
     setup.cluster.migrations.edited("t1/m1", {"metadata": {"annotations": marks}})
-    await play(setup, steps=8)
+    await run_steps(setup, steps=8)
     assert setup.status()["phase"] == "Scheduling"
     assert await setup.step() == 4
     setup.cluster.clock.now += 1.5
