@@ -215,8 +215,9 @@ class Window:
 
 def window_of(observed: Observed, policy: Policy) -> Window:
     """Work out what the namespace needs."""
-    journals = [_believed(journal_of(budget), observed) for budget in observed.budgets]
-    orphans = _orphans(observed, journals)
+    records = _records(observed)
+    journals = [_believed(journal_of(budget), records) for budget in observed.budgets]
+    orphans = _orphans(records, journals)
     problems = [_unreadable(observed, journal) for journal in journals if journal.unreadable]
     window = Window(observed, policy, [*journals, *orphans], (), problems, observed.memory)
     if observed.upstream:
@@ -240,18 +241,17 @@ def window_of(observed: Observed, policy: Policy) -> Window:
     return _with_purpose(window, journal, found)
 
 
-def _believed(journal: Journal, observed: Observed) -> Journal:
-    """A status that says otherwise than what a raised quota or the lock records is garbage: they are written first."""
-    records = [*map(originals_of, observed.quotas), observed.lock.originals if observed.lock else None]
-    wrong = sorted(
-        {
-            name
-            for record in records
-            if record is not None
-            for name in record.quotas.keys() & journal.originals.keys()
-            if Originals({name: record.quotas[name]}, record.additional) != journal.record(name)
-        }
-    )
+def _records(observed: Observed) -> dict[str, Originals]:
+    """What is recorded beside the status, by quota: what a raised quota says of itself, else what the lock says."""
+    found = (observed.lock.originals if observed.lock else None) or Originals()
+    by_lock = {name: Originals({name: hard}, found.additional) for name, hard in found.quotas.items()}
+    own = ((quota.name, originals_of(quota)) for quota in observed.quotas)
+    return by_lock | {name: record for name, record in own if record is not None}
+
+
+def _believed(journal: Journal, records: Mapping[str, Originals]) -> Journal:
+    """A status that says otherwise than the records is garbage: they are written first."""
+    wrong = [name for name in journal.originals if records.get(name) not in (None, journal.record(name))]
     return replace(
         journal,
         originals={name: spec for name, spec in journal.originals.items() if name not in wrong},
@@ -259,14 +259,10 @@ def _believed(journal: Journal, observed: Observed) -> Journal:
     )
 
 
-def _orphans(observed: Observed, journals: Sequence[Journal]) -> list[Journal]:
-    """What only annotations record: the budget is gone, or its status is garbage."""
-    readable = [journal for journal in journals if not journal.empty and not journal.unreadable]
-    known = {name for journal in readable for name in journal.originals}
-    found = [originals_of(quota) for quota in observed.quotas if quota.name not in known]
-    if observed.lock is not None and not readable:
-        found.append(observed.lock.originals)
-    return [recorded(each) for each in found if each is not None and each.quotas]
+def _orphans(records: Mapping[str, Originals], journals: Sequence[Journal]) -> list[Journal]:
+    """What only the records say: the budget is gone, or its status is garbage."""
+    known = {name for journal in journals if not journal.unreadable for name in journal.originals}
+    return [recorded(record) for name, record in records.items() if name not in known]
 
 
 def _are_raised(window: Window, orphans: Sequence[Journal]) -> bool:

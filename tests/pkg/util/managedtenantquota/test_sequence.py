@@ -328,6 +328,13 @@ def test_a_status_that_is_wrong_is_not_restored_by(wrong: dict[str, Any], locked
     assert isinstance(next_step(observed([quota()], [budget(**wrong)], lock=held)), Clear)
 
 
+def test_what_the_lock_says_of_a_quota_that_records_something_itself_is_not_asked() -> None:
+    false = Originals({"quota": dict.fromkeys(FULL, "0")}, FULL)
+    step = next_step(observed([quota(annotations=RECORD)], [], lock=lock(recorded=false)))
+    assert isinstance(step, Restore)
+    assert step.hard == {}
+
+
 def test_writes_are_bound_to_the_version_that_was_looked_at() -> None:
     clear = next_step(observed(budgets=[budget(saved=SAVED)], around=DONE, lock=lock()))
     assert isinstance(clear, Clear)
