@@ -34,13 +34,17 @@ OwnMeasurement = Callable[[Path], Coroutine[Any, Any, list[Row]]]
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """How much is measured; watches, which take longest, in half as many rounds."""
+    """How much is measured. Queue and first sync take `rounds`, what takes longest takes `half`."""
 
     rounds: int
     sizes: list[int]
     watch_seconds: float
     beside: int
     """VMs in the caches while migrations are measured."""
+
+    @property
+    def half(self) -> int:
+        return (self.rounds + 1) // 2
 
 
 SHORT = Extent(3, [1000, 5000], 3.0, 1000)
@@ -55,11 +59,9 @@ def measurements(extent: Extent, programs: Programs) -> dict[str, Measurement]:
     found: dict[str, Measurement] = {
         "queue": partial(cycles, programs=programs, rounds=extent.rounds),
         "sync": partial(sync, programs=programs, sizes=extent.sizes, rounds=extent.rounds),
-        "watch": partial(
-            watch, programs=programs, rounds=(extent.rounds + 1) // 2, seconds=extent.watch_seconds
-        ),
+        "watch": partial(watch, programs=programs, rounds=extent.half, seconds=extent.watch_seconds),
     }
-    found["sequence-beside"] = partial(beside_vms, vms=extent.beside, rounds=extent.rounds)
+    found["sequence-beside"] = partial(beside_vms, vms=extent.beside, rounds=extent.half)
     own: dict[str, OwnMeasurement] = {
         "sequence": one_after_another,
         "burst-10x50": partial(burst, namespaces=10, each=50),
@@ -67,7 +69,7 @@ def measurements(extent: Extent, programs: Programs) -> dict[str, Measurement]:
         "burst-100x10": partial(burst, namespaces=100, each=10),
         "webhook": webhook,
     }
-    return found | {name: partial(_again_and_again, one, extent.rounds) for name, one in own.items()}
+    return found | {name: partial(_again_and_again, one, extent.half) for name, one in own.items()}
 
 
 async def _again_and_again(measurement: OwnMeasurement, rounds: int, kubeconfig: Path) -> list[Row]:
@@ -139,9 +141,8 @@ def _print(results: list[Result], programs: Programs) -> None:
         table.add_column(column, justify="right" if column in ("measured", "to reach") else "left")
     for row in results:
         if isinstance(row, Row):
-            table.add_row(
-                row.what, row.measured, row.to_reach, row.upstream, "ok" if row.reached else "MISSED"
-            )
+            verdict = "" if row.limit is None else "ok" if row.reached else "MISSED"
+            table.add_row(row.what, row.measured, row.to_reach, row.upstream, verdict)
     console.print(table)
     for note in programs.notes:
         console.print(note)
