@@ -177,12 +177,15 @@ def page(report: dict[str, Any], moments: Sequence[Moment], waits: Sequence[floa
             ("allowed", [(m.at - began, m.allowed[1] / GIB) for m in moments]),
             ("counted", [(m.at - began, m.used[1] / GIB) for m in moments]),
         ),
-        plot("headroom: CPU seconds over time (s)", ("CPU", [(m.at - began, m.cpu) for m in moments])),
-        plot(
-            "headroom: resident memory (MB) over time (s)",
-            ("resident", [(m.at - began, m.rss / 1e6) for m in moments]),
-        ),
     ]
+    if report["headroom"]["cpu_seconds"] is not None:
+        plots += [
+            plot("headroom: CPU seconds over time (s)", ("CPU", [(m.at - began, m.cpu) for m in moments])),
+            plot(
+                "headroom: resident memory (MB) over time (s)",
+                ("resident", [(m.at - began, m.rss / 1e6) for m in moments]),
+            ),
+        ]
     cells = "".join(
         f"<tr><td>{html.escape(name)}</td><td>{html.escape(value)}</td></tr>" for name, value in rows(report)
     )
@@ -213,9 +216,13 @@ def plot(title: str, *lines: Line) -> str:
         )
     base = _HEIGHT - _PAD
     drawn.append(f'<path d="M{_PAD} {_PAD}V{base}H{_WIDTH - _PAD}" fill="none" stroke="#999"/>')
-    drawn.append(f'<text x="2" y="{_PAD + 4}">{top:.3g}</text><text x="2" y="{base}">0</text>')
-    drawn.append(f'<text x="{_WIDTH - _PAD}" y="{base + 16}" text-anchor="end">{right:.3g}</text>')
+    drawn.append(f'<text x="2" y="{_PAD + 4}">{_figure(top)}</text><text x="2" y="{base}">0</text>')
+    drawn.append(f'<text x="{_WIDTH - _PAD}" y="{base + 16}" text-anchor="end">{_figure(right)}</text>')
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img">'
         f"{''.join(drawn)}</svg>"
     )
+
+
+def _figure(value: float) -> str:
+    return f"{value:.3g}" if value < 1000 else f"{value:,.0f}"

@@ -21,7 +21,7 @@ from rich.table import Table
 from pkg.testcluster.cluster import EmbeddedCluster, Options
 from tests.bench.cycles import cycles
 from tests.bench.document import write
-from tests.bench.migrations import burst, one_after_another
+from tests.bench.migrations import beside_vms, burst, one_after_another
 from tests.bench.peers.programs import Programs, prepare, say
 from tests.bench.row import Comparison, Result, Row, combined
 from tests.bench.sync import sync
@@ -34,17 +34,23 @@ OwnMeasurement = Callable[[Path], Coroutine[Any, Any, list[Row]]]
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """How much is measured; watches, which take longest, in half as many rounds."""
+    """How much is measured. Queue and first sync take `rounds`, what takes longest takes `half`."""
 
     rounds: int
     sizes: list[int]
     watch_seconds: float
+    beside: int
+    """VMs in the caches while migrations are measured."""
+
+    @property
+    def half(self) -> int:
+        return (self.rounds + 1) // 2
 
 
-SHORT = Extent(3, [1000, 5000], 3.0)
-FULL = Extent(5, [1000, 5000, 20000], 8.0)
+SHORT = Extent(3, [1000, 5000], 3.0, 1000)
+FULL = Extent(5, [1000, 5000, 20000], 8.0, 10000)
 NAMES = (
-    "queue", "sync", "watch", "sequence", "burst-10x50", "burst-1x300", "burst-100x10", "webhook",
+    "queue", "sync", "watch", "sequence-beside", "sequence", "burst-10x50", "burst-1x300", "burst-100x10", "webhook",
 )  # fmt: skip
 
 
@@ -53,10 +59,9 @@ def measurements(extent: Extent, programs: Programs) -> dict[str, Measurement]:
     found: dict[str, Measurement] = {
         "queue": partial(cycles, programs=programs, rounds=extent.rounds),
         "sync": partial(sync, programs=programs, sizes=extent.sizes, rounds=extent.rounds),
-        "watch": partial(
-            watch, programs=programs, rounds=(extent.rounds + 1) // 2, seconds=extent.watch_seconds
-        ),
+        "watch": partial(watch, programs=programs, rounds=extent.half, seconds=extent.watch_seconds),
     }
+    found["sequence-beside"] = partial(beside_vms, vms=extent.beside, rounds=extent.half)
     own: dict[str, OwnMeasurement] = {
         "sequence": one_after_another,
         "burst-10x50": partial(burst, namespaces=10, each=50),
@@ -64,7 +69,7 @@ def measurements(extent: Extent, programs: Programs) -> dict[str, Measurement]:
         "burst-100x10": partial(burst, namespaces=100, each=10),
         "webhook": webhook,
     }
-    return found | {name: partial(_again_and_again, one, extent.rounds) for name, one in own.items()}
+    return found | {name: partial(_again_and_again, one, extent.half) for name, one in own.items()}
 
 
 async def _again_and_again(measurement: OwnMeasurement, rounds: int, kubeconfig: Path) -> list[Row]:
@@ -77,6 +82,7 @@ def main() -> int:
     parser.add_argument("--full", action="store_true")
     parser.add_argument("--rounds", type=int)
     parser.add_argument("--sizes", type=lambda text: [int(size) for size in text.split(",")], metavar="N,N")
+    parser.add_argument("--beside", type=int, metavar="N", help="VMs in the caches")
     parser.add_argument("--write", type=Path, metavar="FILE.md")
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(NAMES))
     asked = parser.parse_args()
@@ -85,7 +91,12 @@ def main() -> int:
     if asked.write is not None and asked.names:
         parser.error("--write replaces the whole table: it takes no NAME")
     extent = FULL if asked.full else SHORT
-    extent = Extent(asked.rounds or extent.rounds, asked.sizes or extent.sizes, extent.watch_seconds)
+    extent = Extent(
+        asked.rounds or extent.rounds,
+        asked.sizes or extent.sizes,
+        extent.watch_seconds,
+        asked.beside or extent.beside,
+    )
     programs = prepare()
     results: list[Result] = []
     failures: list[str] = []
@@ -130,9 +141,8 @@ def _print(results: list[Result], programs: Programs) -> None:
         table.add_column(column, justify="right" if column in ("measured", "to reach") else "left")
     for row in results:
         if isinstance(row, Row):
-            table.add_row(
-                row.what, row.measured, row.to_reach, row.upstream, "ok" if row.reached else "MISSED"
-            )
+            verdict = "" if row.limit is None else "ok" if row.reached else "MISSED"
+            table.add_row(row.what, row.measured, row.to_reach, row.upstream, verdict)
     console.print(table)
     for note in programs.notes:
         console.print(note)

@@ -32,9 +32,9 @@ def write(document: Path, results: list[Result], programs: Programs, rounds: int
 def _measured(results: list[Result], programs: Programs, rounds: int, picture: str) -> str:
     versions = {"Kubernetes": KUBERNETES, "etcd": ETCD, **programs.versions}
     parts = [
-        f"{_machine()}, {datetime.datetime.now(datetime.UTC):%Y-%m-%d}. "
-        + f"Median of {rounds} rounds ({(rounds + 1) // 2} for watches), in which the programs alternate, and "
-        + "(smallest–largest).",
+        f"{_machine()}, {datetime.datetime.now(datetime.UTC):%Y-%m-%d}. Median of {rounds} rounds "
+        f"({(rounds + 1) // 2} for watches, migrations and admission), in which the programs alternate, and "
+        "(smallest–largest).",
         "Versions: " + ", ".join(f"{name} {version}" for name, version in versions.items()) + ".",
         *programs.notes,
         f"![What the programs need]({picture})",
@@ -43,12 +43,15 @@ def _measured(results: list[Result], programs: Programs, rounds: int, picture: s
         if isinstance(result, Comparison):
             parts += [f"### {result.title}", _table(result.columns, result.lines), result.note]
     rows = [result for result in results if isinstance(result, Row)]
-    lines = tuple(
-        (row.what, row.measured, row.to_reach, row.upstream, "yes" if row.reached else "**no**")
-        for row in rows
-    )
+    lines = tuple((row.what, row.measured, row.to_reach, row.upstream, _verdict(row)) for row in rows)
     parts += ["### Targets", _table(("", "measured", "to reach", "upstream (Go)", "reached"), lines)]
     return "\n\n".join(part for part in parts if part)
+
+
+def _verdict(row: Row) -> str:
+    if row.limit is None:
+        return ""
+    return "yes" if row.reached else "**no**"
 
 
 def _machine() -> str:

@@ -7,17 +7,27 @@ import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from pkg.api import registry
 from pkg.client.client import Client
 from pkg.client.config import load_config
 from pkg.util.quantity import Quantity
-from tests.bench.objects import in_parallel, migration, namespace_with_quota, remove_namespaces, set_phase
+from tests.bench.objects import (
+    create_vms,
+    in_parallel,
+    migration,
+    namespace_with_quota,
+    remove_namespaces,
+    set_phase,
+)
 from tests.bench.quotas import QuotaWatch
-from tests.bench.row import Row, percentile
+from tests.bench.row import Row, combined, percentile
 
 SEQUENCE = 50
+BESIDE = "bench-beside"
 BASE = Quantity.parse("5000Mi")
 HARVESTER_DELTA = Quantity.of(4737464313)
 """What Harvester's formula adds for one of these VMs (ratio 1.5)."""
@@ -47,6 +57,17 @@ async def one_after_another(kubeconfig: Path) -> list[Row]:
         Row("Succeeded → restored, median", 1000 * percentile(restored, 0.5), "ms", None, "40 ms"),
         Row("… 99th percentile", 1000 * percentile(restored, 0.99), "ms", 150, "1,300 ms"),
     ]
+
+
+async def beside_vms(kubeconfig: Path, *, vms: int, rounds: int) -> list[Row]:
+    """The same with so many VMs in the caches, in a namespace of their own."""
+    async with Client(load_config(str(kubeconfig))) as client:
+        await client.resource(registry.NAMESPACES).create({"metadata": {"name": BESIDE}})
+        await create_vms(client, BESIDE, range(vms))
+        found = combined([await one_after_another(kubeconfig) for _ in range(rounds)])
+        await remove_namespaces(client, [BESIDE])
+    first = f"with {vms:,} VMs in the caches: {found[0].what}"
+    return [replace(found[0], what=first), *found[1:]]
 
 
 async def burst(kubeconfig: Path, *, namespaces: int, each: int) -> list[Row]:

@@ -16,6 +16,8 @@ from pkg.util import constants
 from tests.polling import until
 
 CONCURRENCY = 32
+SIZE = 4000
+"""Bytes of an object's JSON."""
 
 
 async def in_parallel(calls: Iterable[Callable[[], Awaitable[Any]]], at_once: int = CONCURRENCY) -> None:
@@ -27,6 +29,15 @@ async def in_parallel(calls: Iterable[Callable[[], Awaitable[Any]]], at_once: in
             await call()
 
     await asyncio.gather(*(work() for _ in range(at_once)))
+
+
+async def create_vms(client: Client, namespace: str, numbers: range) -> list[str]:
+    """A VMI and a pod of 4 kB each for every number; their names."""
+    vmis, pods = client.resource(VIRTUAL_MACHINE_INSTANCES), client.resource(registry.PODS)
+    names = [f"bench-{number:05}" for number in numbers]
+    await in_parallel(partial(vmis.create, vmi(namespace, n, SIZE), namespace=namespace) for n in names)
+    await in_parallel(partial(pods.create, pod(namespace, n), namespace=namespace) for n in names)
+    return names
 
 
 async def remove_namespaces(client: Client, names: Sequence[str]) -> None:

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from statistics import median
 
-from pkg.api import registry
-from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCES
 from pkg.client.client import Client
 from pkg.client.config import load_config
-from tests.bench.objects import in_parallel, pod, vmi
+from tests.bench.objects import create_vms
 from tests.bench.peers.programs import Program, Programs, running, say
 from tests.bench.row import Comparison, Result, Row, spread
 
-SIZE = 4000
-"""Bytes of an object's JSON."""
 NAMESPACE = "default"
 Figures = dict[Program, list[tuple[float, float, float]]]
 """Seconds, CPU seconds and MB of each round."""
@@ -28,7 +23,7 @@ async def sync(kubeconfig: Path, programs: Programs, sizes: list[int], rounds: i
     async with Client(load_config(str(kubeconfig))) as client:
         made = 0
         for size in sorted(sizes):
-            await _create(client, range(made, size))
+            await create_vms(client, NAMESPACE, range(made, size))
             made = size
             found = [p for p in programs.found if p.ours or p.go or size == min(sizes)]
             results += _results(size, await _rounds(kubeconfig, found, size, rounds))
@@ -55,17 +50,6 @@ async def _rounds(kubeconfig: Path, found: list[Program], size: int, rounds: int
                     raise
                 say(f"{program.name} is left out: {error}")
     return figures
-
-
-async def _create(client: Client, numbers: range) -> None:
-    vmis, pods = client.resource(VIRTUAL_MACHINE_INSTANCES), client.resource(registry.PODS)
-    names = [_name(number) for number in numbers]
-    await in_parallel(partial(vmis.create, vmi(NAMESPACE, n, SIZE), namespace=NAMESPACE) for n in names)
-    await in_parallel(partial(pods.create, pod(NAMESPACE, n), namespace=NAMESPACE) for n in names)
-
-
-def _name(number: int) -> str:
-    return f"bench-{number:05}"
 
 
 def _results(size: int, figures: Figures) -> list[Result]:

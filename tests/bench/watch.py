@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import defaultdict
-from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -15,12 +14,11 @@ from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCES
 from pkg.api.registry import Resource
 from pkg.client.client import Client
 from pkg.client.config import load_config
-from tests.bench.objects import in_parallel, pod, remove_namespaces, vmi
+from tests.bench.objects import create_vms, remove_namespaces
 from tests.bench.peers.programs import Program, Programs, running, say
 from tests.bench.row import Comparison, Result, Row, spread
 
 OBJECTS = 200
-SIZE = 4000
 NAMESPACE = "bench-watch"
 WRITES = 125
 """A second. More events come by watching more than once: writes would take the API server's CPU, not the program's."""
@@ -36,11 +34,8 @@ async def watch(kubeconfig: Path, programs: Programs, rounds: int, seconds: floa
     cpu: dict[tuple[Program, int], list[float]] = defaultdict(list)
     handled: dict[Program, list[float]] = defaultdict(list)
     async with Client(load_config(str(kubeconfig))) as client:
-        names = [f"bench-{number:03}" for number in range(OBJECTS)]
         await client.resource(registry.NAMESPACES).create({"metadata": {"name": NAMESPACE}})
-        vmis, pods = client.resource(VIRTUAL_MACHINE_INSTANCES), client.resource(registry.PODS)
-        await in_parallel(partial(vmis.create, vmi(NAMESPACE, n, SIZE), namespace=NAMESPACE) for n in names)
-        await in_parallel(partial(pods.create, pod(NAMESPACE, n), namespace=NAMESPACE) for n in names)
+        names = await create_vms(client, NAMESPACE, range(OBJECTS))
         for number in range(rounds):
             for program in programs.found:
                 for watches in _watches(program):

@@ -78,12 +78,14 @@ def test_another_controllers_costs_are_not_known() -> None:
 
 @pytest.mark.parametrize("moments", [[], [Moment(5.0, 0, 1, (1.0, 1.0), (0.0, 0.0), 0.1, 10**8)] * 3])
 def test_the_page_is_one_file_that_loads_nothing(moments: list[Moment]) -> None:
-    page = reports.page(built(), moments, [0.0, 0.5])
+    own = Costs(cpu=1.5, peak=10**8, ready=1.0, idle=0.1)
+    page = reports.page(built(own), moments, [0.0, 0.5])
     assert not re.search(r"(?:src|href)=|url\(|@import", page)
     drawings = re.findall(r"<svg .*?</svg>", page)
     assert len(drawings) == 5
     for drawing in drawings:
         ElementTree.fromstring(drawing)
+    assert reports.page(built(), moments, [0.0, 0.5]).count("<svg ") == 3, "headroom was not measured"
 
 
 def test_counters_are_added_up_by_verb_and_resource() -> None:
