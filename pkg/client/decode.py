@@ -195,7 +195,7 @@ class Decoder(Generic[T]):
             obj = self._object.decode(raw)
         except UNDECODABLE as err:
             meta = _identity(raw)
-            self._report(meta, "invalid", f"cannot be decoded, its last good version is kept: {err}")
+            self._report(meta, "invalid", f"cannot be decoded, what was decoded of it before is kept: {err}")
             return meta
         if not obj.metadata.name:
             self._report(obj.metadata, "invalid", "has no name")
