@@ -74,7 +74,9 @@ def test_an_object_that_does_not_decode_is_left_out_and_logged(
     assert [quota.key for quota in got.items] == ["ns/good"]
     assert [meta.name for meta in got.undecodable] == ["bad", "", ""]
     assert got.metadata.resource_version == "7"
-    assert "ResourceQuota ns/bad cannot be decoded, what was decoded of it before is kept" in caplog.messages[0]
+    assert (
+        "ResourceQuota ns/bad cannot be decoded, what was decoded of it before is kept" in caplog.messages[0]
+    )
 
 
 @pytest.mark.parametrize(
