@@ -87,9 +87,9 @@ class Workload:
         self._webhooks_before = frozenset(await self._webhooks())
         installed = {each.name for each in await self._client.resource(_CRDS).list()}
         missing = {name: each for each in load_crds() if (name := each["metadata"]["name"]) not in installed}
-        # Noted before they are made: a request that is cancelled has its effect all the same.
-        self._definitions = list(missing)
         for name, definition in missing.items():
+            # Noted before it is made: a request that is cancelled has its effect all the same.
+            self._definitions.append(name)
             try:
                 await self._client.resource(_CRDS).create(definition)
             except AlreadyExists:  # another's, made meanwhile
@@ -172,10 +172,15 @@ class Workload:
             if waited > _STUCK:
                 await self._take_finalizers_off([each.name for each in left])
             await asyncio.sleep(1.0)
+        began = time.monotonic()
         while nodes := await self._client.resource(registry.NODES).list(label_selector=selector):
             for node in nodes:
-                await self._delete(registry.NODES, node.name)
-                await self._delete(registry.LEASES, node.name, _NODE_LEASES)
+                if not node.deleting:
+                    await self._delete(registry.NODES, node.name)
+                    await self._delete(registry.LEASES, node.name, _NODE_LEASES)
+            if time.monotonic() - began > _REMOVAL_TIMEOUT:
+                raise ClusterError(f"nodes are left: kubectl delete node -l {selector}")
+            await asyncio.sleep(_POLL)
         for name in self._definitions:
             await self._delete(_CRDS, name)
 

@@ -26,11 +26,16 @@ T = TypeVar("T", bound=Object)
 _NULL: Final = msgspec.Raw(b"null")
 _PARTS: Final = (b'"', b"[", b"{")
 _MOST_PARTS: Final = 20_000
-"""A review's parts cost time, not its bytes: 3 MiB of them up to a second in which nothing else is answered."""
+"""Quotes and opening brackets cost time, other bytes do not: 3 MiB of them up to a second in which nothing else is
+answered."""
 
 
 class BadReview(Exception):
     """The request is not a review that can be answered; the text is for its sender."""
+
+
+class TooLarge(BadReview):
+    """It may be a review, which is not read."""
 
 
 class UserInfo(Struct):
@@ -105,9 +110,9 @@ def deny(message: str, *, reason: str = "invalid") -> Decision:
 
 
 def decode_review(body: bytes, *, authenticated: bool = False) -> AdmissionRequest:
-    """The request of a review; `authenticated`: it is known to come from the API server. Raises BadReview."""
+    """The request of a review; `authenticated`: it is known to come from the API server. Raises BadReview, TooLarge."""
     if not authenticated and sum(map(body.count, _PARTS)) > _MOST_PARTS:
-        raise BadReview(f"a review of more than {_MOST_PARTS} parts is read for the API server alone")
+        raise TooLarge(f"a review of more than {_MOST_PARTS} parts is read for the API server alone")
     try:
         review = decode(_REVIEW, body)
     except (*UNDECODABLE, RecursionError) as exc:

@@ -23,7 +23,15 @@ from aiohttp.web_protocol import RequestHandler
 
 from pkg.generic.errors import BindError
 from pkg.generic.server import parse_bind_address
-from pkg.webhook.admission import AdmissionRequest, BadReview, Decision, decode_review, deny, encode_answer
+from pkg.webhook.admission import (
+    AdmissionRequest,
+    BadReview,
+    Decision,
+    TooLarge,
+    decode_review,
+    deny,
+    encode_answer,
+)
 from pkg.webhook.caller import Caller
 from pkg.webhook.connections import CLOSED, Acceptor, Connection, Limits
 from pkg.webhook.deadline import REVIEW_SECONDS, deadline
@@ -138,7 +146,7 @@ class WebhookServer:
             return refused
         try:
             if (request.content_length or 0) > MAX_BODY:
-                return await self._deny_unread(request, metrics)
+                return await self._deny_unread(request, path, metrics)
             body = await self._read(request, authenticated=authenticated)
         except TimeoutError:
             return _refusal(408, f"the request did not end within {self._limits.body:g} s")
@@ -148,6 +156,8 @@ class WebhookServer:
             return _refusal(400, f"the request was cut off: {exc}")
         try:
             review = decode_review(body, authenticated=authenticated)
+        except TooLarge as exc:
+            return self._too_large(body, path, metrics) or _refusal(400, str(exc))
         except BadReview as exc:
             return _refusal(400, str(exc))
         if isinstance(request.protocol, _Protocol):
@@ -168,17 +178,24 @@ class WebhookServer:
             return _refusal(413, _TOO_LARGE)
         return None
 
-    async def _deny_unread(self, request: web.BaseRequest, metrics: WebhookMetrics) -> web.Response:
+    async def _deny_unread(
+        self, request: web.BaseRequest, path: str, metrics: WebhookMetrics
+    ) -> web.Response:
         """The answer to a review that is too large, once all of it has come: an earlier one could be missed."""
         head = b""
         async with asyncio.timeout(self._limits.body):
             async for chunk in request.content.iter_any():
                 head += chunk[: _UID_WITHIN - len(head)]
-        found = _UID.search(head)
+        return self._too_large(head, path, metrics) or _refusal(413, _TOO_LARGE)
+
+    def _too_large(self, head: bytes, path: str, metrics: WebhookMetrics) -> web.Response | None:
+        """The denial of a review that is not read; None where its beginning is none of a review."""
+        found = _UID.search(head[:_UID_WITHIN])
         if found is None:
-            return _refusal(413, _TOO_LARGE)
-        decision = deny(f"the object is too large to be checked: {_TOO_LARGE}", reason="too-large")
-        return self._decided(found[1].decode(), decision, metrics)
+            return None
+        uid = found[1].decode(errors="replace")
+        log.debug("%s: denied review %s, which is too large", path, uid)
+        return self._decided(uid, deny("the object is too large to be checked", reason="too-large"), metrics)
 
     async def _decide(self, path: str, review: AdmissionRequest, metrics: WebhookMetrics) -> web.Response:
         try:

@@ -13,7 +13,6 @@ from pkg.client.resource_client import list_installed
 from pkg.client.retry import retry_on_conflict
 from pkg.controller.managedtenantquota.writer import Clients, Writer
 from pkg.generic.events import EventRecorder
-from pkg.util.managedtenantquota.constants import LOCK_SELECTOR
 from pkg.util.managedtenantquota.lock import originals_of, recognise
 from pkg.util.managedtenantquota.model import Observed, Policy, Surroundings
 from pkg.util.managedtenantquota.sequence import Wait, decide
@@ -41,7 +40,8 @@ async def close_all(client: Client) -> list[str]:
 
 async def _unlock_all(clients: Clients) -> list[str]:
     """The namespaces that were locked."""
-    found = await clients.locks.list(label_selector=LOCK_SELECTOR)
+    # Those without their label too: the selector would miss what was edited by hand.
+    found = await clients.locks.list()
     locked = []
     for lock in filter(None, map(recognise, found)):
         with suppress(NotFound):

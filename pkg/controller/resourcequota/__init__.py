@@ -1,9 +1,9 @@
-"""The single writer of ResourceQuotas (Harvester pkg/controller/master/resourcequota and the scaling half of
-vmim_controller.go).
+"""The annotation strategy's writer of ResourceQuotas (Harvester pkg/controller/master/resourcequota and the scaling
+half of vmim_controller.go).
 
 Promises: annotations and spec.hard change in one patch bound to the version that was observed; whatever
 happened meanwhile, the next reconcile repairs it.
-Forbids: another controller writing a ResourceQuota; enqueue its key instead.
+Forbids: another controller writing such a ResourceQuota; enqueue its key instead.
 """
 
 from pkg.controller.resourcequota.register import register

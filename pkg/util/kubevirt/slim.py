@@ -20,6 +20,7 @@ from pkg.util.constants import ANNOTATION_MEMORY_OVERHEAD, LABEL_APP, LABEL_NODE
 S = TypeVar("S")
 _CONDITIONS = ("PodResizePending",)
 _WORDS = (LABEL_APP, LABEL_NODE_NAME)
+_LONGEST_WORD = 63
 
 _encode = msgspec.json.Encoder().encode
 _write = msgspec.structs.force_setattr
@@ -92,11 +93,16 @@ def _intern_metadata(obj: Object) -> None:
     for owner in meta.owner_references or ():
         _intern(owner, "api_version", "kind")
     if meta.labels:
-        labels = {name: intern(text) if name in _WORDS else text for name, text in meta.labels.items()}
+        labels = {name: _word(text) if name in _WORDS else text for name, text in meta.labels.items()}
         _write(meta, "labels", labels)
 
 
 def _intern(part: Struct, *names: str) -> None:
     for name in names:
         if text := getattr(part, name):
-            _write(part, name, intern(text))
+            _write(part, name, _word(text))
+
+
+def _word(text: str) -> str:
+    """Interned, unless it is too long for a word: a tenant may write anything there."""
+    return intern(text) if len(text) <= _LONGEST_WORD else text

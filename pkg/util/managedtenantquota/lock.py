@@ -1,7 +1,7 @@
 """A namespace's lock: the ValidatingWebhookConfiguration, rendered and recognised. Pure.
 
 Kubernetes itself spells no limit for the parts of such a name, so `lock.<namespace>.com` serves namespaces of all
-lengths. What a configuration locks is read from its namespaceSelector, not from its name.
+lengths. What a configuration locks is read from its namespaceSelector; from its name only where that was edited away.
 """
 
 from __future__ import annotations

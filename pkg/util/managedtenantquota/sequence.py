@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
-from pkg.api.core import ResourceQuota
+from pkg.api.core import ResourceQuota, ResourceQuotaSpec
 from pkg.api.meta import RawResourceList
 from pkg.api.mtq import VirtualMachineMigrationResourceQuota
 from pkg.util.managedtenantquota.lock import Lock, Originals, fits
@@ -167,13 +167,15 @@ def _save(window: Window) -> Step | None:
             originals[name] = quota.spec
     members = {each.migration.name: list(each.blocking) for each in window.wanted}
     status = {
-        "originalBlockingResourceQuotas": [
-            {"name": name, "spec": msgspec.to_builtins(originals[name])} for name in sorted(originals)
-        ],
+        "originalBlockingResourceQuotas": _saved(originals),
         "migrationsToBlockingResourceQuotas": {**{n: list(q) for n, q in journal.members.items()}, **members},
         "additionalMigrationResources": _instead_of(budget, journal.additional),
     }
     return Save(budget, _bound(budget, status))
+
+
+def _saved(originals: Mapping[str, ResourceQuotaSpec]) -> list[dict[str, Any]]:
+    return [{"name": name, "spec": msgspec.to_builtins(originals[name])} for name in sorted(originals)]
 
 
 def _instead_of(budget: VirtualMachineMigrationResourceQuota, additional: RawResourceList) -> dict[str, Any]:
@@ -194,6 +196,16 @@ def _await_targets(window: Window) -> Step:
 
 
 # While there are none.
+
+
+def _discard(window: Window) -> Step | None:
+    """What a record contradicts goes from the status first: with the restore goes the record, and what the status says
+    would be restored to next."""
+    for journal in window.journals:
+        if journal.budget is not None and journal.contradicted:
+            status = {"originalBlockingResourceQuotas": _saved(journal.originals) or None}
+            return Clear(journal.budget, _bound(journal.budget, status))
+    return None
 
 
 def _restore(window: Window) -> Step | None:
@@ -251,6 +263,7 @@ HANDS_OFF: Final[Sequence[Row]] = (_overdue, _leave_alone)
 OPENING: Final[Sequence[Row]] = (_lock, _update, _settle, _save, _raise, _await_targets)
 CLOSING: Final[Sequence[Row]] = (
     _overdue,
+    _discard,
     _restore,
     _await_restore,
     _await_enforcement,

@@ -27,13 +27,15 @@ from pkg.util.quantity import Quantity, QuantityError
 @dataclass(frozen=True, slots=True)
 class Journal:
     """What is known of the quotas that are raised: from a budget's status, or from an annotation of the lock or of the
-    quota (`budget` None). What cannot be read is left out, and named in `unreadable`."""
+    quota (`budget` None). What cannot be read is left out, and named in `unreadable`; so are the quotas of which the
+    status says otherwise than the quota or the lock records (`contradicted`)."""
 
     budget: VirtualMachineMigrationResourceQuota | None
     originals: Mapping[str, ResourceQuotaSpec]
     members: Mapping[str, Sequence[str]]
     additional: RawResourceList
     unreadable: Sequence[str] = ()
+    contradicted: Sequence[str] = ()
 
     @property
     def empty(self) -> bool:
@@ -250,12 +252,13 @@ def _records(observed: Observed) -> dict[str, Originals]:
 
 
 def _believed(journal: Journal, records: Mapping[str, Originals]) -> Journal:
-    """A status that says otherwise than the records is garbage: they are written first."""
+    """A status that says otherwise than the records is garbage: they are written before a raise."""
     wrong = [name for name in journal.originals if records.get(name) not in (None, journal.record(name))]
     return replace(
         journal,
         originals={name: spec for name, spec in journal.originals.items() if name not in wrong},
         unreadable=[*journal.unreadable, *(f"quota {name}" for name in wrong)],
+        contradicted=wrong,
     )
 
 
@@ -328,7 +331,7 @@ def _still_resting(observed: Observed) -> dict[str, float]:
 
 def _unreadable(observed: Observed, journal: Journal) -> Problem:
     names = ", ".join(journal.unreadable)
-    whose = journal.budget.name if journal.budget else "the lock"
+    whose = journal.budget.name if journal.budget else ""
     message = (
         f"what the status of {whose} says of {names} is not believed: what was added is taken back by what the quota "
         "or the lock records; where neither does, compare spec.hard with what it should be"

@@ -104,9 +104,10 @@ def _lowered(journal: Journal, observed: Observed) -> dict[str, str]:
 
 
 def is_ours(quota: ResourceQuota) -> bool:
-    """Whether there is anything to give back: our mark on a default quota, our record on another."""
-    mark = constants.ANNOTATION_OWNER if is_default(quota) else constants.ANNOTATION_BASE
-    return mark in quota.annotations
+    """Whether there is anything to give back: our mark on a default quota, one of our records on another."""
+    records = {constants.ANNOTATION_BASE, constants.ANNOTATION_APPLIED}
+    marks = {constants.ANNOTATION_OWNER} if is_default(quota) else records
+    return not marks.isdisjoint(quota.annotations)
 
 
 def retire(quota: ResourceQuota) -> Plan:

@@ -100,10 +100,15 @@ async def test_the_largest_review_is_taken() -> None:
 async def test_the_api_servers_own_review_is_denied_where_it_cannot_be_read() -> None:
     """Without an answer the failure policy would decide, and let a pod take what is reserved."""
     filler = REVIEW[:-1] + b" " * MAX_BODY + b"}"
+    parts = REVIEW.replace(b'"object":{}', b'"object":[' + b'"",' * 10_000 + b'""]')
     caller = Caller()
     async with listening(HOOKS, limits=Limits(), caller=caller) as peer:
-        for path, review, why in (("/allow", filler, "too large"), ("/unreadable", REVIEW, "no pod")):
-            status, body = await peer.post(f"{path}/{caller.key}", review)
+        for path, review, why in (
+            (f"/allow/{caller.key}", filler, "too large"),
+            (f"/unreadable/{caller.key}", REVIEW, "no pod"),
+            ("/allow", parts, "too large"),  # the API server's too where it is not known (--no-register)
+        ):
+            status, body = await peer.post(path, review)
             answer = msgspec.json.decode(body)["response"]
             assert (status, answer["uid"], answer["allowed"]) == (200, "u-1", False)
             assert why in answer["status"]["message"]

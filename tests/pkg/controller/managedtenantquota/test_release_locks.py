@@ -34,6 +34,13 @@ async def test_the_window_is_closed(cluster: Cluster) -> None:
     assert not cluster.locks.objects
 
 
+async def test_a_lock_that_has_lost_its_label_is_ended_too(cluster: Cluster) -> None:
+    (raw,) = cluster.locks.objects.values()
+    cluster.locks.given({**raw, "metadata": {**raw["metadata"], "labels": {}}})
+    assert await close(cluster) == ["ns1"]
+    assert not cluster.locks.objects
+
+
 async def test_the_status_is_emptied(cluster: Cluster) -> None:
     await close(cluster)
     assert cluster.at_rest

@@ -196,9 +196,9 @@ UNMIRRORED = budget(added={"limits.cpu": "1", "pods": "1"})
             ),
             Restore,
         ),
-        "the status is garbage, the lock has recorded it: restore": (
+        "the status is garbage, the lock has recorded it: clear, what is recorded is restored after": (
             observed([quota(RAISED)], [budget(saved={"quota": {"limits.cpu": "banana"}})], lock=lock()),
-            Restore,
+            Clear,
         ),
         "the status is garbage and nothing else knows: clear": (
             observed(
@@ -308,6 +308,10 @@ def test_a_window_goes_on_with_what_it_began_with() -> None:
     assert by_value(step.hard) == by_value(RAISED)
 
 
+LESS = {"limits.cpu": "-985m", "limits.memory": str(4797464313 - 5 * 2**30)}
+"""With what was added, these are the original limits."""
+
+
 @pytest.mark.parametrize("locked", [True, False])
 @pytest.mark.parametrize(
     "wrong",
@@ -316,16 +320,20 @@ def test_a_window_goes_on_with_what_it_began_with() -> None:
         {"saved": {"quota": dict.fromkeys(FULL, "-5")}},
         {"saved": {"quota": TWICE}},
         {"saved": {"quota": {}}},
+        {"saved": {"quota": LESS}, "added": ENOUGH},
         {"saved": SAVED, "added": {"limits.cpu": "1"}},
     ],
 )
 def test_a_status_that_is_wrong_is_not_restored_by(wrong: dict[str, Any], locked: bool) -> None:
     """What the raised quota records of itself counts, and once it is restored what the lock records."""
     held = lock() if locked else None
-    step = next_step(observed([quota(RAISED, annotations=RECORD)], [budget(**wrong)], lock=held))
-    assert isinstance(step, Restore)
-    assert by_value(step.hard) == by_value(FULL)
-    assert isinstance(next_step(observed([quota()], [budget(**wrong)], lock=held)), Clear)
+    names, end = walked(
+        observed([quota(RAISED, annotations=RECORD)], [budget(**wrong)], surroundings([]), lock=held)
+    )
+    assert names[:2] == ["Clear", "Restore"]
+    assert by_value(end.quotas[0].hard) == by_value(FULL)
+    assert end.lock is None
+    assert isinstance(next_step(observed([quota()], [budget(**wrong)], lock=lock())), Clear)
 
 
 def test_what_the_lock_says_of_a_quota_that_records_something_itself_is_not_asked() -> None:

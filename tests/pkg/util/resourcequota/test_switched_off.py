@@ -15,7 +15,7 @@ from pkg.util.resourcequota.managed import is_managed, switched_off
 from pkg.util.resourcequota.planner import plan
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
 from pkg.util.resourcequota.release import release
-from tests.decisions import applied, observed, sentences
+from tests.decisions import applied, by_value, observed, sentences
 from tests.objects import DEFAULT_LABELS, ENTRY, HARD, MARKS, RAISED, by_name, quota, vmim
 
 OFF = {LABEL_MANAGED: "false"}
@@ -40,10 +40,9 @@ def of_rancher(
     )
 
 
-def by_label(annotations: dict[str, str] | None = None) -> ResourceQuota:
-    return quota(
-        dict(RAISED), {**RECORD, **APPLIED, by_name(): ENTRY, **(annotations or {})}, labels=dict(ON)
-    )
+def by_label(annotations: dict[str, str] | None = None, *, record: bool = True) -> ResourceQuota:
+    marks = {**(RECORD if record else {}), **APPLIED, by_name(): ENTRY, **(annotations or {})}
+    return quota(dict(RAISED), marks, labels=dict(ON))
 
 
 CASES = {
@@ -53,6 +52,9 @@ CASES = {
     "false as an annotation beside true as a label": Case(of_rancher(ON, OFF), False),
     "false on the namespace, true on the quota": Case(of_rancher(ON), True),
     "a quota that is managed by label": Case(by_label(OFF), False),
+    "a quota that is managed by label, and whose record goes with the same edit": Case(
+        by_label(OFF, record=False), False
+    ),
     "a quota that is managed by label, in a namespace that is off": Case(by_label(), True),
 }
 
@@ -72,10 +74,11 @@ def test_it_is_given_back_at_once_as_release_does_and_then_left_alone(
     assert not plan(after, Policy(mode, estimate))
 
 
-def test_a_quota_by_label_is_at_its_base_whatever_migrates() -> None:
-    given = observed(by_label(OFF), [vmim("Running")])
+@pytest.mark.parametrize("record", [True, False])
+def test_a_quota_by_label_is_at_its_base_whatever_migrates(record: bool) -> None:
+    given = observed(by_label(OFF, record=record), [vmim("Running")])
     after = applied(given.quota, plan(given, Policy(Mode.TAKEOVER)))
-    assert (after.hard, after.annotations) == (HARD, OFF)
+    assert (by_value(after.hard), after.annotations) == (by_value(HARD), OFF)
 
 
 @pytest.mark.parametrize("mode", list(Mode))
