@@ -45,6 +45,9 @@ class Costs:
     api_requests: Counts = field(default_factory=dict)
 
 
+_WRITES = ("POST", "PUT", "PATCH", "DELETE")
+
+
 def build(
     settings: Settings, found: Measurements, costs: Costs, *, wall: float, restored: bool
 ) -> dict[str, Any]:
@@ -57,6 +60,7 @@ def build(
     waits = [track.pending_by_quota for track in tracks]
     after = found.refused_after_raise()
     over = summed(room.over for room in found.rooms.values())
+    writes = sum(n for name, n in costs.api_requests.items() if name.split()[0] in _WRITES)
     return {
         "migrations": len(tracks),
         "succeeded": len(succeeded),
@@ -81,7 +85,12 @@ def build(
             "ready_seconds": costs.ready,
             "idle_cpu_percent": costs.idle,
         },
-        "api_server": {"cpu_seconds": round(costs.api_cpu, 2), "rss_peak_bytes": costs.api_peak},
+        "api_server": {
+            "cpu_seconds": round(costs.api_cpu, 2),
+            "rss_peak_bytes": costs.api_peak,
+            "writes_per_migration": round(writes / count, 4),
+            "writes_per_second": round(writes / wall, 2) if wall else 0.0,
+        },
         "wall_seconds": round(wall, 2),
         "settings": {
             "nodes": settings.nodes,
@@ -130,10 +139,10 @@ def rows(report: dict[str, Any]) -> list[tuple[str, str]]:
         ("… max", f"{waits['max']:.3f} s"),
         ("overshoot, CPU", f"{over['cpu_core_seconds']:.1f} core·s"),
         ("overshoot, memory", f"{over['memory_gib_seconds']:.1f} GiB·s"),
-        ("quota writes a migration", f"{report['quota_writes_per_migration']:.3f}"),
+        ("quota writes per migration", f"{report['quota_writes_per_migration']:.3f}"),
     ]
     requests = report["requests_per_migration"] or {}
-    lines += [(f"headroom's requests a migration, {name}", f"{n:.3f}") for name, n in requests.items()]
+    lines += [(f"headroom's requests per migration, {name}", f"{n:.3f}") for name, n in requests.items()]
     if own["cpu_seconds"] is not None:
         lines += [
             ("headroom's CPU", f"{own['cpu_seconds']:.2f} s"),
@@ -144,6 +153,8 @@ def rows(report: dict[str, Any]) -> list[tuple[str, str]]:
     lines += [
         ("API server's CPU", f"{api['cpu_seconds']:.1f} s"),
         ("API server's memory, peak", f"{api['rss_peak_bytes'] / 1e6:.0f} MB"),
+        ("API server's writes per migration", f"{api['writes_per_migration']:.1f}"),
+        ("API server's writes per second", f"{api['writes_per_second']:.0f}"),
         ("first VMIM → all ended", f"{report['wall_seconds']:.1f} s"),
     ]
     return lines

@@ -17,7 +17,7 @@ PICTURE = Path(__file__).parents[2] / "docs" / "scale.svg"
 NEEDS: dict[str, Callable[[dict[str, Any]], float]] = {
     "memory": lambda report: report["headroom"]["rss_peak_bytes"],
     "time to ready": lambda report: report["headroom"]["ready_seconds"],
-    "CPU a migration": lambda report: report["headroom"]["cpu_seconds"] / report["migrations"],
+    "CPU per migration": lambda report: report["headroom"]["cpu_seconds"] / report["migrations"],
     "n log n": lambda report: report["settings"]["vms"] * math.log(report["settings"]["vms"]),
 }
 _COLOURS = ("#1f77b4", "#2ca02c", "#d62728", "#9aa5b1")

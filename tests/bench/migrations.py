@@ -93,7 +93,7 @@ async def burst(kubeconfig: Path, *, namespaces: int, each: int) -> list[Row]:
     return [
         Row(f"{title}: written in", written - started, "s"),
         Row("… last write → all raised", max(0.0, until - written), "s", 1.0, upstream[0]),
-        Row("… RQ updates a migration", updates / len(vms), "", 0.3, upstream[1]),
+        Row("… RQ updates per migration", updates / len(vms), "", 0.3, upstream[1]),
     ]
 
 

@@ -111,7 +111,7 @@ def _results(
             for program in group
         )
         rates = [f"{n * WRITES:,}/s" for n in STEADY]
-        columns = ("", "version", *(f"CPU ms an event at {rate}" for rate in rates), "events/s, saturated")
+        columns = ("", "version", *(f"CPU ms per event at {rate}" for rate in rates), "events/s, saturated")
         note = (
             f"{WRITES} writes a second; more events by watching {STEADY[-1]} times, {SATURATING} times where "
             "saturated. client-go uses both cores there, Python one. kopf watches a kind once. –: not measured, or "
@@ -121,13 +121,13 @@ def _results(
         bars = tuple(
             (program.name, median(cpu[program, most])) for program in group if (program, most) in cpu
         )
-        plotted = f"CPU ms an event at {rates[-1]}"
+        plotted = f"CPU ms per event at {rates[-1]}"
         results.append(Comparison(f"Watching {what} of 4 kB", columns, lines, note, bars, plotted))
         ours = next(program for program in group if program.ours)
         for kind in ("typed-vmis", "protobuf-pods"):
             for program in group:
                 if program.kind == kind and (program, most) in cpu:
-                    named = f"{what}: CPU an event at {rates[-1]} ÷ client-go {kind.split('-')[0]}"
+                    named = f"{what}: CPU per event at {rates[-1]} ÷ client-go {kind.split('-')[0]}"
                     ratio = median(cpu[ours, most]) / median(cpu[program, most])
                     results.append(Row(named, ratio, "×", 0.25 if not pods else None))
     return results

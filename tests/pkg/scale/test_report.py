@@ -43,7 +43,9 @@ def built(costs: Costs | None = None) -> dict[str, object]:
 
 
 def test_the_figures() -> None:
-    report = built(Costs(cpu=1.5, peak=10**8, ready=1.0, idle=0.1, requests={"PATCH": 8.0}))
+    served = {"PATCH pods": 20.0, "PUT resourcequotas/status": 4.0, "LIST pods": 9.0}
+    costs = Costs(cpu=1.5, peak=10**8, ready=1.0, idle=0.1, requests={"PATCH": 8.0}, api_requests=served)
+    report = built(costs)
     assert report["migrations"] == 2
     assert report["succeeded"] == 1
     assert report["failed"] == 1
@@ -51,6 +53,12 @@ def test_the_figures() -> None:
     assert report["quota_writes_per_migration"] == 1.5
     assert report["requests_per_migration"] == {"PATCH": 4.0}
     assert report["migrations_per_minute"] == 2.0
+    assert report["api_server"] == {
+        "cpu_seconds": 0.0,
+        "rss_peak_bytes": 0,
+        "writes_per_migration": 12.0,
+        "writes_per_second": 0.77,
+    }
     assert report["headroom"] == {
         "cpu_seconds": 1.5,
         "rss_peak_bytes": 10**8,
