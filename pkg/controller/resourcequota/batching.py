@@ -63,10 +63,11 @@ def may_lower_after(
     """In how many seconds room may be given back that was to be given back since `wanted_since`; 0: now.
 
     Migrations that were refused are not held up: the patch is the event that has KubeVirt try them again.
-    `still_counted`: status.used is above what the limits are to be.
+    `still_counted`: status.used is above what the limits are to be. Below it every pod is refused, theirs too, and the
+    update by which it falls is as good an event.
     """
     longest = UNTIL_TRIED if any(map(_is_about_to_be_tried, migrations)) else 0.0
-    if still_counted and not any(map(is_refused, migrations)):
+    if still_counted:
         longest = UNTIL_COUNTED
     left = wanted_since + longest - now
     return left if 0 < left <= longest else 0.0  # more than that: the clock was set back

@@ -8,6 +8,7 @@ from pkg.api.kubevirt import VirtualMachineInstanceMigration
 from pkg.controller.resourcequota.batching import (
     LONGEST,
     STEP,
+    UNTIL_COUNTED,
     UNTIL_TRIED,
     is_urgent,
     may_lower_after,
@@ -83,6 +84,7 @@ def test_giving_back_waits_for_who_is_about_to_be_tried(
 ) -> None:
     migrations, wait = case
     assert may_lower_after(100.0, 100.0, migrations) == wait
+    assert may_lower_after(100.0, 100.0, migrations, still_counted=True) == UNTIL_COUNTED
 
 
 @pytest.mark.parametrize(("now", "wait"), [(100.2, 0.05), (100.25, 0.0), (200.0, 0.0), (50.0, 0.0)])
