@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ PLURALS = {
 }
 MALLORY = "mallory"
 REFUSED = "only KubeVirt"
+LAUNCHER = {"kubevirt.io": "virt-launcher"}
 VIRT_CONTROLLER = "system:serviceaccount:kubevirt:kubevirt-controller"
 
 
@@ -31,29 +32,41 @@ def policy() -> list[Raw]:
 
 @contextlib.contextmanager
 def applied_policy(api: Api) -> Iterator[None]:
-    """The policy, once the API server goes by it (it compiles new ones within a second)."""
+    """The policy, while the API server goes by all of it: it reads policies and bindings anew once a second, so that
+    one binding can be in force a second before the next, and a second after its deletion."""
+    plain = f"{CORE}/namespaces/default/pods/plain"
+    api.create(f"{CORE}/namespaces/default/pods", pod("plain"))
     for body in policy():
         api.create(f"{ADMISSION}/{PLURALS[body['kind']]}", body)
     try:
-        made: list[str] = []
-
-        def refused() -> bool:
-            name = f"probe-{len(made)}"
-            made.append(name)
-            try:
-                api.create(
-                    f"{CORE}/namespaces/default/pods", pod(name, labels={"kubevirt.io": "virt-launcher"})
-                )
-            except ApiFailure as failure:
-                return REFUSED in failure.message
-            api.delete(f"{CORE}/namespaces/default/pods/{name}", gracePeriodSeconds="0")
-            return False
-
-        eventually(refused, 20)
+        eventually(lambda: all(_in_force(api)), 20)
         yield
     finally:
         for body in policy():
             api.delete(f"{ADMISSION}/{PLURALS[body['kind']]}/{body['metadata']['name']}")
+        eventually(lambda: not any(_in_force(api)), 20)
+        api.delete(plain, gracePeriodSeconds="0")
+
+
+def _in_force(api: Api) -> list[bool]:
+    """Of each policy, in the order of the file, whether it refuses a write; nothing is written."""
+    headroom = api.as_user("system:serviceaccount:headroom-system:headroom", "system:masters")
+    default, mark = f"{CORE}/namespaces/default", {"metadata": {"labels": LAUNCHER}}
+    return [
+        _refused(lambda: api.create(f"{default}/pods?dryRun=All", pod("probe", labels=LAUNCHER))),
+        _refused(lambda: api.patch(f"{default}/pods/plain?dryRun=All", mark)),
+        _refused(lambda: headroom.patch(f"{default}?dryRun=All", mark)),
+    ]
+
+
+def _refused(write: Callable[[], Raw]) -> bool:
+    try:
+        write()
+    except ApiFailure as failure:
+        if "ValidatingAdmissionPolicy" not in failure.message:
+            raise
+        return True
+    return False
 
 
 def tenant_of(api: Api, namespace: str) -> Api:

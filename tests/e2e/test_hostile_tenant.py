@@ -15,7 +15,7 @@ import pytest
 
 from pkg.util.quantity import Quantity
 from tests.bodies import migration
-from tests.e2e.api import ApiFailure, Raw
+from tests.e2e.api import Api, ApiFailure, Raw
 from tests.e2e.headroom.amounts import Amounts
 from tests.e2e.headroom.environment import Environment
 from tests.e2e.headroom.namespace import LASTING, QuotaNamespace
@@ -33,18 +33,18 @@ WATCHED = 3.0
 """Seconds during which the quota is looked at; headroom answers within a few hundredths."""
 
 
-@pytest.fixture(params=[False, True], ids=["policy absent", "policy present"])
-def policy(request: pytest.FixtureRequest, on: Environment) -> Iterator[bool]:
-    with applied_policy(on.api) if request.param else contextlib.nullcontext():
+@pytest.fixture(scope="module", params=[False, True], ids=["policy absent", "policy present"])
+def policy(request: pytest.FixtureRequest, api: Api) -> Iterator[bool]:
+    with applied_policy(api) if request.param else contextlib.nullcontext():
         yield request.param
-    on.clear()
 
 
 @pytest.fixture
-def namespace(on: Environment, policy: bool) -> QuotaNamespace:
+def namespace(on: Environment, policy: bool) -> Iterator[QuotaNamespace]:
     """A base of 3 CPU and 5,000 MiB, as in the seeds."""
     on.run()
-    return on.namespace(limits={"limits.cpu": "3", "limits.memory": "5000Mi"})
+    yield on.namespace(limits={"limits.cpu": "3", "limits.memory": "5000Mi"})
+    on.clear()
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ import pytest
 from tests.e2e.api import Api, ApiFailure, Raw
 from tests.e2e.conftest import MakeTenant
 from tests.e2e.hostile_tenant import (
+    LAUNCHER,
     REFUSED,
     VIRT_CONTROLLER,
     applied_policy,
@@ -23,7 +24,6 @@ from tests.polling import eventually
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("alone")]
 
-LAUNCHER = {"kubevirt.io": "virt-launcher"}
 OVERHEAD = "kubevirt.io/memory-overhead-bytes"
 JOB = "kubevirt.io/migrationJobUID"
 
