@@ -12,7 +12,7 @@ from pkg.util.quantity import ZERO, Quantity
 from tests.e2e.conftest import frozen
 from tests.e2e.headroom.amounts import Amounts, hards, minus, plus
 from tests.e2e.headroom.environment import Environment
-from tests.e2e.headroom.namespace import METER, PATIENCE, QuotaNamespace
+from tests.e2e.headroom.namespace import LASTING, METER, PATIENCE, QuotaNamespace
 from tests.e2e.headroom.shapes import COUNTED, LIMITS, SHAPES, SIDECARS, SMALL_CONTAINERS, Shape
 from tests.e2e.tenant import by_value
 from tests.polling import eventually
@@ -51,12 +51,16 @@ def running(on: Environment, shape: Shape) -> QuotaNamespace:
 def move(namespace: QuotaNamespace, base: Amounts) -> tuple[list[Amounts], Amounts]:
     """Migrate vm1 and wait until its source is gone: each spec.hard on the way, and what the target counts.
 
-    That is asked when it is the only pod: while quota refuses a pod, another quota of the namespace may count it for a
-    moment, for the API server updates them one after another.
+    It runs until the raise is seen: under a quota with room, a shorter migration could end before it. What the target
+    counts is asked when it is the only pod: while quota refuses a pod, another quota of the namespace may count it for
+    a moment, for the API server updates them one after another.
     """
     pods = namespace.used(METER)["pods"]
     with namespace.watch() as versions:
-        namespace.succeed(namespace.migrate("vm1", linger=0.3))
+        migration = namespace.migrate("vm1", linger=0.3, phase_seconds=LASTING)
+        eventually(lambda: len(hards(versions)) > 1, PATIENCE)
+        namespace.hurry(migration)
+        namespace.succeed(migration)
         namespace.settle(base)
         eventually(lambda: namespace.used(METER)["pods"] == pods, PATIENCE)
         target = namespace.used(METER)
