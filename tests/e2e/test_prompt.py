@@ -60,6 +60,12 @@ def moments(versions: Watch) -> tuple[float, list[float]]:
     return raised, touches
 
 
+def touches_logged(headroom: Program, namespace: Tenant) -> int:
+    """How often it says that it touched a quota of this namespace; other tests' migrations may wait beside it."""
+    lines = headroom.text().splitlines()
+    return sum(f" {namespace.name}/" in line and "touched" in line for line in lines)
+
+
 def test_every_event_after_the_raise_is_missed_and_the_quota_is_touched(
     namespace: Tenant, headroom: Program
 ) -> None:
@@ -71,7 +77,8 @@ def test_every_event_after_the_raise_is_missed_and_the_quota_is_touched(
         raised, touches = moments(versions)
     assert touches, "the stand-in never missed an event"
     assert touches[0] - raised < 2.0
-    assert headroom.metric(TOUCHES) == len(touches)
+    assert touches_logged(headroom, namespace) == len(touches)
+    assert headroom.metric(TOUCHES) >= len(touches)
     assert eventually(lambda: namespace.entries() == {})
     assert ANNOTATION_TOUCHED not in namespace.annotations()
 
@@ -79,7 +86,7 @@ def test_every_event_after_the_raise_is_missed_and_the_quota_is_touched(
 def test_nothing_is_touched_while_a_migration_runs_nor_at_rest(namespace: Tenant, headroom: Program) -> None:
     migration = namespace.start_migration(source_linger_seconds="0.5", phase_seconds="Running=3")
     namespace.wait_phase(migration, "Running")
-    before = headroom.metric(TOUCHES)
+    before = touches_logged(headroom, namespace)
     with namespace.watch_quota() as versions:
         namespace.wait_phase(migration, "Succeeded")
         namespace.wait_hard(HARD)
@@ -87,4 +94,4 @@ def test_nothing_is_touched_while_a_migration_runs_nor_at_rest(namespace: Tenant
         quiet = len(versions.seen)
         time.sleep(1.5)
         assert len(versions.seen) == quiet
-    assert headroom.metric(TOUCHES) == before
+    assert touches_logged(headroom, namespace) == before
