@@ -34,7 +34,11 @@ def polls(timeout: float) -> Iterator[float]:
 
 
 async def until(
-    condition: Callable[[], Any], what: str = "it", *, seconds: float = 20.0, pause: float = 0.05
+    condition: Callable[[], Any],
+    what: str | Callable[[], str] = "it",
+    *,
+    seconds: float = 20.0,
+    pause: float = 0.05,
 ) -> Any:
     """The result of `condition`, awaited where it is a coroutine, once it is true; AssertionError after `seconds`."""
     deadline = asyncio.get_running_loop().time() + seconds
@@ -44,5 +48,6 @@ async def until(
             found = await found
         if found:
             return found
-        assert asyncio.get_running_loop().time() < deadline, f"waited {seconds} s for {what}"
+        if asyncio.get_running_loop().time() >= deadline:
+            raise AssertionError(f"waited {seconds} s for {what() if callable(what) else what}")
         await asyncio.sleep(pause)

@@ -214,7 +214,8 @@ class LeaderElector:
             async with asyncio.timeout(min(seconds, self._config.renew_deadline / 2)):
                 await self.try_acquire_or_renew()
         except (ApiError, TimeoutError) as err:
-            reason = str(err) or "no answer in time"
+            # The last attempt may have hardly any time: what failed before says more.
+            reason = str(err) or self._trouble or "no answer in time"
             level = logging.DEBUG if reason == self._trouble else logging.WARNING
             log.log(level, "lease %s: not acquired or renewed: %s", self._lock, reason)
             self._trouble = reason

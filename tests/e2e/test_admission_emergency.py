@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from pkg.api import registry
-from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCE_MIGRATIONS
+from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VirtualMachineInstanceMigration
 from pkg.api.meta import Object
 from pkg.api.registry import Resource
 from pkg.client.errors import ApiError
@@ -91,12 +91,14 @@ class Emergency:
 @pytest.fixture
 async def emergency(cluster: Cluster, own_kubeconfig: Path) -> AsyncIterator[Emergency]:
     async with admin_of(cluster) as admin, contextlib.AsyncExitStack() as stack:
+        left: list[VirtualMachineInstanceMigration] = []
 
         async def none_runs() -> bool:
-            return not await admin.client.resource(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS).list()
+            left[:] = await admin.client.resource(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS).list()
+            return not left
 
         # KubeVirt lets two leave a node: with those of an earlier test no window is opened.
-        await until(none_runs, "earlier migrations to be gone")
+        await until(none_runs, lambda: f"earlier migrations to be gone: {left}")
         managed, windowed = await admin.namespace(), await made(admin)
         await admin.machine(managed)
         await windowed.quota({"limits.cpu": "8", "pods": "20"})
