@@ -21,6 +21,7 @@ from pkg.api.registry import Resource
 from pkg.client.errors import ApiError
 from pkg.testcluster.cluster import Cluster
 from pkg.util import constants
+from pkg.util.kubevirt.migration import is_finished
 from tests.e2e.admin import Admin, admin_of
 from tests.e2e.conftest import frozen
 from tests.e2e.mtq_namespace import Namespace, made
@@ -94,11 +95,12 @@ async def emergency(cluster: Cluster, own_kubeconfig: Path) -> AsyncIterator[Eme
         left: list[VirtualMachineInstanceMigration] = []
 
         async def none_runs() -> bool:
-            left[:] = await admin.client.resource(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS).list()
+            found = await admin.client.resource(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS).list()
+            left[:] = [each for each in found if not is_finished(each)]
             return not left
 
         # KubeVirt lets two leave a node: with those of an earlier test no window is opened.
-        await until(none_runs, lambda: f"earlier migrations to be gone: {left}")
+        await until(none_runs, lambda: f"earlier migrations to end: {left}")
         managed, windowed = await admin.namespace(), await made(admin)
         await admin.machine(managed)
         await windowed.quota({"limits.cpu": "8", "pods": "20"})
