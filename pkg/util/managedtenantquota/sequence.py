@@ -59,10 +59,11 @@ class Raise:
 
 @dataclass(frozen=True, slots=True)
 class Restore:
-    """Take back what was added to a quota, and what it records."""
+    """Take back what was added to a quota; `originals` is what it records further on, None: nothing."""
 
     quota: ResourceQuota
     hard: Mapping[str, str]
+    originals: Originals | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,16 +199,6 @@ def _await_targets(window: Window) -> Step:
 # While there are none.
 
 
-def _discard(window: Window) -> Step | None:
-    """What a record contradicts goes from the status first: with the restore goes the record, and what the status says
-    would be restored to next."""
-    for journal in window.journals:
-        if journal.budget is not None and journal.contradicted:
-            status = {"originalBlockingResourceQuotas": _saved(journal.originals) or None}
-            return Clear(journal.budget, _bound(journal.budget, status))
-    return None
-
-
 def _restore(window: Window) -> Step | None:
     found = window.next_to_restore()
     return Restore(*found) if found else None
@@ -263,7 +254,6 @@ HANDS_OFF: Final[Sequence[Row]] = (_overdue, _leave_alone)
 OPENING: Final[Sequence[Row]] = (_lock, _update, _settle, _save, _raise, _await_targets)
 CLOSING: Final[Sequence[Row]] = (
     _overdue,
-    _discard,
     _restore,
     _await_restore,
     _await_enforcement,

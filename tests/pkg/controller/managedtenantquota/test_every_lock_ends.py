@@ -155,16 +155,28 @@ async def test_a_restore_that_is_refused_is_said_and_tried_again(cluster: Cluste
     assert cluster.at_rest
 
 
-async def test_an_unlock_says_as_raised_only_what_still_is(cluster: Cluster) -> None:
+@pytest.mark.parametrize("saved", [FULL, dict.fromkeys(FULL, "0"), {"limits.cpu": "banana"}, RAISED])
+async def test_a_status_that_can_never_be_written_keeps_nothing_raised(
+    cluster: Cluster, saved: dict[str, str]
+) -> None:
     process = Process(cluster)
     await open_window(cluster, process)
     cluster.admit()
+    status = {"originalBlockingResourceQuotas": [{"name": "quota", "spec": {"hard": saved}}]}
+    cluster.budgets.edited("ns1/budget", {"status": status})
     cluster.budgets.errors["patch"] = [REFUSED] * 1000
-    await _pass(cluster, process, END + 1.0)
+    await _pass(cluster, process, 1.0)
+    assert by_value(cluster.hard) == by_value(FULL)
+    await _pass(cluster, process, END)
     assert not cluster.locks.objects
+    await _pass(cluster, process, END)
     assert by_value(cluster.hard) == by_value(FULL)
     told = {reason: message for _, _, reason, message in process.events.recorded}
     assert told["NamespaceUnlocked"] == "unlocked, the resource quotas are as before"
+    cluster.budgets.errors.clear()
+    await _pass(cluster, process, 31.0)
+    assert cluster.at_rest
+    assert not cluster.quotas.now("ns1/quota").annotations
 
 
 @pytest.mark.parametrize(
