@@ -159,9 +159,8 @@ def show_locks(
 ) -> None:
     """The gauges say what the cache holds when they are asked."""
 
-    def oldest() -> float:
-        ages = [age_of(lock, clock()) for each in cached() if (lock := recognise(each))]
-        return max(ages, default=0.0)
+    def ages() -> list[float]:
+        return [age_of(lock, clock()) for each in cached() if (lock := recognise(each))]
 
-    LOCKS_HELD.set_function(lambda: len(cached()))
-    LOCK_AGE.set_function(oldest)
+    LOCKS_HELD.set_function(lambda: len(ages()))
+    LOCK_AGE.set_function(lambda: max(ages(), default=0.0))
