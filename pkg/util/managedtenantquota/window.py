@@ -189,8 +189,9 @@ class Window:
                 quota = self.quota(name)
                 if quota is None:
                     continue
-                # A lock may have recorded what another client changed before it held: only what we wrote is taken back.
-                all_of_it = self.locked and journal.budget is not None
+                # A lock may have recorded what another client changed before it held, and past its end the webhook
+                # admits what others write: only what we wrote is taken back.
+                all_of_it = self.locked and not self.overdue and journal.budget is not None
                 change = to_restore(quota.hard, original.hard or {}, journal.additional, locked=all_of_it)
                 records = originals_of(quota)
                 kept = records if name in contradicted else None
@@ -237,7 +238,9 @@ def window_of(observed: Observed, policy: Policy) -> Window:
         return window  # first back to what was, then anew
     journal = journals[0]
     found = releases(observed, policy, journal.additional, journal.originals)
-    memory = Memory(found.short_since or {}, _still_resting(observed))
+    memory = replace(
+        observed.memory, short_since=found.short_since or {}, resting=_still_resting(observed), refused=""
+    )
     window = replace(
         window,
         problems=found.problems,
@@ -285,6 +288,8 @@ def _with_purpose(window: Window, journal: Journal, found: Releases) -> Window:
     """What of the releasable the window is opened, or kept open, for."""
     observed, policy = window.observed, window.policy
     wanted = [*found.releasable]
+    if wanted and observed.memory.refused:
+        return _refused(window, wanted)
     if observed.lock is None:
         if not journal.empty:
             wanted = []  # the lock was deleted: first back to what was, then anew
@@ -298,7 +303,26 @@ def _with_purpose(window: Window, journal: Journal, found: Releases) -> Window:
         kept = [each for each in wanted if locked and each.migration.name in journal.members]
         problem = None if kept else _no_lock(observed)
         return _replaced(window, kept, problem, window.memory, policy.busy)
-    return _replaced(window, wanted, None, window.memory, window.recheck_after)
+    opened = _replaced(window, wanted, None, window.memory, window.recheck_after)
+    if wanted and opened.locked and not opened.unsaved() and opened.next_to_raise() is None:
+        return replace(opened, memory=replace(opened.memory, refusals=0))
+    return opened
+
+
+def _refused(window: Window, wanted: Sequence[Releasable]) -> Window:
+    """What cannot be raised is no reason to keep the namespace locked: it is closed, and tried again later."""
+    observed, policy, memory = window.observed, window.policy, window.memory
+    seconds = min(policy.first_rest * 2.0**memory.refusals, policy.sweep)
+    resting = {**memory.resting, **{each.migration.uid: observed.now + seconds for each in wanted}}
+    memory = replace(memory, resting=resting, refusals=min(memory.refusals + 1, 20))
+    why = observed.memory.refused
+    message = (
+        f"the quotas of namespace {observed.namespace} cannot be raised, the migrations are retried in "
+        f"{seconds:g} s: {why}"
+    )
+    key = f"{EVENT_LOCK_UNAVAILABLE}/{why.partition(':')[0]}"
+    problem = Problem(EVENT_LOCK_UNAVAILABLE, message, list(observed.budgets), key)
+    return _replaced(window, (), problem, memory, seconds)
 
 
 def _at_the_limit(window: Window, wanted: Sequence[Releasable]) -> Window:
