@@ -62,12 +62,17 @@ class Handler:
         events: EventRecorder,
         policy: Policy,
         clock: Callable[[], float] = time.time,
+        timer: Callable[[], float] = loop_time,
     ) -> None:
+        """`timer` gives seconds that never go back."""
         self._observer = observer
         self._writer = writer
         self._events = events
         self._policy = policy
         self._clock = clock
+        self._timer = timer
+        self._seen: dict[str, tuple[str, float]] = {}
+        """A locked namespace to the lock's uid and the time by `timer` when it was first seen."""
         self._memories: dict[str, Memory] = {}
         self._failures: dict[str, int] = {}
         self._said: TTLCache[tuple[str, str], bool] = TTLCache(_SAID, ttl=_SAID_SECONDS, timer=loop_time)
@@ -78,12 +83,12 @@ class Handler:
         if not self._observer.concerns_us(key):
             self._forget(key)
             return
-        observed = self._observer.cached(key, self._clock(), memory)
+        observed = self._aged(self._observer.cached(key, self._clock(), memory))
         try:
             decision = self._decide(key, observed)
             if decision.writes:
                 not_unlocked = await self._end(key, decision.step, observed)
-                observed = await self._observer.live(key, self._clock(), self._memory(key))
+                observed = self._aged(await self._observer.live(key, self._clock(), self._memory(key)))
                 decision, observed = await self._write(key, replace(observed, not_unlocked=not_unlocked))
         except ApiError as exc:
             raise RetryAfter(self._pause(key, observed), f"after an error: {exc}") from exc
@@ -134,6 +139,19 @@ class Handler:
                     self._memories[key] = replace(self._memory(key), refused=str(exc))
             raise
 
+    def _aged(self, observed: Observed) -> Observed:
+        """A lock is at least as old as we have seen it stand: a clock that is set back must not keep it longer."""
+        lock, namespace = observed.lock, observed.namespace
+        if lock is None:
+            self._seen.pop(namespace, None)
+            return observed
+        uid, first = self._seen.get(namespace, ("", 0.0))
+        if uid != lock.uid:
+            first = self._timer()
+            self._seen[namespace] = lock.uid, first
+        age = max(age_of(lock, observed.now), self._timer() - first)
+        return replace(observed, lock=replace(lock, since=observed.now - age))
+
     def _pause(self, key: str, observed: Observed) -> float:
         """Seconds until the next try: longer each time, and never past the moment at which the lock has to end."""
         failures = self._failures[key] = min(self._failures.get(key, 0) + 1, 20)
@@ -177,6 +195,7 @@ class Handler:
     def _forget(self, key: str) -> None:
         self._memories.pop(key, None)
         self._failures.pop(key, None)
+        self._seen.pop(key, None)
 
     def _memory(self, key: str) -> Memory:
         return self._memories.get(key, Memory())

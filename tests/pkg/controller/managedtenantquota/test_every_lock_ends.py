@@ -108,6 +108,21 @@ async def test_the_lock_ends_and_the_quota_is_restored_afterwards(
     assert by_value(cluster.hard) == by_value(FULL)
 
 
+@pytest.mark.parametrize("seconds", [5.0, 60.0, 120.0, 3600.0, -60.0])
+async def test_a_clock_that_is_set_back_does_not_keep_a_lock(cluster: Cluster, seconds: float) -> None:
+    process = Process(cluster)
+    await open_window(cluster, process)
+    await _pass(cluster, process, 40.0)
+    cluster.set_back = seconds
+    cluster.quotas.errors["patch"] = [REFUSED] * 1000
+    await _pass(cluster, process, END - 40.0 + 0.1)
+    await process.look()
+    assert not cluster.locks.objects
+    cluster.quotas.errors.clear()
+    await process.look()
+    assert by_value(cluster.hard) == by_value(FULL)
+
+
 async def test_an_overdue_lock_ends_before_anything_is_asked(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
