@@ -185,6 +185,7 @@ class ControllerOptions:
         "How long a namespace with a migration budget (VMMRQ) is locked at most.",
         metavar="SECONDS",
         min=1.0,
+        max=1e9,
     )
     never_lock: list[str] | None = option(
         None,

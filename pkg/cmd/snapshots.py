@@ -12,7 +12,6 @@ from pkg.api.meta import Object
 from pkg.api.mtq import VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS
 from pkg.cmd.options import Absent
 from pkg.util.constants import LABEL_APP, SETTING_OVERHEAD_RATIO
-from pkg.util.managedtenantquota.constants import LOCK_SELECTOR
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
 
 if TYPE_CHECKING:
@@ -50,7 +49,7 @@ async def take(client: Client, chosen: ReportOptions, namespace: str = "") -> Sn
         settings=await _settings(client, SETTINGS, name=SETTING_OVERHEAD_RATIO),
         budgets=await _settings(client, VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS, namespace),
         basis=await _basis(client, chosen),
-        locks=await _settings(client, registry.VALIDATING_WEBHOOK_CONFIGURATIONS, selector=LOCK_SELECTOR),
+        locks=await _settings(client, registry.VALIDATING_WEBHOOK_CONFIGURATIONS),
     )
 
 
@@ -108,15 +107,13 @@ async def _migrations(client: Client, namespace: str) -> list[VirtualMachineInst
         return await _list(client, migrations, namespace)
 
 
-async def _settings(
-    client: Client, resource: Resource[T], namespace: str = "", *, selector: str = "", name: str = ""
-) -> list[T]:
+async def _settings(client: Client, resource: Resource[T], namespace: str = "", *, name: str = "") -> list[T]:
     """What an installation sets; a report goes on without it where it may not be listed. `name`: the only one that is
     read, as a role that names it requires."""
     from pkg.client.errors import Forbidden
 
     try:
-        return await _list(client, resource, namespace, selector=selector, name=name)
+        return await _list(client, resource, namespace, name=name)
     except Forbidden:
         return []
 

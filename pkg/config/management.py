@@ -22,7 +22,6 @@ from pkg.generic.controller import Controller
 from pkg.generic.factory import ControllerFactory
 from pkg.util import constants
 from pkg.util.kubevirt.slim import Slim
-from pkg.util.managedtenantquota.constants import LOCK_SELECTOR
 from pkg.util.resourcequota.observe import Source
 
 KUBEVIRT_PODS = constants.LABEL_APP
@@ -81,8 +80,8 @@ class Management(ControllerFactory):
 
     @property
     def locks(self) -> Controller[ValidatingWebhookConfiguration]:
-        """The webhook configurations that lock a namespace, and no others."""
-        return self.controller(registry.VALIDATING_WEBHOOK_CONFIGURATIONS, label_selector=LOCK_SELECTOR)
+        """All webhook configurations: a lock that has lost its label has to end as well."""
+        return self.controller(registry.VALIDATING_WEBHOOK_CONFIGURATIONS)
 
     @property
     def own_webhooks(self) -> Controller[ValidatingWebhookConfiguration]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,11 +11,12 @@ import pytest
 
 from pkg.testcluster.cluster import Cluster
 from pkg.util import constants
+from pkg.util.managedtenantquota.lock import lock_body, lock_webhook
 from pkg.util.quantity import Quantity
 from pkg.util.resourcequota.journal import has_migrating_vm
 from tests.e2e.admin import Admin
 from tests.e2e.conftest import frozen
-from tests.e2e.mtq_namespace import BUDGETS, Namespace, made, watched
+from tests.e2e.mtq_namespace import BUDGETS, LOCKS, Namespace, made, watched
 from tests.e2e.tenant import by_value
 from tests.polling import until
 from tests.program import Program, headroom
@@ -49,6 +51,21 @@ async def test_a_target_that_never_comes_ends_at_the_limit(cluster: Cluster, adm
         (lock,) = seen.locked
         assert 3.5 < lock[1] - lock[0] < 8.0
         assert await namespace.lock() is None
+
+
+async def test_a_lock_without_its_label_ends_too(admin: Admin) -> None:
+    """Edited by hand, while no controller ran; and nothing else says that there is one."""
+    namespace = await made(admin)
+    where = {"url": "https://127.0.0.1:9/lock", "caBundle": "Q0E="}
+    hook = lock_webhook(namespace.name, where, holders=["me"], virt_controllers=["virt"])
+    body = lock_body(namespace.name, hook, now=time.time(), holder="me", reason="vm1")
+    del body["metadata"]["labels"]
+    await admin.client.resource(LOCKS).create(body)
+
+    async def unlocked() -> bool:
+        return await namespace.lock() is None
+
+    await until(unlocked, "the end of the lock")
 
 
 async def test_a_quota_changes_sides_in_the_middle_of_a_migration_and_back(admin: Admin) -> None:

@@ -17,10 +17,26 @@ from pkg.controller.managedtenantquota.observation import Observer
 from pkg.controller.managedtenantquota.writer import Writer
 from pkg.generic.errors import RetryAfter
 from pkg.generic.events import EventRecorder
-from pkg.util.managedtenantquota.constants import EVENT_LOCK_LIMIT, EVENT_RESTORE_REFUSED
+from pkg.util.managedtenantquota.constants import (
+    EVENT_LOCK_LIMIT,
+    EVENT_RESTORE_REFUSED,
+    EVENT_UNLOCK_REFUSED,
+)
 from pkg.util.managedtenantquota.lock import originals_of, recognise
 from pkg.util.managedtenantquota.model import Memory, Observed, Policy, Problem
-from pkg.util.managedtenantquota.sequence import Decision, Restore, Step, Unlock, Wait, Write, decide
+from pkg.util.managedtenantquota.sequence import (
+    Decision,
+    MakeLock,
+    Raise,
+    Restore,
+    Save,
+    Step,
+    Unlock,
+    UpdateLock,
+    Wait,
+    Write,
+    decide,
+)
 from pkg.util.managedtenantquota.window import age_of, is_overdue, journal_of
 from pkg.workqueue.queue import loop_time
 
@@ -46,12 +62,17 @@ class Handler:
         events: EventRecorder,
         policy: Policy,
         clock: Callable[[], float] = time.time,
+        timer: Callable[[], float] = loop_time,
     ) -> None:
+        """`timer` gives seconds that never go back."""
         self._observer = observer
         self._writer = writer
         self._events = events
         self._policy = policy
         self._clock = clock
+        self._timer = timer
+        self._seen: dict[str, tuple[str, float]] = {}
+        """A locked namespace to the lock's uid and the time by `timer` when it was first seen."""
         self._memories: dict[str, Memory] = {}
         self._failures: dict[str, int] = {}
         self._said: TTLCache[tuple[str, str], bool] = TTLCache(_SAID, ttl=_SAID_SECONDS, timer=loop_time)
@@ -62,24 +83,25 @@ class Handler:
         if not self._observer.concerns_us(key):
             self._forget(key)
             return
-        observed = self._observer.cached(key, self._clock(), memory)
+        observed = self._aged(self._observer.cached(key, self._clock(), memory))
         try:
             decision = self._decide(key, observed)
             if decision.writes:
-                await self._end(decision.step, observed)
-                observed = await self._observer.live(key, self._clock(), self._memory(key))
-                decision, observed = await self._write(key, observed)
+                not_unlocked = await self._end(key, decision.step, observed)
+                observed = self._aged(await self._observer.live(key, self._clock(), self._memory(key)))
+                decision, observed = await self._write(key, replace(observed, not_unlocked=not_unlocked))
         except ApiError as exc:
             raise RetryAfter(self._pause(key, observed), f"after an error: {exc}") from exc
-        if observed.not_restored:
-            raise RetryAfter(self._pause(key, observed), "a quota could not be restored")
+        if observed.not_restored or observed.not_unlocked:
+            raise RetryAfter(self._pause(key, observed), "a quota is still raised, or a lock stands")
         self._failures.pop(key, None)
         self._come_back(observed, decision)
 
-    async def _end(self, step: Step, cached: Observed) -> None:
-        """An overdue lock, before anything is asked that may fail or give no answer for long. Raises ApiError."""
+    async def _end(self, key: str, step: Step, cached: Observed) -> str:
+        """An overdue lock, before anything is asked that may fail or give no answer for long; why that was refused."""
         if isinstance(step, Unlock) and is_overdue(step.lock, self._clock(), self._policy):
-            await self._writer.do(step, cached, self._clock())
+            return (await self._try(key, step, cached)).not_unlocked
+        return ""
 
     async def _write(self, key: str, observed: Observed) -> tuple[Decision, Observed]:
         """The caches suggested a step; it is decided anew from live reads, and every write is bound to them."""
@@ -92,19 +114,43 @@ class Handler:
         raise RetryAfter(_PAUSE, "there is more to write")
 
     async def _try(self, key: str, step: Write, observed: Observed) -> Observed:
-        """Raises ApiError. One quota that cannot be restored does not keep the others from it."""
+        """Raises ApiError. A quota that cannot be restored, or a lock that cannot be deleted, does not keep the other
+        quotas from it; a write that opens a window and is refused closes it."""
         try:
             return await self._writer.do(step, observed, self._clock())
         except Conflict:
             raise
         except ApiError as exc:
-            if not isinstance(step, Restore):
-                raise
-            name = step.quota.name
-            message = f"resource quota {name} is still raised, restoring it will be retried: {exc}"
-            about = [step.quota, *observed.budgets]
-            self._say(key, Problem(EVENT_RESTORE_REFUSED, message, about, f"{EVENT_RESTORE_REFUSED}/{name}"))
-            return replace(observed, not_restored={**observed.not_restored, name: str(exc)})
+            match step:
+                case Restore(quota=quota):
+                    message = (
+                        f"resource quota {quota.name} is still raised, restoring it will be retried: {exc}"
+                    )
+                    about = [quota, *observed.budgets]
+                    reason = EVENT_RESTORE_REFUSED
+                    self._say(key, Problem(reason, message, about, f"{reason}/{quota.name}"))
+                    return replace(observed, not_restored={**observed.not_restored, quota.name: str(exc)})
+                case Unlock(lock=lock):
+                    message = f"lock {lock.name} still stands, deleting it will be retried: {exc}"
+                    reason = EVENT_UNLOCK_REFUSED
+                    self._say(key, Problem(reason, message, observed.budgets, f"{reason}/{lock.uid}"))
+                    return replace(observed, not_unlocked=str(exc))
+                case MakeLock() | UpdateLock() | Save() | Raise():
+                    self._memories[key] = replace(self._memory(key), refused=str(exc))
+            raise
+
+    def _aged(self, observed: Observed) -> Observed:
+        """A lock is at least as old as we have seen it stand: a clock that is set back must not keep it longer."""
+        lock, namespace = observed.lock, observed.namespace
+        if lock is None:
+            self._seen.pop(namespace, None)
+            return observed
+        uid, first = self._seen.get(namespace, ("", 0.0))
+        if uid != lock.uid:
+            first = self._timer()
+            self._seen[namespace] = lock.uid, first
+        age = max(age_of(lock, observed.now), self._timer() - first)
+        return replace(observed, lock=replace(lock, since=observed.now - age))
 
     def _pause(self, key: str, observed: Observed) -> float:
         """Seconds until the next try: longer each time, and never past the moment at which the lock has to end."""
@@ -149,6 +195,7 @@ class Handler:
     def _forget(self, key: str) -> None:
         self._memories.pop(key, None)
         self._failures.pop(key, None)
+        self._seen.pop(key, None)
 
     def _memory(self, key: str) -> Memory:
         return self._memories.get(key, Memory())
@@ -159,9 +206,8 @@ def show_locks(
 ) -> None:
     """The gauges say what the cache holds when they are asked."""
 
-    def oldest() -> float:
-        ages = [age_of(lock, clock()) for each in cached() if (lock := recognise(each))]
-        return max(ages, default=0.0)
+    def ages() -> list[float]:
+        return [age_of(lock, clock()) for each in cached() if (lock := recognise(each))]
 
-    LOCKS_HELD.set_function(lambda: len(cached()))
-    LOCK_AGE.set_function(oldest)
+    LOCKS_HELD.set_function(lambda: len(ages()))
+    LOCK_AGE.set_function(lambda: max(ages(), default=0.0))

@@ -157,7 +157,7 @@ class Writer:
 
     async def _quota(self, step: Raise | Restore, observed: Observed) -> Observed:
         quota = step.quota
-        record = step.originals.text() if isinstance(step, Raise) else None
+        record = step.originals.text() if step.originals else None
         patch = {
             "metadata": {
                 "resourceVersion": quota.metadata.resource_version,

@@ -28,6 +28,9 @@ class Policy:
     """Migrations that come while a window is younger than this share it; later ones wait for the next."""
     rest: float = 600.0
     """A migration whose target pod did not come within the lock's limit is left alone for this long."""
+    first_rest: float = 0.5
+    """A migration for which the API server refused to lock, save or raise is left alone for this long, and twice as
+    long after each further time, up to `sweep`."""
     shortage: float = 0.5
     """A budget that does not suffice is believed after this long: status.used may count a target pod already that
     the cache does not show yet."""
@@ -58,6 +61,10 @@ class Memory:
     """Migration uid to the time when the budget was first seen not to suffice for it."""
     resting: Mapping[str, float] = field(default_factory=dict)
     """Migration uid to the time until which it is left alone."""
+    refused: str = ""
+    """Why a write that was to open or widen a window was refused, until that is decided about."""
+    refusals: int = 0
+    """How many were, since everything was last raised."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,4 +106,6 @@ class Observed:
     """Who holds the Lease of KubeVirt's own managed-tenant-quota controller; "" while it does not run."""
     not_restored: Mapping[str, str] = field(default_factory=dict)
     """Quotas whose restore was refused in this pass, by name, and why."""
+    not_unlocked: str = ""
+    """Why the lock's deletion was refused in this pass; "" where it was not."""
     memory: Memory = field(default_factory=Memory)

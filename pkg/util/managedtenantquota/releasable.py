@@ -59,9 +59,11 @@ def releases(
 ) -> Releases:
     """`additional` is what the budget adds, `originals` how the raised quotas were before."""
     try:
-        parse_resource_list(additional)
+        negative = [name for name, added in parse_resource_list(additional).items() if added < ZERO]
     except QuantityError as exc:
-        return Releases(problems=[_invalid(observed.budgets, exc)])
+        return Releases(problems=[_invalid(observed.budgets, str(exc))])
+    if negative:
+        return Releases(problems=[_invalid(observed.budgets, f"{', '.join(negative)}: less than nothing")])
     return _Run(observed, policy, additional, originals).run()
 
 
@@ -105,7 +107,7 @@ class _Run:
         memory: Memory = self.observed.memory
         left = memory.resting.get(missing.migration.uid, 0.0) - self.observed.now
         if left > 0:
-            why = f"its target pod did not appear within the lock's limit, it is retried in {left:.0f} s"
+            why = f"a window for it was closed without a target pod, it is retried in {left:.0f} s"
             return self._let_wait(missing, left, why)
         node = missing.vmi.status.node_name or ""
         hindered = missing.launcher and hindrance(self.observed.surroundings.running, node, self.limits)
@@ -203,6 +205,6 @@ def _text(
     )
 
 
-def _invalid(budgets: Sequence[VirtualMachineMigrationResourceQuota], exc: QuantityError) -> Problem:
-    message = f"spec.additionalMigrationResources: {exc}"
+def _invalid(budgets: Sequence[VirtualMachineMigrationResourceQuota], why: str) -> Problem:
+    message = f"spec.additionalMigrationResources: {why}"
     return Problem(EVENT_INVALID_BUDGET, message, list(budgets), f"{EVENT_INVALID_BUDGET}/{message}")

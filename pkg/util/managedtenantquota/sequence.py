@@ -59,10 +59,11 @@ class Raise:
 
 @dataclass(frozen=True, slots=True)
 class Restore:
-    """Take back what was added to a quota, and what it records."""
+    """Take back what was added to a quota; `originals` is what it records further on, None: nothing."""
 
     quota: ResourceQuota
     hard: Mapping[str, str]
+    originals: Originals | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,8 +120,7 @@ def decide(observed: Observed, policy: Policy) -> Decision:
 
 def _overdue(window: Window) -> Step | None:
     """A lock ends in time, whatever stands in the way of everything else."""
-    lock = window.observed.lock
-    return Unlock(lock, window.raised) if lock is not None and window.overdue else None
+    return _unlock(window) if window.overdue else None
 
 
 def _leave_alone(window: Window) -> Step:
@@ -198,16 +198,6 @@ def _await_targets(window: Window) -> Step:
 # While there are none.
 
 
-def _discard(window: Window) -> Step | None:
-    """What a record contradicts goes from the status first: with the restore goes the record, and what the status says
-    would be restored to next."""
-    for journal in window.journals:
-        if journal.budget is not None and journal.contradicted:
-            status = {"originalBlockingResourceQuotas": _saved(journal.originals) or None}
-            return Clear(journal.budget, _bound(journal.budget, status))
-    return None
-
-
 def _restore(window: Window) -> Step | None:
     found = window.next_to_restore()
     return Restore(*found) if found else None
@@ -229,24 +219,31 @@ def _await_enforcement(window: Window) -> Step | None:
 
 
 def _clear(window: Window) -> Step | None:
-    """Nothing is raised any more. Upstream keeps in the status what may be added, and people read it there."""
-    several = len(window.observed.budgets) > 1 or not window.observed.exists
-    for budget in window.observed.budgets:
-        idle = several or budget.deleting
-        mirrored = idle or (budget.status.additional_migration_resources or {}) == budget.additional
-        if journal_of(budget).empty and mirrored:
-            continue
-        status = {
-            **dict.fromkeys(_JOURNAL),
-            "additionalMigrationResources": _instead_of(budget, budget.additional) or None,
-        }
-        return Clear(budget, _bound(budget, status))
-    return None
+    """Nothing is raised any more."""
+    saved = [budget for budget in window.observed.budgets if not journal_of(budget).empty]
+    return _cleared(saved[0]) if saved else None
 
 
 def _unlock(window: Window) -> Step | None:
     lock = window.observed.lock
-    return Unlock(lock) if lock is not None else None
+    return Unlock(lock, window.raised) if lock is not None and not window.observed.not_unlocked else None
+
+
+def _mirror(window: Window) -> Step | None:
+    """Upstream keeps in the status what may be added, and people read it there. No lock waits for that."""
+    budgets = window.observed.budgets
+    if len(budgets) != 1 or not window.observed.exists or budgets[0].deleting:
+        return None
+    said = budgets[0].status.additional_migration_resources or {}
+    return _cleared(budgets[0]) if said != budgets[0].additional else None
+
+
+def _cleared(budget: VirtualMachineMigrationResourceQuota) -> Clear:
+    status = {
+        **dict.fromkeys(_JOURNAL),
+        "additionalMigrationResources": _instead_of(budget, budget.additional) or None,
+    }
+    return Clear(budget, _bound(budget, status))
 
 
 def _rest(window: Window) -> Step:
@@ -263,12 +260,12 @@ HANDS_OFF: Final[Sequence[Row]] = (_overdue, _leave_alone)
 OPENING: Final[Sequence[Row]] = (_lock, _update, _settle, _save, _raise, _await_targets)
 CLOSING: Final[Sequence[Row]] = (
     _overdue,
-    _discard,
     _restore,
     _await_restore,
     _await_enforcement,
     _clear,
     _unlock,
+    _mirror,
     _rest,
 )
 """The first row that has something to say is the next step; the last one of each always has."""

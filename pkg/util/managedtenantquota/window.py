@@ -180,20 +180,25 @@ class Window:
                     return quota, change, self.journal.record(name)
         return None
 
-    def to_restore(self) -> Iterator[tuple[ResourceQuota, dict[str, str]]]:
-        """The quotas that say more than they said originally, or record that they do, and what they shall say again."""
+    def to_restore(self) -> Iterator[tuple[ResourceQuota, dict[str, str], Originals | None]]:
+        """The quotas that say more than they said originally, or record that they do, what they shall say again, and
+        what they record until the status that contradicts it is cleared: it would be restored to next."""
+        contradicted = {name for journal in self.journals for name in journal.contradicted}
         for journal in self.saved:
             for name, original in journal.originals.items():
                 quota = self.quota(name)
                 if quota is None:
                     continue
-                # A lock may have recorded what another client changed before it held: only what we wrote is taken back.
-                all_of_it = self.locked and journal.budget is not None
+                # A lock may have recorded what another client changed before it held, and past its end the webhook
+                # admits what others write: only what we wrote is taken back.
+                all_of_it = self.locked and not self.overdue and journal.budget is not None
                 change = to_restore(quota.hard, original.hard or {}, journal.additional, locked=all_of_it)
-                if change or originals_of(quota) is not None:
-                    yield quota, change
+                records = originals_of(quota)
+                kept = records if name in contradicted else None
+                if change or records != kept:
+                    yield quota, change, kept
 
-    def next_to_restore(self) -> tuple[ResourceQuota, dict[str, str]] | None:
+    def next_to_restore(self) -> tuple[ResourceQuota, dict[str, str], Originals | None] | None:
         """The first of them whose restore was not refused just now."""
         refused = self.observed.not_restored
         return next((found for found in self.to_restore() if found[0].name not in refused), None)
@@ -201,7 +206,7 @@ class Window:
     @property
     def raised(self) -> tuple[str, ...]:
         """The names of those that say more, for people."""
-        return tuple(sorted({quota.name for quota, change in self.to_restore() if change}))
+        return tuple(sorted({quota.name for quota, change, _ in self.to_restore() if change}))
 
     def is_in_force(self) -> bool:
         """Whether quota admission goes by the limits that were restored; not waited for without a lock."""
@@ -220,7 +225,8 @@ def window_of(observed: Observed, policy: Policy) -> Window:
     records = _records(observed)
     journals = [_believed(journal_of(budget), records) for budget in observed.budgets]
     orphans = _orphans(records, journals)
-    problems = [_unreadable(observed, journal) for journal in journals if journal.unreadable]
+    by_budget = zip(observed.budgets, journals, strict=True)
+    problems = [_unreadable(budget, journal) for budget, journal in by_budget if journal.unreadable]
     window = Window(observed, policy, [*journals, *orphans], (), problems, observed.memory)
     if observed.upstream:
         return _replaced(window, (), _upstream(observed), window.memory, policy.sweep)
@@ -232,7 +238,9 @@ def window_of(observed: Observed, policy: Policy) -> Window:
         return window  # first back to what was, then anew
     journal = journals[0]
     found = releases(observed, policy, journal.additional, journal.originals)
-    memory = Memory(found.short_since or {}, _still_resting(observed))
+    memory = replace(
+        observed.memory, short_since=found.short_since or {}, resting=_still_resting(observed), refused=""
+    )
     window = replace(
         window,
         problems=found.problems,
@@ -280,6 +288,8 @@ def _with_purpose(window: Window, journal: Journal, found: Releases) -> Window:
     """What of the releasable the window is opened, or kept open, for."""
     observed, policy = window.observed, window.policy
     wanted = [*found.releasable]
+    if wanted and observed.memory.refused:
+        return _refused(window, wanted)
     if observed.lock is None:
         if not journal.empty:
             wanted = []  # the lock was deleted: first back to what was, then anew
@@ -293,7 +303,26 @@ def _with_purpose(window: Window, journal: Journal, found: Releases) -> Window:
         kept = [each for each in wanted if locked and each.migration.name in journal.members]
         problem = None if kept else _no_lock(observed)
         return _replaced(window, kept, problem, window.memory, policy.busy)
-    return _replaced(window, wanted, None, window.memory, window.recheck_after)
+    opened = _replaced(window, wanted, None, window.memory, window.recheck_after)
+    if wanted and opened.locked and not opened.unsaved() and opened.next_to_raise() is None:
+        return replace(opened, memory=replace(opened.memory, refusals=0))
+    return opened
+
+
+def _refused(window: Window, wanted: Sequence[Releasable]) -> Window:
+    """What cannot be raised is no reason to keep the namespace locked: it is closed, and tried again later."""
+    observed, policy, memory = window.observed, window.policy, window.memory
+    seconds = min(policy.first_rest * 2.0**memory.refusals, policy.sweep)
+    resting = {**memory.resting, **{each.migration.uid: observed.now + seconds for each in wanted}}
+    memory = replace(memory, resting=resting, refusals=min(memory.refusals + 1, 20))
+    why = observed.memory.refused
+    message = (
+        f"the quotas of namespace {observed.namespace} cannot be raised, the migrations are retried in "
+        f"{seconds:g} s: {why}"
+    )
+    key = f"{EVENT_LOCK_UNAVAILABLE}/{why.partition(':')[0]}"
+    problem = Problem(EVENT_LOCK_UNAVAILABLE, message, list(observed.budgets), key)
+    return _replaced(window, (), problem, memory, seconds)
 
 
 def _at_the_limit(window: Window, wanted: Sequence[Releasable]) -> Window:
@@ -329,14 +358,13 @@ def _still_resting(observed: Observed) -> dict[str, float]:
     return {uid: until for uid, until in observed.memory.resting.items() if until > observed.now}
 
 
-def _unreadable(observed: Observed, journal: Journal) -> Problem:
+def _unreadable(budget: VirtualMachineMigrationResourceQuota, journal: Journal) -> Problem:
     names = ", ".join(journal.unreadable)
-    whose = journal.budget.name if journal.budget else ""
     message = (
-        f"what the status of {whose} says of {names} is not believed: what was added is taken back by what the quota "
-        "or the lock records; where neither does, compare spec.hard with what it should be"
+        f"what the status of {budget.name} says of {names} is not believed: what was added is taken back by what the "
+        "quota or the lock records; where neither does, compare spec.hard with what it should be"
     )
-    return Problem(EVENT_INVALID_BUDGET, message, list(observed.budgets), f"{EVENT_INVALID_BUDGET}/{names}")
+    return Problem(EVENT_INVALID_BUDGET, message, [budget], f"{EVENT_INVALID_BUDGET}/{budget.name}/{names}")
 
 
 def _upstream(observed: Observed) -> Problem:

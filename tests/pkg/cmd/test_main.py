@@ -50,6 +50,7 @@ WRONG_CALLS = {
     "an argument too many": (["release", "everything"], "everything"),
     "an unknown log format": (["release", "--log-format", "xml"], "'xml' is not one of 'text', 'json'"),
     "an unknown KubeVirt release": (["controller", "--kubevirt-profile", "latest"], "'latest'"),
+    "a lock without end": (["controller", "--lock-limit", "inf"], "--lock-limit"),
     "a negative hold": (["controller", "--hold-limit", "-1"], "--hold-limit"),
 }
 

@@ -141,6 +141,8 @@ class Cluster:
         self.quotas.given(quota())
         self.budgets.given(budget())
         self.clock = Clock(1_800_000_000.0)
+        self.set_back = 0.0
+        """Seconds by which the clock was."""
         self.unreached = ""
         self.probe_error: ApiError | None = None
 
@@ -232,7 +234,8 @@ class Process:
             Writer(cluster.kinds.clients, maker, self.events.recorder),
             self.events.recorder,
             policy or Policy(shortage=0.0),
-            clock=cluster.clock,
+            clock=lambda: cluster.clock.now - cluster.set_back,
+            timer=cluster.clock,
         )
 
     async def look(self, namespace: str = "ns1") -> float | None:

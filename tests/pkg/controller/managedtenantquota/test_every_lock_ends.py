@@ -74,17 +74,20 @@ IN_THE_WAY = {
 }
 
 
-async def _pass(cluster: Cluster, process: Process, seconds: float) -> None:
-    """Time goes by, and the namespace is looked at whenever it wants to be."""
-    end = cluster.clock.now + seconds
+async def _pass(cluster: Cluster, process: Process, seconds: float) -> float:
+    """Time goes by, and the namespace is looked at whenever it wants to be; how long it was locked."""
+    end, locked = cluster.clock.now + seconds, 0.0
     while True:
         again = await process.look()
         cluster.enforce()
         assert again is None or again <= 30.0
         if again is None or cluster.clock.now + again > end:
             break
-        cluster.clock.now += max(again, 0.01)
+        again = max(again, 0.01)
+        cluster.clock.now += again
+        locked += again if cluster.locks.objects else 0.0
     cluster.clock.now = end
+    return locked
 
 
 @pytest.mark.parametrize("spoil", IN_THE_WAY.values(), ids=IN_THE_WAY)
@@ -101,6 +104,21 @@ async def test_the_lock_ends_and_the_quota_is_restored_afterwards(
     for kind in (cluster.quotas, cluster.budgets):
         kind.errors.clear()
     await _pass(cluster, process, 31.0)
+    await process.look()
+    assert by_value(cluster.hard) == by_value(FULL)
+
+
+@pytest.mark.parametrize("seconds", [5.0, 60.0, 120.0, 3600.0, -60.0])
+async def test_a_clock_that_is_set_back_does_not_keep_a_lock(cluster: Cluster, seconds: float) -> None:
+    process = Process(cluster)
+    await open_window(cluster, process)
+    await _pass(cluster, process, 40.0)
+    cluster.set_back = seconds
+    cluster.quotas.errors["patch"] = [REFUSED] * 1000
+    await _pass(cluster, process, END - 40.0 + 0.1)
+    await process.look()
+    assert not cluster.locks.objects
+    cluster.quotas.errors.clear()
     await process.look()
     assert by_value(cluster.hard) == by_value(FULL)
 
@@ -155,16 +173,66 @@ async def test_a_restore_that_is_refused_is_said_and_tried_again(cluster: Cluste
     assert cluster.at_rest
 
 
-async def test_an_unlock_says_as_raised_only_what_still_is(cluster: Cluster) -> None:
+@pytest.mark.parametrize("error", [REFUSED, BROKEN])
+@pytest.mark.parametrize("kind", ["locks", "budgets", "quotas"])
+async def test_a_namespace_is_not_kept_locked_for_what_cannot_be_raised(
+    cluster: Cluster, kind: str, error: ApiError
+) -> None:
+    process = Process(cluster)
+    getattr(cluster, kind).errors = {verb: [error] * 1000 for verb in ("create", "patch")}
+    assert await _pass(cluster, process, 600.0) < 30.0
+    told = [message for _, _, reason, message in process.events.recorded if reason == "LockUnavailable"]
+    assert told == [
+        f"the quotas of namespace ns1 cannot be raised, the migrations are retried in 0.5 s: {error}"
+    ]
+    getattr(cluster, kind).errors.clear()
+    await _pass(cluster, process, 31.0)
+    assert by_value(cluster.hard) == by_value(RAISED)
+
+
+async def test_a_write_that_fails_once_delays_a_migration_for_a_moment(cluster: Cluster) -> None:
+    cluster.budgets.errors["patch"] = [BROKEN]
+    await _pass(cluster, Process(cluster), 2.0)
+    assert by_value(cluster.hard) == by_value(RAISED)
+
+
+async def test_a_lock_that_cannot_be_deleted_does_not_keep_the_quota_raised(cluster: Cluster) -> None:
+    await open_window(cluster, Process(cluster))
+    cluster.locks.errors["delete"] = [REFUSED] * 1000
+    cluster.clock.now += END
+    process = Process(cluster)
+    await _pass(cluster, process, 1.0)
+    assert by_value(cluster.hard) == by_value(FULL)
+    told = {reason: message for _, _, reason, message in process.events.recorded}
+    assert "lock.ns1.com still stands" in told["NamespaceNotUnlocked"]
+    cluster.locks.errors.clear()
+    cluster.admit()
+    await _pass(cluster, process, 31.0)
+    assert cluster.at_rest
+
+
+@pytest.mark.parametrize("saved", [FULL, dict.fromkeys(FULL, "0"), {"limits.cpu": "banana"}, RAISED])
+async def test_a_status_that_can_never_be_written_keeps_nothing_raised(
+    cluster: Cluster, saved: dict[str, str]
+) -> None:
     process = Process(cluster)
     await open_window(cluster, process)
     cluster.admit()
+    status = {"originalBlockingResourceQuotas": [{"name": "quota", "spec": {"hard": saved}}]}
+    cluster.budgets.edited("ns1/budget", {"status": status})
     cluster.budgets.errors["patch"] = [REFUSED] * 1000
-    await _pass(cluster, process, END + 1.0)
+    await _pass(cluster, process, 1.0)
+    assert by_value(cluster.hard) == by_value(FULL)
+    await _pass(cluster, process, END)
     assert not cluster.locks.objects
+    await _pass(cluster, process, END)
     assert by_value(cluster.hard) == by_value(FULL)
     told = {reason: message for _, _, reason, message in process.events.recorded}
     assert told["NamespaceUnlocked"] == "unlocked, the resource quotas are as before"
+    cluster.budgets.errors.clear()
+    await _pass(cluster, process, 31.0)
+    assert cluster.at_rest
+    assert not cluster.quotas.now("ns1/quota").annotations
 
 
 @pytest.mark.parametrize(

@@ -235,7 +235,7 @@ def after(observed: Observed, step: Step) -> Observed:
             )
         case Raise() | Restore():
             hard = {**step.quota.hard, **step.hard}
-            record = {ANNOTATION_ORIGINALS: step.originals.text()} if isinstance(step, Raise) else {}
+            record = {ANNOTATION_ORIGINALS: step.originals.text()} if step.originals else {}
             spec = msgspec.structs.replace(step.quota.spec, hard=hard)
             done = msgspec.structs.replace(
                 step.quota,

@@ -173,6 +173,18 @@ UNMIRRORED = budget(added={"limits.cpu": "1", "pods": "1"})
             replace(observed([quota(RAISED)], [budget(saved=SAVED)], lock=lock(age=130)), upstream="it"),
             Unlock,
         ),
+        "past them, and the lock cannot be deleted: restore": (
+            replace(observed([quota(RAISED)], [budget(saved=SAVED)], lock=lock(age=130)), not_unlocked="no"),
+            Restore,
+        ),
+        "the same, and a person has changed the quota, which the webhook admits by now: it stays": (
+            replace(observed([quota(TWICE)], [budget(saved=SAVED)], lock=lock(age=130)), not_unlocked="no"),
+            Clear,
+        ),
+        "the budget is less than nothing: nothing is lowered by it": (
+            observed(budgets=[budget({**ENOUGH, "pods": "-1"})]),
+            Wait,
+        ),
         "unlocked past them, still raised: restore": (
             observed([quota(RAISED)], [budget(saved=SAVED)]),
             Restore,
@@ -196,9 +208,9 @@ UNMIRRORED = budget(added={"limits.cpu": "1", "pods": "1"})
             ),
             Restore,
         ),
-        "the status is garbage, the lock has recorded it: clear, what is recorded is restored after": (
+        "the status is garbage, the lock has recorded it: restore by that": (
             observed([quota(RAISED)], [budget(saved={"quota": {"limits.cpu": "banana"}})], lock=lock()),
-            Clear,
+            Restore,
         ),
         "the status is garbage and nothing else knows: clear": (
             observed(
@@ -247,6 +259,10 @@ UNMIRRORED = budget(added={"limits.cpu": "1", "pods": "1"})
         "what may be added is not in the status: put it there": (
             observed(budgets=[UNMIRRORED], around=DONE),
             Clear,
+        ),
+        "and no lock waits for that: unlock": (
+            observed(budgets=[UNMIRRORED], around=DONE, lock=lock()),
+            Unlock,
         ),
         "nothing may be added any more, the status says otherwise: put it there": (
             observed(budgets=[budget({}, added=ENOUGH)], around=DONE),
@@ -330,7 +346,7 @@ def test_a_status_that_is_wrong_is_not_restored_by(wrong: dict[str, Any], locked
     names, end = walked(
         observed([quota(RAISED, annotations=RECORD)], [budget(**wrong)], surroundings([]), lock=held)
     )
-    assert names[:2] == ["Clear", "Restore"]
+    assert names == ["Restore", "Clear", "Restore", *(["Unlock"] if locked else [])]
     assert by_value(end.quotas[0].hard) == by_value(FULL)
     assert end.lock is None
     assert isinstance(next_step(observed([quota()], [budget(**wrong)], lock=lock())), Clear)
