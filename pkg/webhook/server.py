@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from aiohttp import web
 from aiohttp.abc import AbstractStreamWriter
-from aiohttp.http import RawRequestMessage
+from aiohttp.http import HttpVersion11, RawRequestMessage
 from aiohttp.streams import StreamReader
 from aiohttp.web_protocol import RequestHandler
 
@@ -149,6 +149,8 @@ class WebhookServer:
         refused = self._refused(request, path, authenticated=authenticated)
         if refused is not None:
             return refused
+        if request.version >= HttpVersion11 and request.headers.get("Expect", "").lower() == "100-continue":
+            await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         async with contextlib.AsyncExitStack() as kept:
             try:
                 if (request.content_length or 0) > MAX_BODY:
