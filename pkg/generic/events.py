@@ -35,7 +35,7 @@ WARNING = "Warning"
 """The type of an event that asks for attention; the other one is Normal (core/v1)."""
 
 QUEUE_LIMIT = 1000
-"""Different events that may wait to be written; more are dropped and counted."""
+"""Different events of a namespace that may wait to be written; more are dropped and counted."""
 AGGREGATION_SECONDS = 600.0
 """A repeat within this time raises `count` of the event that is there (client-go's interval)."""
 SIMILAR_LIMIT = 10
@@ -51,6 +51,9 @@ _NAME_LIMIT = 253
 
 _TRIES = 6
 """How often one event is tried, 1, 2, 4, 8 and 10 s apart: a restart of the API server should cost none."""
+_WRITES_AT_ONCE = 8
+"""Namespaces have a writer each, so that one where a webhook on Events hangs does not hold up the others; together
+they keep so many of the connections that all requests share."""
 
 DROPPED = Counter("event_recorder_dropped_total", "Events that were not written", ["reason"])
 
@@ -118,8 +121,9 @@ class EventRecorder:
         self._events = client.resource(registry.EVENTS)
         self._component = component
         self._wall_clock = wall_clock
-        self._pending: dict[_Identity, _Occurrence] = {}
-        # Invariant: at most QUEUE_LIMIT; a repeat of what waits is counted there and takes no more room.
+        self._pending: dict[str, dict[_Identity, _Occurrence]] = {}
+        # By the event's namespace. Invariant: at most QUEUE_LIMIT in each; a repeat of what waits is counted there and
+        # takes no more room.
         self._written: TTLCache[_Identity, _Written] = TTLCache(
             _REMEMBERED, ttl=AGGREGATION_SECONDS, timer=loop_time
         )
@@ -127,7 +131,9 @@ class EventRecorder:
             _REMEMBERED, ttl=AGGREGATION_SECONDS, timer=loop_time
         )
         self._buckets: LRUCache[_About, _Bucket] = LRUCache(_REMEMBERED)
-        self._writer: asyncio.Task[None] | None = None
+        self._writers: dict[str, asyncio.Task[None]] = {}
+        # Invariant: a namespace in which something is pending has one, and no other has.
+        self._turn = asyncio.Semaphore(_WRITES_AT_ONCE)
         self._last_stamp = 0
         self._stopped = False
         self.dropped = 0
@@ -146,15 +152,13 @@ class EventRecorder:
     async def stop(self, timeout: float = 5.0) -> None:
         """Write the waiting events, at most `timeout` seconds; later ones are dropped."""
         self._stopped = True
-        if self._writer is None:
+        if not self._writers:
             return
-        _, late = await asyncio.wait([self._writer], timeout=timeout)
+        _, late = await asyncio.wait(self._writers.values(), timeout=timeout)
         for task in late:
             task.cancel()
-            await asyncio.wait([task])
-        for _ in self._pending:
-            self._drop("stopped")
-        self._pending.clear()
+        if late:
+            await asyncio.wait(late)
 
     def _record(self, obj: Object, type: str, reason: str, message: str) -> None:
         if self._stopped:
@@ -165,12 +169,14 @@ class EventRecorder:
         if self._is_one_of_many(identity):
             identity, message = identity._replace(message=None), SIMILAR_PREFIX + message
         now = rfc3339(self._wall_clock())
-        waiting = self._pending.get(identity)
+        namespace = _namespace(reference)
+        pending = self._pending.get(namespace, {})
+        waiting = pending.get(identity)
         if waiting is not None:
             waiting.count += 1
             waiting.last, waiting.message = now, message
             return
-        if len(self._pending) >= QUEUE_LIMIT:
+        if len(pending) >= QUEUE_LIMIT:
             self._drop("queue full")
             return
         if not self._may_write(identity.about):
@@ -178,9 +184,12 @@ class EventRecorder:
             if (written := self._written.get(identity)) is not None:
                 written.count += 1
             return
-        self._pending[identity] = _Occurrence(reference, message, now, now)
-        if self._writer is None or self._writer.done():
-            self._writer = asyncio.get_running_loop().create_task(self._write_all(), name="event recorder")
+        if namespace not in self._writers:
+            writer = asyncio.get_running_loop().create_task(
+                self._write_all(namespace, pending), name=f"events of {namespace}"
+            )
+            self._pending[namespace], self._writers[namespace] = pending, writer
+        pending[identity] = _Occurrence(reference, message, now, now)
 
     def _is_one_of_many(self, identity: _Identity) -> bool:
         """Whether so many similar events were written lately that this one is combined with them."""
@@ -210,48 +219,55 @@ class EventRecorder:
         self.dropped += 1
         DROPPED.labels(why).inc()
 
-    async def _write_all(self) -> None:
-        while self._pending:
-            identity = next(iter(self._pending))
-            occurrence = self._pending.pop(identity)
-            try:
-                await self._retrying()(self._write, identity, occurrence)
-            except ReadOnly:
-                log.info(
-                    "dry run: %s %s on %s: %s",
-                    *(identity.type, identity.reason, identity.about.key, occurrence.message),
-                )
-            except ApiError as error:
-                log.warning(
-                    "event %s on %s not written: %s", identity.reason, identity.about.key, described(error)
-                )
-                self._drop("refused")
-            except asyncio.CancelledError:
+    async def _write_all(self, namespace: str, pending: dict[_Identity, _Occurrence]) -> None:
+        try:
+            while pending:
+                identity = next(iter(pending))
+                await self._write_one(identity, pending.pop(identity))
+        finally:
+            for _ in pending:
                 self._drop("stopped")
-                raise
-            except Exception:
-                log.exception("event %s on %s not written", identity.reason, identity.about.key)
-                self._drop("failed")
+            del self._pending[namespace], self._writers[namespace]
+
+    async def _write_one(self, identity: _Identity, occurrence: _Occurrence) -> None:
+        try:
+            await self._retrying()(self._write, identity, occurrence)
+        except ReadOnly:
+            log.info(
+                "dry run: %s %s on %s: %s",
+                *(identity.type, identity.reason, identity.about.key, occurrence.message),
+            )
+        except ApiError as error:
+            log.warning(
+                "event %s on %s not written: %s", identity.reason, identity.about.key, described(error)
+            )
+            self._drop("refused")
+        except asyncio.CancelledError:
+            self._drop("stopped")
+            raise
+        except Exception:
+            log.exception("event %s on %s not written", identity.reason, identity.about.key)
+            self._drop("failed")
 
     async def _write(self, identity: _Identity, occurrence: _Occurrence) -> None:
-        known = self._written.get(identity)
-        if known is not None:
-            try:
-                await self._repeat(identity, occurrence, known)
-            except NotFound:
-                # Not `del`: its time may have ended meanwhile.
-                self._written.pop(
-                    identity, None
-                )  # the API server keeps events for an hour, people may delete them
-            else:
-                return
-        if not occurrence.name:
-            occurrence.name = self._name(occurrence.reference["name"])
-        with contextlib.suppress(AlreadyExists):  # the try before got through, only its answer was lost
-            await self._events.create(
-                self._body(identity, occurrence), namespace=_namespace(occurrence.reference)
-            )
-        self._written[identity] = _Written(occurrence.name, occurrence.count)
+        async with self._turn:
+            known = self._written.get(identity)
+            if known is not None:
+                try:
+                    await self._repeat(identity, occurrence, known)
+                except NotFound:
+                    # The API server keeps events for an hour, people may delete them. Not `del`: its time may have
+                    # ended meanwhile.
+                    self._written.pop(identity, None)
+                else:
+                    return
+            if not occurrence.name:
+                occurrence.name = self._name(occurrence.reference["name"])
+            with contextlib.suppress(AlreadyExists):  # the try before got through, only its answer was lost
+                await self._events.create(
+                    self._body(identity, occurrence), namespace=_namespace(occurrence.reference)
+                )
+            self._written[identity] = _Written(occurrence.name, occurrence.count)
 
     async def _repeat(self, identity: _Identity, occurrence: _Occurrence, known: _Written) -> None:
         count = known.count + occurrence.count

@@ -91,8 +91,14 @@ def total(lists: Iterable[Mapping[str, Quantity]]) -> ResourceList:
     """The sum of any number of lists."""
     result: ResourceList = {}
     for resources in lists:
-        result = add(result, resources)
+        add_to(result, resources)
     return result
+
+
+def add_to(result: ResourceList, more: Mapping[str, Quantity]) -> None:
+    """result += more, at the cost of `more` alone."""
+    for name, quantity in more.items():
+        result[name] = result[name] + quantity if name in result else quantity
 
 
 def _merge(

@@ -64,7 +64,16 @@ def validating(endpoint: Endpoint, options: Options, bundle: bytes | None) -> li
         make.webhook(
             "namespaces",
             VALIDATE_NAMESPACE,
-            [_rule("", "v1", ["namespaces"], ["UPDATE"], "Cluster")],
+            # Metadata is written through the subresources too.
+            [
+                _rule(
+                    "",
+                    "v1",
+                    ["namespaces", "namespaces/status", "namespaces/finalize"],
+                    ["UPDATE"],
+                    "Cluster",
+                )
+            ],
             {
                 "quota-annotation-changes": f"({_annotation_changes(constants.ANNOTATION_RANCHER_RESOURCE_QUOTA)})"
                 f" || ({_annotation_goes(constants.ANNOTATION_RANCHER_RESOURCE_QUOTA)}) || ({_SWITCHED_OFF})"
@@ -78,7 +87,8 @@ def validating(endpoint: Endpoint, options: Options, bundle: bytes | None) -> li
         ),
     ]
     if options.quota_guard is not QuotaGuard.OFF:
-        rule = _rule("", "v1", ["resourcequotas"], ["UPDATE", "DELETE"], "Namespaced")
+        resources = ["resourcequotas", "resourcequotas/status"]
+        rule = _rule("", "v1", resources, ["UPDATE", "DELETE"], "Namespaced")
         webhooks.append(make.webhook("resourcequotas", VALIDATE_RESOURCE_QUOTA, [rule], _guarded(options)))
     if options.reserve:
         rules = [
@@ -170,7 +180,7 @@ def _guarded(options: Options) -> dict[str, str]:
     conditions = {
         "managed": f"({_labelled(constants.LABEL_DEFAULT_RESOURCE_QUOTA)})"
         f" || ({_labelled(constants.LABEL_MANAGED)})",
-        # status is a subresource and does not come here; most other updates leave spec.hard alone.
+        # Most updates, and all of the status, leave spec.hard alone.
         "limits-change": "request.operation == 'DELETE' || (has(object.spec.hard)"
         " && (!has(oldObject.spec.hard) || object.spec.hard != oldObject.spec.hard))"
         f" || ({_SWITCHED_OFF}) || ({_loses_label()}) || ({_loses_owner()}) || ({_loses_base()})",

@@ -27,7 +27,7 @@ sslproto.SSLProtocol.max_size = 32 * 1024
 """Bytes that asyncio keeps for each TLS connection, for two records. Its own 256 KiB would be most of what a flood of
 handshakes costs, in time as in memory."""
 _PACE = 0.002
-"""Seconds that the next connection waits for the previous one's handshake."""
+"""Seconds from one handshake to the next: a burst of them must not hold up reviews on connections that stand."""
 
 OPEN = Gauge("headroom_webhook_connections", "Connections that are open now.")
 CLOSED = Metric(
@@ -82,6 +82,9 @@ class Acceptor:
         self._connections: dict[Connection, None] = {}
         # Invariant: every socket that is open, the least recently used first.
         self._per_source: Counter[str] = Counter()
+        self._waiting: dict[Connection, asyncio.Event] = {}
+        # Whose handshake is still to begin, the newest last.
+        self._is_pausing = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._listening: list[socket.socket] = []
 
@@ -135,9 +138,8 @@ class Acceptor:
             self._connections[connection] = None
             self._per_source[connection.source] += 1
             OPEN.set(len(self._connections))
-            # One handshake at a time, as far as the client does its part: a burst of them must not hold up reviews on
-            # connections that stand.
-            await asyncio.wait([self._start(self._shake_hands(connection))], timeout=_PACE)
+            self._start(self._shake_hands(connection))
+            await asyncio.sleep(0)  # sock_accept does not wait while there are more
 
     def _make_room(self, source: str) -> bool:
         """Whether one more may be accepted; another one goes for it."""
@@ -148,8 +150,13 @@ class Acceptor:
         return True
 
     def _evict(self, source: str) -> bool:
-        candidates = [each for each in self._connections if not each.busy and source in ("", each.source)]
-        victim = min(candidates, key=lambda each: each.proven, default=None)
+        victim = None
+        for each in self._connections:
+            if not each.busy and source in ("", each.source):
+                if not each.proven:
+                    victim = each
+                    break
+                victim = victim or each
         if victim is None:
             return False
         CLOSED.labels("limit").inc()
@@ -161,6 +168,8 @@ class Acceptor:
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(self._limits.handshake):
+                await _first_byte(connection.socket)
+                await self._turn(connection)
                 await loop.connect_accepted_socket(
                     lambda: self._factory(connection), connection.socket, ssl=self._context
                 )
@@ -174,8 +183,37 @@ class Acceptor:
             self.lost(connection)
             raise
 
+    async def _turn(self, connection: Connection) -> None:
+        """Handshakes begin one after the other, the newest client's first: in a flood the oldest have given up."""
+        turn = self._waiting[connection] = asyncio.Event()
+        if not self._is_pausing:
+            self._next_turn()
+        try:
+            await turn.wait()
+        finally:
+            self._waiting.pop(connection, None)
+
+    def _next_turn(self) -> None:
+        self._is_pausing = bool(self._waiting)
+        if self._waiting:
+            self._waiting.popitem()[1].set()
+            asyncio.get_running_loop().call_later(_PACE, self._next_turn)
+
     def _start(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
+
+
+async def _first_byte(client: socket.socket) -> None:
+    """Until something has come: a silent client costs no handshake, and keeps none waiting. Raises OSError when the
+    connection has ended."""
+    loop, readable = asyncio.get_running_loop(), asyncio.Event()
+    loop.add_reader(client, readable.set)
+    try:
+        await readable.wait()
+    finally:
+        loop.remove_reader(client)
+    if not client.recv(1, socket.MSG_PEEK):
+        raise ConnectionResetError("closed")

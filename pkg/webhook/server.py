@@ -6,6 +6,7 @@ aiohttp's low-level server: there is one table to look a path up in, and no midd
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import re
@@ -17,7 +18,7 @@ from typing import Any, Final
 
 from aiohttp import web
 from aiohttp.abc import AbstractStreamWriter
-from aiohttp.http import RawRequestMessage
+from aiohttp.http import HttpVersion11, RawRequestMessage
 from aiohttp.streams import StreamReader
 from aiohttp.web_protocol import RequestHandler
 
@@ -89,6 +90,10 @@ class WebhookServer:
         self._metrics = {path: WebhookMetrics(path) for path in self._hooks}
         self._unknown = WebhookMetrics(UNKNOWN_PATH)
         self._large = asyncio.Semaphore(_LARGE_AT_ONCE)
+        self._turn = asyncio.Lock()
+        self._last_cost = 0.0
+        # Reviews that are not known to be the API server's begin one after the other, with a pause as long as the last
+        # one took: they get half of a core at most, and a review of the API server's waits for one of them.
         self._server: _Server | None = None
         self._acceptor: Acceptor | None = None
         self.address: tuple[str, int] = ("", 0)
@@ -144,16 +149,38 @@ class WebhookServer:
         refused = self._refused(request, path, authenticated=authenticated)
         if refused is not None:
             return refused
-        try:
-            if (request.content_length or 0) > MAX_BODY:
-                return await self._deny_unread(request, path, metrics)
-            body = await self._read(request, authenticated=authenticated)
-        except TimeoutError:
-            return _refusal(408, f"the request did not end within {self._limits.body:g} s")
-        except web.HTTPRequestEntityTooLarge:
-            return _refusal(413, _TOO_LARGE)
-        except web.RequestPayloadError as exc:
-            return _refusal(400, f"the request was cut off: {exc}")
+        if request.version >= HttpVersion11 and request.headers.get("Expect", "").lower() == "100-continue":
+            await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        async with contextlib.AsyncExitStack() as kept:
+            try:
+                if (request.content_length or 0) > MAX_BODY:
+                    return await self._deny_unread(request, path, metrics)
+                body = await self._read(request, kept, authenticated=authenticated)
+            except TimeoutError:
+                return _refusal(408, f"the request did not end within {self._limits.body:g} s")
+            except web.HTTPRequestEntityTooLarge:
+                return _refusal(413, _TOO_LARGE)
+            except web.RequestPayloadError as exc:
+                return _refusal(400, f"the request was cut off: {exc}")
+            if not authenticated:
+                async with self._turn:
+                    await asyncio.sleep(self._last_cost)
+            began = time.thread_time()
+            try:
+                return await self._review(request, body, path, metrics, authenticated=authenticated)
+            finally:
+                if not authenticated:
+                    self._last_cost = time.thread_time() - began
+
+    async def _review(
+        self,
+        request: web.BaseRequest,
+        body: bytes,
+        path: str,
+        metrics: WebhookMetrics,
+        *,
+        authenticated: bool,
+    ) -> web.Response:
         try:
             review = decode_review(body, authenticated=authenticated)
         except TooLarge as exc:
@@ -218,15 +245,16 @@ class WebhookServer:
         metrics.decided(allowed=decision.allowed, patched=bool(decision.patch), reason=decision.reason)
         return web.Response(body=encode_answer(uid, decision), content_type="application/json")
 
-    async def _read(self, request: web.BaseRequest, *, authenticated: bool) -> bytes:
+    async def _read(
+        self, request: web.BaseRequest, kept: contextlib.AsyncExitStack, *, authenticated: bool
+    ) -> bytes:
         """The body, checked against the limit by aiohttp while it comes in, whatever Content-Length says. The API
-        server's own do not wait for those of others."""
+        server's own do not wait for those of others; of these, a large one has one of few places until `kept` ends."""
         small = request.content_length is not None and request.content_length <= _LARGE
         async with asyncio.timeout(self._limits.body):
-            if small or authenticated:
-                return await request.read()
-            async with self._large:
-                return await request.read()
+            if not (small or authenticated):
+                await kept.enter_async_context(self._large)
+            return await request.read()
 
     def _may_ask(self, request: web.BaseRequest) -> bool:
         if not self._client_names or request.transport is None:

@@ -87,14 +87,23 @@ async def test_a_quota_under_a_migration_is_not_lowered(admin: Admin) -> None:
     labels = {constants.LABEL_DEFAULT_RESOURCE_QUOTA: None}
     await refused(admin.set_hard(namespace, BASE, alice, labels=labels))
     await refused(admin.set_hard(namespace, {"limits.cpu": "0", "limits.memory": "0"}, alice))
-    # Nor what makes it managed taken off by itself.
-    assert "its label can be removed when" in await refused(
-        admin.set_hard(namespace, {}, alice, labels=labels)
-    )
-    owner = {constants.ANNOTATION_OWNER: None}
-    assert "/owner can be removed when" in await refused(
-        admin.set_hard(namespace, {}, alice, annotations=owner)
-    )
+    # Nor what makes it managed taken off by itself, through whichever subresource.
+    quotas, name = alice.resource(registry.RESOURCE_QUOTAS), (await admin.quota(namespace)).name
+    for part in ("", "status"):
+        where = {"name": name, "namespace": namespace, "subresource": part}
+        for mark, what in (
+            ({"labels": labels}, "its label"),
+            ({"annotations": {constants.ANNOTATION_OWNER: None}}, constants.ANNOTATION_OWNER),
+        ):
+            said = await refused(quotas.merge_patch({"metadata": mark}, **where))
+            assert f"{what} can be removed when" in said
+    lower = {constants.ANNOTATION_RANCHER_RESOURCE_QUOTA: quota_text({"limitsCpu": "1"})}
+    for part in ("", "status"):
+        patch = {"metadata": {"annotations": lower}}
+        namespaces = alice.resource(registry.NAMESPACES)
+        assert "migrating VMs" in await refused(
+            namespaces.merge_patch(patch, name=namespace, subresource=part)
+        )
     # Raising is allowed, and put right by the controller.
     await admin.set_hard(namespace, {"limits.cpu": "50"}, alice)
     await until(lambda: has_hard(admin, namespace, raised), "the end of a foreign raise")

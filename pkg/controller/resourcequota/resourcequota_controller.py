@@ -11,6 +11,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 
+import msgspec
 from prometheus_client import Counter
 
 from pkg.api.core import Pod, ResourceQuota
@@ -21,7 +22,7 @@ from pkg.controller.resourcequota.batching import LONGEST, is_urgent, may_lower_
 from pkg.generic.cache_reader import newer
 from pkg.generic.errors import RetryAfter
 from pkg.generic.events import EventRecorder
-from pkg.util.constants import ANNOTATION_TOUCHED, LABEL_APP
+from pkg.util.constants import ANNOTATION_APPLIED, ANNOTATION_BASE, ANNOTATION_TOUCHED, LABEL_APP
 from pkg.util.quantity import Quantity
 from pkg.util.resourcequota.base import quantity_of
 from pkg.util.resourcequota.errors import ResourceQuotaError
@@ -32,6 +33,9 @@ from pkg.util.resourcequota.planner import plan
 from pkg.util.resourcequota.policy import Policy
 
 log = logging.getLogger(__name__)
+
+_RECORDS = frozenset({ANNOTATION_BASE, ANNOTATION_APPLIED})
+"""Of a quota without Rancher; both stand while it is raised."""
 
 BeforeRaise = Callable[[str], Awaitable[None]]
 """Called with a namespace's name before a quota of its is raised; may raise RetryAfter."""
@@ -115,10 +119,10 @@ class Handler:
     async def _plan_and_write(self, quota: ResourceQuota, kept: _Remembered) -> Plan:
         """Raises Conflict or Invalid when the quota is no longer what was decided from."""
         observed = self._observer.observe(quota, self._clock(), kept.memory)
-        decided = plan(observed, self._policy)
+        decided = self._plan(observed, kept)
         if compensates_more(quota.annotations, decided.annotations):
             observed = await self._observe_live(quota, kept.memory)
-            quota, decided = observed.quota, plan(observed, self._policy)
+            quota, decided = observed.quota, self._plan(observed, kept)
         kept.memory = decided.memory
         self._say(observed, kept, decided.problems)
         if not decided.hard:
@@ -130,6 +134,19 @@ class Handler:
             await self._before_raise(quota.namespace)
         await self._write(quota, kept, decided)
         return decided
+
+    def _plan(self, observed: Observed, kept: _Remembered) -> Plan:
+        """With the records of our last write, where it raised the quota and another client has removed them both:
+        without them what was added could not be told from the base."""
+        quota, written = observed.quota, kept.written
+        records = {k: v for k, v in (written.annotations if written else {}).items() if k in _RECORDS}
+        kept_all = written is None or written.uid != quota.uid or not _RECORDS.isdisjoint(quota.annotations)
+        if kept_all or records.keys() != _RECORDS:
+            return plan(observed, self._policy)
+        metadata = msgspec.structs.replace(quota.metadata, annotations={**quota.annotations, **records})
+        recorded = msgspec.structs.replace(quota, metadata=metadata)
+        decided = plan(replace(observed, quota=recorded), self._policy)
+        return replace(decided, annotations={**records, **decided.annotations})
 
     async def _observe_live(self, quota: ResourceQuota, memory: Memory) -> Observed:
         """With what the API server says now. status.used counts a target pod before a watch shows it: then nothing is

@@ -16,7 +16,7 @@ from pkg.util.constants import CPU, LIMITS_CPU, LIMITS_MEMORY, MEMORY, PODS, REQ
 from pkg.util.quantity import Quantity
 from pkg.util.quotacount.limit_ranges import apply_limit_ranges
 from pkg.util.quotacount.scopes import matches_scopes
-from pkg.util.resource_list import ResourceList, add, maximum, parse_resource_list, total
+from pkg.util.resource_list import ResourceList, add, add_to, maximum, parse_resource_list, total
 
 __all__ = ["apply_limit_ranges", "counted", "pod_limits", "pod_requests", "pod_usage"]
 
@@ -130,12 +130,19 @@ def _aggregate(pod: Pod, pick: _Pick, in_force: _InForce) -> ResourceList:
     for container in pod.spec.init_containers or ():
         if container.restart_policy == "Always":
             resources = resources_of(container, statuses)
-            together = add(together, resources)
-            restartable = add(restartable, resources)
-            heaviest = maximum(heaviest, restartable)
+            add_to(together, resources)
+            add_to(restartable, resources)
+            beside = _of(restartable, resources)
         else:
-            heaviest = maximum(heaviest, add(resources_of(container, {}), restartable))
+            resources = resources_of(container, {})
+            beside = add(resources, _of(restartable, resources))
+        # Only what the container names itself becomes more: a pod may have thousands of them.
+        heaviest |= maximum(_of(heaviest, beside), beside)
     return maximum(together, heaviest)
+
+
+def _of(resources: ResourceList, names: Iterable[str]) -> ResourceList:
+    return {name: resources[name] for name in names if name in resources}
 
 
 def _requests_in_force(spec: ResourceList, status: ContainerStatus, infeasible: bool) -> ResourceList:

@@ -231,6 +231,27 @@ async def test_an_event_whose_answer_was_lost_is_not_written_twice() -> None:
 
 
 @virtual_time
+async def test_a_namespace_whose_events_fail_or_hang_does_not_hold_up_another_one() -> None:
+    recording = Recording()
+    hung, create = asyncio.Event(), recording.recorder._events.create
+
+    async def by_namespace(body: dict[str, Any], *, namespace: str) -> object:
+        if namespace != "other":
+            await hung.wait()
+        return await create(body, namespace=namespace)
+
+    recording.recorder._events.create = by_namespace  # type: ignore[assignment,method-assign]
+    for number in range(QUEUE_LIMIT + 20):
+        recording.recorder.event(quota(f"q{number}", f"uid-{number}"), "Normal", "Here", "m")
+    elsewhere = ResourceQuota(metadata=ObjectMeta(name="q", namespace="other", uid="uid-q"))
+    recording.recorder.event(elsewhere, "Normal", "Elsewhere", "m")
+    await settle()
+    assert [event["reason"] for event in recording.written()] == ["Elsewhere"]
+    await recording.recorder.stop(timeout=1.0)
+    assert recording.recorder.dropped == QUEUE_LIMIT + 20
+
+
+@virtual_time
 async def test_a_server_that_stays_away_is_given_up() -> None:
     recording = Recording()
     recording.events.errors["create"] = [Unreachable("connection refused")] * 6

@@ -60,8 +60,12 @@ def test_what_all_have_in_common(policy: FailurePolicy) -> None:
 
 
 RULES = {
-    "namespaces": [("", ["namespaces"], ["UPDATE"], "Cluster")],
-    "resourcequotas": [("", ["resourcequotas"], ["UPDATE", "DELETE"], "Namespaced")],
+    "namespaces": [
+        ("", ["namespaces", "namespaces/status", "namespaces/finalize"], ["UPDATE"], "Cluster"),
+    ],
+    "resourcequotas": [
+        ("", ["resourcequotas", "resourcequotas/status"], ["UPDATE", "DELETE"], "Namespaced"),
+    ],
     "virtualmachines": [("kubevirt.io", ["virtualmachines"], ["CREATE", "UPDATE"], "Namespaced")],
     "pods": [("", ["pods"], ["CREATE"], "Namespaced"), ("", ["pods/resize"], ["UPDATE"], "Namespaced")],
 }

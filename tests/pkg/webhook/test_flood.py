@@ -16,6 +16,7 @@ from typing import cast
 
 import pytest
 
+from pkg.webhook import connections
 from pkg.webhook.admission import ALLOW, AdmissionRequest, Decision
 from pkg.webhook.caller import Caller
 from pkg.webhook.connections import Limits
@@ -236,6 +237,47 @@ async def test_a_large_review_of_the_api_server_does_not_wait_for_those_of_stran
         large = REVIEW[:-1] + b" " * 100_000 + b"}"
         assert (await asyncio.wait_for(peer.post(f"/allow/{caller.key}", large), 1))[0] == 200
         for _, writer in strangers:
+            writer.close()
+
+
+async def test_reviews_of_strangers_hold_up_the_api_servers_by_one_at_most() -> None:
+    """However much each of them costs."""
+    caller, decided = Caller(), 0
+
+    async def costly(request: AdmissionRequest) -> Decision:
+        nonlocal decided
+        if not request.authenticated:
+            decided += 1
+            ends = time.thread_time() + 0.02
+            while time.thread_time() < ends:
+                pass
+        return ALLOW
+
+    async with listening({"/allow": costly}, limits=Limits(), caller=caller) as peer:
+        port = peer.server.address[1]
+        proven = await asyncio.open_connection("127.0.0.1", port, ssl=peer.tls)
+        await _ask(*proven, caller.key)
+        strangers = [await asyncio.open_connection("127.0.0.1", port, ssl=peer.tls) for _ in range(50)]
+        for _, writer in strangers:
+            writer.write(_review(REVIEW))
+        await _ask(*proven, caller.key)
+        assert decided < 10
+        for reader, _ in strangers:
+            assert (await reader.read()).startswith(b"HTTP/1.1 200")
+
+
+async def test_silent_connections_hold_up_no_handshake(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "_PACE", 0.05)
+    async with listening({"/allow": allow}, limits=Limits()) as peer:
+        port = peer.server.address[1]
+        silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(60)]
+        gone = [await asyncio.open_connection("127.0.0.1", port) for _ in range(60)]
+        for _, writer in gone:
+            writer.close()
+        began = time.perf_counter()
+        assert (await peer.post("/allow"))[0] == 200
+        assert time.perf_counter() - began < 60 * 0.05 / 2
+        for _, writer in silent:
             writer.close()
 
 

@@ -91,6 +91,16 @@ async def test_refused(case: tuple[str, bytes, dict[str, str], str, int]) -> Non
         assert (await peer.post("/allow"))[0] == 200
 
 
+async def test_a_client_that_asks_whether_to_go_on_is_told() -> None:
+    async with listening(HOOKS) as peer:
+        reader, writer = await asyncio.open_connection("127.0.0.1", peer.server.address[1], ssl=peer.tls)
+        writer.write(HEAD + b"Expect: 100-continue\r\nContent-Length: %d\r\n\r\n" % len(REVIEW))
+        assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+        writer.write(REVIEW)
+        assert (await reader.readline()).startswith(b"HTTP/1.1 200")
+        writer.close()
+
+
 async def test_the_largest_review_is_taken() -> None:
     filler = REVIEW[:-1] + b" " * (MAX_BODY - len(REVIEW)) + b"}"
     async with listening(HOOKS, limits=Limits()) as peer:

@@ -11,7 +11,7 @@ from cachetools import LRUCache, TTLCache
 
 from pkg.api.core import Pod, ResourceQuota
 from pkg.util.quantity import ZERO, Quantity, QuantityError
-from pkg.util.quotacount.usage import counted, pod_usage
+from pkg.util.quotacount.usage import counted, is_live, pod_usage
 from pkg.util.resource_list import ResourceList
 
 ENDED: Final = 5.0
@@ -24,7 +24,8 @@ _FORGOTTEN: Final = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Sums:
-    """By the names that the quota limits: its pods together, and those that ended a moment ago."""
+    """By the names that the quota limits: its pods together, and those that ended and that status.used may still
+    count."""
 
     counted: ResourceList
     ended: ResourceList
@@ -50,10 +51,13 @@ class Tally:
     def of(self, quota: ResourceQuota, pods: Iterable[Pod]) -> Sums:
         """`pods` are all of the namespace."""
         now, date = self._clock(), self._wall_clock()
-        there = {pod.uid: self._usage(pod) for pod in pods if counted(pod, quota.spec, date)}
+        charged = [pod for pod in pods if counted(pod, quota.spec)]
+        there = {pod.uid: self._usage(pod) for pod in charged if is_live(pod, date)}
         last = self._last.get(quota.key) or _Last({}, {})
         ended = {uid: (at, usage) for uid, (at, usage) in last.ended.items() if now - at < ENDED}
         ended |= {uid: (now, usage) for uid, usage in last.pods.items() if uid not in there}
+        # The quota controller notices that a grace period is over only when it counts anew: after minutes.
+        ended |= {pod.uid: (now, self._usage(pod)) for pod in charged if pod.uid not in there}
         self._last[quota.key] = _Last(there, ended)
         names = list(quota.hard)
         return Sums(_sum(there.values(), names), _sum((usage for _, usage in ended.values()), names))

@@ -12,7 +12,7 @@ from pkg.client.errors import Forbidden, Invalid, ServiceUnavailable
 from pkg.client.retry import CONFLICT_TRIES
 from pkg.controller.resourcequota.resourcequota_controller import Handler
 from pkg.generic.errors import RetryAfter
-from pkg.util.constants import SETTING_OVERHEAD_RATIO
+from pkg.util.constants import ANNOTATION_APPLIED, ANNOTATION_BASE, LABEL_MANAGED, SETTING_OVERHEAD_RATIO
 from pkg.util.quotacount.usage import pod_usage
 from pkg.util.resource_list import total
 from pkg.util.resourcequota.observe import Observer, Source
@@ -290,6 +290,28 @@ class TestOurOwnWrites:
         cluster.clock.now += 1
         await cluster.look()
         assert by_value(cluster.now.hard) == by_value(RAISED)
+
+    @pytest.mark.parametrize("edit", [{}, {"labels": {LABEL_MANAGED: None}}], ids=["alone", "with the label"])
+    async def test_records_that_another_client_removes_are_remembered(self, edit: dict[str, object]) -> None:
+        """Without them the raised limits would be the base."""
+        cluster = Cluster(Mode.TAKEOVER)
+        cluster.quotas.given(quota(HARD, labels={LABEL_MANAGED: "true"}))
+        cluster.migrate("vm1")
+        await cluster.look()
+        assert by_value(cluster.now.hard) == by_value(RAISED)
+        removed = {"annotations": {ANNOTATION_BASE: None, ANNOTATION_APPLIED: None}}
+        cluster.quotas.edited(KEY, {"metadata": {**removed, **edit}})
+        for _ in range(2):  # giving room back waits a moment
+            cluster.clock.now += 1
+            await cluster.look()
+        is_managed = not edit
+        assert by_value(cluster.now.hard) == by_value(RAISED if is_managed else HARD)
+        assert (ANNOTATION_BASE in cluster.now.annotations) is is_managed
+        cluster.migrate("vm1", phase="Succeeded")
+        cluster.clock.now += 1
+        await cluster.look()
+        assert by_value(cluster.now.hard) == by_value(HARD)
+        assert ANNOTATION_APPLIED not in cluster.now.annotations
 
     async def test_versions_that_are_no_numbers_are_left_to_the_cache(self) -> None:
         cluster = Cluster()

@@ -308,3 +308,25 @@ def test_extended_resources_are_qualified_names_outside_kubernetes(name: str, ex
 def test_a_quantity_that_is_none_is_an_error() -> None:
     with pytest.raises(QuantityError, match="cpu: 'one'"):
         pod_usage(pod({"name": "c", "resources": {"requests": {"cpu": "one"}}}))
+
+
+def test_the_work_grows_with_the_pod_and_no_faster(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An admission review may hold thousands of containers, and a stranger can send one."""
+    work = 0
+
+    def counting(method: Any) -> Any:
+        def called(*given: Any) -> Any:
+            nonlocal work
+            work += 1
+            return method(*given)
+
+        return called
+
+    many = [asks(restart=how, **{f"example.com/r{n}": "1"}) for n in range(300) for how in ("Always", None)]
+    made = pod(*many, init=many)
+    monkeypatch.setattr(Quantity, "__add__", counting(Quantity.__add__))
+    monkeypatch.setattr(Quantity, "__lt__", counting(Quantity.__lt__))
+    monkeypatch.setattr(Quantity, "__gt__", counting(Quantity.__gt__))
+    usage = pod_usage(made)
+    assert usage["requests.example.com/r299"] == Quantity.of(3)
+    assert work < 20 * len(many)
