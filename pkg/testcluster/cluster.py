@@ -88,7 +88,7 @@ def up(
 
     Returns when the API server is ready, the CRDs are served and the nodes are Ready. What an earlier cluster left in
     the directory is removed first; AlreadyRunning if that one still runs. When the start fails or is interrupted, even
-    by SIGKILL, nothing keeps running.
+    by SIGKILL, nothing keeps running. Blocks: call it outside an event loop.
     """
     options = Options(kwok, kubevirt, rancher, nodes)
     with Guard(directory):
