@@ -84,7 +84,7 @@ NOTHING, ONE, TWO = ("0", "0"), ("2015m", "4797464313"), ("4030m", "9594928626")
 def sample() -> HistoryBuilder:
     """Twenty seconds: refused, headroom starts at 5, raised, through at 12, held, the old pod ends at 18."""
     builder = HistoryBuilder()
-    builder.mark(0, "step", "(a) refused: a quota without room")
+    builder.mark(0, "step", "(a) refused: a quota too small")
     builder.quota(1, BASE, NOTHING)
     builder.quota(2, BASE, ONE)
     builder.pod(2, "source", "Running")
@@ -92,7 +92,7 @@ def sample() -> HistoryBuilder:
     builder.migration(3, "Pending")
     builder.migration(3, "Pending", refused=True)
     builder.event(3, f"Error creating pod: {REFUSAL}")
-    builder.mark(5, "step", "(b) with headroom: it makes room")
+    builder.mark(5, "step", "(b) with headroom: it raises the quota")
     builder.mark(5, "headroom", "headroom controller --estimate harvester")
     builder.quota(6, RAISED, ONE, ENTRY)
     builder.quota(6, RAISED, TWO, ENTRY)
