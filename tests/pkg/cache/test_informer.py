@@ -255,7 +255,6 @@ async def test_handler_removal_is_final_also_from_within_a_resync() -> None:
     shared.start()
     await asyncio.sleep(100)
     assert len(calls) == 1
-    await shared.stop()
 
 
 @virtual_time
@@ -267,7 +266,6 @@ async def test_has_synced_of_handlers_and_informers_agree_for_a_missing_kind() -
     assert await missing.wait_for_sync(1)
     late = missing.add_event_handler(Recorder())
     assert (missing.has_synced(), registration.has_synced(), late.has_synced()) == (True, True, True)
-    await missing.stop()
 
 
 def test_a_handler_that_raises_costs_the_others_nothing(caplog: pytest.LogCaptureFixture) -> None:
