@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+from typing import Any
+
 import msgspec
 
 from pkg.api.core import Event, Pod, ResourceQuota
 from pkg.api.kubevirt import VirtualMachineInstanceMigration
+from pkg.demo.checks import Report
+from pkg.demo.driver import Driver
 from pkg.demo.history import History
 from pkg.util import constants
 from pkg.util.constants import CONDITION_REJECTED_BY_RESOURCE_QUOTA as REJECTED
@@ -75,6 +80,21 @@ class HistoryBuilder:
         self.clock.now = at
         self._version += 1
         return {"namespace": NAMESPACE, "resourceVersion": str(self._version)}
+
+
+class Watching:
+    """Time goes by without anything to see."""
+
+    async def changed(self, timeout: float) -> None:
+        await asyncio.sleep(timeout / 10)
+
+
+def driver_of(
+    builder: HistoryBuilder, *, client: Any = None, cluster: Any = None, deserted: bool = False
+) -> Driver:
+    """A driver of steps without a cluster, or with what the test gives it."""
+    watching: Any = Watching()
+    return Driver(cluster, client, builder.history, watching, Report(), speed=1.0, deserted=lambda: deserted)
 
 
 BASE, RAISED, HELD = ("3", "5000Mi"), ("5", "9980344313"), ("5015m", "10040344313")
