@@ -30,19 +30,9 @@ from tests.scripted_server import (
     LiveWatch,
     Reply,
     ScriptedServer,
-    added,
-    bookmark,
     cut,
-    deleted,
-    drop,
-    error,
     groups,
-    hang,
-    line,
     listing,
-    modified,
-    obj,
-    piece,
     raw,
     refuse,
     resources,
@@ -50,6 +40,7 @@ from tests.scripted_server import (
     status,
     watch,
 )
+from tests.scripted_steps import added, bookmark, deleted, drop, error, hang, line, modified, obj, piece
 
 PATH = PODS.path()
 QUICK = ReflectorOptions(
