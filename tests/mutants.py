@@ -79,7 +79,8 @@ def is_a_change(mutation: MutationSpec) -> bool:
 
 
 def _runs(code: str) -> str:
-    """What decides in a module: no annotations, type variables and flags of dataclasses; "" for what is not Python."""
+    """What decides in a module: no annotations, markers in a signature, type variables
+    and flags of dataclasses; "" for what is not Python."""
     try:
         tree = ast.parse(code)
     except SyntaxError:
@@ -87,6 +88,12 @@ def _runs(code: str) -> str:
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("dataclass", "TypeVar"):
             node.keywords = []
+        if isinstance(node, ast.arguments):
+            node.posonlyargs, node.args, node.kwonlyargs = (
+                [],
+                [*node.posonlyargs, *node.args, *node.kwonlyargs],
+                [],
+            )
         for field in ("annotation", "returns"):
             if getattr(node, field, None) is not None:
                 setattr(node, field, ast.Constant(None))

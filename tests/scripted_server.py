@@ -15,9 +15,9 @@
   `raw` (any bytes), `cut` (half an answer), `refuse` (reset without an
   answer), `silent` (never an answer), `slow(seconds, reply)`, `watch`, or any coroutine function from the request to
   a response.
-- `watch(*steps)` sends its steps and then ends the stream properly. A step is a line (`added`, `modified`, `deleted`,
-  `bookmark`, `error`, `line`), a piece of one (`piece`: no line end), `drop()` (the connection is reset), `hang()`
-  (silence until the client leaves), or a number (seconds of silence).
+- `watch(*steps)` sends its steps and then ends the stream properly. A step (tests/scripted_steps.py)
+  is a line (`added`, `modified`, `deleted`, `bookmark`, `error`, `line`), a piece of one (`piece`: no line end),
+  `drop()` (the connection is reset), `hang()` (silence until the client leaves), or a number (seconds of silence).
 - `LiveWatch` is a watch that the test feeds while it is open:
       live = LiveWatch(); server.script(WATCH, PODS, live.reply)
       await live.opened(); live.send(added(pod("b", "6"))); live.send(drop())
@@ -41,55 +41,9 @@ from tests.scripted_steps import (
     Drop,
     Hang,
     Step,
-    added,
-    bookmark,
-    deleted,
-    drop,
-    error,
     hang,
-    line,
-    modified,
-    obj,
-    piece,
     status_object,
 )
-
-__all__ = [
-    "DELETE",
-    "GET",
-    "LIST",
-    "PATCH",
-    "POST",
-    "PUT",
-    "WATCH",
-    "LiveWatch",
-    "Reply",
-    "ScriptedServer",
-    "Seen",
-    "Step",
-    "added",
-    "body",
-    "bookmark",
-    "cut",
-    "deleted",
-    "drop",
-    "error",
-    "groups",
-    "hang",
-    "line",
-    "listing",
-    "modified",
-    "obj",
-    "piece",
-    "raw",
-    "refuse",
-    "resources",
-    "silent",
-    "slow",
-    "status",
-    "status_object",
-    "watch",
-]
 
 GET = LIST = "GET"
 WATCH = "WATCH"

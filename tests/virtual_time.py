@@ -74,7 +74,7 @@ async def settle(turns: int = 20) -> None:
 
 
 def run(coroutine: Coroutine[Any, Any, R]) -> R:
-    """As asyncio.run, under virtual time."""
+    """As asyncio.run, under virtual time. Tasks that still run at its end are cancelled: a test need not stop them."""
     with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
         return runner.run(coroutine)
 

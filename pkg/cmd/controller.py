@@ -30,7 +30,7 @@ def controller(
     process: ProcessOptions,
     logging: LogOptions,
 ) -> int:
-    """Raise quotas for live migrations and take the room back, until SIGTERM or SIGINT."""
+    """Raise quotas for live migrations and lower them again, until SIGTERM or SIGINT."""
     from pkg.client.config import load_config
     from pkg.cmd.replica import Replica
     from pkg.generic.run import run_until_signal

@@ -121,13 +121,13 @@ class PolicyOptions:
     )
     hold_limit: float = option(
         600.0,
-        "How long after its migration a source pod that does not end keeps the added room.",
+        "How long after its migration a source pod that does not end keeps the added headroom.",
         metavar="SECONDS",
         min=0.0,
     )
     reserve: Switch | None = option(
         None,
-        "Keep added room for migrations: other pods may not use it. Default: on in takeover mode, else off.",
+        "Reserve the added headroom for migrations: other pods may not use it. Default: on in takeover mode, else off.",
     )
     rancher_user: list[str] | None = option(
         None,
@@ -169,7 +169,7 @@ class ControllerOptions:
 
     workers: int = option(10, "Workers of each kind's queue.", metavar="COUNT", min=1, max=1000)
     compensate: bool = option(
-        True, "Make room for a migration that is still refused although its entry is applied."
+        True, "Raise the quota further for a migration that is still refused although its entry is applied."
     )
     foreign_grace: float = option(
         60.0,

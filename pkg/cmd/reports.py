@@ -30,12 +30,18 @@ _COLUMNS = 120
 
 
 @dataclass(frozen=True)
-class ReportOptions:
-    """How a report is printed."""
+class OutputOptions:
+    """How something is printed."""
 
     title: ClassVar = "Options"
 
-    output: Output = option(Output.TABLE, "A table for people or JSON for programs.", "--output", "-o")
+    output: Output = option(Output.TABLE, "A table to read or JSON for programs.", "--output", "-o")
+
+
+@dataclass(frozen=True)
+class ReportOptions(OutputOptions):
+    """What a report assumes of the controller."""
+
     mode: Mode | None = option(
         None, "Report for this mode. Default: the running controller's, else takeover."
     )

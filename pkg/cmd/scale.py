@@ -27,7 +27,7 @@ class ScaleOptions:
     namespaces: int = option(20, "Number of namespaces, each with a quota.", metavar="COUNT", min=1)
     evacuate: int = option(5, "Number of nodes whose VMs are migrated away.", metavar="COUNT", min=1)
     rate: str = option("5/s", "Migrations that are created a second.", metavar="N/s")
-    strategy: Strategy = option(Strategy.ANNOTATION, "How headroom makes room: annotation or vmmrq.")
+    strategy: Strategy = option(Strategy.ANNOTATION, "How headroom raises quotas: annotation or vmmrq.")
     external: bool = option(
         False, "Start no controller: measure the one that runs on the cluster.", "--external"
     )

@@ -10,7 +10,7 @@ import typer
 
 from pkg.cmd.flags import add_command, option
 from pkg.cmd.options import Output
-from pkg.cmd.reports import ReportOptions
+from pkg.cmd.reports import OutputOptions
 from pkg.testcluster.progress import Lines
 
 if TYPE_CHECKING:
@@ -79,12 +79,12 @@ def down(options: DirectoryOptions) -> None:
     typer.echo(f"ended: {', '.join(ended)}" if ended else "nothing was running")
 
 
-def status(options: DirectoryOptions, report: ReportOptions) -> None:
+def status(options: DirectoryOptions, printed: OutputOptions) -> None:
     """Show what runs. Exit status 0 when the cluster is ready, 1 otherwise."""
     from pkg.testcluster import cluster
 
     found = cluster.status(options.directory)
-    if report.output is Output.JSON:
+    if printed.output is Output.JSON:
         typer.echo(found.as_json())
     else:
         _print_table(found)

@@ -23,7 +23,7 @@ def webhook(
     logging: LogOptions,
     process: ProcessOptions = ProcessOptions(health_bind_address="127.0.0.1:8082"),
 ) -> int:
-    """Serve the admission webhooks: guard quotas and the room added for migrations, until SIGTERM or SIGINT."""
+    """Serve the admission webhooks: guard quotas and the headroom added for migrations, until SIGTERM or SIGINT."""
     from pkg.client.config import load_config
     from pkg.cmd.admission import Admission
     from pkg.generic.run import run_until_signal

@@ -17,7 +17,7 @@ class Options:
     profile: Profile | None = None
     """The KubeVirt release whose overhead constants count; None: as the KubeVirt CR says."""
     reserve: bool = False
-    """Label the namespaces that hold added room, for the webhook that keeps other pods out of it."""
+    """Label the namespaces that hold added headroom, for the webhook that keeps other pods out of it."""
     dry_run: bool = False
     """Decide, log and count, write no ResourceQuota and nothing else."""
     lock_limit: float = 120.0

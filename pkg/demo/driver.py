@@ -56,8 +56,8 @@ async def is_refused(kubeconfig: Path, namespace: str, quota: str, hard: Amounts
 
 PATIENCE = 60.0
 """Seconds within which a fact has to come true: far more than it takes, also on a busy machine."""
-_LOOK_AGAIN = 0.25
-_LOOK_SOON = 0.05
+_POLL = 0.25
+_POLL_SOON = 0.05
 _VMIMS = VIRTUAL_MACHINE_INSTANCE_MIGRATIONS
 
 RUNNING_SECONDS = 2.5
@@ -119,7 +119,7 @@ class Driver:
         deadline = time.monotonic() + PATIENCE
         while (seen := poll()) != expected and time.monotonic() < deadline:
             self.go_on()
-            await self._watching.changed(_LOOK_AGAIN)
+            await self._watching.changed(_POLL)
         self.check(name, expected, seen, headline=headline)
         if seen != expected:
             raise Stopped(f"({self.step}) {name}: not within {PATIENCE:g} s")
@@ -134,7 +134,7 @@ class Driver:
     # -- actions ------------------------------------------------------------------------------------------------------
 
     async def pause(self, seconds: float) -> None:
-        """Time for people to look."""
+        """Time to read what was printed."""
         await asyncio.sleep(seconds / self._speed)
         self.go_on()
 
@@ -190,7 +190,7 @@ class Driver:
             if await is_refused(kubeconfig, seed.NAMESPACE, quota.name, hard):
                 return True
             self.go_on()
-            await asyncio.sleep(_LOOK_AGAIN)
+            await asyncio.sleep(_POLL)
         return False
 
     async def apply_policies(self) -> None:
@@ -219,7 +219,7 @@ class Driver:
                     if _DENIED in str(error):
                         return str(error).partition(_DENIED)[2]
                 self.go_on()
-                await asyncio.sleep(_LOOK_AGAIN)
+                await asyncio.sleep(_POLL)
         return "admitted"
 
     async def catch_up(self) -> bool:
@@ -232,7 +232,7 @@ class Driver:
         deadline = time.monotonic() + PATIENCE
         while not done() and time.monotonic() < deadline:
             self.go_on()
-            await self._watching.changed(_LOOK_SOON)
+            await self._watching.changed(_POLL_SOON)
         return done()
 
     async def start_headroom(self, *flags: str) -> None:

@@ -141,8 +141,8 @@ async def forged(driver: Driver) -> None:
 
 
 SCENARIO: tuple[Step, ...] = (
-    Step("a", "refused: a quota without room for a migration", refused),
-    Step("b", "with headroom: it makes room by Harvester's numbers, and takes it back", raised),
+    Step("a", "refused: a quota too small for a migration", refused),
+    Step("b", "with headroom: it raises the quota by Harvester's numbers, and lowers it again", raised),
     Step("c", "revert: Rancher's agent restarts while a second VM migrates; then with the guard", reverted),
     Step("d", "back: once the old pod is gone", given_back),
     Step("e", "exact and held: what quota counts to the byte, for as long as it counts it", exact),
@@ -189,7 +189,7 @@ async def _is_back(driver: Driver, migration: str, *, used: Amounts) -> None:
         Quota(seed.BASE, used),
         lambda: questions.quota_after(history, migration),
     )
-    driver.check("until then its room was", "held", questions.held_until_the_end(history, migration))
+    driver.check("until then its headroom was", "held", questions.held_until_the_end(history, migration))
 
 
 async def _guarded(driver: Driver, raised: Amounts) -> None:

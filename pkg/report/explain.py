@@ -92,11 +92,12 @@ def _prospect(found: Sequence[Fit]) -> tuple[Verdict, str]:
     if not stuck:
         return (
             Verdict.COULD_WITH_HEADROOM,
-            f"it does not migrate; a target pod would not fit ({_missing(short)}), headroom would make room",
+            f"it does not migrate; a target pod would not fit ({_missing(short)}), headroom would raise the quota",
         )
     return (
         Verdict.COULD_NOT_MIGRATE,
-        f"it does not migrate; a target pod would not fit ({_missing(stuck)}), and headroom makes no room for it",
+        f"it does not migrate; a target pod would not fit ({_missing(stuck)}), "
+        "and headroom would not raise the quota enough",
     )
 
 

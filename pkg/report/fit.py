@@ -199,7 +199,7 @@ def _action(
     instances = ((vm, observed.instances.get(vm)) for vm in vms)
     journal = Journal(quota.annotations)
     entered = any(journal.keys_of(name, vmi.uid if vmi else "") for name, vmi in instances)
-    return "the quota has room already" if entered else "nothing: there is room"
+    return "the quota is raised enough already" if entered else "nothing: the quota is large enough"
 
 
 def _said(decided: Plan, vms: Collection[str]) -> list[str]:
@@ -213,7 +213,7 @@ def _growth(observed: Observed, short: Collection[str], vms: Collection[str]) ->
     found = [claim for name, claim in claims(observed, REPORTED).by_vm.items() if name in vms]
     more = subtract(total(claim.to_come for claim in found), total(claim.room for claim in found))
     grown = {name: amount for name, amount in more.items() if amount > ZERO and name in short}
-    return f"the VM has grown by {listed(grown)}, for which the quota's base needs room" if grown else ""
+    return f"the VM has grown by {listed(grown)}, which the quota's base has to cover" if grown else ""
 
 
 def _unserved(observed: Observed, policy: Policy, decided: Plan, needs: Sequence[Need]) -> str:

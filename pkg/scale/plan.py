@@ -42,7 +42,7 @@ LABEL_RUN: Final = "headroom.harvesterhci.io/scale"
 """On every node and namespace of a run: its name."""
 KWOK_NODE: Final = "kwok.x-k8s.io/node"
 KWOK_MARKS: Final = frozenset((LABEL_RUN, KWOK_NODE))
-"""Labels and annotations of nodes on which nothing runs in truth."""
+"""Labels and annotations of kwok's nodes, on which no container runs."""
 SCHEDULABLE: Final = "kubevirt.io/schedulable"
 SIZES: Final = ((1, "1Gi"), (2, "2Gi"), (2, "4Gi"), (4, "8Gi"), (8, "16Gi"))
 """Cores and memory of VMs, as many of one as of another."""

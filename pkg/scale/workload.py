@@ -19,14 +19,14 @@ from pkg.api.kubevirt import (
 from pkg.api.mtq import VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS
 from pkg.api.registry import Resource
 from pkg.client.client import Client
-from pkg.client.errors import AlreadyExists, ApiError, NotFound
+from pkg.client.errors import AlreadyExists, NotFound
 from pkg.client.resource_client import list_installed
 from pkg.config.probe import PROBE_CONFIGURATION
 from pkg.errors import ReportedError
 from pkg.scale import plan as objects
 from pkg.scale.plan import KWOK_MARKS, LABEL_RUN, SCHEDULABLE, Plan, Strategy
 from pkg.testcluster.errors import ClusterError
-from pkg.testcluster.readiness import load_crds
+from pkg.testcluster.readiness import crds_served, load_crds
 from pkg.util import constants
 
 _CONCURRENCY = 32
@@ -95,7 +95,7 @@ class Workload:
             except AlreadyExists:  # another's, made meanwhile
                 self._definitions.remove(name)
         deadline = time.monotonic() + _SERVED_TIMEOUT
-        while not await self._serves_vms():
+        while not await crds_served(self._client):
             if time.monotonic() > deadline:
                 raise ClusterError("the CRDs are not served after 60 s: see the API server's log")
             await asyncio.sleep(_POLL)
@@ -210,19 +210,6 @@ class Workload:
         """The lock of one of the run's namespaces; a registration of headroom, unless it is another's."""
         registered = name in (constants.WEBHOOK_CONFIGURATION_NAME, PROBE_CONFIGURATION)
         return name.startswith(f"lock.{self._plan.run}-") or (registered and not self._plan.settings.external)
-
-    async def _serves_vms(self) -> bool:
-        resources: tuple[Resource[Any], ...] = (
-            *_WITH_FINALIZERS,
-            KUBEVIRTS,
-            VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS,
-        )
-        try:
-            for resource in resources:
-                await self._client.resource(resource).list_page(limit=1)
-        except ApiError:
-            return False
-        return True
 
 
 _WEBHOOKS: dict[str, Resource[Any]] = {

@@ -4,9 +4,8 @@ Promises: found or built without anything but Python (and what it can fetch); on
 RBAC on, quota admission as in any cluster; `down` ends exactly what `up` started, after any crash; a test run or
 demo that is interrupted, by whatever, leaves no process and no temporary directory behind.
 
-Forbids: anything of the product that depends on it. The modules of this folder use the standard library, cryptography
-and YAML only; the stand-ins (kubevirt, rancher) are controllers on the product's own framework. Linux only: it
-reads /proc.
+Forbids: anything of the product that depends on it. The stand-ins (kubevirt, rancher) are controllers on the product's
+own framework. Linux only: it reads /proc.
 
 `cluster.up`, `cluster.down`, `cluster.status`, `cluster.restart` and `cluster.EmbeddedCluster` are the way in;
 versions.py is where versions are pinned.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import shutil
@@ -13,6 +14,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pkg.client.client import Client
+from pkg.client.config import load_config
 from pkg.testcluster import processes, readiness
 from pkg.testcluster.binaries import ensure_binaries
 from pkg.testcluster.control_plane import Command, ControlPlane, prepare
@@ -23,7 +26,6 @@ from pkg.testcluster.nodes import node_names
 from pkg.testcluster.paths import Paths
 from pkg.testcluster.processes import Process
 from pkg.testcluster.progress import Progress, Silent
-from pkg.testcluster.rest import Rest
 from pkg.testcluster.versions import ETCD, KUBERNETES, KWOK
 
 #: Name of a stand-in's process, and the module that is run with --kubeconfig.
@@ -86,7 +88,7 @@ def up(
 
     Returns when the API server is ready, the CRDs are served and the nodes are Ready. What an earlier cluster left in
     the directory is removed first; AlreadyRunning if that one still runs. When the start fails or is interrupted, even
-    by SIGKILL, nothing keeps running.
+    by SIGKILL, nothing keeps running. Blocks: call it outside an event loop.
     """
     options = Options(kwok, kubevirt, rancher, nodes)
     with Guard(directory):
@@ -115,10 +117,7 @@ def status(directory: Path) -> Status:
         known: dict[str, Any] = json.loads(paths.description.read_text("utf-8"))
     except (OSError, ValueError):
         return Status(str(paths.directory), False, processes=pids)
-    ready = bool(pids) and all(pids.values())
-    if ready:
-        with Rest(paths.kubeconfig) as rest:
-            ready = rest.ready()
+    ready = bool(pids) and all(pids.values()) and asyncio.run(_is_ready(paths.kubeconfig))
     return Status(str(paths.directory), ready, known["url"], str(paths.kubeconfig), pids, known["versions"])
 
 
@@ -177,7 +176,7 @@ def _up(directory: Path, options: Options, progress: Progress) -> Cluster:
         try:
             began = time.monotonic()
             plane = prepare(paths, binaries)
-            _start(plane, options, progress)
+            asyncio.run(_start(plane, options, progress))
             progress.step(f"cluster: ready at {plane.url} after {time.monotonic() - began:.1f} s")
         except BaseException:
             _down(paths)
@@ -185,29 +184,36 @@ def _up(directory: Path, options: Options, progress: Progress) -> Cluster:
     return Cluster(paths.directory, paths.kubeconfig, plane.url, options)
 
 
-def _start(plane: ControlPlane, options: Options, progress: Progress) -> None:
+async def _start(plane: ControlPlane, options: Options, progress: Progress) -> None:
     """Start everything in the order in which one needs the other, and wait until it is usable."""
     patience = readiness.Patience()
     progress.step(f"cluster: starting Kubernetes {KUBERNETES} in {plane.paths.directory}")
     _spawn(plane.etcd(), plane, patience)
-    patience.until("etcd does not listen", lambda: readiness.listens(plane.etcd_address))
+    await patience.until("etcd does not listen", lambda: readiness.listens(plane.etcd_address))
     _spawn(plane.kube_apiserver(), plane, patience)
-    with Rest(plane.paths.kubeconfig) as rest:
-        patience.until("the API server is not ready", rest.ready)
+    async with Client(load_config(str(plane.paths.kubeconfig))) as client:
+        await patience.until("the API server is not ready", lambda: readiness.server_ready(client))
         _spawn(plane.kube_controller_manager(), plane, patience)
         if options.kwok:
-            readiness.create_nodes(rest, node_names(options.nodes))
+            await readiness.create_nodes(client, node_names(options.nodes))
             _spawn(plane.kwok(), plane, patience)
-        definitions = readiness.create_crds(rest)
-        patience.until("the CRDs are not served", lambda: readiness.crds_served(rest, definitions))
+        await readiness.create_crds(client)
+        await patience.until("the CRDs are not served", lambda: readiness.crds_served(client))
         for name in _stand_ins(options):
             _spawn(_stand_in(name, plane), plane, patience)
         if options.kwok:
             names = node_names(options.nodes)
-            patience.until("the nodes are not ready", lambda: readiness.nodes_ready(rest, names))
-        patience.until("the controller manager does not work yet", lambda: readiness.controllers_work(rest))
+            await patience.until("the nodes are not ready", lambda: readiness.nodes_ready(client, names))
+        await patience.until(
+            "the controller manager does not work yet", lambda: readiness.controllers_work(client)
+        )
     patience.check()
     _describe(plane)
+
+
+async def _is_ready(kubeconfig: Path) -> bool:
+    async with Client(load_config(str(kubeconfig))) as client:
+        return await readiness.server_ready(client)
 
 
 def _spawn(command: Command, plane: ControlPlane, patience: readiness.Patience) -> None:

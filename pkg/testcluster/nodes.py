@@ -59,8 +59,3 @@ def fake_node(name: str) -> dict[str, Any]:
             },
         },
     }
-
-
-def is_ready(node: dict[str, Any]) -> bool:
-    conditions = node.get("status", {}).get("conditions") or []
-    return any(c.get("type") == "Ready" and c.get("status") == "True" for c in conditions)

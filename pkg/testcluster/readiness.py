@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-import socket
+import asyncio
+import contextlib
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from pkg.api.objects import condition_is_true
+from pkg.api.registry import CUSTOM_RESOURCE_DEFINITIONS, NODES
+from pkg.client.client import Client
+from pkg.client.errors import STATUS_404, AlreadyExists, ApiError
 from pkg.testcluster.errors import StartError
-from pkg.testcluster.nodes import fake_node, is_ready
+from pkg.testcluster.nodes import fake_node
 from pkg.testcluster.processes import Process, last_log_line
-from pkg.testcluster.rest import Rest, RestError
 
 CRDS = Path(__file__).parent / "crds"
 
@@ -34,13 +38,13 @@ class Patience:
         """From now on, the end of `process` is the end of the wait."""
         self._watched.append(process)
 
-    def until(self, what: str, done: Callable[[], bool]) -> None:
+    async def until(self, what: str, done: Callable[[], Awaitable[bool]]) -> None:
         """Poll `done`. StartError names the process that ended, or `what` did not happen in time."""
-        while not done():
+        while not await done():
             self.check()
             if time.monotonic() > self._deadline:
                 raise StartError(f"{what} after {self._timeout:.0f} s: see the logs in {self._logs()}")
-            time.sleep(_POLL)
+            await asyncio.sleep(_POLL)
 
     def check(self) -> None:
         """StartError if one of the watched processes has ended."""
@@ -53,12 +57,22 @@ class Patience:
         return str(self._watched[0].log.parent) if self._watched else "its directory"
 
 
-def listens(address: tuple[str, int]) -> bool:
+async def listens(address: tuple[str, int]) -> bool:
     try:
-        with socket.create_connection(address, timeout=1.0):
-            return True
+        _, writer = await asyncio.open_connection(*address)
     except OSError:
         return False
+    writer.close()
+    return True
+
+
+async def server_ready(client: Client) -> bool:
+    """Does /readyz say ok? False, too, when nothing answers."""
+    try:
+        await client.transport.request("GET", "/readyz", retry=False)
+    except ApiError:
+        return False
+    return True
 
 
 def load_crds() -> list[dict[str, Any]]:
@@ -66,62 +80,44 @@ def load_crds() -> list[dict[str, Any]]:
     return [yaml.safe_load(path.read_text("utf-8")) for path in sorted(CRDS.glob("*.yaml"))]
 
 
-def create_crds(rest: Rest) -> list[str]:
-    """Create those that are not there; all their names."""
-    definitions = load_crds()
-    for definition in definitions:
-        _create(rest, "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", definition)
-    return [definition["metadata"]["name"] for definition in definitions]
+async def create_crds(client: Client) -> None:
+    """Create those that are not there. Raises ApiError."""
+    for definition in load_crds():
+        with contextlib.suppress(AlreadyExists):
+            await client.resource(CUSTOM_RESOURCE_DEFINITIONS).create(definition)
 
 
-def create_nodes(rest: Rest, names: Iterable[str]) -> None:
+async def create_nodes(client: Client, names: Iterable[str]) -> None:
+    """Create those that are not there. Raises ApiError."""
     for name in names:
-        _create(rest, "/api/v1/nodes", fake_node(name))
+        with contextlib.suppress(AlreadyExists):
+            await client.resource(NODES).create(fake_node(name))
 
 
-def crds_served(rest: Rest, names: Iterable[str]) -> bool:
-    """Is every CRD Established, and does its list work (which it may not, for a moment after Established)?"""
-    for name in names:
-        definition = rest.get(f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{name}")
-        if not (_is_established(definition) and all(_exists(rest, path) for path in _list_paths(definition))):
-            return False
+async def crds_served(client: Client) -> bool:
+    """Does the list of every kind work? For a moment after a CRD is Established it may not. Raises ApiError."""
+    for definition in load_crds():
+        spec = definition["spec"]
+        for version in spec["versions"]:
+            path = f"/apis/{spec['group']}/{version['name']}/{spec['names']['plural']}"
+            if not await _found(client, path, {"limit": "1"}):
+                return False
     return True
 
 
-def controllers_work(rest: Rest) -> bool:
+async def controllers_work(client: Client) -> bool:
     """Has the service-account controller been round? It and the quota controller start together."""
-    return _exists(rest, "/api/v1/namespaces/default/serviceaccounts/default")
+    return await _found(client, "/api/v1/namespaces/default/serviceaccounts/default")
 
 
-def nodes_ready(rest: Rest, names: Iterable[str]) -> bool:
-    ready = {node["metadata"]["name"] for node in rest.get("/api/v1/nodes")["items"] if is_ready(node)}
-    return ready.issuperset(names)
+async def nodes_ready(client: Client, names: Iterable[str]) -> bool:
+    nodes = await client.resource(NODES).list()
+    return {n.name for n in nodes if condition_is_true(n.status.conditions, "Ready")}.issuperset(names)
 
 
-def _is_established(definition: dict[str, Any]) -> bool:
-    conditions = definition.get("status", {}).get("conditions") or []
-    return any(c["type"] == "Established" and c["status"] == "True" for c in conditions)
-
-
-def _list_paths(definition: dict[str, Any]) -> Iterator[str]:
-    spec = definition["spec"]
-    for version in spec["versions"]:
-        yield f"/apis/{spec['group']}/{version['name']}/{spec['names']['plural']}?limit=1"
-
-
-def _exists(rest: Rest, path: str) -> bool:
+async def _found(client: Client, path: str, params: Mapping[str, str] | None = None) -> bool:
     try:
-        rest.get(path)
-    except RestError as error:
-        if error.status != 404:
-            raise
+        await client.transport.request("GET", path, params=params)
+    except STATUS_404:
         return False
     return True
-
-
-def _create(rest: Rest, path: str, body: dict[str, Any]) -> None:
-    try:
-        rest.create(path, body)
-    except RestError as error:
-        if error.status != 409:
-            raise

@@ -1,4 +1,4 @@
-"""All pods of the few namespaces that hold added room: watched from the first question on, until the last
+"""All pods of the few namespaces that hold added headroom: watched from the first question on, until the last
 question is `forget` seconds old.
 
 A process caches KubeVirt's pods only, for a cluster has many others. A live list would do for one question, but the API

@@ -14,6 +14,7 @@ from pathlib import Path
 from pkg.api import registry
 from pkg.client.client import Client
 from pkg.client.config import load_config
+from pkg.scale.measurements import percentile
 from pkg.util.quantity import Quantity
 from tests.bench.objects import (
     create_vms,
@@ -24,7 +25,7 @@ from tests.bench.objects import (
     set_phase,
 )
 from tests.bench.quotas import QuotaWatch
-from tests.bench.row import Row, combined, percentile
+from tests.bench.row import Row, combined
 
 SEQUENCE = 50
 BESIDE = "bench-beside"

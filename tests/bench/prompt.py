@@ -177,10 +177,10 @@ def parse(arguments: list[str]) -> argparse.Namespace:
 
 def main(arguments: list[str]) -> int:
     options = parse(arguments)
-    teeth = ("--quota-lag", str(options.lag), "--drained-bucket", "--finished-linger", "5")
+    lag = ("--quota-lag", str(options.lag), "--drained-bucket", "--finished-linger", "5")
     limits = ("--parallel-migrations", "50", "--parallel-outbound", "50")
     began = time.monotonic()
-    with EmbeddedCluster() as cluster, started_with(cluster, "kubevirt", *teeth, *limits):
+    with EmbeddedCluster() as cluster, started_with(cluster, "kubevirt", *lag, *limits):
         made, own = asyncio.run(run(cluster, options))
     print(json.dumps({**made.report(), **own, "seconds": round(time.monotonic() - began)}, indent=2))
     if options.trace:

@@ -76,9 +76,3 @@ def spread(values: Sequence[float]) -> str:
     if len(values) < 2:
         return figure(median(values))
     return f"{figure(median(values))} ({figure(min(values))}–{figure(max(values))})"
-
-
-def percentile(values: list[float], share: float) -> float:
-    """The value below which `share` (0–1) of the values lie, the nearest rank."""
-    ranked = sorted(values)
-    return ranked[min(len(ranked) - 1, max(0, round(share * len(ranked) + 0.5) - 1))]

@@ -10,13 +10,13 @@ from typing import Any
 from pkg.api.core import ResourceQuota
 from pkg.api.kubevirt import VirtualMachineInstanceMigration
 from pkg.api.meta import RawResourceList
+from pkg.scale.measurements import percentile
 from pkg.util.constants import LIMITS_CPU
 from pkg.util.kubevirt.migration import is_refused
 from pkg.util.names import migrating_key
 from pkg.util.quantity import ZERO, Quantity
 from pkg.util.resourcequota.journal import Journal
 from pkg.util.resourcequota.touch import last_touch
-from tests.bench.row import percentile
 
 SEEN_LATE = 0.1
 """Seconds from a refusal to its condition in the watch, at most, where the machine is not short of CPU."""

@@ -27,9 +27,9 @@ from pkg.api.kubevirt import (
 )
 from pkg.client.client import Client
 from pkg.client.config import load_config
+from pkg.scale.measurements import percentile
 from pkg.testcluster.cluster import Cluster, EmbeddedCluster, Options
 from tests.bench.objects import in_parallel, namespace_with_quota, set_phase, vmi
-from tests.bench.row import percentile
 from tests.objects import launcher
 from tests.polling import until
 from tests.program import COMMAND, ROOT, environment

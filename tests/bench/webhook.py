@@ -24,10 +24,11 @@ from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHIN
 from pkg.client.client import Client
 from pkg.client.config import load_config
 from pkg.client.errors import NotFound
+from pkg.scale.measurements import percentile
 from pkg.testcluster.paths import free_ports
 from pkg.util import constants
 from tests.bench.objects import remove_namespaces, vmi
-from tests.bench.row import Row, percentile
+from tests.bench.row import Row
 from tests.program import COMMAND
 
 NAMESPACE = "bench-webhook"

@@ -74,7 +74,7 @@ async def test_it_is_admitted_with_a_warning_and_given_back_at_once(
         return ANNOTATION_OWNER in (await admin.quota(namespace)).annotations
 
     (warning,) = await switch("false")
-    assert "the migrations of vm1 lose the room that was added for them" in warning
+    assert "the migrations of vm1 lose the headroom that was added for them" in warning
     await until(is_harvesters, "the marks to go", seconds=5.0)
     (entry,) = await entries()
     assert entry.startswith(ANNOTATION_MIGRATING_UID_PREFIX)  # Harvester's controllers go on from it

@@ -1,4 +1,4 @@
-"""Labels the namespaces that hold added room, so that the webhook sees their new pods and no others.
+"""Labels the namespaces that hold added headroom, so that the webhook sees their new pods and no others.
 
 The label is set before the room is added. An API server learns of it through a watch, and pods that it admitted just
 before still have to pass quota admission: `before_raise` delays the raise until both have happened. A label that stays
@@ -130,7 +130,7 @@ class Handler:
             await self._ensure(namespace)
         except ApiError as exc:
             log.warning(
-                "namespace %s cannot be labelled, its added room is not reserved for migrations: %s",
+                "namespace %s cannot be labelled, its added headroom is not reserved for migrations: %s",
                 namespace,
                 exc,
             )

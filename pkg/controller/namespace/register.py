@@ -27,7 +27,7 @@ def register(management: Management, events: EventRecorder, options: Options) ->
 
 
 def register_holding(management: Management, options: Options) -> BeforeRaise:
-    """The label of namespaces that hold added room, and what the writer of quotas calls before it raises one."""
+    """The label of namespaces that hold added headroom, and what the writer of quotas calls before it raises one."""
     namespaces = management.namespaces
     quotas = management.resource_quotas
     migrations = management.virtual_machine_instance_migrations

@@ -43,7 +43,7 @@ BeforeRaise = Callable[[str], Awaitable[None]]
 _WRITES = Counter("headroom_resourcequota_patches_total", "Patches of ResourceQuotas.", ["result"])
 _TOUCHES = Counter(
     "headroom_resourcequota_touches_total",
-    "Patches that make KubeVirt retry a migration that was refused although there is room for it.",
+    "Patches that make KubeVirt retry a migration that was refused although the quota allows it.",
 )
 
 

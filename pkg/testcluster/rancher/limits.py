@@ -1,37 +1,17 @@
 """The namespace annotation as a ResourceQuota's spec.hard: Rancher's conversion, written down once more. Pure.
 
-Not the product's own reading of the annotation: two that are made apart can be compared.
+Only the names are the product's own: two readings that are made apart can be compared.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import MappingProxyType
-from typing import Final
 
 import msgspec
 
 from pkg.api.meta import RawResourceList
 from pkg.util.quantity import Quantity, QuantityError
-
-LIMIT_NAMES: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        "pods": "pods",
-        "services": "services",
-        "replicationControllers": "replicationcontrollers",
-        "secrets": "secrets",
-        "configMaps": "configmaps",
-        "persistentVolumeClaims": "persistentvolumeclaims",
-        "servicesNodePorts": "services.nodeports",
-        "servicesLoadBalancers": "services.loadbalancers",
-        "requestsCpu": "requests.cpu",
-        "requestsMemory": "requests.memory",
-        "requestsStorage": "requests.storage",
-        "limitsCpu": "limits.cpu",
-        "limitsMemory": "limits.memory",
-    }
-)
-"""Rancher's name of a limit to the ResourceQuota's. What is not in it and not in `extended`, Rancher ignores."""
+from pkg.util.resourcequota.base import RESOURCE_NAMES
 
 
 class Unreadable(ValueError):
@@ -50,8 +30,8 @@ def render(annotation: str) -> dict[str, str]:
     for name, value in _limits(annotation).items():
         if name == "extended" and isinstance(value, dict):
             hard |= {resource: _quantity(resource, text) for resource, text in value.items()}
-        elif name in LIMIT_NAMES and isinstance(value, str) and value:
-            hard[LIMIT_NAMES[name]] = _quantity(name, value)
+        elif name in RESOURCE_NAMES and isinstance(value, str) and value:
+            hard[RESOURCE_NAMES[name]] = _quantity(name, value)
     return hard
 
 

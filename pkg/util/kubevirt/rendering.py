@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pkg.api.core import LimitRange
 from pkg.api.harvesterhci import Setting
 from pkg.api.kubevirt import DeveloperConfiguration, KubeVirt, KubeVirtConfiguration
-from pkg.api.meta import RawResourceList
+from pkg.api.meta import LabelSelector, LabelSelectorRequirement, RawResourceList
 from pkg.util.constants import (
     CPU,
     DEFAULT_OVERHEAD_RATIO,
@@ -18,7 +18,6 @@ from pkg.util.constants import (
     LIMITS_MEMORY,
     MEMORY,
 )
-from pkg.util.kubevirt.label_selector import matches
 from pkg.util.kubevirt.overhead import LARGEST_CONFIGURED, normalize_ratio, parse_ratio
 from pkg.util.kubevirt.profiles import DEFAULT_PROFILE, Profile, profile_for_version
 
@@ -91,9 +90,30 @@ def rendering(
         tuple(limit_ranges),
         quota_limits,
         memory_limits_ratio(labels),
-        auto_cpu_limit=selector is not None and matches(selector, labels),
+        auto_cpu_limit=selector is not None and _selects(selector, labels),
         usual_ratio=normalize_ratio("", setting.default if setting else ""),
     )
+
+
+def _selects(selector: LabelSelector, labels: Mapping[str, str]) -> bool:
+    """As apimachinery's LabelSelectorAsSelector: an empty selector selects all, one that is not valid none."""
+    return all(labels.get(key) == value for key, value in (selector.match_labels or {}).items()) and all(
+        _meets(requirement, labels) for requirement in selector.match_expressions or ()
+    )
+
+
+def _meets(requirement: LabelSelectorRequirement, labels: Mapping[str, str]) -> bool:
+    values = requirement.values or ()
+    match requirement.operator:
+        case "In":
+            return bool(values) and labels.get(requirement.key) in values
+        case "NotIn":
+            return bool(values) and labels.get(requirement.key) not in values
+        case "Exists":
+            return not values and requirement.key in labels
+        case "DoesNotExist":
+            return not values and requirement.key not in labels
+    return False
 
 
 def limited_by(names: Iterable[str]) -> frozenset[str]:

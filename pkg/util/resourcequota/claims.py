@@ -58,6 +58,8 @@ _Render = Callable[[VirtualMachineInstance, Side, Rendering, ResourceQuotaSpec],
 _T = TypeVar("_T")
 _AFTER_GRACE = 0.05
 """Seconds: Kubernetes still charges a pod at the very moment at which its grace ends."""
+_LONGEST = 250
+"""Characters of what is said about a VM that is not understood."""
 
 
 def claims(observed: Observed, policy: Policy) -> Claims:
@@ -77,7 +79,7 @@ def claims(observed: Observed, policy: Policy) -> Claims:
         try:
             worked_out = _worked_out(observed, rendering, policy, demand, of_vm[name], pods)
         except Exception as exc:  # a tenant's objects, read by formulas that were made for KubeVirt's
-            problems.append(NotUnderstood(f"VM {name}: {_shortened(exc)}", vm=name))
+            problems.append(NotUnderstood(f"VM {name}: {type(exc).__name__}: {exc}"[:_LONGEST], vm=name))
         else:
             found[name] = worked_out.claim
             problems += worked_out.problems
@@ -142,11 +144,6 @@ def migrations_by_vm(observed: Observed) -> Mapping[str, Sequence[VirtualMachine
         if vmi.status.migration_state is not None:
             of_vm.setdefault(name, [])
     return of_vm
-
-
-def _shortened(exc: Exception) -> str:
-    text = f"{type(exc).__name__}: {exc}"
-    return text if len(text) <= 200 else text[:200] + "…"
 
 
 class _Vm:

@@ -45,7 +45,7 @@ def _unserved(observed: Observed, policy: Policy, made: Plan) -> Iterator[NotSer
                 f"VM {claim.vm_name}: mode assist does not add what its migration lacks ({listed(lacks)}); "
             )
             left = lacks.keys() & _lacks(observed, claim, served).keys()
-            what = "--mode takeover does not make enough room either" if left else "--mode takeover does"
+            what = "--mode takeover does not add enough either" if left else "--mode takeover does"
             yield NotServed(said + what, vm=claim.vm_name)
 
 

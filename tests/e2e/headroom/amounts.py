@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from pkg.testcluster.rancher.limits import LIMIT_NAMES
 from pkg.util.quantity import ZERO, Quantity
+from pkg.util.resourcequota.base import RESOURCE_NAMES
 from tests.bodies import quota_text
 from tests.e2e.api import Raw, Watch
 from tests.e2e.tenant import DEFAULT, by_value
@@ -21,7 +21,7 @@ FOUR = {"limits.cpu": "8060m", "limits.memory": "19189857252"}
 SIX = {"limits.cpu": "12090m", "limits.memory": "28784785878"}
 """What quota counts of so many of the seed's VMs: as a base ONE leaves no room for anything else."""
 
-_RANCHERS = {name: rancher for rancher, name in LIMIT_NAMES.items()}
+_RANCHERS = {name: rancher for rancher, name in RESOURCE_NAMES.items()}
 
 
 def ranchers(limits: Mapping[str, Any]) -> str:

@@ -17,17 +17,13 @@ from tests.scripted_server import (
     LiveWatch,
     Reply,
     ScriptedServer,
-    added,
-    bookmark,
     groups,
-    hang,
-    modified,
-    obj,
     raw,
     resources,
     status,
     watch,
 )
+from tests.scripted_steps import added, bookmark, hang, modified, obj
 
 DEFINITIONS = CUSTOM_RESOURCE_DEFINITIONS.path()
 DEFINITION = f"{SETTINGS.plural}.{SETTINGS.group}"

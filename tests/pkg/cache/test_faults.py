@@ -30,19 +30,9 @@ from tests.scripted_server import (
     LiveWatch,
     Reply,
     ScriptedServer,
-    added,
-    bookmark,
     cut,
-    deleted,
-    drop,
-    error,
     groups,
-    hang,
-    line,
     listing,
-    modified,
-    obj,
-    piece,
     raw,
     refuse,
     resources,
@@ -50,6 +40,7 @@ from tests.scripted_server import (
     status,
     watch,
 )
+from tests.scripted_steps import added, bookmark, deleted, drop, error, hang, line, modified, obj, piece
 
 PATH = PODS.path()
 QUICK = ReflectorOptions(
@@ -270,11 +261,6 @@ FAULTS: dict[str, Fault] = {
         [listing([A], "5", "next"), listing([B], "5")],
         resumed_at=["5"],
     ),
-    "the continue token expires: the whole list in one piece": Fault(
-        [REFUSED, END],
-        [listing([pod("z")], "4", "next"), EXPIRED, listing([A, B], "5")],
-        resumed_at=["5"],
-    ),
     "a list breaks off half-way": Fault(
         [REFUSED, END],
         [cut(b'{"metadata":{"resourceVersion":"4"},"items":[', 4000), listing([A, B], "5")],
@@ -284,10 +270,6 @@ FAULTS: dict[str, Fault] = {
         [REFUSED, END],
         [slow(0.6, listing([A, B], "5"))],
         resumed_at=["5"],
-    ),
-    "a 404 in the middle of everything: asked again, nothing is lost": Fault(
-        [watch(*START, drop()), NO_KIND, END],
-        resumed_at=["5", "5"],
     ),
     "404s of a proxy, for longer": Fault(
         [watch(*START, drop()), *[NO_KIND] * 5, END],
@@ -384,21 +366,6 @@ async def test_a_restarted_server_is_found_again_and_what_changed_meanwhile_too(
             await until(lambda: "ns/b" not in informer.indexer)
         assert recorder.take() == [*INITIAL, ("delete", "ns/b@9", False)]
         assert server.seen(WATCH, PATH)[-1].query["resourceVersion"] == "5"
-
-
-async def test_a_handler_that_raises_stops_neither_the_watch_nor_the_other_handler() -> None:
-    def fail(*_: object) -> None:
-        raise RuntimeError("broken handler")
-
-    async with ScriptedServer() as server:
-        server.script(WATCH, PATH, watch(*START, modified(pod("a", "6")), deleted(pod("b", "7"))), END)
-        recorder = Recorder()
-        broken = ResourceEventHandlerFuncs[Pod](on_add=fail, on_update=fail, on_delete=fail)
-        async with informing(server, broken, recorder) as informer:
-            await until(lambda: "ns/end" in informer.indexer)
-            assert informer.has_synced()
-        assert [kind for kind, *_ in recorder.take()] == ["add", "add", "update", "delete", "add"]
-        assert len(server.seen(WATCH, PATH)) == 2
 
 
 async def test_a_late_handler_shares_the_watch() -> None:

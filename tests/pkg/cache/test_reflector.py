@@ -21,7 +21,6 @@ from pkg.client.errors import (
     BadRequest,
     Forbidden,
     Gone,
-    Invalid,
     NotFound,
     ServerError,
     ServiceUnavailable,
@@ -72,12 +71,6 @@ Script = tuple[
     list[list[Step] | Exception], list[ListPage[Pod] | Exception], list[tuple[str, str]], list[str]
 ]
 SEQUENCES: dict[str, Script] = {
-    "a WatchList is list and watch in one": (
-        [[*FIRST, event("ADDED", pod("b", "6")), Hang()]],
-        [],
-        [("watch", "initial")],
-        ["ns/a@1", "ns/b@6"],
-    ),
     "what changes among the initial events is taken into account": (
         [
             [
@@ -94,13 +87,7 @@ SEQUENCES: dict[str, Script] = {
         [("watch", "initial")],
         ["ns/a@3"],
     ),
-    "a refused WatchList (422) is followed by a list, and is not asked for again": (
-        [Invalid("sendInitialEvents is forbidden", status=422), [Gone("x", status=410)], [Hang()]],
-        [listing([pod("a")], "5"), listing([pod("b")], "9")],
-        [("watch", "initial"), ("list", ""), ("watch", "5"), ("list", ""), ("watch", "9")],
-        ["ns/b@1"],
-    ),
-    "a WatchList refused as malformed (400) likewise": (
+    "a WatchList refused as malformed (400) is followed by a list": (
         [BadRequest("unknown parameter", status=400), [Hang()]],
         [listing([pod("a")], "5")],
         [("watch", "initial"), ("list", ""), ("watch", "5")],
@@ -110,18 +97,6 @@ SEQUENCES: dict[str, Script] = {
         [ServerError("x", status=500), [Gone("x", status=410)], [*FIRST, Hang()]],
         [listing([pod("z")], "4")],
         [("watch", "initial"), ("list", ""), ("watch", "4"), ("watch", "initial")],
-        ["ns/a@1"],
-    ),
-    "a server that sends initial events but never their end is asked for a list": (
-        [[event("ADDED", pod("a")), Hang()], [Hang()]],
-        [listing([pod("a")], "5")],
-        [("watch", "initial"), ("list", ""), ("watch", "5")],
-        ["ns/a@1"],
-    ),
-    "initial events that break off count for nothing": (
-        [[event("ADDED", pod("z")), DOWN], [*FIRST, Hang()]],
-        [],
-        [("watch", "initial")] * 2,
         ["ns/a@1"],
     ),
     "initial events that just end count for nothing": (
@@ -135,52 +110,6 @@ SEQUENCES: dict[str, Script] = {
         [],
         [("watch", "initial")] * 2,
         ["ns/a@1"],
-    ),
-    "a watch that ends is resumed after its last event": (
-        [[*FIRST, 2.0, event("MODIFIED", pod("a", "8"))], [event("DELETED", pod("a", "9")), Hang()]],
-        [],
-        [("watch", "initial"), ("watch", "8")],
-        [],
-    ),
-    "a bookmark moves the place to resume from": (
-        [[*FIRST, 2.0, bookmark("70")], [Hang()]],
-        [],
-        [("watch", "initial"), ("watch", "70")],
-        ["ns/a@1"],
-    ),
-    "a deletion moves it too": (
-        [[*FIRST, 2.0, event("DELETED", pod("a", "71"))], [Hang()]],
-        [],
-        [("watch", "initial"), ("watch", "71")],
-        [],
-    ),
-    "a broken connection is resumed": (
-        [[*FIRST, DOWN], DOWN, DOWN, [event("ADDED", pod("b", "6")), Hang()]],
-        [],
-        [("watch", "initial"), ("watch", "5"), ("watch", "5"), ("watch", "5")],
-        ["ns/a@1", "ns/b@6"],
-    ),
-    "410 at the start of a watch leads to a new list": (
-        [[*FIRST, 2.0], Gone("x", status=410), [event("ADDED", pod("b")), bookmark("9", end=True), Hang()]],
-        [],
-        [("watch", "initial"), ("watch", "5"), ("watch", "initial")],
-        ["ns/b@1"],
-    ),
-    "410 as an event leads to a new list": (
-        [[*FIRST, error(410, "Expired")], [event("ADDED", pod("b")), bookmark("9", end=True), Hang()]],
-        [],
-        [("watch", "initial")] * 2,
-        ["ns/b@1"],
-    ),
-    "a resourceVersion that is too large leads to a new list": (
-        [
-            [*FIRST, 2.0],
-            ServerError("Too large resource version", status=504, reason="Timeout"),
-            [event("ADDED", pod("b")), bookmark("3", end=True), Hang()],
-        ],
-        [],
-        [("watch", "initial"), ("watch", "5"), ("watch", "initial")],
-        ["ns/b@1"],
     ),
     "429 as an event resumes the watch": (
         [[*FIRST, error(429, "TooManyRequests")], [Hang()]],
@@ -215,18 +144,6 @@ async def test_sequences(
         await asyncio.sleep(60)
         assert run.client.log() == asked
         assert run.held() == held
-
-
-@virtual_time
-async def test_pages_are_put_together_and_watched_from_the_first() -> None:
-    client = FakeClient(
-        [listing([pod("a")], "5", "t1"), listing([pod("b")], "5", "t2"), listing([pod("c")], "5")]
-    )
-    async with running(client, watch_list=False, page_size=1) as run:
-        assert client.log() == [("list", ""), ("list", "t1"), ("list", "t2"), ("watch", "5")]
-        assert [request.options.get("limit") for request in client.requests[:3]] == [1, 1, 1]
-        assert run.held() == ["ns/a@1", "ns/b@1", "ns/c@1"]
-        assert run.reflector.last_sync_resource_version == "5"
 
 
 @virtual_time
@@ -408,20 +325,6 @@ async def test_news_of_a_crd_starts_its_kind_at_once_and_a_moment_of_404_does_no
         client.served = True
         await asyncio.sleep(2)
         assert run.held() == ["ns/a@1"]
-
-
-@virtual_time
-async def test_a_kind_that_disappears_takes_its_objects_along() -> None:
-    client = missing([[*FIRST, 3.0], MISSING, [bookmark("9", end=True), Hang()]])
-    async with running(client) as run:
-        await asyncio.sleep(2.5)
-        assert (run.held(), run.reflector.installed) == (["ns/a@1"], True)
-        await asyncio.sleep(2)
-        assert (run.held(), run.reflector.installed) == ([], False)
-        client.served = True
-        await asyncio.sleep(6)
-        assert run.reflector.installed
-        assert run.reflector.last_sync_resource_version == "9"
 
 
 UNCONFIRMED: dict[str, bool | Exception] = {

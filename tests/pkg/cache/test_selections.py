@@ -7,19 +7,8 @@ import asyncio
 from pkg.api.registry import PODS
 from pkg.cache import ReflectorOptions, SharedIndexInformer
 from pkg.client.client import Client
-from tests.scripted_server import (
-    LIST,
-    WATCH,
-    LiveWatch,
-    ScriptedServer,
-    added,
-    deleted,
-    error,
-    listing,
-    obj,
-    status,
-    watch,
-)
+from tests.scripted_server import LIST, WATCH, LiveWatch, ScriptedServer, listing, status, watch
+from tests.scripted_steps import added, deleted, error, obj
 
 PATH = PODS.path()
 

@@ -16,10 +16,8 @@ from pkg.client.metrics import RestClientMetrics
 from pkg.client.retry import RetryPolicy
 from pkg.client.transport import Transport
 from tests.pkg.client.pki import Authority
-from tests.scripted_server import (
-    ScriptedServer,
-    obj,
-)
+from tests.scripted_server import ScriptedServer
+from tests.scripted_steps import obj
 
 PATH = "/api/v1/pods"
 WATCHED = {"watch": "true"}

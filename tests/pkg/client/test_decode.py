@@ -18,7 +18,7 @@ from pkg.client import decode
 from pkg.client.decode import Decoder, WatchEvent, decoder_for
 from pkg.client.errors import ServerError
 from pkg.client.nesting import CUT, shallow
-from tests.scripted_server import obj
+from tests.scripted_steps import obj
 
 
 def encoded(content: Any) -> bytes:

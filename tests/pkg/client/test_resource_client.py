@@ -25,20 +25,13 @@ from tests.scripted_server import (
     POST,
     WATCH,
     ScriptedServer,
-    added,
     body,
-    bookmark,
-    deleted,
-    drop,
-    error,
-    line,
     listing,
-    modified,
-    obj,
     refuse,
     status,
     watch,
 )
+from tests.scripted_steps import added, bookmark, deleted, drop, error, line, modified, obj
 
 ALL = registry.RESOURCE_QUOTAS.path()
 IN_NS = registry.RESOURCE_QUOTAS.path("ns")

@@ -34,7 +34,6 @@ from tests.scripted_server import (
     Reply,
     body,
     cut,
-    hang,
     raw,
     refuse,
     silent,
@@ -42,6 +41,7 @@ from tests.scripted_server import (
     status,
     watch,
 )
+from tests.scripted_steps import hang
 
 OK = body({"ok": True})
 BUSY_FOR_NOW = status(429, "TooManyRequests", retry_after=0)

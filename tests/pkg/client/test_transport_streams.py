@@ -9,19 +9,8 @@ import pytest
 
 from pkg.client import errors
 from tests.pkg.client.rig import PATH, WATCHED, Rig, read_stream
-from tests.scripted_server import (
-    GET,
-    LiveWatch,
-    Reply,
-    body,
-    drop,
-    hang,
-    line,
-    piece,
-    refuse,
-    status,
-    watch,
-)
+from tests.scripted_server import GET, LiveWatch, Reply, body, refuse, status, watch
+from tests.scripted_steps import drop, hang, line, piece
 
 OK = body({"ok": True})
 

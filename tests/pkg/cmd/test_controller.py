@@ -24,19 +24,8 @@ from tests.pkg.cmd.waiting import (
     seed,
     vmim,
 )
-from tests.scripted_server import (
-    GET,
-    LIST,
-    PATCH,
-    POST,
-    WATCH,
-    body,
-    error,
-    raw,
-    silent,
-    status,
-    watch,
-)
+from tests.scripted_server import GET, LIST, PATCH, POST, WATCH, body, raw, silent, status, watch
+from tests.scripted_steps import error
 
 
 @pytest.fixture

@@ -219,6 +219,15 @@ def test_every_flag_is_an_environment_variable_too(
     assert message in result.err.splitlines()[-1]
 
 
+def fail_with(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every command raises that."""
+
+    def fail(**_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(main, "app", fail)
+
+
 FAILURES = {
     "a wrong configuration": (ConfigError("no such context"), 2, "no such context"),
     "an address that cannot be listened on": (BindError("cannot listen"), 2, "cannot listen"),
@@ -234,20 +243,13 @@ def test_what_a_command_raises_is_one_line(
     case: tuple[Exception, int, str], call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     error, code, line = case
-
-    def fail(**_: object) -> None:
-        raise error
-
-    monkeypatch.setattr(main, "app", fail)
+    fail_with(error, monkeypatch)
     result = call("anything")
     assert (result.code, result.said_in_one_line()) == (code, line)
 
 
 def test_a_developer_may_ask_for_the_traceback(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(**_: object) -> None:
-        raise KeyError("name")
-
-    monkeypatch.setattr(main, "app", fail)
+    fail_with(KeyError("name"), monkeypatch)
     with pytest.raises(KeyError):
         call("anything", HEADROOM_TRACEBACK="1")
 
@@ -266,11 +268,7 @@ def test_an_interruption_is_a_code_and_no_text(
     case: tuple[BaseException, int], call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     error, code = case
-
-    def fail(**_: object) -> None:
-        raise error
-
-    monkeypatch.setattr(main, "app", fail)
+    fail_with(error, monkeypatch)
     monkeypatch.setattr(sys, "stdout", sys.stdout)
     result = call("anything")
     assert (result.code, result.err) == (code, "")

@@ -11,17 +11,8 @@ from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHIN
 from pkg.api.meta import Object
 from tests import objects as builders
 from tests.pkg.cmd.rig import ThreadedServer
-from tests.scripted_server import (
-    LIST,
-    PATCH,
-    POST,
-    WATCH,
-    body,
-    hang,
-    listing,
-    raw,
-    watch,
-)
+from tests.scripted_server import LIST, PATCH, POST, WATCH, body, listing, raw, watch
+from tests.scripted_steps import hang
 
 QUOTAS = registry.RESOURCE_QUOTAS.path()
 NAMESPACES = registry.NAMESPACES.path()

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+from typing import Any
+
 import msgspec
 
 from pkg.api.core import Event, Pod, ResourceQuota
 from pkg.api.kubevirt import VirtualMachineInstanceMigration
+from pkg.demo.checks import Report
+from pkg.demo.driver import Driver
 from pkg.demo.history import History
 from pkg.util import constants
 from pkg.util.constants import CONDITION_REJECTED_BY_RESOURCE_QUOTA as REJECTED
@@ -77,6 +82,21 @@ class HistoryBuilder:
         return {"namespace": NAMESPACE, "resourceVersion": str(self._version)}
 
 
+class Watching:
+    """Time goes by without anything to see."""
+
+    async def changed(self, timeout: float) -> None:
+        await asyncio.sleep(timeout / 10)
+
+
+def driver_of(
+    builder: HistoryBuilder, *, client: Any = None, cluster: Any = None, deserted: bool = False
+) -> Driver:
+    """A driver of steps without a cluster, or with what the test gives it."""
+    watching: Any = Watching()
+    return Driver(cluster, client, builder.history, watching, Report(), speed=1.0, deserted=lambda: deserted)
+
+
 BASE, RAISED, HELD = ("3", "5000Mi"), ("5", "9980344313"), ("5015m", "10040344313")
 NOTHING, ONE, TWO = ("0", "0"), ("2015m", "4797464313"), ("4030m", "9594928626")
 
@@ -84,7 +104,7 @@ NOTHING, ONE, TWO = ("0", "0"), ("2015m", "4797464313"), ("4030m", "9594928626")
 def sample() -> HistoryBuilder:
     """Twenty seconds: refused, headroom starts at 5, raised, through at 12, held, the old pod ends at 18."""
     builder = HistoryBuilder()
-    builder.mark(0, "step", "(a) refused: a quota without room")
+    builder.mark(0, "step", "(a) refused: a quota too small")
     builder.quota(1, BASE, NOTHING)
     builder.quota(2, BASE, ONE)
     builder.pod(2, "source", "Running")
@@ -92,7 +112,7 @@ def sample() -> HistoryBuilder:
     builder.migration(3, "Pending")
     builder.migration(3, "Pending", refused=True)
     builder.event(3, f"Error creating pod: {REFUSAL}")
-    builder.mark(5, "step", "(b) with headroom: it makes room")
+    builder.mark(5, "step", "(b) with headroom: it raises the quota")
     builder.mark(5, "headroom", "headroom controller --estimate harvester")
     builder.quota(6, RAISED, ONE, ENTRY)
     builder.quota(6, RAISED, TWO, ENTRY)

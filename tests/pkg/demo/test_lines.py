@@ -48,7 +48,7 @@ def test_a_pipe_gets_the_story_in_plain_lines() -> None:
     retold(stream).add(Check("a", "phase", "Pending", "Pending"))
     text = stream.getvalue()
     for line in (
-        "== (a) refused: a quota without room ==",
+        "== (a) refused: a quota too small ==",
         "   2.0 s  quota     default-abc: limits.cpu 2015m/3, limits.memory 4797464313/5000Mi",
         "   3.0 s  migration m1 of vm1: Pending",
         f"   3.0 s  event     m1: FailedCreate: Error creating pod: {REFUSAL}",

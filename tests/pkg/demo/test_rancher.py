@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from pathlib import Path
-from typing import Any, cast
 
 import pytest
 
-from pkg.client.decode import ObjectList
+from pkg.api.registry import RESOURCE_QUOTAS
+from pkg.client.fake import FakeCluster
 from pkg.demo import driver as drivers
 from pkg.demo import seed
-from pkg.demo.checks import Report
-from pkg.demo.driver import Agent, Driver
+from pkg.demo.driver import Agent
 from pkg.testcluster import processes
-from pkg.testcluster.cluster import Cluster
 from tests.polling import until
 
-from .builder import BASE, ONE, HistoryBuilder
+from .builder import HistoryBuilder, driver_of
 
 WROTE = (
     f"namespace {seed.NAMESPACE}: quota default-abc set to {{'limits.cpu': '3'}} (was {{'limits.cpu': '5'}})"
@@ -46,13 +43,6 @@ signal.sigwait({signal.SIGTERM})
 """Answers a number of SIGHUPs with a write each."""
 
 
-class Watching:
-    """Time goes by without anything to see."""
-
-    async def changed(self, timeout: float) -> None:
-        await asyncio.sleep(timeout / 10)
-
-
 async def restarted(directory: Path, *, answers: int, times: int) -> tuple[int, HistoryBuilder]:
     """How often the program wrote when it was restarted so often."""
     argv = [sys.executable, "-c", PROGRAM, WROTE, str(answers)]
@@ -60,11 +50,8 @@ async def restarted(directory: Path, *, answers: int, times: int) -> tuple[int, 
     try:
         await until(lambda: process.log.exists() and "blocked" in process.log.read_text("utf-8"))
         builder = HistoryBuilder()
-        cluster = cast("Cluster", type("Cluster", (), {"directory": directory}))
-        nothing: Any = None
-        watching: Any = Watching()
-        driver = Driver(cluster, nothing, builder.history, watching, Report(), speed=1.0)
-        return await driver.restart_agent(times), builder
+        cluster = type("Cluster", (), {"directory": directory})
+        return await driver_of(builder, cluster=cluster).restart_agent(times), builder
     finally:
         processes.stop(directory)
 
@@ -97,37 +84,12 @@ async def test_an_agent_that_writes_nothing_any_more_is_noticed(
     assert written == 2
 
 
-class Quotas:
-    """An API server on which the quota has a version."""
-
-    def __init__(self, builder: HistoryBuilder, ahead: int) -> None:
-        self._story = builder
-        self._ahead = ahead
-
-    def resource(self, _: object) -> Quotas:
-        return self
-
-    async def list(self, namespace: str) -> ObjectList[Any]:
-        version = str(self._story.history.quota_seen + self._ahead)
-        metadata = type("Meta", (), {"resource_version": version})
-        return ObjectList([type("Quota", (), {"metadata": metadata})], version)
-
-
-@pytest.mark.parametrize(
-    ("ahead", "caught_up"),
-    [
-        pytest.param(0, True, id="the newest version was seen"),
-        pytest.param(1, False, id="there is one more"),
-    ],
-)
-async def test_whether_all_versions_were_seen(
-    ahead: int, caught_up: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("seen", [True, False], ids=["the newest version was seen", "there is one more"])
+async def test_whether_all_versions_were_seen(seen: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(drivers, "PATIENCE", 0.05)
-    builder = HistoryBuilder()
-    builder.quota(1, BASE, ONE)
-    client: Any = Quotas(builder, ahead)
-    nothing: Any = None
-    watching: Any = Watching()
-    driver = Driver(nothing, client, builder.history, watching, Report(), speed=1.0)
-    assert await driver.catch_up() is caught_up
+    builder, server = HistoryBuilder(), FakeCluster()
+    quota = {"metadata": {"name": "default-abc", "namespace": seed.NAMESPACE}, "spec": {"hard": {}}}
+    builder.history.see_quota(server.put(RESOURCE_QUOTAS, quota))
+    if not seen:
+        server.put(RESOURCE_QUOTAS, quota)
+    assert await driver_of(builder, client=server.client()).catch_up() is seen

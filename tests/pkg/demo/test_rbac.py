@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from pkg.demo.history import History
 from pkg.demo.run import run_steps, watching_of
 from pkg.demo.scenario import SCENARIO
 from pkg.testcluster import processes
-from pkg.testcluster.cluster import EmbeddedCluster
+from pkg.testcluster.cluster import Cluster, EmbeddedCluster
 
 ROOT = Path(__file__).parents[3]
 MANIFEST = ROOT / "deploy" / "rbac.yaml"
@@ -98,20 +99,25 @@ def test_nothing_is_allowed_wholesale() -> None:
         assert "*" not in rule["verbs"] + rule["resources"] + rule["apiGroups"]
 
 
+@pytest.fixture
+def cluster() -> Iterator[Cluster]:
+    with EmbeddedCluster() as cluster:
+        yield cluster
+
+
 @pytest.mark.cluster
-async def test_the_demo_with_no_more_rights_than_these(tmp_path: Path) -> None:
+async def test_the_demo_with_no_more_rights_than_these(cluster: Cluster, tmp_path: Path) -> None:
     began = time.monotonic()
     history, report = History(lambda: time.monotonic() - began), Report()
-    with EmbeddedCluster() as cluster:
-        async with (
-            Client(load_config(str(cluster.kubeconfig))) as client,
-            watching_of(client, history) as watching,
-        ):
-            own = await account(client, cluster.kubeconfig, tmp_path)
-            driver = Driver(cluster, client, history, watching, report, speed=8.0, kubeconfig=own)
-            await run_steps(driver, [step for step in SCENARIO if step.letter in "ab"])
-            await driver.stop_headroom()
-        log = processes.log_path(cluster.directory, "headroom").read_text("utf-8")
+    async with (
+        Client(load_config(str(cluster.kubeconfig))) as client,
+        watching_of(client, history) as watching,
+    ):
+        own = await account(client, cluster.kubeconfig, tmp_path)
+        driver = Driver(cluster, client, history, watching, report, speed=8.0, kubeconfig=own)
+        await run_steps(driver, [step for step in SCENARIO if step.letter in "ab"])
+        await driver.stop_headroom()
+    log = processes.log_path(cluster.directory, "headroom").read_text("utf-8")
     assert [str(check) for check in report.checks if not check.ok] == []
     assert len(report.checks) > 10
     assert "forbidden" not in log.lower()

@@ -2,33 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
-from typing import Any
-
 import pytest
 
 from pkg.client.errors import Forbidden
 from pkg.demo import driver as drivers
-from pkg.demo.checks import Report
 from pkg.demo.driver import Driver, Stopped
 from pkg.demo.run import run_steps
 from pkg.demo.scenario import SCENARIO, Step
 from pkg.testcluster.errors import ClusterError
 
-from .builder import HistoryBuilder
-
-
-class Watching:
-    """Time goes by without anything to see."""
-
-    async def changed(self, timeout: float) -> None:
-        await asyncio.sleep(0)
-
-
-def driver_of(builder: HistoryBuilder, *, deserted: bool = False) -> Driver:
-    nothing: Any = None
-    watching: Any = Watching()
-    return Driver(nothing, nothing, builder.history, watching, Report(), speed=1.0, deserted=lambda: deserted)
+from .builder import HistoryBuilder, driver_of
 
 
 def step(letter: str, *, error: Exception | None = None) -> Step:

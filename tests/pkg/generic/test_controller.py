@@ -48,7 +48,6 @@ async def test_a_handler_is_called_for_objects_that_were_there_came_changed_and_
     await settle()
     assert calls.keys == ["ns/old", "ns/new", "ns/new", "ns/new"]
     assert [obj and obj.labels for obj in calls.objects] == [{}, {}, {"a": "b"}, None]
-    await kind.stop()
 
 
 @virtual_time
@@ -67,7 +66,6 @@ async def test_a_handler_sees_the_newest_object_not_the_one_that_woke_it() -> No
         await asyncio.sleep(1)
     await asyncio.sleep(30)
     assert seen == ["0", "4"]
-    await kind.stop()
 
 
 SETTLED: dict[str, tuple[list[BaseException | None], list[float], int]] = {
@@ -107,7 +105,6 @@ async def test_settled(case: str) -> None:
     assert failures or len(calls.times) == len(times)
     assert bool(kind.controller.queue.num_requeues("ns/a")) == bool(failures)
     assert kind.controller.healthy() == []
-    await kind.stop()
 
 
 TOGETHER: dict[str, tuple[BaseException | None, BaseException | None, list[float]]] = {
@@ -136,7 +133,6 @@ async def test_handlers_of_one_kind_do_not_stand_in_each_others_way(case: str) -
     await asyncio.sleep(1000)
     assert one.times == two.times
     assert one.times == pytest.approx(times)
-    await kind.stop()
 
 
 @virtual_time
@@ -150,7 +146,6 @@ async def test_an_event_during_a_backoff_is_handled_at_once() -> None:
     kind.put("a", "ns")
     await settle()
     assert calls.times[-1] == pytest.approx(40)
-    await kind.stop()
 
 
 @virtual_time
@@ -169,7 +164,6 @@ async def test_a_failing_key_leaves_the_others_their_workers() -> None:
         kind.controller.enqueue(f"ns/{name}", immediately=True)
     await asyncio.sleep(5)
     assert handled == ["ns/good-1", "ns/good-2"]
-    await kind.stop()
 
 
 @virtual_time
@@ -194,7 +188,6 @@ async def test_a_key_is_never_handled_twice_at_a_time() -> None:
         await asyncio.sleep(0.03)
     assert most == 3
     assert kind.controller.healthy() == []
-    await kind.stop()
 
 
 LOGGED: dict[str, tuple[BaseException, list[tuple[str, bool]]]] = {
@@ -221,7 +214,6 @@ async def test_a_failure_is_logged_once_for_each_key_and_error(
     message = caplog.records[0].getMessage()
     assert all(part in message for part in ("quotaHandler", "ns/a", type(error).__name__))
     assert "\n" not in message
-    await kind.stop()
 
 
 @virtual_time
@@ -246,7 +238,6 @@ async def test_a_failure_is_logged_again_when_it_is_another_one_or_goes_on_or_co
     await asyncio.sleep(400)
     said = [record.getMessage().rpartition(" ")[2] for record in caplog.records]
     assert said == ["1", "3", "4", "5"]
-    await kind.stop()
 
 
 @virtual_time
@@ -258,7 +249,6 @@ async def test_at_debug_repeats_and_conflicts_are_seen(caplog: pytest.LogCapture
     kind.controller.enqueue("ns/a", immediately=True)
     await asyncio.sleep(2)
     assert [record.levelname for record in caplog.records] == ["DEBUG", "ERROR", "DEBUG"]
-    await kind.stop()
 
 
 def retry_after(seconds: float) -> TooManyRequests:
@@ -302,7 +292,6 @@ async def test_retry_after_is_obeyed_per_key_events_do_not_shorten_it_and_no_wor
     await asyncio.sleep(100)
     assert times["ns/a"] == pytest.approx([0, expected])
     assert times["ns/b"] == pytest.approx([0, 2, 4, 6, 8])
-    await kind.stop()
 
 
 @virtual_time
@@ -334,7 +323,6 @@ async def test_a_handler_added_to_a_running_controller_is_called_for_every_objec
     kind.controller.on_change("late", late)
     await settle()
     assert sorted(late.keys) == ["ns/a", "ns/b"]
-    await kind.stop()
 
 
 @virtual_time
@@ -345,7 +333,6 @@ async def test_a_cache_only_controller_starts_its_workers_when_it_gets_a_handler
     kind.controller.on_change("late", late)
     await settle()
     assert late.keys == ["ns/a"]
-    await kind.stop()
 
 
 @virtual_time
@@ -372,7 +359,6 @@ async def test_a_handler_that_returns_a_new_object_hands_it_to_the_next() -> Non
     kind.put("a", "ns")
     await kind.start()
     assert seen[:2] == [{"mark": "1"}, {"mark": "1"}]
-    await kind.stop()
 
 
 @virtual_time
@@ -396,7 +382,6 @@ async def test_what_a_handler_returned_does_not_hide_what_is_newer_or_gone() -> 
     await kind.start()
     await asyncio.sleep(2)
     assert seen[0] == {"by": "another"}
-    await kind.stop()
 
 
 @pytest.mark.parametrize("immediately", [False, True])
@@ -435,7 +420,6 @@ async def test_an_error_that_cannot_be_printed_does_not_kill_the_worker() -> Non
     await asyncio.sleep(2)
     assert calls.times == pytest.approx([0, 1])
     assert kind.controller.healthy() == []
-    await kind.stop()
 
 
 @virtual_time
@@ -454,7 +438,6 @@ async def test_a_dead_worker_is_reported() -> None:
     assert "quotas worker" in problem
     assert "beyond Exception" in problem
     assert kind.controller.queue.processing == 0
-    await kind.stop()
 
 
 @virtual_time
@@ -554,7 +537,6 @@ async def test_the_first_listing_does_not_hold_up_live_events() -> None:
     await settle(100)
     assert calls.keys[0] == "ns/live"
     assert len(calls.keys) == 51
-    await kind.stop()
 
 
 @virtual_time
@@ -570,7 +552,6 @@ async def test_enqueue_takes_keys_and_a_delay() -> None:
     assert calls.keys == ["ns/namespaced", "cluster-scoped", "ns/low"]
     await asyncio.sleep(2)
     assert calls.keys[3:] == ["ns/later"]
-    await kind.stop()
 
 
 @virtual_time
@@ -590,7 +571,6 @@ async def test_two_handlers_need_one_place_in_the_informer() -> None:
     kind.put("a", "ns")
     await settle()
     assert (one.keys, two.keys) == (["ns/a"], ["ns/a"])
-    await kind.stop()
 
 
 @virtual_time
@@ -628,10 +608,6 @@ class Related:
         self.namespaces.informer.start()
         await self.namespaces.informer.wait_for_sync()
         await self.kind.start()
-
-    async def stop(self) -> None:
-        await self.kind.stop()
-        await self.namespaces.informer.stop()
 
 
 RELATED: dict[str, tuple[list[Callable[[Related], object]], list[str]]] = {
@@ -674,7 +650,6 @@ async def test_a_change_of_another_kind_enqueues_keys(case: str, live: bool) -> 
         step(related)
         await settle()
     assert related.calls.keys == expected
-    await related.stop()
 
 
 # -- metrics ----------------------------------------------------------------------------------------------------------
@@ -700,7 +675,6 @@ async def test_the_reconcile_metrics_tell_how_calls_ended() -> None:
     assert REGISTRY.get_sample_value("controller_runtime_reconcile_errors_total", only) == 1
     assert REGISTRY.get_sample_value("controller_runtime_reconcile_time_seconds_count", only) == 5
     assert REGISTRY.get_sample_value("controller_runtime_max_concurrent_reconciles", only) == 2
-    await kind.stop()
 
 
 @virtual_time
@@ -722,4 +696,3 @@ async def test_active_workers_count_while_handlers_run() -> None:
     assert active() == 2
     await asyncio.sleep(11)
     assert active() == 0
-    await kind.stop()

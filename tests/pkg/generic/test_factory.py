@@ -77,7 +77,6 @@ async def test_one_watch_serves_every_handler_of_a_kind() -> None:
     await cluster.management.start()
     await settle()
     assert [verb for verb, _, _ in cluster.quotas.calls] == ["watch"]
-    await cluster.management.stop()
 
 
 @virtual_time
@@ -89,7 +88,6 @@ async def test_a_selector_keeps_other_objects_out_of_the_cache() -> None:
     await cluster.management.start()
     await settle()
     assert [pod.name for pod in pods.list()] == ["launcher"]
-    await cluster.management.stop()
 
 
 @virtual_time
@@ -112,7 +110,6 @@ async def test_no_handler_is_called_before_every_cache_has_synced() -> None:
     assert cluster.management.synced()
     assert calls.keys == ["ns/a"]
     assert [pod.name for pod in pods.list()] == ["p"]
-    await cluster.management.stop()
 
 
 @virtual_time
@@ -132,7 +129,6 @@ async def test_a_kind_that_is_not_installed_blocks_no_other_and_joins_later() ->
     await asyncio.sleep(60)
     assert settings.keys == [SETTING_OVERHEAD_RATIO]
     assert cluster.management.synced()
-    await cluster.management.stop()
 
 
 @virtual_time
@@ -145,7 +141,6 @@ async def test_a_server_that_is_away_at_the_start_is_waited_for() -> None:
     await cluster.management.start()
     await asyncio.sleep(300)
     assert calls.keys == ["ns/a"]
-    await cluster.management.stop()
 
 
 @virtual_time
@@ -158,7 +153,6 @@ async def test_a_kind_asked_for_while_running_starts_by_itself() -> None:
     cluster.management.resource_quotas.on_change("late", calls)
     await settle()
     assert calls.keys == ["ns/a"]
-    await cluster.management.stop()
 
 
 @virtual_time
@@ -170,7 +164,6 @@ async def test_a_kind_whose_cache_alone_is_used_has_no_workers() -> None:
     await settle()
     assert len(pods.queue) == 0
     assert pods.healthy() == []
-    await cluster.management.stop()
 
 
 @virtual_time
@@ -262,7 +255,6 @@ async def test_health_names_dead_workers() -> None:
     await settle()
     (problem,) = cluster.management.healthy()
     assert problem.startswith("resourcequotas worker 0 is dead")
-    await cluster.management.stop()
 
 
 @virtual_time
@@ -279,7 +271,6 @@ async def test_readiness_names_a_kind_whose_watch_shows_no_life() -> None:
     assert problems
     assert all("resourcequotas" in problem for problem in problems)
     assert cluster.management.healthy() == []  # a restart would not heal it
-    await cluster.management.stop()
 
 
 @virtual_time
@@ -294,7 +285,6 @@ async def test_a_standby_has_warm_caches_and_calls_no_handler_before_it_leads() 
     leading.set()
     await settle()
     assert calls.keys == ["ns/q1"]
-    await cluster.management.stop()
 
 
 class OwnPod(Object):
@@ -375,7 +365,6 @@ async def test_a_forbidden_kind_holds_up_only_the_handlers_that_need_it_and_read
     assert counted
     assert set(counted) == {1}
     assert cluster.management.synced()
-    await cluster.management.stop()
 
 
 @virtual_time
@@ -396,7 +385,6 @@ async def test_required_kinds_hold_the_handlers_until_they_are_installed() -> No
     assert management.settings.cache().installed
     assert calls.keys == ["ns/a"]
     assert management.synced()
-    await management.stop()
 
 
 @virtual_time

@@ -44,7 +44,6 @@ async def test_an_object_gets_the_finalizer_beside_those_of_others(before: Any, 
     await settle()
     assert finalizers(kind) == after
     assert calls.keys == []
-    await kind.stop()
 
 
 @virtual_time
@@ -57,7 +56,6 @@ async def test_the_handler_runs_once_at_the_deletion_and_lets_the_object_go() ->
     await asyncio.sleep(10)
     assert calls.keys == ["ns/a"]
     assert "ns/a" not in kind.objects
-    await kind.stop()
 
 
 @virtual_time
@@ -70,7 +68,6 @@ async def test_finalizers_of_others_stay() -> None:
     await asyncio.sleep(10)
     assert finalizers(kind) == ["first", "last"]
     assert calls.keys == ["ns/a"]
-    await kind.stop()
 
 
 @virtual_time
@@ -85,7 +82,6 @@ async def test_while_the_handler_fails_the_object_stays() -> None:
     await asyncio.sleep(5)
     assert "ns/a" not in kind.objects
     assert calls.times == pytest.approx([0, 1, 3])
-    await kind.stop()
 
 
 @virtual_time
@@ -97,7 +93,6 @@ async def test_an_object_that_is_being_deleted_gets_no_finalizer() -> None:
     assert finalizers(kind) == ["other"]
     assert calls.keys == []
     assert kind.asked("patch") == []
-    await kind.stop()
 
 
 @virtual_time
@@ -112,7 +107,6 @@ async def test_a_foreign_write_in_between_is_not_overwritten() -> None:
     kind.answering.set()
     await asyncio.sleep(5)
     assert finalizers(kind) == ["theirs", FINALIZER]
-    await kind.stop()
 
 
 @virtual_time
@@ -126,7 +120,6 @@ async def test_an_object_that_vanishes_before_the_patch_is_no_failure() -> None:
     await asyncio.sleep(5)
     assert kind.controller.queue.num_requeues("ns/a") == 0
     assert len(kind.asked("patch")) == 1
-    await kind.stop()
 
 
 @virtual_time
@@ -140,7 +133,6 @@ async def test_a_refused_patch_is_retried() -> None:
     assert finalizers(kind) is None
     await asyncio.sleep(2)
     assert finalizers(kind) == [FINALIZER]
-    await kind.stop()
 
 
 @virtual_time
@@ -153,7 +145,6 @@ async def test_a_change_handler_runs_beside_it() -> None:
     await settle()
     last: ResourceQuota = changes.objects[-1]
     assert last.metadata.finalizers == [FINALIZER]
-    await kind.stop()
 
 
 @virtual_time
@@ -174,7 +165,6 @@ async def test_the_finalizer_goes_also_if_the_handler_changed_the_object() -> No
     await asyncio.sleep(100)
     assert "ns/a" not in kind.objects
     assert runs == 1
-    await kind.stop()
 
 
 @virtual_time
@@ -190,7 +180,6 @@ async def test_a_new_object_of_the_name_keeps_its_finalizer() -> None:
     await kind.start()
     await asyncio.sleep(100)
     assert finalizers(kind) == [FINALIZER]
-    await kind.stop()
 
 
 @virtual_time
@@ -208,4 +197,3 @@ async def test_another_object_that_the_handler_returns_keeps_its_finalizer() -> 
     await asyncio.sleep(100)
     assert "ns/a" not in kind.objects
     assert finalizers(kind, "ns/parent") == [FINALIZER]
-    await kind.stop()

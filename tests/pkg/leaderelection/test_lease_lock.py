@@ -8,19 +8,8 @@ from pkg.api.coordination import LeaseSpec
 from pkg.client.client import Client
 from pkg.client.errors import ApiError
 from pkg.leaderelection import LeaseLock
-from tests.scripted_server import (
-    GET,
-    PATCH,
-    POST,
-    WATCH,
-    ScriptedServer,
-    body,
-    bookmark,
-    deleted,
-    error,
-    modified,
-    watch,
-)
+from tests.scripted_server import GET, PATCH, POST, WATCH, ScriptedServer, body, watch
+from tests.scripted_steps import bookmark, deleted, error, modified
 
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/ns/leases"
 LEASE = f"{LEASES}/headroom"

@@ -49,7 +49,7 @@ class Case:
         "nothing to do with quota": Case(
             observed(around=surroundings([vmim("Pending")])), "waits for KubeVirt"
         ),
-        "there is room by now": Case(observed([quota(TWICE)]), "has room for it now"),
+        "there is room by now": Case(observed([quota(TWICE)]), "would allow it now"),
         "about to be locked": Case(
             observed(), "quotas quota refuse its target pod: the namespace is about to be"
         ),

@@ -57,20 +57,20 @@ ASKED = {
         limits=GRANTS_MUCH,
         action="raises limits.cpu",
     ),
-    "it does not migrate, and headroom would make room": Asked(
+    "it does not migrate, and headroom would raise the quota": Asked(
         Verdict.COULD_WITH_HEADROOM,
         "default-abc lacks 1030m of limits.cpu, 4.1Gi of limits.memory",
         action="raises limits.cpu from 3 to 5015m, limits.memory from 4.9Gi to 9.4Gi",
     ),
     "it does not migrate, and a person has switched headroom off": Asked(
         Verdict.COULD_NOT_MIGRATE,
-        "headroom makes no room for it",
+        "headroom would not raise the quota enough",
         quota(HARD, {SKIP: "true"}),
         action="a person has switched it off by harvesterhci.io/skipResourceQuotaAutoScaling",
     ),
     "it does not migrate, and the quota is not managed": Asked(
         Verdict.COULD_NOT_MIGRATE,
-        "headroom makes no room for it",
+        "headroom would not raise the quota enough",
         quota(HARD, labels={"a": "b"}),
         action="no label headroom.harvesterhci.io/managed=true",
     ),
@@ -90,7 +90,7 @@ ASKED = {
         Verdict.WAITS_FOR_KUBEVIRT,
         "was refused by quota and fits now",
         migrations=[REFUSED],
-        action="the quota has room already",
+        action="the quota is raised enough already",
         settled=True,
     ),
     "refused, and a cap is reached": Asked(
@@ -189,7 +189,7 @@ def test_room_that_harvesters_controllers_have_made_is_there_already() -> None:
     made = quota({"limits.cpu": "5", "limits.memory": "9980344313"}, {by_uid(): ENTRY})
     basis = Basis(Policy(Mode.ASSIST, settle=0.0), "flags")
     (fit,) = explain(replace(cluster([made], [vmim()], [SOURCE], [HERE]), basis=basis), HERE).fits
-    assert fit.action == "the quota has room already"
+    assert fit.action == "the quota is raised enough already"
 
 
 @pytest.mark.parametrize(("used", "served"), [("2015m", True), ("3", False)])
@@ -245,4 +245,4 @@ def test_a_vm_that_has_grown_waits_for_room_in_the_base() -> None:
     )
     (fit,) = explain(cluster([quota(HARD, MARKS)], [REFUSED], [SOURCE], [grown]), grown).fits
     assert not fit.fits_then
-    assert "the VM has grown by limits.cpu 2, for which the quota's base needs room" in fit.action
+    assert "the VM has grown by limits.cpu 2, which the quota's base has to cover" in fit.action

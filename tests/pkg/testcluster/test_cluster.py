@@ -9,16 +9,15 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pkg.testcluster import cluster, processes
 from pkg.testcluster.cluster import Cluster, EmbeddedCluster, Options
-from pkg.testcluster.errors import AlreadyRunning, ClusterError
-from pkg.testcluster.rest import Rest, RestError
+from pkg.testcluster.errors import AlreadyRunning
 from pkg.testcluster.versions import KUBERNETES
+from tests.e2e.api import Api, ApiFailure
 from tests.polling import eventually
 
 pytestmark = pytest.mark.cluster
@@ -33,28 +32,17 @@ def running() -> Iterator[Cluster]:
 
 
 @pytest.fixture(scope="module")
-def rest(running: Cluster) -> Iterator[Rest]:
-    with Rest(running.kubeconfig) as rest:
-        yield rest
+def api(running: Cluster) -> Api:
+    return Api(running.kubeconfig)
 
 
 @pytest.fixture
-def namespace(rest: Rest, request: pytest.FixtureRequest) -> str:
+def namespace(api: Api, request: pytest.FixtureRequest) -> str:
     name: str = "t-" + str(abs(hash(request.node.nodeid)))[:12]
-    rest.create("/api/v1/namespaces", {"metadata": {"name": name}})
+    api.create("/api/v1/namespaces", {"metadata": {"name": name}})
     # A pod is refused before the service-account controller has been round, as in any cluster.
-    assert eventually(lambda: _exists(rest, f"/api/v1/namespaces/{name}/serviceaccounts/default"))
+    assert eventually(lambda: api.find(f"/api/v1/namespaces/{name}/serviceaccounts/default"))
     return name
-
-
-def _exists(rest: Rest, path: str) -> bool:
-    try:
-        rest.get(path)
-    except RestError as error:
-        if error.status != 404:
-            raise
-        return False
-    return True
 
 
 def _pod(name: str, cpu: str, **metadata: Any) -> dict[str, Any]:
@@ -69,14 +57,13 @@ def _pod(name: str, cpu: str, **metadata: Any) -> dict[str, Any]:
     }
 
 
-def _used(rest: Rest, namespace: str) -> str:
-    quota = rest.get(f"/api/v1/namespaces/{namespace}/resourcequotas/q")
+def _used(api: Api, namespace: str) -> str:
+    quota = api.get(f"/api/v1/namespaces/{namespace}/resourcequotas/q")
     used: str = quota.get("status", {}).get("used", {}).get("limits.cpu", "")
     return used
 
 
-def test_it_is_ready_and_says_so(running: Cluster, rest: Rest) -> None:
-    assert rest.ready()
+def test_it_is_ready_and_says_so(running: Cluster) -> None:
     found = cluster.status(running.directory)
     assert found.ready
     assert found.url == running.url
@@ -84,8 +71,8 @@ def test_it_is_ready_and_says_so(running: Cluster, rest: Rest) -> None:
     assert json.loads(found.as_json())["kubeconfig"] == str(running.kubeconfig)
 
 
-def test_it_is_the_pinned_kubernetes(rest: Rest) -> None:
-    assert rest.get("/version")["gitVersion"] == KUBERNETES
+def test_it_is_the_pinned_kubernetes(api: Api) -> None:
+    assert api.get("/version")["gitVersion"] == KUBERNETES
 
 
 def test_it_listens_on_loopback_only(running: Cluster) -> None:
@@ -109,16 +96,16 @@ def test_without_a_certificate_nothing_is_shown(running: Cluster) -> None:
 
 
 def test_a_service_account_gets_a_token_and_only_the_rights_it_was_given(
-    running: Cluster, rest: Rest, namespace: str
+    running: Cluster, api: Api, namespace: str
 ) -> None:
     path = f"/api/v1/namespaces/{namespace}/serviceaccounts/default/token"
-    token = rest.create(path, {"spec": {"expirationSeconds": 600}})["status"]["token"]
+    token = api.create(path, {"spec": {"expirationSeconds": 600}})["status"]["token"]
     rules = [{"apiGroups": [""], "resources": ["resourcequotas"], "verbs": ["list"]}]
     roles = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{namespace}"
-    rest.create(f"{roles}/roles", {"metadata": {"name": "r"}, "rules": rules})
+    api.create(f"{roles}/roles", {"metadata": {"name": "r"}, "rules": rules})
     subject = {"kind": "ServiceAccount", "name": "default", "namespace": namespace}
     reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "r"}
-    rest.create(
+    api.create(
         f"{roles}/rolebindings", {"metadata": {"name": "r"}, "subjects": [subject], "roleRef": reference}
     )
 
@@ -138,65 +125,65 @@ def test_a_service_account_gets_a_token_and_only_the_rights_it_was_given(
     assert status("pods") == 403
 
 
-def test_kwok_runs_a_pod_and_quota_refuses_the_one_that_is_too_much(rest: Rest, namespace: str) -> None:
+def test_kwok_runs_a_pod_and_quota_refuses_the_one_that_is_too_much(api: Api, namespace: str) -> None:
     pods = f"/api/v1/namespaces/{namespace}/pods"
     quota = {"metadata": {"name": "q"}, "spec": {"hard": {"limits.cpu": "3"}}}
-    rest.create(f"/api/v1/namespaces/{namespace}/resourcequotas", quota)
-    assert eventually(lambda: _used(rest, namespace) == "0")
-    rest.create(pods, _pod("first", "2"))
-    assert eventually(lambda: rest.get(f"{pods}/first")["status"]["phase"] == "Running")
-    conditions = rest.get(f"{pods}/first")["status"]["conditions"]
+    api.create(f"/api/v1/namespaces/{namespace}/resourcequotas", quota)
+    assert eventually(lambda: _used(api, namespace) == "0")
+    api.create(pods, _pod("first", "2"))
+    assert eventually(lambda: api.get(f"{pods}/first")["status"]["phase"] == "Running")
+    conditions = api.get(f"{pods}/first")["status"]["conditions"]
     unpaused = {"Ready", "kubevirt.io/virtual-machine-unpaused"}
     assert unpaused <= {c["type"] for c in conditions if c["status"] == "True"}
     with pytest.raises(
-        RestError, match=r"exceeded quota: q, requested: limits.cpu=2, used: limits.cpu=2"
+        ApiFailure, match=r"exceeded quota: q, requested: limits.cpu=2, used: limits.cpu=2"
     ) as caught:
-        rest.create(pods, _pod("second", "2"))
+        api.create(pods, _pod("second", "2"))
     assert caught.value.status == 403
 
 
-def test_a_pod_that_succeeded_stays_so_and_no_longer_counts(rest: Rest, namespace: str) -> None:
+def test_a_pod_that_succeeded_stays_so_and_no_longer_counts(api: Api, namespace: str) -> None:
     pods = f"/api/v1/namespaces/{namespace}/pods"
     quota = {"metadata": {"name": "q"}, "spec": {"hard": {"limits.cpu": "3"}}}
-    rest.create(f"/api/v1/namespaces/{namespace}/resourcequotas", quota)
-    rest.create(pods, _pod("done", "2"))
-    assert eventually(lambda: rest.get(f"{pods}/done")["status"]["phase"] == "Running")
-    pod = rest.get(f"{pods}/done")
+    api.create(f"/api/v1/namespaces/{namespace}/resourcequotas", quota)
+    api.create(pods, _pod("done", "2"))
+    assert eventually(lambda: api.get(f"{pods}/done")["status"]["phase"] == "Running")
+    pod = api.get(f"{pods}/done")
     pod["status"]["phase"] = "Succeeded"
-    rest._object("PUT", f"{pods}/done/status", pod)
-    assert eventually(lambda: _used(rest, namespace) == "0")
+    api.replace(f"{pods}/done/status", pod)
+    assert eventually(lambda: _used(api, namespace) == "0")
     time.sleep(0.3)
-    assert rest.get(f"{pods}/done")["status"]["phase"] == "Succeeded"
+    assert api.get(f"{pods}/done")["status"]["phase"] == "Succeeded"
 
 
-def test_a_deleted_pod_is_gone_at_once_unless_a_finalizer_holds_it(rest: Rest, namespace: str) -> None:
+def test_a_deleted_pod_is_gone_at_once_unless_a_finalizer_holds_it(api: Api, namespace: str) -> None:
     pods = f"/api/v1/namespaces/{namespace}/pods"
-    rest.create(pods, _pod("free", "1"))
-    rest.create(pods, _pod("held", "1", finalizers=["example.org/held"]))
+    api.create(pods, _pod("free", "1"))
+    api.create(pods, _pod("held", "1", finalizers=["example.org/held"]))
     for name in ("free", "held"):
-        rest._object("DELETE", f"{pods}/{name}", None)
-    assert eventually(lambda: not _exists(rest, f"{pods}/free"))
+        api.delete(f"{pods}/{name}")
+    assert eventually(lambda: api.find(f"{pods}/free") is None)
     time.sleep(0.3)
-    assert rest.get(f"{pods}/held")["metadata"]["finalizers"] == ["example.org/held"]
+    assert api.get(f"{pods}/held")["metadata"]["finalizers"] == ["example.org/held"]
 
 
-def test_a_deleted_namespace_goes_with_all_that_is_in_it(rest: Rest, namespace: str) -> None:
-    rest.create(
+def test_a_deleted_namespace_goes_with_all_that_is_in_it(api: Api, namespace: str) -> None:
+    api.create(
         f"/apis/kubevirt.io/v1/namespaces/{namespace}/virtualmachines",
         {"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "metadata": {"name": "vm"}},
     )
-    rest._object("DELETE", f"/api/v1/namespaces/{namespace}", None)
-    assert eventually(lambda: not _exists(rest, f"/api/v1/namespaces/{namespace}"), timeout=30)
+    api.delete(f"/api/v1/namespaces/{namespace}")
+    assert eventually(lambda: api.find(f"/api/v1/namespaces/{namespace}") is None, timeout=30)
 
 
-def test_the_nodes_asked_for_are_ready(rest: Rest) -> None:
-    nodes = {node["metadata"]["name"]: node for node in rest.get("/api/v1/nodes")["items"]}
+def test_the_nodes_asked_for_are_ready(api: Api) -> None:
+    nodes = {node["metadata"]["name"]: node for node in api.get("/api/v1/nodes")["items"]}
     assert sorted(nodes) == ["node-1", "node-2"]
     assert nodes["node-1"]["status"]["allocatable"]["pods"] == "1k"
     assert "taints" not in nodes["node-1"]["spec"]
 
 
-def test_unknown_fields_of_a_virtual_machine_instance_are_kept(rest: Rest, namespace: str) -> None:
+def test_unknown_fields_of_a_virtual_machine_instance_are_kept(api: Api, namespace: str) -> None:
     path = f"/apis/kubevirt.io/v1/namespaces/{namespace}/virtualmachineinstances"
     body = {
         "apiVersion": "kubevirt.io/v1",
@@ -206,15 +193,13 @@ def test_unknown_fields_of_a_virtual_machine_instance_are_kept(rest: Rest, names
         # Without a status subresource, what is created with a status has it.
         "status": {"phase": "Running"},
     }
-    rest.create(path, body)
-    found = rest.get(f"{path}/vm1")
+    api.create(path, body)
+    found = api.get(f"{path}/vm1")
     assert found["spec"] == body["spec"]
     assert found["status"] == {"phase": "Running"}
 
 
-def test_the_status_of_a_migration_is_written_through_its_subresource_only(
-    rest: Rest, namespace: str
-) -> None:
+def test_the_status_of_a_migration_is_written_through_its_subresource_only(api: Api, namespace: str) -> None:
     path = f"/apis/kubevirt.io/v1/namespaces/{namespace}/virtualmachineinstancemigrations"
     body: dict[str, Any] = {
         "apiVersion": "kubevirt.io/v1",
@@ -223,13 +208,13 @@ def test_the_status_of_a_migration_is_written_through_its_subresource_only(
         "spec": {"vmiName": "vm1"},
         "status": {"phase": "Pending"},
     }
-    created = rest.create(path, body)
+    created = api.create(path, body)
     assert "status" not in created
-    written = rest._object("PUT", f"{path}/m1/status", created | {"status": {"phase": "Pending"}})
+    written = api.replace(f"{path}/m1/status", created | {"status": {"phase": "Pending"}})
     assert written["status"] == {"phase": "Pending"}
 
 
-def test_a_setting_is_cluster_scoped_with_value_and_default_at_the_top(rest: Rest) -> None:
+def test_a_setting_is_cluster_scoped_with_value_and_default_at_the_top(api: Api) -> None:
     body = {
         "apiVersion": "harvesterhci.io/v1beta1",
         "kind": "Setting",
@@ -237,29 +222,23 @@ def test_a_setting_is_cluster_scoped_with_value_and_default_at_the_top(rest: Res
         "value": "",
         "default": "1.5",
     }
-    rest.create("/apis/harvesterhci.io/v1beta1/settings", body)
-    found = rest.get("/apis/harvesterhci.io/v1beta1/settings/additional-guest-memory-overhead-ratio")
+    api.create("/apis/harvesterhci.io/v1beta1/settings", body)
+    found = api.get("/apis/harvesterhci.io/v1beta1/settings/additional-guest-memory-overhead-ratio")
     assert (found["value"], found["default"]) == ("", "1.5")
 
 
-def test_a_second_up_in_its_directory_is_refused(running: Cluster, rest: Rest) -> None:
+def test_a_second_up_in_its_directory_is_refused(running: Cluster) -> None:
     with pytest.raises(AlreadyRunning):
         cluster.up(running.directory)
-    assert rest.ready()
+    assert cluster.status(running.directory).ready
 
 
 def test_a_restarted_process_is_another_one_and_does_its_work(
-    running: Cluster, rest: Rest, namespace: str
+    running: Cluster, api: Api, namespace: str
 ) -> None:
     before = processes.find(running.directory, "kwok")
     after = running.restart("kwok")
     assert (before.alive(), after.alive()) == (False, True)
     pods = f"/api/v1/namespaces/{namespace}/pods"
-    rest.create(pods, _pod("p", "1"))
-    assert eventually(lambda: rest.get(f"{pods}/p")["status"]["phase"] == "Running", timeout=20)
-
-
-def test_the_kubeconfig_of_something_else_is_one_clear_error(tmp_path: Path) -> None:
-    (tmp_path / "kubeconfig").write_text("apiVersion: v1\nkind: Config\n")
-    with pytest.raises(ClusterError, match="is not the kubeconfig of an embedded cluster"):
-        Rest(tmp_path / "kubeconfig")
+    api.create(pods, _pod("p", "1"))
+    assert eventually(lambda: api.get(f"{pods}/p")["status"]["phase"] == "Running", timeout=20)

@@ -9,7 +9,7 @@ import yaml
 
 from pkg.testcluster.binaries import Binaries
 from pkg.testcluster.control_plane import STAGES, Command, ControlPlane, prepare
-from pkg.testcluster.nodes import fake_node, is_ready, node_names
+from pkg.testcluster.nodes import fake_node, node_names
 from pkg.testcluster.paths import Paths, free_ports
 
 
@@ -134,17 +134,3 @@ def test_a_fake_node_has_what_a_launcher_pod_selects_and_asks_for() -> None:
         allocatable
     )
     assert allocatable["pods"] == "1000"
-
-
-@pytest.mark.parametrize(
-    ("conditions", "ready"),
-    [
-        ([{"type": "Ready", "status": "True"}], True),
-        ([{"type": "Ready", "status": "False"}], False),
-        ([{"type": "DiskPressure", "status": "True"}], False),
-        ([], False),
-    ],
-)
-def test_a_node_is_ready_by_its_ready_condition(conditions: list[dict[str, str]], ready: bool) -> None:
-    assert is_ready({"status": {"conditions": conditions}}) is ready
-    assert not is_ready({})

@@ -1,134 +1,126 @@
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from itertools import count
+from math import inf
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from pkg.api.harvesterhci import SETTINGS
+from pkg.api.kubevirt import KUBEVIRTS
+from pkg.api.meta import Object
+from pkg.api.mtq import VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS
+from pkg.api.registry import CUSTOM_RESOURCE_DEFINITIONS, NODES, Resource
+from pkg.client.client import Client
+from pkg.client.config import ClientConfig
+from pkg.client.errors import Forbidden
+from pkg.client.fake import FakeCluster, Request
 from pkg.testcluster import processes, readiness
 from pkg.testcluster.errors import StartError
-from pkg.testcluster.rest import RestError
 from tests.polling import eventually
 
-CRD = "virtualmachines.kubevirt.io"
-CRD_PATH = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{CRD}"
-LIST_PATH = "/apis/kubevirt.io/v1/virtualmachines?limit=1"
+
+class ServiceAccount(Object):
+    """core/v1 ServiceAccount."""
 
 
-class FakeRest:
-    """Objects by path; an int is the status of a refusal."""
-
-    def __init__(self, objects: dict[str, Any] | None = None, refuse: dict[str, int] | None = None) -> None:
-        self.objects = objects or {}
-        self.refuse = refuse or {}
-        self.created: list[tuple[str, str]] = []
-
-    def get(self, path: str) -> dict[str, Any]:
-        found = self.objects.get(path, 404)
-        if isinstance(found, int):
-            raise RestError(found, f"HTTP {found}")
-        answer: dict[str, Any] = found
-        return answer
-
-    def create(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
-        name = body["metadata"]["name"]
-        if name in self.refuse:
-            raise RestError(self.refuse[name], "refused")
-        self.created.append((path, name))
-        return body
+SERVICE_ACCOUNTS = Resource("", "v1", "serviceaccounts", "ServiceAccount", ServiceAccount)
 
 
-def _crd(established: str = "True") -> dict[str, Any]:
-    spec = {"group": "kubevirt.io", "names": {"plural": "virtualmachines"}, "versions": [{"name": "v1"}]}
-    return {"spec": spec, "status": {"conditions": [{"type": "Established", "status": established}]}}
+@pytest.fixture
+def cluster() -> FakeCluster:
+    return FakeCluster()
 
 
-def _served(objects: dict[str, Any]) -> bool:
-    return readiness.crds_served(FakeRest(objects), [CRD])  # type: ignore[arg-type]
+Poll = Callable[[Client], Awaitable[bool]]
 
 
-@pytest.mark.parametrize(
-    ("objects", "served"),
-    [
-        pytest.param({CRD_PATH: _crd(), LIST_PATH: {}}, True, id="established and listed"),
-        pytest.param({CRD_PATH: _crd("False"), LIST_PATH: {}}, False, id="not established"),
-        pytest.param({CRD_PATH: {"spec": {}}, LIST_PATH: {}}, False, id="without a status"),
-        pytest.param({CRD_PATH: _crd()}, False, id="established but not yet listed"),
-    ],
-)
-def test_a_crd_is_served_when_established_and_listable(objects: dict[str, Any], served: bool) -> None:
-    assert _served(objects) is served
+def refuse(request: Request) -> None:
+    raise Forbidden("no", status=403)
 
 
-def test_an_error_that_waiting_does_not_cure_is_not_waited_for() -> None:
-    with pytest.raises(RestError):
-        _served({CRD_PATH: _crd(), LIST_PATH: 403})
+async def test_crds_are_served_once_every_list_works(cluster: FakeCluster) -> None:
+    for resource in (SETTINGS, VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS):
+        cluster.install(resource)
+    assert await readiness.crds_served(cluster.client())
+    cluster.install(KUBEVIRTS, installed=False)
+    assert not await readiness.crds_served(cluster.client())
 
 
-def test_all_crds_are_created_and_named() -> None:
-    rest = FakeRest()
-    names = readiness.create_crds(rest)  # type: ignore[arg-type]
-    assert [name for _, name in rest.created] == names
-    assert CRD in names
-    assert {path for path, _ in rest.created} == {"/apis/apiextensions.k8s.io/v1/customresourcedefinitions"}
+@pytest.mark.parametrize("wait", [readiness.crds_served, readiness.controllers_work])
+async def test_an_error_that_waiting_does_not_cure_is_not_waited_for(
+    wait: Poll, cluster: FakeCluster
+) -> None:
+    cluster.install(SERVICE_ACCOUNTS)
+    cluster.reactors.append(refuse)
+    with pytest.raises(Forbidden):
+        await wait(cluster.client())
 
 
-def test_what_is_there_already_is_no_error() -> None:
-    rest = FakeRest(refuse={"node-1": 409})
-    readiness.create_nodes(rest, ["node-1", "node-2"])  # type: ignore[arg-type]
-    assert rest.created == [("/api/v1/nodes", "node-2")]
+async def test_what_is_there_already_is_no_error(cluster: FakeCluster) -> None:
+    for _ in range(2):
+        await readiness.create_crds(cluster.client())
+        await readiness.create_nodes(cluster.client(), ["node-1", "node-2"])
+    assert [node.name for node in cluster.all(NODES)] == ["node-1", "node-2"]
+    names = {definition["metadata"]["name"] for definition in readiness.load_crds()}
+    assert {definition.name for definition in cluster.all(CUSTOM_RESOURCE_DEFINITIONS)} == names
 
 
-def test_any_other_refusal_is_an_error() -> None:
-    with pytest.raises(RestError):
-        readiness.create_nodes(FakeRest(refuse={"node-1": 403}), ["node-1"])  # type: ignore[arg-type]
+async def test_any_other_refusal_is_an_error(cluster: FakeCluster) -> None:
+    cluster.reactors.append(refuse)
+    with pytest.raises(Forbidden):
+        await readiness.create_nodes(cluster.client(), ["node-1"])
 
 
-def _node(name: str, status: str) -> dict[str, Any]:
-    return {"metadata": {"name": name}, "status": {"conditions": [{"type": "Ready", "status": status}]}}
+READY: dict[str, tuple[dict[str, str], bool]] = {
+    "both are": ({"node-1": "True", "node-2": "True"}, True),
+    "one is not": ({"node-1": "True", "node-2": "False"}, False),
+    "one is not there yet": ({"node-1": "True"}, False),
+    "both are of three": ({"node-1": "True", "node-2": "True", "other": "False"}, True),
+}
 
 
-@pytest.mark.parametrize(
-    ("nodes", "ready"),
-    [
-        pytest.param([_node("node-1", "True"), _node("node-2", "True")], True, id="both are"),
-        pytest.param([_node("node-1", "True"), _node("node-2", "False")], False, id="one is not"),
-        pytest.param([_node("node-1", "True")], False, id="one is not there yet"),
-        pytest.param(
-            [_node("node-1", "True"), _node("node-2", "True"), _node("x", "False")],
-            True,
-            id="both are of three",
-        ),
-    ],
-)
-def test_two_nodes_are_ready_when(nodes: list[dict[str, Any]], ready: bool) -> None:
-    rest = FakeRest({"/api/v1/nodes": {"items": nodes}})
-    assert readiness.nodes_ready(rest, ["node-1", "node-2"]) is ready  # type: ignore[arg-type]
+@pytest.mark.parametrize(("nodes", "ready"), READY.values(), ids=READY.keys())
+async def test_two_nodes_are_ready_when(nodes: dict[str, str], ready: bool, cluster: FakeCluster) -> None:
+    for name, status in nodes.items():
+        conditions = [{"type": "DiskPressure", "status": "True"}, {"type": "Ready", "status": status}]
+        cluster.put(NODES, {"metadata": {"name": name}, "status": {"conditions": conditions}})
+    assert await readiness.nodes_ready(cluster.client(), ["node-1", "node-2"]) is ready
 
 
-def test_controllers_work_once_the_default_service_account_is_there() -> None:
-    path = "/api/v1/namespaces/default/serviceaccounts/default"
-    assert not readiness.controllers_work(FakeRest())  # type: ignore[arg-type]
-    assert readiness.controllers_work(FakeRest({path: {}}))  # type: ignore[arg-type]
+async def test_controllers_work_once_the_default_service_account_is_there(cluster: FakeCluster) -> None:
+    cluster.install(SERVICE_ACCOUNTS)
+    assert not await readiness.controllers_work(cluster.client())
+    cluster.put(SERVICE_ACCOUNTS, {"metadata": {"name": "default", "namespace": "default"}})
+    assert await readiness.controllers_work(cluster.client())
 
 
-def _after(calls: int) -> Callable[[], bool]:
+async def test_a_server_that_does_not_answer_is_not_ready() -> None:
+    async with Client(ClientConfig("http://127.0.0.1:9")) as client:
+        assert not await readiness.server_ready(client)
+
+
+def _after(calls: float) -> Callable[[], Awaitable[bool]]:
     """False `calls` times, then True."""
-    remaining = iter([False] * calls)
-    return lambda: next(remaining, True)
+    polls = count()
+
+    async def done() -> bool:
+        return next(polls) >= calls
+
+    return done
 
 
-def test_patience_waits_until_it_is_done() -> None:
-    readiness.Patience().until("never", _after(3))
+async def test_patience_waits_until_it_is_done() -> None:
+    await readiness.Patience().until("never", _after(3))
 
 
-def test_patience_ends_and_says_what_did_not_happen() -> None:
+async def test_patience_ends_and_says_what_did_not_happen() -> None:
     with pytest.raises(StartError, match="the moon is not full after 0 s"):
-        readiness.Patience(timeout=0.1).until("the moon is not full", lambda: False)
+        await readiness.Patience(timeout=0.1).until("the moon is not full", _after(inf))
 
 
-def test_the_end_of_a_watched_process_ends_the_wait_with_its_last_word(tmp_path: Path) -> None:
+async def test_the_end_of_a_watched_process_ends_the_wait_with_its_last_word(tmp_path: Path) -> None:
     process = processes.spawn("etcd", ["/bin/sh", "-c", "echo first; echo disk full"], tmp_path)
     assert eventually(lambda: not process.alive())
     patience = readiness.Patience()
@@ -136,14 +128,14 @@ def test_the_end_of_a_watched_process_ends_the_wait_with_its_last_word(tmp_path:
     with pytest.raises(
         StartError, match=r"etcd ended while starting: disk full \(whole log: .*/logs/etcd.log\)"
     ):
-        patience.until("never", lambda: False)
+        await patience.until("never", _after(inf))
 
 
-def test_what_is_done_counts_although_a_process_ended(tmp_path: Path) -> None:
+async def test_what_is_done_counts_although_a_process_ended(tmp_path: Path) -> None:
     process = processes.spawn("etcd", ["/bin/true"], tmp_path)
     assert eventually(lambda: not process.alive())
     patience = readiness.Patience()
     patience.watch(process)
-    patience.until("already", lambda: True)
+    await patience.until("already", _after(0))
     with pytest.raises(StartError, match="no message"):
         patience.check()

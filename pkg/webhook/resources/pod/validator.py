@@ -264,7 +264,7 @@ def refusal_of(
     whose = f" ({', '.join(names[:10])})" if names else ""
     return (
         f"resource quota {quota.key} is used up: {wants}; "
-        f"the room that headroom added to it is reserved for migrating VMs{whose}"
+        f"what headroom added to it is reserved for migrating VMs{whose}"
     )
 
 

@@ -46,7 +46,7 @@ def refusal(quota: ResourceQuota, verdict: Verdict) -> Decision:
         for name, value in sorted(verdict.lowest.items())
     )
     return deny(
-        f"resource quota {quota.key} holds room for migrating VMs ({_listed(verdict.migrating)}):"
+        f"resource quota {quota.key} holds headroom for migrating VMs ({_listed(verdict.migrating)}):"
         f" {wants} until they are done",
         reason="migrating",
     )
@@ -57,7 +57,8 @@ def corrected(quota: ResourceQuota, verdict: Verdict) -> str:
     wants = ", ".join(
         f"{name} {quota.hard[name]} -> {value}" for name, value in sorted(verdict.lowest.items())
     )
-    return f"resource quota {quota.key} holds room for migrating VMs ({_listed(verdict.migrating)}), corrected: {wants}"
+    vms = _listed(verdict.migrating)
+    return f"resource quota {quota.key} holds headroom for migrating VMs ({vms}), corrected: {wants}"
 
 
 def correction(lowest: Mapping[str, Quantity]) -> list[dict[str, Any]]:
@@ -74,7 +75,8 @@ def switching_off(what: str, names: Sequence[str]) -> Decision:
         return ALLOW
     return Decision(
         warnings=[
-            f"{what}: headroom gives it back; the migrations of {_listed(names)} lose the room that was added for them"
+            f"{what}: headroom gives it back; "
+            f"the migrations of {_listed(names)} lose the headroom that was added for them"
         ]
     )
 
@@ -195,7 +197,8 @@ class Guard:
                 if not names:
                     return ALLOW
         return deny(
-            f"resource quota {quota.key} holds room for migrating VMs ({_listed(names)}): {what} when they are done",
+            f"resource quota {quota.key} holds headroom for migrating VMs ({_listed(names)}): "
+            f"{what} when they are done",
             reason="migrating",
         )
 

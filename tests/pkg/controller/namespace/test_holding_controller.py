@@ -1,4 +1,4 @@
-"""The label of namespaces that hold added room: before the room, and a little longer than it."""
+"""The label of namespaces that hold added headroom: before the room, and a little longer than it."""
 
 from __future__ import annotations
 

@@ -160,28 +160,6 @@ async def test_a_migrated_pod_looks_like_kubevirt_s_own(free: Live) -> None:
     assert migration["status"]["migrationState"].keys() == state.keys() - beyond
 
 
-async def test_a_source_of_an_earlier_migration_holds_the_next_one_up(free: Live) -> None:
-    await free.started(source_linger_seconds="3")
-    await free.migrate("m1")
-    await free.phase("m1", "Succeeded")
-    await free.migrate("m2")
-    waiting = await free.phase("m2", "Pending")
-    await asyncio.sleep(1)
-    waiting = await free.get(VMIMS, "m2") or {}
-    assert waiting["status"]["phase"] == "Pending"
-    assert conditions(waiting) == {}
-    done = await free.phase("m2", "Succeeded")
-    assert done["status"]["migrationState"]["sourcePod"] != done["status"]["migrationState"]["targetPod"]
-
-
-async def test_a_halted_vm_goes_with_its_pods(free: Live) -> None:
-    await free.started()
-    await free.patch(VMS, "vm1", {"spec": {"runStrategy": "Halted"}})
-    await free.wait(VMS, "vm1", status("printableStatus", "Stopped"))
-    assert await free.get(VMIS, "vm1") is None
-    assert await free.launchers() == []
-
-
 async def test_a_deleted_vm_goes_with_everything(free: Live) -> None:
     await free.started()
     await free.delete(VMS, "vm1")
@@ -201,16 +179,6 @@ async def test_a_launcher_that_quota_refuses_leaves_the_vm_waiting(seed: Live) -
     assert "Synchronized" not in conditions(await seed.get(VMIS, "vm2") or {})
 
 
-async def test_a_vmi_without_a_vm_runs_migrates_and_goes(free: Live) -> None:
-    await free.create(VMIS, {"metadata": {"name": "alone"}, "spec": {"domain": SEED_DOMAIN}})
-    await free.wait(VMIS, "alone", status("phase", "Running"))
-    await free.migrate(vmi="alone")
-    await free.phase("m1", "Succeeded")
-    await free.delete(VMIS, "alone")
-    await free.wait(VMIS, "alone", lambda body: not body)
-    assert await free.launchers() == []
-
-
 async def test_deleting_a_running_migration_aborts_it(free: Live) -> None:
     await free.started()
     await free.migrate(phase_seconds="Running=60")
@@ -225,41 +193,6 @@ async def test_deleting_a_running_migration_aborts_it(free: Live) -> None:
     await free.wait(PODS, state["targetPod"], status("phase", "Failed"))
     await free.migrate("m2")
     await free.phase("m2", "Succeeded")
-
-
-async def test_deleting_a_refused_migration_ends_it(seed: Live) -> None:
-    await seed.started()
-    await seed.migrate()
-    await seed.wait(VMIMS, "m1", lambda m: conditions(m).get(REJECTED) == "True")
-    await seed.delete(VMIMS, "m1")
-    await seed.wait(VMIMS, "m1", lambda body: not body)
-    assert len(await seed.launchers()) == 1
-
-
-@pytest.mark.parametrize("phase", ["Scheduling", "TargetReady"])
-async def test_a_migration_fails_where_it_is_told_to(free: Live, phase: str) -> None:
-    await free.started()
-    await free.migrate(fail_at_phase=phase)
-    failed = await free.phase("m1", "Failed")
-    assert phases(failed) == [*WAY[: WAY.index(phase) + 1], "Failed"]
-    vmi = await free.get(VMIS, "vm1") or {}
-    assert vmi["status"]["phase"] == "Running"
-    await free.wait(VMIS, "vm1", lambda _: True)
-    await free.migrate("m2")
-    await free.phase("m2", "Succeeded")
-
-
-async def test_a_migration_of_nothing_and_a_second_one_fail(free: Live) -> None:
-    await free.migrate("nothing", vmi="no-such-vmi")
-    await free.phase("nothing", "Failed")
-    await free.started()
-    await free.migrate("m1", phase_seconds="Scheduling=60")
-    await free.phase("m1", "Scheduling")
-    await free.migrate("m2")
-    await free.phase("m2", "Failed")
-    assert (await free.get(VMIMS, "m1") or {})["status"]["phase"] == "Scheduling"
-    await free.delete(VMIMS, "m1")
-    await free.wait(VMIMS, "m1", lambda body: not body)
 
 
 async def test_hotplugged_volumes_bring_an_attachment_pod_to_the_target(free: Live) -> None:

@@ -1,4 +1,4 @@
-"""Which change of one object has which others looked at."""
+"""Which change of one object has which others handled, and in which namespaces."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import pytest
 
 from pkg.api.core import Pod, ResourceQuota
 from pkg.api.kubevirt import KUBEVIRTS, KubeVirt
+from pkg.api.meta import Object
 from pkg.client.errors import Forbidden
 from pkg.testcluster.kubevirt.creation import Refusals
 from pkg.testcluster.kubevirt.options import Options
@@ -18,6 +19,7 @@ from pkg.testcluster.kubevirt.register import (
     migrations_of,
     own_key,
     refused_by,
+    within,
 )
 from tests.kinds import Kind
 from tests.pkg.testcluster.kubevirt.fakes import Cluster
@@ -157,3 +159,26 @@ def test_but_not_who_waits_for_a_place_first() -> None:
     refusals = refused("t1/m1", "t1/m2")
     assert refused_by(refusals, {"t1/m2"}.__contains__, lag=Cluster().lag)(QUOTA) == ["t1/m1"]
     assert refusals.wait("t1/m2", 0.0) == 0.0
+
+
+SCALE = "headroom-scale-0123ab-001/vm"
+
+
+@pytest.mark.parametrize(
+    ("prefix", "told"),
+    [
+        ("", ["tenant/vm", "headroom-scaled/vm"]),
+        ("headroom-scale-0123ab-", [SCALE]),
+    ],
+    ids=["all but those of scale runs", "those of one run alone"],
+)
+async def test_one_stand_in_leaves_the_other_its_namespaces(prefix: str, told: list[str]) -> None:
+    seen: list[str] = []
+
+    async def handle(key: str, obj: Object | None) -> None:
+        seen.append(key)
+
+    handler = within(prefix, handle)
+    for key in ("tenant/vm", SCALE, "headroom-scaled/vm", "headroom-scale-4567cd-001/vm"):
+        await handler(key, None)
+    assert seen == told

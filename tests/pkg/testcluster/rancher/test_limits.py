@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from pkg.testcluster.rancher.limits import LIMIT_NAMES, Unreadable, differs, render
-from pkg.util.resourcequota import base
+from pkg.testcluster.rancher.limits import Unreadable, differs, render
 
 
 def annotation(**limit: Any) -> str:
@@ -122,7 +121,3 @@ DIFFERENT: dict[str, tuple[dict[str, Any] | None, dict[str, str], bool]] = {
 @pytest.mark.parametrize(("hard", "wanted", "expected"), DIFFERENT.values(), ids=DIFFERENT.keys())
 def test_differs(hard: dict[str, Any] | None, wanted: dict[str, str], expected: bool) -> None:
     assert differs(hard, wanted) is expected
-
-
-def test_both_readings_of_the_annotation_know_the_same_names() -> None:
-    assert dict(LIMIT_NAMES) == dict(base.RESOURCE_NAMES)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import signal
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
@@ -21,7 +20,6 @@ from tests.pkg.testcluster.kubevirt.live import QUOTAS, SEED, Body, Live
 
 pytestmark = pytest.mark.cluster
 
-ANNOTATION = "field.cattle.io/resourceQuota"
 RESTART = "testcluster.headroom.harvesterhci.io/restart-agent"
 BASE = {"limits.cpu": "3", "limits.memory": "5000Mi"}
 RAISED = {"limits.cpu": "5", "limits.memory": "9980344313"}
@@ -54,45 +52,6 @@ async def raise_quota(live: Live) -> Body:
     name = (await live.quota())["metadata"]["name"]
     note = {"metadata": {"annotations": {"harvesterhci.io/migrating-vm1": "{}"}}}
     return await live.patch(QUOTAS, name, {**note, "spec": {"hard": RAISED}})
-
-
-async def test_the_quota_is_rancher_s_default_quota(live: Live) -> None:
-    meta = (await live.quota())["metadata"]
-    assert meta["name"].startswith("default-")
-    assert meta["generateName"] == "default-"
-    assert meta["labels"]["resourcequota.management.cattle.io/default-resource-quota"] == "true"
-    assert meta["annotations"] == {ANNOTATION: SEED}
-
-
-async def test_a_change_of_the_annotation_replaces_the_limits_and_nothing_else(live: Live) -> None:
-    before = await raise_quota(live)
-    limit = {"limitsCpu": "4", "requestsMemory": "1Gi", "extended": {"requests.nvidia.com/gpu": "2"}}
-    await change(live, json.dumps({"limit": limit}))
-    hard = {"limits.cpu": "4", "requests.memory": "1Gi", "requests.nvidia.com/gpu": "2"}
-    after = await live.quota(hard_is(hard))
-    assert after["metadata"]["name"] == before["metadata"]["name"]
-    assert after["metadata"]["annotations"] == before["metadata"]["annotations"]
-
-
-async def change(live: Live, annotation: str) -> None:
-    path = f"/api/v1/namespaces/{live.namespace}"
-    await live.send("PATCH", path, {"metadata": {"annotations": {ANNOTATION: annotation}}}, patch=True)
-
-
-SAYS_NOTHING = {"no JSON": "{", "no quantity": '{"limit":{"limitsCpu":"many"}}', "no text": ""}
-
-
-@pytest.mark.parametrize("annotation", SAYS_NOTHING.values(), ids=SAYS_NOTHING.keys())
-async def test_an_annotation_that_says_nothing_leaves_the_quota_as_it_is(
-    cluster: Cluster, live: Live, annotation: str
-) -> None:
-    before = await raise_quota(live)
-    await change(live, annotation)
-    async with Live(cluster, SEED) as other:  # Rendered after this one was looked at.
-        await other.quota(hard_is(BASE))
-    assert (await live.quota())["spec"] == before["spec"]
-    await change(live, SEED)
-    await live.quota(hard_is(BASE))
 
 
 async def test_a_quota_that_is_deleted_comes_back_with_the_next_restart(cluster: Cluster, live: Live) -> None:

@@ -148,6 +148,9 @@ VOUCHED = {
         [ended(SOURCE), TARGET], told(THERE), [move()], [TARGET], arrived=True
     ),
     "succeeded: the source is left": Vouched([SOURCE, TARGET], THERE, [SUCCEEDED], [TARGET], (), [SOURCE]),
+    "succeeded, and the VMI alone names the source": Vouched(
+        [SOURCE, TARGET], told(THERE), [move("Succeeded", source=None)], [TARGET], (), [SOURCE]
+    ),
     "failed: the target is left": Vouched([SOURCE, TARGET], HERE, [FAILED], [SOURCE], (), [TARGET]),
     "its migration is deleted, the VMI names the pod that it lives in": Vouched(
         [SOURCE, TARGET], told(THERE), [], [TARGET], (), [SOURCE]
@@ -209,7 +212,7 @@ VOUCHED = {
         arrived=True,
     ),
     "a release that names no source pod names its node": Vouched(
-        [SOURCE, TARGET],
+        [SOURCE, TARGET, changed(OLD, node="node-7")],
         THERE,
         [
             msgspec.structs.replace(

@@ -86,7 +86,7 @@ def test_nothing_is_said_before_a_refusal_or_where_harvesters_rules_suffice(esti
 def test_takeover_is_no_promise_where_it_does_not_suffice() -> None:
     """The namespace's annotation does not grant the resource."""
     (problem,) = said(Case({"pods": "1", "limits.cpu": "10"}, "", '{"limit":{"limitsCpu":"10"}}'))
-    assert "--mode takeover does not make enough room either" in str(problem)
+    assert "--mode takeover does not add enough either" in str(problem)
 
 
 def test_a_migration_that_was_not_refused_does_not_hide_another_that_was() -> None:

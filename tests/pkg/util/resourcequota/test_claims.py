@@ -141,6 +141,13 @@ def test_under_harvesters_estimate_a_vm_that_has_moved_claims_only_the_pod_that_
     assert not found.problems
 
 
+@pytest.mark.parametrize("phase", ["Pending", "Succeeded"])
+def test_under_harvesters_estimate_a_vm_that_does_not_run_claims_nothing(phase: str) -> None:
+    seen = namespace(quota(), [vmim()], [SOURCE], [vmi(nodeName="node-1", phase=phase)])
+    claim = claims(seen, HARVESTER).by_vm["vm1"]
+    assert (claim.wanted(HARVESTER), claim.may_stay()) == ({}, {})
+
+
 @pytest.mark.parametrize(("policy", "said"), [(HARVESTER, ["MigrationNotScaled"]), (EXACT, [])])
 def test_a_vm_without_limits_is_harvesters_problem_only(policy: Policy, said: list[str]) -> None:
     bare = machine({"resources": {"requests": {"memory": "1Gi"}}})

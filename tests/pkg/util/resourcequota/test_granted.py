@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 import pytest
 
 from pkg.util.constants import ANNOTATION_APPLIED as APPLIED
-from pkg.util.quantity import Quantity
 from pkg.util.resourcequota.base import (
     counts_of_pods,
     granted_by_namespace,
     granted_by_record,
     scaled_base,
 )
-from pkg.util.resourcequota.errors import InvalidBaseQuantity, InvalidNamespaceAnnotation
+from pkg.util.resourcequota.errors import InvalidBaseQuantity
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
 from tests.decisions import by_value, sentences
 from tests.objects import COMPENSATION, ENTRY, by_name, quota
@@ -113,35 +111,8 @@ def test_scaled_base(case: Scaled) -> None:
     assert found == by_value(dict(case.base))
 
 
-RANCHER = {
-    "limitsCpu": "limits.cpu",
-    "limitsMemory": "limits.memory",
-    "requestsCpu": "requests.cpu",
-    "requestsMemory": "requests.memory",
-    "requestsStorage": "requests.storage",
-    "pods": "pods",
-    "services": "services",
-    "persistentVolumeClaims": "persistentvolumeclaims",
-}
-
-
-@pytest.mark.parametrize(("rancher", "name"), RANCHER.items())
-def test_ranchers_names_are_mapped(rancher: str, name: str) -> None:
-    assert granted_by_namespace(json.dumps({"limit": {rancher: "7"}})) == {name: Quantity.parse("7")}
-
-
-def test_ranchers_extended_resources_are_taken_as_they_are() -> None:
-    text = '{"limit":{"extended":{"requests.nvidia.com/A100":"4"}}}'
-    assert granted_by_namespace(text) == {"requests.nvidia.com/A100": Quantity.parse("4")}
-
-
 def test_without_an_annotation_nothing_is_granted() -> None:
     assert granted_by_namespace("") == {}
-
-
-def test_an_annotation_that_is_garbage_is_an_error() -> None:
-    with pytest.raises(InvalidNamespaceAnnotation, match="not JSON"):
-        granted_by_namespace("{nope")
 
 
 # ---- quotas without Rancher ----------------------------------------------------------------------------------

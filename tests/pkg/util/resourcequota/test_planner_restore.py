@@ -84,8 +84,6 @@ RESTORED = {
 def test_restore(case: Restored, mode: Mode) -> None:
     after = settled(quota(case.raised, case.before), case.migrations, case.instances, mode=mode)
     left = {key: text for key, text in after.annotations.items() if key not in MARKS}
-    if mode is Mode.TAKEOVER and OTHER in left:
-        left[OTHER] = left.pop(OTHER)
     expected = case.left
     if mode is Mode.TAKEOVER:
         expected = {by_name("other") if key == OTHER else key: text for key, text in case.left.items()}

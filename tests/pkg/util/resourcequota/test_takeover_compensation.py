@@ -249,6 +249,20 @@ def test_no_other_resource_is(name: str) -> None:
     assert by_value(found.hard)[name] == one + one
 
 
+def test_a_limit_that_harvesters_estimate_leaves_out_is_not_compensated() -> None:
+    """It adds no CPU for a VM without a CPU limit, though quota counts one for its pod."""
+    unlimited = vmi("a", nodeName="node-1", limits={"memory": "4Gi"})
+    seen = namespace(
+        quota({"limits.cpu": "2", MEMORY: "100Gi"}, MARKS),
+        [REFUSED_A],
+        [launcher(unlimited)],
+        [unlimited],
+        limits='{"limit":{"limitsCpu":"2","limitsMemory":"100Gi"}}',
+    )
+    found, _made = after(seen, HARVESTER)
+    assert found.hard["limits.cpu"] == "2"
+
+
 # ---- time ----------------------------------------------------------------------------------------------------
 
 

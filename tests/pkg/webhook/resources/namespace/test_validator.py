@@ -221,6 +221,6 @@ async def test_who_switches_a_namespace_off_is_told_whose_room_goes() -> None:
     )
     assert decision.allowed
     (warning,) = decision.warnings
-    assert "namespace ns1: headroom gives it back; the migrations of vm1 lose the room" in warning
+    assert "namespace ns1: headroom gives it back; the migrations of vm1 lose the headroom" in warning
     again = await Validator(FakeView(raised, raised), POLICY).validate(request(off, off))
     assert (again.allowed, again.warnings) == (True, ())

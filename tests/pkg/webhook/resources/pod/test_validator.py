@@ -27,7 +27,7 @@ HARD = {"limits.cpu": "5", "limits.memory": "100Gi"}
 LIMITS = '{"limit":{"limitsCpu":"3","limitsMemory":"90Gi"}}'
 REFUSAL = (
     "resource quota ns1/default-abc is used up: limits.cpu 1001m is requested and 1 is left; "
-    "the room that headroom added to it is reserved for migrating VMs (vm1)"
+    "what headroom added to it is reserved for migrating VMs (vm1)"
 )
 OF_MIGRATION = {constants.LABEL_APP: constants.APP_VIRT_LAUNCHER, constants.LABEL_MIGRATION_JOB_UID: UID}
 

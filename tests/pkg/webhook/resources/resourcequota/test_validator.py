@@ -22,7 +22,7 @@ OWN = "system:serviceaccount:harvester-system:headroom"
 POLICY = Policy(Mode.TAKEOVER, EstimateKind.HARVESTER)
 RUNNING = State(STANDING, migrations=[vmim("Running")])
 DENIAL = (
-    "resource quota ns1/default-abc holds room for migrating VMs (vm1): limits.cpu can't be 3, the lowest allowed "
+    "resource quota ns1/default-abc holds headroom for migrating VMs (vm1): limits.cpu can't be 3, the lowest allowed "
     "value is 5, limits.memory can't be 5000Mi, the lowest allowed value is 9980344313 until they are done"
 )
 CORRECTION = [
@@ -47,7 +47,7 @@ async def test_rancher_is_corrected_and_then_allowed() -> None:
     assert list(decision.patch) == CORRECTION
     assert decision.audit["corrected"].startswith("limits.cpu=5,")
     (warning,) = decision.warnings
-    assert "holds room for migrating VMs (vm1), corrected: limits.cpu 3 -> 5" in warning
+    assert "holds headroom for migrating VMs (vm1), corrected: limits.cpu 3 -> 5" in warning
     assert (await guard(view).validate(request(STANDING, STANDING, user=RANCHER))).allowed
 
 
@@ -195,7 +195,7 @@ async def test_a_quota_that_is_not_managed_is_left_alone() -> None:
 async def test_a_quota_is_not_deleted_under_a_migration() -> None:
     decision = await guard(FakeView(RUNNING, RUNNING)).validate(request(old=STANDING))
     assert decision.message == (
-        "resource quota ns1/default-abc holds room for migrating VMs (vm1): it can be deleted when they are done"
+        "resource quota ns1/default-abc holds headroom for migrating VMs (vm1): it can be deleted when they are done"
     )
 
 
@@ -251,7 +251,7 @@ async def test_who_switches_a_quota_off_is_admitted_and_told_whose_room_goes() -
         decision = await guard(FakeView(RUNNING, RUNNING)).validate(request(off, STANDING, user=user))
         assert decision.allowed
         assert [warning.split("; ")[1] for warning in decision.warnings] == [
-            "the migrations of vm1 lose the room that was added for them"
+            "the migrations of vm1 lose the headroom that was added for them"
         ]
     mutated = await guard(FakeView(RUNNING, RUNNING)).mutate(request(off, STANDING, user=RANCHER))
     assert (mutated.allowed, mutated.patch) == (True, ())
