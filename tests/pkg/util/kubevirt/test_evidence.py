@@ -53,14 +53,17 @@ def move(phase: str = "Running", source: Pod | None = SOURCE, target: Pod | None
 
 def told(
     instance: VirtualMachineInstance,
-    source: Pod = SOURCE,
+    source: Pod | None = SOURCE,
     target: Pod = TARGET,
     uid: str = MOVE.uid,
     source_node: str | None = None,
 ) -> Any:
     """The VMI once the migration was handed over to virt-handler."""
     state = MigrationState(
-        migration_uid=uid, source_pod=source.name, target_pod=target.name, source_node=source_node
+        migration_uid=uid,
+        source_pod=source.name if source else None,
+        target_pod=target.name,
+        source_node=source_node,
     )
     return msgspec.structs.replace(
         instance, status=msgspec.structs.replace(instance.status, migration_state=state)
@@ -150,6 +153,14 @@ VOUCHED = {
     "succeeded: the source is left": Vouched([SOURCE, TARGET], THERE, [SUCCEEDED], [TARGET], (), [SOURCE]),
     "succeeded, and the VMI alone names the source": Vouched(
         [SOURCE, TARGET], told(THERE), [move("Succeeded", source=None)], [TARGET], (), [SOURCE]
+    ),
+    "succeeded, and the VMI alone names the source's node": Vouched(
+        [SOURCE, TARGET],
+        told(THERE, source=None, source_node="node-1"),
+        [move("Succeeded", source=None)],
+        [TARGET],
+        (),
+        [SOURCE],
     ),
     "failed: the target is left": Vouched([SOURCE, TARGET], HERE, [FAILED], [SOURCE], (), [TARGET]),
     "its migration is deleted, the VMI names the pod that it lives in": Vouched(
