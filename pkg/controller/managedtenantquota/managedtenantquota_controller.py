@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import Callable, Sequence
@@ -11,7 +12,7 @@ from cachetools import TTLCache
 
 from pkg.api.admissionregistration import ValidatingWebhookConfiguration
 from pkg.api.core import Namespace
-from pkg.client.errors import ApiError, Conflict
+from pkg.client.errors import ApiError, Conflict, Unreachable
 from pkg.controller.managedtenantquota.metrics import LIMIT_REACHED, LOCK_AGE, LOCKS_HELD
 from pkg.controller.managedtenantquota.observation import Observer
 from pkg.controller.managedtenantquota.writer import Writer
@@ -26,13 +27,10 @@ from pkg.util.managedtenantquota.lock import originals_of, recognise
 from pkg.util.managedtenantquota.model import Memory, Observed, Policy, Problem
 from pkg.util.managedtenantquota.sequence import (
     Decision,
-    MakeLock,
-    Raise,
+    Opening,
     Restore,
-    Save,
     Step,
     Unlock,
-    UpdateLock,
     Wait,
     Write,
     decide,
@@ -48,6 +46,8 @@ _PAUSE = 1.0
 """Seconds until then."""
 _FIRST_PAUSE = 0.05
 """Seconds after the first error of a namespace; twice as long after each further one."""
+_OPENING_SECONDS = 10.0
+"""A write that opens a window keeps the namespace locked, whether an answer comes or not."""
 _SAID_SECONDS = 600.0
 _SAID = 4096
 
@@ -88,8 +88,11 @@ class Handler:
             decision = self._decide(key, observed)
             if decision.writes:
                 not_unlocked = await self._end(key, decision.step, observed)
-                observed = self._aged(await self._observer.live(key, self._clock(), self._memory(key)))
-                decision, observed = await self._write(key, replace(observed, not_unlocked=not_unlocked))
+                async with asyncio.timeout(self._left(observed) or None):
+                    observed = self._aged(await self._observer.live(key, self._clock(), self._memory(key)))
+                    decision, observed = await self._write(key, replace(observed, not_unlocked=not_unlocked))
+        except TimeoutError as exc:
+            raise RetryAfter(_FIRST_PAUSE, "the lock has to end, whatever is waited for") from exc
         except ApiError as exc:
             raise RetryAfter(self._pause(key, observed), f"after an error: {exc}") from exc
         if observed.not_restored or observed.not_unlocked:
@@ -117,7 +120,7 @@ class Handler:
         """Raises ApiError. A quota that cannot be restored, or a lock that cannot be deleted, does not keep the other
         quotas from it; a write that opens a window and is refused closes it."""
         try:
-            return await self._writer.do(step, observed, self._clock())
+            return await self._do(step, observed)
         except Conflict:
             raise
         except ApiError as exc:
@@ -135,9 +138,18 @@ class Handler:
                     reason = EVENT_UNLOCK_REFUSED
                     self._say(key, Problem(reason, message, observed.budgets, f"{reason}/{lock.uid}"))
                     return replace(observed, not_unlocked=str(exc))
-                case MakeLock() | UpdateLock() | Save() | Raise():
+                case _ if isinstance(step, Opening):
                     self._memories[key] = replace(self._memory(key), refused=str(exc))
             raise
+
+    async def _do(self, step: Write, observed: Observed) -> Observed:
+        """Raises ApiError."""
+        seconds = _OPENING_SECONDS if isinstance(step, Opening) else None
+        try:
+            async with asyncio.timeout(seconds):
+                return await self._writer.do(step, observed, self._clock())
+        except TimeoutError as exc:
+            raise Unreachable(f"no answer within {seconds:g} s") from exc
 
     def _aged(self, observed: Observed) -> Observed:
         """A lock is at least as old as we have seen it stand: a clock that is set back must not keep it longer."""
@@ -156,11 +168,14 @@ class Handler:
         """Seconds until the next try: longer each time, and never past the moment at which the lock has to end."""
         failures = self._failures[key] = min(self._failures.get(key, 0) + 1, 20)
         pause = min(_FIRST_PAUSE * 2.0 ** (failures - 1), self._policy.sweep)
-        if observed.lock is not None:
-            policy = self._policy
-            left = observed.lock.since + policy.lock_limit + policy.grace - self._clock()
-            pause = min(pause, left) if left > 0 else pause
-        return pause
+        return min(pause, self._left(observed) or pause)
+
+    def _left(self, observed: Observed) -> float:
+        """Seconds until the lock has to end; 0 without one, or when it is overdue."""
+        if observed.lock is None:
+            return 0.0
+        age = self._clock() - observed.lock.since
+        return max(0.0, self._policy.lock_limit + self._policy.grace - age)
 
     def _decide(self, key: str, observed: Observed) -> Decision:
         decision = decide(observed, self._policy)

@@ -90,7 +90,8 @@ class Wait:
     why: str = ""
 
 
-Write = MakeLock | UpdateLock | Save | Raise | Restore | Clear | Unlock
+Opening = MakeLock | UpdateLock | Save | Raise
+Write = Opening | Restore | Clear | Unlock
 Step = Write | Wait
 
 

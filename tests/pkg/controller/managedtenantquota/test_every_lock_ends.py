@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from pkg.client.errors import ApiError, Forbidden, NotServed, ServerError
+from pkg.controller.managedtenantquota import managedtenantquota_controller
 from pkg.util.managedtenantquota.model import Policy
 from tests.decisions import by_value
 from tests.pkg.controller.managedtenantquota.server import Cluster, Process, open_window
@@ -138,6 +139,40 @@ async def test_an_overdue_lock_ends_before_anything_is_asked(
     assert not looking.done()
     assert not cluster.locks.objects
     looking.cancel()
+
+
+async def test_nothing_that_gives_no_answer_is_waited_for_past_the_end(cluster: Cluster) -> None:
+    process, locked_at = Process(cluster), cluster.clock.now
+    await open_window(cluster, process)
+    cluster.admit()
+    cluster.quotas.answering.clear()
+    cluster.clock.now = locked_at + END - 0.1
+    async with asyncio.timeout(5):
+        assert await process.look() == 0.05
+    assert cluster.locks.objects
+    cluster.clock.now += 0.1
+    looking = asyncio.create_task(process.look())
+    await asyncio.sleep(0.1)
+    assert not looking.done()
+    assert not cluster.locks.objects
+    looking.cancel()
+
+
+async def test_a_raise_that_gets_no_answer_does_not_keep_the_namespace_locked(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(managedtenantquota_controller, "_OPENING_SECONDS", 0.1)
+    process = Process(cluster)
+    await process.look()
+    assert cluster.locks.objects
+    cluster.clock.now += 0.2
+    cluster.budgets.before.append(cluster.quotas.answering.clear)  # with the save
+    async with asyncio.timeout(5):
+        assert await process.look() == 0.05
+    cluster.quotas.answering.set()
+    await process.look()
+    assert not cluster.locks.objects
+    assert "no answer within 0.1 s" in process.events.recorded[-2][3]
 
 
 async def test_what_is_raised_without_budget_and_lock_is_restored_by_the_next_process_too(
