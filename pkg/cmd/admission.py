@@ -113,7 +113,7 @@ class Admission:
             if self.webhooks.register
             else None,
             client_names=self.webhooks.client_name or (),
-            caller=caller,
+            caller=caller if self.webhooks.register else None,
             synced=management.wait_for_sync,
             stopped=pods.close,
         )

@@ -165,23 +165,24 @@ class Acceptor:
         return True
 
     async def _shake_hands(self, connection: Connection) -> None:
-        loop = asyncio.get_running_loop()
+        loop, begun = asyncio.get_running_loop(), False
         try:
             async with asyncio.timeout(self._limits.handshake):
                 await _first_byte(connection.socket)
                 await self._turn(connection)
+                begun = True
                 await loop.connect_accepted_socket(
                     lambda: self._factory(connection), connection.socket, ssl=self._context
                 )
-        except (OSError, TimeoutError) as exc:
+        except BaseException as exc:
+            connection.abort()
+            if not begun:
+                connection.socket.close()  # later asyncio does: a transport may still use the file descriptor
+            self.lost(connection)
+            if not isinstance(exc, OSError | TimeoutError):
+                raise
             CLOSED.labels("handshake").inc()
             log.debug("no TLS handshake with %s: %s", connection.source, exc or "timed out")
-            connection.socket.close()
-            self.lost(connection)
-        except asyncio.CancelledError:
-            connection.socket.close()
-            self.lost(connection)
-            raise
 
     async def _turn(self, connection: Connection) -> None:
         """Handshakes begin one after the other, the newest client's first: in a flood the oldest have given up."""

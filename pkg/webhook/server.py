@@ -81,7 +81,7 @@ class WebhookServer:
         limits: Limits | None = None,
     ) -> None:
         """`client_names`: whose client certificates are answered; empty: every client is, with or without one. `caller`
-        tells the API server's requests by their path."""
+        tells the API server's requests by their path; None: they cannot be told."""
         self._hooks = dict(hooks)
         self._context = context
         self._client_names = frozenset(client_names)
@@ -90,9 +90,9 @@ class WebhookServer:
         self._metrics = {path: WebhookMetrics(path) for path in self._hooks}
         self._unknown = WebhookMetrics(UNKNOWN_PATH)
         self._large = asyncio.Semaphore(_LARGE_AT_ONCE)
-        self._turn = asyncio.Lock()
+        self._turn = asyncio.Lock() if caller is not None else None
         self._last_cost = 0.0
-        # Reviews that are not known to be the API server's begin one after the other, with a pause as long as the last
+        # Where the API server's reviews are known, others begin one after the other, with a pause as long as the last
         # one took: they get half of a core at most, and a review of the API server's waits for one of them.
         self._server: _Server | None = None
         self._acceptor: Acceptor | None = None
@@ -162,7 +162,7 @@ class WebhookServer:
                 return _refusal(413, _TOO_LARGE)
             except web.RequestPayloadError as exc:
                 return _refusal(400, f"the request was cut off: {exc}")
-            if not authenticated:
+            if not authenticated and self._turn is not None:
                 async with self._turn:
                     await asyncio.sleep(self._last_cost)
             began = time.thread_time()
