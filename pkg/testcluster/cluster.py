@@ -9,10 +9,11 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pkg.client.client import Client
 from pkg.client.config import load_config
@@ -27,6 +28,8 @@ from pkg.testcluster.paths import Paths
 from pkg.testcluster.processes import Process
 from pkg.testcluster.progress import Progress, Silent
 from pkg.testcluster.versions import ETCD, KUBERNETES, KWOK
+
+T = TypeVar("T")
 
 #: Name of a stand-in's process, and the module that is run with --kubeconfig.
 STAND_INS = {"kubevirt": "pkg.testcluster.kubevirt", "rancher": "pkg.testcluster.rancher"}
@@ -117,7 +120,7 @@ def status(directory: Path) -> Status:
         known: dict[str, Any] = json.loads(paths.description.read_text("utf-8"))
     except (OSError, ValueError):
         return Status(str(paths.directory), False, processes=pids)
-    ready = bool(pids) and all(pids.values()) and asyncio.run(_is_ready(paths.kubeconfig))
+    ready = bool(pids) and all(pids.values()) and _complete(_is_ready(paths.kubeconfig))
     return Status(str(paths.directory), ready, known["url"], str(paths.kubeconfig), pids, known["versions"])
 
 
@@ -176,12 +179,22 @@ def _up(directory: Path, options: Options, progress: Progress) -> Cluster:
         try:
             began = time.monotonic()
             plane = prepare(paths, binaries)
-            asyncio.run(_start(plane, options, progress))
+            _complete(_start(plane, options, progress))
             progress.step(f"cluster: ready at {plane.url} after {time.monotonic() - began:.1f} s")
         except BaseException:
             _down(paths)
             raise
     return Cluster(paths.directory, paths.kubeconfig, plane.url, options)
+
+
+def _complete(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Its result. An event loop in which it is called, as an async test's, waits meanwhile."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(coroutine)  # in the main thread, where Ctrl-C cancels it
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(asyncio.run, coroutine).result()
 
 
 async def _start(plane: ControlPlane, options: Options, progress: Progress) -> None:
