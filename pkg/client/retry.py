@@ -3,18 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TypeVar
-
-from tenacity import (
-    AsyncRetrying,
-    RetryCallState,
-    retry_if_exception,
-    retry_if_exception_type,
-    stop_after_attempt,
-)
-from tenacity.wait import wait_exponential, wait_random
 
 from pkg.client.errors import (
     ApiError,
@@ -59,23 +52,26 @@ class RetryPolicy:
     """What the API server's own priority and fairness always asks for."""
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
 
-    def retrying(self, *, repeatable: bool) -> AsyncRetrying:
-        """tenacity's loop for one request; `repeatable`: sending it twice does no harm."""
-        backoff = wait_exponential(multiplier=self.base, max=self.maximum) + wait_random(0, self.base)
+    async def run(self, attempt: Callable[[], Awaitable[T]], *, repeatable: bool) -> T:
+        """`await attempt()` until it succeeds or is not to be sent again; `repeatable`: twice does no harm.
 
-        def wait(state: RetryCallState) -> float:
-            return backoff(state) + (_retry_after(state) or 0.0)
+        Raises its last error.
+        """
+        for number in itertools.count(1):
+            try:
+                return await attempt()
+            except ApiError as err:
+                if number >= self.attempts or not self._again(err, repeatable):
+                    raise
+                pause = self._pause(number) + (err.retry_after or 0.0)
+            await self.sleep(pause)
+        raise AssertionError("unreachable")
 
-        return AsyncRetrying(
-            sleep=self.sleep,
-            stop=stop_after_attempt(self.attempts),
-            wait=wait,
-            retry=retry_if_exception(lambda err: self._again(err, repeatable)),
-            reraise=True,
-        )
+    def _pause(self, failures: int) -> float:
+        return min(self.maximum, self.base * 2.0 ** (failures - 1)) + random.uniform(0, self.base)
 
-    def _again(self, err: BaseException, repeatable: bool) -> bool:
-        if not isinstance(err, ApiError) or isinstance(err, Untrusted | Closed):
+    def _again(self, err: ApiError, repeatable: bool) -> bool:
+        if isinstance(err, Untrusted | Closed):
             return False
         if isinstance(err, NotSent):
             return True  # the server cannot have seen it
@@ -86,11 +82,6 @@ class RetryPolicy:
             )
         # Without it a 503 may be a proxy's, about a request that the server had.
         return repeatable and isinstance(err, TooManyRequests | ServiceUnavailable | Unreachable)
-
-
-def _retry_after(state: RetryCallState) -> float | None:
-    error = state.outcome.exception() if state.outcome else None
-    return error.retry_after if isinstance(error, ApiError) else None
 
 
 async def retry_on_conflict(
@@ -104,8 +95,9 @@ async def retry_on_conflict(
 
     Raises the last of `errors`, and at once whatever else `attempt` raises.
     """
-    loop = AsyncRetrying(stop=stop_after_attempt(tries), retry=retry_if_exception_type(errors), reraise=True)
-    async for turn in loop:
-        with turn:
-            return await attempt(turn.retry_state.attempt_number > 1)
-    raise AssertionError("unreachable")
+    for number in range(1, tries):
+        try:
+            return await attempt(number > 1)
+        except errors:
+            continue
+    return await attempt(tries > 1)

@@ -125,7 +125,7 @@ class Transport:
             return await attempt()
         if repeatable is None:
             repeatable = method in _READS
-        return await self._retry.retrying(repeatable=repeatable)(attempt)
+        return await self._retry.run(attempt, repeatable=repeatable)
 
     @contextlib.asynccontextmanager
     async def stream(
