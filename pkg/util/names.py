@@ -37,6 +37,7 @@ class EntryKey:
 
 
 @lru_cache(maxsize=16384)
+@lru_cache(maxsize=16384)
 def migrating_key(vm_name: str) -> str:
     """The full annotation key of a VM by name; hashed when the name leaves no room for itself."""
     return ANNOTATION_MIGRATING_NAME_PREFIX + _fitting(vm_name)
