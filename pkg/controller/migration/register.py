@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from pkg.api.kubevirt import VirtualMachineInstanceMigration
 from pkg.config.management import Management
+from pkg.controller.migration.state import state_of
 from pkg.controller.migration.ui_state import UIStateWriter
 from pkg.controller.migration.vmi_controller import VMIHandler
 from pkg.controller.options import Options
 from pkg.generic.events import EventRecorder
+from pkg.util.kubevirt.migration import is_finished
 
 VMI_CONTROLLER = "virtualMachineInstanceController"
 
@@ -32,4 +34,9 @@ def register(management: Management, events: EventRecorder, options: Options) ->
     def instance_of(migration: VirtualMachineInstanceMigration) -> list[str]:
         return [f"{migration.namespace}/{migration.spec.vmi_name}"]
 
-    instances.watch_related(migrations, instance_of)
+    instances.watch_related(migrations, instance_of, reads=_read_of_migration)
+
+
+def _read_of_migration(migration: VirtualMachineInstanceMigration) -> object:
+    """What a VMI shows of it: most phases are shown alike."""
+    return migration.uid, None if is_finished(migration) else state_of(migration)

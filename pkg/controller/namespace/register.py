@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pkg.api.core import ResourceQuota
 from pkg.api.meta import Object
 from pkg.config.management import Management
 from pkg.controller.namespace.holding_controller import Handler as HoldingHandler
@@ -10,6 +11,7 @@ from pkg.controller.namespace.namespace_controller import Handler
 from pkg.controller.options import Options
 from pkg.controller.resourcequota.resourcequota_controller import BeforeRaise
 from pkg.generic.events import EventRecorder
+from pkg.util.kubevirt.migration import is_finished
 
 NAMESPACE_CONTROLLER = "namespaceController"
 HOLDING_CONTROLLER = "holdingController"
@@ -44,13 +46,18 @@ def register_holding(management: Management, options: Options) -> BeforeRaise:
         excluded=lambda namespace: bool(budgets.cache().list(namespace)),
     )
     namespaces.on_change(HOLDING_CONTROLLER, handler.on_namespace_changed)
-    namespaces.watch_related(quotas, _namespace_of)
-    namespaces.watch_related(migrations, _namespace_of)
+    namespaces.watch_related(quotas, _namespace_of, reads=_read_of_quota)
+    namespaces.watch_related(migrations, _namespace_of, reads=is_finished)
     namespaces.watch_related(budgets, _namespace_of)
     namespaces.watch_related(
         registrations, lambda _: {quota.namespace for quota in quotas.cache().list()}, reads=sees_pods
     )
     return handler.before_raise
+
+
+def _read_of_quota(quota: ResourceQuota) -> object:
+    """Not the status, which changes with every pod."""
+    return quota.labels, quota.annotations, quota.deleting
 
 
 def _namespace_of(obj: Object) -> list[str]:

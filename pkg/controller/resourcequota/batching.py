@@ -1,7 +1,8 @@
-"""How long a ResourceQuota's next patch waits for company. Pure.
+"""How long a ResourceQuota's next decision and its next patch wait for company. Pure.
 
-With many migrations under way in a namespace the next event is close by: waiting saves a patch for each event. A
-migration that is about to be tried, or that was refused, waits a moment only: KubeVirt tries it within milliseconds.
+With many migrations under way in a namespace the next event is close by: waiting saves a decision, and often a patch,
+for each event. A migration that is about to be tried, or that was refused, waits for a patch before it, a moment only:
+KubeVirt tries it within milliseconds.
 
 What only gives room back can wait until those were tried: quota admission counts a pod with an update of the quota that
 conflicts with a patch of that moment, four times at most. The pod is then refused with a conflict instead of "exceeded
@@ -19,8 +20,10 @@ from pkg.util import constants
 from pkg.util.kubevirt.migration import is_refused
 from pkg.util.resourcequota.journal import ENTRY_PREFIXES, Journal
 
-STEP = 0.04
-"""Seconds added for each entry beyond the first."""
+MOMENT = 0.04
+"""Seconds where something is urgent and there is an entry beside it."""
+STEP = 0.1
+"""Seconds added for each entry beyond the first, where nothing is urgent."""
 LONGEST = 0.25
 """Seconds, however many migrations are under way."""
 UNTIL_TRIED = 0.25
@@ -29,10 +32,12 @@ UNTIL_COUNTED = 1.0
 """Seconds that it waits at most for status.used; a VM that has grown may keep that above the base."""
 
 
-def next_write_after(annotations: Mapping[str, str], written_at: float, *, urgent: bool = False) -> float:
-    """The earliest time of the next patch, on the clock of `written_at` (seconds)."""
-    entries = sum(key.startswith(ENTRY_PREFIXES) for key in annotations)
-    return written_at + min(STEP if urgent else LONGEST, STEP * max(0, entries - 1))
+def company_until(annotations: Mapping[str, str], since: float, *, urgent: bool = False) -> float:
+    """Until when events are gathered that follow a decision or a patch, on the clock of `since` (seconds)."""
+    others = sum(key.startswith(ENTRY_PREFIXES) for key in annotations) - 1
+    if others < 1:
+        return since
+    return since + (MOMENT if urgent else min(LONGEST, STEP * others))
 
 
 def is_urgent(
@@ -40,12 +45,13 @@ def is_urgent(
     migrations: Iterable[VirtualMachineInstanceMigration],
     instance: Callable[[str], VirtualMachineInstance | None],
 ) -> bool:
-    """Whether a migration was refused, or is about to be tried and has no entry yet. `instance` gives a VMI by name."""
+    """Whether a migration was refused, was just created, or is about to be tried and has no entry yet. `instance` gives
+    a VMI by name."""
     journal = Journal(annotations)
     for migration in migrations:
-        if is_refused(migration):
-            return True
-        if migration.phase in (constants.PHASE_UNSET, constants.PHASE_PENDING):
+        if migration.phase == constants.PHASE_UNSET or is_refused(migration):
+            return True  # an entry that stands may be for what an earlier migration left
+        if migration.phase == constants.PHASE_PENDING:
             name = migration.spec.vmi_name
             vmi = instance(name)
             if not journal.keys_of(name, vmi.uid if vmi else ""):

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-import msgspec
-
 from pkg.api.core import Namespace, Pod
 from pkg.api.harvesterhci import Setting
 from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
@@ -75,8 +73,12 @@ def register(
 
 
 def _read_of_pod(pod: Pod) -> object:
-    status = msgspec.structs.replace(pod.status, phase=None)
-    return _read_of_metadata(pod), pod.labels, pod.annotations, pod.spec, pod.terminal, status
+    status = pod.status
+    containers = *(status.container_statuses or ()), *(status.init_container_statuses or ())
+    in_force = [each for each in containers if each.resources or each.allocated_resources]
+    labels = pod.labels.get(constants.LABEL_APP), pod.labels.get(constants.LABEL_MIGRATION_JOB_UID)
+    of_status = pod.terminal, status.conditions, status.qos_class, in_force
+    return _read_of_metadata(pod), labels, pod.annotations, pod.spec, of_status
 
 
 def _read_of_instance(vmi: VirtualMachineInstance) -> object:

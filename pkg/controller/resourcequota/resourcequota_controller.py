@@ -18,7 +18,7 @@ from pkg.api.core import Pod, ResourceQuota
 from pkg.client.errors import Conflict, Invalid, NotFound
 from pkg.client.resource_client import ResourceClient
 from pkg.client.retry import retry_on_conflict
-from pkg.controller.resourcequota.batching import LONGEST, is_urgent, may_lower_after, next_write_after
+from pkg.controller.resourcequota.batching import LONGEST, company_until, is_urgent, may_lower_after
 from pkg.generic.cache_reader import newer
 from pkg.generic.errors import RetryAfter
 from pkg.generic.events import EventRecorder
@@ -55,6 +55,8 @@ class _Remembered:
     written: ResourceQuota | None = None
     """What our last patch returned: newer than the cache until the watch has caught up."""
     written_at: float = float("-inf")
+    decided_at: float = float("-inf")
+    """Of the last decision, with its patch if it made one."""
     lower_since: float | None = None
     """Since when room is to be given back (batching.may_lower_after)."""
     said: Sequence[tuple[str, str]] = ()
@@ -118,7 +120,8 @@ class Handler:
 
     async def _plan_and_write(self, quota: ResourceQuota, kept: _Remembered) -> Plan:
         """Raises Conflict or Invalid when the quota is no longer what was decided from."""
-        observed = self._observer.observe(quota, self._clock(), kept.memory)
+        kept.decided_at = self._clock()
+        observed = self._observer.observe(quota, kept.decided_at, kept.memory)
         decided = self._plan(observed, kept)
         if compensates_more(quota.annotations, decided.annotations):
             observed = await self._observe_live(quota, kept.memory)
@@ -157,11 +160,12 @@ class Handler:
         return self._observer.observe(now, self._clock(), memory, source=source)
 
     def _wait_for_company(self, quota: ResourceQuota, kept: _Remembered) -> None:
-        """Soon after a write the next decision waits, unless another client changed spec.hard: a repair never waits."""
+        """Soon after a decision the next one waits, after a patch an urgent one too; unless another client changed
+        spec.hard: a repair never waits."""
         if kept.written is None or quota.hard != kept.written.hard:
             return
         now, source = self._clock(), self._observer.source
-        if not now < next_write_after(quota.annotations, kept.written_at) <= now + LONGEST:
+        if not now < company_until(quota.annotations, kept.decided_at) <= now + LONGEST:
             return  # later than that: the clock was set back
         migrations = source.migrations.list(quota.namespace)
         urgent = is_urgent(
@@ -169,7 +173,8 @@ class Handler:
             migrations,
             lambda name: source.instances.get(name=name, namespace=quota.namespace),
         )
-        left = next_write_after(quota.annotations, kept.written_at, urgent=urgent) - now
+        since = kept.written_at if urgent else kept.decided_at
+        left = company_until(quota.annotations, since, urgent=urgent) - now
         if left > 0:
             raise RetryAfter(left)
 
@@ -192,7 +197,7 @@ class Handler:
             raise RetryAfter(left)
 
     async def _write(self, quota: ResourceQuota, kept: _Remembered, decided: Plan) -> None:
-        kept.written_at = self._clock()
+        kept.written_at = kept.decided_at = self._clock()
         kept.lower_since = None
         patch = decided.patch(quota)
         kept.written = await self._quotas.json_patch(patch, name=quota.name, namespace=quota.namespace)

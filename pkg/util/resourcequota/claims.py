@@ -67,7 +67,7 @@ def claims(observed: Observed, policy: Policy) -> Claims:
 
     Whatever goes wrong with one VM is that VM's problem: it claims nothing, and the others go on.
     """
-    pods = ControlledPods(observed.pods, observed.now)
+    pods = controlled_pods(observed)
     of_vm = migrations_by_vm(observed)
     rendering = rendering_of(observed, policy)
     asked = demands(observed.migrations, observed.instances)
@@ -121,6 +121,13 @@ def _worked_out(
         return _WorkedOut(claim, vm.problems, charged_until((*sides.home, *sides.target, *sides.old)))
 
     return observed.memo.made(key, (vmi, observed.rendering, *migrations, *own), work_out)
+
+
+def controlled_pods(observed: Observed) -> ControlledPods:
+    """Sorted out once as long as the namespace has the same pods, none of which ends by itself as time goes by."""
+    pods = tuple(observed.pods)
+    key: Hashable = None if any(pod.deleting for pod in pods) else ("pods", observed.quota.namespace)
+    return observed.memo.made(key, pods, lambda: ControlledPods(pods, observed.now))
 
 
 def _is_scoped(spec: ResourceQuotaSpec) -> bool:

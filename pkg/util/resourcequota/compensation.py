@@ -15,7 +15,7 @@ from functools import partial
 from pkg.api.core import ResourceQuota
 from pkg.api.kubevirt import VirtualMachineInstance
 from pkg.util import constants
-from pkg.util.kubevirt.evidence import ControlledPods, vouched
+from pkg.util.kubevirt.evidence import vouched
 from pkg.util.kubevirt.migration import Stage
 from pkg.util.kubevirt.observed_overhead import overhead_of
 from pkg.util.kubevirt.overhead import factor_of
@@ -27,7 +27,7 @@ from pkg.util.quotacount.usage import pod_usage
 from pkg.util.resource_list import ResourceList, add, minimum, subtract, total
 from pkg.util.resourcequota.base import COMPENSATION_MARGIN, quantity_of, shortage
 from pkg.util.resourcequota.caps import Caps
-from pkg.util.resourcequota.claims import migrations_by_vm, rendering_of
+from pkg.util.resourcequota.claims import controlled_pods, migrations_by_vm, rendering_of
 from pkg.util.resourcequota.errors import ResourceQuotaError
 from pkg.util.resourcequota.journal import Journal
 from pkg.util.resourcequota.model import Claim, Claims, Observed
@@ -200,7 +200,7 @@ def overhead_growth(observed: Observed, policy: Policy) -> ResourceList:
     grown: ResourceList = {}
     if factor_of(rendering.ratio) <= factor_of(rendering.usual_ratio):
         return grown
-    pods = ControlledPods(observed.pods, observed.now)
+    pods = controlled_pods(observed)
     of_vm = migrations_by_vm(observed)
     for name, vmi in observed.instances.items():
         with suppress(Exception):  # said by its claim

@@ -107,12 +107,11 @@ class Journal:
 
     def put(self, key: str, resources: Mapping[str, Quantity]) -> None:
         """Write an entry; one whose value already says the same keeps its spelling."""
-        text = marshal(dict(resources))
         if self._after.get(key) is not None:
             with suppress(InvalidEntry):
                 if self.resources(key) == dict(resources):
                     return
-        self._after[key] = text
+        self._after[key] = marshal(dict(resources))
 
     def with_entry(self, key: str, resources: Mapping[str, Quantity]) -> Mapping[str, str]:
         """The annotations as they would be with this entry."""

@@ -203,10 +203,11 @@ def _enter(
     """Write the entries, as long as the caps and the annotations have room; what they add up to, and who waits."""
     caps = Caps(observed.quota.annotations.get(constants.ANNOTATION_MAX_EXTRA, ""), observed.max_extra)
     compensation = minimum(journal.compensation_or_none(), known)
+    keys = {each.key for each in wanted}
     added = total(
         {n: q for n, q in entry.readable().items() if n in base}
         for entry in journal.entries()
-        if entry.key not in {each.key for each in wanted}
+        if entry.key not in keys
     )
     problems: list[ResourceQuotaError] = []
     for each in wanted:

@@ -15,6 +15,7 @@ from pkg.api.kubevirt import KUBEVIRTS, VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIR
 from pkg.config.management import KUBEVIRT_PODS, Management
 from pkg.controller.indexes import index
 from pkg.controller.options import Options
+from pkg.util import constants
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
 from tests.decisions import sentences
 from tests.kinds import Server
@@ -64,9 +65,9 @@ class Cluster:
             status={"phase": phase, "conditions": conditions},
         )
 
-    def put_pod(self, name: str = "x", **status: Any) -> None:
+    def put_pod(self, name: str = "x", labels: dict[str, str] | None = None, **status: Any) -> None:
         """A launcher pod; x is there."""
-        labels = {KUBEVIRT_PODS: "virt-launcher"}
+        labels = {KUBEVIRT_PODS: "virt-launcher", **(labels or {})}
         self.put(registry.PODS, name, "ns2", metadata={"labels": labels}, status=status)
 
     def put(self, resource: Any, name: str, namespace: str = "", **fields: Any) -> None:
@@ -147,6 +148,16 @@ EXACT_TOO: dict[str, tuple[Happens, list[str]]] = {
     ),
     "a pod comes": (lambda c: c.put_pod("y"), ["ns2/q"]),
     "a pod runs": (lambda c: c.put_pod(phase="Running"), []),
+    "a pod's containers run": (lambda c: c.put_pod(containerStatuses=[{"name": "compute"}]), []),
+    "a pod's containers run with other resources": (
+        lambda c: c.put_pod(containerStatuses=[{"name": "compute", "resources": {"limits": {"cpu": "1"}}}]),
+        ["ns2/q"],
+    ),
+    "a pod's node is put among its labels": (lambda c: c.put_pod(labels={"kubevirt.io/nodeName": "n"}), []),
+    "a pod is marked as a target": (
+        lambda c: c.put_pod(labels={constants.LABEL_MIGRATION_JOB_UID: "uid"}),
+        ["ns2/q"],
+    ),
     "a pod is over": (lambda c: c.put_pod(phase="Succeeded"), ["ns2/q"]),
     "a LimitRange changes": (lambda c: c.put(registry.LIMIT_RANGES, "lr", "ns2"), ["ns2/q"]),
 }

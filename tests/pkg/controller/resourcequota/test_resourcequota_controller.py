@@ -344,9 +344,9 @@ class TestCompany:
         cluster.migrate("vm1", "vm2", "vm3", phase="Running")
         await cluster.look()
         cluster.migrate("vm1", phase="Succeeded")
-        assert await cluster.look() == pytest.approx(0.08)
+        assert await cluster.look() == pytest.approx(0.2)
         assert cluster.patches == 1
-        cluster.clock.now += 0.08
+        cluster.clock.now += 0.2
         assert await cluster.look() is None
         assert cluster.patches == 2
 
@@ -377,6 +377,19 @@ class TestCompany:
         await cluster.look()
         assert cluster.patches == 2
         assert by_value(cluster.now.hard)["limits.cpu"].value() == 3 + 2 * 22
+
+    async def test_a_decision_that_writes_nothing_is_waited_after_too(self) -> None:
+        cluster = Cluster()
+        cluster.migrate("vm1", "vm2")
+        await cluster.look()
+        cluster.clock.now += 1
+        cluster.migrate("vm1", phase="Scheduling")
+        assert await cluster.look() is None
+        cluster.migrate("vm1", phase="Running")
+        assert await cluster.look() == pytest.approx(0.1)
+        cluster.migrate("vm3")
+        assert await cluster.look() is None, "KubeVirt is about to try it"
+        assert cluster.patches == 2
 
     async def test_after_a_while_it_does_not_wait(self) -> None:
         cluster = Cluster()
@@ -424,6 +437,8 @@ class TestGivingBack:
         assert await cluster.look() == pytest.approx(0.15)
         assert cluster.patches == 1
         cluster.migrate("vm2", phase="Scheduling")
+        assert await cluster.look() == pytest.approx(0.1)
+        cluster.clock.now += 0.1
         assert await cluster.look() is None
         assert by_value(cluster.now.hard) == by_value(RAISED)
 
@@ -445,6 +460,7 @@ class TestGivingBack:
     async def test_the_next_time_it_waits_anew(self) -> None:
         cluster = await self.two()
         await cluster.look()
+        cluster.clock.now += 0.1
         cluster.migrate("vm1", phase="Running")  # the watch was behind
         await cluster.look()
         cluster.clock.now += 10
