@@ -233,12 +233,12 @@ def test_a_second_up_in_its_directory_is_refused(running: Cluster) -> None:
     assert cluster.status(running.directory).ready
 
 
-def test_a_restarted_process_is_another_one_and_does_its_work(
-    running: Cluster, api: Api, namespace: str
-) -> None:
-    before = processes.find(running.directory, "kwok")
-    after = running.restart("kwok")
+def test_a_restarted_process_is_another_one_and_does_its_work(running: Cluster, api: Api) -> None:
+    """Not kwok: 0.7.0 can crash as it starts, when its first node and its first pod come at the same moment."""
+    name = "kube-controller-manager"
+    before = processes.find(running.directory, name)
+    after = running.restart(name)
     assert (before.alive(), after.alive()) == (False, True)
-    pods = f"/api/v1/namespaces/{namespace}/pods"
-    api.create(pods, _pod("p", "1"))
-    assert eventually(lambda: api.get(f"{pods}/p")["status"]["phase"] == "Running", timeout=20)
+    api.create("/api/v1/namespaces", {"metadata": {"name": "after-restart"}})
+    account = "/api/v1/namespaces/after-restart/serviceaccounts/default"
+    assert eventually(lambda: api.find(account), timeout=30)
