@@ -61,7 +61,7 @@ def test_without_headroom_the_migration_is_refused_for_good(namespace: Tenant) -
 
 CHOICES = {
     "takeover with Harvester's numbers": ["takeover"],
-    "beside Harvester": ["assist"],
+    "beside Harvester": ["assist", "--foreign-grace", "8"],
 }
 
 
@@ -132,9 +132,7 @@ def test_an_aborted_migration_gives_its_room_back(namespace: Tenant, headroom: P
     migration = namespace.start_migration(phase_seconds="Running=20")
     namespace.wait_phase(migration, "Running")
     namespace.delete_migration(migration)
-    namespace.wait_hard(
-        HARD, timeout=75 if namespace.entries() and OWNER not in namespace.annotations() else 15
-    )
+    namespace.wait_hard(HARD, timeout=20)
     eventually(lambda: namespace.used() == POD)
     namespace.wait_shown(None)
 
