@@ -183,7 +183,7 @@ def _guarded(options: Options) -> dict[str, str]:
         # Most updates, and all of the status, leave spec.hard alone.
         "limits-change": "request.operation == 'DELETE' || (has(object.spec.hard)"
         " && (!has(oldObject.spec.hard) || object.spec.hard != oldObject.spec.hard))"
-        f" || ({_SWITCHED_OFF}) || ({_loses_label()}) || ({_loses_owner()}) || ({_loses_base()})",
+        f" || ({_SWITCHED_OFF}) || ({_loses_label()}) || ({_loses_owner()}) || ({_changes_base()})",
         "not-the-namespace-controller": f"request.userInfo.username != '{NAMESPACE_CONTROLLER}'",
     }
     if options.passes:
@@ -213,10 +213,14 @@ def _loses_owner() -> str:
     return f"({before}) && !({after}) && {skipped}"
 
 
-def _loses_base() -> str:
+def _changes_base() -> str:
     """Of a quota without Rancher."""
     before, after = (_stands(subject, constants.ANNOTATION_BASE) for subject in ("oldObject", "object"))
-    return f"({_labelled(constants.LABEL_MANAGED)}) && ({before}) && !({after})"
+    new, old = (
+        f"{subject}.metadata.annotations['{constants.ANNOTATION_BASE}']"
+        for subject in ("object", "oldObject")
+    )
+    return f"({_labelled(constants.LABEL_MANAGED)}) && ({before}) && !({after} && {new} == {old})"
 
 
 def _says(marks: str, key: str, value: str) -> str:

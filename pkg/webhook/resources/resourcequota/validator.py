@@ -104,17 +104,18 @@ class Guard:
         verdict = await self._judge(old, quota)
         if verdict:
             return refusal(quota, verdict)
-        lost = "" if quota.deleting else self._lost(old, quota)
-        return await self._refuse_while_migrating(old, f"{lost} can be removed") if lost else ALLOW
+        later = "" if quota.deleting else self._after_the_migrations(old, quota)
+        return await self._refuse_while_migrating(old, later) if later else ALLOW
 
-    def _lost(self, old: ResourceQuota, new: ResourceQuota) -> str:
-        """The mark of a managed quota that goes with the write, of those that make it managed."""
+    def _after_the_migrations(self, old: ResourceQuota, new: ResourceQuota) -> str:
+        """What the write does to the marks and records of a managed quota that has to wait; "": nothing."""
         if is_managed(old) and not is_managed(new):
-            return "its label"
+            return "its label can be removed"
         if constants.ANNOTATION_OWNER in old.annotations and is_off(new.annotations, self._policy.mode):
-            return constants.ANNOTATION_OWNER
-        if is_labelled(old) and constants.ANNOTATION_BASE in old.annotations.keys() - new.annotations.keys():
-            return constants.ANNOTATION_BASE
+            return f"{constants.ANNOTATION_OWNER} can be removed"
+        base = old.annotations.get(constants.ANNOTATION_BASE)
+        if is_labelled(old) and base not in (None, new.annotations.get(constants.ANNOTATION_BASE)):
+            return f"{constants.ANNOTATION_BASE} can be changed"
         return ""
 
     async def mutate(self, request: AdmissionRequest) -> Decision:

@@ -177,14 +177,17 @@ async def test_the_mark_that_makes_the_skip_ours_is_not_removed(
 
 
 @pytest.mark.parametrize("migrates", [True, False])
-async def test_the_recorded_base_is_not_removed_under_a_migration(migrates: bool) -> None:
+@pytest.mark.parametrize("base", [{}, {BASE: '{"limits.cpu":"1"}'}], ids=["removed", "changed"])
+async def test_the_recorded_base_is_left_alone_under_a_migration(
+    base: dict[str, str], migrates: bool
+) -> None:
     entries = {by_name(): ENTRY} if migrates else {}
     old = quota(dict(RAISED), {BASE: "{}", **entries}, labels={LABEL_MANAGED: "true"})
     state = State(old, migrations=[vmim("Running")] if migrates else [])
-    new = quota(dict(RAISED), entries, labels={LABEL_MANAGED: "true"})
+    new = quota(dict(RAISED), {**base, **entries}, labels={LABEL_MANAGED: "true"})
     decision = await guard(FakeView(state, state)).validate(request(new, old))
     assert decision.allowed is not migrates
-    assert decision.allowed or decision.message.endswith(f"{BASE} can be removed when they are done")
+    assert decision.allowed or decision.message.endswith(f"{BASE} can be changed when they are done")
 
 
 async def test_a_quota_that_is_not_managed_is_left_alone() -> None:
