@@ -225,7 +225,8 @@ class ResourceClient(Generic[T]):
     ) -> T:
         """JSON patch (RFC 6902). Raises Invalid when a `test` does not hold or a path does not exist. One that tests
         something, or replaces the resourceVersion, is sent again when a connection breaks."""
-        self._check_status(any(op.get("path", "").startswith("/status") for op in ops), subresource)
+        paths = [op.get("path", "") for op in ops if op.get("op") != "test"]
+        self._check_status(any(path.startswith("/status") for path in paths), subresource)
         bound = any(op["op"] == "test" or op.get("path") == "/metadata/resourceVersion" for op in ops)
         return await self._patch(name, msgspec.json.encode(ops), namespace, subresource, JSON_PATCH, bound)
 

@@ -18,7 +18,13 @@ from pkg.api.core import Pod, ResourceQuota
 from pkg.client.errors import Conflict, Invalid, NotFound
 from pkg.client.resource_client import ResourceClient
 from pkg.client.retry import retry_on_conflict
-from pkg.controller.resourcequota.batching import LONGEST, company_until, is_urgent, may_lower_after
+from pkg.controller.resourcequota.batching import (
+    LONGEST,
+    UNTIL_COUNTED,
+    company_until,
+    is_urgent,
+    may_lower_after,
+)
 from pkg.generic.cache_reader import newer
 from pkg.generic.errors import RetryAfter
 from pkg.generic.events import EventRecorder
@@ -132,10 +138,10 @@ class Handler:
             kept.lower_since = None
         if not decided or self._only_say(quota, kept, decided):
             return decided
-        self._wait_to_lower(quota, kept, decided)
+        test_used = self._wait_to_lower(quota, kept, decided)
         if self._before_raise is not None and _raises(quota, decided):
             await self._before_raise(quota.namespace)
-        await self._write(quota, kept, decided)
+        await self._write(quota, kept, decided, test_used=test_used)
         return decided
 
     def _plan(self, observed: Observed, kept: _Remembered) -> Plan:
@@ -178,11 +184,13 @@ class Handler:
         if left > 0:
             raise RetryAfter(left)
 
-    def _wait_to_lower(self, quota: ResourceQuota, kept: _Remembered, decided: Plan) -> None:
+    def _wait_to_lower(self, quota: ResourceQuota, kept: _Remembered, decided: Plan) -> bool:
         """Giving room back waits a moment; taking back what another client added does not wait for status.used.
+        Returns whether the patch is to test status.used: the cache can be older than the admission of a pod, and below
+        status.used every pod is refused. Not for longer than it is waited for: a tenant can change it all the time.
         Raises RetryAfter."""
         if not decided.hard or _raises(quota, decided) or decided.annotations.get(ANNOTATION_TOUCHED):
-            return
+            return False
         now = self._clock()
         if kept.lower_since is None:
             kept.lower_since = now
@@ -195,12 +203,15 @@ class Handler:
         left = may_lower_after(kept.lower_since, now, migrations, still_counted=still_counted)
         if left > 0:
             raise RetryAfter(left)
+        return ours and now < kept.lower_since + UNTIL_COUNTED
 
-    async def _write(self, quota: ResourceQuota, kept: _Remembered, decided: Plan) -> None:
+    async def _write(
+        self, quota: ResourceQuota, kept: _Remembered, decided: Plan, *, test_used: bool
+    ) -> None:
         kept.written_at = kept.decided_at = self._clock()
-        kept.lower_since = None
-        patch = decided.patch(quota)
+        patch = decided.patch(quota, test_used=test_used)
         kept.written = await self._quotas.json_patch(patch, name=quota.name, namespace=quota.namespace)
+        kept.lower_since = None
         _WRITES.labels("written").inc()
         if decided.annotations.get(ANNOTATION_TOUCHED):
             _TOUCHES.inc()

@@ -202,24 +202,32 @@ class Plan:
     def __bool__(self) -> bool:
         return bool(self.annotations or self.hard)
 
-    def patch(self, quota: ResourceQuota) -> list[dict[str, Any]]:
+    def patch(self, quota: ResourceQuota, *, test_used: bool = False) -> list[dict[str, Any]]:
         """The JSON patch (RFC 6902), bound to what was decided from and to that alone: this very quota, its labels,
-        annotations and spec.hard. status.hard and status.used move the resourceVersion with every pod that comes or
-        goes; bound to that, one patch in five met a conflict without a cause."""
+        annotations and spec.hard; with `test_used` also status.used of what it changes. status.hard and status.used
+        move the resourceVersion with every pod that comes or goes; bound to that, one patch in five met a conflict
+        without a cause."""
         meta = quota.metadata
+        used = [name for name in self.hard if test_used and name in quota.used]
         return [
             _test("/metadata/uid", meta.uid),
             _test("/metadata/labels", meta.labels),
             _test("/metadata/annotations", meta.annotations),
             _test("/spec/hard", quota.spec.hard),
+            *(_test(_pointer("/status/used", name), quota.used[name]) for name in used),
             *_changes("/metadata/annotations", meta.annotations, self.annotations),
             *_changes("/spec/hard", quota.spec.hard, self.hard),
         ]
 
 
-def _test(path: str, value: Mapping[str, Any] | str | None) -> dict[str, Any]:
+def _test(path: str, value: object) -> dict[str, Any]:
     """None: nothing is there (the API server's JSON patch has it so)."""
     return {"op": "test", "path": path, "value": dict(value) if isinstance(value, Mapping) else value}
+
+
+def _pointer(path: str, key: str) -> str:
+    """JSON pointer (RFC 6901) of a key of the map at `path`."""
+    return f"{path}/{key.replace('~', '~0').replace('/', '~1')}"
 
 
 def _changes(
@@ -228,11 +236,10 @@ def _changes(
     if changes and before is None:
         yield {"op": "add", "path": path, "value": {}}
     for key, value in changes.items():
-        where = f"{path}/{key.replace('~', '~0').replace('/', '~1')}"
         if value is not None:
-            yield {"op": "add", "path": where, "value": value}
+            yield {"op": "add", "path": _pointer(path, key), "value": value}
         elif key in (before or {}):
-            yield {"op": "remove", "path": where}
+            yield {"op": "remove", "path": _pointer(path, key)}
 
 
 def earliest(*seconds: float | None) -> float | None:

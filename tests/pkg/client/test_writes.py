@@ -70,3 +70,12 @@ async def test_a_status_written_the_wrong_way_is_refused_at_once(
         with pytest.raises(BadRequest, match=r"status of .* is written"):
             await write
     assert server.requests == []
+
+
+async def test_a_json_patch_may_test_the_status(
+    server: ScriptedServer, quotas: ResourceClient[ResourceQuota]
+) -> None:
+    server.script(PATCH, ONE, body(QUOTA))
+    ops = [{"op": "test", "path": "/status/used", "value": {}}, {"op": "remove", "path": "/spec/hard/pods"}]
+    await quotas.json_patch(ops, name="q", namespace="ns")
+    assert server.requests[0].json == ops

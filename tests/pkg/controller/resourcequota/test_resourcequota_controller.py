@@ -497,6 +497,26 @@ class TestGivingBack:
         assert await cluster.look() is None
         assert by_value(cluster.now.hard) == by_value(HARD)
 
+    def admitted(self, cluster: Cluster, used: str) -> None:
+        """A pod was admitted or ended, and the cache does not show it yet."""
+        cluster.quotas.lagging = True
+        cluster.quotas.edited(KEY, {"status": {"used": {"limits.cpu": used}}})
+
+    async def test_a_pod_that_was_admitted_since_is_waited_for(self) -> None:
+        cluster = await self.over(HARD["limits.cpu"])
+        self.admitted(cluster, RAISED["limits.cpu"])
+        assert await cluster.look() == pytest.approx(1.0)
+        assert by_value(cluster.now.hard) == by_value(RAISED)
+
+    async def test_pods_that_come_and_go_all_the_time_keep_no_headroom(self) -> None:
+        cluster = await self.over(HARD["limits.cpu"])
+        self.admitted(cluster, RAISED["limits.cpu"])
+        await cluster.look()
+        cluster.clock.now += 1
+        self.admitted(cluster, "1m")
+        assert await cluster.look() is None
+        assert by_value(cluster.now.hard) == by_value(HARD)
+
     async def test_what_another_client_added_is_taken_back_at_once(self) -> None:
         cluster = await self.over(RAISED["limits.cpu"])
         cluster.quotas.edited(KEY, {"spec": {"hard": {**HARD, "limits.cpu": "50"}}})
