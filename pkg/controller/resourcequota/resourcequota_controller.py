@@ -148,9 +148,10 @@ class Handler:
         """With the records of our last write, where it raised the quota and another client has removed them both:
         without them what was added could not be told from the base."""
         quota, written = observed.quota, kept.written
-        records = {k: v for k, v in (written.annotations if written else {}).items() if k in _RECORDS}
-        kept_all = written is None or written.uid != quota.uid or not _RECORDS.isdisjoint(quota.annotations)
-        if kept_all or records.keys() != _RECORDS:
+        if written is None or written.uid != quota.uid or not _RECORDS.isdisjoint(quota.annotations):
+            return plan(observed, self._policy)
+        records = {k: v for k, v in written.annotations.items() if k in _RECORDS}
+        if records.keys() != _RECORDS:
             return plan(observed, self._policy)
         metadata = msgspec.structs.replace(quota.metadata, annotations={**quota.annotations, **records})
         recorded = msgspec.structs.replace(quota, metadata=metadata)
