@@ -153,7 +153,7 @@ class PolicyOptions:
         return Policy(self.mode, self.estimate or default, hold_limit=self.hold_limit)
 
     def reserves(self) -> bool:
-        """Whether other pods are kept out of the room that is added for migrations."""
+        """Whether other pods are kept out of the headroom that is added for migrations."""
         return self.mode is Mode.TAKEOVER if self.reserve is None else self.reserve is Switch.ON
 
     def profile(self) -> Profile | None:

@@ -85,7 +85,7 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class QuotaVersion:
-    """What a quota said from `at` on. `entries`: the VMs and VMIs that room was added for."""
+    """What a quota said from `at` on. `entries`: the VMs and VMIs that headroom was added for."""
 
     at: float
     hard: Mapping[str, Quantity]
@@ -228,7 +228,7 @@ class Measurements:
         )
 
     def refused_after_raise(self) -> int:
-        """Refusals by a limit that held the room for the very migration."""
+        """Refusals by a limit that held the headroom for the very migration."""
         return sum(refusal.count for refusal in self.refusals if self._is_after_raise(refusal))
 
     def _is_after_raise(self, refusal: Refusal) -> bool:
@@ -258,7 +258,7 @@ class Measurements:
 
 
 def entries_of(quota: ResourceQuota) -> frozenset[str]:
-    """The names of VMs (or uids of VMIs) that the quota's annotations add room for."""
+    """The names of VMs (or uids of VMIs) that the quota's annotations add headroom for."""
     prefixes = (constants.ANNOTATION_MIGRATING_NAME_PREFIX, constants.ANNOTATION_MIGRATING_UID_PREFIX)
     return frozenset(
         key.removeprefix(prefix) for key in quota.annotations for prefix in prefixes if key.startswith(prefix)

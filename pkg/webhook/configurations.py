@@ -93,7 +93,7 @@ def validating(endpoint: Endpoint, options: Options, bundle: bytes | None) -> li
     if options.reserve:
         rules = [
             _rule("", "v1", ["pods"], ["CREATE"], "Namespaced"),
-            # A pod may also grow into the room.
+            # A pod may also grow into the headroom.
             _rule("", "v1", ["pods/resize"], ["UPDATE"], "Namespaced"),
         ]
         selector = {"matchLabels": {constants.LABEL_HOLDING: constants.TRUE}}
@@ -198,7 +198,7 @@ def _labelled(label: str) -> str:
 
 
 def _loses_label() -> str:
-    """The label that makes a quota managed goes: that takes all of its room."""
+    """The label that makes a quota managed goes: that takes all of its headroom."""
     new = "object.metadata.labels"
     labels = (constants.LABEL_DEFAULT_RESOURCE_QUOTA, constants.LABEL_MANAGED)
     return " || ".join(
@@ -263,4 +263,4 @@ def _expression(pattern: str) -> str:
 
 
 _SWITCHED_OFF: Final = f"({_is_off('object')}) && !({_is_off('oldObject')})"
-"""In an UPDATE: a person switches headroom off, and is warned which migrations lose their room."""
+"""In an UPDATE: a person switches headroom off, and is warned which migrations lose their headroom."""

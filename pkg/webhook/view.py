@@ -68,7 +68,7 @@ class View:
         return self._quotas.list(namespace)
 
     async def pods(self, namespace: str) -> list[Pod] | None:
-        """Every pod of a namespace that holds room, as a watch has brought them; None while that has only begun."""
+        """Every pod of a namespace that holds headroom, as a watch has brought them; None while that has only begun."""
         return await self._pods.of(namespace)
 
     async def pods_live(self, namespace: str) -> list[Pod]:

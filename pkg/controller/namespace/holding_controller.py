@@ -1,8 +1,8 @@
 """Labels the namespaces that hold added headroom, so that the webhook sees their new pods and no others.
 
-The label is set before the room is added. An API server learns of it through a watch, and pods that it admitted just
+The label is set before the headroom is added. An API server learns of it by a watch, and pods that it admitted just
 before still have to pass quota admission: `before_raise` delays the raise until both have happened. A label that stays
-a little longer than the room costs a few webhook calls, and saves the next migration the delay.
+a little longer than the headroom costs a few webhook calls, and saves the next migration the delay.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ LINGER = 30.0
 def holds(
     quotas: Iterable[ResourceQuota], migrations: Iterable[VirtualMachineInstanceMigration], mode: Mode
 ) -> bool:
-    """Whether a namespace with these objects holds added room, or is about to."""
+    """Whether a namespace with these objects holds added headroom, or is about to."""
     ours = [quota for quota in quotas if is_managed(quota) and not is_off(quota.annotations, mode)]
     if not ours:
         return False
@@ -121,7 +121,7 @@ class Handler:
     async def before_raise(self, namespace: str) -> None:
         """Call before a quota of the namespace is raised. Raises RetryAfter while the label does not count yet.
 
-        A label that cannot be written does not delay a migration: the room is then not reserved.
+        A label that cannot be written does not delay a migration: the headroom is then not reserved.
         """
         if not self._is_on():
             return

@@ -4,11 +4,11 @@ With many migrations under way in a namespace the next event is close by: waitin
 for each event. A migration that is about to be tried, or that was refused, waits for a patch before it, a moment only:
 KubeVirt tries it within milliseconds.
 
-What only gives room back can wait until those were tried: quota admission counts a pod with an update of the quota that
-conflicts with a patch of that moment, four times at most. The pod is then refused with a conflict instead of "exceeded
-quota": KubeVirt sets no condition, no event of a quota has it try again, and its back-off was seen to take minutes.
-And it waits until quota no longer counts the pod that has ended: below status.used every pod is refused, also one of a
-tenant that the base has room for.
+A patch that only gives headroom back can wait for their try: quota admission counts a pod with an update of the quota,
+which conflicts with a patch of that moment, four times at most. The pod is then refused with a conflict instead of
+"exceeded quota": KubeVirt sets no condition, no event of a quota has it try again, and its back-off was seen to take
+minutes. And it waits until quota no longer counts the pod that has ended: below status.used every pod is refused, also
+one of a tenant that the base has room for.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ STEP = 0.1
 LONGEST = 0.25
 """Seconds, however many migrations are under way."""
 UNTIL_TRIED = 0.25
-"""Seconds that giving room back waits at most for migrations that are about to be tried."""
+"""Seconds that giving headroom back waits at most for migrations that are about to be tried."""
 UNTIL_COUNTED = 1.0
 """Seconds that it waits at most for status.used; a VM that has grown may keep that above the base."""
 
@@ -66,7 +66,7 @@ def may_lower_after(
     *,
     still_counted: bool = False,
 ) -> float:
-    """In how many seconds room may be given back that was to be given back since `wanted_since`; 0: now.
+    """In how many seconds headroom may be given back that was to be given back since `wanted_since`; 0: now.
 
     Migrations that were refused are not held up: the patch is the event that has KubeVirt try them again.
     `still_counted`: status.used is above what the limits are to be. Below it every pod is refused, theirs too, and the

@@ -25,7 +25,7 @@ RESOURCE_QUOTA_CONTROLLER = "resourceQuotaController"
 def register(
     management: Management, events: EventRecorder, options: Options, before_raise: BeforeRaise | None = None
 ) -> None:
-    """The handler reads the caches and writes one kind; `before_raise` readies a namespace for added room."""
+    """The handler reads the caches and writes one kind; `before_raise` readies a namespace for added headroom."""
     quotas = management.resource_quotas
     migrations = management.virtual_machine_instance_migrations
     observer = Observer(management.source(), options.profile)

@@ -64,7 +64,7 @@ class _Remembered:
     decided_at: float = float("-inf")
     """Of the last decision, with its patch if it made one."""
     lower_since: float | None = None
-    """Since when room is to be given back (batching.may_lower_after)."""
+    """Since when headroom is to be given back (batching.may_lower_after)."""
     said: Sequence[tuple[str, str]] = ()
     would_write: object = None
 
@@ -186,7 +186,7 @@ class Handler:
             raise RetryAfter(left)
 
     def _wait_to_lower(self, quota: ResourceQuota, kept: _Remembered, decided: Plan) -> bool:
-        """Giving room back waits a moment; taking back what another client added does not wait for status.used.
+        """Giving headroom back waits a moment; taking back what another client added does not wait for status.used.
         Returns whether the patch is to test status.used: the cache can be older than the admission of a pod, and below
         status.used every pod is refused. Not for longer than it is waited for: a tenant can change it all the time.
         Raises RetryAfter."""
@@ -239,7 +239,7 @@ class Handler:
 
 
 def _raises(quota: ResourceQuota, decided: Plan) -> bool:
-    """Whether the plan adds room somewhere."""
+    """Whether the plan adds headroom somewhere."""
     return any(
         to is not None and Quantity.parse(to) > quantity_of(quota.hard, name)
         for name, to in decided.hard.items()

@@ -1,8 +1,8 @@
 """Which pods are sides of a VM. Pure: evidence in, vouched sides out.
 
 The base of a quota pays for one side of every VM; what is added is for the other one. So a tenant who can pass a pod
-off as a side gets room for nothing. A tenant may write anything in the own namespace except ResourceQuota, Namespace
-and cluster objects. What is read here, who can write it, and why it is believed:
+off as a side gets headroom for nothing. A tenant may write anything in the own namespace except ResourceQuota,
+Namespace and cluster objects. What is read here, who can write it, and why it is believed:
 
 - pod labels, annotations, ownerReferences, nodeName, resources: written by every user who may create or patch pods. Not
   believed. A controller reference only narrows down what KubeVirt names. A label only tells a target that has not been

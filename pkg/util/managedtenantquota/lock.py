@@ -174,7 +174,7 @@ def lock_webhook(
                 ["CREATE", "UPDATE", "DELETE"],
             ),
             _rule("", ["pods"], ["CREATE"]),
-            # A pod may also grow into the room.
+            # A pod may also grow into the headroom.
             _rule("", ["pods/resize"], ["UPDATE"]),
         ],
         "sideEffects": "None",

@@ -213,7 +213,7 @@ def _await_restore(window: Window) -> Step | None:
 
 
 def _await_enforcement(window: Window) -> Step | None:
-    """Unlocked before admission goes by the old limits, every tenant could take the room for a moment."""
+    """Unlocked before admission goes by the old limits, every tenant could take the headroom for a moment."""
     if window.is_in_force():
         return None
     return Wait(_ENFORCEMENT_POLL, "quota admission still uses the raised limits")

@@ -197,7 +197,7 @@ def _compensated(
     deltas: Sequence[Mapping[str, Quantity]] | None,
     standing: Mapping[str, Quantity] | None,
 ) -> tuple[Mapping[str, Quantity] | None, Settled]:
-    """Room for refused target pods whose entry does not suffice (limits.memory only, as upstream); what stands then.
+    """Headroom for refused target pods whose entry does not suffice (limits.memory only, as upstream), and what stands.
     None for `deltas` or `standing`: garbage."""
     needs = _refused_needs(journal, observed.quota, policy, found)
     hard, used = (quantity_of(each, LIMITS_MEMORY) for each in (observed.quota.hard, observed.quota.used))

@@ -4,7 +4,7 @@ The base is for one side of a VM: a launcher pod and its attachment pod. The cla
 
     what old sides still use + the target: min(the source as KubeVirt would render it today, the target)
 
-so the same sum holds the room before the target exists, while both run, and until the source is gone. What a VM has
+so the same sum holds the headroom before the target exists, while both run, and until the source is gone. What a VM has
 grown by, the base pays. `pkg.util.kubevirt.evidence` says which pods are sides, `target` what they are worth at most.
 """
 

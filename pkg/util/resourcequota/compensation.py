@@ -1,4 +1,4 @@
-"""Compensation: room for a target pod that quota refused although its entry is applied. Pure.
+"""Compensation: headroom for a target pod that quota refused although its entry is applied. Pure.
 
 It happens when the namespace already uses more than its base, for example after the overhead ratio was raised
 (Harvester issue 9435). Whether to believe in a shortage is one question for both modes. How much it is, is upstream's
@@ -53,9 +53,9 @@ class Scaled:
 
 
 def settled(observed: Observed, policy: Policy, *, applied: bool) -> Settled:
-    """Whether to believe in a shortage now; `applied`: spec.hard has the room already.
+    """Whether to believe in a shortage now; `applied`: spec.hard has the headroom already.
 
-    One that is seen before the room was made is real. Afterwards KubeVirt may just have created the target
+    One that is seen before the headroom was made is real. Afterwards KubeVirt may just have created the target
     pod: status.used counts it already while the condition still says refused. That passes by itself.
     """
     if not applied:
@@ -120,9 +120,9 @@ def compensated(
     added: ResourceList,
     known: ResourceList,
 ) -> Compensated:
-    """Room for target pods that quota refused although their entries are applied, as far as there is a reason for it:
+    """Headroom for target pods that quota refused although their entries are applied, as far as there is a reason:
     VMs that have outgrown the base by a raised overhead ratio, and an estimate that is known to be short. What
-    is missing because other pods took the room is not made up for: they would take that too.
+    is missing because other pods took the headroom is not made up for: they would take that too.
 
     `without`: spec.hard without a compensation; `added`: what the entries add; `known`: see `known_shortage`."""
     refused = [
@@ -183,8 +183,8 @@ def _missing(
 
 
 def _reserved(found: Claims, refused: Sequence[Claim], journal: Journal) -> Iterable[ResourceList]:
-    """The room of target pods that are still to come and were not refused: the pod that comes first may take it,
-    so a refused pod does not fit as long as it fits only into another's room."""
+    """The headroom of target pods that are still to come and were not refused: the pod that comes first may take it,
+    so a refused pod does not fit as long as it fits only into another's headroom."""
     for claim in found.by_vm.values():
         key = migrating_key(claim.vm_name)
         if claim.stage >= Stage.WANTED and claim not in refused and journal.has(key):

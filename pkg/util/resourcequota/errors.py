@@ -46,7 +46,7 @@ class NotServed(ResourceQuotaError):
 
 
 class NotUnderstood(ResourceQuotaError):
-    """Something about one VM cannot be worked out: it gets no room, the others go on."""
+    """Something about one VM cannot be worked out: it gets no headroom, the others go on."""
 
     reason = "MigrationNotScaled"
 
@@ -77,7 +77,7 @@ class TooManyEntries(ResourceQuotaError):
 
 
 class HoldLimitReached(ResourceQuotaError):
-    """A pod of the old side still counts long after its migration; its room is taken back all the same."""
+    """A pod of the old side still counts long after its migration; its headroom is taken back all the same."""
 
     reason = "HoldLimitReached"
 

@@ -34,8 +34,8 @@ class Estimate(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A migration that is still refused although its room is there: how often its quota was touched for it, when that
-    is due next, and until when a quota that changes may postpone it (seconds)."""
+    """A migration that is still refused although its headroom is there: how often its quota was touched for it, when
+    that is due next, and until when a quota that changes may postpone it (seconds)."""
 
     due: float
     latest: float
@@ -149,7 +149,7 @@ class Claim:
     formula: ResourceList | None = None
     """Harvester's number for the same migration, under `--estimate harvester`."""
     ended: Quantity = ZERO
-    """How many pods of earlier migrations are over and still there, while this one needs room: as objects they
+    """How many pods of earlier migrations are over and still there, while this one needs headroom: as objects they
     count."""
 
     @property

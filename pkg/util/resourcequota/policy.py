@@ -32,7 +32,7 @@ class Policy:
     """A shortage seen right after a raise is re-checked after this long: KubeVirt's condition
     is older than its target pod, and status.used then already counts the pod."""
     hold_limit: float = 600.0
-    """How long after its migration a source pod that never ends keeps its room."""
+    """How long after its migration a source pod that never ends keeps its headroom."""
     compensate: bool = True
     """A migration that is refused although its entry is applied gets what is missing."""
     render: bool = False

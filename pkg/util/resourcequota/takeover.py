@@ -65,7 +65,7 @@ class _Held:
 
 
 def _hold(observed: Observed, policy: Policy, found: Claims) -> _Held:
-    """A side that never ends keeps its room for the hold limit at most, whatever else its VM does."""
+    """A side that never ends keeps its headroom for the hold limit at most, whatever else its VM does."""
     since: dict[str, float] = {}
     problems: list[ResourceQuotaError] = []
     kept: dict[str, Claim] = {}
@@ -146,7 +146,7 @@ class _Written:
 def _written(
     observed: Observed, policy: Policy, found: Claims, base: Base, wanted: Sequence[_Wanted]
 ) -> _Written:
-    """Entries of finished migrations are removed before others get their room."""
+    """Entries of finished migrations are removed before others get their headroom."""
     quota = observed.quota
     journal = Journal(quota.annotations)
     if is_default(quota):

@@ -1,8 +1,8 @@
 """When a quota is touched, so that KubeVirt retries a refused migration. Pure.
 
 Quota admission decides from the API server's cache of status.hard, which follows spec.hard a moment later. A target pod
-that virt-controller creates in that moment is refused although its room is there. The next try comes with the quota's
-next event, or after virt-controller's back-off, a bucket that busy clusters drain: 225 s were seen. A changed
+that virt-controller creates in that moment is refused although its headroom is there. The next try comes with the
+quota's next event, or after virt-controller's back-off, a bucket that busy clusters drain: 225 s were seen. A changed
 annotation is such an event.
 """
 
@@ -22,7 +22,7 @@ from pkg.util.resourcequota.model import Observed, Plan, Waiting, earliest
 from pkg.util.resourcequota.release import has_entry
 
 FIRST = 0.25
-"""Seconds from the moment at which the room is seen in status.hard to the first touch."""
+"""Seconds from the moment at which the headroom is seen in status.hard to the first touch."""
 SECOND = 0.5
 """Seconds from the first touch to the second; each further pause is twice as long."""
 KNOWN = 0.1

@@ -35,7 +35,7 @@ def decide(old: Namespace, new: Namespace, quotas: Sequence[ResourceQuota]) -> D
     before = old.annotations.get(constants.ANNOTATION_RANCHER_RESOURCE_QUOTA, "")
     if annotation == before or not quotas:
         return ALLOW
-    # Upstream lets the annotation be removed; that takes the room away just as a lower limit does.
+    # Upstream lets the annotation be removed; that takes the headroom away just as a lower limit does.
     if any(has_migrating_vm(quota.annotations) for quota in quotas):
         return deny(
             f"namespace {new.name} has migrating VMs, can't change resource quotas", reason="migrating"

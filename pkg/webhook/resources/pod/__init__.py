@@ -1,5 +1,5 @@
-"""Pods in a namespace that holds headroom: the added room is for the migrations it was added for.
+"""Pods in a namespace that holds headroom: the added headroom is for the migrations it was added for.
 
-Promises: what fits into the base passes; what would fit only into the added room does not.
+Promises: what fits into the base passes; what would fit only into the added headroom does not.
 Forbids: a say in namespaces that hold nothing (the API server does not even ask, by the namespace's label).
 """

@@ -1,11 +1,11 @@
-"""Whether a pod fits into the base of a ResourceQuota that holds added room. Pure.
+"""Whether a pod fits into the base of a ResourceQuota that holds added headroom. Pure.
 
 Of what is used, the migrations' pods are taken off: the target beside the source, and what is left over of a source.
 They may take what was added for them, and all other pods together the base:
 
     used − what the migrations take + the pod ≤ base        for each resource that is scaled
 
-What the migrations take counts at most as far as room was added: so the room that is not taken yet stays free.
+What the migrations take counts at most as far as headroom was added: so the headroom that is not taken yet stays free.
 
 `used` is known in two ways. The pods that a cache shows, with those that were let through since (the ledger): exact,
 but blind to what other replicas let through. And status.used: it knows of all pods, but not yet of the pods that are
@@ -58,7 +58,7 @@ class Room:
         return self._short(subtract(self.used, self.ended), self._in_added_room(), pending, need)
 
     def _in_added_room(self) -> ResourceList:
-        """What migrations take, as far as room was added for them."""
+        """What migrations take, as far as headroom was added for them."""
         return {
             name: min(self.migrations.get(name, ZERO), max(ZERO, self.hard.get(name, base) - base))
             for name, base in self.base.items()

@@ -1,4 +1,4 @@
-"""Pod CREATE, and a resize, in a namespace that holds added room: the room is for the migrations.
+"""Pod CREATE, and a resize, in a namespace that holds added headroom: the headroom is for the migrations.
 
 Without this a tenant's pod takes it, the target is refused, and the tenant stays above its quota for good.
 """

@@ -72,7 +72,7 @@ def judge(old: ResourceQuota, observed: Observed, policy: Policy) -> Verdict:
 
 def judge_by_journal(old: ResourceQuota, observed: Observed, policy: Policy) -> Verdict:
     """The same by the entries that stand on the request's own object, each taken as needed: they hold
-    that room, whatever a cache knows of the migration that an entry was just written for."""
+    that headroom, whatever a cache knows of the migration that an entry was just written for."""
     verdict = judge(old, replace(observed, migrations=(), pods=(), instances={}), policy)
     return replace(verdict, migrating=names_of_entries(observed)) if verdict else FINE
 
