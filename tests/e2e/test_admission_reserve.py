@@ -147,7 +147,8 @@ async def test_two_replicas_and_fifty_creators_keep_no_target_out(cluster: Clust
         answered = [replica.metric(asked, webhook="/validate-pod") for replica in replicas]
     what = (
         f"{len(done)} migrations, {tenant.created} pods created, {tenant.refused_by_reserve} refused, "
-        f"at most {audit.most_of_tenants}, reviews by replica {answered}, {len(audit.behind)} behind"
+        f"at most {audit.most_of_tenants}, reviews by replica {answered}, "
+        f"{len(audit.refusals)} targets refused, {len(audit.behind)} behind"
     )
     print(what)
     assert min(answered) > MIGRATIONS, what

@@ -144,8 +144,12 @@ class Validator:
         while True:
             last = self._clock() >= until
             snapshot = await self._fresh(self._reads, asked)
-            if last or self._refusal(snapshot, asked, _Known.THERE):
+            refusal = self._refusal(snapshot, asked, _Known.THERE)
+            if last or refusal:
                 # A watch may be behind: which pods are there, and which are migrations', is asked before a refusal.
+                # Without an answer, the watch's count of the pods is still better than the cached status.used.
+                if refusal:
+                    waiting.append(refusal)
                 snapshot = await self._fresh(self._live_reads, asked)
                 if refusal := self._refusal(snapshot, asked, _Known.THERE):
                     return snapshot, refusal

@@ -298,6 +298,12 @@ async def test_when_the_api_server_does_not_answer_the_cache_decides() -> None:
     assert await allowed(validator(view), pod("1001m"), pod("1")) == [False, True]
 
 
+async def test_what_does_not_fit_beside_the_pods_that_are_there_needs_no_answer_to_be_refused() -> None:
+    """The cached status.used does not know of them."""
+    there = state(pod("1"), used="2")
+    assert await allowed(validator(FakeView(there, None)), pod("1m")) == [False]
+
+
 class Hangs(FakeView):
     """The API server that no longer answers."""
 
