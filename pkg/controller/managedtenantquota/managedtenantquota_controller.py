@@ -46,8 +46,9 @@ _PAUSE = 1.0
 """Seconds until then."""
 _FIRST_PAUSE = 0.05
 """Seconds after the first error of a namespace; twice as long after each further one."""
-_OPENING_SECONDS = 10.0
-"""A write that opens a window keeps the namespace locked, whether an answer comes or not."""
+_OPENING_SECONDS = 12.0
+"""A write that opens a window keeps the namespace locked, whether an answer comes or not. By default the API server
+itself waits 10 for another webhook, and then goes on without it or names it."""
 _SAID_SECONDS = 600.0
 _SAID = 4096
 
