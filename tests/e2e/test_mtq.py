@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 
 from pkg.api import registry
@@ -13,7 +11,7 @@ from pkg.testcluster.cluster import Cluster
 from pkg.util import constants
 from tests.e2e.admin import Admin
 from tests.e2e.conftest import frozen
-from tests.e2e.mtq_namespace import BUDGETS, LOCKS, Namespace, made, watched
+from tests.e2e.mtq_namespace import BUDGETS, LOCKS, Namespace, hanging, made, watched
 from tests.e2e.tenant import by_value
 from tests.polling import until
 from tests.program import Program
@@ -311,33 +309,12 @@ def _their_lock(namespace: str) -> dict[str, object]:
 
 
 async def test_another_webhook_that_hangs_and_is_ignored_delays_a_migration(namespace: Namespace) -> None:
-    async def say_nothing(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
-        await reader.read()
-
     hard = await namespace.fill()
-    locks = namespace.admin.client.resource(LOCKS)
-    async with await asyncio.start_server(say_nothing, "127.0.0.1", 0) as server:
-        await locks.create(_ignored(namespace.name, server.sockets[0].getsockname()[1]))
+    labels = {"kubernetes.io/metadata.name": namespace.name}
+    async with hanging(namespace.admin, "virtualmachinemigrationresourcequotas/status", labels, "Ignore"):
         await namespace.budget()
         await namespace.succeeded(await namespace.migrate(), seconds=60.0)
-        await locks.delete(name=namespace.name)
-        await namespace.at_rest({"quota": hard})
-
-
-def _ignored(namespace: str, port: int) -> dict[str, object]:
-    """With the API server's default time-out."""
-    resources = ["virtualmachinemigrationresourcequotas/status"]
-    rule = {"apiGroups": ["*"], "apiVersions": ["*"], "operations": ["UPDATE"], "resources": resources}
-    webhook = {
-        "name": "hangs.example.com",
-        "admissionReviewVersions": ["v1"],
-        "sideEffects": "None",
-        "failurePolicy": "Ignore",
-        "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": namespace}},
-        "rules": [rule],
-        "clientConfig": {"url": f"https://127.0.0.1:{port}"},
-    }
-    return {"metadata": {"name": namespace}, "webhooks": [webhook]}
+    await namespace.at_rest({"quota": hard})
 
 
 async def test_metrics_tell_of_it(namespace: Namespace, running: Program) -> None:
