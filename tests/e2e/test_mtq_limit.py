@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -55,13 +56,14 @@ async def test_a_target_that_never_comes_ends_at_the_limit(cluster: Cluster, adm
         assert await namespace.lock() is None
 
 
-async def test_a_lock_without_its_label_ends_too(admin: Admin) -> None:
-    """Edited by hand, while no controller ran; and nothing else says that there is one."""
+@pytest.mark.parametrize("edit", [{"labels": {}}, {"finalizers": ["example.com/stays"]}], ids=str)
+async def test_a_lock_that_was_edited_ends_too(admin: Admin, edit: dict[str, Any]) -> None:
+    """By hand, while no controller ran; and nothing else says that there is one."""
     namespace = await made(admin)
     where = {"url": "https://127.0.0.1:9/lock", "caBundle": "Q0E="}
     hook = lock_webhook(namespace.name, where, holders=["me"], virt_controllers=["virt"])
     body = lock_body(namespace.name, hook, now=time.time(), holder="me", reason="vm1")
-    del body["metadata"]["labels"]
+    body["metadata"] |= edit
     await admin.client.resource(LOCKS).create(body)
 
     async def unlocked() -> bool:

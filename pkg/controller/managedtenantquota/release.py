@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from contextlib import suppress
 
-from pkg.api.admissionregistration import ValidatingWebhookConfiguration
 from pkg.api.mtq import VirtualMachineMigrationResourceQuota
 from pkg.client.client import Client
 from pkg.client.each import for_each
@@ -14,7 +13,7 @@ from pkg.client.resource_client import list_installed
 from pkg.client.retry import retry_on_conflict
 from pkg.controller.managedtenantquota.writer import Clients, Writer
 from pkg.generic.events import EventRecorder
-from pkg.util.managedtenantquota.lock import locked_namespace, originals_of
+from pkg.util.managedtenantquota.lock import Lock, originals_of, recognise
 from pkg.util.managedtenantquota.model import Observed, Policy, Surroundings
 from pkg.util.managedtenantquota.sequence import Wait, decide
 from pkg.util.managedtenantquota.window import journal_of
@@ -28,13 +27,13 @@ async def close_all(client: Client) -> list[str]:
     """
     clients = Clients.of(client)
     # Those without their label too: the selector would miss what was edited by hand.
-    locks = [each for each in await clients.locks.list() if locked_namespace(each)]
+    locks = [lock for lock in map(recognise, await clients.locks.list()) if lock is not None]
     try:
         await for_each(locks, lambda lock: _unlock(clients, lock))
     finally:  # also where one could not be deleted
         raised = [quota.namespace for quota in await clients.quotas.list() if originals_of(quota)]
         saved = [budget.namespace for budget in await _budgets(clients)]
-        namespaces = sorted({*map(locked_namespace, locks), *raised, *saved})
+        namespaces = sorted({*(lock.namespace for lock in locks), *raised, *saved})
         events = EventRecorder(client, "headroom")
         writer = Writer(clients, None, events)
         try:
@@ -44,9 +43,9 @@ async def close_all(client: Client) -> list[str]:
     return namespaces
 
 
-async def _unlock(clients: Clients, lock: ValidatingWebhookConfiguration) -> None:
+async def _unlock(clients: Clients, lock: Lock) -> None:
     with suppress(NotFound):
-        await clients.locks.delete(name=lock.name, uid=lock.uid)
+        await clients.unlock(lock)
 
 
 async def _budgets(clients: Clients, namespace: str = "") -> list[VirtualMachineMigrationResourceQuota]:
