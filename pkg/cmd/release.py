@@ -40,8 +40,8 @@ class ReleaseOptions:
     )
     only: Part | None = option(
         None,
-        "Only this: remove the webhooks, unlock every namespace, or give every quota back. Default: all, and the "
-        "Secret, ConfigMap and Lease of headroom itself.",
+        "Only this: remove the webhooks, unlock every namespace, or give every quota back (those raised under a "
+        "lock too: every namespace is unlocked). Default: all, and the Secret, ConfigMap and Lease of headroom itself.",
     )
     scale_down: list[str] | None = option(
         None, "Deployment of that namespace to stop first; may be repeated.", metavar="NAME"

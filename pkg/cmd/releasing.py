@@ -104,7 +104,7 @@ class Releasing:
         if self.only in ("", "webhooks"):
             released.removed = await unregister(client)
         try:
-            if self.only in ("", "locks"):
+            if self.only != "webhooks":  # a quota that is raised under a lock is given back with it
                 released.unlocked = await close_all(client)
         finally:
             # Also where a quota of a lock could not be restored.

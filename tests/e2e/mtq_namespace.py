@@ -204,6 +204,33 @@ async def _watch_quotas(namespace: Namespace, seen: Seen, ready: asyncio.Event) 
                 seen.raised.append((event.object.name, by_value(event.object.hard), seen.since is not None))
 
 
+@contextlib.asynccontextmanager
+async def hanging(admin: Admin, resource: str, labels: Mapping[str, str], policy: str) -> AsyncIterator[None]:
+    """Another webhook never answers about a resource's changes, in the namespaces with these labels. The API server
+    waits as long as it does by default."""
+
+    async def say_nothing(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
+        await reader.read()
+
+    async with await asyncio.start_server(say_nothing, "127.0.0.1", 0) as server:
+        rule = {"apiGroups": ["*"], "apiVersions": ["*"], "operations": ["UPDATE"], "resources": [resource]}
+        webhook = {
+            "name": "hangs.example.com",
+            "admissionReviewVersions": ["v1"],
+            "sideEffects": "None",
+            "failurePolicy": policy,
+            "namespaceSelector": {"matchLabels": dict(labels)},
+            "rules": [rule],
+            "clientConfig": {"url": f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}"},
+        }
+        body = {"metadata": {"name": "hangs"}, "webhooks": [webhook]}
+        await admin.client.resource(LOCKS).create(body)
+        try:
+            yield
+        finally:
+            await admin.client.resource(LOCKS).delete(name="hangs")
+
+
 async def made(admin: Admin, name: str = "") -> Namespace:
     """A new namespace, of a name of its own or one that is given."""
     if not name:

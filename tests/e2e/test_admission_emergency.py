@@ -150,6 +150,7 @@ async def test_quotas_are_given_back_by_one_command(emergency: Emergency) -> Non
     left = set(quota.annotations)
     assert constants.ANNOTATION_SKIP_AUTO_SCALING not in left
     assert constants.ANNOTATION_OWNER not in left
+    assert await emergency.is_restored()
     await emergency.run(ROWS[QUOTAS][0])
     await emergency.run(ROWS["all of it"][0])
     assert await emergency.configurations() == set()

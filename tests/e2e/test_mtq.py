@@ -11,7 +11,7 @@ from pkg.testcluster.cluster import Cluster
 from pkg.util import constants
 from tests.e2e.admin import Admin
 from tests.e2e.conftest import frozen
-from tests.e2e.mtq_namespace import BUDGETS, LOCKS, Namespace, made, watched
+from tests.e2e.mtq_namespace import BUDGETS, LOCKS, Namespace, hanging, made, watched
 from tests.e2e.tenant import by_value
 from tests.polling import until
 from tests.program import Program
@@ -306,6 +306,15 @@ def _their_lock(namespace: str) -> dict[str, object]:
         "metadata": metadata,
         "webhooks": [webhook],
     }
+
+
+async def test_another_webhook_that_hangs_and_is_ignored_delays_a_migration(namespace: Namespace) -> None:
+    hard = await namespace.fill()
+    labels = {"kubernetes.io/metadata.name": namespace.name}
+    async with hanging(namespace.admin, "virtualmachinemigrationresourcequotas/status", labels, "Ignore"):
+        await namespace.budget()
+        await namespace.succeeded(await namespace.migrate(), seconds=60.0)
+    await namespace.at_rest({"quota": hard})
 
 
 async def test_metrics_tell_of_it(namespace: Namespace, running: Program) -> None:

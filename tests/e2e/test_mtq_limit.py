@@ -6,17 +6,20 @@ import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from pkg.api import registry
 from pkg.testcluster.cluster import Cluster
 from pkg.util import constants
-from pkg.util.managedtenantquota.lock import lock_body, lock_webhook
+from pkg.util.managedtenantquota.constants import ANNOTATION_ORIGINALS
+from pkg.util.managedtenantquota.lock import Originals, lock_body, lock_webhook
 from pkg.util.quantity import Quantity
 from pkg.util.resourcequota.journal import has_migrating_vm
 from tests.e2e.admin import Admin
 from tests.e2e.conftest import frozen
-from tests.e2e.mtq_namespace import BUDGETS, LOCKS, Namespace, made, watched
+from tests.e2e.mtq_namespace import BUDGETS, LOCKS, Namespace, hanging, made, watched
 from tests.e2e.tenant import by_value
 from tests.polling import until
 from tests.program import Program, headroom
@@ -53,19 +56,49 @@ async def test_a_target_that_never_comes_ends_at_the_limit(cluster: Cluster, adm
         assert await namespace.lock() is None
 
 
-async def test_a_lock_without_its_label_ends_too(admin: Admin) -> None:
-    """Edited by hand, while no controller ran; and nothing else says that there is one."""
+@pytest.mark.parametrize("edit", [{"labels": {}}, {"finalizers": ["example.com/stays"]}], ids=str)
+async def test_a_lock_that_was_edited_ends_too(admin: Admin, edit: dict[str, Any]) -> None:
+    """By hand, while no controller ran; and nothing else says that there is one."""
     namespace = await made(admin)
     where = {"url": "https://127.0.0.1:9/lock", "caBundle": "Q0E="}
     hook = lock_webhook(namespace.name, where, holders=["me"], virt_controllers=["virt"])
     body = lock_body(namespace.name, hook, now=time.time(), holder="me", reason="vm1")
-    del body["metadata"]["labels"]
+    body["metadata"] |= edit
     await admin.client.resource(LOCKS).create(body)
 
     async def unlocked() -> bool:
         return await namespace.lock() is None
 
     await until(unlocked, "the end of the lock")
+
+
+async def test_no_lock_waits_for_the_restores_of_others(admin: Admin) -> None:
+    """More namespaces than are worked on at a time, and no restore gets an answer."""
+    client, begun = admin.client, time.time()
+    where = {"url": "https://127.0.0.1:9/lock", "caBundle": "Q0E="}
+    raised = Originals({"quota": {"pods": "5"}}, {"pods": "3"})
+    locked = [Namespace(admin, await admin.namespace(annotated=False)) for _ in range(15)]
+    async with hanging(admin, "resourcequotas", {"hangs": "yes"}, "Fail"):
+        for each in locked:
+            hook = lock_webhook(each.name, where, holders=[], virt_controllers=[])
+            lock = lock_body(each.name, hook, now=begun, holder="me", reason="vm1", originals=raised)
+            metadata = {"name": "quota", "annotations": {ANNOTATION_ORIGINALS: raised.text()}}
+            quota = {"metadata": metadata, "spec": {"hard": {"pods": "8"}}}
+            patch = {"metadata": {"labels": {"hangs": "yes"}}}
+            await client.resource(registry.NAMESPACES).merge_patch(patch, name=each.name)
+            await client.resource(LOCKS).create(lock)
+            await client.resource(registry.RESOURCE_QUOTAS).create(quota, namespace=each.name)
+
+        async def all_ended() -> bool:
+            return not any([await each.lock() for each in locked])
+
+        await until(all_ended, "the end of every lock", seconds=begun + 4 + 10 + 3 - time.time())
+    for each in locked:
+        await until(lambda each=each: _has_five(each), "the restore", seconds=45)
+
+
+async def _has_five(namespace: Namespace) -> bool:
+    return await namespace.hard() == by_value({"pods": "5"})
 
 
 async def test_a_quota_changes_sides_in_the_middle_of_a_migration_and_back(admin: Admin) -> None:

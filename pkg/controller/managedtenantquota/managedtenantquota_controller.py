@@ -23,13 +23,12 @@ from pkg.util.managedtenantquota.constants import (
     EVENT_RESTORE_REFUSED,
     EVENT_UNLOCK_REFUSED,
 )
-from pkg.util.managedtenantquota.lock import originals_of, recognise
+from pkg.util.managedtenantquota.lock import Lock, originals_of, recognise
 from pkg.util.managedtenantquota.model import Memory, Observed, Policy, Problem
 from pkg.util.managedtenantquota.sequence import (
     Decision,
     Opening,
     Restore,
-    Step,
     Unlock,
     Wait,
     Write,
@@ -46,8 +45,9 @@ _PAUSE = 1.0
 """Seconds until then."""
 _FIRST_PAUSE = 0.05
 """Seconds after the first error of a namespace; twice as long after each further one."""
-_OPENING_SECONDS = 10.0
-"""A write that opens a window keeps the namespace locked, whether an answer comes or not."""
+_OPENING_SECONDS = 12.0
+"""A write that opens a window keeps the namespace locked, whether an answer comes or not. By default the API server
+itself waits 10 for another webhook, and then goes on without it or names it."""
 _SAID_SECONDS = 600.0
 _SAID = 4096
 
@@ -87,10 +87,9 @@ class Handler:
         try:
             decision = self._decide(key, observed)
             if decision.writes:
-                not_unlocked = await self._end(key, decision.step, observed)
-                async with asyncio.timeout(self._left(observed) or None):
+                async with asyncio.timeout(self._left(observed.lock) or None):
                     observed = self._aged(await self._observer.live(key, self._clock(), self._memory(key)))
-                    decision, observed = await self._write(key, replace(observed, not_unlocked=not_unlocked))
+                    decision, observed = await self._write(key, observed)
         except TimeoutError as exc:
             raise RetryAfter(_FIRST_PAUSE, "the lock has to end, whatever is waited for") from exc
         except ApiError as exc:
@@ -100,11 +99,22 @@ class Handler:
         self._failures.pop(key, None)
         self._come_back(observed, decision)
 
-    async def _end(self, key: str, step: Step, cached: Observed) -> str:
-        """An overdue lock, before anything is asked that may fail or give no answer for long; why that was refused."""
-        if isinstance(step, Unlock) and is_overdue(step.lock, self._clock(), self._policy):
-            return (await self._try(key, step, cached)).not_unlocked
-        return ""
+    async def on_lock_changed(self, _key: str, configuration: ValidatingWebhookConfiguration | None) -> None:
+        """End a lock that is overdue, and ask nothing before: on a queue of its own, for those who work off the
+        namespaces may all be waiting for an answer. Raises RetryAfter until then."""
+        lock = recognise(configuration) if configuration is not None else None
+        if lock is None:
+            return
+        now, key = self._clock(), lock.namespace
+        lock = self._since(lock, now)
+        if not is_overdue(lock, now, self._policy):
+            raise RetryAfter(self._left(lock), "the lock has to end then")
+        observed = self._observer.cached(key, now, self._memory(key))
+        step = self._decide(key, replace(observed, lock=lock)).step
+        assert isinstance(step, Unlock)
+        observed = await self._try(key, step, observed)
+        if observed.not_unlocked:
+            raise RetryAfter(self._pause(key, observed), "the lock still stands")
 
     async def _write(self, key: str, observed: Observed) -> tuple[Decision, Observed]:
         """The caches suggested a step; it is decided anew from live reads, and every write is bound to them."""
@@ -153,28 +163,30 @@ class Handler:
 
     def _aged(self, observed: Observed) -> Observed:
         """A lock is at least as old as we have seen it stand: a clock that is set back must not keep it longer."""
-        lock, namespace = observed.lock, observed.namespace
-        if lock is None:
-            self._seen.pop(namespace, None)
+        if observed.lock is None:
+            self._seen.pop(observed.namespace, None)
             return observed
-        uid, first = self._seen.get(namespace, ("", 0.0))
+        return replace(observed, lock=self._since(observed.lock, observed.now))
+
+    def _since(self, lock: Lock, now: float) -> Lock:
+        uid, first = self._seen.get(lock.namespace, ("", 0.0))
         if uid != lock.uid:
             first = self._timer()
-            self._seen[namespace] = lock.uid, first
-        age = max(age_of(lock, observed.now), self._timer() - first)
-        return replace(observed, lock=replace(lock, since=observed.now - age))
+            self._seen[lock.namespace] = lock.uid, first
+        age = max(age_of(lock, now), self._timer() - first)
+        return replace(lock, since=now - age)
 
     def _pause(self, key: str, observed: Observed) -> float:
         """Seconds until the next try: longer each time, and never past the moment at which the lock has to end."""
         failures = self._failures[key] = min(self._failures.get(key, 0) + 1, 20)
         pause = min(_FIRST_PAUSE * 2.0 ** (failures - 1), self._policy.sweep)
-        return min(pause, self._left(observed) or pause)
+        return min(pause, self._left(observed.lock) or pause)
 
-    def _left(self, observed: Observed) -> float:
+    def _left(self, lock: Lock | None) -> float:
         """Seconds until the lock has to end; 0 without one, or when it is overdue."""
-        if observed.lock is None:
+        if lock is None:
             return 0.0
-        age = self._clock() - observed.lock.since
+        age = self._clock() - lock.since
         return max(0.0, self._policy.lock_limit + self._policy.grace - age)
 
     def _decide(self, key: str, observed: Observed) -> Decision:

@@ -43,6 +43,7 @@ def register(management: Management, events: EventRecorder, options: Options) ->
     handler = Handler(observer, Writer(clients, maker, events), events, Policy(lock_limit=options.lock_limit))
     show_locks(lambda: locks.cache().list())
     namespaces.on_change(MANAGED_TENANT_QUOTA_CONTROLLER, handler.on_namespace_changed)
+    locks.on_change(MANAGED_TENANT_QUOTA_CONTROLLER, handler.on_lock_changed)
 
     def with_budgets(_: KubeVirt) -> Iterable[str]:
         return {budget.namespace for budget in budgets.cache().list()}

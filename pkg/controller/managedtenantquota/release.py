@@ -13,7 +13,7 @@ from pkg.client.resource_client import list_installed
 from pkg.client.retry import retry_on_conflict
 from pkg.controller.managedtenantquota.writer import Clients, Writer
 from pkg.generic.events import EventRecorder
-from pkg.util.managedtenantquota.lock import originals_of, recognise
+from pkg.util.managedtenantquota.lock import Lock, originals_of, recognise
 from pkg.util.managedtenantquota.model import Observed, Policy, Surroundings
 from pkg.util.managedtenantquota.sequence import Wait, decide
 from pkg.util.managedtenantquota.window import journal_of
@@ -26,28 +26,26 @@ async def close_all(client: Client) -> list[str]:
     What was raised is open to all for the moment that restoring it takes.
     """
     clients = Clients.of(client)
-    locked = await _unlock_all(clients)
-    events = EventRecorder(client, "headroom")
-    writer = Writer(clients, None, events)
-    raised = [quota.namespace for quota in await clients.quotas.list() if originals_of(quota)]
-    namespaces = sorted({*locked, *raised, *(budget.namespace for budget in await _budgets(clients))})
+    # Those without their label too: the selector would miss what was edited by hand.
+    locks = [lock for lock in map(recognise, await clients.locks.list()) if lock is not None]
     try:
-        await for_each(namespaces, lambda namespace: _restore(clients, writer, namespace))
-    finally:
-        await events.stop()
+        await for_each(locks, lambda lock: _unlock(clients, lock))
+    finally:  # also where one could not be deleted
+        raised = [quota.namespace for quota in await clients.quotas.list() if originals_of(quota)]
+        saved = [budget.namespace for budget in await _budgets(clients)]
+        namespaces = sorted({*(lock.namespace for lock in locks), *raised, *saved})
+        events = EventRecorder(client, "headroom")
+        writer = Writer(clients, None, events)
+        try:
+            await for_each(namespaces, lambda namespace: _restore(clients, writer, namespace))
+        finally:
+            await events.stop()
     return namespaces
 
 
-async def _unlock_all(clients: Clients) -> list[str]:
-    """The namespaces that were locked."""
-    # Those without their label too: the selector would miss what was edited by hand.
-    found = await clients.locks.list()
-    locked = []
-    for lock in filter(None, map(recognise, found)):
-        with suppress(NotFound):
-            await clients.locks.delete(name=lock.name, uid=lock.uid)
-            locked.append(lock.namespace)
-    return locked
+async def _unlock(clients: Clients, lock: Lock) -> None:
+    with suppress(NotFound):
+        await clients.unlock(lock)
 
 
 async def _budgets(clients: Clients, namespace: str = "") -> list[VirtualMachineMigrationResourceQuota]:

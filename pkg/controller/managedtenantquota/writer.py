@@ -29,7 +29,7 @@ from pkg.util.managedtenantquota.constants import (
     EVENT_UNLOCKED,
     LOCK_LABELS,
 )
-from pkg.util.managedtenantquota.lock import lock_body, recognise
+from pkg.util.managedtenantquota.lock import Lock, lock_body, recognise
 from pkg.util.managedtenantquota.model import Observed
 from pkg.util.managedtenantquota.sequence import (
     Clear,
@@ -69,6 +69,13 @@ class Clients:
             locks=client.resource(VALIDATING_WEBHOOK_CONFIGURATIONS),
             leases=client.resource(LEASES),
         )
+
+    async def unlock(self, lock: Lock) -> None:
+        """Delete a lock. With finalizers, whosever they are, it would go on refusing. Raises NotFound, ApiError."""
+        if lock.finalizers:
+            patch = {"metadata": {"uid": lock.uid, "finalizers": None}}
+            await self.locks.merge_patch(patch, name=lock.name)
+        await self.locks.delete(name=lock.name, uid=lock.uid)
 
 
 class Writer:
@@ -179,7 +186,7 @@ class Writer:
     async def _unlock(self, step: Unlock, observed: Observed, now: float) -> Observed:
         lock = step.lock
         try:
-            await self._clients.locks.delete(name=lock.name, uid=lock.uid)
+            await self._clients.unlock(lock)
         except NotFound:
             return replace(observed, lock=None)
         seconds = max(0.0, now - lock.since)

@@ -75,6 +75,7 @@ class Lock:
     """The same, if it was written by headroom; None otherwise."""
     until: float = 0.0
     """When it ends at the latest; 0 where nothing says."""
+    finalizers: Sequence[str] = ()
 
 
 def lock_name(namespace: str) -> str:
@@ -113,6 +114,7 @@ def recognise(configuration: ValidatingWebhookConfiguration) -> Lock | None:
         recorded=annotations.get(ANNOTATION_ORIGINALS, ""),
         originals=_originals(configuration),
         until=moment(annotations.get(ANNOTATION_UNTIL)),
+        finalizers=configuration.metadata.finalizers or (),
     )
 
 

@@ -312,13 +312,15 @@ def _with_purpose(window: Window, journal: Journal, found: Releases) -> Window:
 def _refused(window: Window, wanted: Sequence[Releasable]) -> Window:
     """What cannot be raised is no reason to keep the namespace locked: it is closed, and tried again later."""
     observed, policy, memory = window.observed, window.policy, window.memory
-    seconds = min(policy.first_rest * 2.0**memory.refusals, policy.sweep)
+    # An answer that is long in coming keeps the namespace locked: it is left open for as long first, then for longer.
+    first = max(policy.first_rest, window.age)
+    seconds = min(first * 2.0**memory.refusals, first * policy.sweep / policy.first_rest, policy.rest)
     resting = {**memory.resting, **{each.migration.uid: observed.now + seconds for each in wanted}}
     memory = replace(memory, resting=resting, refusals=min(memory.refusals + 1, 20))
     why = observed.memory.refused
     message = (
         f"the quotas of namespace {observed.namespace} cannot be raised, the migrations are retried in "
-        f"{seconds:g} s: {why}"
+        f"{seconds:.1f} s: {why}"
     )
     key = f"{EVENT_LOCK_UNAVAILABLE}/{why.partition(':')[0]}"
     problem = Problem(EVENT_LOCK_UNAVAILABLE, message, list(observed.budgets), key)

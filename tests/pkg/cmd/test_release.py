@@ -100,7 +100,7 @@ def test_an_account_that_may_not_is_one_line_and_exit_1(
     [
         ("webhooks", [], set()),
         ("locks", [], {LOCKS, QUOTAS}),
-        ("quotas", ["released a/q", "1 resource quotas released"], {QUOTAS}),
+        ("quotas", ["released a/q", "1 resource quotas released"], {LOCKS, QUOTAS}),
     ],
 )
 def test_one_part_alone(

@@ -239,12 +239,19 @@ class Process:
         )
 
     async def look(self, namespace: str = "ns1") -> float | None:
-        """The namespace is worked off once; in how many seconds it wants to be re-checked."""
+        """Its locks and the namespace are worked off once; in how many seconds they want to be re-checked."""
+        again: dict[str, float] = {}
+        for lock in self.cluster.locks.cache.list():
+            try:
+                await self.handler.on_lock_changed(lock.name, lock)
+            except RetryAfter as later:
+                again[lock.name] = later.seconds
         try:
             await self.handler.on_namespace_changed(namespace, self.cluster.namespaces.cached(namespace))
         except RetryAfter as later:
-            return later.seconds
-        return None
+            again[""] = later.seconds
+        stand = {"", *self.cluster.locks.objects}
+        return min((seconds for name, seconds in again.items() if name in stand), default=None)
 
     async def settle(self) -> float | None:
         """Look again for as long as that is soon."""

@@ -81,7 +81,7 @@ async def _pass(cluster: Cluster, process: Process, seconds: float) -> float:
     while True:
         again = await process.look()
         cluster.enforce()
-        assert again is None or again <= 30.0
+        assert again is None or again <= 30.0 or cluster.at_rest
         if again is None or cluster.clock.now + again > end:
             break
         again = max(again, 0.01)
@@ -223,6 +223,22 @@ async def test_a_namespace_is_not_kept_locked_for_what_cannot_be_raised(
     getattr(cluster, kind).errors.clear()
     await _pass(cluster, process, 31.0)
     assert by_value(cluster.hard) == by_value(RAISED)
+
+
+@pytest.mark.parametrize("kind", ["budgets", "quotas"])
+async def test_what_never_answers_locks_the_namespace_ever_more_rarely(cluster: Cluster, kind: str) -> None:
+    def late() -> None:
+        cluster.clock.now += 12.0
+
+    process, silent = Process(cluster), getattr(cluster, kind)
+    silent.before, silent.errors["patch"] = [late] * 1000, [BROKEN] * 1000
+    await _pass(cluster, process, 3600.0)
+    assert 5 < cluster.writes.made.count(("create", "validatingwebhookconfigurations")) < 15
+    silent.before.clear()
+    silent.errors.clear()
+    assert "ResourceQuotaRaised" not in process.events.reasons
+    await _pass(cluster, process, 601.0)
+    assert "ResourceQuotaRaised" in process.events.reasons
 
 
 async def test_a_write_that_fails_once_delays_a_migration_for_a_moment(cluster: Cluster) -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from pkg.client.errors import Conflict, Forbidden
 from pkg.controller.managedtenantquota.release import close_all
+from pkg.util.managedtenantquota.lock import lock_body, lock_webhook
 from tests.decisions import by_value
 from tests.pkg.controller.managedtenantquota.server import KEY, Cluster, Process
 from tests.pkg.util.managedtenantquota.objects import FULL, RAISED, quota
@@ -77,6 +78,16 @@ async def test_a_quota_that_cannot_be_restored_keeps_no_other_namespace_from_it(
     assert by_value(cluster.hard) == by_value(RAISED)
     assert by_value(cluster.quotas.now("ns2/quota").hard) == by_value(FULL)
     assert await close(cluster) == ["ns1"]
+    assert by_value(cluster.hard) == by_value(FULL)
+
+
+async def test_a_lock_that_cannot_be_deleted_keeps_no_other_from_it(cluster: Cluster) -> None:
+    hook = lock_webhook("ns0", {}, holders=[], virt_controllers=[])
+    cluster.locks.given(lock_body("ns0", hook, now=0.0, holder="", reason=""))
+    cluster.locks.errors["delete"] = [REFUSED]
+    with pytest.raises(Forbidden, match="another policy says no"):
+        await close(cluster)
+    assert [*cluster.locks.objects] == ["lock.ns0.com"]
     assert by_value(cluster.hard) == by_value(FULL)
 
 
