@@ -168,6 +168,21 @@ async def test_a_second_head_on_a_connection_has_its_time_too() -> None:
         assert time.perf_counter() - began < 2.0
 
 
+@pytest.mark.parametrize(
+    "content",
+    [
+        HEAD + b"Content-Length: 99999999\r\n\r\n" + b" " * 16_000_000,
+        HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + b"1\r\n \r\n" * 400_000,
+    ],
+    ids=["too large", "a byte a chunk"],
+)
+async def test_what_comes_after_a_refusal_costs_little(content: bytes) -> None:
+    async with listening({"/allow": allow}) as peer:
+        began = time.process_time()
+        assert (await peer.send(content)).startswith(b"HTTP/1.1 41")
+        assert time.process_time() - began < 0.2
+
+
 async def test_empty_lines_ahead_of_a_head_give_it_no_more_time() -> None:
     async with listening({"/allow": allow}) as peer:
         reader, writer = await asyncio.open_connection("127.0.0.1", peer.server.address[1], ssl=peer.tls)
