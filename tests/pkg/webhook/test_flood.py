@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import functools
 import os
+import resource
 import ssl
 import subprocess
 import sys
@@ -199,9 +200,15 @@ async def test_empty_lines_ahead_of_a_head_give_it_no_more_time() -> None:
 
 
 @pytest.mark.parametrize(
-    "limits", [Limits(connections=20), Limits(per_source=20)], ids=["in all", "per source"]
+    ("limits", "files"),
+    [(Limits(connections=20), 4096), (Limits(per_source=20), 4096), (Limits(), 40)],
+    ids=["in all", "per source", "of files"],
 )
-async def test_over_the_limit_the_oldest_silent_connection_gives_way_and_no_other(limits: Limits) -> None:
+async def test_over_the_limit_the_oldest_silent_connection_gives_way_and_no_other(
+    limits: Limits, files: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (files, files))
+    monkeypatch.setattr(resource, "setrlimit", lambda *_: None)
     caller = Caller()
     async with listening({"/allow": allow}, limits=limits, caller=caller) as peer:
         port = peer.server.address[1]
@@ -279,6 +286,16 @@ async def test_reviews_of_strangers_hold_up_the_api_servers_by_one_at_most() -> 
         assert decided < 10
         for reader, _ in strangers:
             assert (await reader.read()).startswith(b"HTTP/1.1 200")
+
+
+async def test_there_may_be_as_many_connections_as_the_usual_limit_of_files() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (1024, hard))
+    try:
+        async with listening({"/allow": allow}, limits=Limits()):
+            assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == 2048
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 async def test_silent_connections_hold_up_no_handshake(monkeypatch: pytest.MonkeyPatch) -> None:
