@@ -55,6 +55,8 @@ of them holds in memory is bounded."""
 _SILENT: Final = logging.getLogger(f"{__name__}.http")
 _SILENT.disabled = True
 """aiohttp's: it logs a traceback for every malformed request, which is what a flood of those would cost us most."""
+_UNREAD: Final = 64 * 1024
+"""Bytes of answers to strangers that wait to be read: a review's uid comes back, however long."""
 _KEEP_ALIVE: Final = 300.0
 _BACKLOG: Final = 1024
 
@@ -238,7 +240,10 @@ class WebhookServer:
             return _refusal(500, f"no decision: {type(exc).__name__}")
         if not decision.allowed and review.authenticated:
             log.info("%s: denied to %s: %s", path, review.user_info.username, decision.message)
-        return self._decided(review.uid, decision, metrics)
+        answer = self._decided(review.uid, decision, metrics)
+        if not review.authenticated and (answer.content_length or 0) > _UNREAD:
+            return _refusal(400, "the answer would be longer than what a client may leave unread")
+        return answer
 
     def _decided(self, uid: str, decision: Decision, metrics: WebhookMetrics) -> web.Response:
         metrics.decided(allowed=decision.allowed, patched=bool(decision.patch), reason=decision.reason)
@@ -344,7 +349,16 @@ class _Protocol(RequestHandler):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.connection.transport = transport
         super().connection_made(transport)
+        assert isinstance(transport, asyncio.WriteTransport)
+        transport.set_write_buffer_limits(_UNREAD)
         self._await_head()
+
+    def pause_writing(self) -> None:
+        """The client does not read: of answers to strangers no more than _UNREAD is kept."""
+        super().pause_writing()
+        if not self.connection.proven:
+            CLOSED.labels("unread").inc()
+            self.connection.abort()
 
     def connection_lost(self, exc: BaseException | None) -> None:
         self._stop_waiting()

@@ -184,6 +184,22 @@ async def test_what_comes_after_a_refusal_costs_little(content: bytes) -> None:
         assert time.process_time() - began < 0.2
 
 
+async def test_answers_that_strangers_do_not_read_are_not_kept() -> None:
+    caller, long = Caller(), REVIEW.replace(b"u-1", b"u" * 2_000_000)
+    short = _review(REVIEW.replace(b"u-1", b"u" * 50_000), HEAD)
+    async with listening({"/allow": allow}, limits=Limits(), caller=caller) as peer:
+        assert (await peer.post(f"/allow/{caller.key}", long))[0] == 200
+        assert (await peer.post("/allow", long))[0] == 400
+        _, writer = await asyncio.open_connection("127.0.0.1", peer.server.address[1], ssl=peer.tls)
+        writer.transport.pause_reading()
+        for _ in range(1000):
+            writer.write(short)
+            await asyncio.sleep(0.005)
+            if writer.transport.is_closing():
+                break
+        assert writer.transport.is_closing()
+
+
 async def test_empty_lines_ahead_of_a_head_give_it_no_more_time() -> None:
     async with listening({"/allow": allow}) as peer:
         reader, writer = await asyncio.open_connection("127.0.0.1", peer.server.address[1], ssl=peer.tls)
