@@ -15,6 +15,7 @@ from pkg.client.config import ClientConfig
 from pkg.client.errors import ConfigError
 from pkg.cmd.options import PolicyOptions, WebhookOptions
 from pkg.config.management import Management
+from pkg.generic.server import parse_bind_address
 from pkg.util.kubevirt.accounts import exact, virt_controllers
 from pkg.util.resourcequota.observe import Observer
 from pkg.webhook.admission_server import AdmissionServer
@@ -42,11 +43,14 @@ class Admission:
     """Of the certificate's Secret and the Service; None: the configuration's own."""
 
     def check(self) -> None:
-        """Raises ConfigError and WrongCall for what cannot work, before anything is started."""
+        """Raises ConfigError, BindError and WrongCall for what cannot work, before anything is started."""
         if bool(self.webhooks.tls_cert_file) != bool(self.webhooks.tls_key_file):
             raise ConfigError("--tls-cert-file and --tls-key-file must be given together")
         if self.webhooks.client_name and self.webhooks.client_ca_file is None:
             raise ConfigError("--client-name needs --client-ca-file")
+        server_context(self.webhooks.client_ca_file)
+        if self.webhooks.bind_address is not None:
+            parse_bind_address(self.webhooks.bind_address)
         if self.webhooks.webhook_url is not None:
             _base(self.webhooks.webhook_url)
         try:

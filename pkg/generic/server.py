@@ -92,9 +92,7 @@ def parse_bind_address(text: str) -> tuple[str, int]:
     elif ":" in host:
         colon = ""
     if not colon or not (port.isascii() and port.isdigit()) or int(port) > 65535:
-        raise BindError(
-            f"{text!r} is not an address to listen on: give host:port, :port, or 0 to switch it off"
-        )
+        raise BindError(f"{text!r} is not an address to listen on: give host:port or :port")
     return host, int(port)
 
 

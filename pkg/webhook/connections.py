@@ -11,12 +11,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import resource
 import socket
 import ssl
 from asyncio import sslproto
 from collections import Counter
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from prometheus_client import Counter as Metric
 from prometheus_client import Gauge
@@ -90,6 +91,7 @@ class Acceptor:
 
     def listen(self, sockets: list[socket.socket]) -> None:
         """Start to accept."""
+        self._limits = _within_the_systems(self._limits)
         self._listening = sockets
         for each in sockets:
             each.setblocking(False)
@@ -205,6 +207,16 @@ class Acceptor:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
+
+
+def _within_the_systems(limits: Limits) -> Limits:
+    """Half of the process's files stay for everything else: the usual soft limit is as many as the connections."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = 2 * limits.connections
+    files = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and soft < files:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (files, hard))
+    return replace(limits, connections=files // 2)
 
 
 async def _first_byte(client: socket.socket) -> None:

@@ -94,10 +94,13 @@ class Registrar:
 
         Raises ApiError, and NotReached while the API server does not reach the webhook.
         """
+        began = self._clock()
         try:
             mark, ours = await self._proven(bundle)
         except NotReached as exc:
-            await self._not_reached(exc, bundle)
+            if self._failing_since is None:
+                self._failing_since = began
+            await self._not_reached(exc, bundle, self._failing_since)
             raise
         except ApiError:
             self._failing_since = None  # an API server that is away says nothing about the webhook
@@ -167,9 +170,8 @@ class Registrar:
         standing = {webhook.get("clientConfig", {}).get("url") for webhook in found.webhooks or ()}
         return standing != {webhook["clientConfig"]["url"] for webhook in wanted}
 
-    async def _not_reached(self, why: NotReached, bundle: bytes | None) -> None:
+    async def _not_reached(self, why: NotReached, bundle: bytes | None, since: float) -> None:
         """After a minute the webhooks with Ignore are withdrawn: no write waits for a webhook that does not answer."""
-        since = self._failing_since = self._failing_since or self._clock()
         UNREACHABLE.set(1)
         if self._clock() - since < WITHDRAWN_AFTER:
             return

@@ -55,6 +55,8 @@ of them holds in memory is bounded."""
 _SILENT: Final = logging.getLogger(f"{__name__}.http")
 _SILENT.disabled = True
 """aiohttp's: it logs a traceback for every malformed request, which is what a flood of those would cost us most."""
+_UNREAD: Final = 64 * 1024
+"""Bytes of answers to strangers that wait to be read: a review's uid comes back, however long."""
 _KEEP_ALIVE: Final = 300.0
 _BACKLOG: Final = 1024
 
@@ -127,7 +129,7 @@ class WebhookServer:
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         started = time.perf_counter()
         path, by_key = self._caller.split(request.path)
-        authenticated = by_key or _certified(request)
+        authenticated = self._may_ask(request) and (by_key or _certified(request))
         if authenticated and isinstance(request.protocol, _Protocol):
             request.protocol.connection.proven = True
         metrics = self._metrics.get(path, self._unknown)
@@ -136,10 +138,8 @@ class WebhookServer:
             response = await self._answer(request, path, metrics, authenticated=authenticated)
         finally:
             metrics.in_flight.dec()
-        if isinstance(request.protocol, _Protocol) and not request.protocol.answered(
-            request.content_length or 0
-        ):
-            response.force_close()
+        if isinstance(request.protocol, _Protocol):
+            request.protocol.answered(request.content_length or 0, response)
         metrics.answered(response.status, time.perf_counter() - started)
         return response
 
@@ -158,8 +158,6 @@ class WebhookServer:
                 body = await self._read(request, kept, authenticated=authenticated)
             except TimeoutError:
                 return _refusal(408, f"the request did not end within {self._limits.body:g} s")
-            except web.HTTPRequestEntityTooLarge:
-                return _refusal(413, _TOO_LARGE)
             except web.RequestPayloadError as exc:
                 return _refusal(400, f"the request was cut off: {exc}")
             if not authenticated and self._turn is not None:
@@ -201,6 +199,9 @@ class WebhookServer:
             return _refusal(405, "reviews are sent with POST", {"Allow": "POST"})
         if request.content_type != "application/json":
             return _refusal(415, "a review is application/json")
+        if request.content_length is None:
+            # Chunks of one byte each cost a hundred times what other bodies cost; the API server sends none.
+            return _refusal(411, "a review has a Content-Length")
         if (request.content_length or 0) > (_LARGEST if authenticated else MAX_BODY):
             return _refusal(413, _TOO_LARGE)
         return None
@@ -239,7 +240,10 @@ class WebhookServer:
             return _refusal(500, f"no decision: {type(exc).__name__}")
         if not decision.allowed and review.authenticated:
             log.info("%s: denied to %s: %s", path, review.user_info.username, decision.message)
-        return self._decided(review.uid, decision, metrics)
+        answer = self._decided(review.uid, decision, metrics)
+        if not review.authenticated and (answer.content_length or 0) > _UNREAD:
+            return _refusal(400, "the answer would be longer than what a client may leave unread")
+        return answer
 
     def _decided(self, uid: str, decision: Decision, metrics: WebhookMetrics) -> web.Response:
         metrics.decided(allowed=decision.allowed, patched=bool(decision.patch), reason=decision.reason)
@@ -248,9 +252,9 @@ class WebhookServer:
     async def _read(
         self, request: web.BaseRequest, kept: contextlib.AsyncExitStack, *, authenticated: bool
     ) -> bytes:
-        """The body, checked against the limit by aiohttp while it comes in, whatever Content-Length says. The API
-        server's own do not wait for those of others; of these, a large one has one of few places until `kept` ends."""
-        small = request.content_length is not None and request.content_length <= _LARGE
+        """The body. The API server's own do not wait for those of others; of these, a large one has one of few places
+        until `kept` ends."""
+        small = (request.content_length or 0) <= _LARGE
         async with asyncio.timeout(self._limits.body):
             if not (small or authenticated):
                 await kept.enter_async_context(self._large)
@@ -328,21 +332,33 @@ class _Server(web.Server):
 class _Protocol(RequestHandler):
     """One connection. The first head is waited for from the handshake on, each further one from its first byte."""
 
-    __slots__ = ("_after_head", "_head", "_server", "_timer", "connection")
+    __slots__ = ("_after_head", "_head", "_is_over", "_server", "_timer", "connection")
 
     def __init__(self, server: _Server, connection: Connection, **options: Any) -> None:
         super().__init__(server, loop=asyncio.get_running_loop(), **options)
         self.connection = connection
         self._server = server
-        self._head = bytearray()
+        self._head = b""
+        # The last bytes of a head that is coming in: its end may have come in part.
         self._after_head: int | None = None
-        # Invariant: None while a head is coming in, into `_head`; else the bytes that came after it.
+        # Invariant: None while a head is coming in; else the bytes that came after it.
+        self._is_over = False
+        # The connection's last answer is given: what still comes is dropped.
         self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.connection.transport = transport
         super().connection_made(transport)
+        assert isinstance(transport, asyncio.WriteTransport)
+        transport.set_write_buffer_limits(_UNREAD)
         self._await_head()
+
+    def pause_writing(self) -> None:
+        """The client does not read: of answers to strangers no more than _UNREAD is kept."""
+        super().pause_writing()
+        if not self.connection.proven:
+            CLOSED.labels("unread").inc()
+            self.connection.abort()
 
     def connection_lost(self, exc: BaseException | None) -> None:
         self._stop_waiting()
@@ -351,32 +367,37 @@ class _Protocol(RequestHandler):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
+        if self._is_over:
+            return
         if self._after_head is not None:
             self._after_head += len(data)
         else:
             # The parser passes over empty lines ahead of a head; they are no end of one.
-            self._head = (self._head + data).lstrip(b"\r\n")
-            end = self._head.find(_END_OF_HEAD)
+            head = self._head + data if self._head else data.lstrip(b"\r\n")
+            end = head.find(_END_OF_HEAD)
             if end >= 0:
-                self._after_head = len(self._head) - end - len(_END_OF_HEAD)
-                self._head.clear()
-            elif self._head and self._timer is None:
-                self._await_head()
+                self._after_head = len(head) - end - len(_END_OF_HEAD)
+                self._head = b""
+            else:
+                self._head = head[1 - len(_END_OF_HEAD) :]
+                if head and self._timer is None:
+                    self._await_head()
         super().data_received(data)
 
     def begun(self) -> None:
         """A whole head was read."""
         self._stop_waiting()
 
-    def answered(self, content_length: int) -> bool:
-        """A request is over. False: more than it has come in, the connection is not to be used again: the API server
-        never sends a request before it has the answer to the last one."""
-        extra = (self._after_head or 0) - content_length
+    def answered(self, content_length: int, response: web.StreamResponse) -> None:
+        """A request is over. Where more than it has come in, the connection is not used again: the API server never
+        sends a request before it has the answer to the last one."""
+        if (self._after_head or 0) > content_length:
+            response.force_close()
+        self._is_over = response.keep_alive is False
         self._after_head = None
         self.connection.busy = False
         if self._server.acceptor is not None:
             self._server.acceptor.used(self.connection)
-        return extra <= 0
 
     def _stop_waiting(self) -> None:
         if self._timer is not None:

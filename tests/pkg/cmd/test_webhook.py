@@ -36,6 +36,10 @@ WRONG = {
     "a failure policy that is none": (["--failure-policy", "Perhaps"], "failure-policy"),
     "a switch that is none": (["--reserve", "yes"], "reserve"),
     "a KubeVirt release that is none": (["--kubevirt-profile", "latest"], "latest"),
+    "a CA that is not there": (["--client-ca-file", "/does/not/exist"], "--client-ca-file /does/not/exist"),
+    "a CA that is none": (["--client-ca-file", __file__], "--client-ca-file"),
+    "an address that is none": (["--bind-address", "9443"], "'9443' is not an address to listen on"),
+    "no listener at all": (["--bind-address", "0"], "'0' is not an address to listen on"),
     "a kubeconfig that is not there": (["--kubeconfig", "/does/not/exist"], "/does/not/exist"),
 }
 

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import functools
 import os
+import resource
 import ssl
 import subprocess
 import sys
@@ -72,7 +73,8 @@ ATTACKS: dict[str, Callable[[Peer], Awaitable[object]]] = {
     ),
     "half a body": _sends(HEAD + b"Content-Length: 1000000\r\n\r\n{"),
     "an endless head": _sends(HEAD + b"X: " + b"x" * 20000),
-    "too large": _sends(HEAD + b"Content-Length: 99999999\r\n\r\n"),
+    "too large": _sends(HEAD + b"Content-Length: 99999999\r\n\r\n" + b" " * 2_000_000),
+    "a byte a chunk": _sends(HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + b"1\r\n \r\n" * 100_000),
     "malformed": _sends(_review(b"{")),
     "deep JSON": _sends(_review(DEEP + b"[" * 10000 + b"]" * 10000 + b"}}")),
     "another type of content": _sends(_review(REVIEW, LAST.replace(b"application/json", b"text/plain"))),
@@ -168,6 +170,37 @@ async def test_a_second_head_on_a_connection_has_its_time_too() -> None:
         assert time.perf_counter() - began < 2.0
 
 
+@pytest.mark.parametrize(
+    "content",
+    [
+        HEAD + b"Content-Length: 99999999\r\n\r\n" + b" " * 16_000_000,
+        HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + b"1\r\n \r\n" * 400_000,
+    ],
+    ids=["too large", "a byte a chunk"],
+)
+async def test_what_comes_after_a_refusal_costs_little(content: bytes) -> None:
+    async with listening({"/allow": allow}) as peer:
+        began = time.process_time()
+        assert (await peer.send(content)).startswith(b"HTTP/1.1 41")
+        assert time.process_time() - began < 0.2
+
+
+async def test_answers_that_strangers_do_not_read_are_not_kept() -> None:
+    caller, long = Caller(), REVIEW.replace(b"u-1", b"u" * 2_000_000)
+    short = _review(REVIEW.replace(b"u-1", b"u" * 50_000), HEAD)
+    async with listening({"/allow": allow}, limits=Limits(), caller=caller) as peer:
+        assert (await peer.post(f"/allow/{caller.key}", long))[0] == 200
+        assert (await peer.post("/allow", long))[0] == 400
+        _, writer = await asyncio.open_connection("127.0.0.1", peer.server.address[1], ssl=peer.tls)
+        writer.transport.pause_reading()
+        for _ in range(1000):
+            writer.write(short)
+            await asyncio.sleep(0.005)
+            if writer.transport.is_closing():
+                break
+        assert writer.transport.is_closing()
+
+
 async def test_empty_lines_ahead_of_a_head_give_it_no_more_time() -> None:
     async with listening({"/allow": allow}) as peer:
         reader, writer = await asyncio.open_connection("127.0.0.1", peer.server.address[1], ssl=peer.tls)
@@ -184,9 +217,15 @@ async def test_empty_lines_ahead_of_a_head_give_it_no_more_time() -> None:
 
 
 @pytest.mark.parametrize(
-    "limits", [Limits(connections=20), Limits(per_source=20)], ids=["in all", "per source"]
+    ("limits", "files"),
+    [(Limits(connections=20), 4096), (Limits(per_source=20), 4096), (Limits(), 40)],
+    ids=["in all", "per source", "of files"],
 )
-async def test_over_the_limit_the_oldest_silent_connection_gives_way_and_no_other(limits: Limits) -> None:
+async def test_over_the_limit_the_oldest_silent_connection_gives_way_and_no_other(
+    limits: Limits, files: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (files, files))
+    monkeypatch.setattr(resource, "setrlimit", lambda *_: None)
     caller = Caller()
     async with listening({"/allow": allow}, limits=limits, caller=caller) as peer:
         port = peer.server.address[1]
@@ -264,6 +303,16 @@ async def test_reviews_of_strangers_hold_up_the_api_servers_by_one_at_most() -> 
         assert decided < 10
         for reader, _ in strangers:
             assert (await reader.read()).startswith(b"HTTP/1.1 200")
+
+
+async def test_there_may_be_as_many_connections_as_the_usual_limit_of_files() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (1024, hard))
+    try:
+        async with listening({"/allow": allow}, limits=Limits()):
+            assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == 2048
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 async def test_silent_connections_hold_up_no_handshake(monkeypatch: pytest.MonkeyPatch) -> None:

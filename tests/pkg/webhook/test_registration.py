@@ -231,6 +231,19 @@ class TestReach:
         await registrar.ensure(b"ca")
         assert server.webhooks() == validating(URL, options, b"ca")
 
+    async def test_the_minute_begins_with_the_first_probe_that_fails(self) -> None:
+        server, clock = Server(), Clock()
+        registrar = Registrar(server.client, URL, OPTIONS, clock=clock)
+        await registrar.ensure(b"ca")
+        server.reached.clear()
+        server.on_probe = lambda: setattr(clock, "now", clock.now + 4.0)
+        began = clock.now
+        while server.validating.objects:
+            with pytest.raises(NotReached):
+                await registrar.ensure(b"ca")
+            clock.now += 10.0
+        assert clock.now - began == 70.0
+
     async def test_only_the_webhooks_with_ignore_are_withdrawn(self) -> None:
         server, clock, told = Server(), Clock(), list[str]()
         options = Options(failure_policies={"pods": FailurePolicy.FAIL})
