@@ -15,6 +15,7 @@ import msgspec
 from prometheus_client import Counter
 
 from pkg.api.core import Pod, ResourceQuota
+from pkg.api.meta import RawResourceList
 from pkg.client.errors import Conflict, Invalid, NotFound
 from pkg.client.resource_client import ResourceClient
 from pkg.client.retry import retry_on_conflict
@@ -138,10 +139,10 @@ class Handler:
             kept.lower_since = None
         if not decided or self._only_say(quota, kept, decided):
             return decided
-        test_used = self._wait_to_lower(quota, kept, decided)
+        used = await self._wait_to_lower(quota, kept, decided)
         if self._before_raise is not None and _raises(quota, decided):
             await self._before_raise(quota.namespace)
-        await self._write(quota, kept, decided, test_used=test_used)
+        await self._write(quota, kept, decided, used)
         return decided
 
     def _plan(self, observed: Observed, kept: _Remembered) -> Plan:
@@ -185,32 +186,36 @@ class Handler:
         if left > 0:
             raise RetryAfter(left)
 
-    def _wait_to_lower(self, quota: ResourceQuota, kept: _Remembered, decided: Plan) -> bool:
+    async def _wait_to_lower(self, quota: ResourceQuota, kept: _Remembered, decided: Plan) -> RawResourceList:
         """Giving headroom back waits a moment; taking back what another client added does not wait for status.used.
-        Returns whether the patch is to test status.used: the cache can be older than the admission of a pod, and below
-        status.used every pod is refused. Not for longer than it is waited for: a tenant can change it all the time.
-        Raises RetryAfter."""
+        Returns the status.used that the patch is bound to, {}: to none. It is read live, since the cache can be older
+        than the admission of a pod, but not for longer than it is waited for: a tenant can change it all the time.
+        Raises RetryAfter, ApiError."""
         if not decided.hard or _raises(quota, decided) or decided.annotations.get(ANNOTATION_TOUCHED):
-            return False
+            return {}
         now = self._clock()
-        if kept.lower_since is None:
-            kept.lower_since = now
+        since = kept.lower_since = now if kept.lower_since is None else kept.lower_since
         migrations = self._observer.source.migrations.list(quota.namespace)
         ours = kept.written is not None and quota.hard == kept.written.hard
-        still_counted = ours and any(
-            to is not None and quantity_of(quota.used, name) > Quantity.parse(to)
-            for name, to in decided.hard.items()
-        )
-        left = may_lower_after(kept.lower_since, now, migrations, still_counted=still_counted)
-        if left > 0:
-            raise RetryAfter(left)
-        return ours and now < kept.lower_since + UNTIL_COUNTED
+
+        def wait(used: RawResourceList) -> None:
+            still_counted = ours and _exceeds(used, decided)
+            left = may_lower_after(since, now, migrations, still_counted=still_counted)
+            if left > 0:
+                raise RetryAfter(left)
+
+        wait(quota.used)
+        if not ours or now >= since + UNTIL_COUNTED:
+            return {}
+        used = (await self._quotas.get(name=quota.name, namespace=quota.namespace)).used
+        wait(used)
+        return used
 
     async def _write(
-        self, quota: ResourceQuota, kept: _Remembered, decided: Plan, *, test_used: bool
+        self, quota: ResourceQuota, kept: _Remembered, decided: Plan, used: RawResourceList
     ) -> None:
         kept.written_at = kept.decided_at = self._clock()
-        patch = decided.patch(quota, test_used=test_used)
+        patch = decided.patch(quota, used)
         kept.written = await self._quotas.json_patch(patch, name=quota.name, namespace=quota.namespace)
         kept.lower_since = None
         _WRITES.labels("written").inc()
@@ -243,6 +248,13 @@ def _raises(quota: ResourceQuota, decided: Plan) -> bool:
     return any(
         to is not None and Quantity.parse(to) > quantity_of(quota.hard, name)
         for name, to in decided.hard.items()
+    )
+
+
+def _exceeds(used: RawResourceList, decided: Plan) -> bool:
+    """Whether more is counted than the plan leaves."""
+    return any(
+        to is not None and quantity_of(used, name) > Quantity.parse(to) for name, to in decided.hard.items()
     )
 
 

@@ -202,19 +202,19 @@ class Plan:
     def __bool__(self) -> bool:
         return bool(self.annotations or self.hard)
 
-    def patch(self, quota: ResourceQuota, *, test_used: bool = False) -> list[dict[str, Any]]:
+    def patch(self, quota: ResourceQuota, used: RawResourceList | None = None) -> list[dict[str, Any]]:
         """The JSON patch (RFC 6902), bound to what was decided from and to that alone: this very quota, its labels,
-        annotations and spec.hard; with `test_used` also status.used of what it changes. status.hard and status.used
-        move the resourceVersion with every pod that comes or goes; bound to that, one patch in five met a conflict
-        without a cause."""
+        annotations and spec.hard, and where it is given `used`, status.used of what it changes. status.hard and
+        status.used move the resourceVersion with every pod that comes or goes; bound to that, one patch in five met a
+        conflict without a cause."""
         meta = quota.metadata
-        used = [name for name in self.hard if test_used and name in quota.used]
+        counted = {name: value for name, value in (used or {}).items() if name in self.hard}
         return [
             _test("/metadata/uid", meta.uid),
             _test("/metadata/labels", meta.labels),
             _test("/metadata/annotations", meta.annotations),
             _test("/spec/hard", quota.spec.hard),
-            *(_test(_pointer("/status/used", name), quota.used[name]) for name in used),
+            *(_test(_pointer("/status/used", name), value) for name, value in counted.items()),
             *_changes("/metadata/annotations", meta.annotations, self.annotations),
             *_changes("/spec/hard", quota.spec.hard, self.hard),
         ]

@@ -508,6 +508,12 @@ class TestGivingBack:
         assert await cluster.look() == pytest.approx(1.0)
         assert by_value(cluster.now.hard) == by_value(RAISED)
 
+    async def test_a_pod_that_is_admitted_just_then_is_waited_for(self) -> None:
+        cluster = await self.over(HARD["limits.cpu"])
+        cluster.quotas.before.append(lambda: self.admitted(cluster, RAISED["limits.cpu"]))
+        assert await cluster.look() == pytest.approx(1.0)
+        assert by_value(cluster.now.hard) == by_value(RAISED)
+
     async def test_pods_that_come_and_go_all_the_time_keep_no_headroom(self) -> None:
         cluster = await self.over(HARD["limits.cpu"])
         self.admitted(cluster, RAISED["limits.cpu"])
