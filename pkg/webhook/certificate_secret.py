@@ -135,8 +135,8 @@ class SharedCertificates:
         )
 
     async def _create(self) -> Material | None:
-        """None: another replica was first. A Secret that was deleted comes back as it was."""
-        material = self._material or issue(self._hosts, self._policy, self._clock())
+        """None: another replica was first."""
+        material = self._lost()
         body = {
             "apiVersion": "v1",
             "kind": "Secret",
@@ -155,14 +155,15 @@ class SharedCertificates:
         log.info("secret %s/%s created", self._namespace, self._name)
         return material
 
+    def _lost(self) -> Material:
+        """For a Secret that was deleted or spoiled: as it was, because the API servers and the other replicas know
+        that CA."""
+        return self._material or issue(self._hosts, self._policy, self._clock())
+
     async def _settle(self, secret: Secret) -> Material | None:
         """The Secret's content, with what was due done. None: read it again."""
         found = self._read(secret)
-        due = (
-            issue(self._hosts, self._policy, self._clock())
-            if found is None
-            else step(found, self._hosts, self._policy, self._clock())
-        )
+        due = self._lost() if found is None else step(found, self._hosts, self._policy, self._clock())
         if due is None:
             return found
         data: dict[str, str | None] = dict.fromkeys(_KEYS)

@@ -225,7 +225,10 @@ class Registrar:
         standing = found.webhooks or []
         wanted = _with_their_bundle(wanted, standing)
         annotations = self._annotations_of(name)
-        if standing == wanted and annotations.items() <= found.annotations.items():
+        is_marked = (
+            MANAGED_BY.items() <= found.labels.items() and annotations.items() <= found.annotations.items()
+        )
+        if standing == wanted and is_marked:
             return
         metadata = {
             "resourceVersion": found.metadata.resource_version,

@@ -18,6 +18,7 @@ from pkg.config.probe import PROBE_CONFIGURATION, PROBE_MARK, PROBE_WEBHOOK, Not
 from pkg.webhook import registration
 from pkg.webhook.caller import Caller
 from pkg.webhook.configurations import (
+    MANAGED_BY,
     WEBHOOK_CONFIGURATION_NAME,
     Endpoint,
     fingerprint,
@@ -107,6 +108,15 @@ async def test_drift_is_repaired(changes: dict[str, Any]) -> None:
     server.validating.edited(WEBHOOK_CONFIGURATION_NAME, changes)
     await registrar.ensure(b"ca")
     assert server.webhooks() == validating(URL, OPTIONS, b"ca")
+
+
+async def test_the_label_by_which_all_is_taken_out_in_an_emergency_is_put_back() -> None:
+    server = Server()
+    registrar = Registrar(server.client, URL, OPTIONS)
+    await registrar.ensure(b"ca")
+    server.validating.edited(WEBHOOK_CONFIGURATION_NAME, {"metadata": {"labels": None}})
+    await registrar.ensure(b"ca")
+    assert server.validating.objects[WEBHOOK_CONFIGURATION_NAME]["metadata"]["labels"] == MANAGED_BY
 
 
 async def test_a_new_bundle_is_told() -> None:
