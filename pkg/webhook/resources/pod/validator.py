@@ -156,9 +156,9 @@ class Validator:
                 # where the pods do not add up to status.used. Without an answer, the watch's count of the pods is still
                 # better than the cached status.used.
                 snapshot = await self._fresh(self._live_reads, asked)
-                if refusal := self._refusal(snapshot, asked, _Known.THERE):
-                    return snapshot, refusal
-                refusal = self._refusal_by_all(snapshot, asked)
+                refusal = self._refusal(snapshot, asked, _Known.THERE)
+                last = last or bool(there and refusal)
+                refusal = refusal or self._refusal_by_all(snapshot, asked)
                 if refusal:
                     waiting.append(refusal)
             if not refusal or last:

@@ -355,6 +355,18 @@ async def test_a_watch_that_is_behind_lets_nothing_into_the_added_headroom() -> 
     assert await allowed(checked, pod("1m")) == [False]
 
 
+async def test_a_live_look_that_no_watch_confirms_is_taken_again() -> None:
+    """A target that was made between its lists, of a migration that it does not know, takes a tenant's place."""
+    unknown = state(used="4", target=True, phase="Running")
+    unknown.migrations.clear()
+    view = FakeView(state(used="4", target=True, phase="Running"), unknown)
+    waiting = asyncio.create_task(validator(view).validate(request(pod("1"))))
+    for _ in range(100):
+        await asyncio.sleep(0)
+    view.live = view.cached
+    assert (await waiting).allowed
+
+
 async def test_pods_that_add_up_to_status_are_not_asked_for() -> None:
     there = state()
     used = format_resource_list(total(map(pod_usage, there.pods)))
