@@ -43,6 +43,12 @@ class Room:
     migrations: ResourceList
     ended: ResourceList = field(default_factory=dict)
 
+    @property
+    def is_behind(self) -> bool:
+        """Whether a cache is, or status.used: the pods do not add up to that, or nothing is said of a base."""
+        differ = (self.counted.get(name, ZERO) != self.used.get(name, ZERO) for name in self.base)
+        return not self.base or any(differ)
+
     def short_beside(self, need: Amounts) -> ResourceList:
         """The resources in which a pod does not fit beside those that are there, whatever is on its way, and what is
         left of each. All that migrations take is theirs: a read may meet the quota before it is raised for a target, or

@@ -57,6 +57,8 @@ class _Snapshot:
     quotas: Sequence[_Quota]
     seen: Mapping[str, str | None]
     """The pods that `quotas` count: uid to resourceVersion."""
+    behind: bool = False
+    """Of a quota the pods do not add up to status.used, or its base is not known."""
 
 
 class _Known(Enum):
@@ -135,7 +137,7 @@ class Validator:
         return refusal
 
     def _cached(self, asked: _Pod) -> _Snapshot:
-        return self._count(map(self._view.observe, self._ours(asked.namespace)), None)
+        return self._count(map(self._view.observe, self._ours(self._view.quotas(asked.namespace))), None)
 
     async def _wait(self, asked: _Pod, waiting: list[str]) -> tuple[_Snapshot, str]:
         """The last read, and why the pod does not fit, after a while; `waiting` gets what stands in its way meanwhile.
@@ -144,25 +146,32 @@ class Validator:
         while True:
             last = self._clock() >= until
             snapshot = await self._fresh(self._reads, asked)
-            refusal = self._refusal(snapshot, asked, _Known.THERE)
-            if last or refusal:
-                # A watch may be behind: which pods are there, and which are migrations', is asked before a refusal.
-                # Without an answer, the watch's count of the pods is still better than the cached status.used.
+            there = self._refusal(snapshot, asked, _Known.THERE)
+            # From here on nothing is awaited: two pods never share out the same room.
+            refusal = there or self._refusal_by_all(snapshot, asked)
+            if refusal:
+                waiting.append(refusal)
+            if last or there or (snapshot.behind and not refusal):
+                # A watch may be behind: which pods are there, and which are migrations', is asked before a refusal, and
+                # where the pods do not add up to status.used. Without an answer, the watch's count of the pods is still
+                # better than the cached status.used.
+                snapshot = await self._fresh(self._live_reads, asked)
+                refusal = self._refusal(snapshot, asked, _Known.THERE)
+                last = last or bool(there and refusal)
+                refusal = refusal or self._refusal_by_all(snapshot, asked)
                 if refusal:
                     waiting.append(refusal)
-                snapshot = await self._fresh(self._live_reads, asked)
-                if refusal := self._refusal(snapshot, asked, _Known.THERE):
-                    return snapshot, refusal
-            # From here on nothing is awaited: two pods never share out the same room.
-            refusal = self._refusal(snapshot, asked, _Known.ON_ITS_WAY)
-            refusal = refusal or self._refusal(snapshot, asked, _Known.STATUS)
             if not refusal or last:
                 return snapshot, refusal
-            waiting.append(refusal)
             await self._sleep(PAUSE)
 
     async def _fresh(self, shared_reads: SharedReads[_Snapshot], asked: _Pod) -> _Snapshot:
         return await in_time(shared_reads.fresh(asked.namespace)) or _Snapshot([], {})
+
+    def _refusal_by_all(self, snapshot: _Snapshot, asked: _Pod) -> str:
+        """The same beside the pods that are on their way, and by what quota counts."""
+        on_its_way = self._refusal(snapshot, asked, _Known.ON_ITS_WAY)
+        return on_its_way or self._refusal(snapshot, asked, _Known.STATUS)
 
     def _refusal(self, snapshot: _Snapshot, asked: _Pod, known: _Known) -> str:
         """Why the pod does not fit into a base; "" when it does."""
@@ -230,18 +239,22 @@ class Validator:
         return self._count(filter(None, found), pods)
 
     async def _quotas(self, namespace: str) -> list[ResourceQuota]:
-        return await asyncio.gather(*map(self._view.quota_live, self._ours(namespace)))
+        known = self._ours(self._view.quotas(namespace))
+        if not known:
+            # The API server asks about namespaces that hold headroom: it is the cache that knows of no quota yet.
+            return self._ours(await self._view.quotas_live(namespace))
+        return await asyncio.gather(*map(self._view.quota_live, known))
 
-    def _ours(self, namespace: str) -> list[ResourceQuota]:
+    def _ours(self, quotas: Iterable[ResourceQuota]) -> list[ResourceQuota]:
         return [
             quota
-            for quota in self._view.quotas(namespace)
+            for quota in quotas
             if is_managed(quota) and not is_off(quota.annotations, self._policy.mode)
         ]
 
     def _count(self, found: Iterable[Observed], pods: list[Pod] | None) -> _Snapshot:
         """`pods` None: status.used is all there is."""
-        quotas = []
+        quotas, behind = [], False
         for observed in found:
             quota = observed.quota
             if observed.namespace_off:
@@ -251,9 +264,10 @@ class Validator:
             else:
                 observed, sums = replace(observed, pods=pods), self._tally.of(quota, pods)
             free = room(observed, self._policy, sums)
+            behind |= free is None or free.is_behind
             if free is not None:
                 quotas.append(_Quota(quota, free, names_of_entries(observed)))
-        return _Snapshot(quotas, {pod.uid: pod.metadata.resource_version for pod in pods or ()})
+        return _Snapshot(quotas, {pod.uid: pod.metadata.resource_version for pod in pods or ()}, behind)
 
 
 def refusal_of(

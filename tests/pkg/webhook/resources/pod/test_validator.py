@@ -10,6 +10,8 @@ import pytest
 
 from pkg.api.core import Pod
 from pkg.util import constants
+from pkg.util.quotacount.usage import pod_usage
+from pkg.util.resource_list import format_resource_list, total
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
 from pkg.webhook.admission import BadReview
 from pkg.webhook.deadline import NoAnswer
@@ -334,14 +336,52 @@ async def test_what_waited_is_refused_when_there_is_no_answer_any_more() -> None
 
 async def test_what_has_just_ended_is_not_waited_for() -> None:
     """status.used follows a second later; the place is free."""
-    before = state(pod("1"), used="3")
+    before, clock = state(pod("1"), used="3"), Clock()
     view = FakeView(before, before)
-    checked = validator(view)
+    checked = validator(view, clock)
     assert await allowed(checked, pod("1m")) == [False]
     view.cached, view.live = state(used="3"), state(used="3")
-    view.looked.clear()
     assert await allowed(checked, pod("1")) == [True]
+    assert clock.now == 100.0
+
+
+async def test_a_watch_that_is_behind_lets_nothing_into_the_added_headroom() -> None:
+    """It shows that a pod has ended, and not yet the one that took its place: which has not ended too."""
+    new = pod("1", name="new")
+    view = FakeView(state(pod("1", name="old"), used="3"), state(new, used="3"))
+    checked = validator(view)
+    assert await allowed(checked, pod("1m")) == [False]
+    view.cached = state(used="3")
+    assert await allowed(checked, pod("1m")) == [False]
+
+
+async def test_a_live_look_that_no_watch_confirms_is_taken_again() -> None:
+    """A target that was made between its lists, of a migration that it does not know, takes a tenant's place."""
+    unknown = state(used="4", target=True, phase="Running")
+    unknown.migrations.clear()
+    view = FakeView(state(used="4", target=True, phase="Running"), unknown)
+    waiting = asyncio.create_task(validator(view).validate(request(pod("1"))))
+    for _ in range(100):
+        await asyncio.sleep(0)
+    view.live = view.cached
+    assert (await waiting).allowed
+
+
+async def test_pods_that_add_up_to_status_are_not_asked_for() -> None:
+    there = state()
+    used = format_resource_list(total(map(pod_usage, there.pods)))
+    there.quotas = [quota(HARD, {**MARKS, by_name(): ENTRY}, used=used)]
+    view = FakeView(there, there)
+    assert await allowed(validator(view), pod("1")) == [True]
     assert view.looked == ["quota"]
+
+
+@pytest.mark.parametrize("limits", [LIMITS, ""])
+async def test_a_quota_that_no_cache_knows_yet_has_a_base_too(limits: str) -> None:
+    """Or one of which no cache knows yet what its namespace says."""
+    known = state().quotas if limits == "" else ()
+    view = FakeView(State(*known, limits=limits), state())
+    assert await allowed(validator(view), pod("1001m"), pod("1")) == [False, True]
 
 
 async def test_until_the_pods_are_watched_status_is_all_there_is() -> None:
@@ -425,7 +465,7 @@ async def test_of_a_namespace_without_a_quota_of_ours_nothing_is_watched_or_kept
     checked = validator(view)
     for number in range(100):
         assert (await checked.validate(request(pod("9"), namespace=f"ns-{number}"))).allowed
-    assert not view.looked
+    assert set(view.looked) == {"quotas"}
     assert not checked._ledger._pending
 
 
