@@ -10,11 +10,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Final
 
+from cachetools import TTLCache
+
 from pkg.api.core import Pod
-from pkg.cache import SharedIndexInformer
+from pkg.cache import ResourceEventHandlerFuncs, SharedIndexInformer
 from pkg.client.resource_client import ResourceClient
 
 log = logging.getLogger(__name__)
@@ -26,6 +28,10 @@ IDLE: Final = 300.0
 MOST: Final = 40
 """Namespaces watched at once: each holds one of the connections that all requests share. The one that has not been
 asked about for longest gives way."""
+_GONE_SECONDS: Final = 5.0
+_GONE_MOST: Final = 1000
+"""For how long, and of how many pods, it is remembered that they were deleted: as long as the reserve remembers pods
+that were not seen (ledger.EXPIRY), and a watch may be late."""
 
 
 class NamespacePods:
@@ -35,6 +41,7 @@ class NamespacePods:
         self._pods = pods
         self._clock = clock
         self._informers: dict[str, SharedIndexInformer[Pod]] = {}
+        self._gone: dict[str, TTLCache[str, None]] = {}
         self._asked_at: dict[str, float] = {}
         # Invariant: whatever is watched was asked about.
         self._ending: set[asyncio.Task[None]] = set()
@@ -48,11 +55,20 @@ class NamespacePods:
             informer = self._informers[namespace] = SharedIndexInformer(
                 self._pods.select(namespace=namespace)
             )
+            gone: TTLCache[str, None] = TTLCache(_GONE_MOST, _GONE_SECONDS, self._clock)
+            self._gone[namespace] = gone
+            informer.add_event_handler(
+                ResourceEventHandlerFuncs(on_delete=lambda pod, _: gone.update({pod.uid: None}))
+            )
             informer.start()
             log.debug("watching the pods of %s", namespace)
         if not informer.has_synced() and not await informer.wait_for_sync(SYNC_TIMEOUT):
             return None
         return informer.indexer.list()
+
+    def gone(self, namespace: str) -> Collection[str]:
+        """The uids of pods that the watch saw deleted a moment ago; `of` may never have shown them."""
+        return list(self._gone.get(namespace, ()))
 
     async def close(self) -> None:
         """End every watch."""
@@ -69,7 +85,7 @@ class NamespacePods:
                 self._end(namespace)
 
     def _end(self, namespace: str) -> None:
-        del self._asked_at[namespace]
+        del self._asked_at[namespace], self._gone[namespace]
         task = asyncio.create_task(self._informers.pop(namespace).stop())
         self._ending.add(task)
         task.add_done_callback(self._ending.discard)

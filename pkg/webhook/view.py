@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
@@ -70,6 +70,10 @@ class View:
     async def pods(self, namespace: str) -> list[Pod] | None:
         """Every pod of a namespace that holds headroom, as a watch has brought them; None while that has only begun."""
         return await self._pods.of(namespace)
+
+    def pods_gone(self, namespace: str) -> Collection[str]:
+        """The uids of pods that this watch saw deleted a moment ago."""
+        return self._pods.gone(namespace)
 
     async def pods_live(self, namespace: str) -> list[Pod]:
         """Every pod of a namespace, as the API server has it."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -82,6 +82,7 @@ class FakeView(View):
         self.live = live
         self.looked: list[str] = []
         self.watched = True
+        self.gone: list[str] = []
 
     def observe(self, quota: ResourceQuota) -> Observed:
         return self.cached.observe(quota)
@@ -97,6 +98,9 @@ class FakeView(View):
 
     async def pods(self, namespace: str) -> list[Pod] | None:
         return self.cached.pods if self.watched else None
+
+    def pods_gone(self, namespace: str) -> Collection[str]:
+        return self.gone
 
     async def pods_live(self, namespace: str) -> list[Pod]:
         return self._answer("pods").pods

@@ -28,6 +28,9 @@ async def test_the_first_question_waits_for_the_list_and_the_watch_brings_the_re
         await asyncio.sleep(0.01)
     assert [pod.name for pod in await pods.of("ns1") or ()] == ["a", "b"]
     assert kind.calls == asked, "one watch, however many questions"
+    kind.put("c", "ns1")
+    kind.gone("ns1/c")
+    await until(lambda: pods.gone("ns1") == ["uid-c"])
     await pods.close()
     assert kind.server.watches == 0
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import Final
@@ -56,7 +56,7 @@ class _Quota:
 class _Snapshot:
     quotas: Sequence[_Quota]
     seen: Mapping[str, str | None]
-    """The pods that `quotas` count: uid to resourceVersion."""
+    """The pods that `quotas` count: uid to resourceVersion, "" for one that is gone again."""
     behind: bool = False
     """Of a quota the pods do not add up to status.used, or its base is not known."""
 
@@ -223,7 +223,9 @@ class Validator:
             return _Snapshot([], {})  # of namespaces without a quota of ours nothing is watched
         # After the quotas: what they count has been there before.
         pods = await self._view.pods(namespace)
-        return self._count(map(self._view.observe, quotas), pods)
+        # One that was created and deleted between two questions is in no list.
+        gone = self._view.pods_gone(namespace)
+        return self._count(map(self._view.observe, quotas), pods, gone)
 
     async def _read_live(self, namespace: str) -> _Snapshot:
         """All of it live. Raises NoAnswer."""
@@ -252,8 +254,10 @@ class Validator:
             if is_managed(quota) and not is_off(quota.annotations, self._policy.mode)
         ]
 
-    def _count(self, found: Iterable[Observed], pods: list[Pod] | None) -> _Snapshot:
-        """`pods` None: status.used is all there is."""
+    def _count(
+        self, found: Iterable[Observed], pods: list[Pod] | None, gone: Collection[str] = ()
+    ) -> _Snapshot:
+        """`pods` None: status.used is all there is. `gone`: uids of pods that were there and are not any longer."""
         quotas, behind = [], False
         for observed in found:
             quota = observed.quota
@@ -267,7 +271,8 @@ class Validator:
             behind |= free is None or free.is_behind
             if free is not None:
                 quotas.append(_Quota(quota, free, names_of_entries(observed)))
-        return _Snapshot(quotas, {pod.uid: pod.metadata.resource_version for pod in pods or ()}, behind)
+        seen = {pod.uid: pod.metadata.resource_version for pod in pods or ()}
+        return _Snapshot(quotas, {**dict.fromkeys(gone, ""), **seen}, behind)
 
 
 def refusal_of(

@@ -152,6 +152,16 @@ async def test_a_pod_that_never_came_holds_up_another_one_but_refuses_none() -> 
     assert EXPIRY <= clock.now - 100.0 < PATIENCE
 
 
+async def test_a_pod_that_came_and_went_holds_up_none() -> None:
+    clock, first = Clock(), pod("1")
+    view = FakeView(state(), state())
+    checked = validator(view, clock)
+    assert await allowed(checked, first) == [True]
+    view.gone = [first.uid]
+    assert await allowed(checked, pod("1", name="next")) == [True]
+    assert clock.now == 100.0
+
+
 async def test_a_dry_run_takes_no_place() -> None:
     clock = Clock()
     checked = validator(FakeView(state(), state()), clock)
