@@ -180,7 +180,7 @@ def test_ended_in_the_middle_it_leaves_nothing_behind(
     with demo(tmp_path) as playing:
         assert playing.stdout is not None
         seen = next((line for line in playing.stdout if "with headroom" in line), "")
-        assert seen
+        assert seen, playing.communicate(timeout=60)
         assert eventually(lambda: any("controller" in words for words in processes_of(tmp_path)))
         playing.send_signal(number)
         _, errors = playing.communicate(timeout=60)
