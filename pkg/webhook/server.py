@@ -202,7 +202,7 @@ class WebhookServer:
         if request.content_length is None:
             # Chunks of one byte each cost a hundred times what other bodies cost; the API server sends none.
             return _refusal(411, "a review has a Content-Length")
-        if (request.content_length or 0) > (_LARGEST if authenticated else MAX_BODY):
+        if request.content_length > (_LARGEST if authenticated else MAX_BODY):
             return _refusal(413, _TOO_LARGE)
         return None
 

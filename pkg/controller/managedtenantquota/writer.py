@@ -71,7 +71,7 @@ class Clients:
         )
 
     async def unlock(self, lock: Lock) -> None:
-        """Delete a lock. With finalizers, whosever they are, it would go on refusing. Raises NotFound, ApiError."""
+        """Delete a lock. With finalizers of any owner it would go on refusing pods. Raises NotFound, ApiError."""
         if lock.finalizers:
             patch = {"metadata": {"uid": lock.uid, "finalizers": None}}
             await self.locks.merge_patch(patch, name=lock.name)

@@ -147,7 +147,6 @@ class Validator:
             last = self._clock() >= until
             snapshot = await self._fresh(self._reads, asked)
             there = self._refusal(snapshot, asked, _Known.THERE)
-            # From here on nothing is awaited: two pods never share out the same room.
             refusal = there or self._refusal_by_all(snapshot, asked)
             if refusal:
                 waiting.append(refusal)
@@ -161,6 +160,7 @@ class Validator:
                 refusal = refusal or self._refusal_by_all(snapshot, asked)
                 if refusal:
                     waiting.append(refusal)
+            # Between the last read and the ledger's entry nothing is awaited: no two pods are given the same room.
             if not refusal or last:
                 return snapshot, refusal
             await self._sleep(PAUSE)
