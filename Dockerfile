@@ -9,6 +9,7 @@ COPY requirements-run.lock ./
 RUN pip install --no-cache-dir --no-deps --require-hashes --only-binary :all: --target /app -r requirements-run.lock \
  && rm -rf /app/bin
 COPY setup.cfg pyproject.toml README.md ./
+COPY kubeloop kubeloop
 COPY pkg pkg
 RUN pip install --no-cache-dir "setuptools>=75" \
  && pip install --no-cache-dir --no-deps --no-build-isolation --target /app . \

@@ -63,10 +63,10 @@ soak: build
 build: $(STAMP)
 	$(BIN)/headroom testcluster build
 
-$(STAMP): requirements.lock setup.cfg pyproject.toml
+$(STAMP): requirements.lock setup.cfg lab/setup.cfg pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e . -e ./lab
 	touch $@
 
 # The newest versions that setup.cfg allows, with hashes; the image's, at the same versions, without the tests' tools.

@@ -7,7 +7,7 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
-from pkg.testcluster.binaries import ensure_helm
+from kubeloop.testing.cluster.binaries import ensure_helm
 
 DEPLOY = Path(__file__).parent
 CHART = DEPLOY / "charts" / "headroom"

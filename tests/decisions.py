@@ -11,9 +11,9 @@ import msgspec
 import pytest
 from hypothesis import HealthCheck, settings
 
-from pkg.api.core import Pod, ResourceQuota
+from kubeloop.api.core import Pod, ResourceQuota
+from kubeloop.api.meta import RawResourceList
 from pkg.api.kubevirt import MigrationState, VirtualMachineInstance, VirtualMachineInstanceMigration
-from pkg.api.meta import RawResourceList
 from pkg.util.kubevirt.overhead import harvester_delta
 from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.kubevirt.target import usage_of

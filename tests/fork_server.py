@@ -122,10 +122,11 @@ def _die_with_parent() -> None:
 
 
 def _import_everything() -> None:
-    import pkg
-
-    for module in pkgutil.walk_packages(pkg.__path__, "pkg."):
-        importlib.import_module(module.name)
+    for name in ("kubeloop", "pkg", "lab"):
+        package = importlib.import_module(name)
+        for module in pkgutil.walk_packages(package.__path__, f"{name}."):
+            if not module.name.endswith("__main__"):
+                importlib.import_module(module.name)
     importlib.import_module("kubernetes.config")
     gc.collect()
     gc.freeze()

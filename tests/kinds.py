@@ -1,4 +1,4 @@
-"""Kinds of a fake API server (pkg.client.fake), each with a cache that lags for as long as a test wants."""
+"""Kinds of a fake API server (kubeloop.testing.fake), each with a cache that lags for as long as a test wants."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ from typing import Any, Generic, TypeVar, cast
 
 import msgspec
 
-from pkg.api.meta import Object
-from pkg.api.registry import Resource
-from pkg.cache.store import Indexer
-from pkg.client.errors import ApiError
-from pkg.client.fake import FakeCluster, Request
-from pkg.client.fake.patches import Raw, merged
-from pkg.client.resource_client import ResourceClient
-from pkg.generic.cache_reader import CacheReader
-from pkg.generic.events import EventRecorder
+from kubeloop.api.meta import Object
+from kubeloop.api.registry import Resource
+from kubeloop.cache.store import Indexer
+from kubeloop.client.errors import ApiError
+from kubeloop.client.resource_client import ResourceClient
+from kubeloop.controllers.cache_reader import CacheReader
+from kubeloop.controllers.events import EventRecorder
+from kubeloop.testing.fake.objects import Request
+from kubeloop.testing.fake.patches import Raw, merged
+from kubeloop.testing.fake.server import FakeCluster
 
 T = TypeVar("T", bound=Object)
 WRITES = ("create", "update", "patch", "delete")

@@ -109,7 +109,7 @@ def main() -> int:
     chosen = options.parse_args()
     python = Path(chosen.python).absolute()
     with tempfile.TemporaryDirectory() as copy:
-        for part in ("pkg", "tests", "deploy", "examples"):
+        for part in ("kubeloop", "pkg", "lab", "tests", "deploy", "examples"):
             shutil.copytree(ROOT / part, Path(copy, part), ignore=shutil.ignore_patterns("__pycache__"))
         shutil.copy(ROOT / "pyproject.toml", copy)
         return _run(Path(copy), f"{python} -m pytest -q -x -p no:cacheprovider -p no:xdist {TESTS}", chosen)

@@ -11,14 +11,14 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from pkg.api.core import LimitRange, Namespace, Pod, ResourceQuota
+from kubeloop.api.core import LimitRange, Namespace, Pod, ResourceQuota
+from kubeloop.api.meta import RawResourceList
 from pkg.api.kubevirt import (
     KubeVirtConfiguration,
     VirtualMachine,
     VirtualMachineInstance,
     VirtualMachineInstanceMigration,
 )
-from pkg.api.meta import RawResourceList
 from pkg.util import constants
 from pkg.util.kubevirt.launcher import attachment_container, render_containers
 from pkg.util.kubevirt.overhead import memory_overhead

@@ -15,8 +15,8 @@ import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from pkg.testcluster.cluster import Cluster
-from pkg.testcluster.paths import free_ports
+from kubeloop.testing.cluster.cluster import Cluster
+from kubeloop.testing.cluster.paths import free_ports
 from tests.fork_server import ForkedProcess
 
 COMMAND = [sys.executable, "-c", "from pkg.cmd.main import main; main()"]

@@ -8,12 +8,18 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from pkg.cmd.lab import add_lab
 from pkg.cmd.main import app
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 TEXT = "\n".join(page.read_text("utf-8") for page in PAGES)
-SOURCES = "\n".join(path.read_text("utf-8") for path in sorted((ROOT / "pkg").rglob("*.py")))
+SOURCES = "\n".join(
+    path.read_text("utf-8")
+    for room in ("kubeloop", "pkg", "lab")
+    for path in sorted((ROOT / room).rglob("*.py"))
+)
+add_lab(app)
 
 
 def help_of(*words: str) -> str:
@@ -96,6 +102,6 @@ def test_every_key_on_objects_exists() -> None:
 
 
 def test_every_package_of_the_layout_exists() -> None:
-    packages = set(re.findall(r"\bpkg/[a-z]+", TEXT)) - {"pkg/controller/master"}
+    packages = set(re.findall(r"\b(?:kubeloop|pkg|lab)/[a-z]+", TEXT)) - {"pkg/controller/master"}
     for package in packages:
         assert (ROOT / package).is_dir(), package

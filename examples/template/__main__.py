@@ -3,10 +3,10 @@
 import asyncio
 
 from examples.template.controller import register
-from pkg.client.client import Client
-from pkg.client.config import load_config
-from pkg.generic.factory import ControllerFactory
-from pkg.generic.run import run_until_signal
+from kubeloop.client.client import Client
+from kubeloop.client.loading import load_config
+from kubeloop.controllers.factory import ControllerFactory
+from kubeloop.controllers.run import run_until_signal
 
 
 async def main(stop: asyncio.Event) -> None:

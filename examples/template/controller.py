@@ -14,10 +14,10 @@ from examples.template.kinds import (
     VirtualMachineTemplate,
     VirtualMachineTemplateVersion,
 )
-from pkg.api.objects import condition_is_true, edit, owner_reference, set_condition, split_key
-from pkg.client.resource_client import ResourceClient
-from pkg.generic.cache_reader import CacheReader
-from pkg.generic.factory import ControllerFactory
+from kubeloop.api.objects import condition_is_true, edit, owner_reference, set_condition, split_key
+from kubeloop.client.resource_client import ResourceClient
+from kubeloop.controllers.cache_reader import CacheReader
+from kubeloop.controllers.factory import ControllerFactory
 
 TEMPLATE_LABEL = "template.harvesterhci.io/templateID"
 VOLUME_CLAIM_TEMPLATES = "harvesterhci.io/volumeClaimTemplates"

@@ -6,8 +6,8 @@ from typing import Any
 
 import msgspec
 
-from pkg.api.meta import Condition, Object, Struct
-from pkg.api.registry import Resource
+from kubeloop.api.meta import Condition, Object, Struct
+from kubeloop.api.registry import Resource
 
 
 class VirtualMachineTemplateSpec(Struct):

@@ -1,7 +1,4 @@
-"""Typed objects of the API server, one module an API group.
+"""The kinds of KubeVirt, Harvester and managed-tenant-quota: typed objects with only the fields in use.
 
-Promises: every object is a frozen msgspec Struct that decodes straight from the server's bytes and holds only
-the fields in use; `pkg.api.registry` names each kind's path once.
-Forbids: sending one of these Structs back whole. Fields that are not declared here were not decoded, so an
-update would delete them: write patches (`pkg.client`).
+`kubeloop.api` says what such an object is and what it must not be used for.
 """

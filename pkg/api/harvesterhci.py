@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from pkg.api.meta import Object
-from pkg.api.registry import Resource
+from kubeloop.api.meta import Object
+from kubeloop.api.registry import Resource
 
 
 class Setting(Object):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
-from pkg.api.core import ResourceRequirements
-from pkg.api.meta import Condition, LabelSelector, Object, RawQuantity, Struct
-from pkg.api.registry import Resource
+from kubeloop.api.core import ResourceRequirements
+from kubeloop.api.meta import Condition, LabelSelector, Object, RawQuantity, Struct
+from kubeloop.api.registry import Resource
 
 
 class Present(Struct):

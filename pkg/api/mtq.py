@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from pkg.api.core import ResourceQuotaSpec
-from pkg.api.meta import Object, RawResourceList, Struct
-from pkg.api.registry import Resource
+from kubeloop.api.core import ResourceQuotaSpec
+from kubeloop.api.meta import Object, RawResourceList, Struct
+from kubeloop.api.registry import Resource
 
 
 class ResourceQuotaNameAndSpec(Struct):

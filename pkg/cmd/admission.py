@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from ssl import SSLContext
 from urllib.parse import urlsplit
 
-from pkg.api.core import ConfigMap
-from pkg.api.meta import ObjectMeta
-from pkg.api.registry import PODS, SECRETS
-from pkg.client.client import Client, own_user
-from pkg.client.config import ClientConfig
-from pkg.client.errors import ConfigError
+from kubeloop.api.core import ConfigMap
+from kubeloop.api.meta import ObjectMeta
+from kubeloop.api.registry import PODS, SECRETS
+from kubeloop.client.client import Client, own_user
+from kubeloop.client.config import ClientConfig
+from kubeloop.client.errors import ConfigError
+from kubeloop.controllers.server import parse_bind_address
 from pkg.cmd.options import PolicyOptions, WebhookOptions
 from pkg.config.management import Management
-from pkg.generic.server import parse_bind_address
 from pkg.util.kubevirt.accounts import exact, virt_controllers
 from pkg.util.resourcequota.observe import Observer
 from pkg.webhook.admission_server import AdmissionServer

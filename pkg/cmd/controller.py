@@ -31,9 +31,9 @@ def controller(
     logging: LogOptions,
 ) -> int:
     """Raise quotas for live migrations and lower them again, until SIGTERM or SIGINT."""
-    from pkg.client.config import load_config
+    from kubeloop.client.loading import load_config
+    from kubeloop.controllers.run import run_until_signal
     from pkg.cmd.replica import Replica
-    from pkg.generic.run import run_until_signal
 
     logs.set_up(logging)
     options = _options(policy, controllers)

@@ -113,8 +113,8 @@ class _Calculator:
         """A JSON line for each VMI. ManifestError names the object that is wrong."""
         import msgspec
 
+        from kubeloop.errors import one_line
         from pkg.cmd.manifests import ManifestError, name_of, read_objects
-        from pkg.errors import one_line
         from pkg.util.quantity import QuantityError
 
         for place, document in read_objects(stream):
@@ -171,7 +171,7 @@ class _Calculator:
 
     def _target(self, vmi: VirtualMachineInstance, rendering: Rendering) -> ResourceList:
         """All that quota counts of the target's launcher and attachment pods."""
-        from pkg.api.core import ResourceQuotaSpec
+        from kubeloop.api.core import ResourceQuotaSpec
         from pkg.util.kubevirt.target import target_usage
 
         return target_usage(vmi, self.context.source(vmi), rendering, ResourceQuotaSpec())

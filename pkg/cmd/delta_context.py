@@ -9,10 +9,10 @@ from typing import Any
 
 import msgspec
 
-from pkg.api.core import LimitRange, Namespace, Pod, ResourceQuota, RuntimeClass
+from kubeloop.api.core import LimitRange, Namespace, Pod, ResourceQuota, RuntimeClass
+from kubeloop.api.meta import Object
 from pkg.api.harvesterhci import Setting
 from pkg.api.kubevirt import KubeVirt, VirtualMachineInstance
-from pkg.api.meta import Object
 from pkg.util.constants import (
     ANNOTATION_NETWORK_RESOURCE,
     KUBEVIRT_PHASE_DEPLOYED,

@@ -15,7 +15,7 @@ from pkg.util.amounts import shown
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from pkg.client.client import Client
+    from kubeloop.client.client import Client
     from pkg.report.explain import Explanation
     from pkg.report.fit import Fit
     from pkg.report.snapshot import Basis

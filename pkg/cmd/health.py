@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from pkg.client.client import Client
+from kubeloop.client.client import Client
 
 if TYPE_CHECKING:
     from pkg.config.management import Management

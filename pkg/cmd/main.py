@@ -7,21 +7,19 @@ import sys
 
 import typer
 
+from kubeloop.errors import ReportedError
 from pkg.cmd import (
     controller,
     delta,
-    demo,
     explain,
     plan,
     quantity,
     release,
-    scale,
     status,
-    testcluster,
     webhook,
 )
 from pkg.cmd.flags import add_command
-from pkg.errors import ReportedError
+from pkg.cmd.lab import add_lab
 
 USAGE = 2
 FAILURE = 1
@@ -47,21 +45,21 @@ def version() -> None:
     print(f"headroom {version('harvester-headroom')}")
 
 
-for _command in (
+_COMMANDS = (
     controller.controller,
     webhook.webhook,
     release.release,
     status.status,
     explain.explain,
     plan.plan,
-    demo.demo,
-    scale.scale,
     delta.delta,
     quantity.quantity,
     version,
-):
+)
+_OWN = frozenset(command.__name__ for command in _COMMANDS)
+"""The lab, whose commands come from another distribution, is looked for only where something else is asked for."""
+for _command in _COMMANDS:
     add_command(app, _command)
-app.add_typer(testcluster.app, name="testcluster", short_help="Run an embedded cluster on this machine.")
 
 
 def main() -> None:
@@ -71,6 +69,8 @@ def main() -> None:
 
 def run(arguments: list[str]) -> int:
     """The exit code of one call. What goes wrong is one line on stderr, never a traceback."""
+    if not _OWN.intersection(arguments[:1]):
+        add_lab(app)
     try:
         return _code(app(args=arguments, prog_name="headroom", standalone_mode=False))
     except typer.Exit as exc:

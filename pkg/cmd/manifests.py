@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 
 import msgspec
 
-from pkg.errors import ReportedError, one_line
+from kubeloop.errors import ReportedError, one_line
 
 _BOM = b"\xef\xbb\xbf"
 

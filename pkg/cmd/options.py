@@ -10,13 +10,13 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
+from kubeloop.errors import ReportedError
 from pkg.cmd.flags import option
-from pkg.errors import ReportedError
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
 from pkg.webhook.options import QuotaGuard
 
 if TYPE_CHECKING:
-    from pkg.leaderelection import LeaderElectionConfig
+    from kubeloop.leaderelection.elector import LeaderElectionConfig
     from pkg.util.kubevirt.profiles import Profile
 
 DEFAULT_SERVICE = "headroom-webhook"
@@ -220,7 +220,7 @@ class ElectionOptions:
 
     def config(self) -> LeaderElectionConfig:
         """The durations. Raises WrongCall where a replica could write beside another."""
-        from pkg.leaderelection import LeaderElectionConfig
+        from kubeloop.leaderelection.elector import LeaderElectionConfig
 
         try:
             return LeaderElectionConfig(

@@ -16,7 +16,7 @@ from pkg.util.amounts import listed
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from pkg.client.client import Client
+    from kubeloop.client.client import Client
     from pkg.report.fit import Fit
     from pkg.report.plan import MigrationPlan, VmPlan
     from pkg.report.snapshot import Basis
@@ -47,7 +47,7 @@ def plan(chosen: PlanOptions, report: ReportOptions, cluster: ClusterOptions) ->
     _check(chosen.namespace, chosen.overhead_ratio, chosen.evacuate)
 
     async def read(client: Client) -> tuple[Basis, MigrationPlan]:
-        from pkg.api.registry import NODES
+        from kubeloop.api.registry import NODES
         from pkg.cmd.snapshots import require, take
         from pkg.report.plan import plan_migrations
 

@@ -56,7 +56,7 @@ def release(
     Stop the controller and the webhooks first (--scale-down does): while they run they take over what they see. With
     --leader-elect it waits for the controllers' Lease.
     """
-    from pkg.client.config import load_config
+    from kubeloop.client.loading import load_config
     from pkg.cmd.releasing import Releasing
 
     logs.set_up(logging)

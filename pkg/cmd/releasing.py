@@ -8,16 +8,17 @@ import logging
 from dataclasses import dataclass, field
 from typing import Any
 
-from pkg.api.registry import CONFIG_MAPS, LEASES, PODS, SECRETS, Resource
-from pkg.client.client import Client
-from pkg.client.config import ClientConfig
-from pkg.client.errors import Forbidden, NotFound
+from kubeloop.api.registry import CONFIG_MAPS, LEASES, PODS, SECRETS, Resource
+from kubeloop.client.client import Client
+from kubeloop.client.config import ClientConfig
+from kubeloop.client.errors import Forbidden, NotFound
+from kubeloop.leaderelection.elector import LeaderElectionConfig, LeaderElector
+from kubeloop.leaderelection.lease_lock import LeaseLock
 from pkg.cmd.options import DEFAULT_SECRET
 from pkg.cmd.replica import LEASE
 from pkg.controller.managedtenantquota.release import close_all
 from pkg.controller.namespace.holding_controller import unlabel_all
 from pkg.controller.resourcequota.release import release_all
-from pkg.leaderelection import LeaderElectionConfig, LeaderElector, LeaseLock
 from pkg.util.constants import USER_AGENT
 from pkg.util.installation import CONFIG_MAP
 from pkg.webhook.registration import unregister

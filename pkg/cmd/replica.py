@@ -8,17 +8,18 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from pkg.client.client import Client
-from pkg.client.config import ClientConfig
-from pkg.client.errors import refuse_write
+from kubeloop.client.client import Client
+from kubeloop.client.config import ClientConfig
+from kubeloop.client.errors import refuse_write
+from kubeloop.controllers.server import serve_health
+from kubeloop.leaderelection.elector import LeaderElectionConfig, LeaderElector
+from kubeloop.leaderelection.lease_lock import LeaseLock
 from pkg.cmd.health import Checks, answers
 from pkg.cmd.options import ProcessOptions
 from pkg.config.management import Management
-from pkg.controller.installation import Upkeep
+from pkg.controller.installation.upkeep import Upkeep
 from pkg.controller.options import Options
 from pkg.controller.registry import register_all
-from pkg.generic.server import serve_health
-from pkg.leaderelection import LeaderElectionConfig, LeaderElector, LeaseLock
 from pkg.util.constants import USER_AGENT
 from pkg.util.installation import Installation
 from pkg.util.kubevirt.accounts import virt_controllers

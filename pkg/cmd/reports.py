@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.table import Table
 
-    from pkg.client.client import Client
+    from kubeloop.client.client import Client
     from pkg.report.snapshot import Basis
 
 T = TypeVar("T")
@@ -68,8 +68,8 @@ def check_namespace(name: str | None) -> str:
 
 def ask(kubeconfig: str | None, question: Callable[[Client], Awaitable[T]]) -> T:
     """The answer of one short connection. Raises ConfigError, ApiError."""
-    from pkg.client.client import Client
-    from pkg.client.config import load_config
+    from kubeloop.client.client import Client
+    from kubeloop.client.loading import load_config
 
     config = load_config(kubeconfig)
 

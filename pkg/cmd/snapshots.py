@@ -5,19 +5,19 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, TypeVar
 
-from pkg.api import registry
+from kubeloop.api import registry
+from kubeloop.api.meta import Object
 from pkg.api.harvesterhci import SETTINGS
 from pkg.api.kubevirt import KUBEVIRTS, VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINE_INSTANCES
-from pkg.api.meta import Object
 from pkg.api.mtq import VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS
 from pkg.cmd.options import Absent
 from pkg.util.constants import LABEL_APP, SETTING_OVERHEAD_RATIO
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
 
 if TYPE_CHECKING:
+    from kubeloop.api.registry import Resource
+    from kubeloop.client.client import Client
     from pkg.api.kubevirt import VirtualMachineInstanceMigration
-    from pkg.api.registry import Resource
-    from pkg.client.client import Client
     from pkg.cmd.reports import ReportOptions
     from pkg.report.snapshot import Basis, Snapshot
     from pkg.util.installation import Installation
@@ -69,7 +69,7 @@ async def _basis(client: Client, chosen: ReportOptions) -> Basis:
 
 async def _installation(client: Client) -> tuple[Installation, str] | None:
     """What the controller published, and where."""
-    from pkg.client.errors import Forbidden, NotFound
+    from kubeloop.client.errors import Forbidden, NotFound
     from pkg.util.installation import CONFIG_MAP, USUAL_NAMESPACES, read
 
     for namespace in dict.fromkeys(filter(None, (client.transport.config.namespace, *USUAL_NAMESPACES))):
@@ -85,7 +85,7 @@ async def _installation(client: Client) -> tuple[Installation, str] | None:
 
 async def require(client: Client, resource: Resource[T], name: str, namespace: str = "") -> T:
     """The object. Raises Absent when it is not there, in one line."""
-    from pkg.client.errors import NotFound
+    from kubeloop.client.errors import NotFound
 
     try:
         return await client.resource(resource).get(name=name, namespace=namespace)
@@ -96,7 +96,7 @@ async def require(client: Client, resource: Resource[T], name: str, namespace: s
 
 async def _migrations(client: Client, namespace: str) -> list[VirtualMachineInstanceMigration]:
     """The whole cluster's; who looks after one namespace only has no right to them, and gets its own."""
-    from pkg.client.errors import Forbidden
+    from kubeloop.client.errors import Forbidden
 
     migrations = VIRTUAL_MACHINE_INSTANCE_MIGRATIONS
     try:
@@ -110,7 +110,7 @@ async def _migrations(client: Client, namespace: str) -> list[VirtualMachineInst
 async def _settings(client: Client, resource: Resource[T], namespace: str = "", *, name: str = "") -> list[T]:
     """What an installation sets; a report goes on without it where it may not be listed. `name`: the only one that is
     read, as a role that names it requires."""
-    from pkg.client.errors import Forbidden
+    from kubeloop.client.errors import Forbidden
 
     try:
         return await _list(client, resource, namespace, name=name)
@@ -121,7 +121,7 @@ async def _settings(client: Client, resource: Resource[T], namespace: str = "", 
 async def _list(
     client: Client, resource: Resource[T], namespace: str = "", *, selector: str = "", name: str = ""
 ) -> list[T]:
-    from pkg.client.resource_client import list_installed
+    from kubeloop.client.resource_client import list_installed
 
     return await list_installed(
         client.resource(resource),

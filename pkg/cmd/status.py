@@ -12,7 +12,7 @@ from pkg.util.amounts import listed, shown
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from pkg.client.client import Client
+    from kubeloop.client.client import Client
     from pkg.report.budget import Report
     from pkg.report.snapshot import Basis
     from pkg.report.status import QuotaStatus

@@ -12,7 +12,7 @@ from pkg.util.constants import USER_AGENT
 if TYPE_CHECKING:
     import asyncio
 
-    from pkg.client.config import ClientConfig
+    from kubeloop.client.config import ClientConfig
     from pkg.cmd.admission import Admission
 
 
@@ -24,9 +24,9 @@ def webhook(
     process: ProcessOptions = ProcessOptions(health_bind_address="127.0.0.1:8082"),
 ) -> int:
     """Serve the admission webhooks: guard quotas and the headroom added for migrations, until SIGTERM or SIGINT."""
-    from pkg.client.config import load_config
+    from kubeloop.client.loading import load_config
+    from kubeloop.controllers.run import run_until_signal
     from pkg.cmd.admission import Admission
-    from pkg.generic.run import run_until_signal
 
     logs.set_up(logging)
     register = webhooks.register and not process.dry_run
@@ -40,11 +40,11 @@ def webhook(
 async def _serve(
     stop: asyncio.Event, config: ClientConfig, webhooks: Admission, process: ProcessOptions
 ) -> None:
-    from pkg.client.client import Client
-    from pkg.client.errors import refuse_write
+    from kubeloop.client.client import Client
+    from kubeloop.client.errors import refuse_write
+    from kubeloop.controllers.server import serve_health
     from pkg.cmd.health import Checks, answers
     from pkg.config.management import Management
-    from pkg.generic.server import serve_health
 
     checks = Checks()
     health = await serve_health(checks, process.health_bind_address, process.metrics_bind_address)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from pkg.api import registry
-from pkg.api.admissionregistration import ValidatingWebhookConfiguration
-from pkg.api.core import LimitRange, Namespace, Pod, ResourceQuota
+from kubeloop.api import registry
+from kubeloop.api.admissionregistration import ValidatingWebhookConfiguration
+from kubeloop.api.core import LimitRange, Namespace, Pod, ResourceQuota
+from kubeloop.client.client import Client
+from kubeloop.controllers.controller import Controller
+from kubeloop.controllers.factory import ControllerFactory
 from pkg.api.harvesterhci import SETTINGS, Setting
 from pkg.api.kubevirt import (
     KUBEVIRTS,
@@ -17,9 +20,6 @@ from pkg.api.kubevirt import (
     VirtualMachineInstanceMigration,
 )
 from pkg.api.mtq import VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS, VirtualMachineMigrationResourceQuota
-from pkg.client.client import Client
-from pkg.generic.controller import Controller
-from pkg.generic.factory import ControllerFactory
 from pkg.util import constants
 from pkg.util.kubevirt.slim import Slim
 from pkg.util.resourcequota.observe import Source

@@ -10,10 +10,10 @@ from typing import Any, Final
 
 import msgspec
 
-from pkg.api.meta import Object
-from pkg.api.registry import EVENTS
-from pkg.client.client import Client
-from pkg.client.errors import ApiError
+from kubeloop.api.meta import Object
+from kubeloop.api.registry import EVENTS
+from kubeloop.client.client import Client
+from kubeloop.client.errors import ApiError
 from pkg.util.constants import WEBHOOK_CONFIGURATION_NAME
 
 PROBE_CONFIGURATION: Final = "headroom-probe.harvesterhci.io"

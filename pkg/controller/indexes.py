@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pkg.api.core import Pod
+from kubeloop.api.core import Pod
 from pkg.config.management import Management
 from pkg.util import constants
 

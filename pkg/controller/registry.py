@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from kubeloop.controllers.events import EventRecorder
 from pkg.config.management import Management
-from pkg.controller import managedtenantquota, migration, namespace, resourcequota, virtualmachine
 from pkg.controller.indexes import index
 from pkg.controller.installation import version
+from pkg.controller.managedtenantquota import register as managedtenantquota
+from pkg.controller.migration import register as migration
+from pkg.controller.namespace import register as namespace
 from pkg.controller.options import Options
-from pkg.generic.events import EventRecorder
+from pkg.controller.resourcequota import register as resourcequota
+from pkg.controller.virtualmachine import register as virtualmachine
 
 _WRITERS_OF_OTHER_KINDS = (
     migration.register,

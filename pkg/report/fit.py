@@ -13,14 +13,14 @@ from typing import Any
 
 import msgspec
 
-from pkg.api.core import ResourceQuota
+from kubeloop.api.core import ResourceQuota
+from kubeloop.api.meta import Condition, ObjectMeta
 from pkg.api.kubevirt import (
     VirtualMachineInstance,
     VirtualMachineInstanceMigration,
     VirtualMachineInstanceMigrationSpec,
     VirtualMachineInstanceMigrationStatus,
 )
-from pkg.api.meta import Condition, ObjectMeta
 from pkg.report.snapshot import REPORTED, Snapshot
 from pkg.report.status import kept_by
 from pkg.util import constants

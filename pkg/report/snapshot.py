@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from pkg.api.admissionregistration import ValidatingWebhookConfiguration
-from pkg.api.core import LimitRange, Namespace, Pod, ResourceQuota
+from kubeloop.api.admissionregistration import ValidatingWebhookConfiguration
+from kubeloop.api.core import LimitRange, Namespace, Pod, ResourceQuota
 from pkg.api.harvesterhci import Setting
 from pkg.api.kubevirt import KubeVirt, VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.api.mtq import VirtualMachineMigrationResourceQuota

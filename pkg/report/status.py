@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from pkg.api.core import ResourceQuota
+from kubeloop.api.core import ResourceQuota
 from pkg.report.snapshot import REPORTED, Snapshot
 from pkg.util import constants
 from pkg.util.amounts import compared

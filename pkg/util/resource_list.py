@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
 
-from pkg.api.meta import RawQuantity
+from kubeloop.api.meta import RawQuantity
 from pkg.util.quantity import Quantity, QuantityError
 
 ResourceList = dict[str, Quantity]

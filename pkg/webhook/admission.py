@@ -13,10 +13,10 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from pkg.api.meta import Object, Struct
-from pkg.client.decode import decoder_for
-from pkg.client.errors import ServerError
-from pkg.client.nesting import UNDECODABLE, decode
+from kubeloop.api.meta import Object, Struct
+from kubeloop.client.decode import decoder_for
+from kubeloop.client.errors import ServerError
+from kubeloop.client.nesting import UNDECODABLE, decode
 
 API_VERSION: Final = "admission.k8s.io/v1"
 KIND: Final = "AdmissionReview"

@@ -6,7 +6,7 @@ import logging
 import ssl
 from pathlib import Path
 
-from pkg.client.errors import ConfigError
+from kubeloop.client.errors import ConfigError
 from pkg.webhook.certificates import CertificateError, KeyPair, expiry, parse_bundle
 from pkg.webhook.metrics import CERTIFICATE_EXPIRY
 from pkg.webhook.tls_context import load

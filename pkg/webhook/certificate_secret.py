@@ -10,9 +10,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from pkg.api.core import Secret
-from pkg.client.errors import AlreadyExists, ConfigError, Conflict, NotFound, ReadOnly
-from pkg.client.resource_client import ResourceClient
+from kubeloop.api.core import Secret
+from kubeloop.client.errors import AlreadyExists, ConfigError, Conflict, NotFound, ReadOnly
+from kubeloop.client.resource_client import ResourceClient
 from pkg.webhook.certificates import (
     CertificateError,
     KeyPair,

@@ -8,7 +8,7 @@ from collections.abc import Coroutine, Iterator
 from contextvars import ContextVar
 from typing import Any, Final, TypeVar
 
-from pkg.client.errors import ApiError, NotFound
+from kubeloop.client.errors import ApiError, NotFound
 from pkg.webhook.metrics import TIMEOUTS
 
 REVIEW_SECONDS: Final = 3.0

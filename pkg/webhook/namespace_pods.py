@@ -15,9 +15,10 @@ from typing import Final
 
 from cachetools import TTLCache
 
-from pkg.api.core import Pod
-from pkg.cache import ResourceEventHandlerFuncs, SharedIndexInformer
-from pkg.client.resource_client import ResourceClient
+from kubeloop.api.core import Pod
+from kubeloop.cache.handlers import ResourceEventHandlerFuncs
+from kubeloop.cache.informer import SharedIndexInformer
+from kubeloop.client.resource_client import ResourceClient
 
 log = logging.getLogger(__name__)
 

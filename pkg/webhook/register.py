@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from pkg.api.meta import Object
+from kubeloop.api.meta import Object
 from pkg.config.probe import PROBE_MARK, PROBE_PATH
 from pkg.util.constants import LOCK_PATH
 from pkg.util.resourcequota.policy import Policy

@@ -11,11 +11,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from pkg.api.admissionregistration import MutatingWebhookConfiguration, ValidatingWebhookConfiguration
-from pkg.api.registry import MUTATING_WEBHOOK_CONFIGURATIONS, VALIDATING_WEBHOOK_CONFIGURATIONS, Resource
-from pkg.client.client import Client
-from pkg.client.errors import AlreadyExists, ApiError, Conflict, NotFound
-from pkg.client.retry import retry_on_conflict
+from kubeloop.api.admissionregistration import MutatingWebhookConfiguration, ValidatingWebhookConfiguration
+from kubeloop.api.registry import MUTATING_WEBHOOK_CONFIGURATIONS, VALIDATING_WEBHOOK_CONFIGURATIONS, Resource
+from kubeloop.client.client import Client
+from kubeloop.client.errors import AlreadyExists, ApiError, Conflict, NotFound
+from kubeloop.client.retry import retry_on_conflict
 from pkg.config.probe import PROBE_CONFIGURATION, NotReached, probe
 from pkg.util.constants import WEBHOOK_CONFIGURATION_NAME
 from pkg.webhook.caller import Caller

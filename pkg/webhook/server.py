@@ -22,8 +22,8 @@ from aiohttp.http import HttpVersion11, RawRequestMessage
 from aiohttp.streams import StreamReader
 from aiohttp.web_protocol import RequestHandler
 
-from pkg.generic.errors import BindError
-from pkg.generic.server import parse_bind_address
+from kubeloop.controllers.errors import BindError
+from kubeloop.controllers.server import parse_bind_address
 from pkg.webhook.admission import (
     AdmissionRequest,
     BadReview,

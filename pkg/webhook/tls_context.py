@@ -7,7 +7,7 @@ import ssl
 import tempfile
 from pathlib import Path
 
-from pkg.client.errors import ConfigError
+from kubeloop.client.errors import ConfigError
 from pkg.webhook.certificates import CertificateError
 
 

@@ -7,7 +7,7 @@ import asyncio
 import logging
 from typing import Protocol
 
-from pkg.client.errors import ApiError, ConfigError
+from kubeloop.client.errors import ApiError, ConfigError
 from pkg.config.probe import NotReached
 from pkg.webhook.certificates import CertificateError
 from pkg.webhook.registration import Registrar

@@ -9,17 +9,17 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from pkg.api.core import Namespace, Pod, ResourceQuota
+from kubeloop.api.core import Namespace, Pod, ResourceQuota
+from kubeloop.api.meta import Object
+from kubeloop.api.registry import NAMESPACES, PODS, RESOURCE_QUOTAS, Resource
+from kubeloop.client.client import Client
+from kubeloop.client.resource_client import list_installed
+from kubeloop.controllers.cache_reader import CacheReader
 from pkg.api.kubevirt import (
     VIRTUAL_MACHINE_INSTANCE_MIGRATIONS,
     VIRTUAL_MACHINE_INSTANCES,
     VirtualMachineInstanceMigration,
 )
-from pkg.api.meta import Object
-from pkg.api.registry import NAMESPACES, PODS, RESOURCE_QUOTAS, Resource
-from pkg.client.client import Client
-from pkg.client.resource_client import list_installed
-from pkg.generic.cache_reader import CacheReader
 from pkg.util import constants
 from pkg.util.resourcequota.model import Observed
 from pkg.util.resourcequota.observe import Listed, Observer

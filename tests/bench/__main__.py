@@ -18,7 +18,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from pkg.testcluster.cluster import EmbeddedCluster, Options
+from lab.cluster import EmbeddedCluster, Options
 from tests.bench.cycles import cycles
 from tests.bench.document import write
 from tests.bench.migrations import beside_vms, burst, one_after_another

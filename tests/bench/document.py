@@ -8,7 +8,7 @@ import platform
 from html import escape
 from pathlib import Path
 
-from pkg.testcluster.versions import ETCD, KUBERNETES
+from kubeloop.testing.cluster.versions import ETCD, KUBERNETES
 from tests.bench.peers.programs import Programs
 from tests.bench.row import Comparison, Result, Row
 

@@ -11,10 +11,10 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from pkg.api import registry
-from pkg.client.client import Client
-from pkg.client.config import load_config
-from pkg.scale.measurements import percentile
+from kubeloop.api import registry
+from kubeloop.client.client import Client
+from kubeloop.client.loading import load_config
+from lab.scale.measurements import percentile
 from pkg.util.quantity import Quantity
 from tests.bench.objects import (
     create_vms,

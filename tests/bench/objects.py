@@ -9,11 +9,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pkg.api import registry
+from kubeloop.api import registry
+from kubeloop.client.client import Client
+from kubeloop.testing.polling import until
 from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINE_INSTANCES
-from pkg.client.client import Client
 from pkg.util import constants
-from tests.polling import until
 
 CONCURRENCY = 32
 SIZE = 4000

@@ -13,15 +13,15 @@ import time
 from pathlib import Path
 from typing import Any
 
-from pkg.api import registry
+from kubeloop.api import registry
+from kubeloop.cache.informer import SharedIndexInformer, wait_for_cache_sync
+from kubeloop.client.client import Client
+from kubeloop.client.config import ClientConfig
+from kubeloop.client.credentials import Certificate
+from kubeloop.client.tls import TLSSettings
+from kubeloop.workqueue.delaying import DelayingQueue
+from kubeloop.workqueue.queue import LOW_PRIORITY
 from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCES
-from pkg.cache import SharedIndexInformer, wait_for_cache_sync
-from pkg.client.client import Client
-from pkg.client.config import ClientConfig
-from pkg.client.credentials import Certificate
-from pkg.client.tls import TLSSettings
-from pkg.workqueue.delaying import DelayingQueue
-from pkg.workqueue.queue import LOW_PRIORITY
 from tests.bench.peers.protocol import Measured, arguments
 
 CYCLES = 300_000

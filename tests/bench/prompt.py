@@ -23,15 +23,16 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from pathlib import Path
 from typing import Any
 
-from pkg.api import registry
+from kubeloop.api import registry
+from kubeloop.testing.cluster import processes
+from kubeloop.testing.cluster.cluster import Cluster
+from kubeloop.testing.polling import until
+from lab.cluster import EmbeddedCluster
 from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCE_MIGRATIONS
-from pkg.testcluster import processes
-from pkg.testcluster.cluster import Cluster, EmbeddedCluster
 from pkg.util.quantity import Quantity
 from tests.bench.sightings import Sightings, spread
 from tests.e2e.admin import Admin, admin_of
 from tests.e2e.conftest import started_with
-from tests.polling import until
 from tests.program import headroom
 
 ONE_VM = 515

@@ -7,10 +7,10 @@ import time
 from types import TracebackType
 from typing import Self
 
-from pkg.api import registry
-from pkg.api.core import ResourceQuota
-from pkg.cache import SharedIndexInformer
-from pkg.client.client import Client
+from kubeloop.api import registry
+from kubeloop.api.core import ResourceQuota
+from kubeloop.cache.informer import SharedIndexInformer
+from kubeloop.client.client import Client
 from pkg.util import constants
 from pkg.util.constants import LIMITS_MEMORY
 from pkg.util.quantity import ZERO, Quantity

@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pkg.api.core import ResourceQuota
+from kubeloop.api.core import ResourceQuota
+from kubeloop.api.meta import RawResourceList
+from lab.scale.measurements import percentile
 from pkg.api.kubevirt import VirtualMachineInstanceMigration
-from pkg.api.meta import RawResourceList
-from pkg.scale.measurements import percentile
 from pkg.util.constants import LIMITS_CPU
 from pkg.util.kubevirt.migration import is_refused
 from pkg.util.names import migrating_key

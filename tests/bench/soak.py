@@ -18,15 +18,16 @@ from typing import Any
 
 import msgspec
 
-from pkg.api import registry
+from kubeloop.api import registry
+from kubeloop.api.registry import Resource
+from kubeloop.client.errors import ApiError, Forbidden
+from kubeloop.testing.cluster.cluster import Cluster
+from kubeloop.testing.polling import until
+from lab.cluster import EmbeddedCluster
 from pkg.api.kubevirt import KUBEVIRTS, VIRTUAL_MACHINE_INSTANCE_MIGRATIONS
-from pkg.api.registry import Resource
-from pkg.client.errors import ApiError, Forbidden
-from pkg.testcluster.cluster import Cluster, EmbeddedCluster
 from pkg.util.managedtenantquota.constants import LOCK_SELECTOR
 from tests.e2e.admin import Admin, admin_of
 from tests.e2e.mtq_namespace import BUDGETS, Namespace, made
-from tests.polling import until
 from tests.program import ROOT, Program, program
 
 BASE = {"limitsCpu": "3075m", "limitsMemory": "20Gi"}

@@ -18,20 +18,21 @@ from typing import Any
 
 import msgspec
 
-from pkg.api import registry
+from kubeloop.api import registry
+from kubeloop.client.client import Client
+from kubeloop.client.loading import load_config
+from kubeloop.testing.cluster.cluster import Cluster
+from kubeloop.testing.polling import until
+from lab.cluster import EmbeddedCluster, Options
+from lab.scale.measurements import percentile
 from pkg.api.kubevirt import (
     VIRTUAL_MACHINE_INSTANCE_MIGRATIONS,
     VIRTUAL_MACHINE_INSTANCES,
     VIRTUAL_MACHINES,
     VirtualMachineInstance,
 )
-from pkg.client.client import Client
-from pkg.client.config import load_config
-from pkg.scale.measurements import percentile
-from pkg.testcluster.cluster import Cluster, EmbeddedCluster, Options
 from tests.bench.objects import in_parallel, namespace_with_quota, set_phase, vmi
 from tests.objects import launcher
-from tests.polling import until
 from tests.program import COMMAND, ROOT, environment
 
 NAMESPACES = 10

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from statistics import median
 
-from pkg.client.client import Client
-from pkg.client.config import load_config
+from kubeloop.client.client import Client
+from kubeloop.client.loading import load_config
 from tests.bench.objects import create_vms
 from tests.bench.peers.programs import Program, Programs, running, say
 from tests.bench.row import Comparison, Result, Row, spread

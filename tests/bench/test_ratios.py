@@ -15,11 +15,11 @@ from collections.abc import Callable
 
 import pytest
 
-from pkg.api.core import Pod
+from kubeloop.api.core import Pod
+from kubeloop.cache.store import Indexer
+from kubeloop.client.decode import decoder_for
+from kubeloop.workqueue.delaying import DelayingQueue
 from pkg.api.kubevirt import VirtualMachineInstance
-from pkg.cache.store import Indexer
-from pkg.client.decode import decoder_for
-from pkg.workqueue.delaying import DelayingQueue
 from tests.bench.objects import pod, vmi
 
 RECORDED = {

@@ -9,11 +9,11 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from pkg.api import registry
+from kubeloop.api import registry
+from kubeloop.api.registry import Resource
+from kubeloop.client.client import Client
+from kubeloop.client.loading import load_config
 from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCES
-from pkg.api.registry import Resource
-from pkg.client.client import Client
-from pkg.client.config import load_config
 from tests.bench.objects import create_vms, remove_namespaces
 from tests.bench.peers.programs import Program, Programs, running, say
 from tests.bench.row import Comparison, Result, Row, spread

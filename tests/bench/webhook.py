@@ -19,13 +19,13 @@ from collections import deque
 from pathlib import Path
 from typing import Any
 
-from pkg.api import registry
+from kubeloop.api import registry
+from kubeloop.client.client import Client
+from kubeloop.client.errors import NotFound
+from kubeloop.client.loading import load_config
+from kubeloop.testing.cluster.paths import free_ports
+from lab.scale.measurements import percentile
 from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINE_INSTANCES
-from pkg.client.client import Client
-from pkg.client.config import load_config
-from pkg.client.errors import NotFound
-from pkg.scale.measurements import percentile
-from pkg.testcluster.paths import free_ports
 from pkg.util import constants
 from tests.bench.objects import remove_namespaces, vmi
 from tests.bench.row import Row

@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from pkg.testcluster.paths import Paths
+from kubeloop.testing.cluster.paths import Paths
 from tests.e2e.api import CORE, Api, ApiFailure, Raw
 
 NAMESPACE = "headroom-system"

@@ -10,19 +10,20 @@ import json
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
-from pkg.api import registry
-from pkg.api.core import Pod, ResourceQuota
+from kubeloop.api import registry
+from kubeloop.api.core import Pod, ResourceQuota
+from kubeloop.client.client import Client
+from kubeloop.client.config import ClientConfig
+from kubeloop.client.errors import NotFound
+from kubeloop.client.loading import load_config
+from kubeloop.testing.cluster.cluster import Cluster
+from kubeloop.testing.polling import until
 from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINES
-from pkg.client.client import Client
-from pkg.client.config import ClientConfig, load_config
-from pkg.client.errors import NotFound
-from pkg.testcluster.cluster import Cluster
 from pkg.util import constants
 from pkg.util.quantity import Quantity
 from tests import bodies
 from tests.e2e.tenant import BASE as LIMITS
 from tests.e2e.tenant import by_value
-from tests.polling import until
 
 RANCHER = "system:serviceaccount:cattle-system:cattle"
 

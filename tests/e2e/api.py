@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
-from tests.polling import eventually
+from kubeloop.testing.polling import eventually
 
 Raw = dict[str, Any]
 

@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
-from pkg.testcluster import processes
-from pkg.testcluster.cluster import STAND_INS, Cluster, EmbeddedCluster
+from kubeloop.testing.cluster import processes
+from kubeloop.testing.cluster.cluster import Cluster
+from lab.cluster import EmbeddedCluster
 from tests.e2e.accounts import apply, documents, kubeconfig_of
 from tests.e2e.admin import Admin, admin_of
 from tests.e2e.api import Api
@@ -22,6 +23,7 @@ from tests.e2e.headroom.environment import Environment, environment
 from tests.e2e.tenant import Tenant
 from tests.program import ROOT, Program, headroom
 
+STAND_INS = ("kubevirt", "rancher")
 StartController = Callable[..., Program]
 MakeTenant = Callable[..., Tenant]
 

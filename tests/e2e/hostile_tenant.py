@@ -9,8 +9,8 @@ from typing import Any
 
 import yaml
 
+from kubeloop.testing.polling import eventually
 from tests.e2e.api import CORE, Api, ApiFailure, Raw
-from tests.polling import eventually
 
 POLICY = Path(__file__).parents[2] / "deploy" / "policy.yaml"
 ADMISSION = "/apis/admissionregistration.k8s.io/v1"

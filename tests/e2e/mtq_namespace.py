@@ -9,20 +9,20 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from pkg.api import registry
-from pkg.api.admissionregistration import ValidatingWebhookConfiguration
-from pkg.api.core import Event, ResourceQuota
+from kubeloop.api import registry
+from kubeloop.api.admissionregistration import ValidatingWebhookConfiguration
+from kubeloop.api.core import Event, ResourceQuota
+from kubeloop.api.objects import condition_is_true
+from kubeloop.client.errors import NotFound
+from kubeloop.testing.polling import until
 from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINE_INSTANCES
 from pkg.api.mtq import VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS, VirtualMachineMigrationResourceQuota
-from pkg.api.objects import condition_is_true
-from pkg.client.errors import NotFound
 from pkg.util.constants import CONDITION_REJECTED_BY_RESOURCE_QUOTA
 from pkg.util.managedtenantquota.lock import lock_name, locked_namespace
 from pkg.util.quantity import Quantity
 from tests.bodies import kubevirt
 from tests.e2e.admin import Admin
 from tests.e2e.tenant import by_value
-from tests.polling import until
 
 BUDGETS = VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS
 LOCKS = registry.VALIDATING_WEBHOOK_CONFIGURATIONS

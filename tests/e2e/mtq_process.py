@@ -7,13 +7,13 @@ import contextlib
 from collections.abc import AsyncIterator
 from typing import Any
 
-from pkg.client.client import Client
-from pkg.client.config import load_config
-from pkg.client.transport import Transport
+from kubeloop.client.client import Client
+from kubeloop.client.loading import load_config
+from kubeloop.client.transport import Transport
+from kubeloop.testing.cluster.cluster import Cluster
 from pkg.config.management import Management
 from pkg.controller.options import Options
 from pkg.controller.registry import register_all
-from pkg.testcluster.cluster import Cluster
 
 _OF_THE_SEQUENCE = (
     "/validatingwebhookconfigurations",

@@ -11,11 +11,11 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from pkg.api import registry
-from pkg.api.core import Event, Pod, ResourceQuota
+from kubeloop.api import registry
+from kubeloop.api.core import Event, Pod, ResourceQuota
+from kubeloop.client.client import Client
+from kubeloop.client.resource_client import ResourceClient
 from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VirtualMachineInstanceMigration
-from pkg.client.client import Client
-from pkg.client.resource_client import ResourceClient
 from pkg.util.kubevirt.evidence import vm_of
 from pkg.util.quantity import ZERO, Quantity
 from pkg.util.quotacount.usage import pod_usage

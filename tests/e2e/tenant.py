@@ -6,10 +6,10 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from kubeloop.testing.polling import eventually, polls
 from pkg.util.quantity import Quantity
 from tests import bodies
 from tests.e2e.api import CORE, KUBEVIRT, Api, Raw, Watch
-from tests.polling import eventually, polls
 
 ANNOTATION = "field.cattle.io/resourceQuota"
 DEFAULT = "resourcequota.management.cattle.io/default-resource-quota"

@@ -7,16 +7,16 @@ import json
 
 import pytest
 
-from pkg.api import registry
-from pkg.api.core import Event
+from kubeloop.api import registry
+from kubeloop.api.core import Event
+from kubeloop.client.errors import ApiError, Forbidden
+from kubeloop.testing.polling import until
 from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINES
-from pkg.client.errors import ApiError, Forbidden
 from pkg.util import constants
 from pkg.util.quantity import Quantity
 from tests.bodies import quota_text
 from tests.e2e.admin import RANCHER, Admin
 from tests.e2e.tenant import BASE as LIMITS
-from tests.polling import until
 from tests.program import Program
 
 pytestmark = pytest.mark.cluster

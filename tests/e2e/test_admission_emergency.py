@@ -14,19 +14,19 @@ from pathlib import Path
 
 import pytest
 
-from pkg.api import registry
+from kubeloop.api import registry
+from kubeloop.api.meta import Object
+from kubeloop.api.registry import Resource
+from kubeloop.client.errors import ApiError
+from kubeloop.testing.cluster.cluster import Cluster
+from kubeloop.testing.polling import until
 from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VirtualMachineInstanceMigration
-from pkg.api.meta import Object
-from pkg.api.registry import Resource
-from pkg.client.errors import ApiError
-from pkg.testcluster.cluster import Cluster
 from pkg.util import constants
 from pkg.util.kubevirt.migration import is_finished
 from tests.e2e.admin import Admin, admin_of
 from tests.e2e.conftest import frozen
 from tests.e2e.mtq_namespace import Namespace, made
 from tests.e2e.tenant import by_value
-from tests.polling import until
 from tests.program import COMMAND, ROOT, program
 
 pytestmark = pytest.mark.cluster

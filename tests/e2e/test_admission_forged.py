@@ -10,7 +10,7 @@ import aiohttp
 import msgspec
 import pytest
 
-from pkg.api import registry
+from kubeloop.api import registry
 from pkg.util import constants
 from pkg.util.constants import LOCK_PATH, WEBHOOK_CONFIGURATION_NAME
 from pkg.webhook.configurations import (

@@ -10,8 +10,8 @@ from collections.abc import AsyncIterator, Callable, Mapping
 
 import pytest
 
-from pkg.testcluster import processes
-from pkg.testcluster.cluster import Cluster
+from kubeloop.testing.cluster import processes
+from kubeloop.testing.cluster.cluster import Cluster
 from tests.e2e.admin import Admin, admin_of
 from tests.e2e.quota_audit import QuotaAudit, audited, summary
 from tests.program import headroom, of_a_soak

@@ -9,10 +9,10 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from pkg.api import registry
-from pkg.client.errors import ApiError, Forbidden
-from pkg.testcluster.cluster import Cluster
-from pkg.testcluster.paths import free_ports
+from kubeloop.api import registry
+from kubeloop.client.errors import ApiError, Forbidden
+from kubeloop.testing.cluster.cluster import Cluster
+from kubeloop.testing.cluster.paths import free_ports
 from pkg.util.quantity import Quantity
 from tests.e2e.admin import Admin, admin_of
 from tests.e2e.quota_audit import QuotaAudit, audited

@@ -20,12 +20,13 @@ import msgspec
 import pytest
 from cryptography import x509
 
-from pkg.api import registry
-from pkg.api.admissionregistration import ValidatingWebhookConfiguration
-from pkg.client.client import Client
+from kubeloop.api import registry
+from kubeloop.api.admissionregistration import ValidatingWebhookConfiguration
+from kubeloop.client.client import Client
+from kubeloop.testing.cluster.cluster import Cluster
+from kubeloop.testing.cluster.paths import free_ports
+from kubeloop.testing.polling import until
 from pkg.config.probe import PROBE_PATH
-from pkg.testcluster.cluster import Cluster
-from pkg.testcluster.paths import free_ports
 from pkg.util.quantity import Quantity
 from pkg.webhook.admission import ALLOW, AdmissionRequest, Decision
 from pkg.webhook.admission_server import AdmissionServer
@@ -39,7 +40,6 @@ from pkg.webhook.tls_context import server_context
 from tests.bodies import quota_text
 from tests.e2e.admin import Admin, admin_of
 from tests.e2e.tenant import BASE as LIMITS
-from tests.polling import until
 from tests.program import headroom, of_a_soak, program
 
 pytestmark = pytest.mark.cluster

@@ -8,10 +8,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from pkg.testcluster.cluster import Cluster
+from kubeloop.testing.cluster.cluster import Cluster
+from kubeloop.testing.polling import eventually, polls
 from tests.e2e.conftest import MakeTenant, StartController, frozen
 from tests.e2e.tenant import ENTRY, HARD, MIGRATION_UID, OWNER, RAISED, RESYNC, SKIP, STATE, by_value
-from tests.polling import eventually, polls
 from tests.program import Program
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("alone")]

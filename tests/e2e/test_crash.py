@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
+from kubeloop.testing.polling import eventually
 from tests.e2e.conftest import MakeTenant, StartController
 from tests.e2e.tenant import HARD, RAISED, Tenant, by_value
-from tests.polling import eventually
 from tests.program import Program
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("alone")]

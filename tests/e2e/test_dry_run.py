@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from pkg.testcluster.cluster import Cluster
+from kubeloop.testing.cluster.cluster import Cluster
+from kubeloop.testing.polling import until
 from pkg.util import constants
 from tests.e2e.accounts import forget, requests
 from tests.e2e.admin import admin_of
 from tests.e2e.api import Api
 from tests.e2e.mtq_namespace import made
-from tests.polling import until
 from tests.program import headroom
 
 pytestmark = pytest.mark.cluster

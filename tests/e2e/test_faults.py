@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from pkg.testcluster.cluster import Cluster
+from kubeloop.testing.cluster.cluster import Cluster
+from kubeloop.testing.polling import eventually
 from tests.e2e.api import Api
 from tests.e2e.conftest import StartController
 from tests.e2e.fault_proxy import FAULTS, FaultProxy
@@ -17,7 +18,6 @@ from tests.e2e.headroom.amounts import Amounts, hards, minus, plus
 from tests.e2e.headroom.environment import Environment, environment
 from tests.e2e.headroom.namespace import LASTING, QuotaNamespace
 from tests.e2e.headroom.shapes import LIMITS
-from tests.polling import eventually
 from tests.program import Program
 
 pytestmark = pytest.mark.cluster

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
+from kubeloop.testing.polling import eventually
 from pkg.util.quantity import Quantity
 from tests.e2e.headroom.amounts import FOUR, ONE, THREE
 from tests.e2e.headroom.environment import Environment
 from tests.e2e.headroom.namespace import LASTING, QuotaNamespace
 from tests.e2e.tenant import by_value
-from tests.polling import eventually
 from tests.program import run
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("cleared")]

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from kubeloop.testing.polling import eventually
 from pkg.util.quantity import Quantity
 from tests.e2e.api import Watch
 from tests.e2e.headroom.amounts import hards
 from tests.e2e.headroom.environment import Environment
 from tests.e2e.headroom.namespace import LASTING, QuotaNamespace
 from tests.e2e.tenant import COMPENSATION, by_value
-from tests.polling import eventually
 
 pytestmark = pytest.mark.cluster
 

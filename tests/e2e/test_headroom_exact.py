@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from pkg.testcluster.cluster import Cluster
+from kubeloop.testing.cluster.cluster import Cluster
+from kubeloop.testing.polling import eventually
 from pkg.util.quantity import ZERO, Quantity
 from tests.e2e.conftest import frozen
 from tests.e2e.headroom.amounts import Amounts, hards, minus, plus
@@ -15,7 +16,6 @@ from tests.e2e.headroom.environment import Environment
 from tests.e2e.headroom.namespace import LASTING, METER, PATIENCE, QuotaNamespace
 from tests.e2e.headroom.shapes import COUNTED, LIMITS, SHAPES, SIDECARS, SMALL_CONTAINERS, Shape
 from tests.e2e.tenant import by_value
-from tests.polling import eventually
 
 pytestmark = pytest.mark.cluster
 

@@ -7,12 +7,12 @@ import time
 
 import pytest
 
+from kubeloop.testing.polling import eventually
 from tests.e2e.api import CORE
 from tests.e2e.headroom.amounts import ONE, SIX, THREE, TWO
 from tests.e2e.headroom.environment import Environment
 from tests.e2e.headroom.namespace import LASTING, QuotaNamespace
 from tests.e2e.tenant import ANNOTATION, DEFAULT, by_value
-from tests.polling import eventually
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("cleared")]
 

@@ -7,11 +7,11 @@ import time
 
 import pytest
 
+from kubeloop.testing.polling import eventually
 from tests.e2e.headroom.amounts import ONE, TWO, hards, plus
 from tests.e2e.headroom.environment import Environment
 from tests.e2e.headroom.namespace import LASTING, QuotaNamespace
 from tests.e2e.tenant import by_value
-from tests.polling import eventually
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("cleared")]
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from kubeloop.testing.polling import eventually
 from pkg.util.quantity import Quantity
 from tests.e2e.api import Api, Raw
 from tests.e2e.headroom.amounts import Amounts, hards, plus
@@ -13,7 +14,6 @@ from tests.e2e.headroom.environment import Environment
 from tests.e2e.headroom.namespace import LASTING, QuotaNamespace
 from tests.e2e.headroom.shapes import SHAPES, Shape
 from tests.e2e.tenant import by_value
-from tests.polling import eventually
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("cleared")]
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from kubeloop.testing.polling import eventually
 from pkg.util.quantity import Quantity
 from tests.bodies import migration
 from tests.e2e.api import Api, ApiFailure, Raw
@@ -22,7 +23,6 @@ from tests.e2e.headroom.namespace import LASTING, QuotaNamespace
 from tests.e2e.headroom.shapes import LIMITS, Shape
 from tests.e2e.hostile_tenant import applied_policy, controller_reference, pod, tenant_of
 from tests.e2e.tenant import by_value
-from tests.polling import eventually
 from tests.program import run
 
 pytestmark = pytest.mark.cluster

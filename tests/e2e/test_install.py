@@ -18,9 +18,10 @@ import pytest
 import yaml
 
 from deploy.render import CHART, template
-from pkg.testcluster.binaries import ensure_helm
-from pkg.testcluster.cluster import Cluster
-from pkg.testcluster.paths import free_ports
+from kubeloop.testing.cluster.binaries import ensure_helm
+from kubeloop.testing.cluster.cluster import Cluster
+from kubeloop.testing.cluster.paths import free_ports
+from kubeloop.testing.polling import eventually
 from tests.deploy.renderings import RENDERINGS
 from tests.e2e.accounts import (
     NAMESPACE,
@@ -34,7 +35,6 @@ from tests.e2e.accounts import (
 from tests.e2e.api import CORE, KUBEVIRT, Api, ApiFailure, Raw
 from tests.e2e.conftest import MakeTenant
 from tests.e2e.tenant import HARD, RAISED
-from tests.polling import eventually
 from tests.program import ROOT, Program, run
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("alone")]

@@ -14,13 +14,13 @@ from pathlib import Path
 
 import pytest
 
-from pkg.testcluster.cluster import Cluster
+from kubeloop.testing.cluster.cluster import Cluster
+from kubeloop.testing.polling import eventually
 from tests.e2e.accounts import NAMESPACE, Request, apply, documents, kubeconfig_of, requests, twin
 from tests.e2e.api import Api
 from tests.e2e.conftest import MakeTenant
 from tests.e2e.relay import Relay
 from tests.e2e.tenant import HARD, RAISED, Tenant
-from tests.polling import eventually
 from tests.program import ROOT, Program
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("alone")]

@@ -8,12 +8,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from pkg.testcluster import processes
-from pkg.testcluster.cluster import Cluster
+from kubeloop.testing.cluster import processes
+from kubeloop.testing.cluster.cluster import Cluster
+from kubeloop.testing.polling import eventually
 from tests.e2e.api import Api, Watch
 from tests.e2e.conftest import MakeTenant, StartController
 from tests.e2e.tenant import HARD, OWNER, RAISED, Tenant, by_value
-from tests.polling import eventually
 from tests.program import Program
 
 pytestmark = pytest.mark.cluster

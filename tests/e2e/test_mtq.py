@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from pkg.api import registry
-from pkg.client.client import Client
-from pkg.client.errors import Forbidden, NotFound
-from pkg.testcluster.cluster import Cluster
+from kubeloop.api import registry
+from kubeloop.client.client import Client
+from kubeloop.client.errors import Forbidden, NotFound
+from kubeloop.testing.cluster.cluster import Cluster
+from kubeloop.testing.polling import until
 from pkg.util import constants
 from tests.e2e.admin import Admin
 from tests.e2e.conftest import frozen
 from tests.e2e.mtq_namespace import BUDGETS, LOCKS, Namespace, hanging, made, watched
 from tests.e2e.tenant import by_value
-from tests.polling import until
 from tests.program import Program
 
 pytestmark = pytest.mark.cluster

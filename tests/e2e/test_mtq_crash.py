@@ -7,12 +7,12 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
+from kubeloop.testing.cluster.cluster import Cluster
+from kubeloop.testing.polling import until
 from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCE_MIGRATIONS
-from pkg.testcluster.cluster import Cluster
 from tests.e2e.admin import Admin, admin_of
 from tests.e2e.mtq_namespace import Namespace, made
 from tests.e2e.mtq_process import controllers
-from tests.polling import until
 from tests.program import Program, headroom
 
 pytestmark = pytest.mark.cluster

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from pkg.api import registry
-from pkg.testcluster.cluster import Cluster
+from kubeloop.api import registry
+from kubeloop.testing.cluster.cluster import Cluster
+from kubeloop.testing.polling import until
 from pkg.util import constants
 from pkg.util.managedtenantquota.constants import ANNOTATION_ORIGINALS
 from pkg.util.managedtenantquota.lock import Originals, lock_body, lock_webhook
@@ -21,7 +22,6 @@ from tests.e2e.admin import Admin
 from tests.e2e.conftest import frozen
 from tests.e2e.mtq_namespace import BUDGETS, LOCKS, Namespace, hanging, made, watched
 from tests.e2e.tenant import by_value
-from tests.polling import until
 from tests.program import Program, headroom
 
 pytestmark = pytest.mark.cluster

@@ -8,14 +8,14 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from pkg.testcluster.cluster import Cluster
+from kubeloop.testing.cluster.cluster import Cluster
+from kubeloop.testing.polling import until
 from pkg.util.managedtenantquota.constants import ANNOTATION_ORIGINALS
 from pkg.util.managedtenantquota.lock import lock_name
 from tests.e2e.admin import Admin, admin_of
 from tests.e2e.conftest import frozen
 from tests.e2e.mtq_namespace import BUDGETS, LOCKS, Namespace, made
 from tests.e2e.tenant import by_value
-from tests.polling import until
 from tests.program import headroom, run
 
 pytestmark = pytest.mark.cluster

@@ -7,12 +7,12 @@ import json
 
 import pytest
 
-from pkg.testcluster.cluster import Cluster
+from kubeloop.testing.cluster.cluster import Cluster
+from kubeloop.testing.polling import until
 from tests.e2e.admin import Admin, admin_of
 from tests.e2e.conftest import frozen
 from tests.e2e.mtq_namespace import BUDGETS, made
 from tests.e2e.tenant import by_value
-from tests.polling import until
 from tests.program import headroom, run
 
 pytestmark = pytest.mark.cluster

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from kubeloop.testing.polling import eventually
 from tests.e2e.api import Api, ApiFailure, Raw
 from tests.e2e.conftest import MakeTenant
 from tests.e2e.hostile_tenant import (
@@ -20,7 +21,6 @@ from tests.e2e.hostile_tenant import (
     tenant_of,
 )
 from tests.e2e.tenant import Tenant
-from tests.polling import eventually
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("alone")]
 

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from pkg.testcluster.cluster import Cluster
+from kubeloop.testing.cluster.cluster import Cluster
+from kubeloop.testing.polling import eventually
 from tests.e2e.api import Api
 from tests.e2e.conftest import StartController
 from tests.e2e.headroom.environment import Environment, environment
 from tests.e2e.headroom.shapes import LIMITS, SHAPES
 from tests.e2e.hostile_tenant import applied_policy
-from tests.polling import eventually
 
 pytestmark = pytest.mark.cluster
 

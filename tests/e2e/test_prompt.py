@@ -8,12 +8,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from pkg.testcluster.cluster import Cluster
+from kubeloop.testing.cluster.cluster import Cluster
+from kubeloop.testing.polling import eventually
 from pkg.util.constants import ANNOTATION_TOUCHED
 from tests.e2e.api import Watch
 from tests.e2e.conftest import MakeTenant, StartController, started_with
 from tests.e2e.tenant import HARD, Tenant
-from tests.polling import eventually
 from tests.program import Program
 
 pytestmark = pytest.mark.cluster

@@ -16,12 +16,12 @@ from typing import Any
 
 import pytest
 
-from pkg.testcluster.cluster import Cluster
+from kubeloop.testing.cluster.cluster import Cluster
+from kubeloop.testing.polling import eventually
 from tests.decisions import by_value, entries_by_value
 from tests.e2e.api import Api
 from tests.e2e.conftest import StartController, frozen
 from tests.e2e.tenant import Tenant
-from tests.polling import eventually
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("alone")]
 

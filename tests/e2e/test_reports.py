@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from kubeloop.testing.polling import eventually
 from tests.e2e.headroom.amounts import ONE, plus
 from tests.e2e.headroom.environment import Environment
 from tests.e2e.headroom.namespace import LASTING, PATIENCE
 from tests.e2e.tenant import by_value
-from tests.polling import eventually
 from tests.program import run
 
 pytestmark = pytest.mark.cluster

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from pkg.client.errors import Forbidden
-from pkg.testcluster.cluster import Cluster
-from pkg.testcluster.paths import Paths
+from kubeloop.client.errors import Forbidden
+from kubeloop.testing.cluster.cluster import Cluster
+from kubeloop.testing.cluster.paths import Paths
 from tests.e2e.accounts import Request, documents, forget, kubeconfig_of, requests, rights
 from tests.e2e.admin import Admin, admin_of
 from tests.e2e.api import Api

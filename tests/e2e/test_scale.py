@@ -13,11 +13,12 @@ from typing import Any
 
 import pytest
 
-from pkg.testcluster.cluster import Cluster, EmbeddedCluster, Options
-from pkg.testcluster.nodes import fake_node
-from pkg.testcluster.readiness import load_crds
+from kubeloop.testing.cluster.cluster import Cluster
+from kubeloop.testing.cluster.nodes import fake_node
+from kubeloop.testing.cluster.readiness import load_crds
+from kubeloop.testing.polling import eventually
+from lab.cluster import EmbeddedCluster, Options
 from tests.e2e.api import CORE, Api
-from tests.polling import eventually
 from tests.program import COMMAND, ROOT, environment, run
 
 pytestmark = pytest.mark.cluster

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from kubeloop.testing.polling import until
 from pkg.util.constants import (
     ANNOTATION_MIGRATING_NAME_PREFIX,
     ANNOTATION_MIGRATING_UID_PREFIX,
@@ -21,7 +22,6 @@ from pkg.util.quantity import Quantity
 from tests.e2e.admin import Admin
 from tests.e2e.api import CORE, MERGE_PATCH, Api
 from tests.e2e.tenant import entry_keys
-from tests.polling import until
 
 pytestmark = pytest.mark.cluster
 

@@ -6,11 +6,11 @@ import time
 
 import pytest
 
+from kubeloop.testing.polling import eventually
 from pkg.util.names import migrating_key
 from tests.e2e.api import ApiFailure, Raw
 from tests.e2e.conftest import MakeTenant, StartController
 from tests.e2e.tenant import ENTRY, HARD, OWNER, RAISED, RESYNC, SKIP, by_value
-from tests.polling import eventually
 from tests.program import Program, run
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("alone")]

@@ -16,17 +16,17 @@ from examples.template.kinds import (
     VirtualMachineTemplateSpec,
     VirtualMachineTemplateStatus,
 )
-from pkg.api import registry
-from pkg.api.meta import ObjectMeta
-from pkg.api.objects import condition_is_true
-from pkg.api.registry import Resource
-from pkg.client.client import Client
-from pkg.client.config import load_config
-from pkg.client.errors import NotFound
-from pkg.client.fake import FakeCluster
-from pkg.generic.factory import ControllerFactory
-from pkg.testcluster.cluster import EmbeddedCluster, Options
-from tests.polling import until
+from kubeloop.api import registry
+from kubeloop.api.meta import ObjectMeta
+from kubeloop.api.objects import condition_is_true
+from kubeloop.api.registry import Resource
+from kubeloop.client.client import Client
+from kubeloop.client.errors import NotFound
+from kubeloop.client.loading import load_config
+from kubeloop.controllers.factory import ControllerFactory
+from kubeloop.testing.fake.server import FakeCluster
+from kubeloop.testing.polling import until
+from lab.cluster import EmbeddedCluster, Options
 
 KINDS = (TEMPLATES, TEMPLATE_VERSIONS, IMAGES)
 NAMESPACED = {"namespace": "default"}

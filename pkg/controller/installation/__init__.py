@@ -3,7 +3,3 @@
 Promises: checked when the controller starts and hourly; what cannot be read or written is logged and never stops it.
 Forbids: creating or changing a policy: that is the administrator's.
 """
-
-from pkg.controller.installation.upkeep import Upkeep
-
-__all__ = ["Upkeep"]

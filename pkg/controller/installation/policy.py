@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from pkg.api.admissionregistration import ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding
+from kubeloop.api.admissionregistration import ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding
 
 POLICIES: Final = {"headroom-vm-pods-created": "CREATE", "headroom-vm-pods-changed": "UPDATE"}
 """Name of each policy, which its binding shares, to the operation on pods that it decides about."""

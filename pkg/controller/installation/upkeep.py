@@ -10,19 +10,19 @@ from typing import Final, TypeVar
 
 from prometheus_client import Gauge
 
-from pkg.api.core import ConfigMap
-from pkg.api.meta import Object
-from pkg.api.objects import edit
-from pkg.api.registry import (
+from kubeloop.api.core import ConfigMap
+from kubeloop.api.meta import Object
+from kubeloop.api.objects import edit
+from kubeloop.api.registry import (
     CONFIG_MAPS,
     VALIDATING_ADMISSION_POLICIES,
     VALIDATING_ADMISSION_POLICY_BINDINGS,
 )
-from pkg.client.client import Client
-from pkg.client.errors import ApiError, NotFound
-from pkg.client.resource_client import ResourceClient
+from kubeloop.client.client import Client
+from kubeloop.client.errors import ApiError, NotFound
+from kubeloop.client.resource_client import ResourceClient
+from kubeloop.controllers.events import EventRecorder
 from pkg.controller.installation.policy import POLICIES, problems
-from pkg.generic.events import EventRecorder
 from pkg.util.installation import CONFIG_MAP, Installation
 
 log = logging.getLogger(__name__)

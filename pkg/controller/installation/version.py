@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 
+from kubeloop.controllers.events import EventRecorder
 from pkg.api.kubevirt import KubeVirt
 from pkg.config.management import Management
 from pkg.controller.options import Options
-from pkg.generic.events import EventRecorder
 from pkg.util.kubevirt.profiles import NEWEST, is_unknown
 from pkg.util.kubevirt.rendering import observed_version
 

@@ -5,7 +5,3 @@ and the next observation continues or rolls back; every lock ends.
 Forbids: touching a quota of a namespace without such an object, and decisions in here: `pkg.util.managedtenantquota`
 makes them.
 """
-
-from pkg.controller.managedtenantquota.register import register
-
-__all__ = ["register"]

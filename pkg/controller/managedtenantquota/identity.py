@@ -7,15 +7,15 @@ import socket
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from pkg.api.kubevirt import KubeVirt
-from pkg.api.registry import (
+from kubeloop.api.registry import (
     MUTATING_WEBHOOK_CONFIGURATIONS,
     VALIDATING_WEBHOOK_CONFIGURATIONS,
 )
-from pkg.client.client import Client, own_user
-from pkg.client.errors import NotFound
+from kubeloop.client.client import Client, own_user
+from kubeloop.client.errors import NotFound
+from kubeloop.controllers.cache_reader import CacheReader
+from pkg.api.kubevirt import KubeVirt
 from pkg.config.probe import PROBE_CONFIGURATION, NotReached
-from pkg.generic.cache_reader import CacheReader
 from pkg.util.constants import WEBHOOK_CONFIGURATION_NAME
 from pkg.util.kubevirt.accounts import virt_controllers
 from pkg.util.managedtenantquota.constants import NEVER_LOCKED

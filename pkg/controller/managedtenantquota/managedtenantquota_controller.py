@@ -10,14 +10,15 @@ from dataclasses import replace
 
 from cachetools import TTLCache
 
-from pkg.api.admissionregistration import ValidatingWebhookConfiguration
-from pkg.api.core import Namespace
-from pkg.client.errors import ApiError, Conflict, Unreachable
+from kubeloop.api.admissionregistration import ValidatingWebhookConfiguration
+from kubeloop.api.core import Namespace
+from kubeloop.client.errors import ApiError, Conflict, Unreachable
+from kubeloop.controllers.errors import RetryAfter
+from kubeloop.controllers.events import EventRecorder
+from kubeloop.workqueue.queue import loop_time
 from pkg.controller.managedtenantquota.metrics import LIMIT_REACHED, LOCK_AGE, LOCKS_HELD
 from pkg.controller.managedtenantquota.observation import Observer
 from pkg.controller.managedtenantquota.writer import Writer
-from pkg.generic.errors import RetryAfter
-from pkg.generic.events import EventRecorder
 from pkg.util.managedtenantquota.constants import (
     EVENT_LOCK_LIMIT,
     EVENT_RESTORE_REFUSED,
@@ -35,7 +36,6 @@ from pkg.util.managedtenantquota.sequence import (
     decide,
 )
 from pkg.util.managedtenantquota.window import age_of, is_overdue, journal_of
-from pkg.workqueue.queue import loop_time
 
 log = logging.getLogger(__name__)
 

@@ -5,17 +5,17 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, replace
 
-from pkg.api.admissionregistration import ValidatingWebhookConfiguration
-from pkg.api.coordination import Lease
-from pkg.api.core import Pod, ResourceQuota
+from kubeloop.api.admissionregistration import ValidatingWebhookConfiguration
+from kubeloop.api.coordination import Lease
+from kubeloop.api.core import Pod, ResourceQuota
+from kubeloop.client.errors import ApiError, Forbidden, NotFound
+from kubeloop.client.resource_client import list_installed
+from kubeloop.controllers.cache_reader import CacheReader
 from pkg.api.kubevirt import VirtualMachineInstanceMigration
 from pkg.api.mtq import VirtualMachineMigrationResourceQuota
-from pkg.client.errors import ApiError, Forbidden, NotFound
-from pkg.client.resource_client import list_installed
 from pkg.controller.indexes import PODS_BY_MIGRATION
 from pkg.controller.managedtenantquota.identity import CannotLock, LockMaker
 from pkg.controller.managedtenantquota.writer import Clients
-from pkg.generic.cache_reader import CacheReader
 from pkg.util.kubevirt.profiles import Profile
 from pkg.util.managedtenantquota.constants import UPSTREAM_LEASE
 from pkg.util.managedtenantquota.lock import (

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import partial
 
-from pkg.api.admissionregistration import ValidatingWebhookConfiguration
+from kubeloop.api.admissionregistration import ValidatingWebhookConfiguration
+from kubeloop.api.meta import Object
+from kubeloop.controllers.events import EventRecorder
 from pkg.api.kubevirt import KubeVirt
-from pkg.api.meta import Object
 from pkg.config.management import Management
 from pkg.config.probe import probe
 from pkg.controller.managedtenantquota.identity import LockMaker
@@ -15,7 +16,6 @@ from pkg.controller.managedtenantquota.managedtenantquota_controller import Hand
 from pkg.controller.managedtenantquota.observation import Kinds, Observer
 from pkg.controller.managedtenantquota.writer import Clients, Writer
 from pkg.controller.options import Options
-from pkg.generic.events import EventRecorder
 from pkg.util.managedtenantquota.constants import NEVER_LOCKED
 from pkg.util.managedtenantquota.lock import locked_namespace
 from pkg.util.managedtenantquota.model import Policy

@@ -5,14 +5,14 @@ from __future__ import annotations
 import time
 from contextlib import suppress
 
+from kubeloop.client.client import Client
+from kubeloop.client.each import for_each
+from kubeloop.client.errors import NotFound
+from kubeloop.client.resource_client import list_installed
+from kubeloop.client.retry import retry_on_conflict
+from kubeloop.controllers.events import EventRecorder
 from pkg.api.mtq import VirtualMachineMigrationResourceQuota
-from pkg.client.client import Client
-from pkg.client.each import for_each
-from pkg.client.errors import NotFound
-from pkg.client.resource_client import list_installed
-from pkg.client.retry import retry_on_conflict
 from pkg.controller.managedtenantquota.writer import Clients, Writer
-from pkg.generic.events import EventRecorder
 from pkg.util.managedtenantquota.lock import Lock, originals_of, recognise
 from pkg.util.managedtenantquota.model import Observed, Policy, Surroundings
 from pkg.util.managedtenantquota.sequence import Wait, decide

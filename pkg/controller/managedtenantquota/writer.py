@@ -7,20 +7,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from pkg.api.admissionregistration import ValidatingWebhookConfiguration
-from pkg.api.coordination import Lease
-from pkg.api.core import ResourceQuota
+from kubeloop.api.admissionregistration import ValidatingWebhookConfiguration
+from kubeloop.api.coordination import Lease
+from kubeloop.api.core import ResourceQuota
+from kubeloop.api.meta import Object
+from kubeloop.api.registry import LEASES, RESOURCE_QUOTAS, VALIDATING_WEBHOOK_CONFIGURATIONS
+from kubeloop.client.client import Client
+from kubeloop.client.errors import AlreadyExists, NotFound
+from kubeloop.client.resource_client import ResourceClient
+from kubeloop.controllers.errors import RetryAfter
+from kubeloop.controllers.events import EventRecorder
 from pkg.api.kubevirt import VirtualMachineInstanceMigration
-from pkg.api.meta import Object
 from pkg.api.mtq import VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS, VirtualMachineMigrationResourceQuota
-from pkg.api.registry import LEASES, RESOURCE_QUOTAS, VALIDATING_WEBHOOK_CONFIGURATIONS
-from pkg.client.client import Client
-from pkg.client.errors import AlreadyExists, NotFound
-from pkg.client.resource_client import ResourceClient
 from pkg.controller.managedtenantquota import metrics
 from pkg.controller.managedtenantquota.identity import LockMaker
-from pkg.generic.errors import RetryAfter
-from pkg.generic.events import EventRecorder
 from pkg.util.managedtenantquota.constants import (
     ANNOTATION_HOLDER,
     ANNOTATION_ORIGINALS,

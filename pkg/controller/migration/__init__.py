@@ -3,7 +3,3 @@
 Promises: the three state annotations of a VMI follow its migration, and its VM's timestamp is bumped with them.
 Forbids: touching a ResourceQuota; that one's writer is `pkg.controller.resourcequota`.
 """
-
-from pkg.controller.migration.register import register
-
-__all__ = ["register"]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from kubeloop.controllers.events import EventRecorder
 from pkg.api.kubevirt import VirtualMachineInstanceMigration
 from pkg.config.management import Management
 from pkg.controller.migration.state import state_of
 from pkg.controller.migration.ui_state import UIStateWriter
 from pkg.controller.migration.vmi_controller import VMIHandler
 from pkg.controller.options import Options
-from pkg.generic.events import EventRecorder
 from pkg.util.kubevirt.migration import is_finished
 
 VMI_CONTROLLER = "virtualMachineInstanceController"

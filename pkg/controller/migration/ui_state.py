@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import UTC, datetime
 
+from kubeloop.client.errors import STATUS_404, NotFound
+from kubeloop.client.resource_client import ResourceClient
+from kubeloop.controllers.cache_reader import CacheReader, newer
 from pkg.api.kubevirt import VirtualMachine, VirtualMachineInstance, VirtualMachineInstanceMigration
-from pkg.client.errors import STATUS_404, NotFound
-from pkg.client.resource_client import ResourceClient
 from pkg.controller.indexes import MIGRATIONS_BY_VMI
 from pkg.controller.migration.state import annotations_for, cleared, unknown_migration
-from pkg.generic.cache_reader import CacheReader, newer
 from pkg.util import constants
 
 

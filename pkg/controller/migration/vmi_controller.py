@@ -5,14 +5,14 @@ Source: Harvester vmi_controller.go and the state half of vmim_controller.go; ku
 
 from __future__ import annotations
 
-from pkg.api.core import Pod
+from kubeloop.api.core import Pod
+from kubeloop.client.errors import NotFound
+from kubeloop.client.resource_client import ResourceClient
+from kubeloop.controllers.cache_reader import CacheReader
 from pkg.api.kubevirt import VirtualMachineInstance
-from pkg.client.errors import NotFound
-from pkg.client.resource_client import ResourceClient
 from pkg.controller.indexes import PODS_BY_MIGRATION
 from pkg.controller.migration.state import leftover_migration
 from pkg.controller.migration.ui_state import UIStateWriter
-from pkg.generic.cache_reader import CacheReader
 
 
 class VMIHandler:

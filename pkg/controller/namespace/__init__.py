@@ -5,7 +5,3 @@ Promises: a namespace is labelled before one of its quotas is raised. A change o
 through `pkg.controller.resourcequota`, which watches namespaces.
 Forbids: writing an existing ResourceQuota.
 """
-
-from pkg.controller.namespace.register import register, register_holding
-
-__all__ = ["register", "register_holding"]

@@ -12,15 +12,15 @@ import logging
 import time
 from collections.abc import Callable, Iterable
 
-from pkg.api.admissionregistration import ValidatingWebhookConfiguration
-from pkg.api.core import Namespace, ResourceQuota
+from kubeloop.api.admissionregistration import ValidatingWebhookConfiguration
+from kubeloop.api.core import Namespace, ResourceQuota
+from kubeloop.api.registry import NAMESPACES
+from kubeloop.client.client import Client
+from kubeloop.client.errors import ApiError, NotFound
+from kubeloop.client.resource_client import ResourceClient
+from kubeloop.controllers.cache_reader import CacheReader
+from kubeloop.controllers.errors import RetryAfter
 from pkg.api.kubevirt import VirtualMachineInstanceMigration
-from pkg.api.registry import NAMESPACES
-from pkg.client.client import Client
-from pkg.client.errors import ApiError, NotFound
-from pkg.client.resource_client import ResourceClient
-from pkg.generic.cache_reader import CacheReader
-from pkg.generic.errors import RetryAfter
 from pkg.util import constants
 from pkg.util.kubevirt.migration import is_finished
 from pkg.util.resourcequota.journal import has_migrating_vm

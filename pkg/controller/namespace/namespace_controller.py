@@ -6,10 +6,10 @@ that the annotation names.
 
 from __future__ import annotations
 
-from pkg.api.core import Namespace, ResourceQuota
-from pkg.client.resource_client import ResourceClient
-from pkg.generic.cache_reader import CacheReader
-from pkg.generic.events import EventRecorder
+from kubeloop.api.core import Namespace, ResourceQuota
+from kubeloop.client.resource_client import ResourceClient
+from kubeloop.controllers.cache_reader import CacheReader
+from kubeloop.controllers.events import EventRecorder
 from pkg.util import constants
 from pkg.util.resource_list import format_resource_list
 from pkg.util.resourcequota.base import parse_base

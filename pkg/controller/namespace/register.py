@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from pkg.api.core import ResourceQuota
-from pkg.api.meta import Object
+from kubeloop.api.core import ResourceQuota
+from kubeloop.api.meta import Object
+from kubeloop.controllers.events import EventRecorder
 from pkg.config.management import Management
 from pkg.controller.namespace.holding_controller import Handler as HoldingHandler
 from pkg.controller.namespace.holding_controller import sees_pods
 from pkg.controller.namespace.namespace_controller import Handler
 from pkg.controller.options import Options
 from pkg.controller.resourcequota.resourcequota_controller import BeforeRaise
-from pkg.generic.events import EventRecorder
 from pkg.util.kubevirt.migration import is_finished
 
 NAMESPACE_CONTROLLER = "namespaceController"

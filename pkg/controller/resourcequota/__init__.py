@@ -5,7 +5,3 @@ Promises: annotations and spec.hard change in one patch bound to the version tha
 happened meanwhile, the next reconcile repairs it.
 Forbids: another controller writing such a ResourceQuota; enqueue its key instead.
 """
-
-from pkg.controller.resourcequota.register import register
-
-__all__ = ["register"]

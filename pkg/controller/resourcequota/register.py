@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from pkg.api.core import Namespace, Pod
+from kubeloop.api.core import Namespace, Pod
+from kubeloop.api.meta import Object
+from kubeloop.controllers.events import EventRecorder
 from pkg.api.harvesterhci import Setting
 from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
-from pkg.api.meta import Object
 from pkg.config.management import Management
 from pkg.controller.indexes import MIGRATIONS_BY_VMI
 from pkg.controller.options import Options
 from pkg.controller.resourcequota.resourcequota_controller import BeforeRaise, Handler
-from pkg.generic.events import EventRecorder
 from pkg.util import constants
 from pkg.util.kubevirt.evidence import read_of
 from pkg.util.kubevirt.migration import may_attach, stage_of

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import time
 
-from pkg.api.core import ResourceQuota
+from kubeloop.api.core import ResourceQuota
+from kubeloop.api.registry import NAMESPACES, RESOURCE_QUOTAS
+from kubeloop.client.client import Client
+from kubeloop.client.each import for_each
+from kubeloop.client.errors import Conflict, Invalid, NotFound
+from kubeloop.client.resource_client import list_installed
+from kubeloop.client.retry import retry_on_conflict
 from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINE_INSTANCES
-from pkg.api.registry import NAMESPACES, RESOURCE_QUOTAS
-from pkg.client.client import Client
-from pkg.client.each import for_each
-from pkg.client.errors import Conflict, Invalid, NotFound
-from pkg.client.resource_client import list_installed
-from pkg.client.retry import retry_on_conflict
 from pkg.util.resourcequota.model import Observed
 from pkg.util.resourcequota.observe import Listed, Observer, Source
 from pkg.util.resourcequota.release import is_ours, release

@@ -14,11 +14,14 @@ from dataclasses import dataclass, field, replace
 import msgspec
 from prometheus_client import Counter
 
-from pkg.api.core import Pod, ResourceQuota
-from pkg.api.meta import RawResourceList
-from pkg.client.errors import Conflict, Invalid, NotFound
-from pkg.client.resource_client import ResourceClient
-from pkg.client.retry import retry_on_conflict
+from kubeloop.api.core import Pod, ResourceQuota
+from kubeloop.api.meta import RawResourceList
+from kubeloop.client.errors import Conflict, Invalid, NotFound
+from kubeloop.client.resource_client import ResourceClient
+from kubeloop.client.retry import retry_on_conflict
+from kubeloop.controllers.cache_reader import newer
+from kubeloop.controllers.errors import RetryAfter
+from kubeloop.controllers.events import EventRecorder
 from pkg.controller.resourcequota.batching import (
     LONGEST,
     UNTIL_COUNTED,
@@ -26,9 +29,6 @@ from pkg.controller.resourcequota.batching import (
     is_urgent,
     may_lower_after,
 )
-from pkg.generic.cache_reader import newer
-from pkg.generic.errors import RetryAfter
-from pkg.generic.events import EventRecorder
 from pkg.util.constants import ANNOTATION_APPLIED, ANNOTATION_BASE, ANNOTATION_TOUCHED, LABEL_APP
 from pkg.util.quantity import Quantity
 from pkg.util.resourcequota.base import quantity_of

@@ -5,7 +5,3 @@ Promises: nothing is halted on a cache's word alone, nor for what a migration oc
 when the VM runs again.
 Forbids: touching a VM that has a pod, or starting one.
 """
-
-from pkg.controller.virtualmachine.register import register
-
-__all__ = ["register"]

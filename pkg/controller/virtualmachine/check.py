@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from pkg.api.core import Pod
+from kubeloop.api.core import Pod
+from kubeloop.api.meta import ObjectMeta
 from pkg.api.kubevirt import VirtualMachine, VirtualMachineInstance
-from pkg.api.meta import ObjectMeta
 from pkg.util import constants
 from pkg.util.constants import (
     LIMITS_CPU,

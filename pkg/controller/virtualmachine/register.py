@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from pkg.api.core import Pod
+from kubeloop.api.core import Pod
+from kubeloop.controllers.events import EventRecorder
 from pkg.api.kubevirt import VirtualMachineInstance
 from pkg.config.management import Management
 from pkg.controller.options import Options
 from pkg.controller.virtualmachine.vm_controller import Handler
-from pkg.generic.events import EventRecorder
 from pkg.util import constants
 from pkg.util.kubevirt.evidence import vm_of
 from pkg.util.resourcequota.observe import Observer

@@ -7,10 +7,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
-from pkg.api.core import Pod, ResourceQuota
+from kubeloop.api.core import Pod, ResourceQuota
+from kubeloop.client.errors import NotFound
+from kubeloop.client.resource_client import ResourceClient
+from kubeloop.controllers.cache_reader import CacheReader
+from kubeloop.controllers.errors import RetryAfter
+from kubeloop.controllers.events import EventRecorder
 from pkg.api.kubevirt import VirtualMachine, VirtualMachineInstance
-from pkg.client.errors import NotFound
-from pkg.client.resource_client import ResourceClient
 from pkg.controller.virtualmachine.check import (
     has_pod,
     is_running,
@@ -18,9 +21,6 @@ from pkg.controller.virtualmachine.check import (
     shortage_of,
     wants_to_run,
 )
-from pkg.generic.cache_reader import CacheReader
-from pkg.generic.errors import RetryAfter
-from pkg.generic.events import EventRecorder
 from pkg.util import constants
 from pkg.util.resourcequota.errors import InsufficientResources
 from pkg.util.resourcequota.managed import is_default

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from pkg.api.core import Container, ResourceRequirements
+from kubeloop.api.core import Container, ResourceRequirements
 from pkg.api.kubevirt import KubeVirtConfiguration, VirtualMachineInstance
 from pkg.util.constants import CPU, MEMORY
 from pkg.util.kubevirt.compute_container import compute_resources

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from pkg.api.core import Container, Pod
+from kubeloop.api.core import Container, Pod
+from kubeloop.api.objects import condition_is_true
 from pkg.api.kubevirt import VirtualMachineInstance
-from pkg.api.objects import condition_is_true
 from pkg.util import constants
 from pkg.util.constants import MEMORY
 from pkg.util.kubevirt.compute_container import compute_resources

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from pkg.api.core import LimitRange
+from kubeloop.api.core import LimitRange
+from kubeloop.api.meta import LabelSelector, LabelSelectorRequirement, RawResourceList
 from pkg.api.harvesterhci import Setting
 from pkg.api.kubevirt import DeveloperConfiguration, KubeVirt, KubeVirtConfiguration
-from pkg.api.meta import LabelSelector, LabelSelectorRequirement, RawResourceList
 from pkg.util.constants import (
     CPU,
     DEFAULT_OVERHEAD_RATIO,

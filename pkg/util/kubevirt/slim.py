@@ -12,9 +12,9 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from pkg.api.core import Container, ContainerStatus, Pod
+from kubeloop.api.core import Container, ContainerStatus, Pod
+from kubeloop.api.meta import Object, Struct
 from pkg.api.kubevirt import DomainSpec, VirtualMachine, VirtualMachineInstance
-from pkg.api.meta import Object, Struct
 from pkg.util.constants import ANNOTATION_MEMORY_OVERHEAD, LABEL_APP, LABEL_NODE_NAME
 
 S = TypeVar("S")

@@ -14,9 +14,9 @@ from hashlib import blake2b
 
 import msgspec
 
-from pkg.api.core import Container, Pod, PodSpec, PodStatus, ResourceQuotaSpec, ResourceRequirements
+from kubeloop.api.core import Container, Pod, PodSpec, PodStatus, ResourceQuotaSpec, ResourceRequirements
+from kubeloop.api.meta import ObjectMeta, RawResourceList
 from pkg.api.kubevirt import VirtualMachineInstance
-from pkg.api.meta import ObjectMeta, RawResourceList
 from pkg.util import constants
 from pkg.util.constants import LIMITS_MEMORY, MEMORY, REQUESTS_MEMORY
 from pkg.util.kubevirt.launcher import (

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from pkg.api.meta import RawResourceList
+from kubeloop.api.meta import RawResourceList
 from pkg.util.quantity import ZERO, Quantity
 from pkg.util.resource_list import ResourceList, parse_resource_list
 from pkg.util.resourcequota.base import difference

@@ -17,9 +17,9 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from pkg.api.admissionregistration import ValidatingWebhookConfiguration
-from pkg.api.core import ResourceQuota
-from pkg.api.meta import RawResourceList, Struct
+from kubeloop.api.admissionregistration import ValidatingWebhookConfiguration
+from kubeloop.api.core import ResourceQuota
+from kubeloop.api.meta import RawResourceList, Struct
 from pkg.util import constants
 from pkg.util.constants import LOCK_PATH
 from pkg.util.managedtenantquota.constants import (

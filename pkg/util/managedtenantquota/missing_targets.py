@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from pkg.api.core import LimitRange, LimitRangeItem, LimitRangeSpec, Pod, ResourceQuotaSpec
+from kubeloop.api.core import LimitRange, LimitRangeItem, LimitRangeSpec, Pod, ResourceQuotaSpec
+from kubeloop.api.meta import RawResourceList
 from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
-from pkg.api.meta import RawResourceList
 from pkg.util import constants
 from pkg.util.kubevirt.evidence import ControlledPods, vouched
 from pkg.util.kubevirt.migration import abort_requested, is_finished, is_refused

@@ -6,9 +6,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pkg.api.core import Pod, ResourceQuota
+from kubeloop.api.core import Pod, ResourceQuota
+from kubeloop.api.meta import Object
 from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
-from pkg.api.meta import Object
 from pkg.api.mtq import VirtualMachineMigrationResourceQuota
 from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.managedtenantquota.lock import Lock

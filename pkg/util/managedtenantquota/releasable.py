@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from pkg.api.core import ResourceQuota, ResourceQuotaSpec
+from kubeloop.api.core import ResourceQuota, ResourceQuotaSpec
+from kubeloop.api.meta import Object, RawResourceList
 from pkg.api.kubevirt import VirtualMachineInstanceMigration
-from pkg.api.meta import Object, RawResourceList
 from pkg.api.mtq import VirtualMachineMigrationResourceQuota
 from pkg.util import constants
 from pkg.util.amounts import compared

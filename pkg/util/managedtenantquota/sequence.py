@@ -14,8 +14,8 @@ from typing import Any, Final
 
 import msgspec
 
-from pkg.api.core import ResourceQuota, ResourceQuotaSpec
-from pkg.api.meta import RawResourceList
+from kubeloop.api.core import ResourceQuota, ResourceQuotaSpec
+from kubeloop.api.meta import RawResourceList
 from pkg.api.mtq import VirtualMachineMigrationResourceQuota
 from pkg.util.managedtenantquota.lock import Lock, Originals, fits
 from pkg.util.managedtenantquota.model import Memory, Observed, Policy, Problem

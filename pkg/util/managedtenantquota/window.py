@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 
-from pkg.api.core import ResourceQuota, ResourceQuotaSpec
-from pkg.api.meta import RawResourceList
+from kubeloop.api.core import ResourceQuota, ResourceQuotaSpec
+from kubeloop.api.meta import RawResourceList
 from pkg.api.mtq import VirtualMachineMigrationResourceQuota
 from pkg.util.managedtenantquota.budget import is_enforced, to_raise, to_restore
 from pkg.util.managedtenantquota.constants import (

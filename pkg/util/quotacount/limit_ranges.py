@@ -10,8 +10,8 @@ from collections.abc import Iterable
 
 import msgspec
 
-from pkg.api.core import Container, LimitRange, LimitRangeItem, Pod, ResourceRequirements
-from pkg.api.meta import RawResourceList
+from kubeloop.api.core import Container, LimitRange, LimitRangeItem, Pod, ResourceRequirements
+from kubeloop.api.meta import RawResourceList
 from pkg.util.quotacount.pod_defaults import default_list, default_requirements
 
 _CONTAINER = "Container"

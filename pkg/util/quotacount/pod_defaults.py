@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from pkg.api.core import ResourceRequirements
-from pkg.api.meta import RawQuantity, RawResourceList
+from kubeloop.api.core import ResourceRequirements
+from kubeloop.api.meta import RawQuantity, RawResourceList
 from pkg.util.quantity import Quantity
 from pkg.util.resource_list import parse_wire
 

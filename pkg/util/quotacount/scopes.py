@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
-from pkg.api.core import (
+from kubeloop.api.core import (
     Container,
     Pod,
     PodAffinity,

@@ -10,8 +10,8 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 
-from pkg.api.core import Container, ContainerStatus, Pod, ResourceQuotaSpec, ResourceRequirements
-from pkg.api.meta import RawResourceList
+from kubeloop.api.core import Container, ContainerStatus, Pod, ResourceQuotaSpec, ResourceRequirements
+from kubeloop.api.meta import RawResourceList
 from pkg.util.constants import CPU, LIMITS_CPU, LIMITS_MEMORY, MEMORY, PODS, REQUESTS_CPU, REQUESTS_MEMORY
 from pkg.util.quantity import Quantity
 from pkg.util.quotacount.limit_ranges import apply_limit_ranges

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from pkg.api.core import ResourceQuota
-from pkg.api.meta import RawResourceList
+from kubeloop.api.core import ResourceQuota
+from kubeloop.api.meta import RawResourceList
 from pkg.util import constants
 from pkg.util.amounts import as_written, shown
 from pkg.util.constants import LIMITS_CPU, LIMITS_MEMORY

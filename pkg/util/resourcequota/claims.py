@@ -18,9 +18,9 @@ from datetime import datetime
 from functools import cached_property, partial
 from typing import TypeVar
 
-from pkg.api.core import Pod, ResourceQuotaSpec
+from kubeloop.api.core import Pod, ResourceQuotaSpec
+from kubeloop.api.meta import RawResourceList
 from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
-from pkg.api.meta import RawResourceList
 from pkg.util import constants
 from pkg.util.amounts import shown
 from pkg.util.constants import LIMITS_CPU, LIMITS_MEMORY

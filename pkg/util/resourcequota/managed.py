@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from pkg.api.core import ResourceQuota
-from pkg.api.meta import Object
+from kubeloop.api.core import ResourceQuota
+from kubeloop.api.meta import Object
 from pkg.util import constants
 from pkg.util.resourcequota.policy import Mode
 

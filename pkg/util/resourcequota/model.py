@@ -9,9 +9,9 @@ from typing import Any, Protocol, TypeVar
 
 from cachetools import LRUCache
 
-from pkg.api.core import Pod, ResourceQuota, ResourceQuotaSpec
+from kubeloop.api.core import Pod, ResourceQuota, ResourceQuotaSpec
+from kubeloop.api.meta import RawResourceList
 from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
-from pkg.api.meta import RawResourceList
 from pkg.util.kubevirt.migration import Stage
 from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.quantity import ZERO, Quantity

@@ -9,10 +9,10 @@ from typing import Generic, Protocol, TypeVar
 
 from cachetools import LRUCache
 
-from pkg.api.core import LimitRange, Namespace, Pod, ResourceQuota
+from kubeloop.api.core import LimitRange, Namespace, Pod, ResourceQuota
+from kubeloop.api.meta import Object, RawResourceList
 from pkg.api.harvesterhci import Setting
 from pkg.api.kubevirt import KubeVirt, VirtualMachineInstance, VirtualMachineInstanceMigration
-from pkg.api.meta import Object, RawResourceList
 from pkg.api.mtq import VirtualMachineMigrationResourceQuota
 from pkg.util import constants
 from pkg.util.kubevirt.overhead import harvester_delta
@@ -27,7 +27,7 @@ T_co = TypeVar("T_co", bound=Object, covariant=True)
 
 
 class Reader(Protocol[T_co]):
-    """The objects of one kind: a cache (pkg.generic.CacheReader) or `Listed`."""
+    """The objects of one kind: a cache (kubeloop.controllers.CacheReader) or `Listed`."""
 
     def get(self, *, name: str, namespace: str = "") -> T_co | None:
         """The object; None: there is none. No namespace for cluster-scoped kinds."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from pkg.api.core import ResourceQuota
+from kubeloop.api.core import ResourceQuota
 from pkg.util import constants
 from pkg.util.kubevirt.migration import Stage
 from pkg.util.names import migrating_key

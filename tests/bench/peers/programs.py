@@ -13,10 +13,10 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from pkg.scale.site import usage
-from pkg.testcluster.build import find_go, go_environment
-from pkg.testcluster.errors import BuildError
-from pkg.testcluster.progress import Lines
+from kubeloop.testing.cluster.build import find_go, go_environment
+from kubeloop.testing.cluster.errors import BuildError
+from kubeloop.testing.cluster.progress import Lines
+from lab.scale.site import usage
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[2]

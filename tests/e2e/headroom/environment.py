@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
-from pkg.testcluster import processes
-from pkg.testcluster.cluster import Cluster
+from kubeloop.testing.cluster import processes
+from kubeloop.testing.cluster.cluster import Cluster
+from kubeloop.testing.polling import eventually
 from tests.e2e.api import KUBEVIRT, Api
 from tests.e2e.headroom.namespace import PATIENCE, QuotaNamespace
-from tests.polling import eventually
 from tests.program import Program
 
 T = TypeVar("T")

@@ -7,12 +7,12 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from kubeloop.testing.polling import eventually
 from tests import bodies
 from tests.e2e.api import CORE, Api, Raw, Watch
 from tests.e2e.headroom.amounts import Amounts, ranchers
 from tests.e2e.headroom.shapes import Shape
 from tests.e2e.tenant import ANNOTATION, DEFAULT, NamespaceRequests, by_value
-from tests.polling import eventually
 
 METER = "meter"
 PATIENCE = 45.0

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from kubeloop.errors import ReportedError
 from pkg.cmd import delta as command
 from pkg.cmd.delta import DeltaOptions
-from pkg.errors import ReportedError
 
 
 class Call:

@@ -16,9 +16,9 @@ from typing import Any, TypeVar
 
 import pytest
 
+from kubeloop.testing.scripted_server import LIST, WATCH, Reply, ScriptedServer, Seen, body, status
 from pkg.cmd.main import run
 from tests.program import Program
-from tests.scripted_server import LIST, WATCH, Reply, ScriptedServer, Seen, body, status
 
 T = TypeVar("T")
 

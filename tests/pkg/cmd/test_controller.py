@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from kubeloop.testing.scripted_server import GET, LIST, PATCH, POST, WATCH, body, raw, silent, status, watch
+from kubeloop.testing.scripted_steps import error
 from tests.objects import annotated_namespace
 from tests.pkg.cmd.rig import ThreadedServer, kubeconfig_for, running, threaded_server
 from tests.pkg.cmd.waiting import (
@@ -24,8 +26,6 @@ from tests.pkg.cmd.waiting import (
     seed,
     vmim,
 )
-from tests.scripted_server import GET, LIST, PATCH, POST, WATCH, body, raw, silent, status, watch
-from tests.scripted_steps import error
 
 
 @pytest.fixture

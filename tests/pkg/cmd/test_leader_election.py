@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from pkg.api import registry
+from kubeloop.api import registry
+from kubeloop.testing.scripted_server import GET, PATCH, POST, body, raw, status
 from tests.pkg.cmd.rig import (
     Call,
     ThreadedServer,
@@ -20,7 +21,6 @@ from tests.pkg.cmd.rig import (
     threaded_server,
 )
 from tests.pkg.cmd.waiting import QUOTA, seed
-from tests.scripted_server import GET, PATCH, POST, body, raw, status
 
 LEASES = registry.LEASES.path("own")
 LEASE = registry.LEASES.path("own", "headroom")

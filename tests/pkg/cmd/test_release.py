@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from pkg.api import registry
-from pkg.client.fake.patches import json_patched
+from kubeloop.api import registry
+from kubeloop.testing.fake.patches import json_patched
+from kubeloop.testing.scripted_server import GET, LIST, PATCH, body, listing, status
 from tests.pkg.cmd.rig import Call, ThreadedServer, calls, kubeconfig_for, threaded_server
-from tests.scripted_server import GET, LIST, PATCH, body, listing, status
 
 QUOTAS = registry.RESOURCE_QUOTAS.path()
 LOCKS = registry.VALIDATING_WEBHOOK_CONFIGURATIONS.path()

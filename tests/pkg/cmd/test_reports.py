@@ -10,7 +10,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from pkg.api import registry
+from kubeloop.api import registry
+from kubeloop.api.meta import Object
+from kubeloop.testing.scripted_server import GET, LIST, body, listing, status
 from pkg.api.harvesterhci import SETTINGS
 from pkg.api.kubevirt import (
     KUBEVIRTS,
@@ -18,13 +20,11 @@ from pkg.api.kubevirt import (
     VIRTUAL_MACHINE_INSTANCES,
     VIRTUAL_MACHINES,
 )
-from pkg.api.meta import Object
 from pkg.util.amounts import compared, listed, shown
 from pkg.util.quantity import Quantity
 from tests.decisions import charged, sentences
 from tests.objects import HARD, MARKS, launcher, quota, vmi, vmim
 from tests.pkg.cmd.rig import Call, ThreadedServer, calls, kubeconfig_for, threaded_server
-from tests.scripted_server import GET, LIST, body, listing, status
 
 NS = "ns1"
 HERE = vmi(nodeName="node-1")

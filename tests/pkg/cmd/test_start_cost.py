@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 
-START = "import pkg.cmd.main, pkg.cmd.replica, pkg.client.incluster, pkg.generic.run"
+START = "import pkg.cmd.main, pkg.cmd.replica, kubeloop.client.loading, kubeloop.controllers.run"
 """All that a controller in a pod imports, without webhooks."""
 HTTP = "import aiohttp.web"
 MOST = 2.8
@@ -31,7 +31,7 @@ def test_a_start_imports_little_beside_the_http_library() -> None:
 
 
 def test_what_is_imported_is_what_a_controller_needs() -> None:
-    needless = ("kubernetes", "cryptography", "rich", "pkg.webhook.server", "pkg.report", "pkg.demo")
+    needless = ("kubernetes", "cryptography", "rich", "pkg.webhook.server", "pkg.report", "lab.demo")
     code = f"{START}; import sys; sys.exit(', '.join(n for n in {needless!r} if n in sys.modules) or None)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from pkg.client.config import ClientConfig
-from pkg.client.errors import ConfigError
+from kubeloop.client.config import ClientConfig
+from kubeloop.client.errors import ConfigError
 from pkg.cmd.admission import Admission, _base, _endpoint, _hosts
 from pkg.cmd.health import Checks
 from pkg.cmd.options import PolicyOptions, WebhookOptions

@@ -6,13 +6,13 @@ from typing import Any
 
 import msgspec
 
-from pkg.api import registry
+from kubeloop.api import registry
+from kubeloop.api.meta import Object
+from kubeloop.testing.scripted_server import LIST, PATCH, POST, WATCH, body, listing, raw, watch
+from kubeloop.testing.scripted_steps import hang
 from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINE_INSTANCES
-from pkg.api.meta import Object
 from tests import objects as builders
 from tests.pkg.cmd.rig import ThreadedServer
-from tests.scripted_server import LIST, PATCH, POST, WATCH, body, listing, raw, watch
-from tests.scripted_steps import hang
 
 QUOTAS = registry.RESOURCE_QUOTAS.path()
 NAMESPACES = registry.NAMESPACES.path()

@@ -17,26 +17,27 @@ from typing import Any
 import msgspec
 import pytest
 
-from pkg.api import registry
-from pkg.api.core import Pod, ResourceQuota
+from kubeloop.api import registry
+from kubeloop.api.core import Pod, ResourceQuota
+from kubeloop.client.errors import Forbidden
+from kubeloop.testing.fake.objects import Request
+from kubeloop.testing.fake.server import FakeCluster
+from kubeloop.testing.polling import until
+from kubeloop.testing.virtual_time import now, run
+from lab.kubevirt import options as stand_in
+from lab.kubevirt.objects import NODES
+from lab.kubevirt.register import register
 from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINES
-from pkg.client.errors import Forbidden
-from pkg.client.fake import FakeCluster, Request
 from pkg.config.management import Management
 from pkg.controller.options import Options
 from pkg.controller.registry import register_all
 from pkg.controller.resourcequota.resourcequota_controller import Handler
-from pkg.testcluster.kubevirt import options as stand_in
-from pkg.testcluster.kubevirt.objects import NODES
-from pkg.testcluster.kubevirt.register import register
 from pkg.util.constants import ANNOTATION_RANCHER_RESOURCE_QUOTA, LABEL_DEFAULT_RESOURCE_QUOTA
 from pkg.util.quantity import Quantity
 from pkg.util.quotacount.usage import is_live, pod_usage
 from pkg.util.resource_list import format_resource_list, parse_resource_list, total
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
 from tests.bench.sightings import Sightings
-from tests.polling import until
-from tests.virtual_time import now, run
 
 LAG = 0.1
 """Seconds that quota admission lags behind status.hard."""

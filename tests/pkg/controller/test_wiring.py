@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from pkg.api import registry
+from kubeloop.api import registry
+from kubeloop.testing.virtual_time import settle, virtual_time
 from pkg.api.harvesterhci import SETTINGS
 from pkg.api.kubevirt import KUBEVIRTS, VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINE_INSTANCES
 from pkg.config.management import KUBEVIRT_PODS, Management
@@ -19,7 +20,6 @@ from pkg.util import constants
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
 from tests.decisions import sentences
 from tests.kinds import Server
-from tests.virtual_time import settle, virtual_time
 
 wiring = importlib.import_module("pkg.controller.resourcequota.register")
 # The package exports the function of that name.

@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 
-from pkg.api.admissionregistration import ValidatingWebhookConfiguration
-from pkg.api.core import Namespace
+from kubeloop.api.admissionregistration import ValidatingWebhookConfiguration
+from kubeloop.api.core import Namespace
 from pkg.api.harvesterhci import Setting
 from pkg.report.budget import managed, report, reports, why_it_waits
 from pkg.report.explain import Explanation, Verdict, explain

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from pkg.api.core import Pod, ResourceQuota
+from kubeloop.api.core import Pod, ResourceQuota
 from pkg.api.kubevirt import MigrationState, VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.report.explain import Verdict, explain, not_running
 from pkg.report.snapshot import Basis

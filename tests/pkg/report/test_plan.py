@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from pkg.api.core import ResourceQuota
+from kubeloop.api.core import ResourceQuota
 from pkg.api.kubevirt import VirtualMachineInstance
 from pkg.report.plan import MigrationPlan, VmPlan, plan_migrations
 from pkg.report.snapshot import Basis, Snapshot

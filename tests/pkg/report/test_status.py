@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import msgspec
 import pytest
 
-from pkg.api.core import ResourceQuota
+from kubeloop.api.core import ResourceQuota
 from pkg.api.kubevirt import MigrationState, VirtualMachineInstanceMigration
 from pkg.api.mtq import VirtualMachineMigrationResourceQuota
 from pkg.report.snapshot import Basis

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from pkg.api.core import Pod
+from kubeloop.api.core import Pod
 from pkg.util.quotacount.limit_ranges import apply_limit_ranges
 from pkg.util.quotacount.usage import pod_usage
 from pkg.util.resource_list import ResourceList, total

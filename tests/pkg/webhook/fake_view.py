@@ -8,9 +8,9 @@ from typing import Any
 
 import msgspec
 
-from pkg.api.core import Namespace, Pod, ResourceQuota
+from kubeloop.api.core import Namespace, Pod, ResourceQuota
+from kubeloop.api.meta import Object
 from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
-from pkg.api.meta import Object
 from pkg.util import constants
 from pkg.util.resourcequota.model import Observed
 from pkg.webhook.admission import AdmissionRequest

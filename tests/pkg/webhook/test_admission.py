@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from pkg.api.core import Namespace
+from kubeloop.api.core import Namespace
 from pkg.webhook.admission import ALLOW, BadReview, Decision, decode_review, deny, encode_answer
 
 

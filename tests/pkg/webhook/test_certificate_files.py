@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pkg.client.errors import ConfigError
+from kubeloop.client.errors import ConfigError
 from pkg.webhook.certificate_files import CertificateFiles
 from pkg.webhook.certificates import Material, Policy, issue
 from pkg.webhook.tls_context import server_context

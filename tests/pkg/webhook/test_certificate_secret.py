@@ -8,9 +8,9 @@ import ssl
 
 import pytest
 
-from pkg.api.core import Secret
-from pkg.api.registry import SECRETS
-from pkg.client.errors import ConfigError, Forbidden, NotFound
+from kubeloop.api.core import Secret
+from kubeloop.api.registry import SECRETS
+from kubeloop.client.errors import ConfigError, Forbidden, NotFound
 from pkg.webhook.certificate_secret import AUTHORITY_KEY, BUNDLE, CERTIFICATE, KEY, STAGED, SharedCertificates
 from pkg.webhook.certificates import DAY, Policy, parse_bundle
 from pkg.webhook.tls_context import server_context

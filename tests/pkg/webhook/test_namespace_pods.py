@@ -6,11 +6,11 @@ import asyncio
 
 import pytest
 
-from pkg.api.registry import PODS
+from kubeloop.api.registry import PODS
+from kubeloop.testing.polling import until
 from pkg.webhook import namespace_pods as module
 from pkg.webhook.namespace_pods import IDLE, NamespacePods
 from tests.kinds import Clock, Kind
-from tests.polling import until
 
 
 async def test_the_first_question_waits_for_the_list_and_the_watch_brings_the_rest() -> None:

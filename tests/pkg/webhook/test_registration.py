@@ -10,10 +10,10 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from pkg.api.registry import MUTATING_WEBHOOK_CONFIGURATIONS, VALIDATING_WEBHOOK_CONFIGURATIONS, Resource
-from pkg.client.client import Client
-from pkg.client.errors import Forbidden, ServerError, Unreachable
-from pkg.client.resource_client import ResourceClient
+from kubeloop.api.registry import MUTATING_WEBHOOK_CONFIGURATIONS, VALIDATING_WEBHOOK_CONFIGURATIONS, Resource
+from kubeloop.client.client import Client
+from kubeloop.client.errors import Forbidden, ServerError, Unreachable
+from kubeloop.client.resource_client import ResourceClient
 from pkg.config.probe import PROBE_CONFIGURATION, PROBE_MARK, PROBE_WEBHOOK, NotReached
 from pkg.webhook import registration
 from pkg.webhook.caller import Caller

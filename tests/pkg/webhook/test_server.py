@@ -12,12 +12,12 @@ import msgspec
 import pytest
 from prometheus_client import REGISTRY
 
-from pkg.generic.errors import BindError
+from kubeloop.controllers.errors import BindError
 from pkg.webhook.admission import ALLOW, AdmissionRequest, BadReview, Decision, deny
 from pkg.webhook.caller import Caller
 from pkg.webhook.connections import Limits
 from pkg.webhook.server import MAX_BODY, WebhookServer
-from tests.pkg.client.pki import Authority
+from tests.kubeloop.client.pki import Authority
 from tests.pkg.webhook.listening import JSON, REVIEW, listening
 
 HEAD = b"POST /allow HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"

@@ -9,9 +9,9 @@ from typing import cast
 
 import pytest
 
-from pkg.client.errors import ApiError, ConfigError, ServiceUnavailable
+from kubeloop.client.errors import ApiError, ConfigError, ServiceUnavailable
+from kubeloop.controllers.errors import BindError
 from pkg.config.probe import NotReached
-from pkg.generic.errors import BindError
 from pkg.webhook.admission import ALLOW, AdmissionRequest, Decision
 from pkg.webhook.admission_server import AdmissionServer
 from pkg.webhook.certificates import Policy, issue

@@ -8,10 +8,10 @@ from typing import cast
 
 import pytest
 
-from pkg.api import registry
+from kubeloop.api import registry
+from kubeloop.client.errors import NotServed, ServerError
+from kubeloop.testing.fake.objects import Request
 from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINE_INSTANCES
-from pkg.client.errors import NotServed, ServerError
-from pkg.client.fake import Request
 from pkg.util.kubevirt.evidence import vm_of
 from pkg.util.resourcequota.observe import Listed, Observer, Source
 from pkg.webhook.deadline import NoAnswer, deadline

@@ -13,10 +13,10 @@ from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from typing import Final
 
-from pkg.api.admissionregistration import ValidatingWebhookConfiguration
-from pkg.api.core import Pod
-from pkg.client.resource_client import ResourceClient
-from pkg.generic.cache_reader import CacheReader
+from kubeloop.api.admissionregistration import ValidatingWebhookConfiguration
+from kubeloop.api.core import Pod
+from kubeloop.client.resource_client import ResourceClient
+from kubeloop.controllers.cache_reader import CacheReader
 from pkg.util import constants
 from pkg.util.managedtenantquota.lock import (
     NAMESPACE_CONTROLLERS,

@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from pkg.api.core import Namespace, ResourceQuota
+from kubeloop.api.core import Namespace, ResourceQuota
 from pkg.util import constants
 from pkg.util.constants import LIMITS_CPU, LIMITS_MEMORY
 from pkg.util.go_errors import json_error, quantity_error

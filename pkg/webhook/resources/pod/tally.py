@@ -9,7 +9,7 @@ from typing import Final
 
 from cachetools import LRUCache, TTLCache
 
-from pkg.api.core import Pod, ResourceQuota
+from kubeloop.api.core import Pod, ResourceQuota
 from pkg.util.quantity import ZERO, Quantity, QuantityError
 from pkg.util.quotacount.usage import counted, is_live, pod_usage
 from pkg.util.resource_list import ResourceList

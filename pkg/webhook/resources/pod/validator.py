@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import Final
 
-from pkg.api.core import Pod, ResourceQuota
+from kubeloop.api.core import Pod, ResourceQuota
 from pkg.util import constants
 from pkg.util.amounts import compared
 from pkg.util.kubevirt.evidence import vm_of

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 
-from pkg.api.core import ResourceQuota
-from pkg.api.meta import RawQuantity, RawResourceList
+from kubeloop.api.core import ResourceQuota
+from kubeloop.api.meta import RawQuantity, RawResourceList
 from pkg.util import constants
 from pkg.util.names import migrating_key
 from pkg.util.quantity import ZERO, Quantity, QuantityError

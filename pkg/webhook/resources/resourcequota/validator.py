@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-from pkg.api.core import ResourceQuota
+from kubeloop.api.core import ResourceQuota
 from pkg.util import constants
 from pkg.util.quantity import Quantity
 from pkg.util.resourcequota.managed import is_labelled, is_managed, is_off, switched_off

@@ -10,9 +10,9 @@ from typing import Final
 
 import msgspec
 
-from pkg.api.core import ResourceQuota, ResourceRequirements
+from kubeloop.api.core import ResourceQuota, ResourceRequirements
+from kubeloop.api.meta import Struct
 from pkg.api.kubevirt import VirtualMachine
-from pkg.api.meta import Struct
 from pkg.util import constants
 from pkg.util.constants import REQUESTS_STORAGE
 from pkg.util.quantity import ZERO, Quantity, QuantityError

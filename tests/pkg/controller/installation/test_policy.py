@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from pkg.api.admissionregistration import ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding
+from kubeloop.api.admissionregistration import ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding
 from pkg.controller.installation.policy import POLICIES, problems
 from pkg.util.kubevirt.accounts import virt_controllers
 from tests.pkg.controller.installation.shipped import SHIPPED

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from pkg.api.registry import (
+from kubeloop.api.registry import (
     CONFIG_MAPS,
     VALIDATING_ADMISSION_POLICIES,
     VALIDATING_ADMISSION_POLICY_BINDINGS,
     Resource,
 )
-from pkg.client.errors import NotFound
+from kubeloop.client.errors import NotFound
 from pkg.controller.installation.upkeep import EVENT, STANDS, Upkeep
 from pkg.util.installation import Installation, read
 from pkg.util.kubevirt.accounts import virt_controllers

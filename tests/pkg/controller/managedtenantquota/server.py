@@ -7,20 +7,20 @@ from typing import Any
 
 import msgspec
 
-from pkg.api import registry
+from kubeloop.api import registry
+from kubeloop.client.client import Client
+from kubeloop.client.errors import ApiError
+from kubeloop.controllers.errors import RetryAfter
+from kubeloop.testing.fake.server import FakeTransport
 from pkg.api.harvesterhci import SETTINGS
 from pkg.api.kubevirt import KUBEVIRTS, VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINE_INSTANCES
 from pkg.api.mtq import VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS
-from pkg.client.client import Client
-from pkg.client.errors import ApiError
-from pkg.client.fake.server import FakeTransport
 from pkg.config.probe import NotReached
 from pkg.controller.indexes import PODS_BY_MIGRATION
 from pkg.controller.managedtenantquota.identity import LockMaker
 from pkg.controller.managedtenantquota.managedtenantquota_controller import Handler
 from pkg.controller.managedtenantquota.observation import Kinds, Observer
 from pkg.controller.managedtenantquota.writer import Clients, Writer
-from pkg.generic.errors import RetryAfter
 from pkg.util.managedtenantquota.constants import NEVER_LOCKED
 from pkg.util.managedtenantquota.model import Policy
 from pkg.util.quotacount.usage import pod_usage

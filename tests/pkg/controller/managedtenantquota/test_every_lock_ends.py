@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from pkg.client.errors import ApiError, Forbidden, NotServed, ServerError
+from kubeloop.client.errors import ApiError, Forbidden, NotServed, ServerError
 from pkg.controller.managedtenantquota import managedtenantquota_controller
 from pkg.util.managedtenantquota.model import Policy
 from tests.decisions import by_value

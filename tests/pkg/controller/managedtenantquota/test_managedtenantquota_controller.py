@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pkg.client.errors import Unreachable
+from kubeloop.client.errors import Unreachable
 from pkg.util.managedtenantquota.lock import lock_body, recognise
 from pkg.util.managedtenantquota.model import Policy
 from tests.decisions import by_value

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pkg.client.errors import Conflict, Forbidden
+from kubeloop.client.errors import Conflict, Forbidden
 from pkg.controller.managedtenantquota.release import close_all
 from pkg.util.managedtenantquota.lock import lock_body, lock_webhook
 from tests.decisions import by_value

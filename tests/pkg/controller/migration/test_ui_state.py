@@ -6,6 +6,8 @@ import re
 
 import pytest
 
+from kubeloop.api.registry import PODS
+from kubeloop.client.errors import Invalid, ServiceUnavailable
 from pkg.api.kubevirt import (
     VIRTUAL_MACHINE_INSTANCE_MIGRATIONS,
     VIRTUAL_MACHINE_INSTANCES,
@@ -13,8 +15,6 @@ from pkg.api.kubevirt import (
     VirtualMachineInstance,
     VirtualMachineInstanceMigration,
 )
-from pkg.api.registry import PODS
-from pkg.client.errors import Invalid, ServiceUnavailable
 from pkg.controller.indexes import MIGRATIONS_BY_VMI, PODS_BY_MIGRATION
 from pkg.controller.migration.ui_state import UIStateWriter
 from pkg.controller.migration.vmi_controller import VMIHandler
@@ -218,7 +218,7 @@ async def test_a_migration_that_has_not_reached_the_cache_yet_is_left_shown(clus
 
 
 async def test_where_migrations_cannot_be_listed_nothing_is_cleared(cluster: Cluster) -> None:
-    from pkg.client.errors import NotFound
+    from kubeloop.client.errors import NotFound
 
     cluster.migrations.errors["list"] = [NotFound("no such kind", status=404)]
     cluster.instances.given(vmi(annotations={UID: "uid-gone", STATE: "Migrating"}))

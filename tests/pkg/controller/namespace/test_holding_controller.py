@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from pkg.api import registry
+from kubeloop.api import registry
+from kubeloop.client.errors import Forbidden
+from kubeloop.controllers.errors import RetryAfter
 from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCE_MIGRATIONS
-from pkg.client.errors import Forbidden
 from pkg.controller.namespace.holding_controller import (
     CACHE_LAG,
     LINGER,
@@ -18,7 +19,6 @@ from pkg.controller.namespace.holding_controller import (
     holds,
     unlabel_all,
 )
-from pkg.generic.errors import RetryAfter
 from pkg.util import constants
 from pkg.util.constants import WEBHOOK_CONFIGURATION_NAME
 from pkg.util.resourcequota.policy import Mode

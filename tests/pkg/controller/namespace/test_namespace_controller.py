@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from pkg.api.registry import NAMESPACES, RESOURCE_QUOTAS
-from pkg.client.errors import Forbidden
+from kubeloop.api.registry import NAMESPACES, RESOURCE_QUOTAS
+from kubeloop.client.errors import Forbidden
 from pkg.controller.namespace.namespace_controller import Handler
 from tests.decisions import sentences
 from tests.kinds import Events, Kind

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from kubeloop.api.registry import NAMESPACES, RESOURCE_QUOTAS
+from kubeloop.client.errors import Conflict, Forbidden, Invalid, NotFound
+from kubeloop.client.retry import CONFLICT_TRIES
 from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINE_INSTANCES
-from pkg.api.registry import NAMESPACES, RESOURCE_QUOTAS
-from pkg.client.errors import Conflict, Forbidden, Invalid, NotFound
-from pkg.client.retry import CONFLICT_TRIES
 from pkg.controller.resourcequota.release import release_all
 from tests.decisions import by_value
 from tests.kinds import Kind, Server

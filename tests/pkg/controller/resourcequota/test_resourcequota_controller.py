@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from pkg.api.core import ResourceQuota
+from kubeloop.api.core import ResourceQuota
+from kubeloop.api.registry import LIMIT_RANGES, NAMESPACES, PODS, RESOURCE_QUOTAS
+from kubeloop.client.errors import Forbidden, Invalid, ServiceUnavailable
+from kubeloop.client.retry import CONFLICT_TRIES
+from kubeloop.controllers.errors import RetryAfter
 from pkg.api.harvesterhci import SETTINGS
 from pkg.api.kubevirt import KUBEVIRTS, VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINE_INSTANCES
-from pkg.api.registry import LIMIT_RANGES, NAMESPACES, PODS, RESOURCE_QUOTAS
-from pkg.client.errors import Forbidden, Invalid, ServiceUnavailable
-from pkg.client.retry import CONFLICT_TRIES
 from pkg.controller.resourcequota.resourcequota_controller import Handler
-from pkg.generic.errors import RetryAfter
 from pkg.util.constants import ANNOTATION_APPLIED, ANNOTATION_BASE, LABEL_MANAGED, SETTING_OVERHEAD_RATIO
 from pkg.util.quotacount.usage import pod_usage
 from pkg.util.resource_list import total

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pkg.api.core import Pod
+from kubeloop.api.core import Pod
 from pkg.api.kubevirt import VirtualMachine, VirtualMachineInstanceMigration
 from pkg.controller.virtualmachine.check import (
     has_pod,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from kubeloop.client.errors import Conflict
 from pkg.api.kubevirt import VirtualMachine
-from pkg.client.errors import Conflict
 from pkg.controller.virtualmachine.vm_controller import CONFIRM
 from pkg.util import constants
 from tests.objects import limits_text, plain_launcher, vm, vmi

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from pkg.api import registry
-from pkg.api.core import ResourceQuota
+from kubeloop.api import registry
+from kubeloop.api.core import ResourceQuota
+from kubeloop.controllers.errors import RetryAfter
 from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCES, VIRTUAL_MACHINES, VirtualMachine
 from pkg.controller.virtualmachine.vm_controller import Handler
-from pkg.generic.errors import RetryAfter
 from pkg.util.resourcequota.model import Memory, Observed
 from tests.decisions import observed
 from tests.kinds import Clock, Events, Kind

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from pkg.api.core import ResourceRequirements
+from kubeloop.api.core import ResourceRequirements
 from pkg.api.kubevirt import KubeVirtConfiguration, VirtualMachineInstance
 from pkg.util.kubevirt.launcher import render_containers
 from pkg.util.kubevirt.rendering import Rendering

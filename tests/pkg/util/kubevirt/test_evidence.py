@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from pkg.api.core import Pod, ResourceQuotaSpec
+from kubeloop.api.core import Pod, ResourceQuotaSpec
+from kubeloop.api.meta import OwnerReference
 from pkg.api.kubevirt import MigrationState, VirtualMachineInstance, VirtualMachineInstanceMigration
-from pkg.api.meta import OwnerReference
 from pkg.util.kubevirt.evidence import (
     ControlledPods,
     Sides,

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from pkg.api.core import Container, Pod, ResourceRequirements
+from kubeloop.api.core import Container, Pod, ResourceRequirements
 from pkg.api.kubevirt import KubeVirtConfiguration, VirtualMachineInstance
 from pkg.util.kubevirt.launcher import (
     LauncherContainers,

@@ -73,7 +73,7 @@ def test_only_a_pending_migration_that_goes_on_counts_as_refused(phase: str | No
 def test_a_condition_that_is_not_true_is_none(status: str) -> None:
     from msgspec.structs import replace
 
-    from pkg.api.meta import Condition
+    from kubeloop.api.meta import Condition
 
     migration = vmim("Pending")
     conditions = [

@@ -7,7 +7,7 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from pkg.api.core import Pod
+from kubeloop.api.core import Pod
 from pkg.util.kubevirt.observed_overhead import overhead_difference
 from pkg.util.kubevirt.overhead import memory_overhead
 from pkg.util.kubevirt.profiles import MI, PROFILES, Profile

@@ -10,9 +10,9 @@ from typing import TypeVar
 
 import pytest
 
-from pkg.api.core import Namespace, Pod, ResourceQuota, ResourceQuotaSpec
+from kubeloop.api.core import Namespace, Pod, ResourceQuota, ResourceQuotaSpec
+from kubeloop.api.meta import Object
 from pkg.api.kubevirt import KubeVirt, VirtualMachineInstance
-from pkg.api.meta import Object
 from pkg.util.kubevirt.profiles import DEFAULT_PROFILE
 from pkg.util.kubevirt.rendering import Rendering, limited_by, rendering
 from pkg.util.kubevirt.target import Side, largest_launcher, target_usage

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from pkg.api.core import Pod, ResourceQuotaSpec
+from kubeloop.api.core import Pod, ResourceQuotaSpec
+from kubeloop.client.decode import decoder_for
 from pkg.api.kubevirt import VirtualMachineInstance
-from pkg.client.decode import decoder_for
 from pkg.util import constants
 from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.kubevirt.target import Side, bound_of, shape_of, target_usage

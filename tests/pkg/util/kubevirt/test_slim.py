@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from pkg.api.core import Container, ContainerStatus, Pod
+from kubeloop.api.core import Container, ContainerStatus, Pod
+from kubeloop.client.decode import decoder_for
 from pkg.api.kubevirt import VirtualMachine, VirtualMachineInstance
-from pkg.client.decode import decoder_for
 from pkg.util import constants
 from pkg.util.kubevirt.slim import Slim
 from pkg.util.quotacount.usage import pod_usage

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from pkg.api.core import LimitRange, ResourceQuotaSpec
+from kubeloop.api.core import LimitRange, ResourceQuotaSpec
 from pkg.api.kubevirt import KubeVirtConfiguration, VirtualMachineInstance, VirtualMachineInstanceStatus
 from pkg.util.kubevirt.overhead import memory_overhead
 from pkg.util.kubevirt.rendering import Rendering

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from pkg.api.core import ResourceQuotaSpec
+from kubeloop.api.core import ResourceQuotaSpec
 from pkg.api.kubevirt import VirtualMachineInstance
 from pkg.util.kubevirt.profiles import PROFILES
 from pkg.util.kubevirt.rendering import Rendering

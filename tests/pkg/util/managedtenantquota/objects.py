@@ -11,12 +11,12 @@ from typing import Any
 
 import msgspec
 
-from pkg.api.admissionregistration import ValidatingWebhookConfiguration
-from pkg.api.core import Pod, ResourceQuota, ResourceQuotaSpec
+from kubeloop.api.admissionregistration import ValidatingWebhookConfiguration
+from kubeloop.api.core import Pod, ResourceQuota, ResourceQuotaSpec
+from kubeloop.api.meta import RawResourceList
+from kubeloop.testing.fake.patches import merged
 from pkg.api.kubevirt import KubeVirtConfiguration, VirtualMachineInstance, VirtualMachineInstanceMigration
-from pkg.api.meta import RawResourceList
 from pkg.api.mtq import VirtualMachineMigrationResourceQuota
-from pkg.client.fake.patches import merged
 from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.managedtenantquota.constants import ANNOTATION_ORIGINALS
 from pkg.util.managedtenantquota.lock import (

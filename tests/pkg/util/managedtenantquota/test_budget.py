@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import pytest
 
-from pkg.api.meta import RawResourceList
+from kubeloop.api.meta import RawResourceList
 from pkg.util.managedtenantquota.budget import exceeded, is_enforced, to_raise, to_restore, with_budget
 from pkg.util.quantity import Quantity, QuantityError
 from pkg.util.resource_list import parse_resource_list

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from pkg.api.admissionregistration import ValidatingWebhookConfiguration
+from kubeloop.api.admissionregistration import ValidatingWebhookConfiguration
 from pkg.util.managedtenantquota.lock import (
     client_config,
     fits,

@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from pkg.api.core import Pod, ResourceQuota
+from kubeloop.api.core import Pod, ResourceQuota
+from kubeloop.api.meta import RawResourceList
 from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
-from pkg.api.meta import RawResourceList
 from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.managedtenantquota.missing_targets import running_sources, with_largest_defaults
 from pkg.util.managedtenantquota.model import Memory, Policy, Surroundings

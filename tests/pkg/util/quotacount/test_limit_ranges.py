@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from pkg.api.core import LimitRange, Pod
+from kubeloop.api.core import LimitRange, Pod
 from pkg.util.quotacount.usage import apply_limit_ranges, pod_usage
 from pkg.util.resource_list import format_resource_list
 from tests.pkg.util import vectors

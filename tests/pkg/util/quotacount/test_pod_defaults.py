@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pkg.api.core import ResourceRequirements
+from kubeloop.api.core import ResourceRequirements
 from pkg.util.quantity import QuantityError
 from pkg.util.quotacount.pod_defaults import default_list, default_requirements
 

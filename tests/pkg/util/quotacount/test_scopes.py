@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from pkg.api.core import Pod, ResourceQuotaSpec
+from kubeloop.api.core import Pod, ResourceQuotaSpec
 from pkg.util.quotacount.scopes import matches_scopes
 
 

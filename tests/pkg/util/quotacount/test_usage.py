@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from pkg.api.core import Pod, PodSpec, ResourceQuota, ResourceQuotaSpec
+from kubeloop.api.core import Pod, PodSpec, ResourceQuota, ResourceQuotaSpec
 from pkg.api.kubevirt import VirtualMachineInstance
 from pkg.util.kubevirt.launcher import render_containers
 from pkg.util.kubevirt.rendering import Rendering

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from pkg.api.core import Namespace, Pod, ResourceQuota
+from kubeloop.api.core import Namespace, Pod, ResourceQuota
 from pkg.api.kubevirt import KubeVirt, VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.report.snapshot import REPORTED, Snapshot
 from tests.decisions import applied, charged, named

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pkg.api.meta import RawResourceList
+from kubeloop.api.meta import RawResourceList
 from pkg.util.quantity import ZERO, Quantity
 from pkg.util.resource_list import parse_resource_list
 from pkg.util.resourcequota.base import (

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from pkg.api.meta import RawResourceList
+from kubeloop.api.meta import RawResourceList
 from pkg.util.resourcequota.model import Plan
 from pkg.util.resourcequota.planner import plan
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy

@@ -16,9 +16,9 @@ import msgspec
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from pkg.api.core import Pod
+from kubeloop.api.core import Pod
+from kubeloop.api.meta import OwnerReference
 from pkg.api.kubevirt import MigrationState, VirtualMachineInstance, VirtualMachineInstanceMigration
-from pkg.api.meta import OwnerReference
 from pkg.util.quantity import ZERO, Quantity
 from pkg.util.quotacount.usage import pod_usage
 from pkg.util.resource_list import parse_resource_list

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from pkg.api.core import LimitRange, Namespace, Pod, ResourceQuotaSpec
+from kubeloop.api.core import LimitRange, Namespace, Pod, ResourceQuotaSpec
 from pkg.api.harvesterhci import Setting
 from pkg.api.kubevirt import KubeVirt
 from pkg.util.constants import SETTING_OVERHEAD_RATIO

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from pkg.api.core import ResourceQuota
+from kubeloop.api.core import ResourceQuota
+from kubeloop.api.meta import RawResourceList
 from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
-from pkg.api.meta import RawResourceList
 from pkg.util.quantity import Quantity
 from pkg.util.resourcequota.model import Observed
 from pkg.util.resourcequota.planner import plan

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pkg.api.core import ResourceQuota
+from kubeloop.api.core import ResourceQuota
 from pkg.util.names import migrating_key
 from pkg.util.quantity import Quantity
 from pkg.util.resource_list import total

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from kubeloop.api.meta import RawResourceList
 from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
-from pkg.api.meta import RawResourceList
 from pkg.util.names import migrating_key
 from pkg.util.resourcequota.model import Memory
 from pkg.util.resourcequota.planner import plan

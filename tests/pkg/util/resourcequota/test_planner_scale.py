@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 import msgspec
 import pytest
 
-from pkg.api.core import ResourceQuota
+from kubeloop.api.core import ResourceQuota
+from kubeloop.api.meta import RawResourceList
 from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
-from pkg.api.meta import RawResourceList
 from pkg.util.names import migrating_key
 from pkg.util.resourcequota.managed import is_managed
 from pkg.util.resourcequota.planner import plan

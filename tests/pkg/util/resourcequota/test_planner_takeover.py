@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import pytest
 
+from kubeloop.api.meta import RawResourceList
 from pkg.api.kubevirt import VirtualMachineInstance
-from pkg.api.meta import RawResourceList
 from pkg.util.names import migrating_key
 from pkg.util.resourcequota.managed import is_off
 from pkg.util.resourcequota.planner import plan

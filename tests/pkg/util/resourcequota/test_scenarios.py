@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from pkg.api.core import ResourceQuota
+from kubeloop.api.core import ResourceQuota
 from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.util.names import migrating_uid_key
 from pkg.util.quantity import Quantity

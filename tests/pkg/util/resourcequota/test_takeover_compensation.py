@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import msgspec
 import pytest
 
-from pkg.api.core import Pod
+from kubeloop.api.core import Pod
 from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.quantity import Quantity

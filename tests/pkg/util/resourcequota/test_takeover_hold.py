@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from pkg.api.core import Pod
+from kubeloop.api.core import Pod
 from pkg.api.kubevirt import MigrationState, VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.util.names import migrating_key
 from pkg.util.quantity import Quantity

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from pkg.api.core import Pod
+from kubeloop.api.core import Pod
 from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.util.names import migrating_key
 from pkg.util.resourcequota.journal import entries

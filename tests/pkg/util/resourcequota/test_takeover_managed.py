@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from pkg.api.core import ResourceQuota
+from kubeloop.api.core import ResourceQuota
 from pkg.api.kubevirt import VirtualMachineInstanceMigration
 from pkg.util.resourcequota.model import Observed
 from pkg.util.resourcequota.planner import plan

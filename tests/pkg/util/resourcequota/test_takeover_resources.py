@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from pkg.api.core import Pod, ResourceQuota, ResourceQuotaSpec
+from kubeloop.api.core import Pod, ResourceQuota, ResourceQuotaSpec
 from pkg.api.kubevirt import (
     KubeVirtConfiguration,
     MigrationState,

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pkg.api.core import ResourceQuotaSpec
+from kubeloop.api.core import ResourceQuotaSpec
 from pkg.api.kubevirt import KubeVirtConfiguration, VirtualMachineInstance
 from tests.objects import BOTH, machine, vmi
 

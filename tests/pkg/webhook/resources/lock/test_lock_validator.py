@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import msgspec
 import pytest
 
-from pkg.api.admissionregistration import ValidatingWebhookConfiguration
-from pkg.api.registry import VALIDATING_WEBHOOK_CONFIGURATIONS
-from pkg.client.errors import Unreachable
+from kubeloop.api.admissionregistration import ValidatingWebhookConfiguration
+from kubeloop.api.registry import VALIDATING_WEBHOOK_CONFIGURATIONS
+from kubeloop.client.errors import Unreachable
 from pkg.util.managedtenantquota.lock import lock_body, lock_webhook
 from pkg.webhook.admission import AdmissionRequest, Decision
 from pkg.webhook.deadline import deadline

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import msgspec
 import pytest
 
-from pkg.api.core import Pod
+from kubeloop.api.core import Pod
 from pkg.util import constants
 from pkg.util.quotacount.usage import pod_usage
 from pkg.util.resource_list import format_resource_list, total

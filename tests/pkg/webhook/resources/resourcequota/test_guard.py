@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from pkg.api.core import ResourceQuota
+from kubeloop.api.core import ResourceQuota
+from kubeloop.api.meta import RawResourceList
 from pkg.api.kubevirt import VirtualMachineInstanceMigration
-from pkg.api.meta import RawResourceList
 from pkg.util.names import migrating_key
 from pkg.util.resource_list import format_resource_list
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy

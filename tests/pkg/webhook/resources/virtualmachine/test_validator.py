@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import msgspec
 import pytest
 
-from pkg.api.core import ResourceQuota
+from kubeloop.api.core import ResourceQuota
 from pkg.api.kubevirt import VirtualMachine
 from pkg.util import constants
 from pkg.util.quantity import Quantity

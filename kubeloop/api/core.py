@@ -1,0 +1,244 @@
+"""core/v1: the fields that quota, migration and the embedded cluster use."""
+
+from __future__ import annotations
+
+import msgspec
+
+from kubeloop.api.meta import Condition, LabelSelector, Object, RawResourceList, Struct
+
+
+class Namespace(Object):
+    """core/v1 Namespace."""
+
+
+class ScopedResourceSelectorRequirement(Struct):
+    """One matchExpression of a quota's scopeSelector."""
+
+    scope_name: str = ""
+    operator: str = ""
+    values: list[str] | None = None
+
+
+class ScopeSelector(Struct):
+    """core/v1 ScopeSelector."""
+
+    match_expressions: list[ScopedResourceSelectorRequirement] | None = None
+
+
+class ResourceQuotaSpec(Struct):
+    """core/v1 ResourceQuotaSpec."""
+
+    hard: RawResourceList | None = None
+    scopes: list[str] | None = None
+    scope_selector: ScopeSelector | None = None
+
+
+class ResourceQuotaStatus(Struct):
+    """core/v1 ResourceQuotaStatus."""
+
+    hard: RawResourceList | None = None
+    used: RawResourceList | None = None
+
+
+class ResourceQuota(Object):
+    """core/v1 ResourceQuota."""
+
+    spec: ResourceQuotaSpec = ResourceQuotaSpec()
+    status: ResourceQuotaStatus = ResourceQuotaStatus()
+
+    @property
+    def hard(self) -> RawResourceList:
+        return self.spec.hard or {}
+
+    @property
+    def used(self) -> RawResourceList:
+        return self.status.used or {}
+
+
+class ResourceRequirements(Struct):
+    """core/v1 ResourceRequirements."""
+
+    limits: RawResourceList | None = None
+    requests: RawResourceList | None = None
+
+
+class Container(Struct):
+    """core/v1 Container: what quota counts of it."""
+
+    name: str = ""
+    image: str | None = None
+    resources: ResourceRequirements = ResourceRequirements()
+    restart_policy: str | None = None
+
+
+class PodAffinityTerm(Struct):
+    """core/v1 PodAffinityTerm: whether it looks into other namespaces."""
+
+    namespaces: list[str] | None = None
+    namespace_selector: LabelSelector | None = None
+
+
+class WeightedPodAffinityTerm(Struct):
+    """core/v1 WeightedPodAffinityTerm."""
+
+    pod_affinity_term: PodAffinityTerm = PodAffinityTerm()
+
+
+class PodAffinity(Struct):
+    """core/v1 PodAffinity and PodAntiAffinity."""
+
+    required_during_scheduling_ignored_during_execution: list[PodAffinityTerm] | None = None
+    preferred_during_scheduling_ignored_during_execution: list[WeightedPodAffinityTerm] | None = None
+
+
+class Affinity(Struct):
+    """core/v1 Affinity, without the nodes' part."""
+
+    pod_affinity: PodAffinity | None = None
+    pod_anti_affinity: PodAffinity | None = None
+
+
+class PodSpec(Struct):
+    """core/v1 PodSpec: what quota counts and its scopes look at."""
+
+    containers: list[Container] = msgspec.field(default_factory=list)
+    init_containers: list[Container] | None = None
+    node_name: str | None = None
+    overhead: RawResourceList | None = None
+    runtime_class_name: str | None = None
+    resources: ResourceRequirements | None = None
+    priority_class_name: str | None = None
+    active_deadline_seconds: int | None = None
+    affinity: Affinity | None = None
+    restart_policy: str | None = None
+
+
+class ContainerStatus(Struct):
+    """core/v1 ContainerStatus: the resources in force while a resize is under way."""
+
+    name: str = ""
+    resources: ResourceRequirements | None = None
+    allocated_resources: RawResourceList | None = None
+
+
+class PodStatus(Struct):
+    """core/v1 PodStatus."""
+
+    phase: str | None = None
+    reason: str | None = None
+    qos_class: str | None = None
+    conditions: list[Condition] | None = None
+    container_statuses: list[ContainerStatus] | None = None
+    init_container_statuses: list[ContainerStatus] | None = None
+
+
+class Pod(Object):
+    """core/v1 Pod."""
+
+    spec: PodSpec = PodSpec()
+    status: PodStatus = PodStatus()
+
+    @property
+    def terminal(self) -> bool:
+        """Phase Succeeded or Failed: quota no longer counts the pod (it counts every other)."""
+        return self.status.phase in ("Succeeded", "Failed")
+
+
+class LimitRangeItem(Struct):
+    """core/v1 LimitRangeItem."""
+
+    type: str = ""
+    max: RawResourceList | None = None
+    min: RawResourceList | None = None
+    default: RawResourceList | None = None
+    default_request: RawResourceList | None = None
+
+
+class LimitRangeSpec(Struct):
+    """core/v1 LimitRangeSpec."""
+
+    limits: list[LimitRangeItem] = msgspec.field(default_factory=list)
+
+
+class LimitRange(Object):
+    """core/v1 LimitRange."""
+
+    spec: LimitRangeSpec = LimitRangeSpec()
+
+
+class RuntimeClassOverhead(Struct):
+    """node.k8s.io/v1 Overhead: what a pod of the class costs beside its containers."""
+
+    pod_fixed: RawResourceList | None = None
+
+
+class RuntimeClass(Object):
+    """node.k8s.io/v1 RuntimeClass, cluster scoped."""
+
+    overhead: RuntimeClassOverhead = RuntimeClassOverhead()
+
+
+class NodeStatus(Struct):
+    """core/v1 NodeStatus."""
+
+    allocatable: RawResourceList | None = None
+    conditions: list[Condition] | None = None
+
+
+class Node(Object):
+    """core/v1 Node."""
+
+    status: NodeStatus = NodeStatus()
+
+
+class ConfigMap(Object):
+    """core/v1 ConfigMap."""
+
+    data: dict[str, str] = msgspec.field(default_factory=dict)
+
+
+class Secret(Object):
+    """core/v1 Secret; values are base64 on the wire."""
+
+    data: dict[str, str] | None = None
+    type: str | None = None
+
+
+class ObjectReference(Struct):
+    """core/v1 ObjectReference: whom an Event is about."""
+
+    api_version: str = ""
+    kind: str = ""
+    name: str = ""
+    namespace: str = ""
+    uid: str = ""
+    resource_version: str = ""
+
+
+class EventSource(Struct):
+    """core/v1 EventSource."""
+
+    component: str = ""
+
+
+class Event(Object):
+    """core/v1 Event."""
+
+    involved_object: ObjectReference = ObjectReference()
+    reason: str = ""
+    message: str = ""
+    type: str = ""
+    count: int | None = None
+    source: EventSource = EventSource()
+
+
+class CustomResourceDefinitionStatus(Struct):
+    """apiextensions.k8s.io/v1 CustomResourceDefinitionStatus."""
+
+    conditions: list[Condition] | None = None
+
+
+class CustomResourceDefinition(Object):
+    """apiextensions.k8s.io/v1 CustomResourceDefinition: only whether it is established."""
+
+    status: CustomResourceDefinitionStatus = CustomResourceDefinitionStatus()

@@ -1,0 +1,165 @@
+"""metav1: what every object has, and the envelopes of lists and watches."""
+
+from __future__ import annotations
+
+import datetime
+import time
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, ClassVar
+
+import msgspec
+
+RawQuantity = str | int | float
+"""A quantity as it stands on the wire: a CRD without a schema lets plain numbers through beside strings."""
+
+RawResourceList = dict[str, RawQuantity]
+"""A ResourceList as it stands on the wire: resource name to quantity."""
+
+
+_OPTIONS: dict[str, Any] = {"kw_only": True, "frozen": True}
+# Passed as a dict: type checkers want `frozen` repeated on every subclass, msgspec inherits it.
+
+
+class Struct(msgspec.Struct, rename="camel", omit_defaults=True, gc=False, **_OPTIONS):
+    """Base of every API type. Frozen: cached objects are shared by all readers.
+
+    `gc=False` because API objects are trees: without cycles the collector has nothing to find in them, and a
+    cache of thousands of objects stays out of its way.
+    """
+
+    whole: ClassVar[bool] = False
+    """Whether the struct declares all that the kind has on the wire; only then a list of it may be rewritten."""
+
+
+class OwnerReference(Struct):
+    """metav1.OwnerReference."""
+
+    whole: ClassVar[bool] = True
+
+    api_version: str = ""
+    kind: str = ""
+    name: str = ""
+    uid: str = ""
+    controller: bool | None = None
+    block_owner_deletion: bool | None = None
+
+
+class ObjectMeta(Struct):
+    """metav1.ObjectMeta, the fields in use. Timestamps stay RFC 3339 strings."""
+
+    name: str = ""
+    generate_name: str | None = None
+    namespace: str = ""
+    uid: str = ""
+    resource_version: str = ""
+    generation: int | None = None
+    creation_timestamp: str | None = None
+    deletion_timestamp: str | None = None
+    deletion_grace_period_seconds: int | None = None
+    labels: Mapping[str, str] | None = None
+    annotations: Mapping[str, str] | None = None
+    finalizers: list[str] | None = None
+    owner_references: list[OwnerReference] | None = None
+
+
+class LabelSelectorRequirement(Struct):
+    """metav1.LabelSelectorRequirement."""
+
+    key: str = ""
+    operator: str = ""
+    values: list[str] | None = None
+
+
+class LabelSelector(Struct):
+    """metav1.LabelSelector."""
+
+    match_labels: dict[str, str] | None = None
+    match_expressions: list[LabelSelectorRequirement] | None = None
+
+
+class Object(Struct):
+    """Base of every kind: a cache key is `namespace/name`, or `name` where there is no namespace."""
+
+    api_version: str = ""
+    kind: str = ""
+    metadata: ObjectMeta = ObjectMeta()
+
+    @property
+    def name(self) -> str:
+        return self.metadata.name
+
+    @property
+    def namespace(self) -> str:
+        return self.metadata.namespace
+
+    @property
+    def uid(self) -> str:
+        return self.metadata.uid
+
+    @property
+    def key(self) -> str:
+        """`namespace/name`, client-go's MetaNamespaceKeyFunc."""
+        meta = self.metadata
+        return f"{meta.namespace}/{meta.name}" if meta.namespace else meta.name
+
+    @property
+    def annotations(self) -> Mapping[str, str]:
+        """Read only, as everything in a cached object."""
+        return MappingProxyType(self.metadata.annotations or {})
+
+    @property
+    def labels(self) -> Mapping[str, str]:
+        """Read only."""
+        return MappingProxyType(self.metadata.labels or {})
+
+    @property
+    def deleting(self) -> bool:
+        return self.metadata.deletion_timestamp is not None
+
+
+class PartialObjectMetadata(Object):
+    """metav1.PartialObjectMetadata: the metadata of an object of any kind."""
+
+
+class ListMeta(Struct):
+    """metav1.ListMeta."""
+
+    resource_version: str = ""
+    continue_: str = msgspec.field(name="continue", default="")
+
+
+class Condition(Struct):
+    """A status condition: metav1.Condition with what core kinds and wrangler have beside that."""
+
+    whole: ClassVar[bool] = True
+
+    type: str = ""
+    status: str = ""
+    reason: str | None = None
+    message: str | None = None
+    last_transition_time: str | None = None
+    last_probe_time: str | None = None
+    last_update_time: str | None = None
+    last_heartbeat_time: str | None = None
+    observed_generation: int | None = None
+
+
+def rfc3339(seconds: float) -> str:
+    """metav1.Time: RFC 3339, whole seconds, UTC."""
+    return datetime.datetime.fromtimestamp(seconds, datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def now_rfc3339() -> str:
+    """metav1.Now."""
+    return rfc3339(time.time())
+
+
+class Status(Struct):
+    """metav1.Status: the body of a refused request and of a watch's ERROR event."""
+
+    status: str | None = None
+    message: str | None = None
+    reason: str | None = None
+    code: int | None = None
+    details: dict[str, Any] | None = None

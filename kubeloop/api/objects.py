@@ -1,0 +1,185 @@
+"""What controllers do with objects, without asking the server: keys, conditions, owner references, and changes.
+
+Objects are frozen and shared, so a change is a new object: `edit(quota, spec={"hard": {...}})` where Go has DeepCopy
+and assignments. What differs between two is found field by field among the fields that the structs declare, for a merge
+patch: what a struct does not declare is never written, nor lost.
+"""
+
+from __future__ import annotations
+
+import functools
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+
+from kubeloop.api.meta import Condition, Object, OwnerReference, Struct, now_rfc3339
+from kubeloop.api.registry import kind_of
+
+S = TypeVar("S", bound=Struct)
+Patch = dict[str, Any]
+
+_WRITABLE_METADATA = ("labels", "annotations", "finalizers", "owner_references")
+_IDENTITY = ("name", "namespace", "uid")
+
+
+def split_key(key: str) -> tuple[str, str]:
+    """client-go's SplitMetaNamespaceKey: `ns/name` to (ns, name), `name` to ("", name)."""
+    namespace, _, name = key.rpartition("/")
+    return namespace, name
+
+
+def set_condition(
+    conditions: Sequence[Condition] | None,
+    type: str,
+    status: str,
+    *,
+    reason: str | None = None,
+    message: str | None = None,
+    now: str | None = None,
+) -> list[Condition]:
+    """The conditions with this one in the place of its type (wrangler's condition.Cond, meta.SetStatusCondition).
+
+    lastTransitionTime is `now` (RFC 3339; default: this moment) when the status changes, lastUpdateTime when anything
+    does. A condition that stands already stays as it is, so that the lists are equal.
+    """
+    moment = now or now_rfc3339()
+    after = list(conditions or ())
+    for place, known in enumerate(after):
+        if known.type != type:
+            continue
+        if (known.status, known.reason, known.message) != (status, reason, message):
+            transition = known.last_transition_time if known.status == status else moment
+            after[place] = msgspec.structs.replace(
+                known,
+                status=status,
+                reason=reason,
+                message=message,
+                last_transition_time=transition,
+                last_update_time=moment,
+            )
+        return after
+    new = Condition(type=type, status=status, reason=reason, message=message)
+    return [*after, msgspec.structs.replace(new, last_transition_time=moment, last_update_time=moment)]
+
+
+def condition_is_true(conditions: Sequence[Condition] | None, condition_type: str) -> bool:
+    """Whether a condition of that type stands at status "True"."""
+    return any(c.type == condition_type and c.status == "True" for c in conditions or ())
+
+
+def owner_reference(obj: Object, *, controller: bool = False) -> OwnerReference:
+    """A reference to the owner `obj`; `controller`: to the one that manages the object (metav1.NewControllerRef)."""
+    api_version, kind = kind_of(obj)
+    managing = True if controller else None
+    return OwnerReference(
+        api_version=api_version,
+        kind=kind,
+        name=obj.name,
+        uid=obj.uid,
+        controller=managing,
+        block_owner_deletion=managing,
+    )
+
+
+class PartlyDeclared(TypeError):
+    """A list differs whose items have fields that their struct does not declare: to write it would delete those.
+
+    A struct that declares all that its kind has says so: `whole: ClassVar[bool] = True`. Otherwise write the list with
+    a JSON patch of what changes in it.
+    """
+
+
+def edit(obj: S, **changes: Any) -> S:
+    """The object with other values; `obj` stays as it is. Fields have their Python names, others raise TypeError.
+
+    A mapping for a field that holds a struct edits that struct: `edit(vm, spec={"run_strategy": "Halted"})`, also where
+    there was none. A mapping for a field that holds a dict (labels) replaces it. None takes a field away.
+    """
+    kinds = _struct_fields(type(obj))
+    edited = {}
+    for name, value in changes.items():
+        if isinstance(value, Mapping) and (kind := kinds.get(name)) is not None:
+            current = getattr(obj, name)
+            value = edit(kind() if current is None else current, **value)
+        edited[name] = value
+    return msgspec.structs.replace(obj, **edited)
+
+
+def difference(old: Struct, new: Struct) -> Patch:
+    """The merge patch (RFC 7396) that turns `old` into `new`, two of one type; {} when they are equal.
+
+    A field that is None in `new` becomes null. Raises PartlyDeclared.
+    """
+    if type(old) is not type(new):
+        raise TypeError(f"{type(old).__name__} and {type(new).__name__} are not versions of one object")
+    patch: Patch = {}
+    for field in msgspec.structs.fields(old):
+        was, now = getattr(old, field.name), getattr(new, field.name)
+        if was != now:
+            patch[field.encode_name] = _change(f"{type(old).__name__}.{field.name}", was, now)
+    return {name: value for name, value in patch.items() if value != {}}
+
+
+def metadata_difference(old: Object, new: Object) -> Patch:
+    """Of metadata what may be written: labels, annotations, finalizers, owner references.
+
+    Raises ValueError when the two are not one object."""
+    for name in _IDENTITY:
+        if getattr(old.metadata, name) != getattr(new.metadata, name):
+            raise ValueError(f"{old.key} and {new.key} differ in {name}: they are not versions of one object")
+    kept = {name: getattr(new.metadata, name) for name in _WRITABLE_METADATA}
+    return difference(old.metadata, msgspec.structs.replace(old.metadata, **kept))
+
+
+def guarded(obj: Object, patch: Mapping[str, Any]) -> Patch:
+    """The merge patch, refused with Conflict if the object has changed since `obj` was read."""
+    metadata = {**(patch.get("metadata") or {}), "resourceVersion": obj.metadata.resource_version}
+    return {**patch, "metadata": metadata}
+
+
+def _change(where: str, was: Any, now: Any) -> Any:
+    if isinstance(was, Struct) and isinstance(now, Struct):
+        return difference(was, now)
+    if isinstance(was, Mapping) and isinstance(now, Mapping):
+        gone: Patch = dict.fromkeys(was.keys() - now.keys())
+        changed = {
+            key: _change(f"{where}[{key!r}]", was.get(key), value)
+            for key, value in now.items()
+            if key not in was or was[key] != value
+        }
+        return gone | changed
+    for value in (was, now):
+        _refuse_partly_declared(where, value)
+    return msgspec.to_builtins(now)
+
+
+def _refuse_partly_declared(where: str, value: Any) -> None:
+    """Of a list that is written whole."""
+    if not isinstance(value, Sequence) or isinstance(value, str | bytes):
+        return
+    for item in value:
+        if isinstance(item, Struct) and not _whole(type(item)):
+            raise PartlyDeclared(
+                f"{where} cannot be written as a list: {type(item).__name__} declares only a part of its fields, "
+                "the others would be deleted (see PartlyDeclared)"
+            )
+
+
+@functools.cache
+def _whole(kind: type[Struct]) -> bool:
+    return kind.whole and all(_whole(inner) for inner in _struct_fields(kind).values())
+
+
+@functools.cache
+def _struct_fields(kind: type[Struct]) -> dict[str, type[Struct]]:
+    """Field name -> struct, of the fields that hold one (or None)."""
+    found = {}
+    for field in msgspec.structs.fields(kind):
+        union = isinstance(field.type, types.UnionType) or typing.get_origin(field.type) is typing.Union
+        for option in typing.get_args(field.type) if union else (field.type,):
+            if isinstance(option, type) and issubclass(option, Struct):
+                found[field.name] = option
+    return found

@@ -1,0 +1,127 @@
+"""Resource: a kind's group, version, plural and type. Paths are built here and nowhere else.
+
+The kinds of Kubernetes stand here; those of an add-on stand beside their structs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+from kubeloop.api import admissionregistration, coordination, core
+from kubeloop.api.meta import Object
+
+T = TypeVar("T", bound=Object)
+
+BY_TYPE: dict[type, Resource[Any]] = {}
+"""Every Resource by the type that its objects decode into; the first definition of a type stays."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resource(Generic[T]):
+    """One REST resource: where it lives and what its objects decode into.
+
+    `status_subresource`: whether status is written through the subresource alone, or there is none; writes the other
+    way are refused at once. None: not known, the API server decides.
+    """
+
+    group: str
+    version: str
+    plural: str
+    kind: str
+    type: type[T]
+    namespaced: bool = True
+    status_subresource: bool | None = field(default=None, compare=False)
+
+    def __post_init__(self) -> None:
+        BY_TYPE.setdefault(self.type, self)
+
+    @property
+    def api_version(self) -> str:
+        """`v1`, or `group/version`."""
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+    @property
+    def group_resource(self) -> str:
+        """`plural`, or `plural.group`, as the API server's messages name it."""
+        return f"{self.plural}.{self.group}" if self.group else self.plural
+
+    def path(self, namespace: str = "", name: str = "", subresource: str = "") -> str:
+        """The URL path of the collection, an object or its subresource."""
+        parts = ["/apis", self.group] if self.group else ["/api"]
+        parts.append(self.version)
+        if namespace and self.namespaced:
+            parts += ["namespaces", namespace]
+        parts.append(self.plural)
+        parts += [part for part in (name, subresource) if part]
+        return "/".join(parts)
+
+
+def kind_of(obj: Object) -> tuple[str, str]:
+    """apiVersion and kind. Raises ValueError for an object that says none and whose type stands in no registry."""
+    if obj.api_version and obj.kind:
+        return obj.api_version, obj.kind
+    resource = BY_TYPE.get(type(obj))
+    if resource is None:
+        raise ValueError(f"{type(obj).__name__} {obj.key} has no kind and is not in the registry")
+    return resource.api_version, resource.kind
+
+
+NAMESPACES = Resource(
+    "", "v1", "namespaces", "Namespace", core.Namespace, namespaced=False, status_subresource=True
+)
+NODES = Resource("", "v1", "nodes", "Node", core.Node, namespaced=False, status_subresource=True)
+PODS = Resource("", "v1", "pods", "Pod", core.Pod, status_subresource=True)
+RESOURCE_QUOTAS = Resource(
+    "", "v1", "resourcequotas", "ResourceQuota", core.ResourceQuota, status_subresource=True
+)
+LIMIT_RANGES = Resource("", "v1", "limitranges", "LimitRange", core.LimitRange, status_subresource=False)
+CONFIG_MAPS = Resource("", "v1", "configmaps", "ConfigMap", core.ConfigMap, status_subresource=False)
+SECRETS = Resource("", "v1", "secrets", "Secret", core.Secret, status_subresource=False)
+EVENTS = Resource("", "v1", "events", "Event", core.Event, status_subresource=False)
+LEASES = Resource(
+    "coordination.k8s.io", "v1", "leases", "Lease", coordination.Lease, status_subresource=False
+)
+CUSTOM_RESOURCE_DEFINITIONS = Resource(
+    "apiextensions.k8s.io",
+    "v1",
+    "customresourcedefinitions",
+    "CustomResourceDefinition",
+    core.CustomResourceDefinition,
+    namespaced=False,
+    status_subresource=True,
+)
+VALIDATING_WEBHOOK_CONFIGURATIONS = Resource(
+    "admissionregistration.k8s.io",
+    "v1",
+    "validatingwebhookconfigurations",
+    "ValidatingWebhookConfiguration",
+    admissionregistration.ValidatingWebhookConfiguration,
+    namespaced=False,
+    status_subresource=False,
+)
+MUTATING_WEBHOOK_CONFIGURATIONS = Resource(
+    "admissionregistration.k8s.io",
+    "v1",
+    "mutatingwebhookconfigurations",
+    "MutatingWebhookConfiguration",
+    admissionregistration.MutatingWebhookConfiguration,
+    namespaced=False,
+    status_subresource=False,
+)
+VALIDATING_ADMISSION_POLICIES = Resource(
+    "admissionregistration.k8s.io",
+    "v1",
+    "validatingadmissionpolicies",
+    "ValidatingAdmissionPolicy",
+    admissionregistration.ValidatingAdmissionPolicy,
+    namespaced=False,
+)
+VALIDATING_ADMISSION_POLICY_BINDINGS = Resource(
+    "admissionregistration.k8s.io",
+    "v1",
+    "validatingadmissionpolicybindings",
+    "ValidatingAdmissionPolicyBinding",
+    admissionregistration.ValidatingAdmissionPolicyBinding,
+    namespaced=False,
+)

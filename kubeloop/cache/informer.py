@@ -1,0 +1,141 @@
+"""One list and one watch a kind, shared by all handlers: client-go's SharedIndexInformer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any, Generic, TypeVar
+
+from kubeloop.api.meta import Object
+from kubeloop.cache.handlers import HandlerRegistration, ResourceEventHandler
+from kubeloop.cache.processor import SharedProcessor
+from kubeloop.cache.recovery import ReflectorOptions
+from kubeloop.cache.reflector import ListerWatcher, Reflector
+from kubeloop.cache.store import Indexer, IndexFunc
+from kubeloop.client.errors import ApiError, Forbidden
+
+T = TypeVar("T", bound=Object)
+
+
+class SharedIndexInformer(Generic[T]):
+    """Keeps `indexer` equal to the server and notifies the handlers of every change.
+
+    `resync_period` (seconds, 0: never) is the default of handlers that set none: at this interval a handler gets
+    `on_update(obj, obj)` for every object. `transform` sees every object before it is stored (to drop fields).
+    """
+
+    def __init__(
+        self,
+        client: ListerWatcher[T],
+        *,
+        resync_period: float = 0.0,
+        transform: Callable[[T], T] | None = None,
+        indexers: Mapping[str, IndexFunc[T]] | None = None,
+        options: ReflectorOptions | None = None,
+    ) -> None:
+        self.resource = client.resource
+        self.kind = client.resource.plural
+        self.indexer: Indexer[T] = Indexer(indexers=indexers)
+        self._resync_period = resync_period
+        self._processor: SharedProcessor[T] = SharedProcessor(self.kind, self.indexer, transform)
+        self._reflector: Reflector[T] = Reflector(client, self._processor, options=options)
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def installed(self) -> bool:
+        """False while the server does not know this kind (its CRD is missing)."""
+        return self._reflector.installed
+
+    @property
+    def on_not_installed(self) -> Callable[[], object] | None:
+        """Called whenever the server says that it does not know the kind."""
+        return self._processor.on_not_installed
+
+    @on_not_installed.setter
+    def on_not_installed(self, call: Callable[[], object]) -> None:
+        self._processor.on_not_installed = call
+
+    @property
+    def forbidden(self) -> str:
+        """Why the first list is refused (missing RBAC rights), as the server says it; "" when it is not."""
+        trouble = None if self.has_synced() else self.trouble
+        return str(trouble) if isinstance(trouble, Forbidden) else ""
+
+    @property
+    def last_sync_resource_version(self) -> str:
+        """The resourceVersion up to which the indexer is like the server; "" before the first list."""
+        return self._reflector.last_sync_resource_version
+
+    @property
+    def trouble(self) -> ApiError | None:
+        """Why the last list or watch failed (Forbidden: the rights are missing); None while it works."""
+        return self._reflector.health.trouble
+
+    def has_synced(self) -> bool:
+        """Whether every handler was notified of the whole first list, or the kind is not installed."""
+        return self._processor.synced.is_set()
+
+    async def wait_for_sync(self, timeout: float | None = None) -> bool:
+        """Waits for `has_synced`; False when that took longer than `timeout` seconds."""
+        try:
+            async with asyncio.timeout(timeout):
+                await self._processor.synced.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    def healthy(self) -> list[str]:
+        """Errors that only a restart repairs: the task ended."""
+        dead = self._task is not None and self._task.done()
+        return [f"{self.kind}: the informer's task ended"] if dead else []
+
+    def problems(self, now: float) -> list[str]:
+        """Why the cache may be stale: a watch without a sign of life. `now` is the loop's
+        time()."""
+        return self._reflector.health.problems(now)
+
+    def retry_now(self) -> None:
+        """Ends the wait for the next attempt: called when a CRD or the server is back."""
+        self._reflector.retry_now()
+
+    async def run(self) -> None:
+        """Lists and watches until cancelled."""
+        self._processor.run_resyncs()
+        try:
+            await self._reflector.run()
+        finally:
+            self._processor.stop_resyncs()
+
+    def start(self, tasks: asyncio.TaskGroup | None = None) -> None:
+        """Runs as a task, in a group if one is given; a second call does nothing."""
+        if self._task is None:
+            create = tasks.create_task if tasks is not None else asyncio.create_task
+            self._task = create(self.run(), name=f"informer {self.kind}")
+
+    async def stop(self) -> None:
+        """Ends the task that `start` made, and waits for its end. The indexer stays as it is."""
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.wait([task])
+
+    def add_event_handler(
+        self, handler: ResourceEventHandler[T], resync_period: float | None = None
+    ) -> HandlerRegistration[T]:
+        """Adds a handler; a late one is notified of every object at once, as of an initial list."""
+        return self._processor.add(handler, self._resync_period if resync_period is None else resync_period)
+
+    def remove_event_handler(self, registration: HandlerRegistration[T]) -> None:
+        """Removes a handler; it is not called any more."""
+        self._processor.remove(registration)
+
+
+async def wait_for_cache_sync(*informers: SharedIndexInformer[Any], timeout: float | None = None) -> bool:
+    """Waits until every informer has synced; False when that took longer than `timeout` seconds."""
+    try:
+        async with asyncio.timeout(timeout):
+            for informer in informers:
+                await informer.wait_for_sync()
+    except TimeoutError:
+        return False
+    return True

@@ -1,0 +1,180 @@
+"""Stores what a reflector delivers in the indexer and notifies the handlers (client-go's sharedProcessor)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+from kubeloop.api.meta import Object, ObjectMeta
+from kubeloop.cache.handlers import HandlerRegistration, ResourceEventHandler
+from kubeloop.cache.store import Indexer
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T", bound=Object)
+
+
+class SharedProcessor(Generic[T]):
+    """The sink of an informer's reflector. Every method updates the indexer first, then notifies the handlers.
+
+    `synced` is set once every handler was notified of the whole first list, or there is nothing to list;
+    `on_not_installed` is called whenever the server says that it does not know the kind.
+    """
+
+    def __init__(self, kind: str, indexer: Indexer[T], transform: Callable[[T], T] | None = None) -> None:
+        self.synced = asyncio.Event()
+        self.on_not_installed: Callable[[], object] | None = None
+        self._kind = kind
+        self._indexer = indexer
+        self._transform = transform
+        self._listed = False
+        self._running = False
+        # Replaced, never changed: an iteration may be interrupted by a handler that adds or removes one.
+        self._handlers: list[HandlerRegistration[T]] = []
+
+    # -- what a reflector brings --------------------------------------------------------------------------------------
+
+    def transformed(self, obj: T) -> T:
+        """An object as it is stored; once for each that comes."""
+        if self._transform is None:
+            return obj
+        try:
+            return self._transform(obj)
+        except Exception:
+            log.exception("%s %s: transform failed, stored as it came", self._kind, obj.key)
+            return obj
+
+    def changed(self, obj: T) -> None:
+        """ADDED or MODIFIED. The store decides which of the two it is: an event may have been missed."""
+        change = self._store(obj.key, self.transformed(obj))
+        if change is not None:
+            self._tell(self._handlers, *change, False)
+
+    def deleted(self, meta: ObjectMeta, obj: T | None) -> None:
+        """DELETED; without `obj` its final state is unknown. Of an object that is not known, or of a predecessor of the
+        same name: nothing to do."""
+        key = Object(metadata=meta).key
+        old = self._indexer.get_by_key(key)
+        if old is None or _is_other(old.metadata, meta):
+            return
+        last = old if obj is None else self.transformed(obj)
+        self._indexer.delete_key(key)
+        for registration in self._handlers:
+            registration.delete(last, obj is None)
+
+    def replaced(self, items: list[T], undecodable: list[ObjectMeta]) -> None:
+        """A whole list of transformed objects: what differs reaches the handlers. Objects that are gone are deletions
+        whose final state is unknown; one that is there but does not decode stays as it was."""
+        initial = not self._listed
+        changes: list[tuple[T | None, T]] = []
+        listed: set[str] = set()
+        for obj in items:
+            key = obj.key
+            listed.add(key)
+            if (change := self._store(key, obj)) is not None:
+                changes.append(change)
+        gone = self._drop_all_but(listed, undecodable)
+        handlers = self._handlers
+        for old, new in changes:
+            self._tell(handlers, old, new, initial)
+        for old in gone:
+            for registration in handlers:
+                registration.delete(old, True)
+        self._listed = True
+        self.synced.set()
+
+    def not_installed(self) -> None:
+        """The server does not know the kind: what was there is gone with it."""
+        for old in self._drop_all_but(set(), []):
+            for registration in self._handlers:
+                registration.delete(old, True)
+        self.synced.set()
+        if self.on_not_installed is not None:
+            self.on_not_installed()
+
+    def _store(self, key: str, new: T) -> tuple[T | None, T] | None:
+        """Puts an object into the indexer; returns (old, new), None when nothing is new about it.
+
+        resourceVersions are compared for equality alone: one that is not what is stored is news, as for client-go.
+        """
+        old = self._indexer.get_by_key(key)
+        if old is not None and _same_version(old.metadata, new.metadata):
+            return None
+        self._indexer.put(key, new)
+        return old, new
+
+    def _drop_all_but(self, listed: set[str], undecodable: list[ObjectMeta]) -> list[T]:
+        kept = {Object(metadata=meta).key: meta for meta in undecodable}
+        if "" in kept:
+            return []  # it may be any of those that are missing
+        gone = []
+        for key in [key for key in self._indexer.list_keys() if key not in listed]:
+            old = self._indexer.get_by_key(key)
+            if old is not None and not (key in kept and not _is_other(old.metadata, kept[key])):
+                self._indexer.delete_key(key)
+                gone.append(old)
+        return gone
+
+    @staticmethod
+    def _tell(handlers: list[HandlerRegistration[T]], old: T | None, new: T, initial: bool) -> None:
+        for registration in handlers:
+            if old is None:
+                registration.add(new, initial)
+            elif _is_other(old.metadata, new.metadata):
+                # Deleted and created anew under the same name between two events: no update, two lives.
+                registration.delete(old, True)
+                registration.add(new, False)
+            else:
+                registration.update(old, new)
+
+    # -- handlers -----------------------------------------------------------------------------------------------------
+
+    def add(self, handler: ResourceEventHandler[T], resync_period: float) -> HandlerRegistration[T]:
+        """A late handler is notified of every object at once, as of an initial list."""
+        registration = HandlerRegistration(handler, resync_period, self._kind, self.synced)
+        self._handlers = [*self._handlers, registration]
+        for obj in self._indexer.list():
+            registration.add(obj, True)
+        if self._running:
+            self._schedule_resync(registration)
+        return registration
+
+    def remove(self, registration: HandlerRegistration[T]) -> None:
+        """It is not called any more, not even for the rest of the current notification."""
+        registration.remove()
+        self._handlers = [other for other in self._handlers if other is not registration]
+
+    def run_resyncs(self) -> None:
+        """From here on resyncs repeat."""
+        self._running = True
+        for registration in self._handlers:
+            self._schedule_resync(registration)
+
+    def stop_resyncs(self) -> None:
+        """Ends every resync timer."""
+        self._running = False
+        for registration in self._handlers:
+            registration.stop_resync()
+
+    def _schedule_resync(self, registration: HandlerRegistration[T]) -> None:
+        if registration.resync_period > 0 and not registration.removed:
+            registration.resync_timer = asyncio.get_running_loop().call_later(
+                registration.resync_period, self._resync, registration
+            )
+
+    def _resync(self, registration: HandlerRegistration[T]) -> None:
+        for obj in self._indexer.list():
+            registration.update(obj, obj)
+        if self._running:
+            self._schedule_resync(registration)
+
+
+def _same_version(old: ObjectMeta, new: ObjectMeta) -> bool:
+    return old.resource_version == new.resource_version != "" and old.uid == new.uid
+
+
+def _is_other(old: ObjectMeta, new: ObjectMeta) -> bool:
+    """Whether two objects of one name are two lives. Where a uid is missing, they are not told apart."""
+    return bool(old.uid and new.uid) and old.uid != new.uid

@@ -1,0 +1,244 @@
+"""What to do when a list or watch ends: how long to wait, whether to list again, what to report. No I/O."""
+
+from __future__ import annotations
+
+import logging
+import random
+from dataclasses import dataclass
+
+from kubeloop.client.errors import (
+    STATUS_404,
+    ApiError,
+    Forbidden,
+    Gone,
+    NotInstalled,
+    ServiceUnavailable,
+    TooManyRequests,
+    Unauthorized,
+    Unreachable,
+)
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ReflectorOptions:
+    """The settings of a reflector: defaults for a kube-apiserver, tests shorten them. Times in seconds."""
+
+    watch_list: bool = True
+    """Start with a WatchList (one object at a time, never a whole page in memory) unless the server refuses it."""
+    page_size: int = 500
+    """Objects in a page of a list, where there is no WatchList."""
+    min_watch_timeout: float = 300.0
+    """A watch asks the server to end it after this to twice this, at random (client-go's minWatchTimeout)."""
+    watch_grace: float = 30.0
+    """How much longer than it asked for a watch may last before this side ends it."""
+    silence_limit: float = 120.0
+    """Nothing heard on a watch for so long, not even a bookmark (they come every minute): the connection counts
+    as dead and the watch is opened anew where it stopped. A kind without any change since the API server started
+    gets no bookmarks at all; for it the new watch is the sign of life."""
+    opening_limit: float = 30.0
+    """How long the answer to a watch may take to begin, as for any request: the server does not wait for news."""
+    initial_silence_limit: float = 15.0
+    """The same while a WatchList sends its initial events: a server from before 1.27 never says that they ended."""
+    stale_after: float = 270.0
+    """No sign of life for so long, retries included: the watch is a problem to report."""
+    backoff_base: float = 0.8
+    backoff_max: float = 30.0
+    """The longest pause, jitter included. Only a Retry-After of the server's can be longer."""
+    healthy_after: float = 10.0
+    """A watch that lasted so long, or brought an event, resets the backoff."""
+    missing_poll: float = 5.0
+    """How often a kind whose CRD is missing is looked for."""
+    second_look: float = 30.0
+    """So long after something did not decode the kind is listed again: it may have been a proxy's doing. While lists
+    bring it too this doubles, up to the time that watches last."""
+
+
+SHORT = 1.0
+"""A watch that ends within this many seconds, without an event, is suspect (client-go: very short watch)."""
+_EMPTY_IN_A_ROW = 3
+SLOW_IN_A_ROW = 3
+"""So many WatchLists that were silent before their end, and the server is taken for one that does not know them."""
+_WOKEN_POLL = 0.25
+"""First poll for a missing kind after `woken`: a CRD is served a moment after it is there."""
+
+KEEPS_POSITION = (Unreachable, TooManyRequests, ServiceUnavailable, Unauthorized, Forbidden, *STATUS_404)
+"""These say nothing against the resourceVersion: the watch goes on where it stopped."""
+
+
+class InitialEventsNeverEnded(Exception):
+    """The server says nothing more, but not that the initial events are over: slow, or it does not know WatchList."""
+
+
+class Silent(Unreachable):
+    """A watch without a sign of life: a dead connection, or a kind that nothing happens to."""
+
+
+class Backoff:
+    """Delays double from `base`, each drawn from [d, 2d] so that clients of a restarted server spread out.
+
+    No delay is longer than `maximum` (client-go's last step is jittered beyond its 30 s; here it is not).
+    """
+
+    def __init__(self, base: float, maximum: float, rand: random.Random | None = None) -> None:
+        self._base = base
+        self._maximum = maximum
+        self._rand = rand or random.Random()
+        self._step = 0.0
+
+    @property
+    def calm(self) -> bool:
+        """Whether nothing failed since the last reset."""
+        return not self._step
+
+    def next(self) -> float:
+        """Seconds to wait after one more failure."""
+        self._step = min(self._step * 2 if self._step else self._base, self._maximum / 2)
+        return self._step * (1 + self._rand.random())
+
+    def reset(self) -> None:
+        """The other side was healthy for a while: start from `base` again."""
+        self._step = 0.0
+
+
+@dataclass(slots=True)
+class Attempt:
+    """What came of one list-and-watch: whether its watch was opened, how long it lasted, how many events it brought."""
+
+    opened: bool = False
+    lasted: float = 0.0
+    events: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Next:
+    """What to do: after `delay` seconds resume the watch, or list again."""
+
+    delay: float
+    resume: bool = True
+
+
+class Recovery:
+    """The memory between attempts: backoff, watches that end at once, polls for a missing kind."""
+
+    def __init__(self, options: ReflectorOptions, rand: random.Random) -> None:
+        self._options = options
+        self._rand = rand
+        self._backoff = Backoff(options.backoff_base, options.backoff_max, rand)
+        self._poll = options.missing_poll
+        # In a row: watches that were over within SHORT, and those of them that brought nothing.
+        self._short_watches = self._empty_watches = 0
+        self._unreachable_before = False
+        self._lost_before = False
+
+    def woken(self) -> None:
+        """The kind may be back: try more often for a while."""
+        self._poll = min(_WOKEN_POLL, self._options.missing_poll)
+
+    def after_end(self, attempt: Attempt) -> Next:
+        """The server closed the watch properly."""
+        self._count(attempt)
+        if not self._empty_watches:
+            return Next(0.0 if not self._short_watches else self._soon())
+        return Next(self._backoff.next(), resume=self._empty_watches < _EMPTY_IN_A_ROW)
+
+    def after_failure(self, attempt: Attempt, err: Exception) -> Next:
+        """A list or watch failed."""
+        self._count(attempt)
+        if isinstance(err, NotInstalled):
+            return self._not_installed()
+        if not isinstance(err, ApiError):
+            # Not the server's doing: a bug of ours. The store may have half an event, so it is listed again.
+            return Next(self._backoff.next(), resume=False)
+        if self._unreachable_before and not isinstance(err, Unreachable):
+            self._backoff.reset()  # it answers again: what it says now has nothing to do with the long pauses before
+        self._unreachable_before = isinstance(err, Unreachable)
+        if err.retry_after:
+            # The server knows when: its word takes the place of the back-off, which does not grow by it.
+            delay = max(err.retry_after, self._options.backoff_base)
+            return Next(delay, resume=isinstance(err, KEEPS_POSITION))
+        if position_lost(err):
+            # Every watch gets this from a server that was restarted: its watch cache begins anew.
+            delay = self._backoff.next() if self._lost_before else 0.0
+            self._lost_before = True
+        else:
+            delay = self._soon() if attempt.opened else self._backoff.next()
+        return Next(delay, resume=isinstance(err, KEEPS_POSITION))
+
+    def _count(self, attempt: Attempt) -> None:
+        if attempt.lasted >= self._options.healthy_after or attempt.events:
+            self._backoff.reset()
+            self._lost_before = False
+        if attempt.opened:
+            short = attempt.lasted < SHORT
+            self._short_watches = self._short_watches + 1 if short else 0
+            self._empty_watches = self._empty_watches + 1 if short and not attempt.events else 0
+
+    def _soon(self) -> float:
+        """For a connection that worked: at once, unless it broke before or keeps ending within a second."""
+        calm = self._backoff.calm and self._short_watches <= 1
+        delay = self._backoff.next()
+        return 0.0 if calm else delay
+
+    def _not_installed(self) -> Next:
+        delay = self._poll * (0.8 + 0.4 * self._rand.random())
+        self._poll = min(self._poll * 2, self._options.missing_poll)
+        return Next(delay, resume=False)
+
+
+def position_lost(err: ApiError) -> bool:
+    """Whether the server no longer has a resourceVersion (expired), or does not have it yet (too large).
+
+    The latter is a 504 with reason Timeout, as of a server whose etcd was restored from a backup.
+    """
+    return (
+        isinstance(err, Gone)
+        or err.reason in ("Expired", "Gone")
+        or (err.status, err.reason) == (504, "Timeout")
+    )
+
+
+# Both are part of a watch's life. If the connection is dead, the next failure says so.
+_LEVELS = ((Silent, logging.DEBUG), (Gone, logging.INFO))
+
+
+class Health:
+    """Signs of life of one watch, and its troubles: said once, not at every retry. Times are the loop's, in seconds."""
+
+    def __init__(self, kind: str, options: ReflectorOptions) -> None:
+        self._kind = kind
+        # A watch that is still allowed to be silent is not stale, nor is the one that follows it.
+        self._stale_after = max(options.stale_after, 2 * options.silence_limit)
+        self._last_heard: float | None = None
+        self.trouble: ApiError | None = None
+        """The last failure, until the watch works again."""
+
+    def started(self, now: float) -> None:
+        """From here on signs of life are expected."""
+        if self._last_heard is None:
+            self._last_heard = now
+
+    def heard(self, now: float) -> None:
+        """The server answered, or a watch brought something."""
+        self._last_heard = now
+
+    def failed(self, err: ApiError) -> None:
+        """Logs a failure at info level when it differs from the one before, else at debug level."""
+        before, self.trouble = self.trouble, err
+        changed = before is None or (type(before), before.status) != (type(err), err.status)
+        level = next((level for sort, level in _LEVELS if isinstance(err, sort)), logging.WARNING)
+        log.log(level if changed else logging.DEBUG, "%s: list or watch failed: %s", self._kind, err)
+
+    def recovered(self) -> None:
+        """The watch works again."""
+        if self.trouble is not None:
+            log.info("%s: watch re-established", self._kind)
+            self.trouble = None
+
+    def problems(self, now: float) -> list[str]:
+        """One line when no data came for too long."""
+        if self._last_heard is None or now - self._last_heard <= self._stale_after:
+            return []
+        why = f" ({self.trouble})" if self.trouble is not None else ""
+        return [f"{self._kind}: no data from the server for {now - self._last_heard:.0f} s{why}"]

@@ -1,0 +1,164 @@
+"""The indexed store behind an informer: client-go's `Indexer`, without its lock (one event loop)."""
+
+from __future__ import annotations
+
+import builtins
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from typing import Generic, TypeVar
+
+from kubeloop.api.meta import Object
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T", bound=Object)
+
+IndexFunc = Callable[[T], Iterable[str]]
+"""Names the index values of an object. Must depend on the object alone: called again when it is removed."""
+
+NAMESPACE_INDEX = "namespace"
+"""The index every store has: client-go's NamespaceIndex. Cluster-scoped objects stand under ""."""
+
+
+def object_key(obj: Object) -> str:
+    """`namespace/name`, or `name` where there is no namespace."""
+    return obj.key
+
+
+def _namespace_of(obj: Object) -> Iterable[str]:
+    return (obj.metadata.namespace,)
+
+
+class Indexer(Generic[T]):
+    """Objects by key, and by the values of any number of named indexes.
+
+    Everything is sync: between a read and the write that follows from it nothing else runs. Lists are copies in
+    the order of arrival, the objects in them are shared and frozen.
+    """
+
+    def __init__(
+        self,
+        key_func: Callable[[T], str] = object_key,
+        indexers: Mapping[str, IndexFunc[T]] | None = None,
+    ) -> None:
+        self._key_func = key_func
+        self._items: dict[str, T] = {}
+        self._index_funcs: dict[str, IndexFunc[T]] = {}
+        # Index name -> value -> the objects by key. Buckets hold the objects themselves, so that by_index costs no
+        # look-ups; an emptied bucket is dropped at once (namespaces and VMs come and go for months).
+        self._indices: dict[str, dict[str, dict[str, T]]] = {}
+        self.add_indexers({NAMESPACE_INDEX: _namespace_of, **(indexers or {})})
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._items
+
+    def get_by_key(self, key: str) -> T | None:
+        """The object of that key, None when there is none."""
+        return self._items.get(key)
+
+    def list(self) -> builtins.list[T]:
+        """Every object."""
+        return list(self._items.values())
+
+    def list_keys(self) -> builtins.list[str]:
+        """Every key."""
+        return list(self._items)
+
+    def by_index(self, name: str, value: str) -> builtins.list[T]:
+        """The objects for which index `name` gives `value`. KeyError when no such index was added."""
+        return list(self._index(name).get(value, {}).values())
+
+    def index_values(self, name: str) -> builtins.list[str]:
+        """The values that index `name` has now: client-go's ListIndexFuncValues."""
+        return list(self._index(name))
+
+    def add_indexers(self, indexers: Mapping[str, IndexFunc[T]]) -> None:
+        """Adds indexes, also to a store that is filled already. ValueError when a name is taken."""
+        taken = sorted(self._index_funcs.keys() & indexers.keys())
+        if taken:
+            raise ValueError(f"indexer conflict: {', '.join(taken)} added before")
+        for name, func in indexers.items():
+            self._index_funcs[name] = func
+            self._fill(name, func)
+
+    def add(self, obj: T) -> T | None:
+        """Stores an object; returns the one that stood under its key before."""
+        return self.put(self._key_func(obj), obj)
+
+    def put(self, key: str, obj: T) -> T | None:
+        """`add` for a caller that has the object's key at hand."""
+        old = self._items.get(key)
+        self._items[key] = obj
+        for name, func in self._index_funcs.items():
+            index = self._indices[name]
+            values = self._values(name, func, obj)
+            if old is not None:
+                gone = [value for value in self._values(name, func, old) if value not in values]
+                self._leave(index, gone, key)
+            self._enter(index, values, key, obj)
+        return old
+
+    def update(self, obj: T) -> T | None:
+        """The same as `add`."""
+        return self.add(obj)
+
+    def delete(self, obj: T) -> T | None:
+        """Removes what stands under the object's key; returns it."""
+        return self.delete_key(self._key_func(obj))
+
+    def delete_key(self, key: str) -> T | None:
+        """Removes a key; returns what stood there, None when nothing did."""
+        old = self._items.pop(key, None)
+        if old is not None:
+            for name, func in self._index_funcs.items():
+                self._leave(self._indices[name], self._values(name, func, old), key)
+        return old
+
+    def replace(self, items: Iterable[T], resource_version: str = "") -> None:
+        """Makes `items` the whole content. The resourceVersion is the list's; a plain store does not need it."""
+        self._items = {self._key_func(obj): obj for obj in items}
+        for name, func in self._index_funcs.items():
+            self._fill(name, func)
+
+    def _fill(self, name: str, func: IndexFunc[T]) -> None:
+        index = self._indices[name] = {}
+        for key, obj in self._items.items():
+            self._enter(index, self._values(name, func, obj), key, obj)
+
+    def _index(self, name: str) -> dict[str, dict[str, T]]:
+        try:
+            return self._indices[name]
+        except KeyError:
+            raise KeyError(f"index {name!r} was never added") from None
+
+    def _values(self, name: str, func: IndexFunc[T], obj: T) -> tuple[str, ...]:
+        """An index function that raises, or names what cannot be a value, costs its own entry: the object must still
+        reach the store. A str is one value, not its letters."""
+        try:
+            values = func(obj)
+            values = (values,) if isinstance(values, str) else tuple(values)
+            if wrong := [value for value in values if not isinstance(value, str)]:
+                raise TypeError(f"an index value is a str, not {wrong[0]!r}")
+            return values
+        except Exception:
+            log.exception("index %s: no value for %s", name, self._key_func(obj))
+            return ()
+
+    @staticmethod
+    def _enter(index: dict[str, dict[str, T]], values: Iterable[str], key: str, obj: T) -> None:
+        for value in values:
+            bucket = index.get(value)
+            if bucket is None:
+                index[value] = {key: obj}
+            else:
+                bucket[key] = obj
+
+    @staticmethod
+    def _leave(index: dict[str, dict[str, T]], values: Iterable[str], key: str) -> None:
+        for value in values:
+            bucket = index.get(value)
+            if bucket is not None and bucket.pop(key, None) is not None and not bucket:
+                del index[value]

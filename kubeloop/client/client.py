@@ -1,0 +1,59 @@
+"""One Client for one API server."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import replace
+from typing import Any, Self, TypeVar, cast
+
+import msgspec
+
+from kubeloop.api.meta import Object, PartialObjectMetadata
+from kubeloop.api.registry import Resource
+from kubeloop.client.config import ClientConfig
+from kubeloop.client.errors import ApiError
+from kubeloop.client.resource_client import PARTIAL_METADATA, ResourceClient
+from kubeloop.client.transport import Transport
+
+T = TypeVar("T", bound=Object)
+
+
+class Client:
+    """Resource clients over one transport. `async with Client(config) as client` closes its connections."""
+
+    def __init__(self, config: ClientConfig | Transport, **options: Any) -> None:
+        """`options` go to Transport: user_agent, qps, burst, retry, metrics, strict, before_write."""
+        self.transport = config if isinstance(config, Transport) else Transport(config, **options)
+        self._resources: dict[Resource[Any], ResourceClient[Any]] = {}
+
+    def resource(self, resource: Resource[T]) -> ResourceClient[T]:
+        """The client of a kind, made once; of a definition with a struct of its own, another one."""
+        if resource not in self._resources:
+            self._resources[resource] = ResourceClient(self.transport, resource)
+        return cast("ResourceClient[T]", self._resources[resource])
+
+    def metadata(self, resource: Resource[Any]) -> ResourceClient[PartialObjectMetadata]:
+        """A client of the kind that gets the metadata of its objects alone. For reading."""
+        partial = replace(resource, type=PartialObjectMetadata)
+        return ResourceClient(self.transport, partial, accept=PARTIAL_METADATA)
+
+    async def close(self) -> None:
+        """Closes every connection."""
+        await self.transport.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+
+async def own_user(client: Client) -> str:
+    """The user name of this client; "" when the API server does not report it (before Kubernetes 1.28)."""
+    body = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
+    with contextlib.suppress(ApiError, msgspec.DecodeError, KeyError, TypeError):
+        answer = await client.transport.request(
+            "POST", "/apis/authentication.k8s.io/v1/selfsubjectreviews", body=msgspec.json.encode(body)
+        )
+        return str(msgspec.json.decode(answer)["status"]["userInfo"]["username"])
+    return ""

@@ -1,0 +1,108 @@
+"""Where the Authorization header (or a client certificate) comes from, and when it is fetched anew."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from kubeloop.client.errors import ConfigError
+
+logger = logging.getLogger(__name__)
+
+REREAD_SECONDS = 60.0
+"""How long a token that was read from a file is used: client-go's `cachingTokenSource` period."""
+
+
+class Certificate(NamedTuple):
+    """A client certificate and its key, both PEM."""
+
+    certificate: str
+    key: str
+
+
+class Credential(NamedTuple):
+    """What one request carries: a whole Authorization header value, a client certificate, both or neither."""
+
+    authorization: str | None = None
+    certificate: Certificate | None = None
+
+
+class CredentialSource(Protocol):
+    """A source of credentials."""
+
+    @property
+    def refreshable(self) -> bool:
+        """Whether a 401 may be retried with another credential."""
+
+    async def get(self, *, refresh: bool = False) -> Credential:
+        """The credential to use now; `refresh`: the last one was refused. Raises ConfigError."""
+
+
+class Static:
+    """Never changes: a token in the kubeconfig, a user with a password, or nothing (client certificate only)."""
+
+    refreshable = False
+
+    def __init__(self, authorization: str | None = None) -> None:
+        self._credential = Credential(authorization)
+
+    async def get(self, *, refresh: bool = False) -> Credential:
+        return self._credential
+
+
+class Reread:
+    """Read again after a minute: a mounted service-account token, a tokenFile, an auth-provider of the kubeconfig.
+
+    While reading fails the last credential stays in use, as in client-go: a mounted token is swapped while
+    we look.
+    """
+
+    refreshable = True
+
+    def __init__(
+        self,
+        read: Callable[[], str | None],
+        *,
+        period: float = REREAD_SECONDS,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._read = read
+        self._period = period
+        self._clock = clock
+        self._credential: Credential | None = None
+        self._read_at = 0.0
+        self._lock = asyncio.Lock()
+
+    async def get(self, *, refresh: bool = False) -> Credential:
+        async with self._lock:
+            if self._credential is None or refresh or self._clock() - self._read_at >= self._period:
+                self._credential = await self._reread()
+            return self._credential
+
+    async def _reread(self) -> Credential:
+        try:
+            credential = Credential(await asyncio.to_thread(self._read))
+        except ConfigError as err:
+            if self._credential is None:
+                raise
+            logger.warning("keeping the credentials in use: %s", err)
+            credential = self._credential
+        self._read_at = self._clock()
+        return credential
+
+
+def read_token(path: Path) -> str:
+    """An Authorization value from a token file. Raises ConfigError."""
+    try:
+        token = path.read_text().strip()
+    except OSError as err:
+        raise ConfigError(f"token file {path}: {err.strerror or err}") from err
+    except UnicodeDecodeError as err:
+        raise ConfigError(f"token file {path} is not text") from err
+    if not token:
+        raise ConfigError(f"token file {path} is empty")
+    return f"Bearer {token}"

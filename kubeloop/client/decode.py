@@ -1,0 +1,251 @@
+"""From the server's bytes to typed objects; one object that does not decode never costs the others."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+import operator
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+import msgspec
+from cachetools import TTLCache
+
+from kubeloop.api.meta import ListMeta, Object, ObjectMeta, Status, Struct
+from kubeloop.client.errors import ServerError
+from kubeloop.client.metrics import UNDECODABLE_OBJECTS
+from kubeloop.client.nesting import CUT, MAX_DEPTH, UNDECODABLE, decode
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T", bound=Object)
+
+INITIAL_EVENTS_END = "k8s.io/initial-events-end"
+"""The annotation of the bookmark after which a WatchList has sent everything that was there."""
+
+
+class ObjectList(list[T]):
+    """A whole list of objects, and its resourceVersion: from where a watch would go on."""
+
+    def __init__(self, items: Iterable[T] = (), resource_version: str = "") -> None:
+        super().__init__(items)
+        self.resource_version = resource_version
+
+
+@dataclass(frozen=True, slots=True)
+class ListPage(Generic[T]):
+    """One page of a list. `metadata.continue_` is "" on the last page.
+
+    `undecodable`: name, namespace, uid and resourceVersion of the objects that did not decode; a name of "" stands for
+    one of which not even that is known.
+    """
+
+    items: list[T]
+    metadata: ListMeta
+    undecodable: list[ObjectMeta] = field(default_factory=list)
+
+
+@dataclass(slots=True)  # not frozen: one is made for every line, and that would cost more than its checks
+class WatchEvent(Generic[T]):
+    """One watch event: `type` is ADDED, MODIFIED or DELETED (with `object`), BOOKMARK or ERROR (with `status`).
+
+    `resource_version` is the object's or the bookmark's; `initial_events_end` marks the bookmark that ends
+    the first part of a WatchList. A change whose object does not decode has no `object` but `undecodable`, with what
+    `ListPage.undecodable` says.
+    """
+
+    type: str
+    object: T | None = None
+    resource_version: str = ""
+    initial_events_end: bool = False
+    status: Status | None = None
+    undecodable: ObjectMeta | None = None
+
+
+class _Bookmark(Struct):
+    metadata: ObjectMeta = ObjectMeta()
+
+
+class _Name(Struct):
+    """The part of ObjectMeta that the server itself writes."""
+
+    name: str = ""
+    namespace: str = ""
+    uid: str = ""
+    resource_version: str = ""
+
+
+class _Named(Struct):
+    """What is known of an object that does not decode."""
+
+    metadata: _Name = _Name()
+
+
+# `items` must be there: the `{}` of something in between is not an empty list.
+
+
+class _List(Struct, Generic[T]):
+    items: list[T] | None
+    api_version: str = ""
+    kind: str = ""
+    metadata: ListMeta = ListMeta()
+
+
+class _RawList(Struct):
+    items: list[msgspec.Raw] | None
+    api_version: str = ""
+    kind: str = ""
+    metadata: ListMeta = ListMeta()
+
+
+class _RawEvent(Struct):
+    type: str = ""
+    object: msgspec.Raw = msgspec.Raw(b"{}")
+
+
+class _Event(Struct, Generic[T]):
+    type: str
+    object: T
+
+
+_BOOKMARK = msgspec.json.Decoder(_Bookmark)
+_NAMED = msgspec.json.Decoder(_Named)
+_RAW_LIST = msgspec.json.Decoder(_RawList)
+_RAW_EVENT = msgspec.json.Decoder(_RawEvent)
+_STATUS = msgspec.json.Decoder(Status)
+_NAME_OF, _KIND_OF = operator.attrgetter("metadata.name"), operator.attrgetter("kind")
+_CHANGES = (b'{"type":"ADDED"', b'{"type":"MODIFIED"', b'{"type":"DELETED"')
+
+_REPORTED: TTLCache[tuple[str, str], bool] = TTLCache(1000, ttl=600.0)
+"""Objects that were logged lately: a tenant who writes a bad one again and again does not fill the log."""
+
+
+class Decoder(Generic[T]):
+    """Decodes objects, lists and watch events of one type. Make it through `decoder_for`, which keeps them.
+
+    Each decodes in one go; only what that fails on is taken apart (`nesting`, and object by object).
+    """
+
+    def __init__(self, kind: type[T]) -> None:
+        self._type = kind
+        self._object = msgspec.json.Decoder(kind)
+        self._event: msgspec.json.Decoder[Any] = msgspec.json.Decoder(_Event[kind])  # type: ignore[valid-type]
+        self._list: msgspec.json.Decoder[Any] = msgspec.json.Decoder(_List[kind])  # type: ignore[valid-type]
+
+    def object(self, body: bytes) -> T:
+        """One object. Raises ServerError for an answer that is not one."""
+        try:
+            return decode(self._object, body)
+        except UNDECODABLE as err:
+            raise ServerError(f"the answer is not a {self._type.__name__}: {err}", status=500) from err
+
+    def list_page(self, body: bytes) -> ListPage[T]:
+        """One page; objects that don't decode are reported and left out. Raises ServerError for no list at all."""
+        try:
+            page = self._list.decode(body)
+        except (*UNDECODABLE, RecursionError):
+            return self._list_one_by_one(body)
+        items: list[T] = page.items or []
+        if not _complete(page, items):
+            return self._list_one_by_one(body)
+        return ListPage(items, page.metadata)
+
+    def watch_event(self, line: bytes) -> WatchEvent[T]:
+        """One event; an object that does not decode is reported. Raises ServerError for a line that is not an event."""
+        if line.startswith(_CHANGES):
+            # Once over the bytes instead of twice; whatever does not fit is looked at closely below.
+            with contextlib.suppress(*UNDECODABLE, RecursionError):
+                event = self._event.decode(line)
+                if event.object.metadata.name:
+                    return WatchEvent(event.type, event.object, event.object.metadata.resource_version)
+        try:
+            raw = decode(_RAW_EVENT, line)
+            if raw.type == "BOOKMARK":
+                return _bookmark(_BOOKMARK.decode(raw.object).metadata)
+            if raw.type == "ERROR":
+                return WatchEvent("ERROR", status=_STATUS.decode(raw.object))
+        except UNDECODABLE as err:
+            raise ServerError(f"a line of the watch is not an event: {err}", status=500) from err
+        decoded = self._decoded(raw.object)
+        if isinstance(decoded, ObjectMeta):
+            return WatchEvent(raw.type, None, decoded.resource_version, undecodable=decoded)
+        return WatchEvent(raw.type, decoded, decoded.metadata.resource_version)
+
+    def _list_one_by_one(self, body: bytes) -> ListPage[T]:
+        try:
+            raw = decode(_RAW_LIST, body)
+        except UNDECODABLE as err:
+            raise ServerError(
+                f"the answer is not a list of {self._type.__name__}: {err}", status=500
+            ) from err
+        page: ListPage[T] = ListPage([], raw.metadata)
+        for item in map(self._decoded, raw.items or []):
+            if isinstance(item, ObjectMeta):
+                page.undecodable.append(item)
+            else:
+                page.items.append(item)
+        _complete(raw, page.items)
+        return page
+
+    def _decoded(self, raw: msgspec.Raw) -> T | ObjectMeta:
+        """The object, or what is known of it when it does not decode."""
+        try:
+            obj = self._object.decode(raw)
+        except UNDECODABLE as err:
+            meta = _identity(raw)
+            self._report(meta, "invalid", f"cannot be decoded, what was decoded of it before is kept: {err}")
+            return meta
+        if not obj.metadata.name:
+            self._report(obj.metadata, "invalid", "has no name")
+            return ObjectMeta()
+        if CUT in bytes(raw):
+            self._report(
+                obj.metadata, "too_deep", f"is nested deeper than {MAX_DEPTH} levels, the rest is cut off"
+            )
+        return obj
+
+    def _report(self, meta: ObjectMeta, reason: str, what: str) -> None:
+        kind, key = self._type.__name__, Object(metadata=meta).key or "?"
+        UNDECODABLE_OBJECTS.labels(kind, reason).inc()
+        logger.log(
+            logging.DEBUG if (kind, key) in _REPORTED else logging.WARNING, "%s %s %s", kind, key, what
+        )
+        _REPORTED[kind, key] = True
+
+
+@functools.cache
+def decoder_for(kind: type[T]) -> Decoder[T]:
+    """The decoder of a type, made once."""
+    return Decoder(kind)
+
+
+def _complete(page: _List[Any] | _RawList, items: list[T]) -> bool:
+    """Writes the kind into the items of a list: kube-apiserver says it once, in the list, for its own kinds.
+
+    False if an item has no name.
+    """
+    if not all(map(_NAME_OF, items)):
+        return False
+    if not all(map(_KIND_OF, items)):
+        api_version, kind = page.api_version, page.kind.removesuffix("List")
+        write = msgspec.structs.force_setattr  # no reader has them yet
+        for item in items:
+            if not item.kind:
+                write(item, "api_version", api_version)
+                write(item, "kind", kind)
+    return True
+
+
+def _bookmark(meta: ObjectMeta) -> WatchEvent[Any]:
+    ended = (meta.annotations or {}).get(INITIAL_EVENTS_END) == "true"
+    return WatchEvent("BOOKMARK", resource_version=meta.resource_version, initial_events_end=ended)
+
+
+def _identity(raw: msgspec.Raw) -> ObjectMeta:
+    try:
+        known = _NAMED.decode(raw).metadata
+    except UNDECODABLE:
+        return ObjectMeta()
+    return ObjectMeta(**msgspec.structs.asdict(known))

@@ -1,0 +1,84 @@
+"""Discovery: which kinds the server knows. The only proof that a kind is not installed."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import msgspec
+
+from kubeloop.api.meta import Struct
+from kubeloop.api.registry import Resource
+from kubeloop.client.errors import STATUS_404, ServerError
+from kubeloop.client.nesting import UNDECODABLE, decode
+from kubeloop.client.transport import Transport
+
+
+class _ApiResource(Struct):
+    name: str
+
+
+class _ApiResourceList(Struct):
+    """metav1.APIResourceList."""
+
+    kind: str
+    group_version: str
+    resources: list[_ApiResource] | None
+
+
+class _GroupVersion(Struct):
+    group_version: str
+
+
+class _ApiGroup(Struct):
+    name: str
+    versions: list[_GroupVersion]
+
+
+class _ApiGroupList(Struct):
+    """metav1.APIGroupList."""
+
+    kind: str
+    groups: list[_ApiGroup]
+
+
+L = TypeVar("L", _ApiResourceList, _ApiGroupList)
+
+_RESOURCES = msgspec.json.Decoder(_ApiResourceList)
+_GROUPS = msgspec.json.Decoder(_ApiGroupList)
+
+
+async def is_served(transport: Transport, resource: Resource[Any]) -> bool:
+    """Whether the server knows the kind.
+
+    False only where a well-formed APIResourceList, or an APIGroupList for a group or version that is not served at all,
+    is there without it. Raises ApiError for everything else: a 404 may be that of a proxy, or of a server that is
+    starting.
+    """
+    prefix = "/apis" if resource.group else "/api"
+    try:
+        body = await transport.request("GET", f"{prefix}/{resource.api_version}", retry=False)
+    except STATUS_404:
+        if not resource.group:
+            raise  # every server serves v1
+        return await _version_is_served(transport, resource.api_version)
+    listed = _well_formed(_RESOURCES, body, "APIResourceList")
+    if listed.group_version != resource.api_version:
+        raise ServerError(
+            f"discovery answers for {listed.group_version}, not {resource.api_version}", status=500
+        )
+    return any(each.name == resource.plural for each in listed.resources or [])
+
+
+async def _version_is_served(transport: Transport, api_version: str) -> bool:
+    listed = _well_formed(_GROUPS, await transport.request("GET", "/apis", retry=False), "APIGroupList")
+    return any(version.group_version == api_version for group in listed.groups for version in group.versions)
+
+
+def _well_formed(decoder: msgspec.json.Decoder[L], body: bytes, kind: str) -> L:
+    try:
+        listed = decode(decoder, body)
+    except UNDECODABLE as err:
+        raise ServerError(f"discovery: the answer is not an {kind}: {err}", status=500) from err
+    if listed.kind != kind:
+        raise ServerError(f"discovery: the answer is a {listed.kind}, not an {kind}", status=500)
+    return listed

@@ -1,0 +1,199 @@
+"""Errors by status, as apimachinery's `api/errors` has them: callers choose by class, never by a message's text."""
+
+from __future__ import annotations
+
+import email.utils
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from kubeloop.api.meta import Status
+from kubeloop.api.registry import Resource
+from kubeloop.client.nesting import UNDECODABLE, decode
+from kubeloop.errors import ReportedError
+
+_STATUS = msgspec.json.Decoder(Status)
+_SHOWN = 300
+"""Characters of an answer that is no metav1.Status (a proxy's HTML page) that a message shows."""
+LONGEST_RETRY_AFTER = 60.0
+"""Seconds: a longer Retry-After is cut to this."""
+_NONSENSE = 86400.0
+
+
+class ConfigError(ReportedError):
+    """The configuration can't work: one line that names the file or field and what is wrong with it."""
+
+    exit_code = 2
+
+
+class ApiError(ReportedError):
+    """A request that was refused, or never answered.
+
+    `status` is the HTTP status (0: no answer), `reason` metav1.Status' reason ("AlreadyExists", "Expired",
+    …; "" when the answer had none), `retry_after` the seconds that the server asks to wait (60 at most), or None.
+    """
+
+    def __init__(
+        self, message: str, *, status: int = 0, reason: str = "", retry_after: float | None = None
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.status = status
+        self.reason = reason
+        self.retry_after = retry_after
+
+    def __str__(self) -> str:
+        return self.message
+
+
+class BadRequest(ApiError):
+    """400: the server rejects the request as malformed; retrying does not help."""
+
+
+class Unauthorized(ApiError):
+    """401: the credentials are missing, expired or unknown."""
+
+
+class Forbidden(ApiError):
+    """403: refused by RBAC, an admission webhook or quota ("exceeded quota: …")."""
+
+
+class NotFound(ApiError):
+    """404 with reason NotFound: the API server says that there is no such object."""
+
+
+class NotServed(ApiError):
+    """404 without that reason, which says nothing about an object: the kind is not installed, or a proxy answers, or a
+    server that is starting. Only discovery tells (`ResourceClient.is_served`)."""
+
+
+STATUS_404 = (NotFound, NotServed)
+"""Both are the answers of a list whose kind is missing."""
+
+
+class NotInstalled(NotServed):
+    """404, and the server's discovery confirms that it does not know the kind."""
+
+
+class Conflict(ApiError):
+    """409: another client changed the object since the resourceVersion that the write was based on."""
+
+
+class AlreadyExists(ApiError):
+    """409 with reason AlreadyExists: a create of something that is there. Not a Conflict: reading again won't help."""
+
+
+class Gone(ApiError):
+    """410: a resourceVersion or continue token that the server no longer has; list again."""
+
+
+class Invalid(ApiError):
+    """422: validation refuses the object, or a JSON patch's `test` did not hold."""
+
+
+class TooManyRequests(ApiError):
+    """429: throttled, or an eviction that a PodDisruptionBudget refuses for now."""
+
+
+class ServerError(ApiError):
+    """5xx: the server failed; the write may or may not have happened."""
+
+
+class ServiceUnavailable(ServerError):
+    """503: the server (or what is behind it) does not take requests at the moment."""
+
+
+class Unreachable(ApiError):
+    """No (whole) answer: refused, reset, timed out, or a watch that broke off. Status 0; the message names the host."""
+
+
+class ReadOnly(ApiError):
+    """A write that was not sent, because of `--dry-run`."""
+
+
+def refuse_write() -> None:
+    """A transport's `before_write` in a dry run. Raises ReadOnly."""
+    raise ReadOnly("nothing is written in a dry run")
+
+
+_BY_STATUS: dict[int, type[ApiError]] = {
+    400: BadRequest,
+    401: Unauthorized,
+    403: Forbidden,
+    404: NotFound,
+    409: Conflict,
+    410: Gone,
+    422: Invalid,
+    429: TooManyRequests,
+    503: ServiceUnavailable,
+}
+
+
+def error_from_status(status: Status, *, code: int = 0, retry_after: float | None = None) -> ApiError:
+    """The error that a metav1.Status stands for: a refused request's body, or the object of a watch's ERROR event.
+
+    `code` is the HTTP status where there is one (it beats `status.code`), `retry_after` the header's seconds
+    (they beat `details.retryAfterSeconds`).
+    """
+    code = code or status.code or 0
+    if retry_after is None:
+        retry_after = _details_retry_after(status)
+    reason = status.reason or ""
+    message = status.message or reason or f"the server answered {code}"
+    return _class_of(code, reason)(message, status=code, reason=reason, retry_after=retry_after)
+
+
+def error_from_response(code: int, body: bytes, headers: Mapping[str, str]) -> ApiError:
+    """The error of an HTTP answer with a status of 400 or more."""
+    try:
+        status = decode(_STATUS, body)
+    except UNDECODABLE:
+        status = Status()
+    if not status.message:
+        text = " ".join(body.decode("utf-8", "replace").split())
+        status = Status(
+            message=f"the server answered {code}: {text[:_SHOWN]}".rstrip(": "), reason=status.reason
+        )
+    return error_from_status(status, code=code, retry_after=parse_retry_after(headers.get("Retry-After")))
+
+
+def not_found(resource: Resource[Any], name: str) -> NotFound:
+    """The error in the API server's words, for what a cache does not have."""
+    return NotFound(f'{resource.group_resource} "{name}" not found', status=404, reason="NotFound")
+
+
+def parse_retry_after(value: str | None) -> float | None:
+    """Seconds of a Retry-After header: a number or an HTTP date (RFC 9110 §10.2.3), at most LONGEST_RETRY_AFTER; None
+    for one that makes no sense."""
+    if not value:
+        return None
+    text = value.strip()
+    if text.isascii() and text.isdigit():
+        return _sensible(float(text))
+    try:
+        return _sensible(max(0.0, email.utils.parsedate_to_datetime(text).timestamp() - time.time()))
+    except (ValueError, OverflowError):
+        return None
+
+
+def _sensible(seconds: float) -> float | None:
+    """A day or more is nonsense: then the own back-off knows better."""
+    return min(seconds, LONGEST_RETRY_AFTER) if 0 <= seconds < _NONSENSE else None
+
+
+def _class_of(code: int, reason: str) -> type[ApiError]:
+    if code == 409 and reason == "AlreadyExists":
+        return AlreadyExists
+    if code == 404 and reason != "NotFound":
+        return NotServed
+    if known := _BY_STATUS.get(code):
+        return known
+    return ServerError if code >= 500 else ApiError
+
+
+def _details_retry_after(status: Status) -> float | None:
+    seconds = (status.details or {}).get("retryAfterSeconds")
+    # Zero is what the field holds when the server says nothing.
+    return _sensible(float(seconds)) if type(seconds) is int and 0 < seconds < _NONSENSE else None

@@ -1,0 +1,168 @@
+"""Exec credential plugins (client.authentication.k8s.io): programs that print a token or a client certificate."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import sys
+from asyncio.subprocess import PIPE
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from kubeloop.client.credentials import Certificate, Credential
+from kubeloop.client.errors import ConfigError
+from kubeloop.errors import one_line
+
+EXEC_TIMEOUT = 60.0
+"""Seconds a plugin may take before it is killed."""
+EXPIRY_SKEW = 10.0
+"""A plugin's credential is fetched anew these seconds before its expirationTimestamp."""
+_CLUSTER_CONFIG = "client.authentication.k8s.io/exec"
+"""The extension of a kubeconfig's cluster that a plugin is handed as `config`."""
+
+
+@dataclass(frozen=True)
+class Command:
+    """What a kubeconfig says of a plugin. `cluster`: the entry to hand over, None where it does not ask for it."""
+
+    api_version: str
+    args: list[str]
+    env: dict[str, str] = field(repr=False)
+    folder: str | None = None
+    cluster: dict[str, Any] | None = field(default=None, repr=False)
+    install_hint: str = ""
+
+    async def run(self, timeout: float | None = None) -> dict[str, Any]:
+        """Runs it once; returns the ExecCredential's status. Killed after `timeout` seconds. Raises ConfigError."""
+        timeout = EXEC_TIMEOUT if timeout is None else timeout
+        name = self.args[0]
+        try:
+            async with asyncio.timeout(timeout):
+                return self._status(*await self._output())
+        except FileNotFoundError as err:
+            hint = f": {one_line(self.install_hint)}" if self.install_hint else ""
+            raise ConfigError(f"the credential plugin {name!r} is not installed{hint}") from err
+        except TimeoutError:
+            raise ConfigError(f"the credential plugin {name!r} did not answer within {timeout:g} s") from None
+        except (ValueError, OSError) as err:
+            raise ConfigError(f"the credential plugin {name!r} failed: {one_line(err)}") from err
+
+    async def _output(self) -> tuple[int, bytes, bytes]:
+        # Asking a person needs a terminal; a service has none.
+        interactive = sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()
+        process = await asyncio.create_subprocess_exec(
+            *self.args,
+            stdin=None if interactive else asyncio.subprocess.DEVNULL,
+            stdout=PIPE,
+            stderr=None if interactive else PIPE,
+            cwd=self.folder,
+            env=self.env | {"KUBERNETES_EXEC_INFO": json.dumps(self._info(interactive))},
+        )
+        try:
+            out, complaint = await process.communicate()
+        except BaseException:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
+            raise
+        return process.returncode or 0, out, complaint or b""
+
+    def _info(self, interactive: bool) -> dict[str, Any]:
+        spec: dict[str, Any] = {"interactive": interactive}
+        if self.cluster is not None:
+            spec["cluster"] = dict(self.cluster)
+            for extension in self.cluster.get("extensions") or ():
+                if extension.get("name") == _CLUSTER_CONFIG:
+                    spec["cluster"]["config"] = extension.get("extension")
+        return {"apiVersion": self.api_version, "kind": "ExecCredential", "spec": spec}
+
+    def _status(self, code: int, out: bytes, complaint: bytes) -> dict[str, Any]:
+        if code:
+            raise ValueError(f"process returned {code}. {complaint.decode(errors='replace')}".rstrip(". "))
+        try:
+            answer = json.loads(out)
+        except (ValueError, RecursionError) as err:
+            raise ValueError(f"failed to decode process output: {err}") from err
+        for key in ("apiVersion", "kind", "status"):
+            if not isinstance(answer, dict) or key not in answer:
+                raise ValueError(f"malformed response. missing key {key!r}")
+        if answer["apiVersion"] != self.api_version:
+            raise ValueError(f"plugin api version {answer['apiVersion']} does not match {self.api_version}")
+        status: dict[str, Any] = answer["status"]
+        return status
+
+
+class ExecPlugin:
+    """The credential of a plugin: it is run when first needed, at expiry and after a 401, once for all who wait.
+
+    A caller may be cancelled: the run goes on for the others.
+    """
+
+    refreshable = True
+
+    def __init__(
+        self,
+        run: Callable[[], Awaitable[dict[str, Any]]],
+        *,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self._run = run
+        self._now = now
+        self._credential: Credential | None = None
+        self._expiry: datetime | None = None
+        self._renewal: asyncio.Task[Credential] | None = None
+
+    async def get(self, *, refresh: bool = False) -> Credential:
+        if self._renewal is None:
+            if self._credential is not None and not refresh and not self._expired():
+                return self._credential
+            self._renewal = asyncio.create_task(self._renew(), name="credential plugin")
+            self._renewal.add_done_callback(self._renewed)
+        return await asyncio.shield(self._renewal)
+
+    def _expired(self) -> bool:
+        return self._expiry is not None and (self._expiry - self._now()).total_seconds() <= EXPIRY_SKEW
+
+    async def _renew(self) -> Credential:
+        self._credential, self._expiry = parse_exec_status(await self._run())
+        return self._credential
+
+    def _renewed(self, task: asyncio.Task[Credential]) -> None:
+        self._renewal = None
+        if not task.cancelled():
+            task.exception()  # every waiter may have left: then nothing else retrieves it
+
+
+def parse_exec_status(status: Any) -> tuple[Credential, datetime | None]:
+    """Credential and expiry of an ExecCredential's status; a token, a certificate with its key, or both.
+
+    Raises ConfigError where it holds neither, or half a pair.
+    """
+    if not isinstance(status, dict):
+        raise ConfigError("the credential plugin's status is not an object")
+    token = status.get("token")
+    pem, key = status.get("clientCertificateData"), status.get("clientKeyData")
+    if bool(pem) != bool(key):
+        raise ConfigError(
+            "the credential plugin returned only one of clientCertificateData and clientKeyData"
+        )
+    if not token and not pem:
+        raise ConfigError("the credential plugin returned neither a token nor a client certificate")
+    certificate = Certificate(str(pem), str(key)) if pem else None
+    return Credential(f"Bearer {token}" if token else None, certificate), _parse_expiry(status)
+
+
+def _parse_expiry(status: dict[str, Any]) -> datetime | None:
+    text = status.get("expirationTimestamp")
+    if not text:
+        return None
+    try:
+        expiry = datetime.fromisoformat(str(text))
+    except ValueError:
+        raise ConfigError(
+            f"the credential plugin's expirationTimestamp {text!r} is not an RFC 3339 time"
+        ) from None
+    return expiry if expiry.tzinfo else expiry.replace(tzinfo=UTC)

@@ -1,0 +1,87 @@
+"""Finds the configuration where kubectl and client-go would: kubeconfig files, or the pod's service account.
+
+A pod needs no `kubernetes` package, which a start would take a third of its time to import. client-go:
+tools/clientcmd, rest/config.go.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from kubeloop.client.config import ClientConfig
+from kubeloop.client.credentials import Reread, read_token
+from kubeloop.client.errors import ConfigError
+from kubeloop.client.tls import TLSFiles
+
+DEFAULT_KUBECONFIG = "~/.kube/config"
+HOST, PORT = "KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT"
+_ACCOUNT: Final = "/var/run/secrets/kubernetes.io/serviceaccount/"
+TOKEN_FILE: Final = _ACCOUNT + "token"
+CA_FILE: Final = _ACCOUNT + "ca.crt"
+
+
+def load_config(
+    kubeconfig: str | None = None, context: str | None = None, *, environ: Mapping[str, str] | None = None
+) -> ClientConfig:
+    """The configuration to use: `kubeconfig`, else $KUBECONFIG, else in-cluster, else ~/.kube/config.
+
+    `context` chooses another context than the file's current one. `environ` stands in for os.environ.
+    Credential plugins don't run here but with the first request. Raises ConfigError.
+    """
+    environ = os.environ if environ is None else environ
+    if kubeconfig:
+        return _from_files([kubeconfig], context)
+    if from_environment := [path for path in environ.get("KUBECONFIG", "").split(os.pathsep) if path]:
+        return _from_files(from_environment, context)
+    if context is None and in_cluster(environ):
+        return in_cluster_config(environ)
+    if Path(DEFAULT_KUBECONFIG).expanduser().exists():
+        return _from_files([DEFAULT_KUBECONFIG], context)
+    raise ConfigError(
+        "no cluster is configured: give --kubeconfig, set $KUBECONFIG, run in a pod with a service account,"
+        f" or have {DEFAULT_KUBECONFIG}"
+    )
+
+
+def _from_files(paths: list[str], context: str | None) -> ClientConfig:
+    # Imported here: the kubernetes package costs 0.3 s and 20 MB, and a pod needs none of it.
+    from kubeloop.client import kubeconfig
+
+    return kubeconfig.load(paths, context)
+
+
+def in_cluster(environ: Mapping[str, str], token_file: str = TOKEN_FILE) -> bool:
+    """Whether this process runs in a pod with a service account."""
+    return bool(environ.get(HOST)) and Path(token_file).is_file()
+
+
+def in_cluster_config(
+    environ: Mapping[str, str], token_file: str = TOKEN_FILE, ca_file: str = CA_FILE
+) -> ClientConfig:
+    """The pod's own configuration. Token and certificate authority are read again every minute, as the kubelet renews
+    them. Raises ConfigError.
+    """
+    files = TLSFiles(ca=Path(ca_file))
+    namespace = Path(token_file).with_name("namespace")
+    try:
+        read_token(Path(token_file))
+        return ClientConfig(
+            host=_host(environ),
+            tls=files.read(),
+            tls_files=files,
+            credentials=Reread(lambda: read_token(Path(token_file))),
+            in_cluster=True,
+            namespace=namespace.read_text().strip() if namespace.is_file() else "default",
+        )
+    except (ConfigError, OSError) as err:
+        raise ConfigError(f"in-cluster configuration: {err}") from err
+
+
+def _host(environ: Mapping[str, str]) -> str:
+    host, port = environ.get(HOST), environ.get(PORT)
+    if not host or not port:
+        raise ConfigError(f"{HOST} and {PORT} are not both set")
+    return f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"

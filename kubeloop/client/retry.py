@@ -1,0 +1,111 @@
+"""Which failed requests are sent again, and when."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from tenacity import (
+    AsyncRetrying,
+    RetryCallState,
+    retry_if_exception,
+    retry_if_exception_type,
+    stop_after_attempt,
+)
+from tenacity.wait import wait_exponential, wait_random
+
+from kubeloop.client.errors import (
+    ApiError,
+    Conflict,
+    ServerError,
+    ServiceUnavailable,
+    TooManyRequests,
+    Unreachable,
+)
+
+T = TypeVar("T")
+
+CONFLICT_TRIES = 6
+"""Other writers may come first five times in one go; after that a queue's backoff takes over."""
+
+
+class NotSent(Unreachable):
+    """No connection came about: the server cannot have seen the request."""
+
+
+class Untrusted(NotSent):
+    """The server's certificate is not what the configuration expects: trying again won't help."""
+
+
+class Closed(NotSent):
+    """The transport was closed: a request made while the process stops."""
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """How often and how fast. Seconds.
+
+    `attempts` counts the first one; waits double from `base` up to `maximum`, plus up to `base` of jitter. A
+    Retry-After is honoured on top of the jitter, unless it is longer than `longest_retry_after`: then the
+    error goes to the caller, whose queue waits without keeping a worker.
+    """
+
+    attempts: int = 5
+    base: float = 0.1
+    maximum: float = 5.0
+    longest_retry_after: float = 1.0
+    """What the API server's own priority and fairness always asks for."""
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+
+    def retrying(self, *, repeatable: bool) -> AsyncRetrying:
+        """tenacity's loop for one request; `repeatable`: sending it twice does no harm."""
+        backoff = wait_exponential(multiplier=self.base, max=self.maximum) + wait_random(0, self.base)
+
+        def wait(state: RetryCallState) -> float:
+            return backoff(state) + (_retry_after(state) or 0.0)
+
+        return AsyncRetrying(
+            sleep=self.sleep,
+            stop=stop_after_attempt(self.attempts),
+            wait=wait,
+            retry=retry_if_exception(lambda err: self._again(err, repeatable)),
+            reraise=True,
+        )
+
+    def _again(self, err: BaseException, repeatable: bool) -> bool:
+        if not isinstance(err, ApiError) or isinstance(err, Untrusted | Closed):
+            return False
+        if isinstance(err, NotSent):
+            return True  # the server cannot have seen it
+        if err.retry_after is not None:
+            # The server says that it did not take the request: client-go's with_retry.
+            return (
+                isinstance(err, TooManyRequests | ServerError) and err.retry_after <= self.longest_retry_after
+            )
+        # Without it a 503 may be a proxy's, about a request that the server had.
+        return repeatable and isinstance(err, TooManyRequests | ServiceUnavailable | Unreachable)
+
+
+def _retry_after(state: RetryCallState) -> float | None:
+    error = state.outcome.exception() if state.outcome else None
+    return error.retry_after if isinstance(error, ApiError) else None
+
+
+async def retry_on_conflict(
+    attempt: Callable[[bool], Awaitable[T]],
+    *,
+    tries: int = CONFLICT_TRIES,
+    errors: tuple[type[ApiError], ...] = (Conflict,),
+) -> T:
+    """`await attempt(again)` until it raises no Conflict, `tries` times at most, without a pause (client-go's
+    RetryOnConflict). `again` is True after a conflict: read the object anew and decide anew.
+
+    Raises the last of `errors`, and at once whatever else `attempt` raises.
+    """
+    loop = AsyncRetrying(stop=stop_after_attempt(tries), retry=retry_if_exception_type(errors), reraise=True)
+    async for turn in loop:
+        with turn:
+            return await attempt(turn.retry_state.attempt_number > 1)
+    raise AssertionError("unreachable")

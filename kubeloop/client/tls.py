@@ -1,0 +1,145 @@
+"""TLS contexts for the API server."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from kubeloop.client.credentials import REREAD_SECONDS, Certificate
+from kubeloop.client.errors import ConfigError
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class TLSSettings:
+    """What a connection verifies and presents. `ca_pem` None: the system's certificate authorities."""
+
+    ca_pem: str | None = None
+    certificate: Certificate | None = field(default=None, repr=False)
+    verify: bool = True
+
+    def context(self, certificate: Certificate | None = None) -> ssl.SSLContext:
+        """A client context; `certificate` (a credential plugin's) beats the settings' own. Raises ConfigError."""
+        context = self._verifying_context()
+        if not self.verify:
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+        if chosen := certificate or self.certificate:
+            _present(context, chosen)
+        return context
+
+    def _verifying_context(self) -> ssl.SSLContext:
+        if self.ca_pem is not None and not self.ca_pem.strip():
+            # The ssl module would take an empty text for none, and trust every public authority.
+            raise ConfigError("the cluster's certificate authority is empty")
+        try:
+            context = ssl.create_default_context(cadata=self.ca_pem)
+        except (ssl.SSLError, ValueError) as err:
+            raise ConfigError(
+                f"the cluster's certificate authority is not a valid PEM certificate: {err}"
+            ) from err
+        # Python 3.13 turns strict RFC 5280 checks on, which cluster CAs without an authority key identifier
+        # fail; Go's clients don't check that.
+        context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+        return context
+
+
+@dataclass(frozen=True, slots=True)
+class TLSFiles:
+    """Where TLSSettings come from: each part is a file (a Path), its content, or None."""
+
+    ca: Path | str | None = None
+    certificate: Path | str | None = None
+    key: Path | str | None = field(default=None, repr=False)
+    verify: bool = True
+
+    @property
+    def on_disk(self) -> bool:
+        """Whether anything can change."""
+        return any(isinstance(part, Path) for part in (self.ca, self.certificate, self.key))
+
+    def read(self) -> TLSSettings:
+        """The settings as the files are now. Raises ConfigError."""
+        if bool(self.certificate) != bool(self.key):
+            raise ConfigError("only one of client-certificate and client-key is set")
+        pair = None
+        if self.certificate and self.key:
+            pair = Certificate(_text(self.certificate), _text(self.key))
+        return TLSSettings(None if self.ca is None else _text(self.ca), pair, self.verify)
+
+
+class TLSContexts:
+    """The context to connect with: kept until a certificate changes, so that connections are used again.
+
+    Files are read again every `period` seconds, and when the credentials were refused; while what is there is not
+    whole (a certificate is there, its key not yet), the last ones stay in use. client-go: cert_rotation.go.
+    """
+
+    def __init__(
+        self,
+        settings: TLSSettings,
+        files: TLSFiles | None,
+        *,
+        period: float = REREAD_SECONDS,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._settings = settings
+        self._files = files
+        self._period = period
+        self._clock = clock
+        self._read_at = clock()
+        self._for: Certificate | None = None
+        self._context = settings.context()
+
+    def get(self, certificate: Certificate | None = None) -> ssl.SSLContext:
+        """The context now; `certificate` is a credential plugin's. Raises ConfigError."""
+        if certificate != self._for:
+            self._context, self._for = self._settings.context(certificate), certificate
+        return self._context
+
+    async def reread(self, *, now: bool = False) -> None:
+        """Reads the files again if it is time, or `now`."""
+        if self._files is None or not (now or self._clock() - self._read_at >= self._period):
+            return
+        self._read_at = self._clock()
+        try:
+            settings = await asyncio.to_thread(self._files.read)
+            if settings != self._settings:
+                self._context = settings.context(self._for)
+                self._settings = settings
+                logger.info("client certificate files reloaded")
+        except ConfigError as err:
+            logger.warning("keeping the certificates in use: %s", err)
+
+
+def _text(part: Path | str) -> str:
+    if isinstance(part, str):
+        return part
+    try:
+        return part.read_text()
+    except OSError as err:
+        raise ConfigError(f"{part}: {err.strerror or err}") from err
+    except UnicodeDecodeError as err:
+        raise ConfigError(f"{part} is not a PEM file") from err
+
+
+def _present(context: ssl.SSLContext, certificate: Certificate) -> None:
+    # The ssl module loads a key from a file only: a private folder that exists for this moment.
+    with tempfile.TemporaryDirectory(prefix="client-tls-") as folder:
+        cert_file, key_file = Path(folder, "tls.crt"), Path(folder, "tls.key")
+        cert_file.write_text(certificate.certificate)
+        key_file.write_text(certificate.key)
+        try:
+            # With a password at hand OpenSSL does not ask the terminal for one.
+            context.load_cert_chain(cert_file, key_file, password="")
+        except (ssl.SSLError, ValueError) as err:
+            raise ConfigError(
+                f"the client certificate and key are not valid or don't belong together: {err}"
+            ) from err

@@ -1,0 +1,77 @@
+"""Reading a kind's cache: wrangler's `Cache()`."""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Callable, Iterable
+from typing import Generic, TypeVar
+
+from kubeloop.api.meta import Object
+from kubeloop.cache.informer import SharedIndexInformer
+from kubeloop.cache.store import NAMESPACE_INDEX, Indexer
+from kubeloop.client.errors import NotFound, not_found
+from kubeloop.controllers.errors import CacheForbidden
+
+T = TypeVar("T", bound=Object)
+
+
+class CacheReader(Generic[T]):
+    """What the server had when its last event arrived; read only. Objects are frozen and shared.
+
+    While the rights to list the kind are missing every read raises CacheForbidden: an empty answer would be wrong. Its
+    `informer` can be left out in tests.
+    """
+
+    def __init__(self, indexer: Indexer[T], informer: SharedIndexInformer[T] | None = None) -> None:
+        self._indexer = indexer
+        self._informer = informer
+
+    @property
+    def installed(self) -> bool:
+        """False while the server does not know the kind (its CRD is missing); the cache is empty then."""
+        return self._informer is None or self._informer.installed
+
+    def get(self, *, name: str, namespace: str = "") -> T | None:
+        """The object, None when the cache has none; no namespace for cluster-scoped kinds."""
+        return self.get_by_key(f"{namespace}/{name}" if namespace else name)
+
+    def require(self, *, name: str, namespace: str = "") -> T:
+        """The object. Raises NotFound in the API server's words."""
+        found = self.get(name=name, namespace=namespace)
+        if found is None:
+            raise NotFound(name) if self._informer is None else not_found(self._informer.resource, name)
+        return found
+
+    def get_by_key(self, key: str) -> T | None:
+        """The object of a `namespace/name` or `name`."""
+        return self._readable().get_by_key(key)
+
+    def list(self, namespace: str = "") -> builtins.list[T]:
+        """All objects, or those of one namespace."""
+        indexer = self._readable()
+        return indexer.by_index(NAMESPACE_INDEX, namespace) if namespace else indexer.list()
+
+    def by_index(self, name: str, value: str) -> builtins.list[T]:
+        """The objects that index `name` puts under `value`; KeyError for an index that was never added."""
+        return self._readable().by_index(name, value)
+
+    def add_indexer(self, name: str, func: Callable[[T], Iterable[str]]) -> None:
+        """Add an index; ValueError when the name is taken."""
+        self._indexer.add_indexers({name: func})
+
+    def _readable(self) -> Indexer[T]:
+        if self._informer is not None and (reason := self._informer.forbidden):
+            raise CacheForbidden(self._informer.kind, reason)
+        return self._indexer
+
+
+def newer(cached: T, written: T | None) -> T:
+    """The later version of an object that this process wrote: as the server answered, until the cache has caught up.
+
+    Versions of one object are numbers in etcd's order (KEP-5504).
+    """
+    if written is None or written.uid != cached.uid:
+        return cached
+    was, now = cached.metadata.resource_version, written.metadata.resource_version
+    ahead = was.isdigit() and now.isdigit() and int(now) > int(was)
+    return written if ahead else cached

@@ -1,0 +1,213 @@
+"""A kind's controller: one queue, N workers, any number of handlers (lasso's sharedHandler, wrangler's OnChange)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Generic, TypeVar
+
+from kubeloop.api.meta import Object
+from kubeloop.cache.informer import SharedIndexInformer
+from kubeloop.client.resource_client import ResourceClient
+from kubeloop.controllers.cache_reader import CacheReader, newer
+from kubeloop.controllers.errors import described
+from kubeloop.controllers.event_handlers import EnqueueHandler, Reads, Resolver
+from kubeloop.controllers.metrics import ReconcileMetrics
+from kubeloop.controllers.reconcile import Handler, NamedHandler, Outcome, Verdict, combine
+from kubeloop.controllers.removal import RemovalHandler
+from kubeloop.workqueue.queue import LOW_PRIORITY, ShutDown
+from kubeloop.workqueue.rate_limiters import RateLimiter
+from kubeloop.workqueue.rate_limiting_queue import RateLimitingQueue
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T", bound=Object)
+R = TypeVar("R", bound=Object)
+
+_CANCEL_GRACE = 1.0
+"""Seconds that a cancelled worker has to end."""
+
+
+class Controller(Generic[T]):
+    """Calls handlers with the keys of one kind: of objects that changed, and of those that were enqueued.
+
+    Handlers are called one after the other with `(key, obj)`, obj fresh from the cache, None when it is not there
+    (any more); or as the handler before returned it, if the cache has nothing newer. `client` is needed for
+    `on_remove` only.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        informer: SharedIndexInformer[T],
+        *,
+        workers: int = 10,
+        rate_limiter: RateLimiter[str] | None = None,
+        client: ResourceClient[T] | None = None,
+        handlers: dict[str, str] | None = None,
+    ) -> None:
+        """`handlers`: whose each handler's name is, over all controllers of a process, for their metrics."""
+        self.name = name
+        self.informer = informer
+        self.queue: RateLimitingQueue[str] = RateLimitingQueue(name, rate_limiter=rate_limiter)
+        self._client = client
+        self._cache = CacheReader(informer.indexer, informer)
+        self._worker_count = workers
+        self._handlers: dict[str, NamedHandler[T]] = {}
+        self._owners = handlers if handlers is not None else {}
+        self._conflicted: set[str] = set()
+        # Invariant: the keys that had their one retry without backoff since they last succeeded.
+        self._workers: list[asyncio.Task[None]] = []
+        self._started = False
+        self._stopping = False
+
+    @property
+    def client(self) -> ResourceClient[T]:
+        """For writing. ValueError in a controller that was made without."""
+        if self._client is None:
+            raise ValueError(f"controller {self.name} was made without a client")
+        return self._client
+
+    def cache(self) -> CacheReader[T]:
+        """A read-only view of the kind's cache."""
+        return self._cache
+
+    def on_change(self, name: str, handler: Handler[T]) -> None:
+        """Call `handler` for every object that is there, comes, changes or goes, also if it is added while the
+        controller runs: the handlers that were there are then called once more too (as by lasso). ValueError when the
+        name is taken."""
+        if name in self._handlers:
+            raise ValueError(f"controller {self.name} has a handler {name} already")
+        first = not self._handlers
+        label = name if self._owners.setdefault(name, self.name) == self.name else f"{name} of {self.name}"
+        self._handlers[name] = NamedHandler(name, handler, ReconcileMetrics(label, self._worker_count))
+        if first:
+            self.informer.add_event_handler(EnqueueHandler(_own_key, self.queue.add))
+        else:
+            self.enqueue_all()
+        if self._started:
+            self.start_workers()
+
+    def on_remove(self, name: str, handler: Callable[[str, T], Awaitable[object]]) -> None:
+        """Call `handler` once an object is being deleted; it stays, by a finalizer, until that succeeded."""
+        self.on_change(name, RemovalHandler(name, handler, self.client))
+
+    def watch_related(
+        self, other: Controller[R], resolver: Resolver[R], *, reads: Reads[R] | None = None
+    ) -> None:
+        """Enqueue here the keys that `resolver` returns whenever an object of another kind is added, changed or
+
+        deleted. On an update it gets the old and the new object (wrangler's relatedresource.Watch); with `reads` only
+        if what that returns of the two differs.
+        """
+        other.informer.add_event_handler(EnqueueHandler(resolver, self.queue.add, reads))
+
+    def enqueue(self, key: str, *, immediately: bool = False) -> None:
+        """Call the handlers for this key (`namespace/name`, or `name`) soon.
+
+        As the queue's rate limiter allows, like lasso's Enqueue: a handler that enqueues its own key, or two that
+        enqueue each other's, cannot take the whole loop. `immediately`: at once, for what cannot turn in a circle.
+        """
+        if immediately:
+            self.queue.add(key)
+        else:
+            self.queue.add_rate_limited(key)
+
+    def enqueue_after(self, key: str, seconds: float) -> None:
+        """Call the handlers for this key in `seconds`."""
+        self.queue.add_after(key, seconds)
+
+    def enqueue_all(self) -> None:
+        """Call the handlers for every object in the cache, with low priority."""
+        for key in self.informer.indexer.list_keys():
+            self.queue.add(key, LOW_PRIORITY)
+
+    def start_workers(self) -> None:
+        """Start the workers. Needs the running loop and synced caches."""
+        self._started = True
+        if self._workers or not self._handlers or self._stopping:
+            return
+        self._workers = [
+            asyncio.create_task(self._work(), name=f"{self.name} worker {number}")
+            for number in range(self._worker_count)
+        ]
+
+    async def stop(self, timeout: float = 10.0) -> None:
+        """Take nothing new, finish what is queued, at most `timeout` seconds; then workers are cancelled."""
+        self._stopping = True
+        self.queue.shut_down()
+        if not self._workers:
+            return
+        _, late = await asyncio.wait(self._workers, timeout=timeout)
+        for worker in late:
+            worker.cancel()
+        if late:
+            log.warning(
+                "%s: stopped with %d running and %d queued keys", self.name, len(late), len(self.queue)
+            )
+            await asyncio.wait(late, timeout=_CANCEL_GRACE)
+
+    def healthy(self) -> list[str]:
+        """Errors of the workers, a line each."""
+        if self._stopping:
+            return []
+        return [f"{worker.get_name()} is dead: {_cause(worker)}" for worker in self._workers if worker.done()]
+
+    async def _work(self) -> None:
+        while True:
+            try:
+                key = await self.queue.get()
+            except ShutDown:
+                return
+            try:
+                self._settle(key, await self._reconcile(key))
+            finally:
+                self.queue.done(key)
+            # Handlers that never wait must not keep the loop from leases, probes and admission requests.
+            await asyncio.sleep(0)
+
+    def _current(self, key: str, returned: T | None) -> T | None:
+        """What the next handler gets: the object as the handler before left it, until the cache has that or a later
+        one."""
+        cached = self.informer.indexer.get_by_key(key)
+        return None if cached is None else newer(cached, returned)
+
+    def _settle(self, key: str, verdict: Verdict[T]) -> None:
+        """Settle a processed key: the only place that forgets and retries (controller-runtime's reconcileHandler)."""
+        if verdict.not_before is not None:
+            self.queue.add_not_before(key, verdict.not_before)
+        match verdict.outcome:
+            case Outcome.CONFLICT if key not in self._conflicted:
+                # The watch most likely brings the newer object within milliseconds. A second conflict in a row means
+                # that it has not yet: from then on the backoff gives it time.
+                self._conflicted.add(key)
+                self.queue.add(key)
+            case Outcome.CONFLICT | Outcome.FAILED:
+                self.queue.add_rate_limited(key)
+            case _:
+                self.queue.forget(key)
+                self._conflicted.discard(key)
+        if verdict.delay is not None:
+            self.queue.add_after(key, verdict.delay)
+
+    async def _reconcile(self, key: str) -> Verdict[T]:
+        # The object is read anew for every handler: the one before may have waited long enough for it to change.
+        verdicts: list[Verdict[T]] = []
+        returned: T | None = None
+        for handler in tuple(self._handlers.values()):
+            verdict = await handler.call(key, self._current(key, returned))
+            returned = verdict.returned or returned
+            verdicts.append(verdict)
+        return combine(verdicts)
+
+
+def _own_key(obj: Object) -> tuple[str]:
+    return (obj.key,)
+
+
+def _cause(worker: asyncio.Task[None]) -> str:
+    if worker.cancelled():
+        return "cancelled"
+    error = worker.exception()
+    return described(error) if error else "ended"

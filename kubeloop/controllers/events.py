@@ -1,0 +1,323 @@
+"""Events on objects, for people: client-go's EventRecorder with its correlator (`tools/record/events_cache.go`)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from cachetools import LRUCache, TTLCache
+from prometheus_client import Counter
+from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt, wait_exponential
+
+from kubeloop.api import registry
+from kubeloop.api.meta import Object, rfc3339
+from kubeloop.client.client import Client
+from kubeloop.client.errors import (
+    AlreadyExists,
+    ApiError,
+    NotFound,
+    ReadOnly,
+    ServerError,
+    TooManyRequests,
+    Unreachable,
+)
+from kubeloop.controllers.errors import described
+from kubeloop.workqueue.queue import loop_time
+
+log = logging.getLogger(__name__)
+
+WARNING = "Warning"
+"""The type of an event that asks for attention; the other one is Normal (core/v1)."""
+
+QUEUE_LIMIT = 1000
+"""Different events of a namespace that may wait to be written; more are dropped and counted."""
+AGGREGATION_SECONDS = 600.0
+"""A repeat within this time raises `count` of the event that is there (client-go's interval)."""
+SIMILAR_LIMIT = 10
+"""Messages of one reason on one object within that time; later ones share one event (client-go's aggregator)."""
+SIMILAR_PREFIX = "(combined from similar events): "
+SPAM_BURST = 25
+SPAM_SECONDS = 300.0
+"""An object gets so many writes at once, then one in so many seconds (client-go's spam filter)."""
+_REMEMBERED = 4096
+_DEFAULT_NAMESPACE = "default"
+"""Where events about cluster-scoped objects live."""
+_NAME_LIMIT = 253
+
+_TRIES = 6
+"""How often one event is tried, 1, 2, 4, 8 and 10 s apart: a restart of the API server should cost none."""
+_WRITES_AT_ONCE = 8
+"""Namespaces have a writer each, so that one where a webhook on Events hangs does not hold up the others; together
+they keep so many of the connections that all requests share."""
+
+DROPPED = Counter("event_recorder_dropped_total", "Events that were not written", ["reason"])
+
+
+class _About(NamedTuple):
+    """The object of an event."""
+
+    kind: str
+    key: str
+    uid: str
+
+
+class _Identity(NamedTuple):
+    """What makes two events the same; `message` is None for those that are combined from similar ones."""
+
+    about: _About
+    type: str
+    reason: str
+    message: str | None
+
+
+@dataclass(slots=True)
+class _Bucket:
+    """The writes that an object has left."""
+
+    tokens: float
+    at: float
+
+    def take(self, now: float) -> bool:
+        self.tokens = min(float(SPAM_BURST), self.tokens + (now - self.at) / SPAM_SECONDS)
+        self.at = now
+        if self.tokens < 1:
+            return False
+        self.tokens -= 1
+        return True
+
+
+@dataclass(slots=True)
+class _Occurrence:
+    """The occurrences since the last write."""
+
+    reference: dict[str, str]
+    message: str
+    first: str
+    last: str
+    count: int = 1
+    name: str = ""
+    """The event's name, once it was tried to be created."""
+
+
+@dataclass(slots=True)
+class _Written:
+    """An event that exists on the server; `count` has what the spam filter kept back too."""
+
+    name: str
+    count: int
+
+
+class EventRecorder:
+    """Writes events in the background. `wall_clock` gives seconds since 1970 for timestamps."""
+
+    def __init__(
+        self, client: Client, component: str, *, wall_clock: Callable[[], float] = time.time
+    ) -> None:
+        self._events = client.resource(registry.EVENTS)
+        self._component = component
+        self._wall_clock = wall_clock
+        self._pending: dict[str, dict[_Identity, _Occurrence]] = {}
+        # By the event's namespace. Invariant: at most QUEUE_LIMIT in each; a repeat of what waits is counted there and
+        # takes no more room.
+        self._written: TTLCache[_Identity, _Written] = TTLCache(
+            _REMEMBERED, ttl=AGGREGATION_SECONDS, timer=loop_time
+        )
+        self._similar: TTLCache[_Identity, set[str]] = TTLCache(
+            _REMEMBERED, ttl=AGGREGATION_SECONDS, timer=loop_time
+        )
+        self._buckets: LRUCache[_About, _Bucket] = LRUCache(_REMEMBERED)
+        self._writers: dict[str, asyncio.Task[None]] = {}
+        # Invariant: a namespace in which something is pending has one, and no other has.
+        self._turn = asyncio.Semaphore(_WRITES_AT_ONCE)
+        self._last_stamp = 0
+        self._stopped = False
+        self.dropped = 0
+
+    def event(self, obj: Object, type: str, reason: str, message: str) -> None:
+        """Record an event about `obj`: type "Normal" or "Warning", a CamelCase reason, a sentence.
+
+        Returns at once and never raises; what cannot be written is dropped, counted and logged.
+        """
+        try:
+            self._record(obj, type, reason, message)
+        except Exception:
+            log.exception("event %s could not be recorded", reason)
+            self._drop("invalid")
+
+    async def stop(self, timeout: float = 5.0) -> None:
+        """Write the waiting events, at most `timeout` seconds; later ones are dropped."""
+        self._stopped = True
+        if not self._writers:
+            return
+        _, late = await asyncio.wait(self._writers.values(), timeout=timeout)
+        for task in late:
+            task.cancel()
+        if late:
+            await asyncio.wait(late)
+
+    def _record(self, obj: Object, type: str, reason: str, message: str) -> None:
+        if self._stopped:
+            self._drop("stopped")
+            return
+        reference = reference_to(obj)
+        identity = _Identity(_About(reference["kind"], obj.key, obj.uid), type, reason, message)
+        if self._is_one_of_many(identity):
+            identity, message = identity._replace(message=None), SIMILAR_PREFIX + message
+        now = rfc3339(self._wall_clock())
+        namespace = _namespace(reference)
+        pending = self._pending.get(namespace, {})
+        waiting = pending.get(identity)
+        if waiting is not None:
+            waiting.count += 1
+            waiting.last, waiting.message = now, message
+            return
+        if len(pending) >= QUEUE_LIMIT:
+            self._drop("queue full")
+            return
+        if not self._may_write(identity.about):
+            self._drop("spam")
+            if (written := self._written.get(identity)) is not None:
+                written.count += 1
+            return
+        if namespace not in self._writers:
+            writer = asyncio.get_running_loop().create_task(
+                self._write_all(namespace, pending), name=f"events of {namespace}"
+            )
+            self._pending[namespace], self._writers[namespace] = pending, writer
+        pending[identity] = _Occurrence(reference, message, now, now)
+
+    def _is_one_of_many(self, identity: _Identity) -> bool:
+        """Whether so many similar events were written lately that this one is combined with them."""
+        kind_of_event = identity._replace(message=None)
+        messages = self._similar.get(kind_of_event, set())
+        if identity.message is not None and len(messages) < SIMILAR_LIMIT:
+            messages = messages | {identity.message}
+        self._similar[kind_of_event] = messages  # stored anew: the time counts from the last one
+        return identity.message not in messages
+
+    def _may_write(self, about: _About) -> bool:
+        bucket = self._buckets.get(about)
+        if bucket is None:
+            bucket = self._buckets[about] = _Bucket(float(SPAM_BURST), loop_time())
+        return bucket.take(loop_time())
+
+    @staticmethod
+    def _retrying() -> AsyncRetrying:
+        return AsyncRetrying(
+            retry=retry_if_exception_type((Unreachable, ServerError, TooManyRequests)),
+            wait=wait_exponential(multiplier=1, max=10),
+            stop=stop_after_attempt(_TRIES),
+            reraise=True,
+        )
+
+    def _drop(self, why: str) -> None:
+        self.dropped += 1
+        DROPPED.labels(why).inc()
+
+    async def _write_all(self, namespace: str, pending: dict[_Identity, _Occurrence]) -> None:
+        try:
+            while pending:
+                identity = next(iter(pending))
+                await self._write_one(identity, pending.pop(identity))
+        finally:
+            for _ in pending:
+                self._drop("stopped")
+            del self._pending[namespace], self._writers[namespace]
+
+    async def _write_one(self, identity: _Identity, occurrence: _Occurrence) -> None:
+        try:
+            await self._retrying()(self._write, identity, occurrence)
+        except ReadOnly:
+            log.info(
+                "dry run: %s %s on %s: %s",
+                *(identity.type, identity.reason, identity.about.key, occurrence.message),
+            )
+        except ApiError as error:
+            log.warning(
+                "event %s on %s not written: %s", identity.reason, identity.about.key, described(error)
+            )
+            self._drop("refused")
+        except asyncio.CancelledError:
+            self._drop("stopped")
+            raise
+        except Exception:
+            log.exception("event %s on %s not written", identity.reason, identity.about.key)
+            self._drop("failed")
+
+    async def _write(self, identity: _Identity, occurrence: _Occurrence) -> None:
+        async with self._turn:
+            known = self._written.get(identity)
+            if known is not None:
+                try:
+                    await self._repeat(identity, occurrence, known)
+                except NotFound:
+                    # The API server keeps events for an hour, people may delete them. Not `del`: its time may have
+                    # ended meanwhile.
+                    self._written.pop(identity, None)
+                else:
+                    return
+            if not occurrence.name:
+                occurrence.name = self._name(occurrence.reference["name"])
+            with contextlib.suppress(AlreadyExists):  # the try before got through, only its answer was lost
+                await self._events.create(
+                    self._body(identity, occurrence), namespace=_namespace(occurrence.reference)
+                )
+            self._written[identity] = _Written(occurrence.name, occurrence.count)
+
+    async def _repeat(self, identity: _Identity, occurrence: _Occurrence, known: _Written) -> None:
+        count = known.count + occurrence.count
+        patch: dict[str, Any] = {"count": count, "lastTimestamp": occurrence.last}
+        if identity.message is None:
+            patch["message"] = occurrence.message
+        await self._events.merge_patch(patch, name=known.name, namespace=_namespace(occurrence.reference))
+        self._written[identity] = _Written(known.name, count)
+
+    def _body(self, identity: _Identity, occurrence: _Occurrence) -> dict[str, Any]:
+        return {
+            "apiVersion": registry.EVENTS.api_version,
+            "kind": registry.EVENTS.kind,
+            "metadata": {
+                "name": occurrence.name,
+                "namespace": _namespace(occurrence.reference),
+            },
+            "involvedObject": {key: value for key, value in occurrence.reference.items() if value},
+            "type": identity.type,
+            "reason": identity.reason,
+            "message": occurrence.message,
+            "count": occurrence.count,
+            "firstTimestamp": occurrence.first,
+            "lastTimestamp": occurrence.last,
+            "source": {"component": self._component},
+            "reportingComponent": self._component,
+        }
+
+    def _name(self, about: str) -> str:
+        """`<object>.<time in hex>`, as client-go names them; never the same twice from one recorder."""
+        self._last_stamp = max(self._last_stamp + 1, int(self._wall_clock() * 1e9))
+        suffix = f".{self._last_stamp:x}"
+        return about[: _NAME_LIMIT - len(suffix)].rstrip("-.") + suffix
+
+
+def reference_to(obj: Object) -> dict[str, str]:
+    """The involvedObject of an event about `obj`.
+
+    Raises ValueError for an object that says no kind and whose type stands in no registry.
+    """
+    api_version, kind = registry.kind_of(obj)
+    return {
+        "apiVersion": api_version,
+        "kind": kind,
+        "name": obj.name,
+        "namespace": obj.namespace,
+        "uid": obj.uid,
+        "resourceVersion": obj.metadata.resource_version,
+    }
+
+
+def _namespace(reference: dict[str, str]) -> str:
+    return reference["namespace"] or _DEFAULT_NAMESPACE

@@ -1,0 +1,211 @@
+"""ControllerFactory: every controller of a process, one shared informer and one queue a kind."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+from kubeloop.api.meta import Object
+from kubeloop.api.registry import Resource
+from kubeloop.cache.crds import CustomResourceWatch
+from kubeloop.cache.informer import SharedIndexInformer, wait_for_cache_sync
+from kubeloop.client.client import Client
+from kubeloop.controllers.controller import Controller
+from kubeloop.controllers.events import EventRecorder
+from kubeloop.workqueue.queue import loop_time
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T", bound=Object)
+
+_POLL = 1.0
+"""Seconds between checks of a kind that is forbidden, or required and not installed."""
+
+
+class ControllerFactory:
+    """Controllers by kind, made when first asked for (lasso's SharedControllerFactory).
+
+    `workers` is the number of workers of every controller. The client stays the caller's to close.
+    """
+
+    def __init__(self, client: Client, *, workers: int = 10) -> None:
+        self.client = client
+        self._workers = workers
+        self._controllers: dict[tuple[Resource[Any], str, str, str], Controller[Any]] = {}
+        self._handlers: dict[str, str] = {}
+        self._required: set[Controller[Any]] = set()
+        self._recorders: dict[str, EventRecorder] = {}
+        self._definitions = CustomResourceWatch(client)
+        self._starter: asyncio.Task[None] | None = None
+        self._leading: asyncio.Event | None = None
+        self._stopping = False
+
+    def controller(
+        self,
+        resource: Resource[T],
+        *,
+        workers: int | None = None,
+        namespace: str = "",
+        label_selector: str = "",
+        name: str = "",
+        transform: Callable[[T], T] | None = None,
+    ) -> Controller[T]:
+        """The controller of a kind, or of those of its objects that are in `namespace`, match `label_selector`, have
+        the `name`: one for each of these choices.
+
+        Another definition of the same resource (a struct of your own) is another kind. `workers` and `transform`, which
+        sees every object before it is cached (to drop fields), count only the first time. The name, which logs, probes
+        and queue metrics carry, is the plural; a second kind of the same plural has its group, selector and struct in
+        it as well.
+        """
+        identity = (resource, namespace, label_selector, name)
+        found: Controller[T] | None = self._controllers.get(identity)
+        if found is None:
+            client = self.client.resource(resource)
+            selected = " ".join(filter(None, identity[1:]))
+            fields = f"metadata.name={name}" if name else ""
+            source = client.select(namespace=namespace, label_selector=label_selector, field_selector=fields)
+            found = Controller(
+                self._free_name(resource, selected),
+                SharedIndexInformer(source if selected else client, transform=transform),
+                workers=workers or self._workers,
+                client=client,
+                handlers=self._handlers,
+            )
+            self._controllers[identity] = found
+            if self._starter is not None and not self._stopping:
+                self._begin()  # asked for while running
+        return found
+
+    def require(self, *controllers: Controller[Any]) -> None:
+        """No handler is called before these kinds are installed and their caches hold what the server has.
+
+        Without this a kind that is not installed counts as synced, with an empty cache.
+        """
+        self._required.update(controllers)
+
+    def recorder(self, component: str) -> EventRecorder:
+        """The component's event recorder; `stop` drains it."""
+        if component not in self._recorders:
+            self._recorders[component] = EventRecorder(self.client, component)
+        return self._recorders[component]
+
+    async def start(self, leading: asyncio.Event | None = None) -> None:
+        """Start every informer and return; workers begin by themselves as soon as all informers have synced.
+
+        With `leading` not before that is set: a standby's caches are warm when it becomes the leader.
+        A kind that is not installed delays nothing, unless it is required. A kind that may not be listed delays the
+        handlers that read its cache (CacheForbidden), and nothing else.
+        """
+        self._leading = leading
+        self._begin()
+
+    async def wait_for_sync(self, timeout: float | None = None) -> bool:
+        """Wait until every cache in use has synced, at most `timeout` seconds; whether they have."""
+        return await wait_for_cache_sync(*self._informers(), timeout=timeout)
+
+    async def stop(self, timeout: float = 10.0) -> None:
+        """Drain: workers finish what is queued, events are written, within `timeout` seconds; then all ends."""
+        self._stopping = True
+        deadline = loop_time() + timeout
+        if self._starter is not None:
+            await _end(self._starter)
+        await asyncio.gather(*(controller.stop(timeout) for controller in self._controllers.values()))
+        left = max(0.0, deadline - loop_time())
+        await asyncio.gather(*(recorder.stop(left) for recorder in self._recorders.values()))
+        await asyncio.gather(self._definitions.stop(), *(informer.stop() for informer in self._informers()))
+
+    def synced(self) -> bool:
+        """Whether every cache in use holds what the server had."""
+        return not self.unsynced()
+
+    def unsynced(self) -> list[str]:
+        """The kinds whose cache has not synced, with the reason where it is known."""
+        return [
+            c.name + reason
+            for c in self._controllers.values()
+            if (reason := self._why_unsynced(c)) is not None
+        ]
+
+    def healthy(self) -> list[str]:
+        """What only a restart repairs, a line each: dead workers, ended informers."""
+        if self._stopping:
+            return []
+        workers = [problem for c in self._controllers.values() for problem in c.healthy()]
+        return workers + [problem for informer in self._informers() for problem in informer.healthy()]
+
+    def unready(self) -> list[str]:
+        """Why caches are stale, a line each: kinds that have not synced, watches without a sign of life. A
+        restart would repair neither, and an outage of the API server would restart every replica."""
+        now = loop_time()
+        stale = [problem for informer in self._informers() for problem in informer.problems(now)]
+        return [f"not synced: {name}" for name in self.unsynced()] + stale
+
+    def _informers(self) -> list[SharedIndexInformer[Any]]:
+        return [controller.informer for controller in self._controllers.values()]
+
+    def _begin(self) -> None:
+        for informer in self._informers():
+            self._definitions.add(informer)
+            informer.start()
+        if self._starter is not None:
+            self._starter.cancel()  # the new one waits for the old ones' caches too
+        self._starter = asyncio.create_task(self._start_workers(), name="start of workers")
+
+    async def _start_workers(self) -> None:
+        forbidden = [c for c in self._controllers.values() if not await self._settled(c)]
+        log.info(
+            "caches synced: %s", ", ".join(c.name for c in self._controllers.values() if c not in forbidden)
+        )
+        if self._leading is not None:
+            await self._leading.wait()
+        for controller in self._controllers.values():
+            controller.start_workers()
+        for controller in forbidden:
+            await controller.informer.wait_for_sync()
+            log.info("%s: can be listed now, calling every handler again", controller.name)
+            for other in self._controllers.values():
+                other.enqueue_all()  # what read this cache, handlers and resolvers, could not do its work
+
+    async def _settled(self, controller: Controller[Any]) -> bool:
+        """Wait until a kind no longer delays the start; False if it is forbidden."""
+        informer, required = controller.informer, controller in self._required
+        while not await informer.wait_for_sync(_POLL) or (required and not informer.installed):
+            if informer.forbidden and not required:
+                log.error(
+                    "%s: controllers that need this kind are waiting: %s", controller.name, informer.forbidden
+                )
+                return False
+            if informer.has_synced():
+                await asyncio.sleep(_POLL)
+        return True
+
+    def _why_unsynced(self, controller: Controller[Any]) -> str | None:
+        """None when it is synced."""
+        informer = controller.informer
+        if controller in self._required and not informer.installed:
+            return " (not installed)"
+        if informer.has_synced():
+            return None
+        return f" ({informer.forbidden})" if informer.forbidden else ""
+
+    def _free_name(self, resource: Resource[Any], selected: str) -> str:
+        taken = {controller.name for controller in self._controllers.values()}
+        return next(name for name in _names(resource, selected) if name not in taken)
+
+
+def _names(resource: Resource[Any], selected: str) -> Iterator[str]:
+    """Names for a kind's controller, each more precise than the one before."""
+    name = resource.plural
+    yield name
+    yield (name := f"{resource.group_resource}/{resource.version}")
+    yield (name := f"{name}?{selected}")
+    yield (name := f"{name} as {resource.type.__name__}")
+    yield from (f"{name} {number}" for number in range(2, 1_000_000))
+
+
+async def _end(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.wait([task])

@@ -1,0 +1,174 @@
+"""The result of a handler's call: a verdict, metrics and log lines."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import traceback
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, Generic, TypeVar
+
+from kubeloop.api.meta import Object
+from kubeloop.client.errors import ApiError, Conflict, NotFound
+from kubeloop.controllers.errors import RetryAfter, Skip, described
+from kubeloop.controllers.metrics import ReconcileMetrics, Result
+from kubeloop.workqueue.queue import loop_time
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T", bound=Object)
+
+Handler = Callable[[str, T | None], Awaitable[object]]
+"""`async def handler(key, obj)`; obj is None when the cache does not hold the key.
+
+A handler that wrote the object may return what the server answered: the next handler of the key then gets that,
+unless the cache has something newer by then. Anything else that it returns is ignored.
+"""
+
+LONGEST_RETRY_AFTER = 60.0
+"""Seconds: a longer wait that the server asks for is cut to this."""
+_REMINDER = 300.0
+"""Seconds after which a repeated failure is logged again."""
+
+
+class Outcome(IntEnum):
+    """How a call ended, the more urgent the higher: of several handlers' outcomes the highest settles the key."""
+
+    DONE = 0
+    SKIPPED = 1
+    LATER = 2
+    CONFLICT = 3
+    FAILED = 4
+
+
+_RESULTS = {
+    Outcome.DONE: Result.SUCCESS,
+    Outcome.SKIPPED: Result.SUCCESS,
+    Outcome.LATER: Result.REQUEUE_AFTER,
+    Outcome.CONFLICT: Result.REQUEUE,
+    Outcome.FAILED: Result.ERROR,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict(Generic[T]):
+    """What came of a call: the outcome, and more of it for some.
+
+    `delay`: a handler asked to be called again after so many seconds. `not_before`: the server asked to wait so
+    many seconds (Retry-After); nothing brings the key back sooner. `returned`: the object as a handler left it.
+    """
+
+    outcome: Outcome
+    delay: float | None = None
+    not_before: float | None = None
+    returned: T | None = None
+
+
+_DONE: Verdict[Any] = Verdict(Outcome.DONE)
+_SKIPPED: Verdict[Any] = Verdict(Outcome.SKIPPED)
+
+
+def combine(verdicts: Iterable[Verdict[T]]) -> Verdict[T]:
+    """The verdict on a key from those of its handlers: the most urgent outcome, shortest delay, longest Retry-After."""
+    found = list(verdicts)
+    if len(found) == 1:
+        return found[0]
+    return Verdict(
+        max((verdict.outcome for verdict in found), default=Outcome.DONE),
+        min((verdict.delay for verdict in found if verdict.delay is not None), default=None),
+        max((verdict.not_before for verdict in found if verdict.not_before is not None), default=None),
+    )
+
+
+class NamedHandler(Generic[T]):
+    """A handler under the name that its logs and metrics carry."""
+
+    def __init__(self, name: str, handler: Handler[T], metrics: ReconcileMetrics) -> None:
+        self.name = name
+        self._handler = handler
+        self._metrics = metrics
+        self._failing: dict[str, tuple[object, float]] = {}
+        # Invariant: the keys that failed since they last succeeded, each with its error and when that was last logged.
+
+    async def call(self, key: str, obj: T | None) -> Verdict[T]:
+        """Run it. Raises nothing but what is meant for the worker: its own cancellation, an exit of the process."""
+        started = loop_time()
+        self._metrics.active.inc()
+        try:
+            verdict = await self._judge(key, obj)
+        finally:
+            self._metrics.active.dec()
+        self._metrics.observe(_RESULTS[verdict.outcome], loop_time() - started)
+        if self._failing and verdict.outcome is not Outcome.FAILED:
+            self._failing.pop(key, None)
+        return verdict
+
+    async def _judge(self, key: str, obj: T | None) -> Verdict[T]:
+        try:
+            returned = await self._handler(key, obj)
+        except Skip as skip:
+            log.debug("%s: %s skipped: %s", self.name, key, skip)
+            return _SKIPPED
+        except RetryAfter as later:
+            log.debug("%s: %s requeued after %g s: %s", self.name, key, later.seconds, later)
+            return Verdict(Outcome.LATER, later.seconds)
+        except Conflict as conflict:
+            log.debug("%s: %s was changed by another client: %s", self.name, key, described(conflict))
+            return Verdict(Outcome.CONFLICT, not_before=_peace(conflict))
+        except asyncio.CancelledError as error:
+            if _worker_is_cancelled():
+                raise
+            # Something that the handler awaited was cancelled, not the worker: that is the handler's failure.
+            return self._failed(key, error)
+        except Exception as error:
+            return self._failed(key, error)
+        if returned is None or (left := same_object(obj, returned)) is None:
+            return _DONE
+        return Verdict(Outcome.DONE, returned=left)
+
+    def _failed(self, key: str, error: BaseException) -> Verdict[T]:
+        not_before = _peace(error)
+        signature, now = _signature(error), loop_time()
+        before, logged_at = self._failing.get(key, (None, now))
+        if signature == before and now - logged_at < _REMINDER:
+            log.debug("%s: %s failed again: %s", self.name, key, described(error))
+            return Verdict(Outcome.FAILED, not_before=not_before)
+        self._failing[key] = (signature, now)
+        if isinstance(error, NotFound):
+            log.info("%s: %s waits for a missing object: %s", self.name, key, described(error))
+        else:
+            unexpected = None if isinstance(error, ApiError) or signature == before else error
+            log.error(
+                "%s: %s failed, will be retried: %s", self.name, key, described(error), exc_info=unexpected
+            )
+        return Verdict(Outcome.FAILED, not_before=not_before)
+
+
+def _peace(error: BaseException) -> float | None:
+    """The server's Retry-After in seconds."""
+    asked = error.retry_after if isinstance(error, ApiError) else None
+    return min(asked, LONGEST_RETRY_AFTER) if asked is not None and asked > 0 else None
+
+
+def same_object(obj: T | None, returned: object) -> T | None:
+    """What a handler returned, if that is a version of its object: it may well return something else."""
+    if obj is None or type(returned) is not type(obj):
+        return None
+    return returned if returned.key == obj.key and returned.uid == obj.uid else None
+
+
+def _signature(error: BaseException) -> object:
+    """What tells one error from another: a status of the API server, or the lines that raised; its text may differ at
+    every attempt."""
+    if isinstance(error, ApiError):
+        return type(error), error.status
+    # A set: an exception that is kept and raised anew has the same lines in it again and again.
+    lines = frozenset((frame.f_code, line) for frame, line in traceback.walk_tb(error.__traceback__))
+    return type(error), lines
+
+
+def _worker_is_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is None or task.cancelling() > 0

@@ -1,0 +1,83 @@
+"""`on_remove`: a finalizer holds the object until the handler has dealt with its deletion (wrangler's OnRemove)."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, Generic, TypeVar
+
+from kubeloop.api.meta import Object
+from kubeloop.client.errors import NotFound
+from kubeloop.client.resource_client import ResourceClient
+from kubeloop.client.retry import retry_on_conflict
+from kubeloop.controllers.reconcile import same_object
+
+T = TypeVar("T", bound=Object)
+
+FINALIZER_PREFIX = "wrangler.cattle.io/"
+"""Wire format: wrangler's controllers leave the same finalizers under the same names."""
+
+_TRIES = 5
+"""How often the finalizer is taken off an object that others keep changing, before the key is retried."""
+
+
+class RemovalHandler(Generic[T]):
+    """A handler that keeps `wrangler.cattle.io/<name>` on every object and calls `handler` when one is deleted."""
+
+    def __init__(
+        self, name: str, handler: Callable[[str, T], Awaitable[object]], client: ResourceClient[T]
+    ) -> None:
+        self.finalizer = FINALIZER_PREFIX + name
+        self._handler = handler
+        self._client = client
+
+    async def __call__(self, key: str, obj: T | None) -> T | None:
+        """Returns the object as it was written. Raises what the handler raises (the finalizer then stays) and ApiError
+        of the patch."""
+        if obj is None:
+            return None
+        held = self.finalizer in (obj.metadata.finalizers or ())
+        if obj.deleting and held:
+            returned = await self._handler(key, obj)
+            return await self._release(same_object(obj, returned) or obj)
+        if not obj.deleting and not held:
+            return await self._patch(obj, self._addition(obj))
+        return None
+
+    async def _release(self, obj: T) -> T | None:
+        """Take the finalizer from the object as it is now: the handler may have changed it, and others all the time.
+
+        The handler succeeded; to call it again because of a conflict would have it change the object again, for ever.
+        """
+
+        async def attempt(again: bool) -> T | None:
+            now = await self._client.get(name=obj.name, namespace=obj.namespace) if again else obj
+            if now.uid != obj.uid or self.finalizer not in (now.metadata.finalizers or ()):
+                return None
+            return await self._patch(now, self._removal(now))
+
+        try:
+            return await retry_on_conflict(attempt, tries=_TRIES)
+        except NotFound:
+            return None
+
+    def _addition(self, obj: T) -> dict[str, Any]:
+        if obj.metadata.finalizers:
+            return {"op": "add", "path": "/metadata/finalizers/-", "value": self.finalizer}
+        return {"op": "add", "path": "/metadata/finalizers", "value": [self.finalizer]}
+
+    def _removal(self, obj: T) -> dict[str, Any]:
+        place = (obj.metadata.finalizers or []).index(self.finalizer)
+        return {"op": "remove", "path": f"/metadata/finalizers/{place}"}
+
+    async def _patch(self, obj: T, operation: dict[str, Any]) -> T | None:
+        # Both operations are only right for the list that was seen. A replaced resourceVersion is the server's
+        # precondition: 409 where a JSON patch `test` would give 422, which looks like a bad request.
+        version = {
+            "op": "replace",
+            "path": "/metadata/resourceVersion",
+            "value": obj.metadata.resource_version,
+        }
+        try:
+            return await self._client.json_patch([version, operation], name=obj.name, namespace=obj.namespace)
+        except NotFound:
+            return None  # gone meanwhile: nothing left to hold or to release

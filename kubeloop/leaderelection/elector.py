@@ -1,0 +1,257 @@
+"""LeaderElector: acquire the lease, renew it, know by the monotonic clock whether it is still held."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NoReturn
+
+from prometheus_client import Gauge
+
+from kubeloop.api.coordination import Lease, LeaseSpec
+from kubeloop.client.errors import AlreadyExists, ApiError, Conflict, NotFound
+from kubeloop.errors import ReportedError
+from kubeloop.leaderelection.lease_lock import LeaseLock, timestamp
+
+log = logging.getLogger(__name__)
+
+_LATER = 0.01
+"""Seconds after another holder's last moment at which it is over for sure, however clocks round."""
+
+MASTER = Gauge(
+    "leader_election_master_status", "1 while this process holds the lease, 0 while it does not", ["name"]
+)
+
+
+class LeaseLost(ReportedError):
+    """The lease was not renewed in time, or another candidate has it: the process has to end."""
+
+
+class NotLeader(ApiError):
+    """A write that was not sent, because the lease is not ours at this moment."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderElectionConfig:
+    """Seconds, client-go's defaults. ValueError where a candidate could write beside another, or never renew."""
+
+    lease_duration: float = 15.0
+    """How long others wait after the last renewal that they saw."""
+    renew_deadline: float = 10.0
+    """How long the leader goes on after the last renewal that succeeded; the rest is for writes on their way."""
+    retry_period: float = 2.0
+    """Between two attempts, of the leader to renew and of the others to acquire."""
+
+    def __post_init__(self) -> None:
+        if not self.lease_duration > self.renew_deadline > self.retry_period > 0:
+            raise ValueError(
+                "leader election: the lease duration must be longer than the renew deadline, and that longer than"
+                f" the retry period: {self.lease_duration:g}, {self.renew_deadline:g} and {self.retry_period:g} s"
+                " are given"
+            )
+
+
+class LeaderElector:
+    """One candidate. `run` it in a task and give `before_write` to the transport of everything that a leader writes.
+
+    `clock` gives seconds that never go back and go on while the process is stopped (time.monotonic).
+    """
+
+    def __init__(
+        self,
+        lock: LeaseLock,
+        config: LeaderElectionConfig | None = None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._lock = lock
+        self._config = config or LeaderElectionConfig()
+        self._clock = clock
+        self._observed: Lease | None = None
+        self._observed_at = 0.0
+        # Invariant: when `_observed.spec` was first seen here; another holder is left its whole duration from then on.
+        self._renewed_at: float | None = None
+        # Invariant: None while the lease is not ours, else when the last renewal that succeeded was sent. Not when it
+        # was answered: others may have seen it as early as that.
+        self._free = asyncio.Event()
+        self._trouble = ""
+        MASTER.labels(str(lock)).set(0)
+
+    def is_leader(self) -> bool:
+        """Whether this candidate holds the lease now."""
+        return self._renewed_at is not None and self._clock() < self._renewed_at + self._config.renew_deadline
+
+    def before_write(self) -> None:
+        """Raises NotLeader unless the lease is ours at this moment. The transport asks it at every send."""
+        if not self.is_leader():
+            raise NotLeader(f"not written: the lease {self._lock} is not held")
+
+    def get_leader(self) -> str:
+        """The identity of the holder that was seen last, "" for none."""
+        return (self._observed.spec.holder_identity or "") if self._observed is not None else ""
+
+    async def run(self, on_started_leading: Callable[[], None]) -> NoReturn:
+        """Acquire the lease, call `on_started_leading`, renew until cancelled. Raises LeaseLost."""
+        await self.acquire()
+        on_started_leading()
+        await self.renew()
+
+    async def acquire(self) -> None:
+        """Returns once the lease is ours."""
+        watch = asyncio.create_task(self._watch(), name=f"watch of lease {self._lock}")
+        try:
+            while True:
+                self._free.clear()
+                await self._attempt(self._config.renew_deadline)
+                if self.is_leader():
+                    break
+                await self._pause()
+        finally:
+            watch.cancel()
+            await asyncio.wait([watch])
+        log.info("holding the lease %s as %s", self._lock, self._lock.identity)
+        MASTER.labels(str(self._lock)).set(1)
+
+    async def renew(self) -> NoReturn:
+        """Keeps the lease. Raises LeaseLost when that fails for `renew_deadline` seconds, also where no other
+        replica took it meanwhile: what was decided before may be decided otherwise by now."""
+        while self._renewed_at is not None:
+            deadline = self._renewed_at + self._config.renew_deadline
+            await asyncio.sleep(min(self._config.retry_period, max(0.0, deadline - self._clock())))
+            if self._clock() < deadline:
+                await self._attempt(deadline - self._clock())
+            if self._clock() >= deadline:
+                self._trouble = f"not renewed for {self._config.renew_deadline:g} s{self._because()}"
+                break
+        self._renewed_at = None
+        MASTER.labels(str(self._lock)).set(0)
+        raise LeaseLost(f"lost the lease {self._lock}: {self._trouble}")
+
+    async def release(self) -> bool:
+        """Give the lease up, so that another candidate takes it at once; whether the release was written. Call it after
+        everything that writes has ended, and after `run` was cancelled."""
+        if not self.is_leader():
+            return False
+        self._renewed_at = None
+        MASTER.labels(str(self._lock)).set(0)
+        try:
+            async with asyncio.timeout(self._config.retry_period):
+                found = await self._lock.get()
+                if found.spec.holder_identity != self._lock.identity:
+                    return False
+                await self._lock.update(_released(found.spec), found.metadata.resource_version)
+        except (ApiError, TimeoutError) as err:
+            log.warning("lease %s not released: %s", self._lock, str(err) or "no answer in time")
+            return False
+        log.info("released the lease %s", self._lock)
+        return True
+
+    async def try_acquire_or_renew(self) -> bool:
+        """One attempt; whether the lease is ours afterwards. Raises ApiError other than a lost race."""
+        # Nothing is read as long as no other replica writes.
+        if self._renewed_at is not None and self._observed is not None and await self._write(self._observed):
+            return True
+        found = None
+        with contextlib.suppress(NotFound):
+            self._observe(found := await self._lock.get())
+        if self.get_leader() not in ("", self._lock.identity):
+            if self._renewed_at is not None:
+                self._renewed_at, self._trouble = None, f"{self.get_leader()} holds it"
+                return False
+            if self._left() > 0:
+                return False  # also where the Lease was deleted: its holder may not know yet
+        return await self._write(found)
+
+    async def _write(self, found: Lease | None) -> bool:
+        """Write that it is ours, if it still is as `found` (None: it does not exist); whether it was."""
+        sent = self._clock()
+        try:
+            if found is None:
+                written = await self._lock.create(self._ours(LeaseSpec()))
+            else:
+                written = await self._lock.update(self._ours(found.spec), found.metadata.resource_version)
+        except (AlreadyExists, Conflict, NotFound):
+            return False
+        self._observe(written)
+        self._renewed_at = sent
+        return True
+
+    def _ours(self, before: LeaseSpec) -> LeaseSpec:
+        now, transitions = timestamp(), before.lease_transitions or 0
+        kept = before.holder_identity == self._lock.identity
+        return LeaseSpec(
+            holder_identity=self._lock.identity,
+            lease_duration_seconds=math.ceil(self._config.lease_duration),
+            acquire_time=before.acquire_time if kept else now,
+            renew_time=now,
+            lease_transitions=transitions if kept or not before.acquire_time else transitions + 1,
+        )
+
+    def _observe(self, lease: Lease) -> None:
+        before, holder = self._observed, self.get_leader()
+        self._observed = lease
+        if before is None or before.spec != lease.spec:
+            self._observed_at = self._clock()
+        if self.get_leader() not in (holder, "", self._lock.identity):
+            log.info("the lease %s is held by %s", self._lock, self.get_leader())
+
+    def _left(self) -> float:
+        """Seconds that the holder which was seen last must still be left; counted by its own duration, as it may run
+        with another one than we do."""
+        if not self.get_leader() or self._observed is None:
+            return 0.0
+        duration = self._observed.spec.lease_duration_seconds or self._config.lease_duration
+        return self._observed_at + duration - self._clock()
+
+    async def _attempt(self, seconds: float) -> None:
+        """try_acquire_or_renew without an exception, within a time that leaves room for another attempt."""
+        try:
+            async with asyncio.timeout(min(seconds, self._config.renew_deadline / 2)):
+                await self.try_acquire_or_renew()
+        except (ApiError, TimeoutError) as err:
+            # The last attempt may have hardly any time: what failed before says more.
+            reason = str(err) or self._trouble or "no answer in time"
+            level = logging.DEBUG if reason == self._trouble else logging.WARNING
+            log.log(level, "lease %s: not acquired or renewed: %s", self._lock, reason)
+            self._trouble = reason
+        else:
+            if self._renewed_at is not None:
+                self._trouble = ""
+
+    def _because(self) -> str:
+        return f": {self._trouble}" if self._trouble else ""
+
+    async def _pause(self) -> None:
+        """Until the lease is free, or `retry_period` is over."""
+        left = self._left()
+        period = min(self._config.retry_period, left + _LATER) if left > 0 else self._config.retry_period
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._free.wait(), period)
+
+    async def _watch(self) -> NoReturn:
+        """Watches the Lease: releases are seen at once, and renewals when they happen."""
+        while True:
+            try:
+                async with contextlib.aclosing(self._lock.watch()) as leases:
+                    async for lease in leases:
+                        self._observe(lease)
+                        if not self.get_leader():
+                            self._free.set()
+            except ApiError as err:
+                log.debug("lease %s: not watched: %s", self._lock, err)
+            except Exception:
+                log.exception("lease %s: not watched", self._lock)
+            await asyncio.sleep(self._config.retry_period)
+
+
+def _released(before: LeaseSpec) -> LeaseSpec:
+    """Without a holder: the next candidate takes it at once."""
+    now = timestamp()
+    return LeaseSpec(
+        lease_duration_seconds=1, acquire_time=now, renew_time=now, lease_transitions=before.lease_transitions
+    )

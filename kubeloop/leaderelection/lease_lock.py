@@ -1,0 +1,70 @@
+"""The Lease that candidates compete for (client-go's resourcelock.LeaseLock)."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import socket
+import uuid
+from collections.abc import AsyncGenerator
+
+import msgspec
+
+from kubeloop.api.coordination import Lease, LeaseSpec
+from kubeloop.api.registry import LEASES
+from kubeloop.client.client import Client
+from kubeloop.client.errors import error_from_status
+
+_WATCH_SECONDS = 300.0
+
+
+class LeaseLock:
+    """Reads and writes one Lease. `identity` is this candidate's, unique for each process. Raises ApiError."""
+
+    def __init__(self, client: Client, namespace: str, name: str, identity: str = "") -> None:
+        self._leases = client.resource(LEASES)
+        self._namespace = namespace
+        self._name = name
+        self.identity = identity or f"{os.environ.get('POD_NAME') or socket.gethostname()}_{uuid.uuid4()}"
+
+    def __str__(self) -> str:
+        return f"{self._namespace}/{self._name}"
+
+    async def get(self) -> Lease:
+        """Raises NotFound."""
+        return await self._leases.get(name=self._name, namespace=self._namespace)
+
+    async def create(self, spec: LeaseSpec) -> Lease:
+        """Raises AlreadyExists."""
+        body = {
+            "apiVersion": LEASES.api_version,
+            "kind": LEASES.kind,
+            "metadata": {"name": self._name, "namespace": self._namespace},
+            "spec": msgspec.to_builtins(spec),
+        }
+        return await self._leases.create(body, namespace=self._namespace)
+
+    async def update(self, spec: LeaseSpec, resource_version: str) -> Lease:
+        """Raises Conflict when the Lease is no longer at that version."""
+        # Every field: what a merge patch leaves out stays as the last holder wrote it.
+        values = (getattr(spec, name) for name in spec.__struct_fields__)
+        fields = dict(zip(spec.__struct_encode_fields__, values, strict=True))
+        patch = {"metadata": {"resourceVersion": resource_version}, "spec": fields}
+        return await self._leases.merge_patch(patch, name=self._name, namespace=self._namespace)
+
+    async def watch(self) -> AsyncGenerator[Lease, None]:
+        """The Lease as it is and every change of it, not its deletion. Ends after minutes; raises ApiError."""
+        selected = f"metadata.name={self._name}"
+        async with self._leases.watch(
+            self._namespace, field_selector=selected, timeout_seconds=_WATCH_SECONDS
+        ) as events:
+            async for event in events:
+                if event.type == "ERROR" and event.status is not None:
+                    raise error_from_status(event.status)
+                if event.object is not None and event.type != "DELETED":
+                    yield event.object
+
+
+def timestamp() -> str:
+    """metav1.MicroTime of this moment."""
+    return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

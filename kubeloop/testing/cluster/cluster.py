@@ -1,0 +1,265 @@
+"""up, down, status: a whole cluster in one directory, and EmbeddedCluster for programs that want one while they run."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from kubeloop.client.client import Client
+from kubeloop.client.loading import load_config
+from kubeloop.testing.cluster import processes, readiness
+from kubeloop.testing.cluster.binaries import ensure_binaries
+from kubeloop.testing.cluster.control_plane import SERVERS, Command, ControlPlane, prepare
+from kubeloop.testing.cluster.errors import AlreadyRunning, ClusterError
+from kubeloop.testing.cluster.guard import Guard
+from kubeloop.testing.cluster.locks import locked
+from kubeloop.testing.cluster.nodes import fake_node, node_names
+from kubeloop.testing.cluster.paths import Paths
+from kubeloop.testing.cluster.processes import Process
+from kubeloop.testing.cluster.progress import Progress, Silent
+from kubeloop.testing.cluster.versions import ETCD, KUBERNETES, KWOK
+
+T = TypeVar("T")
+
+# Seconds: `down` waits for an `up` that is under way, and programs may finish what they are writing.
+_LOCK_TIMEOUT = 30.0
+_PROGRAM_GRACE = 3.0
+
+
+@dataclass(frozen=True)
+class Program:
+    """A process that runs beside the servers; `--kubeconfig FILE` of a cluster admin is appended to its argv."""
+
+    name: str
+    argv: tuple[str, ...]
+    env: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a cluster consists of beside etcd, API server and controller manager. `nodes` counts only with kwok."""
+
+    kwok: bool = True
+    nodes: int = 3
+    make_node: Callable[[str], dict[str, Any]] = fake_node
+    """A Node's body by its name."""
+    crds: tuple[Path, ...] = ()
+    """YAML files, a CustomResourceDefinition each. `up` returns when they are served."""
+    programs: tuple[Program, ...] = ()
+    """Started in this order when the CRDs are served, and ended before the servers."""
+    audit_policy: Path | None = None
+    """What the API server writes to `audit.log` of the directory; None: nothing."""
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A cluster that is up."""
+
+    directory: Path
+    kubeconfig: Path
+    url: str
+    options: Options
+
+    def restart(self, name: str) -> Process:
+        """Kill one of its processes ("kwok", a program's name, …) and start it again."""
+        return restart(self.directory, name)
+
+
+@dataclass(frozen=True)
+class Status:
+    """What is known of the cluster in a directory; `processes` maps a name to its pid, 0 when it does not run."""
+
+    directory: str
+    ready: bool
+    url: str = ""
+    kubeconfig: str = ""
+    processes: dict[str, int] = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=dict)
+
+    def as_json(self) -> str:
+        return json.dumps(asdict(self), sort_keys=True)
+
+
+def up(directory: Path, *, options: Options | None = None, progress: Progress | None = None) -> Cluster:
+    """Start a cluster in `directory` (created if missing) and leave it running; `down` ends it.
+
+    Returns when the API server is ready, the CRDs are served and the nodes are Ready. What an earlier cluster left in
+    the directory is removed first; AlreadyRunning if that one still runs. When the start fails or is interrupted, even
+    by SIGKILL, nothing keeps running. Blocks: call it outside an event loop.
+    """
+    with Guard(directory):
+        return _up(directory, options or Options(), progress or Silent())
+
+
+def down(directory: Path) -> list[str]:
+    """End exactly the processes of the cluster in `directory`; the names of those that ran.
+
+    Works after a crash at any point, any number of times, and on a directory that is not there. Logs stay.
+    """
+    if not directory.is_dir():
+        return []
+    with _locked(directory):
+        return _down(Paths(directory.absolute()))
+
+
+def status(directory: Path) -> Status:
+    """What runs in `directory`, and is it ready for use. Never waits for an `up`."""
+    paths = Paths(directory.absolute())
+    pids = {}
+    for name in processes.names(paths.directory):
+        process = processes.find(paths.directory, name)
+        pids[name] = process.pid if process.alive() else 0
+    try:
+        known: dict[str, Any] = json.loads(paths.description.read_text("utf-8"))
+    except (OSError, ValueError):
+        return Status(str(paths.directory), False, processes=pids)
+    ready = bool(pids) and all(pids.values()) and _complete(_is_ready(paths.kubeconfig))
+    return Status(str(paths.directory), ready, known["url"], str(paths.kubeconfig), pids, known["versions"])
+
+
+def restart(directory: Path, name: str) -> Process:
+    """Kill process `name` of the cluster in `directory` with SIGKILL and start it again as it was started."""
+    return processes.restart(directory.absolute(), name)
+
+
+class EmbeddedCluster:
+    """A cluster for as long as it is entered. It also ends when this program ends, however it ends.
+
+    `directory` is kept (with its logs) when it is given; otherwise it is a temporary one that goes with the cluster.
+    """
+
+    def __init__(
+        self,
+        directory: Path | None = None,
+        *,
+        options: Options | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        self._given = directory
+        self._options = options or Options()
+        self._progress = progress or Silent()
+        self._stack = contextlib.ExitStack()
+
+    def __enter__(self) -> Cluster:
+        with contextlib.ExitStack() as stack:
+            directory = self._given or Path(stack.enter_context(_temporary_directory()))
+            stack.enter_context(Guard(directory, remove=self._given is None))
+            stack.callback(down, directory)
+            cluster = _up(directory, self._options, self._progress)
+            self._stack = stack.pop_all()
+        return cluster
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+
+def _up(directory: Path, options: Options, progress: Progress) -> Cluster:
+    binaries = ensure_binaries(progress)
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ClusterError(
+            f"{directory} cannot be used as the cluster's directory: {error.strerror}"
+        ) from error
+    paths = Paths(directory.absolute())
+    with _locked(paths.directory):
+        running = [n for n in processes.names(paths.directory) if processes.find(paths.directory, n).alive()]
+        if "kube-apiserver" in running:
+            raise AlreadyRunning(
+                f"a cluster runs in {directory}: run `down` first, or choose another directory"
+            )
+        _down(paths)
+        try:
+            began = time.monotonic()
+            plane = prepare(paths, binaries, options.audit_policy)
+            _complete(_start(plane, options, progress))
+            progress.step(f"cluster: ready at {plane.url} after {time.monotonic() - began:.1f} s")
+        except BaseException:
+            _down(paths)
+            raise
+    return Cluster(paths.directory, paths.kubeconfig, plane.url, options)
+
+
+def _complete(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Its result. An event loop in which it is called, as an async test's, waits meanwhile."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(coroutine)  # in the main thread, where Ctrl-C cancels it
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(asyncio.run, coroutine).result()
+
+
+async def _start(plane: ControlPlane, options: Options, progress: Progress) -> None:
+    """Start everything in the order in which one needs the other, and wait until it is usable."""
+    patience = readiness.Patience()
+    progress.step(f"cluster: starting Kubernetes {KUBERNETES} in {plane.paths.directory}")
+    _spawn(plane.etcd(), plane, patience)
+    await patience.until("etcd does not listen", lambda: readiness.listens(plane.etcd_address))
+    _spawn(plane.kube_apiserver(), plane, patience)
+    async with Client(load_config(str(plane.paths.kubeconfig))) as client:
+        await patience.until("the API server is not ready", lambda: readiness.server_ready(client))
+        _spawn(plane.kube_controller_manager(), plane, patience)
+        if options.kwok:
+            await readiness.create_nodes(client, map(options.make_node, node_names(options.nodes)))
+            _spawn(plane.kwok(), plane, patience)
+        definitions = readiness.load_crds(options.crds)
+        await readiness.create_crds(client, definitions)
+        await patience.until("the CRDs are not served", lambda: readiness.crds_served(client, definitions))
+        for program in options.programs:
+            argv = [*program.argv, "--kubeconfig", str(plane.paths.kubeconfig)]
+            _spawn(Command(program.name, argv, program.env), plane, patience)
+        if options.kwok:
+            names = node_names(options.nodes)
+            await patience.until("the nodes are not ready", lambda: readiness.nodes_ready(client, names))
+        await patience.until(
+            "the controller manager does not work yet", lambda: readiness.controllers_work(client)
+        )
+    patience.check()
+    _describe(plane)
+
+
+async def _is_ready(kubeconfig: Path) -> bool:
+    async with Client(load_config(str(kubeconfig))) as client:
+        return await readiness.server_ready(client)
+
+
+def _spawn(command: Command, plane: ControlPlane, patience: readiness.Patience) -> None:
+    patience.watch(processes.spawn(command.name, command.argv, plane.paths.directory, command.env))
+
+
+def _describe(plane: ControlPlane) -> None:
+    versions = {"kubernetes": KUBERNETES, "etcd": ETCD, "kwok": KWOK}
+    plane.paths.description.write_text(json.dumps({"url": plane.url, "versions": versions}), "utf-8")
+
+
+def _down(paths: Paths) -> list[str]:
+    # Programs first, while there is a server to write to. The servers' data goes with them: nothing to save.
+    programs = [name for name in processes.names(paths.directory) if name not in SERVERS]
+    ended = processes.stop(paths.directory, programs, grace=_PROGRAM_GRACE)
+    ended += processes.stop(paths.directory)
+    for path in paths.scratch:
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+    return ended
+
+
+@contextlib.contextmanager
+def _locked(directory: Path) -> Iterator[None]:
+    with locked(Paths(directory).lock, timeout=_LOCK_TIMEOUT):
+        yield
+
+
+def _temporary_directory() -> contextlib.AbstractContextManager[str]:
+    return tempfile.TemporaryDirectory(prefix="kubeloop-cluster-", ignore_cleanup_errors=True)

@@ -1,0 +1,230 @@
+"""How etcd, kube-apiserver, kube-controller-manager and kwok are run: certificates, flags, environment.
+
+Tuned for a cluster that lives for minutes on two cores: nothing is synced to disk, the controller manager runs only the
+controllers that quota, namespaces, service accounts and garbage collection need, and no client-side rate limits.
+Admission, quota, RBAC, priority and fairness are as in any cluster.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from kubeloop.testing.cluster.binaries import Binaries
+from kubeloop.testing.cluster.certificates import Authority, KeyPair, write_signing_key
+from kubeloop.testing.cluster.paths import Paths, free_ports
+from kubeloop.testing.cluster.processes import write_private
+
+STAGES = Path(__file__).parent / "kwok"
+SERVERS = ("etcd", "kube-apiserver", "kube-controller-manager", "kwok")
+"""Names of their processes; every other process of a cluster is a program."""
+
+_LOOPBACK = "127.0.0.1"
+_SERVICE_RANGE = "10.96.0.0/16"
+_ISSUER = "https://kubernetes.default.svc.cluster.local"
+_API_HOSTS = (
+    _LOOPBACK, "localhost", "10.96.0.1",
+    "kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local",
+)  # fmt: skip
+_CONTROLLERS = (
+    "resourcequota-controller",
+    "namespace-controller",
+    "serviceaccount-controller",
+    "serviceaccount-token-controller",
+    "garbage-collector-controller",
+    "pod-garbage-collector-controller",
+    "clusterrole-aggregation-controller",
+)
+# Fewer collections for some more memory: of the two cores, one is busy with Go's collector otherwise.
+_GO_TUNING = {"GOGC": "200"}
+
+
+@dataclass(frozen=True)
+class Command:
+    """A process to start: name, argv, additional environment."""
+
+    name: str
+    argv: list[str]
+    env: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Identities:
+    """Every certificate of one cluster."""
+
+    authority: Path
+    etcd: KeyPair
+    etcd_client: KeyPair
+    api_server: KeyPair
+    admin: KeyPair
+    controller_manager: KeyPair
+    service_accounts: KeyPair
+
+
+@dataclass(frozen=True)
+class ControlPlane:
+    """One cluster's addresses, files and commands."""
+
+    paths: Paths
+    binaries: Binaries
+    identities: Identities
+    etcd_port: int
+    etcd_peer_port: int
+    api_port: int
+    audit_policy: Path | None
+
+    @property
+    def url(self) -> str:
+        return f"https://{_LOOPBACK}:{self.api_port}"
+
+    @property
+    def etcd_address(self) -> tuple[str, int]:
+        return _LOOPBACK, self.etcd_port
+
+    def etcd(self) -> Command:
+        keys, client = self.identities.etcd, f"https://{_LOOPBACK}:{self.etcd_port}"
+        peer = f"https://{_LOOPBACK}:{self.etcd_peer_port}"
+        argv = [
+            str(self.binaries.etcd),
+            "--name=default",
+            f"--data-dir={self.paths.etcd_data}",
+            f"--listen-client-urls={client}",
+            f"--advertise-client-urls={client}",
+            f"--listen-peer-urls={peer}",
+            f"--initial-advertise-peer-urls={peer}",
+            f"--initial-cluster=default={peer}",
+            *_etcd_tls("", keys, self.identities.authority),
+            *_etcd_tls("peer-", keys, self.identities.authority),
+            "--unsafe-no-fsync",
+            "--log-level=warn",
+        ]
+        return Command("etcd", argv, _GO_TUNING)
+
+    def kube_apiserver(self) -> Command:
+        ids = self.identities
+        argv = [
+            str(self.binaries.kube_apiserver),
+            f"--bind-address={_LOOPBACK}",
+            f"--advertise-address={_LOOPBACK}",
+            f"--secure-port={self.api_port}",
+            # An Endpoints object may not hold a loopback address: the reconciler would only log errors.
+            "--endpoint-reconciler-type=none",
+            f"--tls-cert-file={ids.api_server.certificate}",
+            f"--tls-private-key-file={ids.api_server.key}",
+            f"--client-ca-file={ids.authority}",
+            f"--etcd-servers=https://{_LOOPBACK}:{self.etcd_port}",
+            f"--etcd-cafile={ids.authority}",
+            f"--etcd-certfile={ids.etcd_client.certificate}",
+            f"--etcd-keyfile={ids.etcd_client.key}",
+            "--etcd-count-metric-poll-period=0",
+            "--authorization-mode=RBAC",
+            # It taints every new node as not ready, and waits for the node controller, which does not run here.
+            "--disable-admission-plugins=TaintNodesByCondition",
+            f"--service-cluster-ip-range={_SERVICE_RANGE}",
+            f"--service-account-issuer={_ISSUER}",
+            f"--service-account-key-file={ids.service_accounts.certificate}",
+            f"--service-account-signing-key-file={ids.service_accounts.key}",
+            "--allow-privileged=true",
+            "--profiling=false",
+        ]
+        if self.audit_policy is not None:
+            argv += [f"--audit-policy-file={self.audit_policy}", f"--audit-log-path={self.paths.audit_log}"]
+        return Command("kube-apiserver", argv, _GO_TUNING)
+
+    def kube_controller_manager(self) -> Command:
+        ids, config = self.identities, str(self.paths.pki / "kube-controller-manager.kubeconfig")
+        argv = [
+            str(self.binaries.kube_controller_manager),
+            f"--kubeconfig={config}",
+            f"--controllers={','.join(_CONTROLLERS)}",
+            "--use-service-account-credentials=true",
+            f"--service-account-private-key-file={ids.service_accounts.key}",
+            f"--root-ca-file={ids.authority}",
+            "--leader-elect=false",
+            # It serves nothing that is needed here.
+            "--secure-port=0",
+            "--concurrent-resource-quota-syncs=5",
+            "--kube-api-qps=1000",
+            "--kube-api-burst=2000",
+            "--profiling=false",
+        ]
+        return Command("kube-controller-manager", argv, _GO_TUNING)
+
+    def kwok(self) -> Command:
+        argv = [
+            str(self.binaries.kwok),
+            f"--kubeconfig={self.paths.kubeconfig}",
+            *(f"--config={path}" for path in sorted(STAGES.glob("*.yaml"))),
+            "--manage-all-nodes=false",
+            "--manage-nodes-with-annotation-selector=kwok.x-k8s.io/node=fake",
+            # There is no node lifecycle controller, so no node needs a heartbeat.
+            "--node-lease-duration-seconds=0",
+            "--cidr=10.128.0.1/16",
+            "--node-ip=10.127.0.1",
+            "--v=WARN",
+        ]
+        # Its home holds nothing: a kwok.yaml of the person who runs this must not get in.
+        return Command("kwok", argv, {**_GO_TUNING, "KWOK_WORKDIR": str(self.paths.pki / "kwok")})
+
+
+def prepare(paths: Paths, binaries: Binaries, audit_policy: Path | None = None) -> ControlPlane:
+    """Choose ports, make certificates and kubeconfigs."""
+    etcd_port, peer_port, api_port = free_ports(3)
+    authority = Authority(paths.pki)
+    identities = Identities(
+        authority=authority.certificate,
+        etcd=authority.server("etcd", "etcd", (_LOOPBACK, "localhost")),
+        etcd_client=authority.client("etcd-client", "kube-apiserver"),
+        api_server=authority.server("kube-apiserver", "kube-apiserver", _API_HOSTS),
+        admin=authority.client("admin", "kubernetes-admin", ["system:masters"]),
+        controller_manager=authority.client("kube-controller-manager", "system:kube-controller-manager"),
+        service_accounts=write_signing_key(paths.pki),
+    )
+    plane = ControlPlane(paths, binaries, identities, etcd_port, peer_port, api_port, audit_policy)
+    manager_config = paths.pki / "kube-controller-manager.kubeconfig"
+    write_kubeconfig(manager_config, plane.url, authority.certificate, identities.controller_manager)
+    write_kubeconfig(paths.kubeconfig, plane.url, authority.certificate, identities.admin)
+    return plane
+
+
+def _etcd_tls(prefix: str, keys: KeyPair, authority: Path) -> list[str]:
+    return [
+        f"--{prefix}cert-file={keys.certificate}",
+        f"--{prefix}key-file={keys.key}",
+        f"--{prefix}trusted-ca-file={authority}",
+        f"--{prefix}client-cert-auth",
+    ]
+
+
+NAME = "kubeloop-cluster"
+
+
+def write_kubeconfig(path: Path, url: str, authority: Path, user: KeyPair) -> None:
+    """Write `path`, at once or not at all: `user`'s client certificate at the API server `url`."""
+    content = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": NAME,
+        "clusters": [
+            {"name": NAME, "cluster": {"server": url, "certificate-authority-data": _data(authority)}}
+        ],
+        "users": [
+            {
+                "name": NAME,
+                "user": {
+                    "client-certificate-data": _data(user.certificate),
+                    "client-key-data": _data(user.key),
+                },
+            }
+        ],
+        "contexts": [{"name": NAME, "context": {"cluster": NAME, "user": NAME}}],
+    }
+    # JSON is YAML, and every kubeconfig reader takes it.
+    write_private(path, json.dumps(content, indent=2))
+
+
+def _data(path: Path) -> str:
+    return base64.b64encode(path.read_bytes()).decode("ascii")

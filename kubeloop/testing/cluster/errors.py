@@ -1,0 +1,29 @@
+"""What can go wrong with the embedded cluster. Each message is one line and says what to do next."""
+
+from __future__ import annotations
+
+from kubeloop.errors import ReportedError
+
+
+class ClusterError(ReportedError):
+    """The embedded cluster cannot be built, started or stopped."""
+
+
+class BuildError(ClusterError):
+    """A binary could not be built from the Go module proxy."""
+
+
+class DownloadError(ClusterError):
+    """An official release could not be had: not reachable, not complete, or not what its checksum says."""
+
+
+class ChecksumMismatch(DownloadError):
+    """What arrived is not what the published checksum names. It is never used."""
+
+
+class StartError(ClusterError):
+    """A process of the cluster ended or did not become ready in time."""
+
+
+class AlreadyRunning(ClusterError):
+    """`up` in a directory whose cluster runs."""

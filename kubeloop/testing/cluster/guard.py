@@ -1,0 +1,90 @@
+"""Nothing is left behind: a small process that ends a cluster when the process that started it has ended, however.
+
+It waits on a pipe whose other end its parent holds and the kernel closes. (The kernel's own "signal when the parent
+dies", PR_SET_PDEATHSIG, is about the *thread* that started the process: a cluster started from a worker thread would
+die with the thread.)
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Self
+
+CALLED_OFF = b"."
+"""What the guard's process reads when it is to end without doing anything (`__main__.py`)."""
+
+
+class Guard:
+    """Guards the cluster in `directory` while it is entered; leaving it ends the guard and nothing else.
+
+    With `remove` the directory itself goes too, when the guard has to act.
+    """
+
+    def __init__(self, directory: Path, *, remove: bool = False) -> None:
+        self._directory = directory
+        self._remove = remove
+        self._pipe = -1
+        self._pid = 0
+
+    def __enter__(self) -> Self:
+        reading, self._pipe = os.pipe()
+        root = str(Path(__file__).parents[3])
+        argv = [
+            sys.executable,
+            "-m",
+            __package__,
+            str(self._directory.absolute()),
+            "remove" if self._remove else "keep",
+        ]
+        null = os.open(os.devnull, os.O_RDWR)
+        actions = [
+            (os.POSIX_SPAWN_DUP2, reading, 0),
+            (os.POSIX_SPAWN_DUP2, null, 1),
+            (os.POSIX_SPAWN_DUP2, null, 2),
+        ]
+        try:
+            self._pid = os.posix_spawn(
+                sys.executable, argv, {**os.environ, "PYTHONPATH": root}, file_actions=actions, setsid=True
+            )
+        finally:
+            os.close(reading)
+            os.close(null)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.call_off()
+
+    def call_off(self) -> None:
+        """End the guard; the cluster runs on. Calling it twice is fine."""
+        if self._pipe < 0:
+            return
+        try:
+            os.write(self._pipe, CALLED_OFF)
+        except BrokenPipeError:
+            pass
+        os.close(self._pipe)
+        self._pipe = -1
+        try:
+            os.waitpid(self._pid, 0)
+        except ChildProcessError:
+            pass
+
+
+@contextmanager
+def ending_on_sigterm() -> Iterator[None]:
+    """SIGTERM ends the program as Ctrl-C does: through every `finally`."""
+
+    def end(number: int, frame: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -1,0 +1,74 @@
+"""What lies where in a cluster's directory D, and the free ports it listens on."""
+
+from __future__ import annotations
+
+import random
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+
+from kubeloop.testing.cluster.errors import ClusterError
+
+# Below the range that the kernel hands out to outgoing connections: none of them can take a port between the moment
+# it was found free and the moment the server listens on it.
+_PORTS = range(20000, 32000)
+
+
+@dataclass(frozen=True)
+class Paths:
+    """Paths in a cluster's directory (absolute)."""
+
+    directory: Path
+
+    @property
+    def kubeconfig(self) -> Path:
+        return self.directory / "kubeconfig"
+
+    @property
+    def pki(self) -> Path:
+        return self.directory / "pki"
+
+    @property
+    def etcd_data(self) -> Path:
+        return self.directory / "etcd"
+
+    @property
+    def description(self) -> Path:
+        return self.directory / "cluster.json"
+
+    @property
+    def audit_log(self) -> Path:
+        """JSON lines of audit.k8s.io/v1: what the audit policy asks for."""
+        return self.directory / "audit.log"
+
+    @property
+    def lock(self) -> Path:
+        return self.directory / ".lock"
+
+    @property
+    def scratch(self) -> list[Path]:
+        """What belongs to one run and goes with it: everything but the logs."""
+        return [self.etcd_data, self.pki, self.kubeconfig, self.description]
+
+
+def free_ports(count: int) -> list[int]:
+    """`count` different TCP ports of 127.0.0.1 on which nothing listens."""
+    ports: list[int] = []
+    # Not the module's generator: test runners seed that one alike in processes that start servers at the same time.
+    for port in random.SystemRandom().sample(_PORTS, len(_PORTS)):
+        if len(ports) == count:
+            break
+        if _is_free(port):
+            ports.append(port)
+    if len(ports) < count:
+        raise ClusterError(f"fewer than {count} free ports between {_PORTS.start} and {_PORTS.stop}")
+    return ports
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True

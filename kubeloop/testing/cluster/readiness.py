@@ -1,0 +1,120 @@
+"""Waiting for a cluster that starts: each step ends when it is done, when its process died, or when time is up."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from kubeloop.api.objects import condition_is_true
+from kubeloop.api.registry import CUSTOM_RESOURCE_DEFINITIONS, NODES
+from kubeloop.client.client import Client
+from kubeloop.client.errors import STATUS_404, AlreadyExists, ApiError
+from kubeloop.testing.cluster.errors import StartError
+from kubeloop.testing.cluster.processes import Process, last_log_line
+
+#: Seconds for the whole start. Four are usual; a machine that compiles something beside it takes longer.
+START_TIMEOUT = 120.0
+_POLL = 0.05
+
+
+class Patience:
+    """One deadline for the whole start, and the processes that must live meanwhile."""
+
+    def __init__(self, timeout: float = START_TIMEOUT) -> None:
+        self._deadline = time.monotonic() + timeout
+        self._timeout = timeout
+        self._watched: list[Process] = []
+
+    def watch(self, process: Process) -> None:
+        """From now on, the end of `process` is the end of the wait."""
+        self._watched.append(process)
+
+    async def until(self, what: str, done: Callable[[], Awaitable[bool]]) -> None:
+        """Poll `done`. StartError names the process that ended, or `what` did not happen in time."""
+        while not await done():
+            self.check()
+            if time.monotonic() > self._deadline:
+                raise StartError(f"{what} after {self._timeout:.0f} s: see the logs in {self._logs()}")
+            await asyncio.sleep(_POLL)
+
+    def check(self) -> None:
+        """StartError if one of the watched processes has ended."""
+        for process in self._watched:
+            if not process.alive():
+                last = last_log_line(process.directory, process.name) or "no message"
+                raise StartError(f"{process.name} ended while starting: {last} (whole log: {process.log})")
+
+    def _logs(self) -> str:
+        return str(self._watched[0].log.parent) if self._watched else "its directory"
+
+
+async def listens(address: tuple[str, int]) -> bool:
+    try:
+        _, writer = await asyncio.open_connection(*address)
+    except OSError:
+        return False
+    writer.close()
+    return True
+
+
+async def server_ready(client: Client) -> bool:
+    """Does /readyz say ok? False, too, when nothing answers."""
+    try:
+        await client.transport.request("GET", "/readyz", retry=False)
+    except ApiError:
+        return False
+    return True
+
+
+def load_crds(files: Iterable[Path]) -> list[dict[str, Any]]:
+    """The CustomResourceDefinition of each file."""
+    return [yaml.safe_load(path.read_text("utf-8")) for path in files]
+
+
+async def create_crds(client: Client, definitions: Iterable[Mapping[str, Any]]) -> None:
+    """Create those that are not there. Raises ApiError."""
+    for definition in definitions:
+        with contextlib.suppress(AlreadyExists):
+            await client.resource(CUSTOM_RESOURCE_DEFINITIONS).create(definition)
+
+
+async def create_nodes(client: Client, nodes: Iterable[Mapping[str, Any]]) -> None:
+    """Create those that are not there. Raises ApiError."""
+    for node in nodes:
+        with contextlib.suppress(AlreadyExists):
+            await client.resource(NODES).create(node)
+
+
+async def crds_served(client: Client, definitions: Iterable[Mapping[str, Any]]) -> bool:
+    """Does the list of every kind work? For a moment after a CRD is Established it may not. Raises ApiError."""
+    for definition in definitions:
+        spec = definition["spec"]
+        for version in spec["versions"]:
+            path = f"/apis/{spec['group']}/{version['name']}/{spec['names']['plural']}"
+            if not await _found(client, path, {"limit": "1"}):
+                return False
+    return True
+
+
+async def controllers_work(client: Client) -> bool:
+    """Has the service-account controller been round? It and the quota controller start together."""
+    return await _found(client, "/api/v1/namespaces/default/serviceaccounts/default")
+
+
+async def nodes_ready(client: Client, names: Iterable[str]) -> bool:
+    nodes = await client.resource(NODES).list()
+    return {n.name for n in nodes if condition_is_true(n.status.conditions, "Ready")}.issuperset(names)
+
+
+async def _found(client: Client, path: str, params: Mapping[str, str] | None = None) -> bool:
+    try:
+        await client.transport.request("GET", path, params=params)
+    except STATUS_404:
+        return False
+    return True

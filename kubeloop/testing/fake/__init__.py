@@ -1,0 +1,14 @@
+"""A cluster in process, for tests: client-go's `kubernetes/fake`, but with the API server's rules.
+
+    cluster = FakeCluster()
+    cluster.put(PODS, {"metadata": {"name": "p", "namespace": "ns"}})
+    management = Management(cluster.client())
+
+It takes the place of the transport, so that paths, bodies, decoding and errors are those of a real client. It has
+get, list (pages, selectors), watch (bookmarks, WatchList, 410 after `compact`), create (generateName), update,
+merge and JSON patches, delete; resourceVersion, uid and generation; conflicts, finalizers, the rule for status,
+discovery. One contract test runs on it and on a real API server.
+
+What it does not have: admission, schemas and defaults, quota, server-side apply, garbage collection, grace periods,
+rights. Namespaces need not exist. A definition that says nothing of a status subresource has none.
+"""

@@ -1,0 +1,248 @@
+"""The objects of a fake cluster, their history, and what a test changes without the API."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import uuid
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import msgspec
+
+from kubeloop.api.meta import Object, now_rfc3339
+from kubeloop.api.registry import BY_TYPE, Resource
+from kubeloop.client import errors
+from kubeloop.client.decode import INITIAL_EVENTS_END
+from kubeloop.testing.fake.patches import Matches, Raw
+
+T = TypeVar("T", bound=Object)
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A request, as reactors and tests see it; `verb`: get, list, watch, create, update, patch or delete."""
+
+    verb: str
+    plural: str
+    key: str
+    subresource: str
+    body: Any
+
+
+Reactor = Callable[[Request], Awaitable[None] | None]
+"""Called before a request is served (client-go's PrependReactor): raises an ApiError, waits, or changes objects."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Change:
+    version: int
+    resource: Resource[Any]
+    old: Raw | None
+    new: Raw | None
+
+
+class Objects:
+    """The objects, and what a test changes without the API."""
+
+    def __init__(self, *resources: Resource[Any]) -> None:
+        """`resources`: the kinds that are installed; default: every one that is defined."""
+        self.requests: list[Request] = []
+        self.reactors: list[Reactor] = []
+        self.open = asyncio.Event()
+        # Cleared: watches bring nothing for now (the caches lag).
+        self.open.set()
+        self._resources = list(dict.fromkeys(resources or BY_TYPE.values()))
+        self._objects: dict[str, dict[str, Raw]] = {}
+        self._changes: list[_Change] = []
+        self._compacted = 0
+        self._version = 1
+        self._news: list[asyncio.Event] = []
+        self._pages: dict[str, tuple[list[Raw], int]] = {}
+
+    def put(self, resource: Resource[T], obj: T | Mapping[str, Any]) -> T:
+        """Create or replace an object with its status, which no client can do through the API."""
+        raw: Raw = copy.deepcopy(dict(obj)) if isinstance(obj, Mapping) else msgspec.to_builtins(obj)
+        metadata = raw.setdefault("metadata", {})
+        key = key_of(metadata.get("namespace", ""), metadata["name"])
+        old = self.raw(resource).get(key)
+        metadata.setdefault("uid", old["metadata"]["uid"] if old else str(uuid.uuid4()))
+        metadata.setdefault("creationTimestamp", now_rfc3339())
+        return self._typed(resource, self.store(resource, key, old, raw))
+
+    def raw(self, resource: Resource[Any]) -> dict[str, Raw]:
+        """The objects of a kind by key, as JSON; only to be read."""
+        return self._objects.setdefault(resource.path(), {})
+
+    def get(self, resource: Resource[T], key: str) -> T | None:
+        """The object as it is on the server."""
+        raw = self.raw(resource).get(key)
+        return None if raw is None else self._typed(resource, raw)
+
+    def all(self, resource: Resource[T]) -> list[T]:
+        """Every object as it is on the server."""
+        return [self._typed(resource, raw) for raw in self.raw(resource).values()]
+
+    @property
+    def watches(self) -> int:
+        """How many watches are open."""
+        return len(self._news)
+
+    def remove(self, resource: Resource[Any], key: str) -> None:
+        """The object is gone at once, finalizers or not."""
+        self.store(resource, key, self.raw(resource)[key], None)
+
+    def install(self, resource: Resource[Any], installed: bool = True) -> None:
+        """A CRD comes or goes, with its objects."""
+        if installed and resource not in self._resources:
+            self._resources.append(resource)
+        elif not installed:
+            for key in list(self.raw(resource)):
+                self.remove(resource, key)
+            self._resources = [known for known in self._resources if known.path() != resource.path()]
+
+    def compact(self) -> None:
+        """Forget the changes up to now: a watch that resumes from before gets 410."""
+        self._changes.clear()
+        self._compacted = self._version
+        self._pages.clear()
+
+    def asked(self, verb: str, plural: str = "") -> list[Any]:
+        """The bodies of the requests of a verb."""
+        return [r.body for r in self.requests if r.verb == verb and plural in ("", r.plural)]
+
+    # -- for the transport --------------------------------------------------------------------------------------------
+
+    def find(self, group: str, version: str, plural: str) -> Resource[Any]:
+        for resource in self._resources:
+            if (resource.group, resource.version, resource.plural) == (group, version, plural):
+                return resource
+        raise errors.NotServed("404 page not found", status=404)
+
+    def served(self) -> list[Resource[Any]]:
+        return self._resources
+
+    def existing(self, resource: Resource[Any], namespace: str, name: str) -> Raw:
+        found = self.raw(resource).get(key_of(namespace, name))
+        if found is None:
+            raise errors.not_found(resource, name)
+        return found
+
+    def store(self, resource: Resource[Any], key: str, old: Raw | None, new: Raw | None) -> Raw:
+        """Write an object, None to remove it; returns it with its new version."""
+        self._version += 1
+        written = copy.deepcopy(new if new is not None else old) or {}
+        written |= {"apiVersion": resource.api_version, "kind": resource.kind}
+        written["metadata"]["resourceVersion"] = str(self._version)
+        if new is None:
+            self.raw(resource).pop(key, None)
+            self._changes.append(_Change(self._version, resource, written, None))
+        else:
+            self.raw(resource)[key] = written
+            self._changes.append(_Change(self._version, resource, old, written))
+        for news in self._news:
+            news.set()
+        return written
+
+    def page(self, resource: Resource[Any], matches: Matches, limit: int, token: str) -> Raw:
+        if token:
+            if token not in self._pages:
+                raise errors.Gone("The provided continue parameter is too old", status=410, reason="Expired")
+            items, version = self._pages.pop(token)
+        else:
+            items, version = (
+                sorted(filter(matches, self.raw(resource).values()), key=raw_key),
+                self._version,
+            )
+        metadata: Raw = {"resourceVersion": str(version)}
+        if limit and len(items) > limit:
+            metadata |= {"continue": uuid.uuid4().hex, "remainingItemCount": len(items) - limit}
+            self._pages[metadata["continue"]] = (items[limit:], version)
+        # As kube-apiserver: items of its own kinds do not say what they are.
+        shown = items[:limit] if limit else items
+        if "." not in resource.group or resource.group.endswith("k8s.io"):
+            shown = [
+                {name: value for name, value in item.items() if name not in ("apiVersion", "kind")}
+                for item in shown
+            ]
+        return {
+            "apiVersion": resource.api_version,
+            "kind": f"{resource.kind}List",
+            "metadata": metadata,
+            "items": shown,
+        }
+
+    async def events(
+        self, resource: Resource[Any], matches: Matches, params: Mapping[str, str]
+    ) -> AsyncGenerator[Raw, None]:
+        """A watch: what happened since resourceVersion, then what happens, until `timeoutSeconds` are over."""
+        initial = params.get("sendInitialEvents") == "true"
+        asked = params.get("resourceVersion", "")
+        since = int(asked) if asked not in ("", "0") else 0 if not initial else self._version
+        if asked not in ("", "0") and since < self._compacted:
+            yield _expired(since)
+            return
+        if not since or initial:
+            since = self._version
+            for raw in list(self.raw(resource).values()):
+                if matches(raw):
+                    yield {"type": "ADDED", "object": raw}
+            if initial or params.get("allowWatchBookmarks") == "true":
+                yield _bookmark(resource, since, {INITIAL_EVENTS_END: "true"})
+        news = asyncio.Event()
+        self._news.append(news)
+        try:
+            async with asyncio.timeout(float(params.get("timeoutSeconds") or 3600)):
+                while True:
+                    await self.open.wait()
+                    for change in [change for change in self._changes if change.version > since]:
+                        if change.resource.path() == resource.path() and (event := _event(change, matches)):
+                            yield event
+                        since = change.version
+                    if since < self._compacted:
+                        yield _expired(since)
+                        return
+                    news.clear()
+                    await news.wait()
+        except TimeoutError:
+            if params.get("allowWatchBookmarks") == "true":
+                yield _bookmark(resource, since, {})
+        finally:
+            self._news.remove(news)
+
+    @staticmethod
+    def _typed(resource: Resource[T], raw: Raw) -> T:
+        return msgspec.convert(raw, resource.type)
+
+
+def _event(change: _Change, matches: Matches) -> Raw | None:
+    """What a watch with a selector sees: an object that begins or ceases to match comes or goes."""
+    if change.new is None:
+        return {"type": "DELETED", "object": change.old} if change.old and matches(change.old) else None
+    before, after = change.old is not None and matches(change.old), matches(change.new)
+    if before and not after:
+        metadata = {**(change.old or {})["metadata"], "resourceVersion": str(change.version)}
+        return {"type": "DELETED", "object": {**(change.old or {}), "metadata": metadata}}
+    if not after:
+        return None
+    return {"type": "MODIFIED" if before else "ADDED", "object": change.new}
+
+
+def _bookmark(resource: Resource[Any], version: int, annotations: Mapping[str, str]) -> Raw:
+    metadata = {"resourceVersion": str(version), "creationTimestamp": None, "annotations": dict(annotations)}
+    named = {"apiVersion": resource.api_version, "kind": resource.kind}
+    return {"type": "BOOKMARK", "object": {**named, "metadata": metadata}}
+
+
+def _expired(since: int) -> Raw:
+    status = {"kind": "Status", "status": "Failure", "code": 410, "reason": "Expired"}
+    return {"type": "ERROR", "object": {**status, "message": f"too old resource version: {since}"}}
+
+
+def key_of(namespace: str, name: str) -> str:
+    return f"{namespace}/{name}" if namespace else name
+
+
+def raw_key(raw: Raw) -> str:
+    return key_of(raw["metadata"].get("namespace", ""), raw["metadata"]["name"])

@@ -1,0 +1,178 @@
+"""What the fake API server does with patches and selectors: RFC 7396, RFC 6902, label and field selectors."""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from kubeloop.client.errors import ApiError, BadRequest, Invalid
+
+Raw = dict[str, Any]
+
+_SET = re.compile(r"^\s*(?P<key>[^\s!=,()]+)\s+(?P<how>in|notin)\s+\((?P<values>[^()]*)\)\s*$")
+_EQUAL = re.compile(r"^\s*(?P<key>[^\s!=,()]+)\s*(?P<how>==|=|!=)\s*(?P<value>[^\s!=,()]*)\s*$")
+_EXISTS = re.compile(r"^\s*(?P<not>!?)\s*(?P<key>[^\s!=,()]+)\s*$")
+
+_FIELDS = {
+    "pods": (
+        "spec.nodeName",
+        "spec.restartPolicy",
+        "spec.serviceAccountName",
+        "status.phase",
+        "status.podIP",
+    ),
+    "events": ("involvedObject.kind", "involvedObject.namespace", "involvedObject.name", "reason", "type"),
+    "secrets": ("type",),
+    "namespaces": ("status.phase",),
+    "nodes": ("spec.unschedulable",),
+}
+"""Beside metadata.name and metadata.namespace; custom kinds have no others."""
+
+Matches = Callable[[Raw], bool]
+
+
+def merged(target: Any, patch: Any) -> Any:
+    """RFC 7396."""
+    if not isinstance(patch, Mapping):
+        return copy.deepcopy(patch)
+    result = dict(target) if isinstance(target, Mapping) else {}
+    for key, value in patch.items():
+        if value is None:
+            result.pop(key, None)
+        else:
+            result[key] = merged(result.get(key), value)
+    return result
+
+
+def json_patched(target: Raw, operations: Sequence[Mapping[str, Any]]) -> Raw:
+    """RFC 6902. Raises Invalid where an operation does not apply, BadRequest for one that is none."""
+    document: Any = copy.deepcopy(target)
+    for operation in operations:
+        op, path = operation.get("op"), operation.get("path", "")
+        value = copy.deepcopy(operation.get("value"))
+        if op in ("move", "copy"):
+            value = copy.deepcopy(_at(document, operation.get("from", "")))
+            if op == "move":
+                document = _changed(document, operation.get("from", ""), "remove", None)
+            op = "add"
+        if op == "test":
+            if not _holds(document, path, value):
+                raise _unprocessable()
+        elif op in ("add", "replace", "remove"):
+            document = _changed(document, path, op, value)
+        else:
+            raise BadRequest(f"unknown operation {op!r}", status=400, reason="BadRequest")
+    result: Raw = document
+    return result
+
+
+def label_selector(text: str) -> Matches:
+    """`a=b,c!=d,e in (f,g),h notin (i),j,!k`. Raises BadRequest."""
+    tests = [_label_test(part) for part in re.split(r",(?![^(]*\))", text) if part.strip()]
+
+    def matches(obj: Raw) -> bool:
+        labels = obj["metadata"].get("labels") or {}
+        return all(test(labels) for test in tests)
+
+    return matches
+
+
+def field_selector(text: str, plural: str) -> Matches:
+    """`metadata.name=a,status.phase!=Running`. Raises BadRequest for a field that the kind does not offer."""
+    wanted: list[tuple[list[str], bool, str]] = []
+    for part in filter(None, text.split(",")):
+        found = _EQUAL.match(part)
+        if found is None:
+            raise BadRequest(f"invalid selector: {part!r}", status=400, reason="BadRequest")
+        if found["key"] not in ("metadata.name", "metadata.namespace", *_FIELDS.get(plural, ())):
+            raise BadRequest(f"field label not supported: {found['key']}", status=400, reason="BadRequest")
+        wanted.append((found["key"].split("."), found["how"] != "!=", found["value"]))
+
+    def matches(obj: Raw) -> bool:
+        return all((_field(obj, path) == value) is equal for path, equal, value in wanted)
+
+    return matches
+
+
+def _label_test(part: str) -> Callable[[Mapping[str, str]], bool]:
+    if found := _SET.match(part):
+        key, values = found["key"], {value.strip() for value in found["values"].split(",")}
+        if found["how"] == "in":
+            return lambda labels: labels.get(key) in values
+        return lambda labels: labels.get(key) not in values
+    if found := _EQUAL.match(part):
+        key, value = found["key"], found["value"]
+        if found["how"] == "!=":
+            return lambda labels: labels.get(key) != value
+        return lambda labels: labels.get(key) == value
+    if found := _EXISTS.match(part):
+        key, absent = found["key"], bool(found["not"])
+        return lambda labels: (key in labels) is not absent
+    raise BadRequest(f"unable to parse requirement: {part!r}", status=400, reason="BadRequest")
+
+
+def _field(obj: Raw, path: list[str]) -> str:
+    value: Any = obj
+    for name in path:
+        value = value.get(name) if isinstance(value, Mapping) else None
+    return str(value).lower() if isinstance(value, bool) else "" if value is None else str(value)
+
+
+def _holds(document: Any, path: str, value: Any) -> bool:
+    """As the API server tests: null is the value of a key that is not there."""
+    try:
+        return bool(_at(document, path) == value)
+    except Invalid:
+        return value is None
+
+
+def _at(document: Any, path: str) -> Any:
+    for name in _names(path):
+        try:
+            document = document[int(name)] if isinstance(document, list) else document[name]
+        except (KeyError, IndexError, ValueError, TypeError):
+            raise _unprocessable() from None
+    return document
+
+
+def _changed(document: Any, path: str, op: str, value: Any) -> Any:
+    if not path:
+        return value
+    *parents, last = _names(path)
+    place = _at(document, "".join(f"/{name.replace('~', '~0').replace('/', '~1')}" for name in parents))
+    try:
+        if isinstance(place, list):
+            _change_list(place, last, op, value)
+        elif op == "remove":
+            del place[last]
+        elif op == "replace" and last not in place:
+            raise _unprocessable()
+        else:
+            place[last] = value
+    except (KeyError, IndexError, ValueError, TypeError):
+        raise _unprocessable() from None
+    return document
+
+
+def _change_list(place: list[Any], last: str, op: str, value: Any) -> None:
+    index = len(place) if last == "-" else int(last)
+    if op == "add":
+        if index > len(place):
+            raise IndexError
+        place.insert(index, value)
+    elif op == "remove":
+        del place[index]
+    else:
+        place[index] = value
+
+
+def _names(path: str) -> list[str]:
+    return [name.replace("~1", "/").replace("~0", "~") for name in path.split("/")[1:]]
+
+
+def _unprocessable() -> ApiError:
+    return Invalid(
+        "the server rejected our request due to an error in our request", status=422, reason="Invalid"
+    )

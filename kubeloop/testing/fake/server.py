@@ -1,0 +1,326 @@
+"""The API server's side of a fake cluster: paths, discovery, and the rules for writes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import copy
+import random
+import re
+import uuid
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from typing import Any
+
+import msgspec
+
+from kubeloop.api.meta import now_rfc3339
+from kubeloop.api.registry import Resource
+from kubeloop.client import errors
+from kubeloop.client.client import Client
+from kubeloop.client.config import ClientConfig
+from kubeloop.client.transport import JSON_PATCH, MERGE_PATCH, Transport
+from kubeloop.testing.fake.objects import Objects, Request, key_of, raw_key
+from kubeloop.testing.fake.patches import Matches, Raw, field_selector, json_patched, label_selector, merged
+
+_LETTERS = "bcdfghjklmnpqrstvwxz2456789"
+_NAME = re.compile(r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$")
+_KEPT = (
+    "name",
+    "namespace",
+    "uid",
+    "creationTimestamp",
+    "deletionTimestamp",
+    "deletionGracePeriodSeconds",
+    "generation",
+)
+_NOT_SPEC = ("apiVersion", "kind", "metadata", "status")
+
+
+class FakeCluster(Objects):
+    """See the package."""
+
+    def client(self) -> Client:
+        """A client of this cluster, as programs get one."""
+        return Client(FakeTransport(self))
+
+
+class FakeTransport(Transport):
+    """The API server's side of a Transport: requests are answered out of a FakeCluster, by the API server's rules."""
+
+    def __init__(self, cluster: Objects) -> None:
+        super().__init__(ClientConfig("http://fake.invalid"))
+        self._cluster = cluster
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Mapping[str, str] | None = None,
+        body: bytes | None = None,
+        content_type: str = "application/json",
+        **_: Any,
+    ) -> bytes:
+        """See Transport. Nothing is repeated."""
+        await asyncio.sleep(0)
+        if (answer := self._discovery(path)) is not None:
+            return msgspec.json.encode(answer)
+        resource, namespace, name, subresource = self._parsed(path)
+        sent: Any = msgspec.json.decode(body) if body else None
+        verb = {"GET": "get" if name else "list", "POST": "create", "PUT": "update"}.get(
+            method, method.lower()
+        )
+        options = dict(params or {})
+        key = key_of(namespace, name) if name else namespace
+        await self._react(
+            Request(verb, resource.plural, key, subresource, options if verb == "list" else sent)
+        )
+        if verb == "list":
+            matches = _selected(resource, namespace, options)
+            return msgspec.json.encode(
+                self._cluster.page(
+                    resource, matches, int(options.get("limit") or 0), options.get("continue", "")
+                )
+            )
+        if verb == "create":
+            return msgspec.json.encode(self._create(resource, namespace, sent))
+        current = self._cluster.existing(resource, namespace, name)
+        if verb == "delete":
+            current = self._delete(resource, current, sent or {})
+        elif verb != "get":
+            changed = sent if verb == "update" else _patched(current, sent, content_type)
+            current = self._write(resource, current, changed, subresource)
+        return msgspec.json.encode(current)
+
+    @contextlib.asynccontextmanager
+    async def stream(
+        self,
+        path: str,
+        params: Mapping[str, str] | None = None,
+        read_timeout: float = 0.0,
+        accept: str = "",
+    ) -> AsyncIterator[AsyncIterator[bytes]]:
+        """See Transport."""
+        await asyncio.sleep(0)
+        resource, namespace, _, _ = self._parsed(path)
+        await self._react(Request("watch", resource.plural, namespace, "", dict(params or {})))
+        events = self._cluster.events(resource, _selected(resource, namespace, params or {}), params or {})
+
+        async def lines() -> AsyncGenerator[bytes, None]:
+            async for event in events:
+                yield msgspec.json.encode(event)
+
+        sent = lines()
+        try:
+            yield sent
+        finally:
+            await sent.aclose()
+            await events.aclose()
+
+    async def _react(self, request: Request) -> None:
+        self._cluster.requests.append(request)
+        for reactor in list(self._cluster.reactors):
+            waiting = reactor(request)
+            if waiting is not None:
+                await waiting
+
+    def _parsed(self, path: str) -> tuple[Resource[Any], str, str, str]:
+        """Resource, namespace, name, subresource of a path."""
+        first, *parts = path.strip("/").split("/")
+        group = "" if first == "api" else parts.pop(0)
+        version = parts.pop(0)
+        namespace = ""
+        if parts[0] == "namespaces" and len(parts) > 2 and parts[2] not in ("status", "finalize"):
+            namespace, parts = parts[1], parts[2:]
+        plural, name, subresource = [*parts, "", ""][:3]
+        resource = self._cluster.find(group, version, plural)
+        if subresource and not (subresource == "status" and resource.status_subresource):
+            raise errors.NotFound(
+                "the server could not find the requested resource", status=404, reason="NotFound"
+            )
+        return resource, namespace, name, subresource
+
+    def _discovery(self, path: str) -> Raw | None:
+        parts = path.strip("/").split("/")
+        served = self._cluster.served()
+        if path == "/apis":
+            groups: dict[str, set[str]] = {}
+            for resource in served:
+                if resource.group:
+                    groups.setdefault(resource.group, set()).add(resource.api_version)
+            listed = [
+                {
+                    "name": group,
+                    "versions": [{"groupVersion": v, "version": v.split("/")[1]} for v in sorted(versions)],
+                }
+                for group, versions in groups.items()
+            ]
+            return {"kind": "APIGroupList", "apiVersion": "v1", "groups": listed}
+        if len(parts) != (2 if parts[0] == "api" else 3):
+            return None
+        version = "/".join(parts[1:])
+        found = [resource for resource in served if resource.api_version == version]
+        if not found:
+            raise errors.NotServed("404 page not found", status=404)
+        kinds = [{"name": r.plural, "kind": r.kind, "namespaced": r.namespaced, "verbs": []} for r in found]
+        return {"kind": "APIResourceList", "groupVersion": version, "resources": kinds}
+
+    # -- writes -------------------------------------------------------------------------------------------------------
+
+    def _create(self, resource: Resource[Any], namespace: str, body: Raw) -> Raw:
+        if resource.namespaced and not namespace:
+            raise errors.ApiError(
+                "the server does not allow this method on the requested resource",
+                status=405,
+                reason="MethodNotAllowed",
+            )
+        if resource.group and "kind" not in body:
+            message = f"the object provided is unrecognized (must be of type {resource.kind}): Object 'Kind' is missing"
+            raise errors.BadRequest(message, status=400, reason="BadRequest")
+        raw = copy.deepcopy(body)
+        metadata = raw.setdefault("metadata", {})
+        if metadata.get("resourceVersion"):
+            message = "resourceVersion should not be set on objects to be created"
+            raise errors.ServerError(message, status=500)
+        if metadata.setdefault("namespace", namespace) != namespace:
+            message = "the namespace of the provided object does not match the namespace sent on the request"
+            raise errors.BadRequest(message, status=400, reason="BadRequest")
+        if not namespace:
+            del metadata["namespace"]
+        name = _new_name(resource, metadata)
+        if name in {
+            key_of("", other.name) for other in self._cluster.all(resource) if other.namespace == namespace
+        }:
+            message = f'{resource.group_resource} "{name}" already exists'
+            raise errors.AlreadyExists(message, status=409, reason="AlreadyExists")
+        for given in ("deletionTimestamp", "deletionGracePeriodSeconds"):
+            metadata.pop(given, None)
+        metadata |= {"name": name, "uid": str(uuid.uuid4()), "creationTimestamp": now_rfc3339()}
+        if resource.group:
+            metadata["generation"] = 1
+        if resource.status_subresource:
+            raw.pop("status", None)
+        return self._cluster.store(resource, key_of(namespace, name), None, raw)
+
+    def _write(self, resource: Resource[Any], current: Raw, changed: Raw, subresource: str) -> Raw:
+        """What an update or patch makes of an object; a write that changes nothing leaves it as it is."""
+        metadata, was = changed.setdefault("metadata", {}), current["metadata"]
+        if metadata.get("name", was["name"]) != was["name"]:
+            message = "the name of the object does not match the name on the URL"
+            raise errors.BadRequest(message, status=400, reason="BadRequest")
+        if metadata.get("resourceVersion") not in (None, "", was["resourceVersion"]):
+            raise _conflict(
+                resource,
+                was["name"],
+                "the object has been modified; please apply your changes to the latest version and try again",
+            )
+        if metadata.get("uid") not in (None, "", was["uid"]):
+            problem = f'metadata.uid: Invalid value: "{metadata["uid"]}": field is immutable'
+            raise errors.Invalid(
+                f'{resource.kind} "{was["name"]}" is invalid: {problem}', status=422, reason="Invalid"
+            )
+        new = copy.deepcopy(current if subresource else changed)
+        if subresource or resource.status_subresource:
+            source = changed if subresource else current
+            new.pop("status", None)
+            if "status" in source:
+                new["status"] = copy.deepcopy(source["status"])
+        for name in (*_KEPT, "resourceVersion"):
+            new["metadata"].pop(name, None)
+            if name in was:
+                new["metadata"][name] = was[name]
+        self._check_finalizers(resource, was, new["metadata"])
+        new |= {"apiVersion": resource.api_version, "kind": resource.kind}
+        if _without_empty(new) == _without_empty(current):
+            return current
+        if resource.group and _spec(new, resource) != _spec(current, resource):
+            new["metadata"]["generation"] = was.get("generation", 0) + 1
+        key = raw_key(current)
+        if new["metadata"].get("deletionTimestamp") and not new["metadata"].get("finalizers"):
+            self._cluster.store(resource, key, new, None)
+            return new
+        return self._cluster.store(resource, key, current, new)
+
+    @staticmethod
+    def _check_finalizers(resource: Resource[Any], was: Raw, metadata: Raw) -> None:
+        more = set(metadata.get("finalizers") or ()) - set(was.get("finalizers") or ())
+        if more and was.get("deletionTimestamp"):
+            raise errors.Invalid(
+                f'{resource.kind} "{was["name"]}" is invalid: metadata.finalizers: Forbidden: no new finalizers can be '
+                f"added if the object is being deleted, found new finalizers {sorted(more)}",
+                status=422,
+                reason="Invalid",
+            )
+
+    def _delete(self, resource: Resource[Any], current: Raw, options: Raw) -> Raw:
+        metadata = current["metadata"]
+        for field, name in (("uid", "UID"), ("resourceVersion", "ResourceVersion")):
+            wanted = (options.get("preconditions") or {}).get(field)
+            if wanted not in (None, metadata[field]):
+                raise _conflict(
+                    resource,
+                    metadata["name"],
+                    f"Precondition failed: {name} in precondition: {wanted}, "
+                    f"{name} in object meta: {metadata[field]}",
+                )
+        key = raw_key(current)
+        if not metadata.get("finalizers"):
+            self._cluster.store(resource, key, current, None)
+            return {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"}
+        if metadata.get("deletionTimestamp"):
+            return current
+        marked = copy.deepcopy(current)
+        marked["metadata"] |= {"deletionTimestamp": now_rfc3339(), "deletionGracePeriodSeconds": 0}
+        return self._cluster.store(resource, key, current, marked)
+
+
+def _patched(current: Raw, sent: Any, content_type: str) -> Raw:
+    if content_type == MERGE_PATCH:
+        result: Raw = merged(current, sent)
+        return result
+    if content_type == JSON_PATCH:
+        return json_patched(current, sent)
+    raise errors.ApiError(
+        f"{content_type} is not supported by the fake", status=415, reason="UnsupportedMediaType"
+    )
+
+
+def _new_name(resource: Resource[Any], metadata: Raw) -> str:
+    name: str = metadata.get("name") or ""
+    if not name and metadata.get("generateName"):
+        name = metadata["generateName"] + "".join(random.choices(_LETTERS, k=5))
+    if not name or not _NAME.match(name) or len(name) > 253:
+        problem = f"Invalid value: {name!r}" if name else "Required value: name or generateName is required"
+        message = f'{resource.kind} "{name}" is invalid: metadata.name: {problem}'
+        raise errors.Invalid(message, status=422, reason="Invalid")
+    return name
+
+
+def _conflict(resource: Resource[Any], name: str, why: str) -> errors.Conflict:
+    return errors.Conflict(
+        f'Operation cannot be fulfilled on {resource.group_resource} "{name}": {why}',
+        status=409,
+        reason="Conflict",
+    )
+
+
+def _selected(resource: Resource[Any], namespace: str, params: Mapping[str, str]) -> Matches:
+    labels = label_selector(params.get("labelSelector", ""))
+    fields = field_selector(params.get("fieldSelector", ""), resource.plural)
+
+    def matches(raw: Raw) -> bool:
+        return namespace in ("", raw["metadata"].get("namespace")) and labels(raw) and fields(raw)
+
+    return matches
+
+
+def _spec(raw: Raw, resource: Resource[Any]) -> Raw:
+    """What counts for the generation: all but metadata, and status where that is a subresource."""
+    ignored = _NOT_SPEC if resource.status_subresource else _NOT_SPEC[:3]
+    return {name: value for name, value in raw.items() if name not in ignored}
+
+
+def _without_empty(value: Any) -> Any:
+    """Empty maps and lists of metadata are not kept by the API server."""
+    metadata = {name: part for name, part in value["metadata"].items() if part not in ({}, [], None)}
+    return {**value, "metadata": metadata}

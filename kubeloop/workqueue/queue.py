@@ -1,0 +1,214 @@
+"""The basic queue: client-go's `util/workqueue/queue.go` plus priorities."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Hashable
+from typing import Generic, TypeVar
+
+from kubeloop.workqueue.metrics import QueueMetrics, new_queue_metrics
+
+K = TypeVar("K", bound=Hashable)
+
+DEFAULT_PRIORITY = 0
+LOW_PRIORITY = -100
+"""Of the first listing and of resyncs: live events overtake them (controller-runtime's LowPriority)."""
+
+
+LEFTOVERS = 64
+"""Entries that no longer count, beyond as many as do: then they are dropped."""
+
+
+class ShutDown(Exception):
+    """The queue is shut down and nothing is left in it."""
+
+
+def loop_time() -> float:
+    """Seconds of the running loop's clock; outside a loop the monotonic clock that loops use by default."""
+    try:
+        return asyncio.get_running_loop().time()
+    except RuntimeError:
+        return time.monotonic()
+
+
+class Queue(Generic[K]):
+    """Items that wait for a worker.
+
+    `name` labels the metrics; a queue without a name has none. `clock` gives seconds, for the metrics.
+    """
+
+    def __init__(self, name: str = "", *, clock: Callable[[], float] = loop_time) -> None:
+        self._dirty: dict[K, int] = {}
+        # Invariant: the items that need processing, each with its priority. An item of `_dirty` that is not
+        # in `_processing` stands in `_lines`, exactly once; one that is in both gets there by `done`.
+        self._processing: dict[K, int] = {}
+        # Invariant: the items that a worker has, with the priority they were handed out with.
+        self._lines: dict[int, deque[K]] = {}
+        # Invariant: the items that wait, in order, by the priority that `_dirty` says, and what `_left` says. No line
+        # is empty: there are as many as priorities in use, two mostly.
+        self._left: Counter[tuple[int, K]] = Counter()
+        # Invariant: how many of an item's entries in a line, the first ones, no longer count: taking one out of the
+        # middle would cost O(n). There are never many more of them than of the others.
+        self._left_in_all = 0
+        # Invariant: their sum.
+        self._held: set[K] = set()
+        # Invariant: the items that no `add` may bring before their time; a delaying queue has some.
+        self._getters: deque[asyncio.Future[None]] = deque()
+        self._drainers: deque[asyncio.Future[None]] = deque()
+        self._shutting_down = False
+        self._metrics: QueueMetrics = new_queue_metrics(name, clock, depth=self.__len__)
+        self.name = name
+
+    def __len__(self) -> int:
+        """How many items wait; those being processed are not counted."""
+        return sum(map(len, self._lines.values())) - self._left_in_all
+
+    @property
+    def shutting_down(self) -> bool:
+        """Whether additions are ignored by now."""
+        return self._shutting_down
+
+    @property
+    def processing(self) -> int:
+        """How many items workers have right now."""
+        return len(self._processing)
+
+    def add(self, item: K, priority: int = DEFAULT_PRIORITY) -> None:
+        """Mark an item as in need of processing. Ignored once the queue is shutting down.
+
+        An item that waits already keeps its place, unless `priority` is higher than what it waits with:
+        then it moves to the end of that priority.
+        """
+        if self._shutting_down:
+            return
+        if self._held and item in self._held:
+            self._raise_held(item, priority)
+            return
+        known = self._dirty.get(item)
+        if known is None:
+            self._metrics.add(item)
+        elif known >= priority:
+            return
+        if item not in self._processing:
+            if known is not None:
+                self._leave(item, known)
+            self._push(item, priority)
+        self._dirty[item] = priority
+
+    async def get(self) -> K:
+        """Wait for an item and take it; the caller must call `done` with it.
+
+        A cancelled call takes nothing. Raises ShutDown once the queue is shut down and empty.
+        """
+        lines = self._lines
+        while True:
+            while not lines:
+                if self._shutting_down:
+                    raise ShutDown
+                await self._wait_for_item()
+            priority = max(lines) if len(lines) > 1 else next(iter(lines))
+            line = lines[priority]
+            item = line.popleft()
+            if not line:
+                del lines[priority]
+            if not self._left or not self._has_left(item, priority):
+                break
+        self._processing[item] = self._dirty.pop(item)
+        self._metrics.get(item)
+        return item
+
+    def done(self, item: K) -> None:
+        """Give an item back; it waits again if it was added meanwhile. Items that are not processed are ignored."""
+        if self._processing.pop(item, None) is None:
+            return
+        self._metrics.done(item)
+        priority = self._dirty.get(item)
+        if priority is not None:
+            self._push(item, priority)
+        if not self._processing:
+            _wake_all(self._drainers)
+
+    def shut_down(self) -> None:
+        """Ignore new items from now on. Workers still get what waits, then ShutDown."""
+        self._shutting_down = True
+        _wake_all(self._getters)
+
+    async def shut_down_with_drain(self, timeout: float | None = None) -> bool:
+        """Shut down and wait until no item is being processed; False if that takes more than `timeout` s."""
+        self.shut_down()
+        try:
+            async with asyncio.timeout(timeout):
+                while self._processing:
+                    drained = asyncio.get_running_loop().create_future()
+                    self._drainers.append(drained)
+                    await drained
+        except TimeoutError:
+            return False
+        return True
+
+    def _push(self, item: K, priority: int) -> None:
+        line = self._lines.get(priority)
+        if line is None:
+            line = self._lines[priority] = deque()
+        line.append(item)
+        if self._getters:
+            _wake_one(self._getters)
+
+    def _leave(self, item: K, priority: int) -> None:
+        """The item, which waits with this priority, waits no more."""
+        self._left[priority, item] += 1
+        self._left_in_all += 1
+        if self._left_in_all > len(self) + LEFTOVERS:
+            self._drop_left()
+
+    def _has_left(self, item: K, priority: int) -> bool:
+        """Whether the entry that came first is one that no longer counts; it is gone then."""
+        entries = self._left.pop((priority, item), 0)
+        if not entries:
+            return False
+        if entries > 1:
+            self._left[priority, item] = entries - 1
+        self._left_in_all -= 1
+        return True
+
+    def _drop_left(self) -> None:
+        for priority, line in list(self._lines.items()):
+            counting = [item for item in line if not self._has_left(item, priority)]
+            del self._lines[priority]
+            if counting:
+                self._lines[priority] = deque(counting)
+
+    def _raise_held(self, item: K, priority: int) -> None:
+        """Note the higher priority of an item that is held."""
+        raise NotImplementedError
+
+    async def _wait_for_item(self) -> None:
+        getter = asyncio.get_running_loop().create_future()
+        self._getters.append(getter)
+        try:
+            await getter
+        except asyncio.CancelledError:
+            if getter.cancelled():
+                # Not there any more if an `add` or `shut_down` of the same turn came across it and went on to the next.
+                with contextlib.suppress(ValueError):
+                    self._getters.remove(getter)
+            else:
+                # Woken and cancelled in the same turn: pass the call on, or an item sleeps beside a worker.
+                _wake_one(self._getters)
+            raise
+
+
+def _wake_one(sleepers: deque[asyncio.Future[None]]) -> None:
+    while sleepers:
+        sleeper = sleepers.popleft()
+        if not sleeper.done():
+            sleeper.set_result(None)
+            return
+
+
+def _wake_all(sleepers: deque[asyncio.Future[None]]) -> None:
+    while sleepers:
+        _wake_one(sleepers)

@@ -1,0 +1,103 @@
+"""How long a failed item waits, in seconds: client-go's `util/workqueue/default_rate_limiters.go`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Hashable
+from typing import Generic, Protocol, TypeVar
+
+from kubeloop.workqueue.queue import loop_time
+
+K = TypeVar("K", bound=Hashable)
+K_contra = TypeVar("K_contra", bound=Hashable, contravariant=True)
+
+
+class RateLimiter(Protocol[K_contra]):
+    """What a RateLimitingQueue asks."""
+
+    def when(self, item: K_contra) -> float:
+        """Seconds until the item may be tried again; counts a failure."""
+
+    def forget(self, item: K_contra) -> None:
+        """The item is finished, for good or by success: its failures no longer count."""
+
+    def num_requeues(self, item: K_contra) -> int:
+        """Failures counted for the item."""
+
+
+class ItemExponentialFailureRateLimiter(Generic[K]):
+    """base * 2^failures of the item, at most `max`."""
+
+    def __init__(self, base: float = 0.005, max: float = 1000.0) -> None:
+        self._base = base
+        self._max = max
+        self._failures: dict[K, int] = {}
+
+    def when(self, item: K) -> float:
+        failures = self._failures.get(item, 0)
+        self._failures[item] = failures + 1
+        try:
+            return min(math.ldexp(self._base, failures), self._max)
+        except OverflowError:  # a float ends near 2^1024; an item that failed that often waits the maximum
+            return self._max
+
+    def forget(self, item: K) -> None:
+        self._failures.pop(item, None)
+
+    def num_requeues(self, item: K) -> int:
+        return self._failures.get(item, 0)
+
+
+class BucketRateLimiter(Generic[K]):
+    """A token bucket over all items: `burst` at once, then `qps` a second. Every call takes its token."""
+
+    def __init__(
+        self, qps: float = 10.0, burst: int = 100, *, clock: Callable[[], float] = loop_time
+    ) -> None:
+        if qps <= 0 or burst < 1:
+            raise ValueError(f"qps and burst must be positive, not {qps} and {burst}")
+        self._qps = qps
+        self._burst = burst
+        self._clock = clock
+        self._tokens = float(burst)
+        self._last: float | None = None
+
+    def when(self, item: K) -> float:
+        now = self._clock()
+        if self._last is not None:
+            elapsed = max(0.0, now - self._last)
+            self._tokens = min(float(self._burst), self._tokens + elapsed * self._qps)
+        self._last = now
+        self._tokens -= 1
+        return max(0.0, -self._tokens / self._qps)
+
+    def forget(self, item: K) -> None:
+        """Tokens are not given back."""
+
+    def num_requeues(self, item: K) -> int:
+        return 0
+
+
+class MaxOfRateLimiter(Generic[K]):
+    """The longest wait and the highest count of several limiters; every one of them is asked every time."""
+
+    def __init__(self, *limiters: RateLimiter[K]) -> None:
+        self._limiters = limiters
+
+    def when(self, item: K) -> float:
+        return max((limiter.when(item) for limiter in self._limiters), default=0.0)
+
+    def forget(self, item: K) -> None:
+        for limiter in self._limiters:
+            limiter.forget(item)
+
+    def num_requeues(self, item: K) -> int:
+        return max((limiter.num_requeues(item) for limiter in self._limiters), default=0)
+
+
+def default_controller_rate_limiter(*, clock: Callable[[], float] = loop_time) -> RateLimiter[K]:
+    """client-go's: 5 ms doubled up to 1000 s an item, and 10 retries a second (100 at once) over all."""
+    return MaxOfRateLimiter(
+        ItemExponentialFailureRateLimiter(base=0.005, max=1000.0),
+        BucketRateLimiter(qps=10.0, burst=100, clock=clock),
+    )

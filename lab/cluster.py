@@ -1,0 +1,62 @@
+"""The embedded cluster with the stand-ins for KubeVirt and Rancher, and the CRDs that they and headroom need."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from kubeloop.testing.cluster import cluster
+from kubeloop.testing.cluster.cluster import Cluster, Program
+from kubeloop.testing.cluster.progress import Progress
+from lab.nodes import kubevirt_node
+
+_HERE = Path(__file__).parent
+CRDS = tuple(sorted((_HERE / "crds").glob("*.yaml")))
+ENVIRONMENT = {"PYTHONPATH": str(_HERE.parent), "PYTHONUNBUFFERED": "1"}
+"""Of a stand-in's process: found wherever the cluster's directory is, also when this package runs from a checkout."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """What runs beside etcd, API server and controller manager. `nodes` counts only with kwok."""
+
+    kwok: bool = True
+    kubevirt: bool = True
+    rancher: bool = True
+    nodes: int = 3
+
+    def embedded(self) -> cluster.Options:
+        """The same for `kubeloop.testing.cluster`."""
+        wanted = {"kubevirt": self.kubevirt, "rancher": self.rancher}
+        return cluster.Options(
+            kwok=self.kwok,
+            nodes=self.nodes,
+            make_node=kubevirt_node,
+            crds=CRDS,
+            programs=tuple(stand_in(name) for name, runs in wanted.items() if runs),
+            audit_policy=_HERE / "audit.yaml",
+        )
+
+
+def stand_in(name: str, *arguments: str) -> Program:
+    """The process of `kubevirt` or `rancher`; it is told the kubeconfig last."""
+    return Program(name, (sys.executable, "-m", f"lab.{name}", *arguments), ENVIRONMENT)
+
+
+def up(directory: Path, options: Options, progress: Progress | None = None) -> Cluster:
+    """Start a cluster in `directory` and leave it running; kubeloop.testing.cluster.cluster.up says the rest."""
+    return cluster.up(directory, options=options.embedded(), progress=progress)
+
+
+class EmbeddedCluster(cluster.EmbeddedCluster):
+    """A cluster for as long as it is entered."""
+
+    def __init__(
+        self,
+        directory: Path | None = None,
+        *,
+        options: Options | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        super().__init__(directory, options=(options or Options()).embedded(), progress=progress)

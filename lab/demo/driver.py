@@ -1,0 +1,288 @@
+"""What a step can do: create objects, start and stop headroom, wait for facts and check them."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from kubeloop.api import registry
+from kubeloop.api.registry import Resource
+from kubeloop.client.client import Client
+from kubeloop.client.errors import Forbidden
+from kubeloop.client.loading import load_config
+from kubeloop.client.transport import MERGE_PATCH
+from kubeloop.testing.cluster import processes
+from kubeloop.testing.cluster.cluster import Cluster
+from lab.demo import seed
+from lab.demo.checks import Check, Report
+from lab.demo.history import Amounts, History
+from lab.headroom import Headroom
+from lab.kubevirt.options import PHASE_SECONDS
+from lab.watching import Watching
+from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCE_MIGRATIONS
+from pkg.util import constants
+from pkg.util.constants import LIMITS_CPU, LIMITS_MEMORY
+
+_PERSON = "person"
+_EVERYTHING = ("system:masters",)
+"""By their rights they might."""
+_BY = "admission webhook"
+_DENIED = "denied request: "
+
+
+async def is_refused(kubeconfig: Path, namespace: str, quota: str, hard: Amounts) -> bool:
+    """Whether a webhook keeps a person from setting the quota's spec.hard to that now. Raises ApiError."""
+    limits = {LIMITS_CPU: str(hard.cpu), LIMITS_MEMORY: str(hard.memory)}
+    async with Client(load_config(str(kubeconfig)).impersonate(_PERSON, _EVERYTHING)) as client:
+        try:
+            await client.transport.request(
+                "PATCH",
+                registry.RESOURCE_QUOTAS.path(namespace, quota),
+                params={"dryRun": "All"},
+                body=msgspec.json.encode({"spec": {"hard": limits}}),
+                content_type=MERGE_PATCH,
+            )
+        except Forbidden as error:
+            return _BY in str(error)
+    return False
+
+
+PATIENCE = 60.0
+"""Seconds within which a fact has to come true: far more than it takes, also on a busy machine."""
+_POLL = 0.25
+_POLL_SOON = 0.05
+_VMIMS = VIRTUAL_MACHINE_INSTANCE_MIGRATIONS
+
+RUNNING_SECONDS = 2.5
+EARLY_PHASE_SECONDS = 0.4
+"""How long a migration's phases last at speed 1: Running, and each one before."""
+HELD_BACK = {constants.PHASE_RUNNING: 3600.0}
+"""A migration stays in Running until `finish` lets it go on."""
+
+
+class Stopped(Exception):
+    """The demo cannot continue: the next steps depend on a fact that did not come true."""
+
+
+class Driver:
+    """What the steps run with. `speed` divides every pause; what the checks need time for is left alone.
+
+    `kubeconfig` is headroom's, the cluster's own unless told.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        client: Client,
+        history: History,
+        watching: Watching,
+        report: Report,
+        *,
+        speed: float,
+        deserted: Callable[[], bool] = lambda: False,
+        kubeconfig: Path | None = None,
+    ) -> None:
+        self.history = history
+        self.report = report
+        self.step = ""
+        self.began = 0.0
+        self._cluster = cluster
+        self._client = client
+        self._watching = watching
+        self._speed = speed
+        self._deserted = deserted
+        self._kubeconfig = kubeconfig
+        self._headroom: Headroom | None = None
+
+    def begin(self, letter: str, title: str) -> None:
+        """A new step: its checks carry the letter, and `began` is the time from which its checks count."""
+        self.step = letter
+        self.began = self.history.mark("step", f"({letter}) {title}").at
+
+    # -- checks -------------------------------------------------------------------------------------------------------
+
+    def check(self, name: str, expected: object, seen: object, *, headline: bool = False) -> None:
+        """A fact that is or is not."""
+        self.report.add(Check(self.step, name, expected, seen, headline))
+
+    async def expect(
+        self, name: str, expected: object, poll: Callable[[], object], *, headline: bool = False
+    ) -> None:
+        """A fact that comes true within PATIENCE. Raises Stopped when it does not."""
+        deadline = time.monotonic() + PATIENCE
+        while (seen := poll()) != expected and time.monotonic() < deadline:
+            self.go_on()
+            await self._watching.changed(_POLL)
+        self.check(name, expected, seen, headline=headline)
+        if seen != expected:
+            raise Stopped(f"({self.step}) {name}: not within {PATIENCE:g} s")
+
+    def go_on(self) -> None:
+        """Raises Stopped when the demo cannot continue: the output is closed, or headroom has ended by itself."""
+        if self._deserted():
+            raise Stopped("the output is closed")
+        if self._headroom is not None and self._headroom.exit_code() is not None:
+            raise Stopped(f"headroom exited unexpectedly: {self._headroom.last_log_line()}")
+
+    # -- actions ------------------------------------------------------------------------------------------------------
+
+    async def pause(self, seconds: float) -> None:
+        """Time to read what was printed."""
+        await asyncio.sleep(seconds / self._speed)
+        self.go_on()
+
+    async def create(self, resource: Resource[Any], body: Mapping[str, Any]) -> None:
+        """Create an object, in the namespace where its kind has one."""
+        namespace = seed.NAMESPACE if resource.namespaced else ""
+        await self._client.resource(resource).create(body, namespace=namespace)
+
+    async def migrate(
+        self, name: str, vm: str, *, linger: float, least: float = 0.5, held_back: bool = False
+    ) -> None:
+        """Start a live migration. Its source pod keeps counting for `linger` seconds by speed, `least` at least."""
+        pace = dict.fromkeys(_PACED, EARLY_PHASE_SECONDS / self._speed)
+        pace[constants.PHASE_RUNNING] = RUNNING_SECONDS / self._speed
+        body = seed.migration(
+            name,
+            vm,
+            phases={**pace, **(HELD_BACK if held_back else {})},
+            source_linger=max(linger / self._speed, least),
+        )
+        await self.create(_VMIMS, body)
+
+    async def finish(self, migration: str) -> None:
+        """Let a migration that was held back go on."""
+        go_on = {"metadata": {"annotations": {PHASE_SECONDS: "0"}}}
+        await self._client.resource(_VMIMS).merge_patch(go_on, name=migration, namespace=seed.NAMESPACE)
+
+    async def restart_rancher(self) -> None:
+        """Kill Rancher's agent and start it again. Raises ClusterError."""
+        self.history.mark("rancher", "agent restarts")
+        await asyncio.to_thread(self._cluster.restart, "rancher")
+
+    async def restart_agent(self, times: int) -> int:
+        """Restart Rancher's agent inside its process, one time after the other; how often it wrote its base.
+
+        Each time it is waited for what it writes, PATIENCE at most: one that writes nothing is not counted.
+        """
+        self.history.mark("rancher", f"agent restarts ×{times}")
+        agent = Agent(self._cluster.directory, seed.NAMESPACE)
+        before = agent.writes()
+        for done in range(times):
+            agent.restart()
+            if not await self._until(partial(agent.has_written, before + done + 1)):
+                break
+        return agent.writes() - before
+
+    async def is_guarded(self, hard: Amounts) -> bool:
+        """Wait until the API server asks headroom's webhook and this keeps people from lowering the quota to
+        `hard`; False when that does not come within PATIENCE."""
+        kubeconfig, quota = self._cluster.kubeconfig, self.history.quota
+        deadline = time.monotonic() + PATIENCE
+        while quota is not None and time.monotonic() < deadline:
+            if await is_refused(kubeconfig, seed.NAMESPACE, quota.name, hard):
+                return True
+            self.go_on()
+            await asyncio.sleep(_POLL)
+        return False
+
+    async def apply_policies(self) -> None:
+        """deploy/policy.yaml."""
+        for body in seed.policies():
+            plural = seed.PLURALS[body["kind"]]
+            path = f"/apis/{body['apiVersion']}/{plural}"
+            await self._client.transport.request("POST", path, body=msgspec.json.encode(body))
+        self.history.mark("note", "deploy/policy.yaml")
+
+    async def forge(self) -> str:
+        """What a tenant is told who creates a pod that looks like a VM's, once the API server goes by the policies;
+        "admitted" when it is let in for PATIENCE. The pod is never stored (dry run)."""
+        deadline = time.monotonic() + PATIENCE
+        tenant = load_config(str(self._cluster.kubeconfig)).impersonate(_PERSON, _EVERYTHING)
+        async with Client(tenant) as client:
+            while time.monotonic() < deadline:
+                try:
+                    await client.transport.request(
+                        "POST",
+                        registry.PODS.path(seed.NAMESPACE),
+                        params={"dryRun": "All"},
+                        body=msgspec.json.encode(seed.forged()),
+                    )
+                except Forbidden as error:
+                    if _DENIED in str(error):
+                        return str(error).partition(_DENIED)[2]
+                self.go_on()
+                await asyncio.sleep(_POLL)
+        return "admitted"
+
+    async def catch_up(self) -> bool:
+        """Wait until every version of the quota that there is now has been seen; False: not within PATIENCE."""
+        quotas = await self._client.resource(registry.RESOURCE_QUOTAS).list(seed.NAMESPACE)
+        newest = max((int(quota.metadata.resource_version) for quota in quotas), default=0)
+        return await self._until(lambda: self.history.quota_seen >= newest)
+
+    async def _until(self, done: Callable[[], bool]) -> bool:
+        deadline = time.monotonic() + PATIENCE
+        while not done() and time.monotonic() < deadline:
+            self.go_on()
+            await self._watching.changed(_POLL_SOON)
+        return done()
+
+    async def start_headroom(self, *flags: str) -> None:
+        """Start `headroom controller FLAGS`. Raises StartError."""
+        self.history.mark("headroom", " ".join(["headroom controller", *flags]))
+        kubeconfig = self._kubeconfig or self._cluster.kubeconfig
+        self._headroom = await Headroom.start(self._cluster.directory, kubeconfig, flags)
+
+    async def stop_headroom(self) -> None:
+        """SIGTERM, and it is expected to drain."""
+        if self._headroom is None:
+            return
+        headroom, self._headroom = self._headroom, None
+        code = await headroom.stop()
+        self.history.mark("headroom", "")
+        self.check(
+            "headroom drains on SIGTERM", "exit 0", "still running" if code is None else f"exit {code}"
+        )
+
+
+_PACED = (
+    constants.PHASE_SCHEDULING,
+    constants.PHASE_SCHEDULED,
+    constants.PHASE_PREPARING_TARGET,
+    constants.PHASE_TARGET_READY,
+)
+
+
+_AGENT = "rancher"
+
+
+class Agent:
+    """The agent of the Rancher stand-in of the cluster in `directory`, as far as it writes into `namespace`."""
+
+    def __init__(self, directory: Path, namespace: str) -> None:
+        self._directory = directory
+        self._says = f"namespace {namespace}: quota "
+
+    def restart(self) -> None:
+        """As if new: it renders every namespace once more. The process stays: that is quick."""
+        processes.find(self._directory, _AGENT).signal(signal.SIGHUP)
+
+    def has_written(self, times: int) -> bool:
+        """Whether `writes` is that, or more."""
+        return self.writes() >= times
+
+    def writes(self) -> int:
+        """How often it has written the namespace's base over another limit, and the API server has said yes."""
+        try:
+            log = processes.log_path(self._directory, _AGENT).read_text("utf-8", "replace")
+        except OSError:
+            return 0
+        return sum(self._says in line and " set to " in line for line in log.splitlines())

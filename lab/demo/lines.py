@@ -1,0 +1,88 @@
+"""The demo as plain lines, as it happens: the same in a terminal, a pipe and a log."""
+
+from __future__ import annotations
+
+import os
+from typing import TextIO
+
+from lab.demo.checks import Check, Report
+from lab.demo.history import Amounts, EventSeen, Happening, History, Mark, PhaseChange, QuotaVersion
+
+
+class Lines:
+    """Prints each happening and each check as it comes. `broken`: the pipe is closed, nothing is printed."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self.broken = False
+        self._last: tuple[Amounts, Amounts] | None = None
+
+    def follow(self, history: History, report: Report) -> None:
+        """Print what these two record."""
+        history.listener = lambda happening: self.happened(history, happening)
+        report.listener = self.checked
+
+    def happened(self, history: History, happening: Happening) -> None:
+        """One line, or none for what says nothing new."""
+        match happening:
+            case Mark(kind="step", text=text):
+                self.say(f"\n== {text} ==")
+            case Mark():
+                self._at(happening.at, describe_mark(happening))
+            case QuotaVersion():
+                self._quota(happening)
+            case PhaseChange():
+                self._at(happening.at, describe_phase(history, happening))
+            case EventSeen(about=about, reason=reason, message=message):
+                self._at(happening.at, f"{'event':<10}{about}: {reason}: {message}")
+
+    def checked(self, check: Check) -> None:
+        """A check's line."""
+        self.say(str(check))
+
+    def say(self, text: str) -> None:
+        """A line as it is."""
+        if self.broken:
+            return
+        try:
+            print(text, file=self._stream, flush=True)
+        except BrokenPipeError:
+            self.broken = True
+
+    def _at(self, at: float, text: str) -> None:
+        self.say(f"{at:6.1f} s  {text}")
+
+    def _quota(self, version: QuotaVersion) -> None:
+        shown = (version.hard, version.used)
+        if shown != self._last:
+            self._last = shown
+            cpu = f"limits.cpu {version.used.cpu}/{version.hard.cpu}"
+            memory = f"limits.memory {version.used.memory}/{version.hard.memory}"
+            self._at(version.at, f"{'quota':<10}{version.name}: {cpu}, {memory}")
+
+
+def describe_phase(history: History, change: PhaseChange) -> str:
+    """Whose phase changed, in one line."""
+    if change.about in history.migrations:
+        return f"{'migration':<10}{change.about} of {change.vm}: {change.phase or 'new'}"
+    job = history.pods[change.about].job
+    migration = next((m.name for m in history.migrations.values() if m.uid == job), "")
+    whose = f"{migration}'s target" if migration else f"{change.vm}'s first"
+    counts = ", no longer counted" if history.pods[change.about].ended else ""
+    return f"{'pod':<10}{change.about} ({whose}): {change.phase}{counts}"
+
+
+def describe_mark(mark: Mark) -> str:
+    """What the demo did, in one line."""
+    match mark.kind:
+        case "headroom":
+            return f"{'headroom':<10}{mark.text or 'stopped'}"
+        case "rancher":
+            return f"{'rancher':<10}{mark.text}"
+        case _:
+            return f"{'':<10}{mark.text}"
+
+
+def is_terminal(stream: TextIO) -> bool:
+    """Whether the picture can be shown: never in CI."""
+    return stream.isatty() and not os.environ.get("CI") and os.environ.get("TERM") != "dumb"

@@ -1,0 +1,151 @@
+"""The picture of a whole demo: charts, bars and checks; in a terminal at the end, and as SVG."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TextIO
+
+from rich.console import Console, Group, RenderableType
+from rich.terminal_theme import TerminalTheme
+from rich.text import Text
+
+from lab.demo import bars, palette
+from lab.demo.chart import Canvas, Resource, Scale, chart, columns
+from lab.demo.checks import Check, Report
+from lab.demo.history import History
+from pkg.util.quantity import Quantity
+
+_GUTTER = 13
+_ROOM_ABOVE = 6, 5
+"""The scale ends this much above the highest limit: for labels."""
+_CHARTS: tuple[tuple[str, Resource], ...] = (
+    ("limits.cpu", lambda amounts: amounts.cpu),
+    ("limits.memory", lambda amounts: amounts.memory),
+)
+
+
+def view(history: History, report: Report, *, now: float, width: int, rows: int) -> RenderableType:
+    """The whole demo, `width` columns wide; each chart has `rows` rows."""
+    scale = Scale(now, width - _GUTTER - 1)
+    parts: list[RenderableType] = [_title(report)]
+    for name, resource in _CHARTS:
+        parts += _chart(name, resource, history, scale, now, rows)
+    parts += _time(history, scale, now)
+    parts += [Text(), *(_headline(check) for check in report.checks if check.headline or not check.ok)]
+    return Group(*parts)
+
+
+def _title(report: Report) -> Text:
+    title = Text("A namespace's quota while its VMs migrate, as the API server shows it", palette.TITLE)
+    return title.append(f"   {report.last_line}", palette.BAD if report.failed else palette.GOOD)
+
+
+def _chart(
+    name: str, resource: Resource, history: History, scale: Scale, now: float, rows: int
+) -> list[RenderableType]:
+    quotas = list(history.quotas)
+    if not quotas:
+        return [Text(name), *(Text() for _ in range(rows))]
+    base = resource(quotas[0].hard)
+    highest = max([base + base, *(resource(version.hard) for version in quotas)])
+    top = highest.milli_value() * _ROOM_ABOVE[0] // _ROOM_ABOVE[1]
+    drawn = chart(columns(quotas, resource, scale, now), base=base, top=top, height=rows)
+    return [_heading(name, base), *_rows(drawn)]
+
+
+def _heading(name: str, base: Quantity) -> Text:
+    line = Text(f"{name:<{_GUTTER}} ", palette.TITLE)
+    line.append("─ allowed  ", palette.HARD).append("█ used  ", palette.USED)
+    return line.append(f"╌ base {base}", palette.BASE)
+
+
+def _time(history: History, scale: Scale, now: float) -> list[RenderableType]:
+    rows = [("", bars.axis(scale)), ("", bars.steps(history, scale))]
+    rows.append(("headroom", bars.bar(bars.runs_of_headroom(history, now), scale)))
+    rows.append(("Rancher", bars.rancher(history, scale)))
+    rows += [
+        (f"{track.name} of {track.vm}", bars.bar(bars.spans_of(history, track, now), scale))
+        for track in list(history.migrations.values())
+    ]
+    return [line for label, canvas in rows for line in _rows(canvas, label)]
+
+
+def _checked(check: Check) -> Text:
+    return Text(str(check), palette.GOOD if check.ok else palette.BAD)
+
+
+def _headline(check: Check) -> Text:
+    if not check.ok:
+        return _checked(check)
+    return (
+        Text(f"✓ ({check.step}) ", palette.GOOD)
+        .append(f"{check.name}: ", "")
+        .append(str(check.seen), palette.DIM)
+    )
+
+
+def _rows(canvas: Canvas, label: str = "") -> Iterable[RenderableType]:
+    for row in canvas.lines():
+        yield Text(f"{label:<{_GUTTER}} ", palette.DIM, no_wrap=True).append_text(row)
+
+
+_WIDTH, _ROWS = 118, 14
+_BACKGROUND, _FOREGROUND = (18, 22, 28), (201, 209, 217)
+# Every colour in use is given as such (palette.py): the theme's sixteen are not used.
+_THEME = TerminalTheme(_BACKGROUND, _FOREGROUND, [_FOREGROUND] * 8)
+# No web fonts: a picture in a README may not load any.
+_FORMAT = """\
+<svg xmlns="http://www.w3.org/2000/svg" class="headroom" viewBox="0 0 {width} {height}">
+<style>
+.{unique_id}-matrix {{
+  font-family: ui-monospace, SFMono-Regular, Menlo, Consolas, "DejaVu Sans Mono", "Liberation Mono", monospace;
+  font-size: {char_height}px; line-height: {line_height}px; font-variant-east-asian: full-width;
+}}
+.{unique_id}-title {{ font-family: system-ui, "DejaVu Sans", sans-serif; font-size: 18px; }}
+{styles}
+</style>
+<defs>
+<clipPath id="{unique_id}-clip-terminal">
+<rect x="0" y="0" width="{terminal_width}" height="{terminal_height}"/>
+</clipPath>
+{lines}
+</defs>
+{chrome}
+<g transform="translate({terminal_x}, {terminal_y})" clip-path="url(#{unique_id}-clip-terminal)">
+{backgrounds}
+<g class="{unique_id}-matrix">
+{matrix}
+</g>
+</g>
+</svg>
+"""
+
+
+def show(stream: TextIO, history: History, report: Report, now: float) -> None:
+    """Print the picture on a terminal."""
+    console = Console(file=stream)
+    console.print(view(history, report, now=now, width=max(console.width, 60), rows=9))
+
+
+def record(path: Path, history: History, report: Report, now: float) -> None:
+    """Write the picture. Raises OSError."""
+    path.write_text(svg(history, report, now), "utf-8")
+
+
+def svg(history: History, report: Report, now: float) -> str:
+    """The picture's text."""
+    console = Console(
+        record=True,
+        width=_WIDTH,
+        file=io.StringIO(),
+        force_terminal=True,
+        color_system="truecolor",
+        # NO_COLOR, COLUMNS and TERM are about the terminal, not about the picture.
+        _environ={},
+    )
+    console.print(view(history, report, now=now, width=_WIDTH, rows=_ROWS))
+    return console.export_svg(
+        title="headroom demo", theme=_THEME, code_format=_FORMAT, unique_id="headroom", clear=False
+    )

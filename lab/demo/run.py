@@ -1,0 +1,125 @@
+"""Runs the scenario on a cluster of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from kubeloop.api import registry
+from kubeloop.api.core import Event, Pod
+from kubeloop.client.client import Client
+from kubeloop.client.errors import ApiError
+from kubeloop.client.loading import load_config
+from kubeloop.errors import one_line
+from kubeloop.testing.cluster.cluster import Cluster
+from kubeloop.testing.cluster.errors import ClusterError
+from kubeloop.testing.cluster.guard import ending_on_sigterm
+from kubeloop.testing.cluster.progress import Lines as Progress
+from lab.cluster import EmbeddedCluster
+from lab.demo import seed
+from lab.demo.checks import Check, Report
+from lab.demo.driver import Driver, Stopped
+from lab.demo.history import History
+from lab.demo.lines import Lines, is_terminal
+from lab.demo.picture import record, show
+from lab.demo.questions import refused_after_the_raise
+from lab.demo.scenario import SCENARIO, Step
+from lab.headroom import log_tail
+from lab.watching import Watching
+from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINES
+from pkg.util import constants
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How the demo runs: `speed` divides every pause, `record` is the file for the picture."""
+
+    speed: float = 1.0
+    record: Path | None = None
+    steps: Sequence[Step] = SCENARIO
+
+
+def run_demo(settings: Settings) -> int:
+    """Run everything and show it on standard output; the exit code.
+
+    However it ends, by an error or a signal, the cluster and headroom end too. Raises ClusterError when no cluster
+    comes up, BrokenPipeError when the output's reader has closed it, OSError when the picture cannot be written.
+    """
+    with ending_on_sigterm(), EmbeddedCluster(progress=Progress()) as cluster:
+        return asyncio.run(_run(cluster, settings))
+
+
+async def _run(cluster: Cluster, settings: Settings) -> int:
+    began = time.monotonic()
+    history, report = History(clock=lambda: time.monotonic() - began), Report()
+    lines = Lines(sys.stdout)
+    lines.follow(history, report)
+    lines.say(f"namespace {seed.NAMESPACE}; every number is what the API server at {cluster.url} shows")
+    async with (
+        Client(load_config(str(cluster.kubeconfig)), user_agent="headroom-demo") as client,
+        watching_of(client, history) as watching,
+    ):
+        driver = Driver(
+            cluster,
+            client,
+            history,
+            watching,
+            report,
+            speed=settings.speed,
+            deserted=lambda: lines.broken,
+        )
+        await run_steps(driver, settings.steps)
+    if lines.broken:
+        raise BrokenPipeError
+    if is_terminal(sys.stdout):
+        show(sys.stdout, history, report, history.clock())
+    if settings.record is not None:
+        record(settings.record, history, report, history.clock())
+        lines.say(f"picture: {settings.record}")
+    if report.failed:
+        _show_log(cluster.directory)
+    lines.say(f"refused after the raise: {refused_after_the_raise(history)}")
+    lines.say(report.last_line)
+    return report.exit_code
+
+
+def watching_of(client: Client, history: History) -> Watching:
+    """What the API server shows of the demo's namespace, written down in the history as it comes."""
+    watching = Watching(client, [seed.NAMESPACE])
+
+    def of_launchers(tell: Callable[[Pod], None]) -> Callable[[Pod], None]:
+        return lambda pod: (
+            tell(pod) if pod.labels.get(constants.LABEL_APP) == constants.APP_VIRT_LAUNCHER else None
+        )
+
+    def see_event(event: Event) -> None:
+        if event.involved_object.kind == VIRTUAL_MACHINE_INSTANCE_MIGRATIONS.kind:
+            history.see_event(event)
+
+    watching.watch(registry.RESOURCE_QUOTAS, history.see_quota)
+    watching.watch(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, history.see_migration)
+    watching.watch(VIRTUAL_MACHINES, history.see_machine)
+    watching.watch(registry.PODS, of_launchers(history.see_pod), of_launchers(history.lose_pod))
+    watching.watch(registry.EVENTS, see_event)
+    return watching
+
+
+async def run_steps(driver: Driver, steps: Sequence[Step]) -> None:
+    """Run the steps; one that cannot go on ends the demo, and that counts as failed."""
+    for step in steps:
+        driver.begin(step.letter, step.title)
+        try:
+            await step.run(driver)
+        except (Stopped, ApiError, ClusterError) as error:
+            reason = one_line(error)
+            driver.report.add(Check(step.letter, "the demo", "goes on", f"stopped: {reason}"))
+            return
+
+
+def _show_log(directory: Path) -> None:
+    for line in log_tail(directory):
+        print(f"headroom's log: {line}", file=sys.stderr)

@@ -1,0 +1,234 @@
+"""The steps. Each says what it does and what the API server has to show; later steps build on earlier ones."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from kubeloop.api import registry
+from lab.demo import questions, seed
+from lab.demo.driver import Driver
+from lab.demo.history import Amounts, Quota, QuotaVersion
+from lab.headroom import WEBHOOK
+from pkg.api.harvesterhci import SETTINGS
+from pkg.api.kubevirt import VIRTUAL_MACHINES
+from pkg.util import constants
+
+ALL_PHASES = "Pending Scheduling Scheduled PreparingTarget TargetReady Running Succeeded"
+_REFUSAL = (
+    "exceeded quota: {quota}, requested: limits.cpu=2015m,limits.memory=4797464313, "
+    "used: limits.cpu=2015m,limits.memory=4797464313, limited: limits.cpu=3,limits.memory=5000Mi"
+)
+_FORGED = "only KubeVirt creates pods with the label kubevirt.io=virt-launcher or hotplug-disk"
+_RESTARTS = 5
+_VM, _SECOND_VM = "vm1", "vm2"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """`run` raises Stopped when the demo cannot go on, and what the API server says no to."""
+
+    letter: str
+    title: str
+    run: Callable[[Driver], Awaitable[None]]
+
+
+async def refused(driver: Driver) -> None:
+    """(a) Two launcher pods do not fit, and the quota stays as it is."""
+    history = driver.history
+    await driver.create(SETTINGS, seed.setting())
+    await driver.create(registry.NAMESPACES, seed.namespace())
+    await _hard(driver, "Rancher renders the namespace's limit", seed.BASE)
+    await _runs(driver, _VM, seed.FIRST_DOMAIN)
+    await _used(driver, f"what quota counts of {_VM}'s pod", seed.POD)
+    await driver.pause(1.0)
+    await driver.migrate("m1", _VM, linger=5.0)
+    await driver.expect("m1 is refused", "Pending, refused", lambda: questions.state_of(history, "m1"))
+    quota = history.quota.name if history.quota else ""
+    await driver.expect(
+        "and quota says why",
+        _REFUSAL.format(quota=quota),
+        lambda: questions.refusal_of(history, "m1"),
+        headline=True,
+    )
+    await driver.pause(3.0)
+    has_target = questions.target_of(history, "m1") is not None
+    driver.check(
+        "so it stays",
+        "Pending, no target pod",
+        f"{_phase(driver, 'm1')}, {'a' if has_target else 'no'} target pod",
+    )
+
+
+async def raised(driver: Driver) -> None:
+    """(b) The same migration, once headroom runs: Harvester's numbers."""
+    await driver.start_headroom("--estimate", "harvester")
+    await _hard(driver, "the quota is raised as Harvester would", seed.HARVESTER, headline=True)
+    await _used(driver, "both of m1's pods run", seed.BOTH_PODS)
+    await _succeeds(driver, "m1")
+    await _is_back(driver, "m1", used=seed.POD)
+    _never_more(driver, seed.EXACT)
+
+
+async def reverted(driver: Driver) -> None:
+    """(c) Rancher's agent restarts in the middle of a second VM's migration and writes its base over everything.
+
+    Without the guard that shows, and is repaired; with it the quota never drops.
+    """
+    await _runs(driver, _SECOND_VM, seed.SECOND_DOMAIN)
+    await _used(driver, f"{_SECOND_VM} takes what is left", seed.BASE)
+    await driver.migrate("m2", _SECOND_VM, linger=4.0, held_back=True)
+    await _hard(driver, "the quota is raised for it", seed.SECOND_RAISED)
+    await driver.expect("m2 is under way", constants.PHASE_RUNNING, lambda: _phase(driver, "m2"))
+    await driver.pause(1.0)
+    restarted = driver.history.clock()
+    await driver.restart_rancher()
+    await _hard(driver, "Rancher's agent reverts the quota", seed.BASE, since=restarted)
+    revert = questions.first_version(driver.history, restarted, _is(seed.BASE))
+    repaired_since = revert.at if revert else restarted
+    await _hard(driver, "headroom repairs it", seed.SECOND_RAISED, since=repaired_since, headline=True)
+    _tell_how_fast(driver, repaired_since)
+    await driver.stop_headroom()
+    await _guarded(driver, seed.SECOND_RAISED)
+    await driver.finish("m2")
+    await _succeeds(driver, "m2")
+    _never_more(driver, seed.SECOND_RAISED)
+
+
+async def given_back(driver: Driver) -> None:
+    """(d) What was added goes when the old pod is gone."""
+    await _is_back(driver, "m2", used=seed.BASE)
+    quota = driver.history.quota
+    driver.check(
+        "entries left on the quota", "none", ", ".join(quota.entries) or "none" if quota else "no quota"
+    )
+    await driver.stop_headroom()
+
+
+async def exact(driver: Driver) -> None:
+    """(e) In the full namespace, what quota counts to the byte, for as long as it counts it."""
+    history = driver.history
+    await driver.start_headroom()
+    await driver.migrate("m3", _VM, linger=12.0, least=8.0)
+    await _hard(driver, "the quota is raised by what quota counts", seed.EXACT)
+    await _full(driver, "both pods fill it to the byte", seed.EXACT)
+    await _succeeds(driver, "m3")
+    await driver.migrate("m4", _SECOND_VM, linger=2.0)
+    await _hard(driver, "m4 adds to what m3's old pod holds", seed.BOTH_MOVE)
+    await _full(driver, "four pods fill it to the byte", seed.BOTH_MOVE)
+    await driver.expect(
+        "m4's target pod is",
+        "admitted while m3's old pod counts",
+        lambda: questions.admission_of(history, "m4", "m3"),
+        headline=True,
+    )
+    await _succeeds(driver, "m4")
+    await _is_back(driver, "m3", used=seed.BASE)
+    _never_more(driver, seed.BOTH_MOVE)
+    driver.check("migrations refused after the raise", 0, questions.refused_after_the_raise(history))
+    await driver.stop_headroom()
+
+
+async def forged(driver: Driver) -> None:
+    """(f) A tenant creates a pod that looks like a VM's."""
+    await driver.apply_policies()
+    told = await driver.forge()
+    driver.check(
+        "a tenant's pod with a launcher's labels is refused", _FORGED, told[: len(_FORGED)], headline=True
+    )
+
+
+SCENARIO: tuple[Step, ...] = (
+    Step("a", "refused: a quota too small for a migration", refused),
+    Step("b", "with headroom: it raises the quota by Harvester's numbers, and lowers it again", raised),
+    Step("c", "revert: Rancher's agent restarts while a second VM migrates; then with the guard", reverted),
+    Step("d", "back: once the old pod is gone", given_back),
+    Step("e", "exact and held: what quota counts to the byte, for as long as it counts it", exact),
+    Step("f", "forged: a tenant's pod that looks like a VM's is refused by deploy/policy.yaml", forged),
+)
+"""In the order of the demo. A further step is a function and a line here; it starts headroom with flags of its own."""
+
+
+async def _runs(driver: Driver, vm: str, domain: Mapping[str, Any]) -> None:
+    await driver.create(VIRTUAL_MACHINES, seed.machine(vm, domain))
+    await driver.expect(f"{vm} is started", "Running", lambda: driver.history.machines.get(vm))
+
+
+async def _hard(
+    driver: Driver, name: str, wanted: Amounts, *, since: float | None = None, headline: bool = False
+) -> None:
+    at = driver.began if since is None else since
+    await driver.expect(
+        name, wanted, lambda: questions.hard_since(driver.history, at, wanted), headline=headline
+    )
+
+
+async def _used(driver: Driver, name: str, wanted: Amounts) -> None:
+    await driver.expect(name, wanted, lambda: questions.used_since(driver.history, driver.began, wanted))
+
+
+async def _full(driver: Driver, name: str, amounts: Amounts) -> None:
+    wanted = Quota(amounts, amounts)
+    await driver.expect(
+        name, wanted, lambda: questions.quota_since(driver.history, driver.began, wanted), headline=True
+    )
+
+
+async def _succeeds(driver: Driver, migration: str) -> None:
+    await driver.expect(
+        f"{migration} runs through", ALL_PHASES, lambda: questions.phases_of(driver.history, migration)
+    )
+
+
+async def _is_back(driver: Driver, migration: str, *, used: Amounts) -> None:
+    history = driver.history
+    await driver.expect(
+        f"the quota is back when {migration}'s old pod is gone",
+        Quota(seed.BASE, used),
+        lambda: questions.quota_after(history, migration),
+    )
+    driver.check("until then its headroom was", "held", questions.held_until_the_end(history, migration))
+
+
+async def _guarded(driver: Driver, raised: Amounts) -> None:
+    """Rancher's agent again, and again, while headroom's webhook guards the quota."""
+    await driver.start_headroom("--estimate", "harvester", WEBHOOK)
+    guarded = await driver.is_guarded(seed.BASE)
+    driver.check("headroom's webhook guards the quota", "yes", "yes" if guarded else "no")
+    since = driver.history.clock()
+    written = await driver.restart_agent(_RESTARTS)
+    driver.check("Rancher's agent restarts and writes its base", f"{_RESTARTS} times", f"{written} times")
+    seen = await driver.catch_up()
+    least = questions.lowest_under_entries(driver.history, since) if seen else None
+    driver.history.mark(*(("good", "no revert visible") if least == raised else ("note", "reverted")))
+    name = f"with the guard, agent restarts ×{_RESTARTS}: no revert visible, the least allowed is"
+    driver.check(name, raised, least, headline=True)
+
+
+def _never_more(driver: Driver, most: Amounts) -> None:
+    """Room that no migration needs could be used by any pod."""
+    driver.check(
+        "the most that was ever allowed", most, questions.highest_since(driver.history, driver.began)
+    )
+
+
+def _is(hard: Amounts) -> Callable[[QuotaVersion], bool]:
+    return lambda version: version.hard == hard
+
+
+def _phase(driver: Driver, migration: str) -> str:
+    track = driver.history.migrations.get(migration)
+    return track.phase if track else "not there"
+
+
+def _tell_how_fast(driver: Driver, reverted_at: float) -> None:
+    repair = questions.first_version(driver.history, reverted_at, _is(seed.SECOND_RAISED))
+    if repair is not None:
+        driver.history.mark("note", f"reverted for {_milliseconds(repair.at - reverted_at)} ms")
+
+
+def _milliseconds(seconds: float) -> int:
+    """Rounded up: what comes in one breath was still one after the other."""
+    return max(1, math.ceil(seconds * 1000))

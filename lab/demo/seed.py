@@ -1,0 +1,119 @@
+"""The scenario's objects and numbers.
+
+Source: the investigation of overhead ratio and quota with Harvester 1.7 (README, "The demo"): a namespace limit of
+3000m / 5000Mi, a VM of 2 CPU / 4Gi that asks for 125m / 2730Mi, overhead ratio 1.5.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from kubeloop.api.registry import VALIDATING_ADMISSION_POLICIES, VALIDATING_ADMISSION_POLICY_BINDINGS
+from lab.demo.history import Amounts
+from lab.kubevirt.options import PHASE_SECONDS, SOURCE_LINGER
+from pkg.util import constants
+
+NAMESPACE: Final = "quota-test"
+LIMIT: Final = '{"limit":{"limitsCpu":"3000m","limitsMemory":"5000Mi"}}'
+RATIO: Final = "1.5"
+
+BASE: Final = Amounts.of("3", "5000Mi")
+"""What Rancher writes."""
+POD: Final = Amounts.of("2015m", "4797464313")
+"""What quota counts of the VM's launcher pod: the guest, the overhead at the ratio, the console log's container."""
+BOTH_PODS: Final = Amounts.of("4030m", "9594928626")
+HARVESTER: Final = Amounts.of("5", "9980344313")
+"""The base and Harvester's own estimate: the guest and the overhead."""
+EXACT: Final = Amounts.of("5015m", "10040344313")
+"""The base and one more launcher pod, as quota counts it."""
+
+SECOND_POD: Final = Amounts.of("985m", "445415687")
+"""A small second VM, cut to take what the first leaves of the namespace's limit, to the byte."""
+SECOND_RAISED: Final = Amounts.of("3985m", "5688295687")
+BOTH_MOVE: Final = Amounts.of("6", "10000Mi")
+"""The base and one more pod of each VM: twice the base, as the two fill it."""
+
+_SECOND_MEMORY = "74022679"
+"""445415687 less the overhead of this VM at ratio 1.5: 371393008 bytes."""
+
+FIRST_DOMAIN: Final[Mapping[str, Any]] = {
+    "cpu": {"cores": 2, "sockets": 1, "threads": 1},
+    "devices": {},
+    "resources": {
+        "limits": {"cpu": "2", "memory": "4Gi"},
+        "requests": {"cpu": "125m", "memory": "2730Mi"},
+    },
+}
+SECOND_DOMAIN: Final[Mapping[str, Any]] = {
+    "cpu": {"cores": 1, "sockets": 1, "threads": 1},
+    "devices": {"autoattachGraphicsDevice": False, "logSerialConsole": False},
+    "resources": {
+        "limits": {"cpu": "985m", "memory": _SECOND_MEMORY},
+        "requests": {"cpu": "60m", "memory": "64Mi"},
+    },
+}
+
+
+PLURALS: Final = {
+    each.kind: each.plural for each in (VALIDATING_ADMISSION_POLICIES, VALIDATING_ADMISSION_POLICY_BINDINGS)
+}
+
+
+def policies() -> list[dict[str, Any]]:
+    """The objects of deploy/policy.yaml."""
+    return list(yaml.safe_load_all((Path(__file__).parent / "policy.yaml").read_text("utf-8")))
+
+
+def forged() -> dict[str, Any]:
+    """A tenant's pod with the labels of a launcher, for which a quota would be raised if labels were believed."""
+    labels = {constants.LABEL_APP: constants.APP_VIRT_LAUNCHER, constants.LABEL_VM_NAME: "vm1"}
+    container = {"name": "compute", "image": "none", "resources": {"limits": {"cpu": "1m", "memory": "1Mi"}}}
+    return {"metadata": {"name": "forged", "labels": labels}, "spec": {"containers": [container]}}
+
+
+def setting() -> dict[str, Any]:
+    """Harvester's overhead ratio."""
+    return {
+        "apiVersion": "harvesterhci.io/v1beta1",
+        "kind": "Setting",
+        "metadata": {"name": constants.SETTING_OVERHEAD_RATIO},
+        "value": RATIO,
+        "default": RATIO,
+    }
+
+
+def namespace() -> dict[str, Any]:
+    """The namespace with the limit that a person set in Rancher."""
+    annotations = {constants.ANNOTATION_RANCHER_RESOURCE_QUOTA: LIMIT}
+    return {"metadata": {"name": NAMESPACE, "annotations": annotations}}
+
+
+def machine(name: str, domain: Mapping[str, Any]) -> dict[str, Any]:
+    """A VirtualMachine that is to run."""
+    template = {"metadata": {}, "spec": {"domain": dict(domain)}}
+    return {
+        "apiVersion": "kubevirt.io/v1",
+        "kind": "VirtualMachine",
+        "metadata": {"name": name, "namespace": NAMESPACE},
+        "spec": {"runStrategy": "Always", "template": template},
+    }
+
+
+def migration(name: str, vm: str, *, phases: Mapping[str, float], source_linger: float) -> dict[str, Any]:
+    """A live migration; how long its phases last and its source pod keeps counting, in seconds."""
+    pace = {PHASE_SECONDS: phase_seconds(phases), SOURCE_LINGER: f"{source_linger:g}"}
+    return {
+        "apiVersion": "kubevirt.io/v1",
+        "kind": "VirtualMachineInstanceMigration",
+        "metadata": {"name": name, "namespace": NAMESPACE, "annotations": pace},
+        "spec": {"vmiName": vm},
+    }
+
+
+def phase_seconds(phases: Mapping[str, float]) -> str:
+    """As the KubeVirt stand-in reads it."""
+    return ",".join(f"{phase}={seconds:g}" for phase, seconds in phases.items())

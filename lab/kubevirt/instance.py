@@ -1,0 +1,203 @@
+"""A VirtualMachineInstance's decisions: which pod is it, which phase follows, what has come to its end. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from kubeloop.api.core import Pod
+from kubeloop.api.meta import Condition
+from lab.kubevirt import names
+from lab.kubevirt.objects import VirtualMachineInstance
+from lab.kubevirt.patches import (
+    Patch,
+    conditions_with,
+    conditions_without,
+    replacing,
+    transitions,
+)
+from pkg.util import constants
+
+PENDING, SCHEDULING, SCHEDULED = (
+    constants.PHASE_PENDING,
+    constants.PHASE_SCHEDULING,
+    constants.PHASE_SCHEDULED,
+)
+RUNNING, SUCCEEDED, FAILED = constants.PHASE_RUNNING, constants.PHASE_SUCCEEDED, constants.PHASE_FAILED
+
+_ORDER = (PENDING, SCHEDULING, SCHEDULED, RUNNING)
+
+
+def is_launcher(pod: Pod) -> bool:
+    return pod.labels.get(constants.LABEL_APP) == constants.APP_VIRT_LAUNCHER
+
+
+def is_running(pod: Pod | None) -> bool:
+    """Whether the pod runs and is to stay."""
+    return pod is not None and pod.status.phase == "Running" and not pod.deleting
+
+
+def current_pod(vmi: VirtualMachineInstance, launchers: Iterable[Pod]) -> Pod | None:
+    """The pod that the guest runs in: on the VMI's node, the newest of those that live (KubeVirt's CurrentVMIPod)."""
+    node = vmi.status.node_name
+    if node:
+        fitting = [pod for pod in launchers if pod.spec.node_name == node]
+    else:
+        fitting = [pod for pod in launchers if constants.LABEL_MIGRATION_JOB_UID not in pod.labels]
+    return max(
+        fitting, key=lambda pod: (not pod.terminal, pod.metadata.creation_timestamp or ""), default=None
+    )
+
+
+def wants_pod(vmi: VirtualMachineInstance, launchers: Sequence[Pod]) -> bool:
+    """Whether the VMI is to get its first pod. One that was created as Running and never had a pod is started, too."""
+    return not launchers and _stage(vmi) in ("", PENDING)
+
+
+def next_phase(vmi: VirtualMachineInstance, pod: Pod | None) -> str:
+    """The phase that follows from the VMI's pod."""
+    if vmi.phase in constants.FINAL_PHASES:
+        return vmi.phase
+    if pod is None:
+        return PENDING if _stage(vmi) in ("", PENDING) else FAILED
+    if pod.terminal:
+        succeeded = pod.status.phase == "Succeeded" and vmi.phase == RUNNING
+        return SUCCEEDED if succeeded else FAILED
+    return RUNNING if is_running(pod) or vmi.phase == RUNNING else SCHEDULING
+
+
+def status_patch(
+    vmi: VirtualMachineInstance, launchers: Sequence[Pod], now: str, *, report_overhead: bool = False
+) -> Patch | None:
+    """The merge patch of the VMI (it has no status subresource), None when all is said."""
+    pod = current_pod(vmi, launchers)
+    phase = next_phase(vmi, pod)
+    patch: Patch = _phase(vmi, phase, now) | _active_pods(vmi, launchers)
+    if pod is not None and phase == RUNNING:
+        patch |= _place(vmi, pod, report_overhead)
+    conditions = _conditions(vmi, pod, phase, now)
+    if conditions is not None:
+        patch["conditions"] = conditions
+    metadata = _metadata(vmi, pod if phase == RUNNING else None)
+    result = {"status": patch} if patch else {}
+    if metadata:
+        result["metadata"] = metadata
+    return result or None
+
+
+def refused_patch(vmi: VirtualMachineInstance, message: str, now: str) -> Patch | None:
+    """The merge patch that says why there is no pod."""
+    condition = Condition(
+        type=names.CONDITION_SYNCHRONIZED,
+        status="False",
+        reason="FailedCreate",
+        message=f"failed to create virtual machine pod: {message}",
+        last_transition_time=now,
+        last_probe_time=now,
+    )
+    conditions = conditions_with(vmi.status.conditions, condition)
+    return None if conditions is None else {"status": {"conditions": conditions}}
+
+
+def leftovers(
+    vmi: VirtualMachineInstance, launchers: Iterable[Pod], is_under_way: Callable[[str], bool]
+) -> list[Pod]:
+    """The pods that no longer belong to the guest nor to a migration that is under way, and have not ended.
+
+    `is_under_way` tells of a VMIM's uid whether it exists and is not final.
+    """
+    current = current_pod(vmi, launchers)
+    state = vmi.status.migration_state
+    busy_source = state.source_pod if state and not state.completed else None
+    left = []
+    for pod in launchers:
+        job = pod.labels.get(constants.LABEL_MIGRATION_JOB_UID, "")
+        # What was a target once carries its label for good: as the guest's own pod, or as a later source.
+        needed = pod is current or pod.name == busy_source or (job and is_under_way(job))
+        if not (needed or pod.terminal or pod.deleting):
+            left.append(pod)
+    return left
+
+
+def ended_as(vmi: VirtualMachineInstance, pod: Pod) -> str:
+    """How a left-over pod ends: a source that was left well Succeeded, a target that was handed over Failed.
+
+    "" for a target that no virt-handler ever saw: virt-controller deletes it.
+    """
+    state = vmi.status.migration_state
+    if constants.LABEL_MIGRATION_JOB_UID not in pod.labels or (state and state.source_pod == pod.name):
+        return "Succeeded"
+    handed_over = state is not None and state.target_pod == pod.name
+    return "Failed" if handed_over else ""
+
+
+def _stage(vmi: VirtualMachineInstance) -> str:
+    never_had_a_pod = vmi.phase == RUNNING and not vmi.status.active_pods
+    return PENDING if never_had_a_pod else vmi.phase
+
+
+def _phase(vmi: VirtualMachineInstance, phase: str, now: str) -> Patch:
+    if vmi.phase == phase:
+        return {}
+    passed = _ORDER[: _ORDER.index(phase) + 1] if phase in _ORDER else (phase,)
+    stamps = transitions(vmi.status.phase_transition_timestamps, passed, now)
+    return {"phase": phase, "phaseTransitionTimestamps": stamps}
+
+
+def _active_pods(vmi: VirtualMachineInstance, launchers: Iterable[Pod]) -> Patch:
+    """Every launcher that exists, ended or not: KubeVirt lists them until they are deleted."""
+    before = vmi.status.active_pods or {}
+    after = {pod.uid: pod.spec.node_name or "" for pod in launchers}
+    return {} if before == after else {"activePods": replacing(before, after)}
+
+
+def _place(vmi: VirtualMachineInstance, pod: Pod, report_overhead: bool) -> Patch:
+    patch: Patch = {}
+    if not vmi.status.node_name and pod.spec.node_name:
+        patch = {
+            "nodeName": pod.spec.node_name,
+            "migrationMethod": "LiveMigration",
+            "migrationTransport": "Unix",
+        }
+    overhead = pod.annotations.get(constants.ANNOTATION_MEMORY_OVERHEAD)
+    reported = vmi.status.memory.memory_overhead if vmi.status.memory else None
+    if report_overhead and overhead and str(reported) != overhead:
+        patch["memory"] = {"memoryOverhead": overhead}
+    return patch
+
+
+def _conditions(vmi: VirtualMachineInstance, pod: Pod | None, phase: str, now: str) -> list[Any] | None:
+    before = vmi.status.conditions
+    if phase == RUNNING:
+        wanted = [
+            Condition(type=kind, status="True", last_transition_time=now)
+            for kind in ("Ready", "LiveMigratable")
+        ]
+    else:
+        wanted = [
+            Condition(
+                type="Ready",
+                status="False",
+                reason="GuestNotRunning",
+                message="Guest VM is not reported as running",
+                last_transition_time=now,
+            )
+        ]
+    kept = [c for c in before or () if pod is None or c.type != names.CONDITION_SYNCHRONIZED]
+    merged = conditions_with(kept, *wanted)
+    return (
+        merged
+        if merged is not None
+        else (conditions_without(before, names.CONDITION_SYNCHRONIZED) if pod is not None else None)
+    )
+
+
+def _metadata(vmi: VirtualMachineInstance, pod: Pod | None) -> Patch:
+    metadata: Patch = {}
+    finalizers = vmi.metadata.finalizers or []
+    if names.FINALIZER_INSTANCE not in finalizers:
+        metadata["finalizers"] = [*finalizers, names.FINALIZER_INSTANCE]
+    node = vmi.status.node_name or (pod.spec.node_name if pod else None)
+    if pod is not None and node and vmi.labels.get(constants.LABEL_NODE_NAME) != node:
+        metadata["labels"] = {constants.LABEL_NODE_NAME: node}
+    return metadata

@@ -1,0 +1,176 @@
+"""KubeVirt's objects with the fields that only their controller reads: supersets of `pkg.api`'s types.
+
+Lists are replaced whole by a merge patch, so a writer must have decoded all of it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from kubeloop.api import core
+from kubeloop.api.meta import Condition, Object, Struct
+from kubeloop.api.registry import Resource
+from pkg.api import kubevirt
+
+
+class MigrationState(kubevirt.MigrationState):
+    """kubevirt.io/v1 VirtualMachineInstanceMigrationState, with what virt-handler reports."""
+
+    start_timestamp: str | None = None
+    target_node: str | None = None
+    target_node_address: str | None = None
+    target_attachment_pod_uid: str | None = msgspec.field(name="targetAttachmentPodUID", default=None)
+    target_memory_overhead: str | None = None
+    target_node_domain_detected: bool = False
+    target_node_domain_ready_timestamp: str | None = None
+    failure_reason: str | None = None
+
+
+class VolumeStatus(kubevirt.VolumeStatus):
+    """kubevirt.io/v1 VolumeStatus."""
+
+    target: str | None = None
+
+
+class InstanceStatus(Struct):
+    """kubevirt.io/v1 VirtualMachineInstanceStatus."""
+
+    phase: str | None = None
+    node_name: str | None = None
+    active_pods: dict[str, str] | None = None
+    conditions: list[Condition] | None = None
+    memory: kubevirt.MemoryStatus | None = None
+    volume_status: list[VolumeStatus] | None = None
+    migration_state: MigrationState | None = None
+    phase_transition_timestamps: list[kubevirt.PhaseTransition] | None = None
+
+
+class InstanceSpec(kubevirt.VirtualMachineInstanceSpec):
+    """kubevirt.io/v1 VirtualMachineInstanceSpec, with what goes into the launcher pod as it stands."""
+
+    hostname: str | None = None
+    subdomain: str | None = None
+    node_selector: dict[str, str] | None = None
+    tolerations: list[dict[str, Any]] | None = None
+    termination_grace_period_seconds: int | None = None
+
+
+class VirtualMachineInstance(Object):
+    """kubevirt.io/v1 VirtualMachineInstance."""
+
+    spec: InstanceSpec = InstanceSpec()
+    status: InstanceStatus = InstanceStatus()
+
+    @property
+    def phase(self) -> str:
+        return self.status.phase or ""
+
+
+class MigrationSpec(kubevirt.VirtualMachineInstanceMigrationSpec):
+    """kubevirt.io/v1 VirtualMachineInstanceMigrationSpec."""
+
+    added_node_selector: dict[str, str] | None = None
+
+
+class MigrationStatus(Struct):
+    """kubevirt.io/v1 VirtualMachineInstanceMigrationStatus."""
+
+    phase: str | None = None
+    conditions: list[Condition] | None = None
+    migration_state: MigrationState | None = None
+    phase_transition_timestamps: list[kubevirt.PhaseTransition] | None = None
+
+
+class VirtualMachineInstanceMigration(Object):
+    """kubevirt.io/v1 VirtualMachineInstanceMigration."""
+
+    spec: MigrationSpec = MigrationSpec()
+    status: MigrationStatus = MigrationStatus()
+
+    @property
+    def phase(self) -> str:
+        """`""` before the controller has seen the migration."""
+        return self.status.phase or ""
+
+    @property
+    def vmi_key(self) -> str:
+        """The VMI's cache key."""
+        return f"{self.namespace}/{self.spec.vmi_name}"
+
+
+class Template(Struct):
+    """kubevirt.io/v1 VirtualMachineInstanceTemplateSpec; the spec goes into the VMI as it stands."""
+
+    metadata: kubevirt.TemplateMeta = kubevirt.TemplateMeta()
+    spec: dict[str, Any] = msgspec.field(default_factory=dict)
+
+
+class VirtualMachineSpec(Struct):
+    """kubevirt.io/v1 VirtualMachineSpec."""
+
+    run_strategy: str | None = None
+    running: bool | None = None
+    template: Template = Template()
+
+
+class VirtualMachineStatus(kubevirt.VirtualMachineStatus):
+    """kubevirt.io/v1 VirtualMachineStatus."""
+
+    conditions: list[Condition] | None = None
+
+
+class VirtualMachine(Object):
+    """kubevirt.io/v1 VirtualMachine."""
+
+    spec: VirtualMachineSpec = VirtualMachineSpec()
+    status: VirtualMachineStatus = VirtualMachineStatus()
+
+
+class NodeSpec(Struct):
+    """core/v1 NodeSpec."""
+
+    unschedulable: bool = False
+
+
+class Node(core.Node):
+    """core/v1 Node."""
+
+    spec: NodeSpec = NodeSpec()
+
+
+_GROUP, _VERSION = "kubevirt.io", "v1"
+MACHINES = Resource(
+    _GROUP,
+    _VERSION,
+    "virtualmachines",
+    "VirtualMachine",
+    VirtualMachine,
+    status_subresource=True,
+)
+INSTANCES = Resource(
+    _GROUP,
+    _VERSION,
+    "virtualmachineinstances",
+    "VirtualMachineInstance",
+    VirtualMachineInstance,
+    status_subresource=False,
+)
+MIGRATIONS = Resource(
+    _GROUP,
+    _VERSION,
+    "virtualmachineinstancemigrations",
+    "VirtualMachineInstanceMigration",
+    VirtualMachineInstanceMigration,
+    status_subresource=True,
+)
+NODES = Resource(
+    "",
+    "v1",
+    "nodes",
+    "Node",
+    Node,
+    namespaced=False,
+    status_subresource=True,
+)

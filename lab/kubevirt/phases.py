@@ -1,0 +1,338 @@
+"""A migration's phases as a table: phase → what is done in it. Pure.
+
+One step is one write. The next one follows from what is then observed, so that a restart anywhere goes on from there:
+virt-controller's part is written into the VMIM, virt-handler's into the VMI, and a phase ends when the VMI says so.
+Source for the order: kubevirt pkg/virt-controller/watch/migration (updateStatus, processMigrationPhase, sync).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, Final
+
+import msgspec
+
+from kubeloop.api.meta import Condition
+from kubeloop.api.objects import condition_is_true
+from lab.kubevirt import names
+from lab.kubevirt.patches import (
+    Patch,
+    conditions_with,
+    conditions_without,
+    replacing,
+    transitions,
+)
+from lab.kubevirt.steps import (
+    CreateAttachment,
+    CreateTarget,
+    Note,
+    Step,
+    View,
+    Wait,
+    WriteInstance,
+    WriteMigration,
+    WriteTarget,
+)
+from pkg.util import constants as c
+
+NEXT: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        c.PHASE_UNSET: c.PHASE_PENDING,
+        c.PHASE_PENDING: c.PHASE_SCHEDULING,
+        c.PHASE_SCHEDULING: c.PHASE_SCHEDULED,
+        c.PHASE_SCHEDULED: c.PHASE_PREPARING_TARGET,
+        c.PHASE_PREPARING_TARGET: c.PHASE_TARGET_READY,
+        c.PHASE_TARGET_READY: c.PHASE_RUNNING,
+        c.PHASE_RUNNING: c.PHASE_SUCCEEDED,
+    }
+)
+"""The phase that follows when all goes well."""
+
+STARTED: Final = frozenset(NEXT) - {c.PHASE_UNSET, c.PHASE_PENDING}
+"""The phases in which there is a target pod."""
+WITH_HANDLER: Final = STARTED - {c.PHASE_SCHEDULING, c.PHASE_SCHEDULED}
+"""The phases in which the VMI's status must name the migration."""
+
+_TARGET_ADDRESS = "10.1.1.1"
+_WARNING, _NORMAL = "Warning", "Normal"
+_FAILED_MIGRATION = "FailedMigration"
+
+
+def decide(view: View) -> Step:
+    """The migration's next step."""
+    migration = view.migration
+    if migration.phase in c.FINAL_PHASES:
+        return _finish(view)
+    if migration.phase and not migration.deleting and (metadata := _unmarked(view)):
+        # In KubeVirt a webhook marks it at birth. Here Pending comes first: it is what everybody waits for.
+        return WriteMigration({"metadata": metadata}, subresource="")
+    if loss := _loss(view):
+        return _lose(view, loss)
+    if view.state.failed:
+        return fail(view, "source node reported migration failed")
+    if migration.deleting and not view.state.completed:
+        return _abort(view)
+    if migration.phase and migration.phase == view.options.fail_at_phase:
+        return _break(view)
+    act = TABLE.get(migration.phase)
+    return act(view) if act else Wait()
+
+
+def fail(view: View, why: str) -> WriteMigration:
+    """The step into phase Failed."""
+    status = _entering(view, c.PHASE_FAILED)
+    if view.handed_over:
+        status["migrationState"] = _own_state(view)
+    if view.migration.deleting and (conditions := _abort_condition(view)):
+        status["conditions"] = conditions
+    return WriteMigration(
+        {"status": status}, note=Note(_WARNING, _FAILED_MIGRATION, f"Migration failed: {why}")
+    )
+
+
+def rejected(view: View) -> WriteMigration | None:
+    """The step that marks a Pending migration as refused by quota; None when it is marked."""
+    condition = Condition(
+        type=c.CONDITION_REJECTED_BY_RESOURCE_QUOTA, status="True", last_probe_time=view.now
+    )
+    conditions = conditions_with(view.migration.status.conditions, condition)
+    return None if conditions is None else WriteMigration({"status": {"conditions": conditions}})
+
+
+# The table's rows
+
+
+def _unset(view: View) -> Step:
+    if view.rival:
+        return fail(view, "VMI is not eligible for migration because another migration job is in progress.")
+    status = _entering(view, c.PHASE_PENDING)
+    if view.source is not None:
+        status["migrationState"] = {"sourcePod": view.source.name}
+    return WriteMigration({"status": status})
+
+
+def _pending(view: View) -> Step:
+    if view.target is None:
+        return CreateTarget()
+    if view.hotplug and view.attachment is None:
+        return CreateAttachment() if view.target_runs else Wait()
+    if view.hotplug and (view.attachment is None or view.attachment.status.phase != "Running"):
+        return Wait()
+    return _after_hold(view, _enter)
+
+
+def _scheduling(view: View) -> Step:
+    return _after_hold(view, _enter) if view.target_runs else Wait()
+
+
+def _scheduled(view: View) -> Step:
+    """Hand over: virt-handler on the target node learns of the migration from the VMI."""
+    if view.handed_over:
+        return _enter(view)
+    return _after_hold(view, lambda v: WriteInstance(_hand_over(v)))
+
+
+def _preparing_target(view: View) -> Step:
+    if view.state.target_node_address:
+        return _enter(view)
+    return _after_hold(view, lambda v: WriteInstance(_state(targetNodeAddress=_TARGET_ADDRESS)))
+
+
+def _target_ready(view: View) -> Step:
+    if view.state.start_timestamp:
+        return _enter(view)
+    return _after_hold(view, lambda v: WriteInstance(_state(startTimestamp=v.now)))
+
+
+def _running(view: View) -> Step:
+    if view.state.completed:
+        return Wait() if _is_resizing(view) else _enter(view)
+    return _after_hold(view, _arrive)
+
+
+TABLE: Final[Mapping[str, Callable[[View], Step]]] = MappingProxyType(
+    {
+        c.PHASE_UNSET: _unset,
+        c.PHASE_PENDING: _pending,
+        c.PHASE_SCHEDULING: _scheduling,
+        c.PHASE_SCHEDULED: _scheduled,
+        c.PHASE_PREPARING_TARGET: _preparing_target,
+        c.PHASE_TARGET_READY: _target_ready,
+        c.PHASE_RUNNING: _running,
+    }
+)
+
+
+def _is_resizing(view: View) -> bool:
+    """Whether the VMI is yet to take what was plugged in: until then its migration stays Running."""
+    conditions = (view.vmi.status.conditions if view.vmi else None) or []
+    return any(condition.type == c.CONDITION_CPU_CHANGE for condition in conditions) or any(
+        condition_is_true(conditions, kind)
+        for kind in (c.CONDITION_MEMORY_CHANGE, names.CONDITION_MIGRATION_REQUIRED)
+    )
+
+
+# Steps that several rows share
+
+
+def _after_hold(view: View, act: Callable[[View], Step]) -> Step:
+    remaining = view.remaining(view.migration.phase)
+    return Wait(remaining) if remaining > 0 else act(view)
+
+
+def _enter(view: View) -> WriteMigration:
+    phase = NEXT[view.migration.phase]
+    status = _entering(view, phase)
+    if phase == c.PHASE_SUCCEEDED:
+        status["migrationState"] = _own_state(view)
+        note = Note(_NORMAL, "SuccessfulMigration", "Source node reported migration succeeded")
+        return WriteMigration({"status": status}, note=note)
+    left = conditions_without(view.migration.status.conditions, c.CONDITION_REJECTED_BY_RESOURCE_QUOTA)
+    if left is not None:
+        status["conditions"] = left or None
+    return WriteMigration({"status": status})
+
+
+def _arrive(view: View) -> Step:
+    """virt-handler has seen the guest on the target: from here on the VMI lives there."""
+    target, vmi = view.target, view.vmi
+    assert target is not None
+    assert vmi is not None
+    if names.ANNOTATION_MIGRATION_TARGET_READY not in target.annotations:
+        # The form in which Go prints a time, as KubeVirt leaves it.
+        moment = view.now.replace("T", " ").replace("Z", " +0000 UTC")
+        return WriteTarget({"metadata": {"annotations": {names.ANNOTATION_MIGRATION_TARGET_READY: moment}}})
+    patch = _state(
+        completed=True,
+        endTimestamp=view.now,
+        targetNodeDomainDetected=True,
+        targetNodeDomainReadyTimestamp=view.now,
+    )
+    node = target.spec.node_name or ""
+    patch["status"]["nodeName"] = node
+    patch["metadata"] = {"labels": {c.LABEL_NODE_NAME: node}}
+    return WriteInstance(patch)
+
+
+def _hand_over(view: View) -> Patch:
+    target, vmi = view.target, view.vmi
+    assert target is not None
+    assert vmi is not None
+    state = {
+        "migrationUid": view.migration.uid,
+        "sourceNode": vmi.status.node_name,
+        "sourcePod": _source_pod(view),
+        "targetNode": target.spec.node_name,
+        "targetPod": target.name,
+    }
+    if view.attachment is not None:
+        state["targetAttachmentPodUID"] = view.attachment.uid
+    if view.report_overhead:
+        state["targetMemoryOverhead"] = target.annotations.get(c.ANNOTATION_MEMORY_OVERHEAD)
+    before = msgspec.to_builtins(vmi.status.migration_state) if vmi.status.migration_state else {}
+    return {
+        "metadata": {"labels": {names.LABEL_MIGRATION_TARGET_NODE: target.spec.node_name}},
+        "status": {"migrationState": replacing(before, state)},
+    }
+
+
+def _abort(view: View) -> Step:
+    """Deleting a VMIM cancels its migration: at once before the hand-over, afterwards through virt-handler."""
+    if not view.handed_over:
+        return fail(view, "canceled")
+    if conditions := _abort_condition(view):
+        return WriteMigration({"status": {"conditions": conditions}})
+    if not view.state.abort_requested:
+        return WriteInstance(_state(abortRequested=True, abortStatus="Aborting"))
+    return WriteInstance(_failed_state(view, "Live migration aborted", abortStatus=c.ABORT_SUCCEEDED))
+
+
+def _break(view: View) -> Step:
+    """Fail because an annotation asks for it."""
+    why = f"told to fail in phase {view.migration.phase}"
+    if view.handed_over:
+        return _after_hold(view, lambda v: WriteInstance(_failed_state(v, why)))
+    return _after_hold(view, lambda v: fail(v, why))
+
+
+def _finish(view: View) -> Step:
+    finalizers = view.migration.metadata.finalizers or []
+    if names.FINALIZER_MIGRATION not in finalizers:
+        return Wait()
+    left = [finalizer for finalizer in finalizers if finalizer != names.FINALIZER_MIGRATION]
+    return WriteMigration({"metadata": {"finalizers": left}}, subresource="")
+
+
+def _lose(view: View, why: str) -> Step:
+    """A VMI that lives on must not look as if it were still migrating."""
+    if view.handed_over and view.vmi_runs and not view.state.completed:
+        return WriteInstance(_failed_state(view, why))
+    return fail(view, why)
+
+
+def _loss(view: View) -> str:
+    """What is gone that the migration cannot do without, "" when nothing is."""
+    phase = view.migration.phase
+    if view.vmi is None:
+        return "vmi does not exist."
+    if not view.vmi_runs:
+        return "vmi is not running."
+    if view.target is not None and view.target.terminal and phase != c.PHASE_UNSET:
+        return "target pod shutdown during migration."
+    if view.target is None and phase in STARTED:
+        return "target pod was removed during active migration."
+    if view.attachment is not None and view.attachment.terminal:
+        return "target attachment pod shutdown during migration."
+    if phase in WITH_HANDLER and not view.handed_over:
+        return "VMI's migration state was taken over or cleared during active migration."
+    return ""
+
+
+# Pieces of patches
+
+
+def _entering(view: View, phase: str) -> Patch:
+    stamps = transitions(view.migration.status.phase_transition_timestamps, [phase], view.now)
+    return {"phase": phase, "phaseTransitionTimestamps": stamps}
+
+
+def _state(**fields: Any) -> Patch:
+    return {"status": {"migrationState": fields}}
+
+
+def _failed_state(view: View, why: str, **fields: Any) -> Patch:
+    start = view.state.start_timestamp or view.now
+    return _state(
+        completed=True, failed=True, failureReason=why, startTimestamp=start, endTimestamp=view.now, **fields
+    )
+
+
+def _own_state(view: View) -> Patch:
+    built: Patch = msgspec.to_builtins(view.state)
+    return built
+
+
+def _source_pod(view: View) -> str | None:
+    known = view.migration.status.migration_state
+    return (known.source_pod if known else None) or (view.source.name if view.source else None)
+
+
+def _abort_condition(view: View) -> list[Any] | None:
+    if condition_is_true(view.migration.status.conditions, c.CONDITION_ABORT_REQUESTED):
+        return None
+    condition = Condition(type=c.CONDITION_ABORT_REQUESTED, status="True", last_probe_time=view.now)
+    return conditions_with(view.migration.status.conditions, condition)
+
+
+def _unmarked(view: View) -> Patch:
+    """The finalizer, and the label that KubeVirt finds a VMI's migrations by."""
+    metadata: Patch = {}
+    migration = view.migration
+    finalizers = migration.metadata.finalizers or []
+    if names.FINALIZER_MIGRATION not in finalizers:
+        metadata["finalizers"] = [*finalizers, names.FINALIZER_MIGRATION]
+    name = migration.spec.vmi_name
+    if names.LABEL_VMI_NAME not in migration.labels and 0 < len(name) <= 63:
+        metadata["labels"] = {names.LABEL_VMI_NAME: name}
+    return metadata

@@ -1,0 +1,121 @@
+"""What KubeVirt's configuration means for pods and migrations: overhead, ratio, parallel limits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from kubeloop.api.core import Namespace, ResourceQuota
+from lab.kubevirt import objects
+from lab.kubevirt.options import Options
+from pkg.api.harvesterhci import Setting
+from pkg.api.kubevirt import KubeVirt, KubeVirtConfiguration, VirtualMachineInstance
+from pkg.util import constants
+from pkg.util.kubevirt import rendering as rules
+from pkg.util.kubevirt.launcher import LauncherContainers, render_containers
+from pkg.util.kubevirt.overhead import memory_overhead, normalize_ratio, parse_ratio
+from pkg.util.kubevirt.parallel_migrations import Limits, limits_of
+from pkg.util.kubevirt.profiles import PROFILES
+from pkg.util.kubevirt.rendering import limited_by, memory_limits_ratio
+
+NO_RATIO = ""
+REPORTING_PROFILE = "main"
+"""The release whose VMIs report the overhead (status.memory.memoryOverhead), as the recorded objects do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rendering:
+    """KubeVirt's configuration at one moment, for one namespace.
+
+    `quota_limits`: what ("cpu", "memory") a quota of the namespace limits; KubeVirt then sets that limit on a launcher
+    whose VMI has none, memory at `memory_limits_ratio` times the request.
+    """
+
+    configuration: KubeVirtConfiguration
+    ratio: str
+    profile: str
+    quota_limits: frozenset[str] = frozenset()
+    memory_limits_ratio: float = 2.0
+
+    def overhead(self, vmi: objects.VirtualMachineInstance) -> int:
+        """Bytes of memory that the launcher needs beside the guest."""
+        return memory_overhead(
+            vmi.spec,
+            ratio=self.ratio,
+            arch=vmi.spec.architecture or "amd64",
+            profile=PROFILES[self.profile],
+            plugins=self.configuration.binding_plugins,
+        )
+
+    @property
+    def shared(self) -> rules.Rendering:
+        """The same for the renderer that the product and this stand-in share."""
+        return rules.Rendering(
+            self.ratio,
+            PROFILES[self.profile],
+            self.configuration,
+            quota_limits=self.quota_limits,
+            memory_limits_ratio=self.memory_limits_ratio,
+        )
+
+    def containers(
+        self, vmi: objects.VirtualMachineInstance, *, is_target: bool = False
+    ) -> LauncherContainers:
+        """The launcher's containers with their resources."""
+        plain = VirtualMachineInstance(metadata=vmi.metadata, spec=vmi.spec)
+        return render_containers(plain, self.shared, overhead=self.overhead(vmi), digests_known=is_target)
+
+    @property
+    def reports_overhead(self) -> bool:
+        return self.profile == REPORTING_PROFILE
+
+
+def rendering(
+    kubevirts: Iterable[KubeVirt],
+    setting: Setting | None,
+    options: Options,
+    *,
+    quotas: Iterable[ResourceQuota] = (),
+    namespace: Namespace | None = None,
+) -> Rendering:
+    """The configuration that counts: KubeVirt's CR once it is Deployed, Harvester's setting for what it leaves open.
+
+    `quotas` and `namespace` are those of the pod that is to be rendered.
+    """
+    configuration = deployed_configuration(kubevirts)
+    return Rendering(
+        configuration=configuration,
+        ratio=overhead_ratio(configuration, setting),
+        profile=options.overhead_profile,
+        quota_limits=limited_by(name for quota in quotas for name in quota.hard),
+        memory_limits_ratio=memory_limits_ratio(namespace.labels if namespace else {}),
+    )
+
+
+def deployed_configuration(kubevirts: Iterable[KubeVirt]) -> KubeVirtConfiguration:
+    """The configuration of the first KubeVirt that is Deployed, else an empty one."""
+    deployed = (kv for kv in kubevirts if kv.status.phase == constants.KUBEVIRT_PHASE_DEPLOYED)
+    first = min(deployed, key=lambda kv: kv.key, default=None)
+    return first.spec.configuration if first else KubeVirtConfiguration()
+
+
+def overhead_ratio(configuration: KubeVirtConfiguration, setting: Setting | None) -> str:
+    """The CR's ratio if it has one, else the setting's (Harvester copies it into the CR), else none at all."""
+    configured = configuration.additional_guest_memory_overhead_ratio
+    if configured:
+        return configured if parse_ratio(configured) is not None else NO_RATIO
+    if setting is None:
+        return NO_RATIO
+    return normalize_ratio(setting.value, setting.default)
+
+
+def limits(configuration: KubeVirtConfiguration, options: Options) -> Limits:
+    """The parallel limits: the CR's, else the command line's."""
+    return limits_of(configuration, Limits(options.parallel_migrations, options.parallel_outbound))
+
+
+def observed_version(profile: str) -> str:
+    """The version that a KubeVirt of that profile reports."""
+    if profile == REPORTING_PROFILE:
+        return "v1.10.0"
+    return f"v{profile}" if profile.count(".") == 2 else f"v{profile}.0"

@@ -1,0 +1,139 @@
+"""What a run is asked for, and the objects that it creates. Pure."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Final
+
+from lab.nodes import kubevirt_node
+from pkg.util import constants
+
+
+class Strategy(StrEnum):
+    """How headroom makes room: entries in the quota's annotations, or VMMRQ and namespace lock."""
+
+    ANNOTATION = "annotation"
+    VMMRQ = "vmmrq"
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """`rate`: migrations created a second; `kubeconfig` None: on an embedded cluster."""
+
+    out: Path
+    kubeconfig: str | None = None
+    nodes: int = 50
+    vms: int = 1000
+    namespaces: int = 20
+    evacuate: int = 5
+    rate: float = 5.0
+    strategy: Strategy = Strategy.ANNOTATION
+    external: bool = False
+    allow_real_nodes: bool = False
+    seed: int = 0
+
+
+LABEL_RUN: Final = "headroom.harvesterhci.io/scale"
+"""On every node and namespace of a run: its name."""
+KWOK_NODE: Final = "kwok.x-k8s.io/node"
+KWOK_MARKS: Final = frozenset((LABEL_RUN, KWOK_NODE))
+"""Labels and annotations of kwok's nodes, on which no container runs."""
+SCHEDULABLE: Final = "kubevirt.io/schedulable"
+SIZES: Final = ((1, "1Gi"), (2, "2Gi"), (2, "4Gi"), (4, "8Gi"), (8, "16Gi"))
+"""Cores and memory of VMs, as many of one as of another."""
+QUOTA_NAME: Final = "default-scale"
+LIMIT_NAMES: Final = {constants.LIMITS_CPU: "limitsCpu", constants.LIMITS_MEMORY: "limitsMemory"}
+"""The quota's resources, and how Rancher's annotation calls them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The objects of one run; everything is named after `run`."""
+
+    settings: Settings
+    run: str
+
+    @property
+    def system_namespace(self) -> str:
+        """Where headroom's own objects and the KubeVirt object are."""
+        return f"{self.run}-system"
+
+    @property
+    def namespaces(self) -> list[str]:
+        return [f"{self.run}-{number:03}" for number in range(1, self.settings.namespaces + 1)]
+
+    @property
+    def nodes(self) -> list[str]:
+        return [f"{self.run}-node-{number:03}" for number in range(1, self.settings.nodes + 1)]
+
+    def node(self, name: str) -> dict[str, Any]:
+        """A node for the run's own kwok and for pods that name it."""
+        body = kubevirt_node(name)
+        del body["metadata"]["annotations"][KWOK_NODE]  # another kwok may manage those
+        body["metadata"]["labels"][LABEL_RUN] = self.run
+        body["spec"] = {"taints": [{"key": LABEL_RUN, "value": self.run, "effect": "NoSchedule"}]}
+        return body
+
+    def namespace(self, name: str) -> dict[str, Any]:
+        return {"metadata": {"name": name, "labels": {LABEL_RUN: self.run}}}
+
+    def machines(self) -> list[dict[str, Any]]:
+        """The VMs: the namespaces in turn, sizes by the seed."""
+        dice = random.Random(self.settings.seed)
+        names = self.namespaces
+        return [
+            self._machine(f"vm-{number:05}", names[number % len(names)], *dice.choice(SIZES))
+            for number in range(self.settings.vms)
+        ]
+
+    def _machine(self, name: str, namespace: str, cores: int, memory: str) -> dict[str, Any]:
+        domain = {
+            "cpu": {"cores": cores, "sockets": 1, "threads": 1},
+            "devices": {},
+            "resources": {
+                "limits": {"cpu": str(cores), "memory": memory},
+                "requests": {"cpu": "100m", "memory": "512Mi"},
+            },
+        }
+        template = {"metadata": {}, "spec": {"nodeSelector": {LABEL_RUN: self.run}, "domain": domain}}
+        return {
+            "metadata": {"name": name, "namespace": namespace},
+            "spec": {"runStrategy": "Always", "template": template},
+        }
+
+    def kubevirt(self, migrations: int) -> dict[str, Any]:
+        """The KubeVirt object: parallel limits that never make a migration wait."""
+        limits = {
+            "parallelMigrationsPerCluster": migrations,
+            "parallelOutboundMigrationsPerNode": migrations,
+        }
+        return {
+            "metadata": {"name": "kubevirt"},
+            "spec": {"configuration": {"migrations": limits}},
+        }
+
+
+def rancher_annotation(hard: Mapping[str, str]) -> dict[str, str]:
+    """The namespace's annotation that says the quota's base."""
+    limit = {LIMIT_NAMES[name]: amount for name, amount in hard.items()}
+    return {constants.ANNOTATION_RANCHER_RESOURCE_QUOTA: json.dumps({"limit": limit})}
+
+
+def quota(hard: Mapping[str, str]) -> dict[str, Any]:
+    """The default quota of a namespace."""
+    labels = {constants.LABEL_DEFAULT_RESOURCE_QUOTA: constants.TRUE}
+    return {"metadata": {"name": QUOTA_NAME, "labels": labels}, "spec": {"hard": dict(hard)}}
+
+
+def budget(hard: Mapping[str, str]) -> dict[str, Any]:
+    """A VMMRQ that grants as much again."""
+    return {"metadata": {"name": "migrations"}, "spec": {"additionalMigrationResources": dict(hard)}}
+
+
+def migration(vm: str) -> dict[str, Any]:
+    return {"metadata": {"name": f"evacuate-{vm}"}, "spec": {"vmiName": vm}}

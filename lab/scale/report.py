@@ -1,0 +1,239 @@
+"""The run's figures as report.json, as a table and as a page with plots. docs/scale.md says what each one is."""
+
+from __future__ import annotations
+
+import html
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from rich.table import Table
+
+from lab.scale.counters import Counts
+from lab.scale.measurements import Amounts, Measurements, percentile, summed
+from lab.scale.plan import Settings
+from pkg.util import constants
+
+GIB = 1024.0**3
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """A sample, one a second. Amounts are of all namespaces, `rss` is headroom's in bytes."""
+
+    at: float
+    succeeded: int
+    pending: int
+    allowed: Amounts
+    used: Amounts
+    cpu: float
+    rss: int
+
+
+@dataclass(slots=True)
+class Costs:
+    """What was measured beside the watches. None: not known, as with --external."""
+
+    cpu: float | None = None
+    peak: int | None = None
+    ready: float | None = None
+    idle: float | None = None
+    api_cpu: float = 0.0
+    api_peak: int = 0
+    requests: Counts | None = None
+    api_requests: Counts = field(default_factory=dict)
+
+
+_WRITES = ("POST", "PUT", "PATCH", "DELETE")
+
+
+def build(
+    settings: Settings, found: Measurements, costs: Costs, *, wall: float, restored: bool
+) -> dict[str, Any]:
+    """The content of report.json. `wall`: seconds from the first VMIM until everything had ended."""
+    tracks = list(found.migrations.values())
+    count = max(1, len(tracks))
+    succeeded = [track for track in tracks if track.phase == constants.PHASE_SUCCEEDED]
+    began = min((track.created for track in tracks), default=0.0)
+    last = max((track.ended or 0.0 for track in succeeded), default=0.0)
+    waits = [track.pending_by_quota for track in tracks]
+    after = found.refused_after_raise()
+    over = summed(room.over for room in found.rooms.values())
+    writes = sum(n for name, n in costs.api_requests.items() if name.split()[0] in _WRITES)
+    return {
+        "migrations": len(tracks),
+        "succeeded": len(succeeded),
+        "failed": sum(track.phase == constants.PHASE_FAILED for track in tracks),
+        "refused_before_raise": sum(refusal.count for refusal in found.refusals) - after,
+        "refused_after_raise": after,
+        "pending_quota_seconds": {
+            "p50": round(percentile(waits, 0.5), 4),
+            "p99": round(percentile(waits, 0.99), 4),
+            "max": round(max(waits, default=0.0), 4),
+        },
+        "migrations_per_minute": round(60 * len(succeeded) / (last - began), 2) if last > began else 0.0,
+        "quota_writes": found.quota_writes,
+        "quota_writes_per_migration": round(found.quota_writes / count, 4),
+        "requests_per_migration": _each(costs.requests, count),
+        "api_server_requests_per_migration": _each(costs.api_requests, count),
+        "overshoot": {"cpu_core_seconds": round(over[0], 3), "memory_gib_seconds": round(over[1] / GIB, 3)},
+        "restored": restored,
+        "headroom": {
+            "cpu_seconds": costs.cpu,
+            "rss_peak_bytes": costs.peak,
+            "ready_seconds": costs.ready,
+            "idle_cpu_percent": costs.idle,
+        },
+        "api_server": {
+            "cpu_seconds": round(costs.api_cpu, 2),
+            "rss_peak_bytes": costs.api_peak,
+            "writes_per_migration": round(writes / count, 4),
+            "writes_per_second": round(writes / wall, 2) if wall else 0.0,
+        },
+        "wall_seconds": round(wall, 2),
+        "settings": {
+            "nodes": settings.nodes,
+            "vms": settings.vms,
+            "namespaces": settings.namespaces,
+            "evacuate": settings.evacuate,
+            "rate": settings.rate,
+            "strategy": settings.strategy.value,
+            "external": settings.external,
+            "seed": settings.seed,
+        },
+    }
+
+
+def _each(requests: Counts | None, count: int) -> dict[str, float] | None:
+    return None if requests is None else {name: round(n / count, 4) for name, n in requests.items()}
+
+
+def as_json(report: dict[str, Any]) -> str:
+    return json.dumps(report, indent=2) + "\n"
+
+
+def table(report: dict[str, Any]) -> Table:
+    """The report as a table for a terminal."""
+    made = Table(title="headroom scale", title_justify="left")
+    made.add_column("measured")
+    made.add_column("value", justify="right")
+    for name, value in rows(report):
+        made.add_row(name, value)
+    return made
+
+
+def rows(report: dict[str, Any]) -> list[tuple[str, str]]:
+    """The table's lines."""
+    waits, over, own, api = (
+        report[name] for name in ("pending_quota_seconds", "overshoot", "headroom", "api_server")
+    )
+    lines = [
+        ("migrations", f"{report['migrations']}"),
+        ("succeeded", f"{report['succeeded']}"),
+        ("migrations a minute", f"{report['migrations_per_minute']:g}"),
+        ("target pods refused before the raise", f"{report['refused_before_raise']}"),
+        ("target pods refused after the raise", f"{report['refused_after_raise']}"),
+        ("Pending because of quota, median", f"{waits['p50']:.3f} s"),
+        ("… 99th percentile", f"{waits['p99']:.3f} s"),
+        ("… max", f"{waits['max']:.3f} s"),
+        ("overshoot, CPU", f"{over['cpu_core_seconds']:.1f} core·s"),
+        ("overshoot, memory", f"{over['memory_gib_seconds']:.1f} GiB·s"),
+        ("quota writes per migration", f"{report['quota_writes_per_migration']:.3f}"),
+    ]
+    requests = report["requests_per_migration"] or {}
+    lines += [(f"headroom's requests per migration, {name}", f"{n:.3f}") for name, n in requests.items()]
+    if own["cpu_seconds"] is not None:
+        lines += [
+            ("headroom's CPU", f"{own['cpu_seconds']:.2f} s"),
+            ("headroom's memory, peak", f"{own['rss_peak_bytes'] / 1e6:.0f} MB"),
+            ("headroom ready after", f"{own['ready_seconds']:.2f} s"),
+            ("headroom's CPU when idle", f"{own['idle_cpu_percent']:.1f} % of a core"),
+        ]
+    lines += [
+        ("API server's CPU", f"{api['cpu_seconds']:.1f} s"),
+        ("API server's memory, peak", f"{api['rss_peak_bytes'] / 1e6:.0f} MB"),
+        ("API server's writes per migration", f"{api['writes_per_migration']:.1f}"),
+        ("API server's writes per second", f"{api['writes_per_second']:.0f}"),
+        ("first VMIM → all ended", f"{report['wall_seconds']:.1f} s"),
+    ]
+    return lines
+
+
+# The page
+
+_WIDTH, _HEIGHT, _PAD = 640, 220, 46
+_COLOURS = ("#2563eb", "#dc2626")
+_STYLE = (
+    "body{font:15px system-ui,sans-serif;margin:2em auto;max-width:700px}td{padding:2px 1em 2px 0}"
+    "td+td{text-align:right}svg{display:block;margin:1em 0}svg text{font:12px system-ui,sans-serif;fill:#555}"
+)
+Line = tuple[str, Sequence[tuple[float, float]]]
+
+
+def page(report: dict[str, Any], moments: Sequence[Moment], waits: Sequence[float]) -> str:
+    """One HTML file; nothing is loaded from anywhere."""
+    began = moments[0].at if moments else 0.0
+    ranked = sorted(waits)
+    spread = [(100 * (rank + 1) / len(ranked), wait) for rank, wait in enumerate(ranked)]
+    plots = [
+        plot(
+            "Migrations over time (s)",
+            ("succeeded", [(m.at - began, float(m.succeeded)) for m in moments]),
+            ("refused, no target pod yet", [(m.at - began, float(m.pending)) for m in moments]),
+        ),
+        plot("Seconds in Pending because of quota, by percentile", ("seconds", spread)),
+        plot(
+            "Memory of all quotas (GiB) over time (s)",
+            ("allowed", [(m.at - began, m.allowed[1] / GIB) for m in moments]),
+            ("counted", [(m.at - began, m.used[1] / GIB) for m in moments]),
+        ),
+    ]
+    if report["headroom"]["cpu_seconds"] is not None:
+        plots += [
+            plot("headroom: CPU seconds over time (s)", ("CPU", [(m.at - began, m.cpu) for m in moments])),
+            plot(
+                "headroom: resident memory (MB) over time (s)",
+                ("resident", [(m.at - began, m.rss / 1e6) for m in moments]),
+            ),
+        ]
+    cells = "".join(
+        f"<tr><td>{html.escape(name)}</td><td>{html.escape(value)}</td></tr>" for name, value in rows(report)
+    )
+    settings = ", ".join(f"{name} {value}" for name, value in report["settings"].items())
+    return (
+        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>headroom scale</title>'
+        f"<style>{_STYLE}</style><h1>headroom scale</h1><p>{html.escape(settings)}</p>"
+        f"<table>{cells}</table>{''.join(plots)}</html>\n"
+    )
+
+
+def plot(title: str, *lines: Line) -> str:
+    """An SVG element; the axes begin at 0."""
+    points = [point for _, line in lines for point in line]
+    right = max((x for x, _ in points), default=0.0) or 1.0
+    top = max((y for _, y in points), default=0.0) or 1.0
+    wide, high = _WIDTH - 2 * _PAD, _HEIGHT - 2 * _PAD
+
+    def place(x: float, y: float) -> str:
+        return f"{_PAD + x / right * wide:.1f},{_HEIGHT - _PAD - y / top * high:.1f}"
+
+    drawn = [f'<text x="{_PAD}" y="18">{html.escape(title)}</text>']
+    for number, ((name, line), colour) in enumerate(zip(lines, _COLOURS, strict=False)):
+        path = " ".join(place(x, y) for x, y in line)
+        drawn.append(f'<polyline fill="none" stroke="{colour}" stroke-width="1.5" points="{path}"/>')
+        drawn.append(
+            f'<text x="{_PAD + 190 * number}" y="36" style="fill:{colour}">{html.escape(name)}</text>'
+        )
+    base = _HEIGHT - _PAD
+    drawn.append(f'<path d="M{_PAD} {_PAD}V{base}H{_WIDTH - _PAD}" fill="none" stroke="#999"/>')
+    drawn.append(f'<text x="2" y="{_PAD + 4}">{_figure(top)}</text><text x="2" y="{base}">0</text>')
+    drawn.append(f'<text x="{_WIDTH - _PAD}" y="{base + 16}" text-anchor="end">{_figure(right)}</text>')
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img">'
+        f"{''.join(drawn)}</svg>"
+    )
+
+
+def _figure(value: float) -> str:
+    return f"{value:.3g}" if value < 1000 else f"{value:,.0f}"

@@ -1,0 +1,315 @@
+"""Runs one plan: sets up, evacuates, measures, reports, removes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from secrets import token_hex
+from typing import TypeVar
+
+from rich.console import Console
+
+from kubeloop.api import registry
+from kubeloop.client.client import Client
+from kubeloop.client.loading import load_config
+from kubeloop.testing.cluster.errors import ClusterError, StartError
+from kubeloop.testing.cluster.guard import ending_on_sigterm
+from lab.headroom import Headroom
+from lab.kubevirt.options import SCALE_NAMESPACES
+from lab.scale import report as reports
+from lab.scale.counters import (
+    Counts,
+    added,
+    process_cpu,
+    process_memory,
+    requests_of_client,
+    requests_of_server,
+)
+from lab.scale.display import Display
+from lab.scale.measurements import RESOURCES, Amounts, Measurements
+from lab.scale.plan import Plan, Settings
+from lab.scale.report import Costs, Moment
+from lab.scale.site import Site, Usage, embedded_site, given_site, usage
+from lab.scale.workload import Workload
+from lab.watching import Watching
+from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINE_INSTANCES
+
+T = TypeVar("T")
+
+_POLL = 0.1
+_SAMPLE = 1.0
+_STALL = 120.0
+"""Seconds in which nothing more happens, after which a stage of the setup has failed."""
+_STUCK = 45.0
+"""The same for migrations: what has not ended by then is reported as it is. Longer than a retry of virt-controller."""
+_IDLE = 3.0
+
+
+def run_scale(settings: Settings) -> int:
+    """The exit code: 0 when every migration succeeded and every quota is as it was, 1 otherwise, 130 after Ctrl-C.
+
+    However it ends, by an error or a signal, what was made is removed and what was started has ended. Raises
+    ReportedError (ClusterError, RealNodes, ApiError, ConfigError), OSError when the report cannot be written.
+    """
+    given = settings.kubeconfig
+    with ending_on_sigterm(), contextlib.ExitStack() as stack:
+        site = stack.enter_context(embedded_site() if given is None else given_site(Path(given)))
+        stack.callback(_ignore_signals)
+        return asyncio.run(_until_signal(site, settings))
+
+
+def _ignore_signals() -> None:
+    """From here on: what still runs is ended, and then the program."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+
+
+async def _until_signal(site: Site, settings: Settings) -> int:
+    """The first signal ends the run, which then cleans up; during the clean-up a signal changes the exit code alone."""
+    run = _Run(site, settings)
+    running = asyncio.ensure_future(run.whole())
+    received: list[signal.Signals] = []
+
+    def receive(number: signal.Signals) -> None:
+        if not received and not run.cleaning_up:
+            running.cancel()
+        received.append(number)
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, receive, number)
+    try:
+        code = await running
+    except asyncio.CancelledError:
+        code = 1
+    return 128 + received[0] if received else code
+
+
+class _Run:
+    """One run on one cluster."""
+
+    def __init__(self, site: Site, settings: Settings) -> None:
+        self._site = site
+        self._settings = settings
+        self._plan = Plan(settings, f"{SCALE_NAMESPACES}{token_hex(3)}")
+        self._found = Measurements()
+        self._costs = Costs()
+        self._moments: list[Moment] = []
+        self._headroom: Headroom | None = None
+        self._display = Display()
+        self.cleaning_up = False
+
+    async def whole(self) -> int:
+        """The exit code."""
+        config = load_config(str(self._site.kubeconfig))
+        async with Client(config, user_agent="headroom-scale") as client:
+            workload = Workload(client, self._plan)
+            await workload.refuse_real_nodes()
+            try:
+                report = await self._measured(client, workload)
+            finally:
+                self.cleaning_up = True
+                await self._clean_up(workload)
+                self._display.close()
+        self._write(report)
+        whole = report["succeeded"] == report["migrations"] and report["restored"]
+        return 0 if whole else 1
+
+    async def _measured(self, client: Client, workload: Workload) -> dict[str, object]:
+        self._display.stage(f"setting up {self._settings.nodes} nodes")
+        await workload.install()
+        self._site.start_kwok(self._plan)
+        self._site.start_kubevirt(self._plan)
+        async with self._watching(client):
+            await self._fill(client, workload)
+            await self._start_headroom()
+            return await self._evacuate(client, workload)
+
+    def _watching(self, client: Client) -> Watching:
+        """What the API server shows of our namespaces, told to the measurements with the time."""
+
+        def timed(tell: Callable[[float, T], None]) -> Callable[[T], None]:
+            return lambda obj: tell(time.monotonic(), obj)
+
+        watching, found = Watching(client, self._plan.namespaces), self._found
+        watching.watch(registry.RESOURCE_QUOTAS, timed(found.see_quota))
+        watching.watch(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, timed(found.see_migration))
+        watching.watch(VIRTUAL_MACHINE_INSTANCES, timed(found.see_instance))
+        watching.watch(registry.PODS, timed(found.see_pod), timed(found.lose_pod))
+        watching.watch(registry.EVENTS, timed(found.see_event))
+        return watching
+
+    async def _fill(self, client: Client, workload: Workload) -> None:
+        """The VMs run, and their quotas allow what they take and nothing more."""
+        vms = self._settings.vms
+        self._display.stage("creating VMs", vms)
+        await workload.fill(lambda count: self._display.done(count, vms))
+        self._display.stage("starting VMs", vms)
+        await self._progress(lambda: len(self._found.nodes), vms, _STALL)
+        if len(self._found.nodes) < vms:
+            raise ClusterError(
+                f"only {len(self._found.nodes)} of {vms} VMs run: see {self._site.directory}/logs"
+            )
+        self._display.stage("setting quotas")
+        hard = {name: _hard(taken) for name, taken in self._found.taken().items()}
+        await workload.tighten(hard)
+        quotas = client.resource(registry.RESOURCE_QUOTAS)
+        ready = 0
+        deadline = time.monotonic() + _STALL
+        while ready < len(hard):
+            ready = sum(
+                quota.namespace in hard and quota.status.hard == quota.hard and bool(quota.used)
+                for quota in await quotas.list()
+            )
+            if time.monotonic() > deadline:
+                raise ClusterError(
+                    "the cluster does not count its quotas: is its controller manager running?"
+                )
+            await asyncio.sleep(_POLL)
+
+    async def _start_headroom(self) -> None:
+        """Ready, and idle for a moment. Raises StartError."""
+        if self._settings.external:
+            return
+        self._display.stage("starting headroom")
+        began = time.monotonic()
+        self._headroom = await self._site.start_headroom(self._plan)
+        if self._headroom.exit_code() is not None:
+            raise StartError(f"headroom exited unexpectedly: {self._headroom.last_log_line()}")
+        self._costs.ready = round(time.monotonic() - began, 2)
+        await asyncio.sleep(_IDLE)
+        before = usage(self._headroom.pid).cpu
+        await asyncio.sleep(_IDLE)
+        self._costs.idle = round(100 * (usage(self._headroom.pid).cpu - before) / _IDLE, 2)
+
+    async def _evacuate(self, client: Client, workload: Workload) -> dict[str, object]:
+        """Migrations of every VM on the first nodes, at the rate; the report when all have ended."""
+        leaving = self._plan.nodes[: self._settings.evacuate]
+        vms = sorted(key for key, node in self._found.nodes.items() if node in leaving)
+        await workload.cordon(leaving)
+        before = await self._counters(client)
+        began = time.monotonic()
+        self._found.begin(began, {name: _exact(taken) for name, taken in self._found.taken().items()})
+        self._display.stage("migrating", len(vms))
+        sampling = asyncio.create_task(self._sample())
+        creating = asyncio.create_task(self._create(workload, vms, began))
+        try:
+            await self._progress(self._ended, len(vms), _STUCK, creating)
+            restored = await self._settle()
+        finally:
+            for task in (creating, sampling):
+                task.cancel()
+            await asyncio.gather(creating, sampling, return_exceptions=True)
+        wall = time.monotonic() - began
+        self._found.end(time.monotonic())
+        after = await self._counters(client)
+        self._charge(before, after)
+        return reports.build(self._settings, self._found, self._costs, wall=wall, restored=restored)
+
+    async def _create(self, workload: Workload, vms: list[str], began: float) -> None:
+        async with asyncio.TaskGroup() as group:
+            for number, key in enumerate(vms):
+                await asyncio.sleep(max(0.0, began + number / self._settings.rate - time.monotonic()))
+                group.create_task(workload.migrate(key))
+
+    def _ended(self) -> int:
+        return sum(track.ended is not None for track in self._found.migrations.values())
+
+    async def _progress(
+        self,
+        count: Callable[[], int],
+        total: int,
+        patience: float,
+        creating: asyncio.Task[None] | None = None,
+    ) -> None:
+        """Until the count is reached, or for `patience` seconds did not grow. Raises what `creating` raised."""
+        last, since = -1, time.monotonic()
+        while (done := count()) < total and time.monotonic() - since < patience:
+            self._site.check("kwok", "kubevirt")
+            if creating is not None and creating.done():
+                creating.result()
+            if self._headroom is not None and self._headroom.exit_code() is not None:
+                raise ClusterError(f"headroom exited unexpectedly: {self._headroom.last_log_line()}")
+            if done > last or (creating is not None and not creating.done()):
+                last, since = done, time.monotonic()
+            self._display.done(done, total)
+            await asyncio.sleep(_POLL)
+
+    async def _settle(self) -> bool:
+        """Wait until the quotas are as they were; whether they are."""
+        await self._progress(lambda: int(self._found.settled()), 1, _STUCK)
+        return self._found.settled()
+
+    async def _sample(self) -> None:
+        while True:
+            tracks = self._found.migrations.values()
+            allowed, used = self._found.totals()
+            own = usage(self._headroom.pid) if self._headroom else Usage(0.0, 0, 0)
+            moment = Moment(
+                time.monotonic(),
+                sum(track.phase == "Succeeded" for track in tracks),
+                sum(track.refused is not None and track.target is None for track in tracks),
+                allowed,
+                used,
+                own.cpu,
+                own.resident,
+            )
+            self._moments.append(moment)
+            await asyncio.sleep(_SAMPLE)
+
+    async def _counters(self, client: Client) -> tuple[str, str, Usage, Usage]:
+        """The API server's and headroom's metrics, and what both have used."""
+        server = (await client.transport.request("GET", "/metrics", accept="text/plain")).decode()
+        own = await self._headroom.metrics() if self._headroom else ""
+        api = usage(self._site.api_server) if self._site.embedded else _reported(server)
+        return server, own, api, usage(self._headroom.pid) if self._headroom else Usage(0.0, 0, 0)
+
+    def _charge(self, before: tuple[str, str, Usage, Usage], after: tuple[str, str, Usage, Usage]) -> None:
+        def grown(read: Callable[[str], Counts], index: int) -> Counts:
+            return added(read(str(before[index])), read(str(after[index])))
+
+        self._costs.api_requests = grown(requests_of_server, 0)
+        self._costs.api_cpu = after[2].cpu - before[2].cpu
+        self._costs.api_peak = after[2].peak
+        if self._headroom is not None:
+            self._costs.requests = grown(requests_of_client, 1)
+            self._costs.cpu = round(after[3].cpu - before[3].cpu, 2)
+            self._costs.peak = after[3].peak
+
+    async def _clean_up(self, workload: Workload) -> None:
+        """headroom first, so that nothing is written any more; an embedded cluster goes as a whole."""
+        if self._headroom is not None:
+            await self._headroom.stop()
+        if not self._site.embedded:
+            self._display.stage("removing what was made")
+            await workload.remove(self._display.done)
+
+    def _write(self, report: dict[str, object]) -> None:
+        """The files and the table. Raises OSError."""
+        waits = [track.pending_by_quota for track in self._found.migrations.values()]
+        out = self._settings.out
+        (out / "report.json").write_text(reports.as_json(report), "utf-8")
+        (out / "report.html").write_text(reports.page(report, self._moments, waits), "utf-8")
+        Console(file=sys.stdout).print(reports.table(report))
+        print(f"report: {out / 'report.json'}, {out / 'report.html'}")
+
+
+def _hard(taken: Amounts) -> dict[str, str]:
+    cpu, memory = taken
+    return dict(zip(RESOURCES, (f"{round(cpu * 1000)}m", str(round(memory))), strict=True))
+
+
+def _exact(taken: Amounts) -> Amounts:
+    """The amounts that `_hard` writes: whole thousandths of a core, whole bytes."""
+    return round(taken[0] * 1000) / 1000, float(round(taken[1]))
+
+
+def _reported(metrics: str) -> Usage:
+    """What an API server elsewhere says of itself: its memory as it is now."""
+    memory = process_memory(metrics)
+    return Usage(process_cpu(metrics), memory, memory)

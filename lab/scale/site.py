@@ -1,0 +1,126 @@
+"""Where a run takes place, and the processes that it starts there."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from kubeloop.testing.cluster import processes
+from kubeloop.testing.cluster.binaries import ensure_binaries
+from kubeloop.testing.cluster.control_plane import STAGES
+from kubeloop.testing.cluster.guard import Guard
+from kubeloop.testing.cluster.progress import Lines
+from lab.cluster import EmbeddedCluster, Options, stand_in
+from lab.headroom import WEBHOOK, Headroom
+from lab.scale.plan import LABEL_RUN, Plan, Strategy
+
+_GRACE = 3.0
+_TICKS = os.sysconf("SC_CLK_TCK")
+SOURCE_LINGER = 5.0
+PHASE_SECONDS = 0.2
+"""What a migration's phases last, and how long its source pod counts after it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """A cluster, and a folder for the processes' records and logs. They end with it, whatever happens."""
+
+    kubeconfig: Path
+    directory: Path
+    embedded: bool
+
+    @property
+    def api_server(self) -> int:
+        """The API server's pid; 0 where it is not ours."""
+        return processes.find(self.directory, "kube-apiserver").pid
+
+    def start_kwok(self, plan: Plan) -> None:
+        """kwok for the run's own nodes alone. Raises ClusterError."""
+        # A cluster with a node lifecycle controller evicts the pods of nodes without heartbeats.
+        lease = 0 if self.embedded else 40
+        argv = [
+            str(ensure_binaries(Lines()).kwok),
+            f"--kubeconfig={self.kubeconfig}",
+            *(f"--config={path}" for path in sorted(STAGES.glob("*.yaml"))),
+            "--manage-all-nodes=false",
+            f"--manage-nodes-with-label-selector={LABEL_RUN}={plan.run}",
+            f"--node-lease-duration-seconds={lease}",
+            "--cidr=10.128.0.1/16",
+            "--node-ip=10.127.0.1",
+            "--v=WARN",
+        ]
+        environment = {"GOGC": "200", "KWOK_WORKDIR": str(self.directory / "kwok")}
+        processes.spawn("kwok", argv, self.directory, environment)
+
+    def start_kubevirt(self, plan: Plan) -> None:
+        """The KubeVirt stand-in for the run's own namespaces alone. Raises ClusterError."""
+        account = f"system:serviceaccount:{plan.system_namespace}:kubevirt-controller"
+        limit = str(plan.settings.vms)
+        program = stand_in(
+            "kubevirt",
+            *("--namespace-prefix", f"{plan.run}-", "--as-user", account),
+            *("--source-linger", f"{SOURCE_LINGER:g}", "--phase-delay", f"{PHASE_SECONDS:g}"),
+            *("--parallel-migrations", limit, "--parallel-outbound", limit),
+        )
+        argv = [*program.argv, "--kubeconfig", str(self.kubeconfig)]
+        processes.spawn(program.name, argv, self.directory, program.env)
+
+    async def start_headroom(self, plan: Plan) -> Headroom:
+        """`headroom controller`; returns when it is ready or has ended. Raises ClusterError."""
+        flags = ["--namespace", plan.system_namespace, "--no-leader-elect"]
+        if plan.settings.strategy is Strategy.VMMRQ:
+            flags.append(WEBHOOK)
+        return await Headroom.start(self.directory, self.kubeconfig, tuple(flags))
+
+    def check(self, *names: str) -> None:
+        """Raises ClusterError when one of the processes has ended by itself."""
+        processes.check(self.directory, names)
+
+
+@contextlib.contextmanager
+def embedded_site() -> Iterator[Site]:
+    """A cluster of one's own: etcd, API server and controller manager alone. Raises ClusterError."""
+    options = Options(kwok=False, kubevirt=False, rancher=False)
+    with EmbeddedCluster(options=options, progress=Lines()) as cluster:
+        yield Site(cluster.kubeconfig, cluster.directory, embedded=True)
+
+
+@contextlib.contextmanager
+def given_site(kubeconfig: Path) -> Iterator[Site]:
+    """The cluster of a kubeconfig."""
+    with tempfile.TemporaryDirectory(prefix="headroom-scale-", ignore_cleanup_errors=True) as name:
+        directory = Path(name)
+        with Guard(directory, remove=True):
+            try:
+                yield Site(kubeconfig.absolute(), directory, embedded=False)
+            finally:
+                processes.stop(directory, grace=_GRACE)
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """CPU seconds since a process began; the most memory that it ever had resident, and what it has now, in bytes."""
+
+    cpu: float
+    peak: int
+    resident: int
+
+
+def usage(pid: int) -> Usage:
+    """Of a process on this machine; zeros when it has ended."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace").rpartition(")")[2].split()
+        status = Path(f"/proc/{pid}/status").read_text("utf-8", "replace")
+    except OSError:
+        return Usage(0.0, 0, 0)
+    sizes = {
+        line.split(":")[0]: int(line.split()[1]) * 1024
+        for line in status.splitlines()
+        if line.endswith(" kB")
+    }
+    cpu = (int(stat[11]) + int(stat[12])) / _TICKS
+    return Usage(cpu, sizes.get("VmHWM", 0), sizes.get("VmRSS", 0))

@@ -1,0 +1,55 @@
+"""What the stand-ins' programs share: their command line, their account, and a run until SIGTERM or SIGINT."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import sys
+from collections.abc import Callable
+
+from kubeloop.client.client import Client
+from kubeloop.client.errors import ConfigError
+from kubeloop.client.loading import load_config
+from kubeloop.controllers.run import run_until_signal
+from pkg.config.management import Management
+
+_DRAIN = 1.0
+"""Seconds. What is not written by then is written after the next start."""
+
+
+def arguments(name: str, user: str, description: str | None) -> argparse.ArgumentParser:
+    """What each of them takes."""
+    parser = argparse.ArgumentParser(prog=f"python -m lab.{name}", description=description)
+    parser.add_argument("--kubeconfig", metavar="FILE")
+    parser.add_argument("--as-user", default=user, metavar="USER")
+    parser.add_argument("-v", "--verbose", action="store_true")
+    return parser
+
+
+def run(program: str, given: argparse.Namespace, register: Callable[[Management], object]) -> int:
+    """`program` is the User-Agent. The exit code: 0, 2 for a wrong configuration."""
+    level = logging.DEBUG if given.verbose else logging.INFO
+    logging.basicConfig(
+        level=level, format="%(asctime)s %(levelname).1s %(name)s: %(message)s", stream=sys.stderr
+    )
+    try:
+        return run_until_signal(lambda stop: _serve(program, given, register, stop))
+    except ConfigError as error:
+        print(f"{program} stand-in: {error}", file=sys.stderr)
+        return 2
+
+
+async def _serve(
+    program: str, given: argparse.Namespace, register: Callable[[Management], object], stop: asyncio.Event
+) -> None:
+    config = load_config(given.kubeconfig)
+    if given.as_user:
+        # An admission webhook is to see who it is; system:masters keeps the permissions.
+        config = config.impersonate(given.as_user, ("system:masters", "system:serviceaccounts"))
+    async with Client(config, user_agent=program) as client:
+        management = Management(client, whole_pods=True)
+        register(management)
+        await management.start()
+        await stop.wait()
+        await management.stop(_DRAIN)

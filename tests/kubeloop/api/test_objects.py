@@ -1,0 +1,193 @@
+"""Objects that differ: edit, and the merge patch between two of them."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import pytest
+
+from kubeloop.api.core import Container, Pod, PodSpec, ResourceQuota, ResourceQuotaSpec
+from kubeloop.api.meta import Condition, Object, ObjectMeta, Struct
+from kubeloop.api.objects import (
+    PartlyDeclared,
+    condition_is_true,
+    difference,
+    edit,
+    guarded,
+    metadata_difference,
+    owner_reference,
+    set_condition,
+)
+from kubeloop.client.decode import decoder_for
+
+
+class Port(Struct):
+    """Known whole."""
+
+    whole: ClassVar[bool] = True
+
+    number: int = 0
+
+
+class Spec(Struct):
+    text: str = ""
+    maybe: int | None = None
+    size: Port = Port()
+    port: Port | None = None
+    ports: list[Port] | None = None
+    containers: list[Container] | None = None
+    names: list[str] | None = None
+    labels: dict[str, str] | None = None
+    nested: dict[str, Any] | None = None
+
+
+class Thing(Object):
+    spec: Spec = Spec()
+
+
+def thing(**spec: Any) -> Thing:
+    return Thing(
+        metadata=ObjectMeta(name="a", namespace="ns", uid="1", resource_version="7"), spec=Spec(**spec)
+    )
+
+
+DIFFERENCES: dict[str, tuple[Spec, Spec, dict[str, Any]]] = {
+    "equal objects give nothing": (Spec(text="x", names=["a"]), Spec(text="x", names=["a"]), {}),
+    "a field that changed": (Spec(text="x", maybe=1), Spec(text="y", maybe=1), {"text": "y"}),
+    "a field that is gone is null": (Spec(maybe=1), Spec(), {"maybe": None}),
+    "a text that is empty is sent as that": (Spec(text="x"), Spec(), {"text": ""}),
+    "a struct's fields one by one": (
+        Spec(size=Port(number=1)),
+        Spec(size=Port(number=2)),
+        {"size": {"number": 2}},
+    ),
+    "a struct that comes": (Spec(), Spec(port=Port(number=1)), {"port": {"number": 1}}),
+    "a struct that goes": (Spec(port=Port(number=1)), Spec(), {"port": None}),
+    "a mapping key by key": (
+        Spec(labels={"same": "1", "gone": "1", "new": "1"}),
+        Spec(labels={"same": "1", "new": "2", "more": "3"}),
+        {"labels": {"gone": None, "new": "2", "more": "3"}},
+    ),
+    "mappings in mappings": (
+        Spec(nested={"a": {"b": 1, "c": 2}}),
+        Spec(nested={"a": {"b": 1, "d": [1]}}),
+        {"nested": {"a": {"c": None, "d": [1]}}},
+    ),
+    "a list of texts is written whole": (Spec(names=["a"]), Spec(names=["a", "b"]), {"names": ["a", "b"]}),
+    "a list of whole structs is written whole": (
+        Spec(ports=[Port(number=1)]),
+        Spec(ports=[Port(number=2)]),
+        {"ports": [{"number": 2}]},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", DIFFERENCES)
+def test_difference(case: str) -> None:
+    old, new, expected = DIFFERENCES[case]
+    assert difference(old, new) == expected
+
+
+@pytest.mark.parametrize("containers", [None, [], [Container(name="b")]])
+def test_a_list_whose_items_are_only_partly_declared_is_not_rewritten(
+    containers: list[Container] | None,
+) -> None:
+    with pytest.raises(PartlyDeclared, match=r"Spec\.containers .* Container declares only a part"):
+        difference(Spec(containers=[Container(name="a")]), Spec(containers=containers))
+    unchanged = Spec(text="new", containers=[Container(name="a")])
+    assert difference(Spec(containers=[Container(name="a")]), unchanged) == {"text": "new"}
+
+
+def test_two_types_are_not_two_versions() -> None:
+    with pytest.raises(TypeError, match="not versions of one object"):
+        difference(Spec(), Port())
+
+
+def test_of_metadata_only_what_may_be_written_is() -> None:
+    old = thing()
+    new = edit(old, metadata={"labels": {"a": "b"}, "resource_version": "8", "creation_timestamp": "now"})
+    assert metadata_difference(old, new) == {"labels": {"a": "b"}}
+    with pytest.raises(ValueError, match="differ in name"):
+        metadata_difference(old, edit(old, metadata={"name": "b"}))
+
+
+def test_edit_changes_nested_fields_and_leaves_the_object_as_it_was() -> None:
+    old = thing(text="x", size=Port(number=1))
+    new = edit(old, spec={"text": "y", "port": {"number": 5}, "labels": {"k": "v"}})
+    assert (new.spec.text, new.spec.size, new.spec.port, new.spec.labels) == (
+        "y",
+        Port(number=1),
+        Port(number=5),
+        {"k": "v"},
+    )
+    assert old == thing(text="x", size=Port(number=1))
+    quota = edit(ResourceQuota(), spec=ResourceQuotaSpec(hard={"pods": "1"}))
+    assert quota.hard == {"pods": "1"}
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"spek": {}}, {"spec": {"runStrategy": "Halted"}}, {"spec": {"port": {"nr": 1}}}]
+)
+def test_a_misspelt_field_is_a_type_error(wrong: dict[str, Any]) -> None:
+    with pytest.raises(TypeError):
+        edit(thing(), **wrong)
+
+
+def test_a_guarded_patch_keeps_its_own_metadata() -> None:
+    patch = guarded(thing(), {"metadata": {"labels": {"a": "b"}}, "spec": {}})
+    assert patch == {"metadata": {"labels": {"a": "b"}, "resourceVersion": "7"}, "spec": {}}
+
+
+CONDITIONS: dict[str, tuple[list[Condition] | None, Condition]] = {
+    "a condition that comes": (
+        None,
+        Condition(type="Ready", status="True", last_transition_time="T", last_update_time="T"),
+    ),
+    "a status that changes moves both times": (
+        [Condition(type="Ready", status="False", last_transition_time="0", last_update_time="0")],
+        Condition(type="Ready", status="True", last_transition_time="T", last_update_time="T"),
+    ),
+    "a reason that goes moves the update alone": (
+        [Condition(type="Ready", status="True", reason="x", last_transition_time="0", last_update_time="0")],
+        Condition(type="Ready", status="True", last_transition_time="0", last_update_time="T"),
+    ),
+    "what stands stays": (
+        [Condition(type="Ready", status="True", last_transition_time="0", last_probe_time="0")],
+        Condition(type="Ready", status="True", last_transition_time="0", last_probe_time="0"),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CONDITIONS)
+def test_set_condition(case: str) -> None:
+    before, expected = CONDITIONS[case]
+    other = Condition(type="Other", status="Unknown")
+    after = set_condition([other, *before] if before else [other], "Ready", "True", now="T")
+    assert after == [other, expected]
+    assert condition_is_true(after, "Ready")
+
+
+def test_an_owner_reference_names_the_kind_also_of_an_object_that_does_not_say_it() -> None:
+    pod = Pod(metadata=ObjectMeta(name="a", uid="u"), spec=PodSpec())
+    owner = owner_reference(pod, controller=True)
+    assert (owner.api_version, owner.kind, owner.name, owner.uid) == ("v1", "Pod", "a", "u")
+    assert (owner.controller, owner.block_owner_deletion) == (True, True)
+    assert owner_reference(pod).controller is None
+    with pytest.raises(ValueError, match="no kind"):
+        owner_reference(thing())
+
+
+POD = decoder_for(Pod).object(b'{"metadata":{"name":"a","labels":{"k":"v"},"annotations":{"k":"v"}}}')
+
+
+@pytest.mark.parametrize("obj", [POD, Pod()], ids=["with some", "without any"])
+@pytest.mark.parametrize("field", ["annotations", "labels"])
+def test_annotations_and_labels_of_cached_objects_cannot_be_changed_by_accident(obj: Pod, field: str) -> None:
+    seen: Any = getattr(obj, field)
+    before = dict(seen)
+    with pytest.raises(TypeError):
+        seen["oops"] = "1"
+    for method in ("update", "pop", "setdefault", "clear"):
+        assert not hasattr(seen, method)
+    assert getattr(obj, field) == before
+    assert {**seen, "more": "1"} == before | {"more": "1"}, "a copy may be changed"

@@ -1,0 +1,124 @@
+"""CRDs that appear wake their informer."""
+
+from __future__ import annotations
+
+import pytest
+
+from kubeloop.api.registry import CUSTOM_RESOURCE_DEFINITIONS
+from kubeloop.cache.crds import CustomResourceWatch
+from kubeloop.cache.informer import SharedIndexInformer
+from kubeloop.cache.recovery import ReflectorOptions
+from kubeloop.client.client import Client
+from kubeloop.testing.polling import until
+from kubeloop.testing.scripted_server import (
+    GET,
+    LIST,
+    WATCH,
+    LiveWatch,
+    Reply,
+    ScriptedServer,
+    groups,
+    raw,
+    resources,
+    status,
+    watch,
+)
+from kubeloop.testing.scripted_steps import added, bookmark, hang, modified, obj
+from pkg.api.harvesterhci import SETTINGS
+from pkg.api.kubevirt import VIRTUAL_MACHINES
+
+DEFINITIONS = CUSTOM_RESOURCE_DEFINITIONS.path()
+DEFINITION = f"{SETTINGS.plural}.{SETTINGS.group}"
+NEVER = ReflectorOptions(missing_poll=3600.0)
+NO_KIND = raw(b"404 page not found\n", 404)
+OTHER = obj("virtualmachines.kubevirt.io")
+
+
+def without_settings(server: ScriptedServer) -> None:
+    server.always(WATCH, SETTINGS.path(), NO_KIND)
+    server.always(GET, f"/apis/{SETTINGS.api_version}", status(404, "NotFound"))
+    server.always(GET, "/apis", groups("kubevirt.io/v1"))
+
+
+def with_settings(server: ScriptedServer) -> None:
+    there = watch(added(obj("ratio")), bookmark("8", initial_events_end=True), hang())
+    server.always(WATCH, SETTINGS.path(), there)
+    server.always(GET, f"/apis/{SETTINGS.api_version}", resources(SETTINGS.api_version, SETTINGS.plural))
+
+
+async def test_a_crd_that_appears_wakes_its_informer_at_once() -> None:
+    live = LiveWatch()
+    async with ScriptedServer() as server, Client(server.config()) as client:
+        without_settings(server)
+        server.script(WATCH, DEFINITIONS, live.reply)
+        definitions = CustomResourceWatch(client)
+        informer = SharedIndexInformer(client.resource(SETTINGS), options=NEVER)
+        definitions.add(informer)
+        informer.start()
+        await live.opened()
+        live.send(added(OTHER), bookmark("5", initial_events_end=True))
+        live.send(added(obj(DEFINITION, "6")))
+        await server.wait_seen(GET, "/apis", 2)
+        assert not informer.installed, "it is there, but not served yet"
+        with_settings(server)
+        live.send(modified(obj(DEFINITION, "7")))
+        await until(lambda: informer.installed)
+        assert informer.indexer.list_keys() == ["ratio"]
+        await informer.stop()
+        await definitions.stop()
+        accepted = server.seen(WATCH, DEFINITIONS)[0].headers["Accept"]
+        assert "as=PartialObjectMetadata" in accepted, "CRDs are large"
+
+
+async def test_while_every_kind_is_installed_nothing_is_watched() -> None:
+    async with ScriptedServer() as server, Client(server.config()) as client:
+        with_settings(server)
+        definitions = CustomResourceWatch(client)
+        informer = SharedIndexInformer(client.resource(SETTINGS), options=NEVER)
+        definitions.add(informer)
+        informer.start()
+        assert await informer.wait_for_sync(5)
+        await informer.stop()
+        await definitions.stop()
+        assert server.seen(WATCH, DEFINITIONS) == []
+
+
+@pytest.mark.parametrize("refusal", [status(403, "Forbidden"), NO_KIND], ids=["forbidden", "a 404"])
+async def test_without_the_right_to_watch_crds_the_kind_is_found_by_polling(refusal: Reply) -> None:
+    async with ScriptedServer() as server, Client(server.config()) as client:
+        without_settings(server)
+        server.always(WATCH, DEFINITIONS, refusal)
+        server.always(LIST, DEFINITIONS, refusal)
+        definitions = CustomResourceWatch(client)
+        informer = SharedIndexInformer(client.resource(SETTINGS), options=ReflectorOptions(missing_poll=0.1))
+        definitions.add(informer)
+        informer.start()
+        await server.wait_seen(WATCH, DEFINITIONS)
+        with_settings(server)
+        await until(lambda: informer.installed)
+        await informer.stop()
+        await definitions.stop()
+
+
+async def test_only_the_kind_that_came_is_woken() -> None:
+    live = LiveWatch()
+    async with ScriptedServer() as server, Client(server.config()) as client:
+        without_settings(server)
+        server.script(WATCH, DEFINITIONS, live.reply)
+        definitions = CustomResourceWatch(client)
+        informers = [
+            SharedIndexInformer(client.resource(each), options=NEVER) for each in (SETTINGS, VIRTUAL_MACHINES)
+        ]
+        server.always(WATCH, VIRTUAL_MACHINES.path(), NO_KIND)
+        server.always(GET, f"/apis/{VIRTUAL_MACHINES.api_version}", resources("kubevirt.io/v1"))
+        for informer in informers:
+            definitions.add(informer)
+            informer.start()
+        await live.opened()
+        await until(lambda: not any(informer.installed for informer in informers))
+        live.send(added(obj(DEFINITION, "6")), bookmark("6", initial_events_end=True))
+        await server.wait_seen(GET, "/apis", 2)
+        assert len(server.seen(GET, f"/apis/{VIRTUAL_MACHINES.api_version}")) == 1
+        for informer in informers:
+            await informer.stop()
+        await definitions.stop()

@@ -1,0 +1,197 @@
+"""What follows the end of a list or watch, as tables."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+import pytest
+
+from kubeloop.cache.recovery import Attempt, Backoff, Next, Recovery, ReflectorOptions, position_lost
+from kubeloop.client.errors import (
+    ApiError,
+    BadRequest,
+    Forbidden,
+    Gone,
+    Invalid,
+    NotFound,
+    NotInstalled,
+    ServerError,
+    ServiceUnavailable,
+    TooManyRequests,
+    Unauthorized,
+    Unreachable,
+)
+
+
+class Fixed(random.Random):
+    """No jitter: `random()` is always the same."""
+
+    def __init__(self, value: float = 0.0) -> None:
+        super().__init__()
+        self.value = value
+
+    def random(self) -> float:
+        return self.value
+
+
+NEVER_OPENED = Attempt()
+BROKE_EARLY = Attempt(opened=True, lasted=2.0, events=0)
+BROUGHT = Attempt(opened=True, lasted=2.0, events=50)
+LASTED = Attempt(opened=True, lasted=10.0, events=0)
+GONE = Gone("too old", status=410, reason="Expired")
+TOO_LARGE = ServerError("Too large resource version: 9, current: 5", status=504, reason="Timeout")
+DOWN = Unreachable("refused")
+
+
+def recovery(jitter: float = 0.0) -> Recovery:
+    return Recovery(ReflectorOptions(), Fixed(jitter))
+
+
+FAILURES: dict[str, tuple[list[tuple[Attempt, Exception]], Next]] = {
+    "a server that can't be reached is waited for": ([(NEVER_OPENED, DOWN)], Next(0.8)),
+    "longer each time": ([(NEVER_OPENED, DOWN)] * 3, Next(3.2)),
+    "but not for ever longer": ([(NEVER_OPENED, DOWN)] * 50, Next(15.0)),
+    "a connection that worked is tried again at once": ([(BROKE_EARLY, DOWN)], Next(0.0)),
+    "the second time it breaks early there is a pause": ([(BROKE_EARLY, DOWN)] * 2, Next(1.6)),
+    "one that lasted makes up for those before": ([(BROKE_EARLY, DOWN)] * 5 + [(LASTED, DOWN)], Next(0.0)),
+    "however often it happens": ([(LASTED, DOWN)] * 9, Next(0.0)),
+    "a watch that brought events resets the back-off": (
+        [(NEVER_OPENED, DOWN)] * 5 + [(BROUGHT, DOWN)],
+        Next(0.0),
+    ),
+    "each time": ([(BROUGHT, DOWN)] * 9, Next(0.0)),
+    "but a row of watches that break within a second, events or not, is slowed down": (
+        [(Attempt(True, 0.1, 5), DOWN)] * 9,
+        Next(0.8),
+    ),
+    "an expired version is listed again at once": ([(NEVER_OPENED, GONE)], Next(0.0, resume=False)),
+    "but not in a loop": ([(NEVER_OPENED, GONE)] * 3, Next(1.6, resume=False)),
+    "also after a long outage, as of every server that was restarted": (
+        [(NEVER_OPENED, DOWN)] * 9 + [(NEVER_OPENED, GONE)],
+        Next(0.0, resume=False),
+    ),
+    "a server that is back but not ready is not waited for as long as one that is away": (
+        [(NEVER_OPENED, DOWN)] * 9 + [(NEVER_OPENED, ServiceUnavailable("starting", status=503))],
+        Next(0.8),
+    ),
+    "an expired version as an ERROR event, likewise": (
+        [(BROKE_EARLY, ApiError("x", status=200, reason="Expired"))],
+        Next(0.0, resume=False),
+    ),
+    "a version that is too large is listed again at once": (
+        [(NEVER_OPENED, TOO_LARGE)],
+        Next(0.0, resume=False),
+    ),
+    "a gateway that times out is not that": (
+        [(NEVER_OPENED, ServerError("gateway", status=504))],
+        Next(0.8, resume=False),
+    ),
+    "a throttled watch is resumed": ([(NEVER_OPENED, TooManyRequests("x", status=429))], Next(0.8)),
+    "not before the server wants it": (
+        [(NEVER_OPENED, TooManyRequests("x", status=429, retry_after=7.0))],
+        Next(7.0),
+    ),
+    "a short Retry-After does not shorten the backoff": (
+        [(NEVER_OPENED, ServiceUnavailable("x", status=503, retry_after=0.1))],
+        Next(0.8),
+    ),
+    "without permission the position is kept": ([(NEVER_OPENED, Forbidden("x", status=403))], Next(0.8)),
+    "without credentials as well": ([(NEVER_OPENED, Unauthorized("x", status=401))], Next(0.8)),
+    "a server that fails is asked for a new list": (
+        [(NEVER_OPENED, ServerError("x", status=500))],
+        Next(0.8, resume=False),
+    ),
+    "a 404 that discovery does not confirm says nothing against the position": (
+        [(NEVER_OPENED, NotFound("404 page not found", status=404))],
+        Next(0.8),
+    ),
+    "a refused request too": ([(NEVER_OPENED, Invalid("x", status=422))], Next(0.8, resume=False)),
+    "a malformed one too": ([(NEVER_OPENED, BadRequest("x", status=400))], Next(0.8, resume=False)),
+    "a bug of ours does not spin": ([(BROKE_EARLY, ValueError("x"))], Next(0.8, resume=False)),
+}
+
+
+@pytest.mark.parametrize(("failures", "then"), FAILURES.values(), ids=FAILURES)
+def test_after_a_failure(failures: list[tuple[Attempt, Exception]], then: Next) -> None:
+    memory = recovery()
+    answers = [memory.after_failure(attempt, err) for attempt, err in failures]
+    assert answers[-1] == then
+
+
+SHORT = Attempt(opened=True, lasted=0.5, events=0)
+BUSY = Attempt(opened=True, lasted=0.5, events=4)
+ENDS: dict[str, tuple[list[Attempt], Next]] = {
+    "a watch that reached its time is followed by the next": ([LASTED], Next(0.0)),
+    "one that lasted a second too": ([Attempt(True, 1.0, 0)] * 9, Next(0.0)),
+    "a short one with events is resumed at once": ([BUSY], Next(0.0)),
+    "but a row of them is slowed down": ([BUSY] * 9, Next(0.8)),
+    "a short one without events is suspect": ([SHORT], Next(0.8)),
+    "after three of them it is listed again": ([SHORT] * 3, Next(3.2, resume=False)),
+    "an event in between counts": ([SHORT, SHORT, BUSY, SHORT], Next(1.6)),
+}
+
+
+@pytest.mark.parametrize(("attempts", "then"), ENDS.values(), ids=ENDS)
+def test_after_a_proper_end(attempts: list[Attempt], then: Next) -> None:
+    memory = recovery()
+    assert [memory.after_end(attempt) for attempt in attempts][-1] == then
+
+
+MISSING = NotInstalled("the server could not find the requested resource", status=404)
+
+
+def polls(memory: Recovery, count: int) -> list[Next]:
+    return [memory.after_failure(NEVER_OPENED, MISSING) for _ in range(count)]
+
+
+def test_a_kind_that_is_not_installed_is_polled() -> None:
+    assert polls(recovery(0.5), 3) == [Next(5.0, resume=False)] * 3
+
+
+def test_polls_are_jittered() -> None:
+    assert [polls(recovery(jitter), 1)[0].delay for jitter in (0.0, 1.0)] == pytest.approx([4.0, 6.0])
+
+
+def test_once_woken_it_is_looked_for_more_often_for_a_while() -> None:
+    memory = recovery(0.5)
+    memory.woken()
+    assert [following.delay for following in polls(memory, 7)] == [0.25, 0.5, 1.0, 2.0, 4.0, 5.0, 5.0]
+
+
+def test_the_back_off_jitter_included_never_exceeds_30_s_and_grows() -> None:
+    for seed in range(50):
+        backoff = Backoff(0.8, 30.0, random.Random(seed))
+        delays = [backoff.next() for _ in range(12)]
+        assert all(0.8 <= delay <= 30.0 for delay in delays)
+        assert all(later > earlier / 2 for earlier, later in itertools.pairwise(delays))
+        assert delays[-1] >= 15.0
+
+
+def test_backoff_is_spread() -> None:
+    assert len({Backoff(0.8, 30.0, random.Random(seed)).next() for seed in range(50)}) == 50
+
+
+def test_backoff_is_calm_until_something_fails_and_after_a_reset() -> None:
+    backoff = Backoff(0.8, 30.0, Fixed())
+    assert backoff.calm
+    assert [backoff.next(), backoff.next()] == [0.8, 1.6]
+    assert not backoff.calm
+    backoff.reset()
+    assert backoff.calm
+    assert backoff.next() == 0.8
+
+
+@pytest.mark.parametrize(
+    ("err", "lost"),
+    [
+        (GONE, True),
+        (TOO_LARGE, True),
+        (ApiError("x", status=0, reason="Gone"), True),
+        (ServerError("x", status=500, reason="InternalError"), False),
+        (ServerError("x", status=504, reason=""), False),
+        (DOWN, False),
+    ],
+)
+def test_position_lost(err: ApiError, lost: bool) -> None:
+    assert position_lost(err) is lost

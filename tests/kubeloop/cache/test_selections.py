@@ -1,0 +1,52 @@
+"""An informer of the objects that match a label selector."""
+
+from __future__ import annotations
+
+import asyncio
+
+from kubeloop.api.registry import PODS
+from kubeloop.cache.informer import SharedIndexInformer
+from kubeloop.cache.recovery import ReflectorOptions
+from kubeloop.client.client import Client
+from kubeloop.testing.scripted_server import LIST, WATCH, LiveWatch, ScriptedServer, listing, status, watch
+from kubeloop.testing.scripted_steps import added, deleted, error, obj
+
+PATH = PODS.path()
+
+
+async def test_the_selector_goes_with_every_list_page_and_watch() -> None:
+    live = LiveWatch()
+    async with ScriptedServer() as server, Client(server.config()) as client:
+        server.script(WATCH, PATH, status(400, "BadRequest"), watch(error(410, "Expired")), live.reply)
+        server.script(
+            LIST,
+            PATH,
+            listing([obj("a", "1", "ns")], "5", "next"),
+            listing([obj("b", "2", "ns")], "5"),
+            listing([obj("b", "2", "ns")], "9"),
+        )
+        selected = client.resource(PODS).select(label_selector="kubevirt.io=virt-launcher")
+        informer = SharedIndexInformer(selected, options=ReflectorOptions(backoff_base=0.02))
+        informer.start()
+        await live.opened()
+        assert informer.indexer.list_keys() == ["ns/b"]
+        assert len(server.requests) == 6
+        assert {seen.query["labelSelector"] for seen in server.requests} == {"kubevirt.io=virt-launcher"}
+        await informer.stop()
+
+
+async def test_an_object_that_stops_matching_is_gone() -> None:
+    live = LiveWatch()
+    async with ScriptedServer() as server, Client(server.config()) as client:
+        server.script(WATCH, PATH, status(422, "Invalid"), live.reply)
+        server.script(LIST, PATH, listing([obj("a", "1", "ns")], "5"))
+        informer = SharedIndexInformer(client.resource(PODS).select(label_selector="x=y"))
+        informer.start()
+        await live.opened()
+        # The API server says so: what no longer matches a watch's selector comes as DELETED.
+        live.send(deleted(obj("a", "6", "ns")), added(obj("b", "7", "ns")))
+        async with asyncio.timeout(5):
+            while informer.last_sync_resource_version != "7":  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        assert informer.indexer.list_keys() == ["ns/b"]
+        await informer.stop()

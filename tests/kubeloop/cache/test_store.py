@@ -1,0 +1,178 @@
+"""The indexed store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from kubeloop.api.core import Pod
+from kubeloop.cache.processor import SharedProcessor
+from kubeloop.cache.store import NAMESPACE_INDEX, Indexer, object_key
+from tests.kubeloop.cache.objects import Recorder, pod
+
+Store = Indexer[Pod]
+
+
+def by_app(obj: Pod) -> list[str]:
+    return [value for key, value in obj.labels.items() if key.startswith("app")]
+
+
+def keys(store: Store, index: str, value: str) -> list[str]:
+    return [object_key(obj) for obj in store.by_index(index, value)]
+
+
+def filled() -> Store:
+    store: Store = Indexer(indexers={"app": by_app})
+    store.add(pod("a", labels={"app": "x"}))
+    store.add(pod("b", labels={"app": "x", "app2": "y"}))
+    store.add(pod("c", namespace="other"))
+    return store
+
+
+CHANGES: dict[str, tuple[Callable[[Store], object], dict[str, list[str]], dict[str, list[str]]]] = {
+    "what was added stands under each of its values": (
+        lambda store: None,
+        {"x": ["ns/a", "ns/b"], "y": ["ns/b"]},
+        {"ns": ["ns/a", "ns/b"], "other": ["other/c"]},
+    ),
+    "an update moves an object to its new values": (
+        lambda store: store.update(pod("a", "2", labels={"app": "y"})),
+        {"x": ["ns/b"], "y": ["ns/b", "ns/a"]},
+        {"ns": ["ns/a", "ns/b"], "other": ["other/c"]},
+    ),
+    "an update that loses its last value leaves no empty bucket": (
+        lambda store: store.update(pod("b", "2")),
+        {"x": ["ns/a"]},
+        {"ns": ["ns/a", "ns/b"], "other": ["other/c"]},
+    ),
+    "an addition of a known key is an update": (
+        lambda store: store.add(pod("a", "2")),
+        {"x": ["ns/b"], "y": ["ns/b"]},
+        {"ns": ["ns/a", "ns/b"], "other": ["other/c"]},
+    ),
+    "a deletion empties every index": (
+        lambda store: [store.delete(pod("b")), store.delete(pod("c", namespace="other"))],
+        {"x": ["ns/a"]},
+        {"ns": ["ns/a"]},
+    ),
+    "a deletion goes by what was stored, not by what is handed in": (
+        lambda store: store.delete(pod("a", "9", labels={"app": "elsewhere"})),
+        {"x": ["ns/b"], "y": ["ns/b"]},
+        {"ns": ["ns/b"], "other": ["other/c"]},
+    ),
+    "a deletion of an unknown key changes nothing": (
+        lambda store: store.delete(pod("unknown")),
+        {"x": ["ns/a", "ns/b"], "y": ["ns/b"]},
+        {"ns": ["ns/a", "ns/b"], "other": ["other/c"]},
+    ),
+    "a replacement leaves nothing of before": (
+        lambda store: store.replace([pod("z", labels={"app": "q"})], "9"),
+        {"q": ["ns/z"]},
+        {"ns": ["ns/z"]},
+    ),
+}
+
+
+@pytest.mark.parametrize(("change", "apps", "namespaces"), CHANGES.values(), ids=CHANGES)
+def test_indexes(
+    change: Callable[[Store], object], apps: dict[str, list[str]], namespaces: dict[str, list[str]]
+) -> None:
+    store = filled()
+    change(store)
+    assert {value: keys(store, "app", value) for value in store.index_values("app")} == apps
+    found = {value: keys(store, NAMESPACE_INDEX, value) for value in store.index_values(NAMESPACE_INDEX)}
+    assert found == namespaces
+    for name in ("app", NAMESPACE_INDEX):
+        for value in store.index_values(name):
+            # A bucket holds the very objects of the store.
+            expected = [store.get_by_key(key) for key in keys(store, name, value)]
+            assert all(a is b for a, b in zip(store.by_index(name, value), expected, strict=True))
+
+
+def test_an_unchanged_value_brings_the_new_object() -> None:
+    store = filled()
+    store.update(pod("a", "2", labels={"app": "x"}))
+    assert [obj.metadata.resource_version for obj in store.by_index("app", "x")] == ["2", "1"]
+
+
+def test_reads() -> None:
+    store = filled()
+    assert store.list_keys() == ["ns/a", "ns/b", "other/c"]
+    assert [obj.name for obj in store.list()] == ["a", "b", "c"]
+    assert len(store) == 3
+    assert "ns/a" in store
+    assert store.get_by_key("ns/zzz") is None
+    assert store.by_index("app", "zzz") == []
+
+
+def test_a_list_is_a_copy() -> None:
+    store = filled()
+    store.list().clear()
+    store.by_index("app", "x").clear()
+    assert len(store.list()) == 3
+    assert len(store.by_index("app", "x")) == 2
+
+
+def test_writes_tell_what_stood_there() -> None:
+    store: Store = Indexer()
+    first, second = pod("a", "1"), pod("a", "2")
+    assert store.add(first) is None
+    assert store.update(second) is first
+    assert store.delete_key("ns/a") is second
+    assert store.delete_key("ns/a") is None
+
+
+def test_an_index_that_is_added_late_covers_what_is_there() -> None:
+    store = filled()
+    store.add_indexers({"name": lambda obj: [obj.name]})
+    assert keys(store, "name", "b") == ["ns/b"]
+    store.delete(pod("b"))
+    assert keys(store, "name", "b") == []
+
+
+def test_a_name_that_is_taken_is_refused_and_nothing_is_added() -> None:
+    store = filled()
+    with pytest.raises(ValueError, match="app"):
+        store.add_indexers({"new": lambda obj: [], "app": by_app})
+    with pytest.raises(KeyError, match="new"):
+        store.by_index("new", "")
+
+
+def test_cluster_scoped_objects_have_a_plain_key() -> None:
+    store: Store = Indexer()
+    store.add(pod("node", namespace=""))
+    assert store.list_keys() == ["node"]
+    assert keys(store, NAMESPACE_INDEX, "") == ["node"]
+
+
+def fails(obj: Pod) -> list[str]:
+    raise RuntimeError("no")
+
+
+FAULTY: dict[str, tuple[Callable[[Pod], Any], list[str]]] = {
+    "raises": (fails, []),
+    "returns a str": (lambda obj: "one-value", ["one-value"]),
+    "returns something unhashable": (lambda obj: [["x"]], []),
+    "returns a number": (lambda obj: [1], []),
+    "returns nothing": (lambda obj: None, []),
+}
+
+
+@pytest.mark.parametrize(("faulty", "values"), FAULTY.values(), ids=FAULTY)
+def test_an_index_function_that_raises_or_returns_a_str_or_something_unhashable_loses_no_event_of_any_object(
+    faulty: Callable[[Pod], Any], values: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    indexer: Store = Indexer(indexers={"by": lambda obj: faulty(obj) if obj.name == "b" else [obj.name]})
+    told = Recorder()
+    processor = SharedProcessor("pods", indexer)
+    processor.add(told, 0.0)
+    processor.replaced([pod(name) for name in "abc"], [])
+    processor.changed(pod("b", "2"))
+    processor.deleted(pod("b", "3").metadata, pod("b", "3"))
+    processor.changed(pod("b", "4"))
+    assert [kind for kind, *_ in told.take()] == ["add", "add", "add", "update", "delete", "add"]
+    assert indexer.list_keys() == ["ns/a", "ns/c", "ns/b"]
+    assert indexer.index_values("by") == ["a", "c", *values]
+    assert ("index by: no value for ns/b" in caplog.text) == (not values)

@@ -1,0 +1,82 @@
+"""Fixtures of the client's tests."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from kubeloop.api import registry
+from kubeloop.api.core import ResourceQuota
+from kubeloop.client.client import Client
+from kubeloop.client.metrics import RestClientMetrics
+from kubeloop.client.resource_client import ResourceClient
+from kubeloop.client.retry import RetryPolicy
+from kubeloop.client.transport import Transport
+from kubeloop.testing.scripted_server import (
+    ScriptedServer,
+)
+from tests.kubeloop.client.rig import Rig, Sleeps
+
+
+@pytest.fixture
+async def rig() -> AsyncIterator[Rig]:
+    registry = CollectorRegistry()
+    sleeps = Sleeps()
+    async with ScriptedServer() as server:
+        transport = Transport(
+            server.config(), retry=RetryPolicy(sleep=sleeps), metrics=RestClientMetrics(registry)
+        )
+        rig = Rig(server, transport, sleeps, registry)
+        yield rig
+        for each in (transport, *rig.others):
+            await each.close()
+
+
+PROXY_VARIABLES = ("http_proxy", "https_proxy", "no_proxy", "all_proxy")
+
+
+@pytest.fixture
+def bare_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    """No configuration and no proxy of the machine's own; ~ and temporary files in a folder of the test's.
+
+    Keys that were written for the ssl module are gone afterwards, whatever went wrong.
+    """
+    for name in PROXY_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    yield
+    assert os.listdir(tmp_path / "temporary") == []
+
+
+async def no_sleep(_: float) -> None:
+    pass
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[ScriptedServer]:
+    async with ScriptedServer() as server:
+        yield server
+
+
+@pytest.fixture
+async def client(server: ScriptedServer) -> AsyncIterator[Client]:
+    options: dict[str, Any] = {
+        "retry": RetryPolicy(sleep=no_sleep),
+        "metrics": RestClientMetrics(CollectorRegistry()),
+    }
+    async with Client(server.config(), **options) as client:
+        yield client
+
+
+@pytest.fixture
+def quotas(client: Client) -> ResourceClient[ResourceQuota]:
+    return client.resource(registry.RESOURCE_QUOTAS)

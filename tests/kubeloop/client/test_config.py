@@ -1,0 +1,185 @@
+"""Where the configuration is looked for, and what is read."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kubeloop.client import loading
+from kubeloop.client.config import ClientConfig, Impersonation
+from kubeloop.client.credentials import Certificate
+from kubeloop.client.errors import ConfigError
+from kubeloop.client.loading import load_config
+from kubeloop.client.tls import TLSSettings
+from tests.kubeloop.client.kubeconfigs import Plugin, data, kubeconfig, write
+from tests.kubeloop.client.pki import Authority
+from tests.kubeloop.client.rig import load, load_account, service_account, token_of
+
+pytestmark = pytest.mark.usefixtures("bare_machine")
+
+# Where it is looked for
+
+
+async def test_the_explicit_file_beats_the_environment(tmp_path: Path) -> None:
+    explicit = write(tmp_path, kubeconfig({"token": "x"}), "explicit")
+    other = write(tmp_path, kubeconfig({"token": "y"}), "other")
+    assert await token_of(load(explicit, KUBECONFIG=other)) == "Bearer x"
+
+
+async def test_the_environment_beats_the_home_folder(tmp_path: Path) -> None:
+    (tmp_path / "home" / ".kube").mkdir(parents=True)
+    write(tmp_path / "home" / ".kube", kubeconfig({"token": "home"}))
+    named = write(tmp_path, kubeconfig({"token": "named"}))
+    assert await token_of(load_config(environ={"KUBECONFIG": named})) == "Bearer named"
+    assert await token_of(load_config(environ={})) == "Bearer home"
+    assert await token_of(load_config(environ={"KUBECONFIG": ""})) == "Bearer home"
+
+
+async def test_a_pod_beats_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    account = service_account(tmp_path)
+    monkeypatch.setattr(loading, "in_cluster", lambda environ: True)
+    found = load_account(account)
+    monkeypatch.setattr(loading, "in_cluster_config", lambda environ: found)
+    (tmp_path / "home" / ".kube").mkdir(parents=True)
+    write(tmp_path / "home" / ".kube", kubeconfig({"token": "home"}))
+    assert await token_of(load_config(environ={})) == "Bearer pod-token"
+    assert await token_of(load_config(None, "a", environ={})) == "Bearer home", "a context means a kubeconfig"
+
+
+def test_nothing_at_all_says_where_it_looked() -> None:
+    with pytest.raises(ConfigError, match=r"^no cluster is configured: give --kubeconfig, set \$KUBECONFIG"):
+        load_config(environ={})
+
+
+async def test_a_list_of_files_is_merged_and_missing_ones_are_left_out(tmp_path: Path) -> None:
+    one = write(tmp_path, kubeconfig({"token": "1"}, name="one"), "one")
+    two = write(tmp_path, kubeconfig({"token": "2"}, name="two"), "two")
+    paths = os.pathsep.join([str(tmp_path / "missing"), one, two])
+    assert await token_of(load_config(environ={"KUBECONFIG": paths})) == "Bearer 1", (
+        "the first current-context"
+    )
+    assert await token_of(load_config(None, "two", environ={"KUBECONFIG": paths})) == "Bearer 2"
+
+
+async def test_a_path_may_hold_a_colon_and_a_tilde(tmp_path: Path) -> None:
+    folder = tmp_path / "home" / "a:b"
+    folder.mkdir(parents=True)
+    write(folder, kubeconfig({"token": "x"}))
+    assert await token_of(load("~/a:b/config")) == "Bearer x"
+
+
+# What is in it
+
+
+async def test_another_context_than_the_current(tmp_path: Path) -> None:
+    both = kubeconfig({"token": "1"}, name="one")
+    for section in ("contexts", "clusters", "users"):
+        both[section] += kubeconfig({"token": "2"}, name="two", server="https://two:6443/")[section]
+    path = write(tmp_path, both)
+    one, two = load(path), load(path, "two")
+    assert (one.host, one.namespace, await token_of(one)) == ("https://10.0.0.1:6443", "ns-one", "Bearer 1")
+    assert (two.host, two.namespace, await token_of(two)) == ("https://two:6443", "ns-two", "Bearer 2")
+
+
+@pytest.mark.parametrize(
+    ("user", "header"),
+    [
+        ({}, None),
+        ({"token": "abc"}, "Bearer abc"),
+        ({"username": "jane", "password": "secret"}, "Basic amFuZTpzZWNyZXQ="),
+        ({"token": "abc", "exec": {"command": "/no/such", "apiVersion": Plugin.API}}, "Bearer abc"),
+    ],
+    ids=["anonymous", "a token", "a password", "a token beats a plugin"],
+)
+async def test_users(tmp_path: Path, user: dict[str, Any], header: str | None) -> None:
+    assert await token_of(load(write(tmp_path, kubeconfig(user)))) == header
+
+
+async def test_a_user_of_null_is_anonymous(tmp_path: Path) -> None:
+    content = kubeconfig()
+    content["users"][0]["user"] = None
+    assert await token_of(load(write(tmp_path, content))) is None
+
+
+async def test_a_token_file_is_relative_to_its_kubeconfig_and_read_again(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("first\n")
+    config = load(write(tmp_path, kubeconfig({"tokenFile": "token", "token": "stale"})))
+    assert await token_of(config) == "Bearer first"
+    (tmp_path / "token").write_text("second")
+    assert await token_of(config) == "Bearer first", "not before its time"
+    assert (await config.authenticate(refresh=True))[0]["Authorization"] == "Bearer second"
+
+
+async def test_impersonation_in_the_file(tmp_path: Path) -> None:
+    extra = {"scopes": ["view", "edit"], "example.com/Team": ["a"], "none": None}
+    user = {"token": "t", "as": "jane", "as-groups": ["dev", "ops"], "as-uid": "7", "as-user-extra": extra}
+    config = load(write(tmp_path, kubeconfig(user)))
+    assert config.impersonation == Impersonation(
+        "jane", ("dev", "ops"), "7", {"scopes": ("view", "edit"), "example.com/Team": ("a",), "none": ()}
+    )
+    headers, _ = await config.authenticate()
+    assert headers.getall("Impersonate-Extra-scopes") == ["view", "edit"]
+    assert headers.getall("Impersonate-Extra-example.com%2FTeam") == ["a"]
+    assert headers.getall("Impersonate-Group") == ["dev", "ops"]
+    assert (headers["Impersonate-User"], headers["Impersonate-Uid"]) == ("jane", "7")
+
+
+async def test_impersonate_makes_another_configuration() -> None:
+    config = ClientConfig("http://127.0.0.1:1")
+    assert (await config.impersonate("jane").authenticate())[0]["Impersonate-User"] == "jane"
+    assert "Impersonate-User" not in (await config.authenticate())[0]
+
+
+def test_certificates_as_data(tmp_path: Path) -> None:
+    authority = Authority()
+    pair = authority.issue("jane")
+    user = {"client-certificate-data": data(pair.certificate), "client-key-data": data(pair.key)}
+    path = write(tmp_path, kubeconfig(user, cluster={"certificate-authority-data": data(authority.pem)}))
+    assert load(path).tls == TLSSettings(authority.pem, Certificate(pair.certificate, pair.key))
+    assert load(path).tls.certificate == Certificate(pair.certificate, pair.key), "a second time as well"
+
+
+def test_certificates_as_files_relative_to_the_kubeconfig(tmp_path: Path) -> None:
+    authority = Authority()
+    pair = authority.issue("jane")
+    pair.write(tmp_path, "jane")
+    (tmp_path / "ca.crt").write_text(authority.pem)
+    user = {"client-certificate": "jane.crt", "client-key": "jane.key"}
+    config = load(write(tmp_path, kubeconfig(user, cluster={"certificate-authority": "ca.crt"})))
+    assert config.tls == TLSSettings(authority.pem, Certificate(pair.certificate, pair.key))
+
+
+def test_what_a_configuration_prints_holds_no_secret(tmp_path: Path) -> None:
+    pair = Authority().issue("jane")
+    user = {
+        "client-certificate-data": data(pair.certificate),
+        "client-key-data": data(pair.key),
+        "token": "hidden",
+    }
+    shown = repr(load(write(tmp_path, kubeconfig(user))))
+    assert "PRIVATE KEY" not in shown
+    assert "hidden" not in shown
+
+
+def test_details_of_the_cluster(tmp_path: Path) -> None:
+    cluster = {
+        "tls-server-name": "api.example",
+        "insecure-skip-tls-verify": True,
+        "proxy-url": "http://proxy:3128",
+    }
+    config = load(write(tmp_path, kubeconfig(server="https://r/k8s/clusters/c-1/", cluster=cluster)))
+    assert config.host == "https://r/k8s/clusters/c-1"
+    assert (config.server_name, config.tls.verify, config.proxy) == (
+        "api.example",
+        False,
+        "http://proxy:3128",
+    )
+
+
+def test_defaults_of_the_cluster(tmp_path: Path) -> None:
+    config = load(write(tmp_path, kubeconfig()))
+    assert (config.server_name, config.tls, config.proxy) == (None, TLSSettings(), None)
+    assert config.impersonation is None

@@ -1,0 +1,124 @@
+"""A kubeconfig that can't work: one clear line, whatever is wrong with it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kubeloop.client.errors import ConfigError
+from kubeloop.client.loading import load_config
+from tests.kubeloop.client.kubeconfigs import Plugin, data, kubeconfig, write
+from tests.kubeloop.client.pki import Authority
+from tests.kubeloop.client.rig import load
+
+pytestmark = pytest.mark.usefixtures("bare_machine")
+
+
+@dataclass(frozen=True)
+class Bad:
+    name: str
+    content: Any
+    message: str
+    context: str | None = None
+
+
+def without(section: str) -> dict[str, Any]:
+    content = kubeconfig()
+    del content[section]
+    return content
+
+
+BAD = [
+    Bad("an empty file", "", "is empty"),
+    Bad("YAML that is broken", "a: [1,\nb: }", "not valid YAML: "),
+    Bad("a tab where YAML allows none", "a:\n\t- b", "not valid YAML: "),
+    Bad("a text", "hello", "not a kubeconfig: a mapping"),
+    Bad("a list", "- a\n- b\n", "not a kubeconfig: a mapping"),
+    Bad("bytes", "\x00\x01", "not valid YAML: "),
+    Bad("no current context", without("current-context"), "no current-context is set"),
+    Bad("a context that is not there", kubeconfig(), "context 'other' does not exist", "other"),
+    Bad("no contexts", without("contexts"), "context 'a' does not exist"),
+    Bad("no clusters", without("clusters"), "cluster 'a' does not exist"),
+    Bad("no users", without("users"), "user 'a' does not exist"),
+    Bad(
+        "a cluster of another shape",
+        kubeconfig() | {"clusters": [{"name": "a", "cluster": 5}]},
+        "'a' is not a map",
+    ),
+    Bad("entries of another shape", kubeconfig() | {"users": [5]}, "not a kubeconfig: a mapping"),
+    Bad("contexts of another shape", kubeconfig() | {"contexts": "x"}, "nvalid kube-config file"),
+    Bad("no server", kubeconfig(server=""), "cluster 'a' has no server"),
+    Bad("a server that is no URL", kubeconfig(server="10.0.0.1:6443"), "'10.0.0.1:6443' is not an http"),
+    Bad("a server of another scheme", kubeconfig(server="ftp://x"), "'ftp://x' is not an http"),
+    Bad("an authority that is not there", kubeconfig(cluster={"certificate-authority": "no"}), "no"),
+    Bad(
+        "an authority that is no certificate",
+        kubeconfig(cluster={"certificate-authority-data": data("x")}),
+        "certificate authority is not a valid PEM",
+    ),
+    Bad(
+        "an authority that is not base64",
+        kubeconfig(cluster={"certificate-authority-data": "é"}),
+        "authority is empty",
+    ),
+    Bad(
+        "a client certificate that is none",
+        kubeconfig({"client-certificate-data": data("x"), "client-key-data": data("y")}),
+        "client certificate and key are not valid",
+    ),
+    Bad(
+        "a certificate without key",
+        kubeconfig({"client-certificate-data": data("x")}),
+        "only one of client-cert",
+    ),
+    Bad("a token file that is not there", kubeconfig({"tokenFile": "none"}), "token file"),
+    Bad(
+        "an auth-provider of old",
+        kubeconfig({"auth-provider": {"name": "azure"}}),
+        "'azure' is no longer supp",
+    ),
+    Bad(
+        "a plugin without command", kubeconfig({"exec": {"apiVersion": Plugin.API}}), "missing key 'command'"
+    ),
+    Bad(
+        "a proxy that can't be used",
+        kubeconfig(cluster={"proxy-url": "socks5://p:1"}),
+        "'socks5://p:1' is a SOCKS proxy, which is not supported",
+    ),
+]
+
+
+@pytest.mark.parametrize("case", BAD, ids=lambda c: c.name)
+def test_bad_files_give_one_clear_line(tmp_path: Path, case: Bad) -> None:
+    path = write(tmp_path, case.content)
+    with pytest.raises(ConfigError) as caught:
+        load(path, case.context)
+    message = str(caught.value)
+    assert message.startswith(f"kubeconfig {path}: ")
+    assert case.message in message
+    assert "\n" not in message
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    path = tmp_path / "none"
+    with pytest.raises(ConfigError, match=f"^kubeconfig {path}: no such file$"):
+        load(str(path))
+    with pytest.raises(ConfigError, match=f"^kubeconfig {path}: no such file$"):
+        load_config(environ={"KUBECONFIG": str(path)})
+
+
+def test_a_folder_is_no_file(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=f"^kubeconfig {tmp_path}: Is a directory$"):
+        load(str(tmp_path))
+
+
+def test_a_key_of_another_certificate_and_a_locked_key(tmp_path: Path) -> None:
+    authority = Authority()
+    jane, joe, locked = authority.issue("jane"), authority.issue("joe"), authority.issue("x", password=b"pw")
+    for certificate, key in ((jane.certificate, joe.key), (locked.certificate, locked.key)):
+        user = {"client-certificate-data": data(certificate), "client-key-data": data(key)}
+        with pytest.raises(ConfigError, match="not valid or don't belong together"):
+            load(write(tmp_path, kubeconfig(user)))

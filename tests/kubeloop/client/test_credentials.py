@@ -1,0 +1,65 @@
+"""Credentials: when they are fetched anew, and what happens when they can't be had."""
+
+from __future__ import annotations
+
+import pytest
+
+from kubeloop.client.credentials import Credential, Reread, Static
+from kubeloop.client.errors import ConfigError
+from tests.kinds import Clock
+
+
+async def test_static_never_changes() -> None:
+    source = Static("Bearer x")
+    assert await source.get() == await source.get(refresh=True) == Credential("Bearer x")
+    assert not source.refreshable
+
+
+class Reader:
+    """A token file's content, read in a thread."""
+
+    def __init__(self) -> None:
+        self.value: str | ConfigError = "t1"
+        self.reads = 0
+
+    def __call__(self) -> str:
+        self.reads += 1
+        if isinstance(self.value, ConfigError):
+            raise self.value
+        return self.value
+
+
+async def test_a_token_is_read_again_after_a_minute() -> None:
+    clock, reader = Clock(), Reader()
+    source = Reread(reader, clock=clock)
+    for moment, reads in ((0.0, 1), (59.0, 1), (60.0, 2), (119.0, 2), (120.0, 3)):
+        clock.now = 1000.0 + moment
+        assert (await source.get()).authorization == "t1"
+        assert reader.reads == reads
+
+
+async def test_a_refused_token_is_read_again_at_once() -> None:
+    reader = Reader()
+    source = Reread(reader)
+    await source.get()
+    reader.value = "t2"
+    assert (await source.get(refresh=True)).authorization == "t2"
+
+
+async def test_a_token_that_can_not_be_read_again_stays_in_use(caplog: pytest.LogCaptureFixture) -> None:
+    clock, reader = Clock(), Reader()
+    source = Reread(reader, clock=clock)
+    await source.get()
+    reader.value = ConfigError("token file x is empty")
+    clock.now += 60.0
+    assert (await source.get()).authorization == "t1"
+    assert caplog.messages == ["keeping the credentials in use: token file x is empty"]
+    assert (await source.get()).authorization == "t1"
+    assert reader.reads == 2, "not asked again with every request"
+
+
+async def test_a_token_that_was_never_read_is_an_error() -> None:
+    reader = Reader()
+    reader.value = ConfigError("token file x is empty")
+    with pytest.raises(ConfigError, match="is empty"):
+        await Reread(reader).get()

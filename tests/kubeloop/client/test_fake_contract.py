@@ -1,0 +1,423 @@
+"""One contract, run on the fake cluster and on a real API server: what a test on the fake shows is true of both."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from kubeloop.api import registry
+from kubeloop.api.core import ResourceQuota
+from kubeloop.api.objects import edit
+from kubeloop.client import errors
+from kubeloop.client.client import Client
+from kubeloop.client.loading import load_config
+from kubeloop.client.resource_client import ResourceClient
+from kubeloop.client.retry import retry_on_conflict
+from kubeloop.client.transport import MERGE_PATCH
+from kubeloop.testing.cluster.cluster import EmbeddedCluster, Options
+from kubeloop.testing.fake.server import FakeCluster
+from pkg.api.harvesterhci import SETTINGS
+from pkg.api.mtq import VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS as BUDGETS
+
+QUOTAS = registry.RESOURCE_QUOTAS
+THINGS = registry.Resource("nowhere.example", "v1", "things", "Thing", registry.core.Namespace)
+
+
+@pytest.fixture(scope="module")
+def kubeconfig() -> Iterator[Path]:
+    with EmbeddedCluster(options=Options(kwok=False)) as running:
+        yield running.kubeconfig
+
+
+@pytest.fixture(params=["fake", pytest.param("real", marks=pytest.mark.cluster)])
+def real(request: pytest.FixtureRequest) -> Path | None:
+    """The real API server's kubeconfig; None: the fake."""
+    return None if request.param == "fake" else request.getfixturevalue("kubeconfig")
+
+
+@pytest.fixture
+async def client(real: Path | None) -> AsyncIterator[Client]:
+    if real is None:
+        yield FakeCluster(QUOTAS, registry.NAMESPACES, registry.SECRETS, SETTINGS, BUDGETS).client()
+        return
+    async with Client(load_config(str(real)), strict=True) as client:
+        yield client
+
+
+@pytest.fixture
+async def namespace(client: Client) -> str:
+    made = await client.resource(registry.NAMESPACES).create({"metadata": {"generateName": "contract-"}})
+    return made.name
+
+
+@pytest.fixture
+def quotas(client: Client) -> ResourceClient[ResourceQuota]:
+    return client.resource(QUOTAS)
+
+
+def quota(name: str = "q", cpu: str = "3", **metadata: Any) -> dict[str, Any]:
+    return {"metadata": {"name": name, **metadata}, "spec": {"hard": {"limits.cpu": cpu}}}
+
+
+async def stable(read: Callable[[], Awaitable[ResourceQuota]]) -> ResourceQuota:
+    """The object once the quota controller of a real cluster has let it rest."""
+    before = await read()
+    while True:
+        await asyncio.sleep(0.05)
+        now = await read()
+        if now == before:
+            return now
+        before = now
+
+
+async def test_create_get_and_delete(quotas: ResourceClient[ResourceQuota], namespace: str) -> None:
+    made = await quotas.create(quota(labels={"a": "b"}), namespace=namespace)
+    assert (made.name, made.namespace, made.kind, made.api_version) == ("q", namespace, "ResourceQuota", "v1")
+    assert made.uid
+    assert made.metadata.creation_timestamp
+    assert (await quotas.get(name="q", namespace=namespace)).uid == made.uid
+    await quotas.delete(name="q", namespace=namespace, uid=made.uid)
+    with pytest.raises(errors.NotFound, match=r'^resourcequotas "q" not found$'):
+        await quotas.get(name="q", namespace=namespace)
+
+
+async def test_generate_name(quotas: ResourceClient[ResourceQuota], namespace: str) -> None:
+    body = {"metadata": {"generateName": "default-"}, "spec": {"hard": {"limits.cpu": "3"}}}
+    names = {(await quotas.create(body, namespace=namespace)).name for _ in range(5)}
+    assert len(names) == 5
+    assert all(name.startswith("default-") and len(name) == len("default-") + 5 for name in names)
+
+
+REASONS = {
+    errors.AlreadyExists: (409, "AlreadyExists"),
+    errors.Invalid: (422, "Invalid"),
+    errors.ServerError: (500, ""),
+    errors.BadRequest: (400, "BadRequest"),
+    errors.ApiError: (405, "MethodNotAllowed"),
+    errors.NotFound: (404, "NotFound"),
+    errors.Conflict: (409, "Conflict"),
+}
+"""The status and reason of an answer by the class that it becomes."""
+REFUSED: dict[str, tuple[type[errors.ApiError], Callable[[ResourceClient[ResourceQuota], str], Any]]] = {
+    "a second create": (errors.AlreadyExists, lambda q, ns: q.create(quota(), namespace=ns)),
+    "a create without a name": (errors.Invalid, lambda q, ns: q.create({"metadata": {}}, namespace=ns)),
+    "a create with a name that is none": (
+        errors.Invalid,
+        lambda q, ns: q.create(quota("Not_A_Name"), namespace=ns),
+    ),
+    "a create with a resourceVersion": (
+        errors.ServerError,
+        lambda q, ns: q.create(quota("new", resourceVersion="1"), namespace=ns),
+    ),
+    "a create in another namespace than it says": (
+        errors.BadRequest,
+        lambda q, ns: q.create(quota("new", namespace="another"), namespace=ns),
+    ),
+    "a create without a namespace": (errors.ApiError, lambda q, ns: q.create(quota("new"))),
+    "a patch of what is not there": (
+        errors.NotFound,
+        lambda q, ns: q.merge_patch({}, name="x", namespace=ns),
+    ),
+    "a delete of what is not there": (errors.NotFound, lambda q, ns: q.delete(name="x", namespace=ns)),
+    "a merge patch of an old version": (
+        errors.Conflict,
+        lambda q, ns: q.merge_patch({"metadata": {"resourceVersion": "1"}}, name="q", namespace=ns),
+    ),
+    "a merge patch of another uid": (
+        errors.Invalid,
+        lambda q, ns: q.merge_patch({"metadata": {"uid": "another"}}, name="q", namespace=ns),
+    ),
+    "a delete of another uid": (
+        errors.Conflict,
+        lambda q, ns: q.delete(name="q", namespace=ns, uid="another"),
+    ),
+    "a JSON patch whose test fails": (
+        errors.Invalid,
+        lambda q, ns: q.json_patch(
+            [{"op": "test", "path": "/metadata/uid", "value": "x"}], name="q", namespace=ns
+        ),
+    ),
+    "a JSON patch of a path that is not there": (
+        errors.Invalid,
+        lambda q, ns: q.json_patch([{"op": "remove", "path": "/spec/none"}], name="q", namespace=ns),
+    ),
+    "a JSON patch of an old version": (
+        errors.Conflict,
+        lambda q, ns: q.json_patch(
+            [{"op": "replace", "path": "/metadata/resourceVersion", "value": "1"}], name="q", namespace=ns
+        ),
+    ),
+    "another name": (
+        errors.BadRequest,
+        lambda q, ns: q.merge_patch({"metadata": {"name": "other"}}, name="q", namespace=ns),
+    ),
+    "a field selector that the kind does not have": (
+        errors.BadRequest,
+        lambda q, ns: q.list(ns, field_selector="spec.x=y"),
+    ),
+    "a label selector that is none": (errors.BadRequest, lambda q, ns: q.list(ns, label_selector="a in b")),
+    "a watch of a label selector that is none": (
+        errors.BadRequest,
+        lambda q, ns: first_events(q.watch(ns, label_selector="a in b"), 1),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+async def test_refused(case: str, quotas: ResourceClient[ResourceQuota], namespace: str) -> None:
+    kind, request = REFUSED[case]
+    await quotas.create(quota(), namespace=namespace)
+    with pytest.raises(kind) as caught:
+        await request(quotas, namespace)
+    assert type(caught.value) is kind
+    status, reason = REASONS[kind]
+    assert (caught.value.status, reason or caught.value.reason) == (status, caught.value.reason)
+
+
+async def test_a_custom_kind_that_does_not_say_its_kind_is_refused(client: Client) -> None:
+    with pytest.raises(errors.BadRequest, match="Object 'Kind' is missing"):
+        await client.resource(SETTINGS).create(b'{"metadata":{"name":"a"}}')
+
+
+async def test_a_patch_of_another_type_is_refused(client: Client, namespace: str) -> None:
+    await client.resource(QUOTAS).create(quota(), namespace=namespace)
+    with pytest.raises(errors.ApiError) as caught:
+        await client.resource(QUOTAS).transport.request("PATCH", QUOTAS.path(namespace, "q"), body=b"{}")
+    assert (caught.value.status, caught.value.reason) == (415, "UnsupportedMediaType")
+
+
+async def test_a_kind_that_is_not_installed(client: Client) -> None:
+    things = client.resource(THINGS)
+    for request in (things.list(), things.get(name="x", namespace="default")):
+        with pytest.raises(errors.NotServed):
+            await request
+    with pytest.raises(errors.NotServed):
+        async with things.watch():
+            pass
+    assert not await things.is_served()
+    assert await client.resource(QUOTAS).is_served()
+    assert await client.resource(SETTINGS).is_served()
+
+
+async def test_a_write_that_changes_nothing_is_no_new_version(
+    quotas: ResourceClient[ResourceQuota], namespace: str
+) -> None:
+    await quotas.create(quota(labels={"a": "b"}), namespace=namespace)
+    before = await stable(lambda: quotas.get(name="q", namespace=namespace))
+    for patch in ({}, {"metadata": {"labels": {"a": "b"}}}, {"metadata": {"annotations": {}}}):
+        assert (await quotas.merge_patch(patch, name="q", namespace=namespace)) == before
+
+
+async def test_patches(quotas: ResourceClient[ResourceQuota], namespace: str) -> None:
+    await quotas.create(quota(annotations={"a": "1", "b": "2"}), namespace=namespace)
+    patch = {"metadata": {"annotations": {"a": None, "c": "3"}}, "spec": {"hard": {"pods": "5"}}}
+    patched = await quotas.merge_patch(patch, name="q", namespace=namespace)
+    assert patched.annotations == {"b": "2", "c": "3"}
+    assert patched.hard == {"limits.cpu": "3", "pods": "5"}
+    ops = [
+        {"op": "test", "path": "/metadata/annotations/b", "value": "2"},
+        {"op": "add", "path": "/metadata/annotations/x~1y", "value": "4"},
+        {"op": "move", "from": "/metadata/annotations/c", "path": "/metadata/annotations/d"},
+        {"op": "replace", "path": "/spec/hard", "value": {"limits.cpu": "4"}},
+    ]
+    patched = await quotas.json_patch(ops, name="q", namespace=namespace)
+    assert patched.annotations == {"b": "2", "x/y": "4", "d": "3"}
+    assert patched.hard == {"limits.cpu": "4"}
+
+
+async def test_update_writes_what_differs_unless_the_object_changed_meanwhile(
+    quotas: ResourceClient[ResourceQuota], namespace: str
+) -> None:
+    old = await quotas.create(quota(), namespace=namespace)
+    old = await stable(lambda: quotas.get(name="q", namespace=namespace))
+    new = await quotas.update(old, edit(old, spec={"hard": {"pods": "1"}}, metadata={"labels": {"a": "b"}}))
+    assert (new.hard, new.labels) == ({"pods": "1"}, {"a": "b"})
+    with pytest.raises(errors.Conflict, match="the object has been modified"):
+        await quotas.update(old, edit(old, spec={"hard": {"pods": "2"}}))
+
+    async def attempt(_again: bool) -> ResourceQuota:
+        found = await quotas.get(name="q", namespace=namespace)
+        return await quotas.update(found, edit(found, spec={"hard": {"pods": "3"}}))
+
+    assert (await retry_on_conflict(attempt)).hard == {"pods": "3"}
+
+
+async def test_create_or_update(quotas: ResourceClient[ResourceQuota], namespace: str) -> None:
+    def labelled(found: ResourceQuota) -> ResourceQuota:
+        return edit(found, metadata={"labels": {"by": "update"}})
+
+    made = await quotas.create_or_update(quota(), labelled, namespace=namespace)
+    assert made.labels == {}
+    await stable(lambda: quotas.get(name="q", namespace=namespace))
+    assert (await quotas.create_or_update(quota(), labelled, namespace=namespace)).labels == {"by": "update"}
+
+
+async def test_status_is_written_through_its_subresource_alone(client: Client, namespace: str) -> None:
+    budgets = client.resource(BUDGETS)
+    body = {"metadata": {"name": "b"}, "spec": {"additionalMigrationResources": {"limits.cpu": "1"}}}
+    status = {"additionalMigrationResources": {"limits.cpu": "2"}}
+    made = await budgets.create(body | {"status": status}, namespace=namespace)
+    assert not made.status.additional_migration_resources
+    assert made.metadata.generation == 1
+    both = {
+        "metadata": {"labels": {"a": "b"}},
+        "spec": {"additionalMigrationResources": {"pods": "1"}},
+        "status": {"additionalMigrationResources": {"limits.cpu": "9"}},
+    }
+    changed = await budgets.merge_patch(
+        {"status": status, "metadata": {"labels": {"not": "written"}}},
+        name="b",
+        namespace=namespace,
+        subresource="status",
+    )
+    assert changed.status.additional_migration_resources == {"limits.cpu": "2"}
+    assert (changed.labels, changed.metadata.generation) == ({}, 1)
+    patched = await budgets.merge_patch(msgspec.json.encode(both), name="b", namespace=namespace)
+    assert patched.status.additional_migration_resources == {"limits.cpu": "2"}
+    assert (patched.labels, patched.metadata.generation) == ({"a": "b"}, 2)
+
+
+async def test_a_kind_without_a_namespace_and_without_a_status(client: Client) -> None:
+    settings = client.resource(SETTINGS)
+    made = await settings.create({"metadata": {"generateName": "contract-"}, "value": "1"})
+    assert made.namespace == ""
+    assert (await settings.merge_patch({"value": "2"}, name=made.name)).value == "2"
+    raw = settings.transport.request(
+        "PATCH", f"{SETTINGS.path('', made.name)}/status", body=b"{}", content_type=MERGE_PATCH
+    )
+    with pytest.raises(errors.NotFound):
+        await raw
+    await settings.delete(name=made.name)
+
+
+async def test_finalizers_hold_an_object_that_is_deleted(
+    quotas: ResourceClient[ResourceQuota], namespace: str
+) -> None:
+    await quotas.create(quota(finalizers=["example.org/a"]), namespace=namespace)
+    await quotas.delete(name="q", namespace=namespace)
+    held = await quotas.get(name="q", namespace=namespace)
+    assert held.deleting
+    more = {"metadata": {"finalizers": ["example.org/a", "example.org/b"]}}
+    with pytest.raises(errors.Invalid, match="no new finalizers can be added"):
+        await quotas.merge_patch(more, name="q", namespace=namespace)
+    await quotas.merge_patch({"metadata": {"finalizers": None}}, name="q", namespace=namespace)
+    with pytest.raises(errors.NotFound):
+        await quotas.get(name="q", namespace=namespace)
+
+
+SELECTED = {
+    "app=web": {"a", "b"},
+    "app==web,tier=front": {"a"},
+    "app!=web": {"c", "d"},
+    "app": {"a", "b", "c"},
+    "!app": {"d"},
+    "app in (web, db),tier notin (front)": {"b", "c"},
+}
+
+
+@pytest.mark.parametrize("selector", SELECTED)
+async def test_label_selector(selector: str, quotas: ResourceClient[ResourceQuota], namespace: str) -> None:
+    labels = {"a": {"app": "web", "tier": "front"}, "b": {"app": "web"}, "c": {"app": "db"}, "d": {}}
+    for name, its in labels.items():
+        await quotas.create(quota(name, labels=its), namespace=namespace)
+    found = await quotas.list(namespace, label_selector=selector)
+    assert {obj.name for obj in found} == SELECTED[selector]
+
+
+async def test_field_selector_and_pages(quotas: ResourceClient[ResourceQuota], namespace: str) -> None:
+    for name in "abcde":
+        await quotas.create(quota(name), namespace=namespace)
+    found = await quotas.list(namespace, field_selector="metadata.name=c")
+    assert [obj.name for obj in found] == ["c"]
+    found = await quotas.list(namespace, field_selector="metadata.name!=c")
+    assert [obj.name for obj in found] == ["a", "b", "d", "e"]
+    page = await quotas.list_page(namespace, limit=2)
+    names = [[obj.name for obj in page.items]]
+    while page.metadata.continue_:
+        page = await quotas.list_page(namespace, limit=2, continue_=page.metadata.continue_)
+        names.append([obj.name for obj in page.items])
+    assert names == [["a", "b"], ["c", "d"], ["e"]]
+
+
+async def test_items_of_a_list_say_what_they_are(client: Client, namespace: str) -> None:
+    await client.resource(QUOTAS).create(quota(), namespace=namespace)
+    await client.resource(BUDGETS).create({"metadata": {"name": "b"}, "spec": {"additionalMigrationResources": {}}},
+                                          namespace=namespace)  # fmt: skip
+    for resource in (QUOTAS, BUDGETS):
+        items = await client.resource(resource).list(namespace)
+        assert [(item.api_version, item.kind) for item in items] == [(resource.api_version, resource.kind)]
+
+
+async def first_events(watch: Any, count: int) -> list[tuple[str, str]]:
+    """(type, name) of the first events, bookmarks aside."""
+    seen: list[tuple[str, str]] = []
+    async with asyncio.timeout(10), watch as events:
+        async for event in events:
+            if event.type != "BOOKMARK" and event.object is not None:
+                seen.append((event.type, event.object.name))
+            if len(seen) == count or event.initial_events_end:
+                return seen
+    return seen
+
+
+async def test_a_watch_brings_what_happens_after_its_version(client: Client, namespace: str) -> None:
+    secrets = client.resource(registry.SECRETS)
+    await secrets.create({"metadata": {"name": "before"}}, namespace=namespace)
+    version = (await secrets.list(namespace)).resource_version
+    watch = secrets.watch(namespace, resource_version=version)
+    await client.resource(QUOTAS).create(quota(), namespace=namespace)
+    await secrets.create({"metadata": {"name": "s"}}, namespace=namespace)
+    await secrets.merge_patch({"data": {"a": "Yg=="}}, name="s", namespace=namespace)
+    await secrets.delete(name="s", namespace=namespace)
+    assert await first_events(watch, 3) == [("ADDED", "s"), ("MODIFIED", "s"), ("DELETED", "s")]
+
+
+async def test_a_watch_list_brings_everything_and_says_when(client: Client, namespace: str) -> None:
+    secrets = client.resource(registry.SECRETS)
+    for name in "ab":
+        await secrets.create({"metadata": {"name": name}}, namespace=namespace)
+    seen = await first_events(secrets.watch(namespace, send_initial_events=True), 100)
+    assert sorted(seen) == [("ADDED", "a"), ("ADDED", "b")]
+
+
+async def test_for_a_selective_watch_objects_come_and_go_with_their_labels(
+    client: Client, namespace: str
+) -> None:
+    secrets = client.resource(registry.SECRETS)
+    version = (await secrets.list(namespace)).resource_version
+    watch = secrets.watch(namespace, resource_version=version, label_selector="seen=yes")
+    await secrets.create({"metadata": {"name": "s"}}, namespace=namespace)
+    for label in ("yes", "no"):
+        patch = {"metadata": {"labels": {"seen": label}}}
+        await secrets.merge_patch(patch, name="s", namespace=namespace)
+    assert await first_events(watch, 2) == [("ADDED", "s"), ("DELETED", "s")]
+
+
+async def test_a_watch_ends_when_it_was_asked_to(client: Client, namespace: str) -> None:
+    started = asyncio.get_running_loop().time()
+    async with client.resource(QUOTAS).watch(namespace, timeout_seconds=1) as events:
+        assert [event.type for event in [event async for event in events]][:1] == ["BOOKMARK"]
+    assert 0.9 < asyncio.get_running_loop().time() - started < 5
+
+
+async def test_of_writers_that_saw_the_same_version_one_gets_through(
+    quotas: ResourceClient[ResourceQuota], namespace: str
+) -> None:
+    await quotas.create(quota(), namespace=namespace)
+    seen = await stable(lambda: quotas.get(name="q", namespace=namespace))
+    written = 0
+
+    async def write(number: int) -> None:
+        nonlocal written
+        with contextlib.suppress(errors.Conflict):
+            await quotas.patch(seen, {"metadata": {"annotations": {"by": str(number)}}})
+            written += 1
+
+    await asyncio.gather(*(write(number) for number in range(5)))
+    assert written == 1

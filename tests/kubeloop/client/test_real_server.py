@@ -1,0 +1,154 @@
+"""The client against a real kube-apiserver: what a scripted server can only pretend."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import yaml
+
+from kubeloop.api import registry
+from kubeloop.api.core import ResourceQuota
+from kubeloop.api.meta import Object, Struct
+from kubeloop.api.objects import edit
+from kubeloop.client import errors
+from kubeloop.client.client import Client
+from kubeloop.client.loading import load_config
+from kubeloop.client.resource_client import ResourceClient
+from kubeloop.testing.cluster.cluster import Cluster, EmbeddedCluster, Options
+from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCES
+from tests.kubeloop.client.kubeconfigs import Plugin
+
+pytestmark = pytest.mark.cluster
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    with EmbeddedCluster(options=Options(kwok=False)) as running:
+        yield running
+
+
+@pytest.fixture
+async def client(cluster: Cluster) -> AsyncIterator[Client]:
+    async with Client(load_config(str(cluster.kubeconfig))) as client:
+        yield client
+
+
+@pytest.fixture
+async def namespace(client: Client) -> str:
+    namespaces = client.resource(registry.NAMESPACES)
+    return (await namespaces.create({"metadata": {"generateName": "client-"}})).name
+
+
+@pytest.fixture
+def quotas(client: Client) -> ResourceClient[ResourceQuota]:
+    return client.resource(registry.RESOURCE_QUOTAS)
+
+
+def quota(name: str, cpu: str = "3") -> dict[str, Any]:
+    return {"metadata": {"name": name}, "spec": {"hard": {"limits.cpu": cpu}}}
+
+
+class MisspeltSpec(Struct):
+    hard: dict[str, str] | None = msgspec.field(name="hrad", default=None)
+
+
+class MisspeltQuota(Object):
+    spec: MisspeltSpec = MisspeltSpec()
+
+
+async def test_with_a_strict_client_a_misspelt_name_in_a_struct_or_patch_is_refused(
+    cluster: Cluster, quotas: ResourceClient[ResourceQuota], namespace: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    await quotas.create(quota("q"), namespace=namespace)
+    kind = registry.Resource("", "v1", "resourcequotas", "ResourceQuota", MisspeltQuota)
+    async with Client(load_config(str(cluster.kubeconfig)), strict=True) as strict:
+        found = await strict.resource(kind).get(name="q", namespace=namespace)
+        with pytest.raises(errors.ApiError, match=r'unknown field "spec\.hrad"'):
+            await strict.resource(kind).update(found, edit(found, spec={"hard": {"pods": "1"}}))
+        with pytest.raises(errors.ApiError, match=r'unknown field "spec\.hrd"'):
+            await strict.resource(registry.RESOURCE_QUOTAS).merge_patch(
+                {"spec": {"hrd": {}}}, name="q", namespace=namespace
+            )
+    await quotas.merge_patch({"spec": {"hrd": {}}}, name="q", namespace=namespace)
+    assert 'the API server warns: unknown field "spec.hrd"' in caplog.text
+
+
+async def test_a_version_of_long_ago_is_gone(client: Client) -> None:
+    machines = client.resource(VIRTUAL_MACHINE_INSTANCES)
+    # 1 is from before this kind was installed, and with it the server's memory of its changes.
+    async with asyncio.timeout(20), machines.watch(resource_version="1") as events:
+        event = await anext(events)
+    assert event.type == "ERROR"
+    assert event.status is not None
+    assert isinstance(errors.error_from_status(event.status), errors.Gone)
+
+
+async def test_impersonation_is_subject_to_rbac(cluster: Cluster, namespace: str) -> None:
+    config = load_config(str(cluster.kubeconfig))
+    async with Client(config.impersonate("jane", ["dev"])) as jane:
+        with pytest.raises(errors.Forbidden, match='User "jane" cannot list'):
+            await jane.resource(registry.RESOURCE_QUOTAS).list(namespace)
+    async with Client(config.impersonate("jane", ["dev", "system:masters"])) as master:
+        assert (await master.resource(registry.RESOURCE_QUOTAS).list(namespace)) == []
+
+
+async def test_a_plugins_certificate_is_accepted(cluster: Cluster, tmp_path: Path) -> None:
+    content = yaml.safe_load(cluster.kubeconfig.read_text())
+    pair = {
+        to: base64.b64decode(content["users"][0]["user"][name]).decode()
+        for to, name in (
+            ("clientCertificateData", "client-certificate-data"),
+            ("clientKeyData", "client-key-data"),
+        )
+    }
+    plugin = Plugin(tmp_path)
+    plugin.answers(pair)
+    content["users"][0]["user"] = plugin.user()
+    path = tmp_path / "config"
+    path.write_text(json.dumps(content))
+    async with Client(load_config(str(path))) as client:
+        assert await client.resource(registry.NAMESPACES).get(name="default")
+
+
+async def test_wrong_credentials_are_unauthorized(cluster: Cluster, tmp_path: Path) -> None:
+    content = yaml.safe_load(cluster.kubeconfig.read_text())
+    content["users"][0]["user"] = {"token": "not-a-token"}
+    path = tmp_path / "config"
+    path.write_text(json.dumps(content))
+    async with Client(load_config(str(path))) as client:
+        with pytest.raises(errors.Unauthorized):
+            await client.resource(registry.NAMESPACES).list()
+
+
+async def test_a_server_that_is_killed_breaks_a_watch_and_is_found_again(
+    cluster: Cluster, client: Client, namespace: str
+) -> None:
+    namespaces = client.resource(registry.NAMESPACES)
+    broken = asyncio.Event()
+
+    async def follow() -> None:
+        try:
+            async with namespaces.watch() as events:
+                async for _ in events:
+                    pass
+        except errors.Unreachable:
+            broken.set()
+
+    async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
+        tasks.create_task(follow())
+        await asyncio.sleep(0.5)
+        await asyncio.to_thread(cluster.restart, "kube-apiserver")
+        await broken.wait()
+        while True:
+            try:
+                assert (await namespaces.get(name=namespace)).name == namespace
+                break
+            except (errors.Unreachable, errors.ServerError, errors.Forbidden, errors.Unauthorized):
+                await asyncio.sleep(0.2)

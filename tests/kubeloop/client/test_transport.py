@@ -1,0 +1,398 @@
+"""Requests against a scripted server: what is sent, what is retried, what each failure becomes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gzip
+import os
+import sys
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from kubeloop.api.registry import PODS
+from kubeloop.client import errors, resource_client
+from kubeloop.client import transport as transport_module
+from kubeloop.client.config import ClientConfig
+from kubeloop.client.credentials import Credential
+from kubeloop.client.resource_client import ResourceClient
+from kubeloop.client.retry import NotSent
+from kubeloop.client.tls import TLSSettings
+from kubeloop.client.transport import JSON_PATCH, MERGE_PATCH
+from kubeloop.testing.scripted_server import (
+    DELETE,
+    GET,
+    PATCH,
+    POST,
+    PUT,
+    WATCH,
+    Reply,
+    body,
+    cut,
+    raw,
+    refuse,
+    silent,
+    slow,
+    status,
+    watch,
+)
+from kubeloop.testing.scripted_steps import hang
+from tests.kubeloop.client.rig import PATH, WATCHED, Rig, read_stream
+
+OK = body({"ok": True})
+BUSY_FOR_NOW = status(429, "TooManyRequests", retry_after=0)
+BUSY = status(429, "TooManyRequests")
+AWAY = status(503, "ServiceUnavailable")
+LATER = status(500, "ServerTimeout", retry_after=1)
+
+
+@dataclass(frozen=True)
+class Retried:
+    name: str
+    verb: str
+    replies: list[Reply]
+    requests: int
+    error: type[Exception] | None = None
+    waits: int | None = None
+    content_type: str = "application/json"
+    repeatable: bool | None = None
+
+
+RETRIED = [
+    Retried("a get that is throttled is sent again", GET, [BUSY, OK], 2),
+    Retried("a get that finds the server unavailable is sent again", GET, [AWAY, AWAY, OK], 3),
+    Retried("a get whose connection is reset is sent again", GET, [refuse(), OK], 2),
+    Retried("a get whose answer breaks off is sent again", GET, [cut(b'{"a"', 100), OK], 2),
+    Retried("a get that the server asks to repeat is sent again", GET, [LATER, OK], 2),
+    Retried("a 500 without Retry-After is not", GET, [status(500, "InternalError")], 1, errors.ServerError),
+    Retried("a 404 is final", GET, [status(404, "NotFound")], 1, errors.NotFound),
+    Retried("a 400 is final", GET, [status(400, "BadRequest")], 1, errors.BadRequest),
+    Retried(
+        "a 403 is final", PATCH, [status(403, "Forbidden")], 1, errors.Forbidden, content_type=MERGE_PATCH
+    ),
+    Retried("a 409 is final", PATCH, [status(409, "Conflict")], 1, errors.Conflict, content_type=MERGE_PATCH),
+    Retried("a 410 is final", GET, [status(410, "Expired")], 1, errors.Gone),
+    Retried("a 422 is final", PATCH, [status(422, "Invalid")], 1, errors.Invalid, content_type=JSON_PATCH),
+    Retried("a 401 with a fixed token is final", GET, [status(401, "Unauthorized")], 1, errors.Unauthorized),
+    Retried("a redirect is not followed", GET, [raw(b"", 302, {"Location": "/login"})], 1, errors.ApiError),
+    Retried("after five attempts the last error is raised", GET, [AWAY] * 5, 5, errors.ServiceUnavailable),
+    Retried("a create that is throttled is not", POST, [BUSY], 1, errors.TooManyRequests),
+    Retried("unless the server says when to come back", POST, [BUSY_FOR_NOW, OK], 2),
+    Retried("a create that finds the server unavailable is not", POST, [AWAY], 1, errors.ServiceUnavailable),
+    Retried("a create whose answer was lost is not", POST, [refuse()], 1, errors.Unreachable),
+    Retried("a create whose answer was cut off is not", POST, [cut(b"{", 9)], 1, errors.Unreachable),
+    Retried("a create that the server asks to repeat is sent again", POST, [LATER, OK], 2),
+    Retried("a merge patch whose answer was lost is not", PATCH, [refuse()], 1, errors.Unreachable),
+    Retried("nor one that finds the server unavailable", PATCH, [AWAY], 1, errors.ServiceUnavailable),
+    Retried("a delete whose answer was lost is not", DELETE, [refuse()], 1, errors.Unreachable),
+    Retried("a put whose answer was lost is not", PUT, [refuse()], 1, errors.Unreachable),
+    Retried("a write with a precondition is", PATCH, [refuse(), AWAY, BUSY, OK], 4, repeatable=True),
+    Retried("but for a 500", PATCH, [status(500, "InternalError")], 1, errors.ServerError, repeatable=True),
+]
+
+
+@pytest.mark.parametrize("case", RETRIED, ids=lambda c: c.name)
+async def test_what_is_sent_again(rig: Rig, case: Retried) -> None:
+    rig.server.script(case.verb, PATH, *case.replies)
+    sent = b"{}" if case.verb not in (GET, DELETE) else None
+    request = rig.transport.request(
+        case.verb, PATH, body=sent, content_type=case.content_type, repeatable=case.repeatable
+    )
+    if case.error:
+        with pytest.raises(case.error) as caught:
+            await request
+        assert type(caught.value) is case.error
+    else:
+        assert await request == b'{"ok": true}'
+    assert len(rig.server.seen(case.verb, PATH)) == case.requests
+    assert len(rig.sleeps) == (case.requests - 1 if case.waits is None else case.waits)
+
+
+async def test_without_retry_one_request_is_all(rig: Rig) -> None:
+    rig.server.always(GET, PATH, AWAY)
+    with pytest.raises(errors.ServiceUnavailable):
+        await rig.transport.request("GET", PATH, retry=False)
+    assert len(rig.server.requests) == 1
+
+
+async def test_waits_double_and_carry_jitter(rig: Rig) -> None:
+    rig.server.always(GET, PATH, AWAY)
+    with pytest.raises(errors.ServiceUnavailable):
+        await rig.transport.request("GET", PATH)
+    for wait, least in zip(rig.sleeps, [0.1, 0.2, 0.4, 0.8], strict=True):
+        assert least <= wait <= least + 0.1
+    assert len({wait % 0.1 for wait in rig.sleeps}) > 1
+
+
+async def test_retry_after_is_honoured(rig: Rig) -> None:
+    rig.server.script(GET, PATH, status(429, "TooManyRequests", retry_after=1), OK)
+    await rig.transport.request("GET", PATH)
+    assert 1.0 <= rig.sleeps[0] <= 1.3
+
+
+async def test_a_retry_after_that_is_too_long_goes_to_the_caller(rig: Rig) -> None:
+    rig.server.script(GET, PATH, status(429, "TooManyRequests", retry_after=120))
+    with pytest.raises(errors.TooManyRequests) as caught:
+        await rig.transport.request("GET", PATH)
+    assert caught.value.retry_after == 60.0
+    assert rig.sleeps == []
+
+
+async def test_a_closed_port_is_unreachable_and_names_the_host(rig: Rig) -> None:
+    await rig.server.stop()
+    with pytest.raises(errors.Unreachable) as caught:
+        await rig.transport.request("POST", PATH, body=b"{}")
+    assert str(caught.value) == f"{rig.server.url} can't be reached: connection refused"
+    assert caught.value.status == 0
+    assert len(rig.sleeps) == 4, "even a create is tried again: it was never sent"
+
+
+async def test_an_unknown_host_is_unreachable(rig: Rig) -> None:
+    transport = rig.another(ClientConfig("http://no-such-host.invalid"))
+    with pytest.raises(NotSent, match=r"^http://no-such-host\.invalid can't be reached: \w"):
+        await transport.request("GET", PATH)
+
+
+async def test_a_server_that_restarts_is_reached_again(rig: Rig) -> None:
+    rig.server.always(GET, PATH, OK)
+    await rig.transport.request("GET", PATH)
+    await rig.server.stop()
+    await rig.server.start()
+    assert await rig.transport.request("GET", PATH) == b'{"ok": true}'
+
+
+async def test_no_answer_in_time_is_unreachable(rig: Rig) -> None:
+    rig.server.always(GET, PATH, silent())
+    with pytest.raises(errors.Unreachable, match="connection lost: timed out"):
+        await rig.transport.request("GET", PATH, timeout=0.05, retry=False)
+
+
+async def test_the_timeout_is_that_of_one_attempt(rig: Rig) -> None:
+    rig.server.script(GET, PATH, silent(), OK)
+    assert await rig.transport.request("GET", PATH, timeout=0.2) == b'{"ok": true}'
+
+
+async def test_a_server_that_accepts_but_never_shakes_hands_is_given_up(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transport_module, "CONNECT_TIMEOUT", 0.1)
+
+    async def say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        writer.close()
+
+    silent_server = await asyncio.start_server(say_nothing, "127.0.0.1", 0)
+    async with silent_server:
+        port = silent_server.sockets[0].getsockname()[1]
+        transport = rig.another(ClientConfig(f"https://127.0.0.1:{port}", tls=TLSSettings(verify=False)))
+        with pytest.raises(NotSent, match=f"^https://127.0.0.1:{port} can't be reached: timed out$"):
+            await transport.request("GET", PATH, retry=False)
+
+
+async def test_a_request_after_the_end_is_an_api_error_and_opens_nothing(rig: Rig) -> None:
+    rig.server.always(GET, PATH, silent())
+    running = asyncio.create_task(rig.transport.request("GET", PATH))
+    await rig.server.wait_seen(GET, PATH)
+    await rig.transport.close()
+    for request in (running, rig.transport.request("GET", PATH)):
+        with pytest.raises(errors.Unreachable):
+            await request
+    with pytest.raises(errors.Unreachable, match="the client is closed"):
+        await read_stream(rig.transport)
+    assert len(rig.server.requests) == 1
+
+
+async def test_a_cancelled_request_stays_cancelled(rig: Rig) -> None:
+    rig.server.always(GET, PATH, silent())
+    task = asyncio.create_task(rig.transport.request("GET", PATH))
+    await rig.server.wait_seen(GET, PATH)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert len(rig.server.requests) == 1
+
+
+async def test_what_goes_over_the_wire(rig: Rig) -> None:
+    rig.server.always(PATCH, PATH, OK)
+    params = {"labelSelector": "a=b,c in (d,e)", "continue": "x+/=&"}
+    await rig.transport.request("PATCH", PATH, params=params, body=b'{"a":1}', content_type=MERGE_PATCH)
+    seen = rig.server.requests[0]
+    assert seen.query == params
+    assert seen.body == b'{"a":1}'
+    assert seen.headers["Content-Type"] == MERGE_PATCH
+    assert seen.headers["Accept"] == "application/json"
+    assert seen.headers["User-Agent"] == os.path.basename(sys.argv[0]), "the program's name"
+    assert seen.headers["Accept-Encoding"] == "gzip"
+    assert "Authorization" not in seen.headers
+
+
+@pytest.mark.parametrize("method", [GET, POST, PATCH, PUT, DELETE])
+async def test_a_strict_client_has_its_writes_validated_strictly(rig: Rig, method: str) -> None:
+    rig.server.always(method, PATH, OK)
+    strict = rig.another(rig.server.config(), strict=True)
+    await strict.request(method, PATH, params={"a": "b"}, body=b"{}")
+    more = {} if method in (GET, DELETE) else {"fieldValidation": "Strict"}
+    assert rig.server.requests[0].query == {"a": "b"} | more
+
+
+async def test_what_the_server_warns_of_is_logged_once(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
+    warnings = '299 - "unknown field \\"spec.hrad\\"", 299 - "v1beta1 is deprecated"'
+    rig.server.always(PATCH, PATH, raw(b"{}", 200, {"Warning": warnings}))
+    for _ in range(2):
+        await rig.transport.request("PATCH", PATH, body=b"{}")
+    said = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert len(said) == 2
+    assert said[0].endswith(' the API server warns: unknown field "spec.hrad"')
+    assert said[1].endswith("v1beta1 is deprecated")
+
+
+async def test_a_path_prefix_is_kept(rig: Rig) -> None:
+    rig.server.always(GET, f"/k8s/clusters/c-1{PATH}", OK)
+    transport = rig.another(ClientConfig(f"{rig.server.url}/k8s/clusters/c-1"))
+    assert await transport.request("GET", PATH) == b'{"ok": true}'
+
+
+async def test_a_compressed_answer_is_unpacked(rig: Rig) -> None:
+    rig.server.always(GET, PATH, raw(gzip.compress(b'{"a":1}'), 200, {"Content-Encoding": "gzip"}))
+    assert await rig.transport.request("GET", PATH) == b'{"a":1}'
+
+
+async def test_a_compressed_answer_may_be_large(rig: Rig) -> None:
+    content = b"[" + b"1," * (40 * 1024 * 1024) + b"1]"
+    rig.server.always(GET, PATH, raw(gzip.compress(content, 1), 200, {"Content-Encoding": "gzip"}))
+    assert await rig.transport.request("GET", PATH) == content
+
+
+async def test_a_compressed_answer_that_is_broken_is_unreachable(rig: Rig) -> None:
+    rig.server.always(GET, PATH, raw(b"no gzip at all", 200, {"Content-Encoding": "gzip"}))
+    with pytest.raises(errors.Unreachable, match="connection lost"):
+        await rig.transport.request("GET", PATH)
+
+
+async def test_one_connection_serves_many_requests(rig: Rig) -> None:
+    peers: set[Any] = set()
+
+    async def note_peer(request: web.Request) -> web.StreamResponse:
+        peers.add(request.transport.get_extra_info("peername") if request.transport else None)
+        return web.json_response({})
+
+    rig.server.always(GET, PATH, note_peer)
+    for _ in range(5):
+        await rig.transport.request("GET", PATH)
+    assert len(peers) == 1
+
+
+async def test_impersonation_sends_user_and_every_group(rig: Rig) -> None:
+    rig.server.always(GET, PATH, OK)
+    transport = rig.another(rig.server.config().impersonate("jane", ["dev", "ops"]))
+    await transport.request("GET", PATH)
+    headers = rig.server.requests[0].headers
+    assert headers["Impersonate-User"] == "jane"
+    assert headers.getall("Impersonate-Group") == ["dev", "ops"]
+
+
+class Tokens:
+    """Credentials whose token changes with each refresh."""
+
+    refreshable = True
+
+    def __init__(self) -> None:
+        self.generation = 1
+
+    async def get(self, *, refresh: bool = False) -> Credential:
+        self.generation += refresh
+        return Credential(f"Bearer t{self.generation}")
+
+
+class Failing:
+    refreshable = True
+
+    async def get(self, *, refresh: bool = False) -> Credential:
+        raise errors.ConfigError("the credential plugin 'x' failed: no login")
+
+
+async def test_a_refused_token_is_renewed_once(rig: Rig) -> None:
+    rig.server.script(GET, PATH, status(401, "Unauthorized"), OK)
+    transport = rig.another(rig.server.config(credentials=Tokens()))
+    assert await transport.request("GET", PATH) == b'{"ok": true}'
+    assert [r.headers["Authorization"] for r in rig.server.requests] == ["Bearer t1", "Bearer t2"]
+    assert rig.sleeps == []
+
+
+async def test_a_token_that_stays_refused_is_unauthorized(rig: Rig) -> None:
+    rig.server.always(GET, PATH, status(401, "Unauthorized"))
+    transport = rig.another(rig.server.config(credentials=Tokens()))
+    with pytest.raises(errors.Unauthorized):
+        await transport.request("GET", PATH)
+    assert len(rig.server.requests) == 2
+
+
+async def test_credentials_that_cannot_be_had_are_an_api_error(rig: Rig) -> None:
+    transport = rig.another(rig.server.config(credentials=Failing()))
+    with pytest.raises(errors.Unauthorized, match="no login"):
+        await transport.request("GET", PATH)
+    assert rig.server.requests == []
+
+
+async def test_a_rate_limit_holds_requests_back(rig: Rig) -> None:
+    rig.server.always(GET, PATH, OK)
+    transport = rig.another(rig.server.config(), qps=50.0, burst=2)
+    started = time.monotonic()
+    await asyncio.gather(*(transport.request("GET", PATH) for _ in range(7)))
+    assert time.monotonic() - started >= 0.09
+
+
+async def test_requests_are_counted_by_code_and_timed(rig: Rig) -> None:
+    rig.server.script(GET, PATH, AWAY, refuse(), OK)
+    await rig.transport.request("GET", PATH)
+    host = f"127.0.0.1:{rig.server.port}"
+    for code in ("503", "<error>", "200"):
+        labels = {"code": code, "method": "GET", "host": host}
+        assert rig.registry.get_sample_value("rest_client_requests_total", labels) == 1.0
+    timed = rig.registry.get_sample_value(
+        "rest_client_request_duration_seconds_count", {"verb": "GET", "host": host}
+    )
+    assert timed == 3.0
+
+
+async def test_watches_do_not_use_up_the_connections_that_requests_need(rig: Rig) -> None:
+    rig.server.always(WATCH, PATH, watch(hang()))
+    rig.server.always(GET, PATH, OK)
+    async with contextlib.AsyncExitStack() as open_watches:
+        for _ in range(120):
+            await open_watches.enter_async_context(rig.transport.stream(PATH, WATCHED))
+        assert await rig.transport.request("GET", PATH, timeout=2.0, retry=False) == b'{"ok": true}'
+
+
+async def drip(request: web.Request) -> web.StreamResponse:
+    """An answer that takes 0.6 s, and never 0.2 s for a byte."""
+    response = web.StreamResponse()
+    await response.prepare(request)
+    for _ in range(12):
+        await response.write(b" ")
+        await asyncio.sleep(0.05)
+    return response
+
+
+async def test_a_slow_list_is_not_a_failed_list(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resource_client, "REQUEST_TIMEOUT", 0.2)
+    pods = ResourceClient(rig.transport, PODS)
+
+    async def slowly(request: web.Request) -> web.StreamResponse:
+        response = await drip(request)
+        await response.write(b'{"metadata":{"resourceVersion":"1"},"items":[]}')
+        return response
+
+    rig.server.script(GET, PATH, slowly, silent())
+    assert (await pods.list_page()).metadata.resource_version == "1"
+    with pytest.raises(errors.Unreachable, match="timed out"):
+        await pods.list_page(retry=False)
+
+
+async def test_slow_answers_within_the_timeout_are_fine(rig: Rig) -> None:
+    rig.server.script(GET, PATH, slow(0.1, OK))
+    assert await rig.transport.request("GET", PATH, timeout=2.0) == b'{"ok": true}'

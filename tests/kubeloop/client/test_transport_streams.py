@@ -1,0 +1,128 @@
+"""Streams against a scripted server: whole lines, and each way in which a watch can break."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+import pytest
+
+from kubeloop.client import errors
+from kubeloop.testing.scripted_server import GET, LiveWatch, Reply, body, refuse, status, watch
+from kubeloop.testing.scripted_steps import drop, hang, line, piece
+from tests.kubeloop.client.rig import PATH, WATCHED, Rig, read_stream
+
+OK = body({"ok": True})
+
+
+async def test_a_stream_that_ends_properly_gives_its_lines(rig: Rig) -> None:
+    rig.server.script(
+        "WATCH", PATH, watch(line(b"one"), piece(b"tw"), 0.01, line(b"o"), line(b""), line(b"3"))
+    )
+    assert await read_stream(rig.transport) == [b"one", b"two", b"3"]
+
+
+async def test_a_line_of_megabytes_comes_whole(rig: Rig) -> None:
+    big = b"x" * (3 * 1024 * 1024)
+    rig.server.script("WATCH", PATH, watch(line(big), line(b"small")))
+    assert await read_stream(rig.transport) == [big, b"small"]
+
+
+@dataclass(frozen=True)
+class Broken:
+    name: str
+    reply: Reply
+    lines: list[bytes]
+    message: str
+
+
+BROKEN = [
+    Broken("a reset between lines", watch(line(b"a"), drop()), [b"a"], "connection lost"),
+    Broken("a reset within a line", watch(line(b"a"), piece(b"b"), drop()), [b"a"], "connection lost"),
+    Broken("an end within a line", watch(line(b"a"), piece(b"b")), [b"a"], "in the middle of a line"),
+    Broken("silence after a line", watch(line(b"a"), hang()), [b"a"], "connection lost: timed out"),
+    Broken("silence from the start", watch(hang()), [], "connection lost: timed out"),
+    Broken("silence within a line", watch(piece(b"a"), hang()), [], "connection lost: timed out"),
+]
+
+
+@pytest.mark.parametrize("case", BROKEN, ids=lambda c: c.name)
+async def test_a_stream_that_breaks_is_unreachable_after_its_whole_lines(rig: Rig, case: Broken) -> None:
+    rig.server.script("WATCH", PATH, case.reply)
+    got: list[bytes] = []
+    with pytest.raises(errors.Unreachable, match=case.message) as caught:
+        await read_stream(rig.transport, 0.15, got)
+    assert got == case.lines
+    assert rig.server.url in str(caught.value)
+
+
+async def test_a_stream_that_speaks_now_and_then_stays_open(rig: Rig) -> None:
+    rig.server.script(
+        "WATCH", PATH, watch(0.1, line(b"a"), 0.1, line(b"a"), 0.1, line(b"a"), 0.1, line(b"a"))
+    )
+    assert await read_stream(rig.transport, read_timeout=0.3) == [b"a"] * 4
+
+
+@pytest.mark.parametrize(
+    ("reply", "error"),
+    [
+        (status(410, "Expired"), errors.Gone),
+        (status(404, "NotFound"), errors.NotFound),
+        (status(429, "TooManyRequests", retry_after=3), errors.TooManyRequests),
+        (status(503, "ServiceUnavailable"), errors.ServiceUnavailable),
+    ],
+    ids=["410", "404", "429", "503"],
+)
+async def test_a_refused_stream_raises_on_entry_and_is_not_retried(
+    rig: Rig, reply: Reply, error: type[errors.ApiError]
+) -> None:
+    rig.server.script("WATCH", PATH, reply)
+    with pytest.raises(error):
+        await read_stream(rig.transport)
+    assert len(rig.server.requests) == 1
+    assert rig.sleeps == []
+
+
+async def test_a_stream_without_an_answer_is_unreachable(rig: Rig) -> None:
+    rig.server.always("WATCH", PATH, refuse())
+    with pytest.raises(errors.Unreachable, match="connection lost"):
+        await read_stream(rig.transport)
+
+
+async def test_leaving_a_stream_closes_its_connection(rig: Rig) -> None:
+    live = LiveWatch()
+    rig.server.script("WATCH", PATH, live.reply)
+    async with rig.transport.stream(PATH, WATCHED) as lines:
+        live.send(line(b"a"))
+        assert await anext(lines) == b"a"
+    await asyncio.wait_for(live.closed.wait(), 2.0)
+
+
+async def test_an_error_of_the_reader_is_left_alone(rig: Rig) -> None:
+    rig.server.script("WATCH", PATH, watch(line(b"a"), hang()))
+
+    async def read_for_a_moment() -> None:
+        async with rig.transport.stream(PATH, WATCHED) as lines, asyncio.timeout(0.05):
+            async for _ in lines:
+                pass
+
+    with pytest.raises(TimeoutError) as caught:
+        await read_for_a_moment()
+    assert not isinstance(caught.value, errors.ApiError)
+
+
+async def test_many_streams_leave_room_for_requests(rig: Rig) -> None:
+    rig.server.always("WATCH", PATH, watch(line(b"a"), hang()))
+    rig.server.always(GET, PATH, OK)
+
+    async def follow() -> None:
+        async with rig.transport.stream(PATH, WATCHED) as lines:
+            async for _ in lines:
+                pass
+
+    tasks = [asyncio.create_task(follow()) for _ in range(30)]
+    await rig.server.wait_seen("WATCH", PATH, 30)
+    assert await rig.transport.request("GET", PATH, timeout=2.0, retry=False) == b'{"ok": true}'
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

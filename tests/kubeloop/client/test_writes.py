@@ -1,0 +1,81 @@
+"""Writes made of two versions of an object, and writes of status."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kubeloop.api import registry
+from kubeloop.api.core import LimitRange, ResourceQuota
+from kubeloop.api.meta import ObjectMeta
+from kubeloop.api.objects import edit
+from kubeloop.client.errors import BadRequest
+from kubeloop.client.resource_client import ResourceClient
+from kubeloop.testing.scripted_server import PATCH, ScriptedServer, body
+from tests.kubeloop.client.rig import ONE, QUOTA
+
+OLD = ResourceQuota(metadata=ObjectMeta(name="q", namespace="ns", uid="u", resource_version="4"))
+
+
+async def test_update_sends_what_differs_bound_to_the_version_that_was_read(
+    server: ScriptedServer,
+    quotas: ResourceClient[ResourceQuota],
+) -> None:
+    server.script(PATCH, ONE, body(QUOTA))
+    new = edit(OLD, spec={"hard": {"limits.cpu": "3"}}, metadata={"labels": {"a": "b"}})
+    assert (await quotas.update(OLD, new)).metadata.resource_version == "5"
+    assert server.requests[0].json == {
+        "spec": {"hard": {"limits.cpu": "3"}},
+        "metadata": {"labels": {"a": "b"}, "resourceVersion": "4"},
+    }
+
+
+async def test_update_status_sends_status_alone_through_the_subresource(
+    server: ScriptedServer,
+    quotas: ResourceClient[ResourceQuota],
+) -> None:
+    server.script(PATCH, f"{ONE}/status", body(QUOTA))
+    new = edit(OLD, spec={"hard": {"pods": "1"}}, status={"used": {"pods": "0"}})
+    await quotas.update_status(OLD, new)
+    assert server.requests[0].json == {
+        "status": {"used": {"pods": "0"}},
+        "metadata": {"resourceVersion": "4"},
+    }
+
+
+async def test_equal_objects_cost_no_request(
+    server: ScriptedServer,
+    quotas: ResourceClient[ResourceQuota],
+) -> None:
+    assert await quotas.update(OLD, edit(OLD, metadata={"resource_version": "9"})) is OLD
+    assert await quotas.update_status(OLD, OLD) is OLD
+    assert server.requests == []
+
+
+async def test_a_status_written_the_wrong_way_is_refused_at_once(
+    server: ScriptedServer,
+    quotas: ResourceClient[ResourceQuota],
+) -> None:
+    limits = ResourceClient[LimitRange](quotas.transport, registry.LIMIT_RANGES)
+    status: Any = {"status": {"used": {}}}
+    wrong = [
+        quotas.merge_patch(status, name="q", namespace="ns"),
+        quotas.patch(OLD, status),
+        quotas.update(OLD, edit(OLD, status={"used": {"pods": "0"}})),
+        quotas.json_patch([{"op": "remove", "path": "/status/used"}], name="q", namespace="ns"),
+        limits.merge_patch({"spec": {}}, name="l", namespace="ns", subresource="status"),
+    ]
+    for write in wrong:
+        with pytest.raises(BadRequest, match=r"status of .* is written"):
+            await write
+    assert server.requests == []
+
+
+async def test_a_json_patch_may_test_the_status(
+    server: ScriptedServer, quotas: ResourceClient[ResourceQuota]
+) -> None:
+    server.script(PATCH, ONE, body(QUOTA))
+    ops = [{"op": "test", "path": "/status/used", "value": {}}, {"op": "remove", "path": "/spec/hard/pods"}]
+    await quotas.json_patch(ops, name="q", namespace="ns")
+    assert server.requests[0].json == ops

@@ -1,0 +1,80 @@
+"""The read-only view of a cache."""
+
+from __future__ import annotations
+
+import pytest
+
+from kubeloop.api.core import Namespace, Pod
+from kubeloop.api.meta import ObjectMeta
+from kubeloop.cache.informer import SharedIndexInformer
+from kubeloop.cache.store import Indexer
+from kubeloop.client.errors import NotFound
+from kubeloop.controllers.cache_reader import CacheReader
+from pkg.api.harvesterhci import SETTINGS, Setting
+from tests.kinds import Kind
+
+
+def pod(namespace: str, name: str, app: str = "") -> Pod:
+    return Pod(metadata=ObjectMeta(namespace=namespace, name=name, labels={"app": app}))
+
+
+PODS = [pod("one", "a", "web"), pod("one", "b", "db"), pod("two", "a", "web")]
+
+
+def reader() -> CacheReader[Pod]:
+    indexer: Indexer[Pod] = Indexer()
+    indexer.replace(PODS)
+    return CacheReader(indexer)
+
+
+@pytest.mark.parametrize(
+    ("namespace", "name", "expected"),
+    [("one", "a", PODS[0]), ("two", "a", PODS[2]), ("two", "b", None), ("", "a", None), ("three", "a", None)],
+)
+def test_get(namespace: str, name: str, expected: Pod | None) -> None:
+    assert reader().get(namespace=namespace, name=name) is expected
+
+
+def test_get_of_a_cluster_scoped_kind() -> None:
+    indexer: Indexer[Namespace] = Indexer()
+    namespace = Namespace(metadata=ObjectMeta(name="ns"))
+    indexer.add(namespace)
+    cache = CacheReader(indexer)
+    assert cache.get(name="ns") is namespace
+    assert cache.get_by_key("ns") is namespace
+
+
+@pytest.mark.parametrize(("namespace", "expected"), [("", PODS), ("one", PODS[:2]), ("nowhere", [])])
+def test_list(namespace: str, expected: list[Pod]) -> None:
+    assert reader().list(namespace) == expected
+
+
+def test_an_index_can_be_added_to_a_filled_cache_once() -> None:
+    cache = reader()
+    cache.add_indexer("app", lambda obj: [obj.labels["app"]])
+    assert cache.by_index("app", "web") == [PODS[0], PODS[2]]
+    assert cache.by_index("app", "none") == []
+    with pytest.raises(ValueError, match="app"):
+        cache.add_indexer("app", lambda obj: [])
+
+
+def test_an_index_that_was_never_added_is_an_error() -> None:
+    with pytest.raises(KeyError):
+        reader().by_index("nope", "x")
+
+
+def test_lists_are_the_readers_own() -> None:
+    cache = reader()
+    cache.list().clear()
+    assert len(cache.list()) == 3
+
+
+def test_require_raises_not_found_in_the_api_servers_words() -> None:
+    informer = SharedIndexInformer(Kind(SETTINGS).client)
+    cache = CacheReader(informer.indexer, informer)
+    with pytest.raises(NotFound, match=r'settings\.harvesterhci\.io "ratio" not found') as caught:
+        cache.require(name="ratio")
+    assert (caught.value.status, caught.value.reason) == (404, "NotFound")
+    ratio = Setting(metadata=ObjectMeta(name="ratio"))
+    informer.indexer.add(ratio)
+    assert cache.require(name="ratio") is ratio

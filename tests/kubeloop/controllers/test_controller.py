@@ -1,0 +1,698 @@
+"""Controllers: what handlers see, and what becomes of their keys."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any, Never
+
+import pytest
+from prometheus_client import REGISTRY
+
+from kubeloop.api.core import Namespace, ResourceQuota
+from kubeloop.api.registry import NAMESPACES, RESOURCE_QUOTAS
+from kubeloop.cache.informer import SharedIndexInformer
+from kubeloop.client.errors import (
+    ApiError,
+    Conflict,
+    NotFound,
+    ServerError,
+    ServiceUnavailable,
+    TooManyRequests,
+)
+from kubeloop.controllers.controller import Controller
+from kubeloop.controllers.errors import RetryAfter, Skip
+from kubeloop.testing.virtual_time import now, settle, virtual_time
+from kubeloop.workqueue.queue import LOW_PRIORITY
+from kubeloop.workqueue.rate_limiters import ItemExponentialFailureRateLimiter
+from tests.kinds import Kind, Server
+from tests.kubeloop.controllers.controllers import Calls, Quotas
+
+
+def conflict() -> Conflict:
+    return Conflict("the object has been modified", status=409, reason="Conflict")
+
+
+@virtual_time
+async def test_a_handler_is_called_for_objects_that_were_there_came_changed_and_went() -> None:
+    kind, calls = Quotas(), Calls()
+    kind.put("old", "ns")
+    kind.controller.on_change("watcher", calls)
+    await kind.start()
+    kind.put("new", "ns")
+    await settle()
+    kind.put("new", "ns", metadata={"labels": {"a": "b"}})
+    await settle()
+    kind.gone("ns/new")
+    await settle()
+    assert calls.keys == ["ns/old", "ns/new", "ns/new", "ns/new"]
+    assert [obj and obj.labels for obj in calls.objects] == [{}, {}, {"a": "b"}, None]
+
+
+@virtual_time
+async def test_a_handler_sees_the_newest_object_not_the_one_that_woke_it() -> None:
+    kind = Quotas(workers=1)
+    seen = []
+
+    async def slow(key: str, obj: ResourceQuota | None) -> None:
+        seen.append(obj and obj.labels.get("step"))
+        await asyncio.sleep(10)
+
+    kind.controller.on_change("slow", slow)
+    await kind.start()
+    for step in range(5):
+        kind.put("a", "ns", metadata={"labels": {"step": str(step)}})
+        await asyncio.sleep(1)
+    await asyncio.sleep(30)
+    assert seen == ["0", "4"]
+
+
+SETTLED: dict[str, tuple[list[BaseException | None], list[float], int]] = {
+    # script -> the moments of the calls, the failures counted in the end
+    "success is called once": ([None], [0], 0),
+    "Skip is called once": ([Skip("not mine")], [0], 0),
+    "an error backs off until it succeeds": ([ValueError("x")] * 4, [0, 1, 3, 7, 15], 0),
+    "a server's error backs off": ([ServerError("x", status=500)], [0, 1], 0),
+    "RetryAfter is called again in time": ([RetryAfter(30), RetryAfter(5)], [0, 30, 35], 0),
+    "RetryAfter without time is called again at once": ([RetryAfter(0)], [0, 0], 0),
+    "RetryAfter is no failure and ends the count": ([ValueError("x"), RetryAfter(9)], [0, 1, 10], 0),
+    "the first conflict is retried at once": ([conflict()], [0, 0], 0),
+    "the second conflict in a row backs off": ([conflict(), conflict(), conflict()], [0, 0, 1, 3], 0),
+    "a conflict after a success is a first one": (
+        [conflict(), RetryAfter(1), conflict(), None],
+        [0, 0, 1, 1],
+        0,
+    ),
+    "an error does not use up the conflict's retry": ([ValueError("x"), conflict(), None], [0, 1, 1], 0),
+    "what a handler awaited was cancelled: an error": ([asyncio.CancelledError()], [0, 1], 0),
+    "TimeoutError is an error": ([TimeoutError()], [0, 1], 0),
+    "a group of errors is an error": ([ExceptionGroup("many", [ValueError("x")])], [0, 1], 0),
+    "what fails for ever is retried for ever": ([ValueError("x")] * 12, [0, 1, 3, 7, 15, 31, 63, 127], 12),
+}
+
+
+@pytest.mark.parametrize("case", SETTLED)
+@virtual_time
+async def test_settled(case: str) -> None:
+    script, times, failures = SETTLED[case]
+    kind, calls = Quotas(), Calls(*script)
+    kind.controller.on_change("handler", calls)
+    await kind.start()
+    kind.controller.enqueue("ns/a", immediately=True)
+    await asyncio.sleep(400 if failures else 10_000)
+    assert calls.times[: len(times)] == pytest.approx(times)
+    assert failures or len(calls.times) == len(times)
+    assert bool(kind.controller.queue.num_requeues("ns/a")) == bool(failures)
+    assert kind.controller.healthy() == []
+
+
+TOGETHER: dict[str, tuple[BaseException | None, BaseException | None, list[float]]] = {
+    "both succeed": (None, None, [0]),
+    "the first fails": (ValueError("x"), None, [0, 1]),
+    "the second fails": (None, ValueError("x"), [0, 1]),
+    "one is skipped, the other fails": (Skip(), ValueError("x"), [0, 1]),
+    "one is skipped, the other wants to wait": (Skip(), RetryAfter(7), [0, 7]),
+    "both want to wait: the shorter time counts": (RetryAfter(7), RetryAfter(3), [0, 3]),
+    "one conflicts, the other wants to wait: both come true": (conflict(), RetryAfter(3), [0, 0, 3]),
+    "one fails, the other wants to wait less": (ValueError("x"), RetryAfter(0.5), [0, 0.5]),
+    "one fails, the other wants to wait longer": (RetryAfter(100), ValueError("x"), [0, 1]),
+    "one fails, the other conflicts: backoff": (conflict(), ValueError("x"), [0, 1]),
+}
+
+
+@pytest.mark.parametrize("case", TOGETHER)
+@virtual_time
+async def test_handlers_of_one_kind_do_not_stand_in_each_others_way(case: str) -> None:
+    first, second, times = TOGETHER[case]
+    kind, one, two = Quotas(), Calls(first), Calls(second)
+    kind.controller.on_change("one", one)
+    kind.controller.on_change("two", two)
+    await kind.start()
+    kind.controller.enqueue("ns/a", immediately=True)
+    await asyncio.sleep(1000)
+    assert one.times == two.times
+    assert one.times == pytest.approx(times)
+
+
+@virtual_time
+async def test_an_event_during_a_backoff_is_handled_at_once() -> None:
+    kind, calls = Quotas(), Calls(*[ValueError("x")] * 6)
+    kind.controller.on_change("handler", calls)
+    await kind.start()
+    kind.put("a", "ns")
+    await asyncio.sleep(40)
+    assert calls.times == pytest.approx([0, 1, 3, 7, 15, 31])
+    kind.put("a", "ns")
+    await settle()
+    assert calls.times[-1] == pytest.approx(40)
+
+
+@virtual_time
+async def test_a_failing_key_leaves_the_others_their_workers() -> None:
+    kind = Quotas(workers=1)
+    handled = []
+
+    async def handler(key: str, obj: ResourceQuota | None) -> None:
+        if key == "ns/bad":
+            raise ValueError("x")
+        handled.append(key)
+
+    kind.controller.on_change("handler", handler)
+    await kind.start()
+    for name in ("bad", "good-1", "good-2"):
+        kind.controller.enqueue(f"ns/{name}", immediately=True)
+    await asyncio.sleep(5)
+    assert handled == ["ns/good-1", "ns/good-2"]
+
+
+@virtual_time
+async def test_a_key_is_never_handled_twice_at_a_time() -> None:
+    kind = Quotas(workers=5)
+    at_work: set[str] = set()
+    most = 0
+
+    async def handler(key: str, obj: ResourceQuota | None) -> None:
+        nonlocal most
+        assert key not in at_work
+        at_work.add(key)
+        most = max(most, len(at_work))
+        await asyncio.sleep(0.1)
+        at_work.remove(key)
+
+    kind.controller.on_change("handler", handler)
+    await kind.start()
+    for _ in range(50):
+        for name in "abc":
+            kind.controller.enqueue(f"ns/{name}", immediately=True)
+        await asyncio.sleep(0.03)
+    assert most == 3
+    assert kind.controller.healthy() == []
+
+
+LOGGED: dict[str, tuple[BaseException, list[tuple[str, bool]]]] = {
+    # error, raised eight times -> (level, with traceback) of each line that is not for debugging
+    "an unexpected exception says its traceback once": (ValueError("two\nlines"), [("ERROR", True)]),
+    "an error of the server is one line, once": (ServerError("x", status=500), [("ERROR", False)]),
+    "waiting for a parent is no error": (NotFound("x", status=404), [("INFO", False)]),
+}
+
+
+@pytest.mark.parametrize("case", LOGGED)
+@virtual_time
+async def test_a_failure_is_logged_once_for_each_key_and_error(
+    case: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    error, expected = LOGGED[case]
+    caplog.set_level(logging.INFO, "kubeloop.controllers")
+    kind = Quotas()
+    kind.controller.on_change("quotaHandler", Calls(*[error] * 8))
+    await kind.start()
+    kind.controller.enqueue("ns/a", immediately=True)
+    await asyncio.sleep(300)
+    assert [(record.levelname, bool(record.exc_info)) for record in caplog.records] == expected
+    message = caplog.records[0].getMessage()
+    assert all(part in message for part in ("quotaHandler", "ns/a", type(error).__name__))
+    assert "\n" not in message
+
+
+@virtual_time
+async def test_a_failure_is_logged_again_when_it_is_another_one_or_goes_on_or_comes_back(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, "kubeloop.controllers")
+    kind = Quotas()
+    script = [
+        ValueError("1"),
+        ValueError("2"),
+        ServerError("3", status=500),
+        None,
+        ServerError("4", status=500),
+    ]
+    calls = Calls(*script, *[ServerError("5", status=500)] * 12)
+    kind.controller.on_change("quotaHandler", calls)
+    await kind.start()
+    for _ in range(2):
+        kind.controller.enqueue("ns/a", immediately=True)
+        await asyncio.sleep(20)
+    await asyncio.sleep(400)
+    said = [record.getMessage().rpartition(" ")[2] for record in caplog.records]
+    assert said == ["1", "3", "4", "5"]
+
+
+@virtual_time
+async def test_at_debug_repeats_and_conflicts_are_seen(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG, "kubeloop.controllers")
+    kind = Quotas()
+    kind.controller.on_change("quotaHandler", Calls(conflict(), ValueError("x"), ValueError("x")))
+    await kind.start()
+    kind.controller.enqueue("ns/a", immediately=True)
+    await asyncio.sleep(2)
+    assert [record.levelname for record in caplog.records] == ["DEBUG", "ERROR", "DEBUG"]
+
+
+def retry_after(seconds: float) -> TooManyRequests:
+    return TooManyRequests("slow down", status=429, retry_after=seconds)
+
+
+OBEYED: dict[str, tuple[ApiError, float]] = {
+    # what the server answered -> when the next call comes, whatever happens meanwhile
+    "Retry-After is obeyed": (retry_after(40), 40),
+    "it is obeyed whatever the status": (ServiceUnavailable("x", status=503, retry_after=20), 20),
+    "of a conflict too": (Conflict("x", status=409, retry_after=30), 30),
+    "it is capped at 60 s": (retry_after(3600), 60),
+}
+
+
+@pytest.mark.parametrize("case", OBEYED)
+@virtual_time
+async def test_retry_after_is_obeyed_per_key_events_do_not_shorten_it_and_no_worker_sleeps_on_it(
+    case: str,
+) -> None:
+    answer, expected = OBEYED[case]
+    kind = Quotas(workers=1)
+    times: dict[str, list[float]] = {"ns/a": [], "ns/b": []}
+
+    async def handler(key: str, obj: ResourceQuota | None) -> None:
+        times[key].append(now())
+        if key == "ns/a" and len(times[key]) == 1:
+            kind.put("a", "ns", metadata={"labels": {"while": "handled"}})
+            raise answer
+
+    kind.controller.on_change("handler", handler)
+    await kind.start()
+    kind.put("a", "ns")
+    await settle()
+    for number in range(5):
+        kind.put("a", "ns", metadata={"labels": {"event": str(number)}})
+        kind.controller.enqueue("ns/a", immediately=True)
+        kind.controller.enqueue_after("ns/a", 1)
+        kind.put("b", "ns", metadata={"labels": {"event": str(number)}})
+        await asyncio.sleep(2)
+    await asyncio.sleep(100)
+    assert times["ns/a"] == pytest.approx([0, expected])
+    assert times["ns/b"] == pytest.approx([0, 2, 4, 6, 8])
+
+
+@virtual_time
+async def test_a_rate_limiter_that_raises_costs_no_worker_and_no_key() -> None:
+    class Broken(ItemExponentialFailureRateLimiter[str]):
+        def when(self, item: str) -> float:
+            raise RuntimeError("no idea")
+
+    informer = SharedIndexInformer(Kind(RESOURCE_QUOTAS).client)
+    controller = Controller("quotas", informer, workers=1, rate_limiter=Broken())
+    calls = Calls(ValueError("x"), ValueError("x"))
+    controller.on_change("handler", calls)
+    controller.start_workers()
+    controller.enqueue("a", immediately=True)
+    controller.enqueue("b", immediately=True)
+    await asyncio.sleep(100)
+    assert controller.healthy() == []
+    assert sorted(calls.keys) == ["a", "a", "b", "b"]
+    await controller.stop()
+
+
+@virtual_time
+async def test_a_handler_added_to_a_running_controller_is_called_for_every_object_that_exists() -> None:
+    kind, first, late = Quotas(), Calls(), Calls()
+    kind.put("a", "ns")
+    kind.put("b", "ns")
+    kind.controller.on_change("first", first)
+    await kind.start()
+    kind.controller.on_change("late", late)
+    await settle()
+    assert sorted(late.keys) == ["ns/a", "ns/b"]
+
+
+@virtual_time
+async def test_a_cache_only_controller_starts_its_workers_when_it_gets_a_handler() -> None:
+    kind, late = Quotas(), Calls()
+    kind.put("a", "ns")
+    await kind.start()
+    kind.controller.on_change("late", late)
+    await settle()
+    assert late.keys == ["ns/a"]
+
+
+@virtual_time
+async def test_a_handler_that_returns_a_new_object_hands_it_to_the_next() -> None:
+    kind = Quotas(workers=1)
+    seen: list[Any] = []
+
+    async def writer(key: str, obj: ResourceQuota | None) -> ResourceQuota | None:
+        if obj is None or "mark" in obj.labels:
+            return None
+        return await kind.controller.client.merge_patch(
+            {"metadata": {"labels": {"mark": "1"}, "resourceVersion": obj.metadata.resource_version}},
+            name=obj.name,
+            namespace=obj.namespace,
+        )
+
+    async def reader(key: str, obj: ResourceQuota | None) -> str:
+        seen.append(obj and obj.labels)
+        return "not an object"
+
+    kind.controller.on_change("writer", writer)
+    kind.controller.on_change("reader", reader)
+    kind.controller.on_change("another reader", reader)
+    kind.put("a", "ns")
+    await kind.start()
+    assert seen[:2] == [{"mark": "1"}, {"mark": "1"}]
+
+
+@virtual_time
+async def test_what_a_handler_returned_does_not_hide_what_is_newer_or_gone() -> None:
+    kind = Quotas(workers=1)
+    seen: list[Any] = []
+
+    async def slow_writer(key: str, obj: ResourceQuota | None) -> ResourceQuota | None:
+        if obj is None or obj.labels:
+            return None
+        kind.put("a", "ns", metadata={"labels": {"by": "another"}})
+        await asyncio.sleep(1)
+        return obj
+
+    async def reader(key: str, obj: ResourceQuota | None) -> None:
+        seen.append(obj and obj.labels)
+
+    kind.controller.on_change("writer", slow_writer)
+    kind.controller.on_change("reader", reader)
+    kind.put("a", "ns")
+    await kind.start()
+    await asyncio.sleep(2)
+    assert seen[0] == {"by": "another"}
+
+
+@pytest.mark.parametrize("immediately", [False, True])
+async def test_a_handler_that_enqueues_itself_leaves_the_loop_to_others(immediately: bool) -> None:
+    controller = Controller("quotas", SharedIndexInformer(Kind(RESOURCE_QUOTAS).client), workers=2)
+    calls = 0
+
+    async def handler(key: str, obj: ResourceQuota | None) -> None:
+        nonlocal calls
+        calls += 1
+        controller.enqueue(key, immediately=immediately)
+
+    controller.on_change("handler", handler)
+    controller.start_workers()
+    controller.enqueue("ns/a", immediately=True)
+    late = []
+    for _ in range(10):
+        before = now()
+        await asyncio.sleep(0.02)
+        late.append(now() - before - 0.02)
+    await controller.stop(0.1)
+    assert sorted(late)[5] < 0.02
+    assert immediately or calls <= 120  # a burst of 100, then 10 a second
+
+
+@virtual_time
+async def test_an_error_that_cannot_be_printed_does_not_kill_the_worker() -> None:
+    class Unprintable(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError("no words")
+
+    kind, calls = Quotas(workers=1), Calls(Unprintable())
+    kind.controller.on_change("handler", calls)
+    await kind.start()
+    kind.controller.enqueue("ns/a", immediately=True)
+    await asyncio.sleep(2)
+    assert calls.times == pytest.approx([0, 1])
+    assert kind.controller.healthy() == []
+
+
+@virtual_time
+async def test_a_dead_worker_is_reported() -> None:
+    kind = Quotas(workers=2)
+
+    async def deadly(key: str, obj: ResourceQuota | None) -> Never:
+        raise BaseExceptionGroup("beyond Exception", [GeneratorExit()])
+
+    kind.controller.on_change("deadly", deadly)
+    await kind.start()
+    assert kind.controller.healthy() == []
+    kind.controller.enqueue("ns/a", immediately=True)
+    await settle()
+    (problem,) = kind.controller.healthy()
+    assert "quotas worker" in problem
+    assert "beyond Exception" in problem
+    assert kind.controller.queue.processing == 0
+
+
+@virtual_time
+async def test_a_cancelled_worker_ends_and_gives_its_key_back() -> None:
+    kind = Quotas(workers=1)
+    ended = []
+
+    async def endless(key: str, obj: ResourceQuota | None) -> None:
+        try:
+            await asyncio.sleep(10_000)
+        finally:
+            ended.append(key)
+
+    kind.controller.on_change("endless", endless)
+    await kind.start()
+    kind.controller.enqueue("ns/a", immediately=True)
+    await settle()
+    started = now()
+    await kind.controller.stop(timeout=3)
+    assert now() - started == pytest.approx(3)
+    assert ended == ["ns/a"]
+    assert kind.controller.queue.processing == 0
+    assert kind.controller.healthy() == []
+    await kind.stop()
+
+
+@virtual_time
+async def test_a_worker_that_will_not_end_holds_the_stop_up_for_a_second_only() -> None:
+    kind = Quotas(workers=1)
+    release = asyncio.Event()
+
+    async def stubborn(key: str, obj: ResourceQuota | None) -> None:
+        while not release.is_set():
+            try:
+                await release.wait()
+            except asyncio.CancelledError:
+                continue
+
+    kind.controller.on_change("stubborn", stubborn)
+    await kind.start()
+    kind.controller.enqueue("ns/a", immediately=True)
+    await settle()
+    started = now()
+    await kind.controller.stop(timeout=3)
+    assert now() - started == pytest.approx(4)
+    release.set()
+    await kind.informer.stop()
+
+
+@virtual_time
+async def test_a_stop_finishes_what_is_queued_and_drops_what_is_delayed() -> None:
+    kind = Quotas(workers=1)
+    handled = []
+
+    async def slow(key: str, obj: ResourceQuota | None) -> None:
+        await asyncio.sleep(1)
+        handled.append(key)
+
+    kind.controller.on_change("slow", slow)
+    await kind.start()
+    for name in "abc":
+        kind.controller.enqueue(f"ns/{name}", immediately=True)
+    kind.controller.enqueue_after("ns/late", 2)
+    await asyncio.sleep(0.5)
+    started = now()
+    await kind.controller.stop()
+    assert now() - started == pytest.approx(2.5)
+    kind.controller.enqueue("ns/too late", immediately=True)
+    await asyncio.sleep(10)
+    assert handled == ["ns/a", "ns/b", "ns/c"]
+    await kind.informer.stop()
+
+
+@virtual_time
+async def test_a_controller_that_never_started_stops_at_once() -> None:
+    kind = Quotas()
+    kind.controller.on_change("handler", Calls())
+    kind.controller.enqueue("ns/a", immediately=True)
+    started = now()
+    await kind.controller.stop()
+    assert now() == started
+    kind.controller.start_workers()
+    assert kind.controller.healthy() == []
+
+
+@virtual_time
+async def test_the_first_listing_does_not_hold_up_live_events() -> None:
+    kind, calls = Quotas(workers=1), Calls()
+    for number in range(50):
+        kind.put(f"old-{number}", "ns")
+    kind.controller.on_change("handler", calls)
+    kind.informer.start()
+    await kind.informer.wait_for_sync()
+    kind.put("live", "ns")
+    await settle()
+    kind.controller.start_workers()
+    await settle(100)
+    assert calls.keys[0] == "ns/live"
+    assert len(calls.keys) == 51
+
+
+@virtual_time
+async def test_enqueue_takes_keys_and_a_delay() -> None:
+    kind, calls = Quotas(workers=1), Calls()
+    kind.controller.on_change("handler", calls)
+    kind.controller.queue.add("ns/low", LOW_PRIORITY)
+    kind.controller.enqueue("ns/namespaced", immediately=True)
+    kind.controller.enqueue("cluster-scoped", immediately=True)
+    kind.controller.enqueue_after("ns/later", 3)
+    await kind.start()
+    await asyncio.sleep(2)
+    assert calls.keys == ["ns/namespaced", "cluster-scoped", "ns/low"]
+    await asyncio.sleep(2)
+    assert calls.keys[3:] == ["ns/later"]
+
+
+@virtual_time
+async def test_a_handlers_name_can_be_taken_once() -> None:
+    kind = Quotas()
+    kind.controller.on_change("handler", Calls())
+    with pytest.raises(ValueError, match="has a handler handler already"):
+        kind.controller.on_change("handler", Calls())
+
+
+@virtual_time
+async def test_two_handlers_need_one_place_in_the_informer() -> None:
+    kind, one, two = Quotas(), Calls(), Calls()
+    kind.controller.on_change("one", one)
+    kind.controller.on_change("two", two)
+    await kind.start()
+    kind.put("a", "ns")
+    await settle()
+    assert (one.keys, two.keys) == (["ns/a"], ["ns/a"])
+
+
+@virtual_time
+async def test_a_controller_without_a_client_says_so() -> None:
+    controller: Controller[ResourceQuota] = Controller("quotas", Quotas().informer)
+    with pytest.raises(ValueError, match="without a client"):
+        controller.on_remove("handler", Calls())
+
+
+# -- cross-kind triggers --------------------------------------------------------------------------------------------
+
+
+class Related:
+    """Quotas that want to know about namespaces: every quota named in the label `quotas`."""
+
+    def __init__(self) -> None:
+        server = Server()
+        self.kind, self.calls = Quotas(server=server), Calls()
+        self.objects = server.kind(NAMESPACES)
+        self.namespaces = Controller("namespaces", SharedIndexInformer(self.objects.client))
+        self.kind.controller.on_change("handler", self.calls)
+        self.kind.controller.watch_related(self.namespaces, self.quotas_of)
+
+    @staticmethod
+    def quotas_of(namespace: Namespace) -> list[str]:
+        named = namespace.labels.get("quotas", "")
+        if named == "boom":
+            raise ValueError(named)
+        return [f"{namespace.name}/{name}" for name in named.split(".") if name]
+
+    def put(self, quotas: str) -> None:
+        self.objects.put("ns", metadata={"labels": {"quotas": quotas}})
+
+    async def start(self) -> None:
+        self.namespaces.informer.start()
+        await self.namespaces.informer.wait_for_sync()
+        await self.kind.start()
+
+
+RELATED: dict[str, tuple[list[Callable[[Related], object]], list[str]]] = {
+    "an object that was there": ([lambda r: r.put("a.b")], ["ns/a", "ns/b"]),
+    "an update concerns what the new object names, then what the old one named": (
+        [lambda r: r.put("a"), lambda r: r.put("b")],
+        ["ns/a", "ns/b", "ns/a"],
+    ),
+    "what both name is enqueued once": ([lambda r: r.put("a"), lambda r: r.put("a")], ["ns/a", "ns/a"]),
+    "a deletion concerns what the object named": (
+        [lambda r: r.put("a"), lambda r: r.objects.gone("ns")],
+        ["ns/a", "ns/a"],
+    ),
+    "an object that names nothing enqueues nothing": ([lambda r: r.put("")], []),
+    "a resolver that fails on the old object still tells of the new one": (
+        [lambda r: r.put("boom"), lambda r: r.put("a")],
+        ["ns/a"],
+    ),
+    "a resolver that fails on the new object still tells of the old one": (
+        [lambda r: r.put("a"), lambda r: r.put("boom")],
+        ["ns/a", "ns/a"],
+    ),
+}
+
+
+@pytest.mark.parametrize("live", [False, True], ids=["first listing", "live"])
+@pytest.mark.parametrize("case", RELATED)
+@virtual_time
+async def test_a_change_of_another_kind_enqueues_keys(case: str, live: bool) -> None:
+    (first, *others), expected = RELATED[case]
+    related = Related()
+    if live:
+        await related.start()
+        first(related)
+    else:
+        first(related)
+        await related.start()
+    await settle()
+    for step in others:
+        step(related)
+        await settle()
+    assert related.calls.keys == expected
+
+
+# -- metrics ----------------------------------------------------------------------------------------------------------
+
+
+@virtual_time
+async def test_the_reconcile_metrics_tell_how_calls_ended() -> None:
+    kind = Quotas()
+    calls = Calls(ValueError("x"), conflict(), RetryAfter(1), Skip(), None)
+    kind.controller.on_change("measured", calls)
+    await kind.start()
+    kind.controller.enqueue("ns/a", immediately=True)
+    await asyncio.sleep(60)
+    kind.controller.enqueue("ns/b", immediately=True)
+    await settle()
+
+    def total(result: str) -> float | None:
+        labels = {"controller": "measured", "result": result}
+        return REGISTRY.get_sample_value("controller_runtime_reconcile_total", labels)
+
+    assert [total(result) for result in ("success", "error", "requeue", "requeue_after")] == [2, 1, 1, 1]
+    only = {"controller": "measured"}
+    assert REGISTRY.get_sample_value("controller_runtime_reconcile_errors_total", only) == 1
+    assert REGISTRY.get_sample_value("controller_runtime_reconcile_time_seconds_count", only) == 5
+    assert REGISTRY.get_sample_value("controller_runtime_max_concurrent_reconciles", only) == 2
+
+
+@virtual_time
+async def test_active_workers_count_while_handlers_run() -> None:
+    kind = Quotas()
+
+    async def slow(key: str, obj: ResourceQuota | None) -> None:
+        await asyncio.sleep(10)
+
+    def active() -> float | None:
+        return REGISTRY.get_sample_value("controller_runtime_active_workers", {"controller": "busy"})
+
+    handler: Callable[[str, ResourceQuota | None], Awaitable[None]] = slow
+    kind.controller.on_change("busy", handler)
+    await kind.start()
+    kind.controller.enqueue("ns/a", immediately=True)
+    kind.controller.enqueue("ns/b", immediately=True)
+    await settle()
+    assert active() == 2
+    await asyncio.sleep(11)
+    assert active() == 0

@@ -1,0 +1,408 @@
+"""Events: what is written, how often, and that nothing ever comes back."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, cast
+
+import pytest
+
+from kubeloop.api.core import Namespace, ResourceQuota
+from kubeloop.api.meta import Object, ObjectMeta
+from kubeloop.api.registry import EVENTS
+from kubeloop.client.decode import decoder_for
+from kubeloop.client.errors import AlreadyExists, Forbidden, ServerError, TooManyRequests, Unreachable
+from kubeloop.controllers import events
+from kubeloop.controllers.events import QUEUE_LIMIT, EventRecorder, reference_to
+from kubeloop.testing.virtual_time import now, settle, virtual_time
+from pkg.api.kubevirt import VirtualMachine
+from tests.kinds import Kind
+
+EPOCH = 1_750_000_000.0
+
+
+class Recording:
+    """A recorder on a fake server; the wall clock goes with the loop's."""
+
+    def __init__(self) -> None:
+        self.events = Kind(EVENTS)
+        self.recorder = EventRecorder(
+            self.events.server.client(), "headroom", wall_clock=lambda: EPOCH + now()
+        )
+
+    def written(self) -> list[dict[str, Any]]:
+        return list(self.events.objects.values())
+
+    def counts(self) -> list[int]:
+        return [event["count"] for event in self.written()]
+
+
+def quota(name: str = "default-abcde", uid: str = "uid-1") -> ResourceQuota:
+    return ResourceQuota(metadata=ObjectMeta(name=name, namespace="ns", uid=uid, resource_version="42"))
+
+
+@virtual_time
+async def test_an_event_carries_who_what_and_when() -> None:
+    recording = Recording()
+    recording.recorder.event(quota(), "Warning", "BadBase", "the annotation is not JSON")
+    await settle()
+    (event,) = recording.written()
+    assert event["involvedObject"] == {
+        "apiVersion": "v1",
+        "kind": "ResourceQuota",
+        "name": "default-abcde",
+        "namespace": "ns",
+        "uid": "uid-1",
+        "resourceVersion": "42",
+    }
+    assert (event["type"], event["reason"]) == ("Warning", "BadBase")
+    assert event["message"] == "the annotation is not JSON"
+    assert event["source"] == {"component": "headroom"}
+    assert event["firstTimestamp"] == event["lastTimestamp"] == "2025-06-15T15:06:40Z"
+    assert event["count"] == 1
+    assert event["metadata"]["namespace"] == "ns"
+    assert event["metadata"]["name"].startswith("default-abcde.")
+
+
+REFERENCES: dict[str, tuple[Object, str, str]] = {
+    "an item of a typed list has no kind: the registry knows it": (quota(), "v1", "ResourceQuota"),
+    "the same for a kind with a group": (VirtualMachine(), "kubevirt.io/v1", "VirtualMachine"),
+    "an object that knows its kind is believed": (
+        VirtualMachine(api_version="kubevirt.io/v1alpha3", kind="VirtualMachine"),
+        "kubevirt.io/v1alpha3",
+        "VirtualMachine",
+    ),
+    "half of it is not enough": (VirtualMachine(kind="Other"), "kubevirt.io/v1", "VirtualMachine"),
+}
+
+
+@pytest.mark.parametrize("case", REFERENCES)
+def test_reference(case: str) -> None:
+    obj, api_version, kind = REFERENCES[case]
+    reference = reference_to(obj)
+    assert (reference["apiVersion"], reference["kind"]) == (api_version, kind)
+
+
+def test_a_reference_to_an_unknown_type_is_an_error() -> None:
+    class Unknown(Object):
+        pass
+
+    with pytest.raises(ValueError, match="Unknown"):
+        reference_to(Unknown())
+
+
+@virtual_time
+async def test_events_about_cluster_scoped_objects_live_in_default() -> None:
+    recording = Recording()
+    namespace = Namespace(metadata=ObjectMeta(name="tenant", uid="u"))
+    for _ in range(2):
+        recording.recorder.event(namespace, "Normal", "Seen", "hello")
+        await settle()
+    (event,) = recording.written()
+    assert event["metadata"]["namespace"] == "default"
+    assert "namespace" not in event["involvedObject"]
+    assert event["count"] == 2
+
+
+REPEATS: dict[str, tuple[list[tuple[float, str, str, str, str]], list[int]]] = {
+    # (seconds later, uid, type, reason, message) -> the counts of the events on the server
+    "repeats are counted on the first": (
+        [(0, "1", "Normal", "A", "m"), (5, "1", "Normal", "A", "m"), (5, "1", "Normal", "A", "m")],
+        [3],
+    ),
+    "repeats before the first was written are counted with it": ([(0, "1", "Normal", "A", "m")] * 4, [4]),
+    "another message is another event": (
+        [(0, "1", "Normal", "A", "m"), (1, "1", "Normal", "A", "n")],
+        [1, 1],
+    ),
+    "another reason is another event": ([(0, "1", "Normal", "A", "m"), (1, "1", "Normal", "B", "m")], [1, 1]),
+    "another type is another event": ([(0, "1", "Normal", "A", "m"), (1, "1", "Warning", "A", "m")], [1, 1]),
+    "another object is another event": ([(0, "1", "Normal", "A", "m"), (1, "2", "Normal", "A", "m")], [1, 1]),
+    "after ten minutes it is a new event": (
+        [(0, "1", "Normal", "A", "m"), (601, "1", "Normal", "A", "m")],
+        [1, 1],
+    ),
+    "every repeat begins the ten minutes anew": (
+        [(0, "1", "Normal", "A", "m"), (400, "1", "Normal", "A", "m"), (400, "1", "Normal", "A", "m")],
+        [3],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REPEATS)
+@virtual_time
+async def test_repeats(case: str) -> None:
+    steps, counts = REPEATS[case]
+    recording = Recording()
+    for later, uid, type_, reason, message in steps:
+        if later:
+            await asyncio.sleep(later)
+        recording.recorder.event(quota(uid=uid), type_, reason, message)
+    await settle(50)
+    assert recording.counts() == counts
+    assert recording.recorder.dropped == 0
+
+
+@virtual_time
+async def test_a_repeat_patches_the_count_and_the_time_alone() -> None:
+    recording = Recording()
+    for _ in range(2):
+        recording.recorder.event(quota(), "Normal", "A", "m")
+        await asyncio.sleep(60)
+    assert recording.events.asked("patch") == [{"count": 2, "lastTimestamp": "2025-06-15T15:07:40Z"}]
+    (event,) = recording.written()
+    assert event["firstTimestamp"] == "2025-06-15T15:06:40Z"
+
+
+@virtual_time
+async def test_a_repeat_of_an_event_that_was_deleted_is_a_new_one() -> None:
+    recording = Recording()
+    recording.recorder.event(quota(), "Normal", "A", "m")
+    await settle()
+    recording.events.server.raw(EVENTS).clear()
+    recording.recorder.event(quota(), "Normal", "A", "m")
+    await settle()
+    recording.recorder.event(quota(), "Normal", "A", "m")
+    await settle()
+    assert recording.counts() == [2]
+
+
+@virtual_time
+async def test_names_fit_and_are_never_the_same() -> None:
+    recording = Recording()
+    long = quota(name="a" * 230 + "." + "b" * 22)
+    for number in range(3):
+        recording.recorder.event(long, "Normal", "A", f"message {number}")
+    await settle(50)
+    names = [event["metadata"]["name"] for event in recording.written()]
+    assert len(set(names)) == 3
+    assert max(map(len, names)) <= 253
+    assert all(".." not in name for name in names)
+
+
+@pytest.mark.parametrize("error", [Forbidden("no", status=403), RuntimeError("odd")])
+@virtual_time
+async def test_a_refused_event_is_dropped_and_the_next_is_written(
+    error: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    recording = Recording()
+    recording.events.errors["create"] = [error]
+    recording.recorder.event(quota(), "Normal", "Refused", "m")
+    recording.recorder.event(quota(), "Normal", "Written", "m")
+    await settle(50)
+    assert [event["reason"] for event in recording.written()] == ["Written"]
+    assert recording.recorder.dropped == 1
+    assert "Refused on ns/default-abcde not written" in caplog.text
+
+
+PASSING = [
+    Unreachable("connection refused"),
+    ServerError("etcd is away", status=500),
+    TooManyRequests("slow down", status=429),
+]
+
+
+@virtual_time
+async def test_an_event_outlives_a_restart_of_the_server() -> None:
+    recording = Recording()
+    recording.events.errors["create"] = list(PASSING)
+    recording.recorder.event(quota(), "Warning", "A", "m")
+    await asyncio.sleep(60)
+    assert recording.counts() == [1]
+    assert recording.recorder.dropped == 0
+    recording.events.errors["patch"] = list(PASSING)
+    recording.recorder.event(quota(), "Warning", "A", "m")
+    await asyncio.sleep(60)
+    assert recording.counts() == [2]
+
+
+@virtual_time
+async def test_an_event_whose_answer_was_lost_is_not_written_twice() -> None:
+    recording = Recording()
+    recording.events.errors["create"] = [
+        Unreachable("connection reset"),
+        AlreadyExists("exists", status=409, reason="AlreadyExists"),
+    ]
+    recording.recorder.event(quota(), "Warning", "A", "m")
+    await asyncio.sleep(60)
+    first, second = recording.events.asked("create")
+    assert first == second
+    assert recording.recorder.dropped == 0
+
+
+@virtual_time
+async def test_a_namespace_whose_events_fail_or_hang_does_not_hold_up_another_one() -> None:
+    recording = Recording()
+    hung, create = asyncio.Event(), recording.recorder._events.create
+
+    async def by_namespace(body: dict[str, Any], *, namespace: str) -> object:
+        if namespace != "other":
+            await hung.wait()
+        return await create(body, namespace=namespace)
+
+    recording.recorder._events.create = by_namespace  # type: ignore[assignment,method-assign]
+    for number in range(QUEUE_LIMIT + 20):
+        recording.recorder.event(quota(f"q{number}", f"uid-{number}"), "Normal", "Here", "m")
+    elsewhere = ResourceQuota(metadata=ObjectMeta(name="q", namespace="other", uid="uid-q"))
+    recording.recorder.event(elsewhere, "Normal", "Elsewhere", "m")
+    await settle()
+    assert [event["reason"] for event in recording.written()] == ["Elsewhere"]
+    await recording.recorder.stop(timeout=1.0)
+    assert recording.recorder.dropped == QUEUE_LIMIT + 20
+
+
+@virtual_time
+async def test_a_server_that_stays_away_is_given_up() -> None:
+    recording = Recording()
+    recording.events.errors["create"] = [Unreachable("connection refused")] * 6
+    recording.recorder.event(quota(), "Warning", "Lost", "m")
+    recording.recorder.event(quota(), "Warning", "Next", "m")
+    await asyncio.sleep(60)
+    assert [event["reason"] for event in recording.written()] == ["Next"]
+    assert recording.recorder.dropped == 1
+
+
+@virtual_time
+async def test_a_refused_event_can_be_tried_again() -> None:
+    recording = Recording()
+    recording.events.errors["create"] = [Forbidden("no", status=403)]
+    for _ in range(2):
+        recording.recorder.event(quota(), "Normal", "A", "m")
+        await settle()
+    assert recording.counts() == [1]
+
+
+@virtual_time
+async def test_a_server_that_hangs_fills_the_queue_and_no_more() -> None:
+    recording = Recording()
+    recording.events.answering.clear()
+    recording.recorder.event(quota(), "Normal", "First", "being written")
+    await settle()
+    for number in range(QUEUE_LIMIT + 20):
+        recording.recorder.event(quota(f"q{number}", f"uid-{number}"), "Normal", "Many", "m")
+    for _ in range(100):
+        recording.recorder.event(quota("q0", "uid-0"), "Normal", "Many", "m")  # waits already
+    assert recording.recorder.dropped == 20
+    recording.events.answering.set()
+    await recording.recorder.stop()
+    assert len(recording.written()) == QUEUE_LIMIT + 1
+    assert recording.counts()[1] == 101
+
+
+@virtual_time
+async def test_what_cannot_be_recorded_is_dropped_without_an_error() -> None:
+    class Unknown(Object):
+        pass
+
+    recording = Recording()
+    recording.recorder.event(Unknown(), "Normal", "A", "m")
+    recording.recorder.event(cast(Object, None), "Normal", "A", "m")
+    await settle()
+    assert recording.written() == []
+    assert recording.recorder.dropped == 2
+
+
+def test_outside_a_loop_an_event_is_dropped_without_an_error() -> None:
+    recording = Recording()
+    recording.recorder.event(quota(), "Normal", "A", "m")
+    assert recording.recorder.dropped == 1
+
+
+@virtual_time
+async def test_a_stop_writes_what_waits() -> None:
+    recording = Recording()
+    for number in range(5):
+        recording.recorder.event(quota(), "Normal", "A", str(number))
+    await recording.recorder.stop()
+    assert len(recording.written()) == 5
+    recording.recorder.event(quota(), "Normal", "A", "too late")
+    await settle()
+    assert len(recording.written()) == 5
+    assert recording.recorder.dropped == 1
+
+
+@virtual_time
+async def test_a_stop_gives_up_after_its_time() -> None:
+    recording = Recording()
+    recording.events.answering.clear()
+    for number in range(5):
+        recording.recorder.event(quota(), "Normal", "A", str(number))
+    started = now()
+    await recording.recorder.stop(timeout=2)
+    assert now() - started == pytest.approx(2)
+    assert recording.recorder.dropped == 5
+
+
+@virtual_time
+async def test_similar_events_are_aggregated_into_one() -> None:
+    recording = Recording()
+    for number in range(30):
+        recording.recorder.event(quota(), "Warning", "Failed", f"try {number} failed")
+        await asyncio.sleep(1)
+    messages = [event["message"] for event in recording.written()]
+    assert messages[:10] == [f"try {number} failed" for number in range(10)]
+    assert messages[10:] == [events.SIMILAR_PREFIX + "try 24 failed"]
+    recording.recorder.event(quota(), "Warning", "Another", "reason")
+    recording.recorder.event(quota("other", "uid-2"), "Warning", "Failed", "on another object")
+    await asyncio.sleep(events.AGGREGATION_SECONDS)
+    recording.recorder.event(quota(), "Warning", "Failed", "much later")
+    await settle()
+    assert [event["message"] for event in recording.written()][11:] == ["on another object", "much later"]
+
+
+@virtual_time
+async def test_a_flood_about_one_object_is_limited_as_by_client_gos_spam_filter() -> None:
+    recording = Recording()
+    for number in range(100):
+        recording.recorder.event(quota(), "Normal", f"Reason{number}", "m")
+        recording.recorder.event(quota(f"q{number}", f"uid-{number}"), "Normal", "Other", "m")
+    await settle(1000)
+    reasons = [event["reason"] for event in recording.written()]
+    assert reasons.count("Other") == 100
+    assert len(reasons) - 100 == events.SPAM_BURST
+    assert recording.recorder.dropped == 100 - events.SPAM_BURST
+    await asyncio.sleep(events.SPAM_SECONDS + 1)
+    for number in range(5):
+        recording.recorder.event(quota(), "Normal", f"Later{number}", "m")
+    await settle(100)
+    assert len(recording.written()) == 100 + events.SPAM_BURST + 1
+
+
+@virtual_time
+async def test_repeats_that_the_spam_filter_kept_back_are_counted_in_the_next_one_written() -> None:
+    recording = Recording()
+    for _ in range(events.SPAM_BURST + 10):
+        recording.recorder.event(quota(), "Normal", "A", "m")
+        await settle()
+    assert recording.counts() == [events.SPAM_BURST]
+    await asyncio.sleep(events.SPAM_SECONDS + 1)
+    recording.recorder.event(quota(), "Normal", "A", "m")
+    await settle()
+    assert recording.counts() == [events.SPAM_BURST + 11]
+
+
+@virtual_time
+async def test_an_event_whose_cache_entry_expires_while_it_is_written_is_not_lost() -> None:
+    recording = Recording()
+    recording.recorder.event(quota(), "Normal", "A", "m")
+    await settle()
+    recording.events.server.raw(EVENTS).clear()
+    recording.events.answering.clear()
+    recording.recorder.event(quota(), "Normal", "A", "m")
+    await asyncio.sleep(events.AGGREGATION_SECONDS + 1)
+    recording.events.answering.set()
+    await settle()
+    assert (recording.counts(), recording.recorder.dropped) == ([1], 0)
+
+
+@virtual_time
+async def test_events_on_kinds_of_ones_own_work() -> None:
+    class Deployment(Object):
+        pass
+
+    body = b'{"apiVersion":"apps/v1","kind":"DeploymentList","items":[{"metadata":{"name":"a","namespace":"d"}}]}'
+    (found,) = decoder_for(Deployment).list_page(body).items
+    recording = Recording()
+    recording.recorder.event(found, "Normal", "A", "m")
+    await settle()
+    assert [event["involvedObject"]["kind"] for event in recording.written()] == ["Deployment"]

@@ -1,0 +1,403 @@
+"""Management: kinds shared, workers held back until the caches are full, an orderly end."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from prometheus_client import REGISTRY
+
+from kubeloop.api import registry
+from kubeloop.api.core import Pod, ResourceQuota
+from kubeloop.api.meta import Object
+from kubeloop.api.registry import Resource
+from kubeloop.client.client import Client
+from kubeloop.client.config import ClientConfig
+from kubeloop.client.errors import Forbidden, ServerError
+from kubeloop.controllers.factory import ControllerFactory
+from kubeloop.testing.virtual_time import now, settle, virtual_time
+from pkg.api.harvesterhci import SETTINGS
+from pkg.api.kubevirt import (
+    KUBEVIRTS,
+    VIRTUAL_MACHINE_INSTANCE_MIGRATIONS,
+    VIRTUAL_MACHINE_INSTANCES,
+    VIRTUAL_MACHINES,
+)
+from pkg.config.management import KUBEVIRT_PODS, Management
+from pkg.util.constants import SETTING_OVERHEAD_RATIO
+from tests.kinds import Server
+from tests.kubeloop.controllers.controllers import Calls
+
+
+class Cluster:
+    """A Management on a fake client."""
+
+    def __init__(self, workers: int = 2) -> None:
+        self.server = Server()
+        self.management = Management(self.server.client(), workers=workers)
+        self.quotas = self.server.kind(registry.RESOURCE_QUOTAS)
+        self.pods = self.server.kind(registry.PODS)
+        self.settings = self.server.kind(SETTINGS)
+        self.events = self.server.kind(registry.EVENTS)
+
+
+KINDS = {
+    "resource_quotas": registry.RESOURCE_QUOTAS,
+    "limit_ranges": registry.LIMIT_RANGES,
+    "namespaces": registry.NAMESPACES,
+    "pods": registry.PODS,
+    "virtual_machines": VIRTUAL_MACHINES,
+    "virtual_machine_instances": VIRTUAL_MACHINE_INSTANCES,
+    "virtual_machine_instance_migrations": VIRTUAL_MACHINE_INSTANCE_MIGRATIONS,
+    "kubevirts": KUBEVIRTS,
+    "settings": SETTINGS,
+}
+
+
+@pytest.mark.parametrize("name", KINDS)
+@virtual_time
+async def test_a_kind_has_one_controller_under_its_name(name: str) -> None:
+    management = Cluster().management
+    controller = getattr(management, name)
+    resource: Any = KINDS[name]
+    selector = KUBEVIRT_PODS if name == "pods" else ""
+    chosen = "additional-guest-memory-overhead-ratio" if name == "settings" else ""
+    assert controller is management.controller(resource, label_selector=selector, name=chosen)
+    assert controller is getattr(management, name)
+    assert controller.client.resource is resource
+    assert controller.name == resource.plural
+
+
+@virtual_time
+async def test_one_watch_serves_every_handler_of_a_kind() -> None:
+    cluster = Cluster()
+    for name in ("one", "two", "three"):
+        cluster.management.resource_quotas.on_change(name, Calls())
+    await cluster.management.start()
+    await settle()
+    assert [verb for verb, _, _ in cluster.quotas.calls] == ["watch"]
+
+
+@virtual_time
+async def test_a_selector_keeps_other_objects_out_of_the_cache() -> None:
+    cluster = Cluster()
+    pods = cluster.management.pods.cache()
+    cluster.pods.put("launcher", "ns", metadata={"labels": {KUBEVIRT_PODS: "virt-launcher"}})
+    cluster.pods.put("tenants", "ns", metadata={"labels": {"app": "web"}})
+    await cluster.management.start()
+    await settle()
+    assert [pod.name for pod in pods.list()] == ["launcher"]
+
+
+@virtual_time
+async def test_no_handler_is_called_before_every_cache_has_synced() -> None:
+    cluster, calls = Cluster(), Calls()
+    cluster.management.resource_quotas.on_change("handler", calls)
+    pods = cluster.management.pods.cache()
+    cluster.quotas.put("a", "ns")
+    cluster.pods.put("p", "ns", metadata={"labels": {KUBEVIRT_PODS: "virt-launcher"}})
+    cluster.pods.answering.clear()
+    await cluster.management.start()
+    await asyncio.sleep(100)
+    assert calls.keys == []
+    assert not cluster.management.synced()
+    assert cluster.management.unsynced() == ["pods"]
+    assert await cluster.management.wait_for_sync(timeout=1) is False
+    cluster.pods.answering.set()
+    assert await cluster.management.wait_for_sync() is True
+    await settle()
+    assert cluster.management.synced()
+    assert calls.keys == ["ns/a"]
+    assert [pod.name for pod in pods.list()] == ["p"]
+
+
+@virtual_time
+async def test_a_kind_that_is_not_installed_blocks_no_other_and_joins_later() -> None:
+    cluster, quotas, settings = Cluster(), Calls(), Calls()
+    cluster.server.install(SETTINGS, installed=False)
+    cluster.management.resource_quotas.on_change("quotas", quotas)
+    cluster.management.settings.on_change("settings", settings)
+    cluster.quotas.put("a", "ns")
+    await cluster.management.start()
+    await asyncio.sleep(60)
+    assert quotas.keys == ["ns/a"]
+    assert cluster.management.synced()
+    assert cluster.management.healthy() == []
+    cluster.server.install(SETTINGS)
+    cluster.settings.put(SETTING_OVERHEAD_RATIO, value="1.5")
+    await asyncio.sleep(60)
+    assert settings.keys == [SETTING_OVERHEAD_RATIO]
+    assert cluster.management.synced()
+
+
+@virtual_time
+async def test_a_server_that_is_away_at_the_start_is_waited_for() -> None:
+    cluster, calls = Cluster(), Calls()
+    down = [ServerError("etcd is away", status=500) for _ in range(6)]
+    cluster.quotas.errors = {"watch": list(down), "list": list(down)}
+    cluster.management.resource_quotas.on_change("handler", calls)
+    cluster.quotas.put("a", "ns")
+    await cluster.management.start()
+    await asyncio.sleep(300)
+    assert calls.keys == ["ns/a"]
+
+
+@virtual_time
+async def test_a_kind_asked_for_while_running_starts_by_itself() -> None:
+    cluster, calls = Cluster(), Calls()
+    cluster.management.pods.on_change("early", Calls())
+    await cluster.management.start()
+    await settle()
+    cluster.quotas.put("a", "ns")
+    cluster.management.resource_quotas.on_change("late", calls)
+    await settle()
+    assert calls.keys == ["ns/a"]
+
+
+@virtual_time
+async def test_a_kind_whose_cache_alone_is_used_has_no_workers() -> None:
+    cluster = Cluster()
+    pods = cluster.management.pods
+    cluster.pods.put("p", "ns")
+    await cluster.management.start()
+    await settle()
+    assert len(pods.queue) == 0
+    assert pods.healthy() == []
+
+
+@virtual_time
+async def test_a_stop_lets_handlers_finish_and_writes_their_events() -> None:
+    cluster = Cluster()
+    recorder = cluster.management.recorder("headroom")
+    assert cluster.management.recorder("headroom") is recorder
+
+    async def slow(key: str, obj: ResourceQuota | None) -> None:
+        await asyncio.sleep(3)
+        assert obj is not None
+        recorder.event(obj, "Normal", "Raised", "room was made")
+
+    cluster.management.resource_quotas.on_change("slow", slow)
+    cluster.quotas.put("a", "ns")
+    await cluster.management.start()
+    await settle()
+    started = now()
+    await cluster.management.stop()
+    assert now() - started == pytest.approx(3)
+    assert [event["reason"] for event in cluster.events.asked("create")] == ["Raised"]
+
+
+@virtual_time
+async def test_a_stop_keeps_its_time_whatever_hangs() -> None:
+    cluster = Cluster()
+    recorder = cluster.management.recorder("headroom")
+
+    async def hangs(key: str, obj: ResourceQuota | None) -> None:
+        assert obj is not None
+        recorder.event(obj, "Normal", "Raised", "room was made")
+        await asyncio.sleep(10_000)
+
+    cluster.events.answering.clear()
+    cluster.management.resource_quotas.on_change("hangs", hangs)
+    cluster.quotas.put("a", "ns")
+    await cluster.management.start()
+    await settle()
+    started = now()
+    await cluster.management.stop(timeout=4)
+    assert now() - started == pytest.approx(4)
+
+
+@virtual_time
+async def test_a_stop_before_the_caches_have_synced_is_quick() -> None:
+    cluster, calls = Cluster(), Calls()
+    cluster.quotas.answering.clear()
+    cluster.management.resource_quotas.on_change("handler", calls)
+    await cluster.management.start()
+    await settle()
+    started = now()
+    await cluster.management.stop()
+    assert now() == started
+    cluster.quotas.answering.set()
+    await asyncio.sleep(100)
+    assert calls.keys == []
+    assert cluster.management.healthy() == []
+
+
+@virtual_time
+async def test_after_a_stop_no_task_is_left() -> None:
+    cluster = Cluster()
+    cluster.management.resource_quotas.on_change("handler", Calls())
+    cluster.management.recorder("headroom")
+    await cluster.management.start()
+    await settle()
+    assert len(asyncio.all_tasks()) > 1
+    await cluster.management.stop()
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+@virtual_time
+async def test_a_stop_without_a_start_does_nothing() -> None:
+    await Cluster().management.stop()
+
+
+@virtual_time
+async def test_health_names_dead_workers() -> None:
+    cluster = Cluster(workers=1)
+
+    async def deadly(key: str, obj: ResourceQuota | None) -> None:
+        raise BaseExceptionGroup("beyond Exception", [GeneratorExit()])
+
+    cluster.management.resource_quotas.on_change("deadly", deadly)
+    await cluster.management.start()
+    await settle()
+    assert cluster.management.healthy() == []
+    cluster.quotas.put("a", "ns")
+    await settle()
+    (problem,) = cluster.management.healthy()
+    assert problem.startswith("resourcequotas worker 0 is dead")
+
+
+@virtual_time
+async def test_readiness_names_a_kind_whose_watch_shows_no_life() -> None:
+    cluster = Cluster()
+    cluster.management.resource_quotas.on_change("handler", Calls())
+    cluster.management.pods.cache()
+    await cluster.management.start()
+    await settle()
+    assert cluster.management.healthy() == []
+    cluster.quotas.answering.clear()  # from now on requests hang
+    await asyncio.sleep(3600)
+    problems = cluster.management.unready()
+    assert problems
+    assert all("resourcequotas" in problem for problem in problems)
+    assert cluster.management.healthy() == []  # a restart would not heal it
+
+
+@virtual_time
+async def test_a_standby_has_warm_caches_and_calls_no_handler_before_it_leads() -> None:
+    cluster, calls, leading = Cluster(), Calls(), asyncio.Event()
+    cluster.quotas.put("q1", "ns")
+    cluster.management.resource_quotas.on_change("handler", calls)
+    await cluster.management.start(leading)
+    await asyncio.sleep(3600)
+    assert [quota.name for quota in cluster.management.resource_quotas.cache().list()] == ["q1"]
+    assert (calls.keys, cluster.management.unready()) == ([], [])
+    leading.set()
+    await settle()
+    assert calls.keys == ["ns/q1"]
+
+
+class OwnPod(Object):
+    """Pods as another controller needs them."""
+
+
+@virtual_time
+async def test_two_definitions_of_one_resource_never_share_a_client_cache_queue_or_metric() -> None:
+    client = Client(ClientConfig("http://127.0.0.1:1"))
+    factory = ControllerFactory(client)
+    definitions: list[Any] = [
+        factory.controller(registry.PODS),
+        factory.controller(registry.PODS, label_selector="app"),
+        factory.controller(registry.PODS, name="app"),
+        factory.controller(registry.PODS, namespace="app"),
+        factory.controller(Resource("", "v1", "pods", "Pod", OwnPod)),
+        factory.controller(Resource("example.org", "v1", "pods", "Pod", OwnPod)),
+        factory.controller(Resource("example.org", "v2", "pods", "Pod", OwnPod)),
+    ]
+    for parts in (
+        [controller.cache() for controller in definitions],
+        [controller.queue for controller in definitions],
+        [controller.name for controller in definitions],
+        [controller.queue.name for controller in definitions],
+        [(controller.client.resource, str(controller.informer)) for controller in definitions],
+    ):
+        assert len(set(parts)) == len(definitions)
+    assert [controller.client.resource.type for controller in definitions] == [
+        *[Pod] * 4,
+        *[OwnPod] * 3,
+    ]
+    same = Resource("", "v1", "pods", "Pod", Pod)
+    assert factory.controller(same) is definitions[0]
+    for controller in definitions[:2]:
+        controller.on_change("shared", Calls())
+    assert _workers_of("shared") == _workers_of(f"shared of {definitions[1].name}") == 10
+    await client.close()
+
+
+def _workers_of(handler: str) -> float | None:
+    labels = {"controller": handler}
+    return REGISTRY.get_sample_value("controller_runtime_max_concurrent_reconciles", labels)
+
+
+def forbid(resource: Any) -> None:
+    refused = [Forbidden("nodes is forbidden", status=403, reason="Forbidden")] * 1000
+    resource.errors = {"watch": list(refused), "list": list(refused)}
+
+
+@virtual_time
+async def test_a_forbidden_kind_holds_up_only_the_handlers_that_need_it_and_readyz_says_so(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    cluster, calls = Cluster(), Calls()
+    nodes_server = cluster.server.kind(registry.NODES)
+    forbid(nodes_server)
+    nodes = cluster.management.controller(registry.NODES)
+    counted: list[int] = []
+
+    async def needs_nodes(key: str, obj: ResourceQuota | None) -> None:
+        counted.append(len(nodes.cache().list()))
+
+    cluster.management.resource_quotas.on_change("needs no nodes", calls)
+    cluster.management.resource_quotas.on_change("needs nodes", needs_nodes)
+    cluster.quotas.put("a", "ns")
+    await cluster.management.start()
+    await asyncio.sleep(60)
+    assert set(calls.keys) == {"ns/a"}
+    assert counted == []
+    assert cluster.management.unsynced() == ["nodes (nodes is forbidden)"]
+    assert not cluster.management.synced()
+    (record,) = [record for record in caplog.records if record.levelname == "ERROR"]
+    assert record.getMessage().startswith("nodes: ")
+
+    nodes_server.errors = {}
+    nodes_server.put("n1")
+    await asyncio.sleep(60)
+    assert counted
+    assert set(counted) == {1}
+    assert cluster.management.synced()
+
+
+@virtual_time
+async def test_required_kinds_hold_the_handlers_until_they_are_installed() -> None:
+    cluster, calls = Cluster(), Calls()
+    cluster.server.install(SETTINGS, installed=False)
+    management = cluster.management
+    management.resource_quotas.on_change("handler", calls)
+    management.require(management.settings, management.resource_quotas)
+    cluster.quotas.put("a", "ns")
+    await management.start()
+    await asyncio.sleep(60)
+    assert calls.keys == []
+    assert not management.settings.cache().installed
+    assert management.unsynced() == ["settings (not installed)"]
+    cluster.server.install(SETTINGS)
+    await asyncio.sleep(60)
+    assert management.settings.cache().installed
+    assert calls.keys == ["ns/a"]
+    assert management.synced()
+
+
+@virtual_time
+async def test_a_kind_that_a_handler_asks_for_while_everything_stops_leaves_no_task() -> None:
+    cluster = Cluster()
+
+    async def slow(key: str, obj: ResourceQuota | None) -> None:
+        await asyncio.sleep(3)
+        cluster.management.controller(registry.NODES)
+
+    cluster.management.resource_quotas.on_change("slow", slow)
+    cluster.quotas.put("a", "ns")
+    await cluster.management.start()
+    await settle()
+    await cluster.management.stop()
+    assert asyncio.all_tasks() == {asyncio.current_task()}

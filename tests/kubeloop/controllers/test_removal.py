@@ -1,0 +1,199 @@
+"""on_remove: the finalizer, and what happens to it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from kubeloop.api.core import ResourceQuota
+from kubeloop.client.errors import Forbidden
+from kubeloop.testing.virtual_time import settle, virtual_time
+from tests.kubeloop.controllers.controllers import Calls, Quotas
+
+FINALIZER = "wrangler.cattle.io/cleanup"
+DELETED = {"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}}
+
+
+async def started(calls: Calls) -> Quotas:
+    kind = Quotas()
+    kind.controller.on_remove("cleanup", calls)
+    await kind.start()
+    return kind
+
+
+def finalizers(kind: Quotas, key: str = "ns/a") -> Any:
+    return kind.objects[key]["metadata"].get("finalizers")
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (None, [FINALIZER]),
+        ([], [FINALIZER]),
+        (["other"], ["other", FINALIZER]),
+        ([FINALIZER, "other"], [FINALIZER, "other"]),
+    ],
+)
+@virtual_time
+async def test_an_object_gets_the_finalizer_beside_those_of_others(before: Any, after: list[str]) -> None:
+    calls = Calls()
+    kind = await started(calls)
+    kind.put("a", "ns", metadata={"finalizers": before} if before is not None else {})
+    await settle()
+    assert finalizers(kind) == after
+    assert calls.keys == []
+
+
+@virtual_time
+async def test_the_handler_runs_once_at_the_deletion_and_lets_the_object_go() -> None:
+    calls = Calls()
+    kind = await started(calls)
+    kind.put("a", "ns")
+    await settle()
+    kind.edited("ns/a", DELETED)
+    await asyncio.sleep(10)
+    assert calls.keys == ["ns/a"]
+    assert "ns/a" not in kind.objects
+
+
+@virtual_time
+async def test_finalizers_of_others_stay() -> None:
+    calls = Calls()
+    kind = await started(calls)
+    kind.put("a", "ns", metadata={"finalizers": ["first", FINALIZER, "last"]})
+    await settle()
+    kind.edited("ns/a", DELETED)
+    await asyncio.sleep(10)
+    assert finalizers(kind) == ["first", "last"]
+    assert calls.keys == ["ns/a"]
+
+
+@virtual_time
+async def test_while_the_handler_fails_the_object_stays() -> None:
+    calls = Calls(ValueError("x"), ValueError("x"))
+    kind = await started(calls)
+    kind.put("a", "ns")
+    await settle()
+    kind.edited("ns/a", DELETED)
+    await asyncio.sleep(2)
+    assert finalizers(kind) == [FINALIZER]
+    await asyncio.sleep(5)
+    assert "ns/a" not in kind.objects
+    assert calls.times == pytest.approx([0, 1, 3])
+
+
+@virtual_time
+async def test_an_object_that_is_being_deleted_gets_no_finalizer() -> None:
+    calls = Calls()
+    kind = await started(calls)
+    kind.put("a", "ns", metadata={"finalizers": ["other"], **DELETED["metadata"]})
+    await settle()
+    assert finalizers(kind) == ["other"]
+    assert calls.keys == []
+    assert kind.asked("patch") == []
+
+
+@virtual_time
+async def test_a_foreign_write_in_between_is_not_overwritten() -> None:
+    """Two finalizers set at the same time: the second writer must not replace the first one's list."""
+    calls = Calls()
+    kind = await started(calls)
+    kind.answering.clear()
+    kind.put("a", "ns")
+    await settle()  # the patch is under way, for an object without finalizers
+    kind.put("a", "ns", metadata={"finalizers": ["theirs"]})
+    kind.answering.set()
+    await asyncio.sleep(5)
+    assert finalizers(kind) == ["theirs", FINALIZER]
+
+
+@virtual_time
+async def test_an_object_that_vanishes_before_the_patch_is_no_failure() -> None:
+    kind = await started(Calls())
+    kind.answering.clear()
+    kind.put("a", "ns")
+    await settle()
+    kind.gone("ns/a")
+    kind.answering.set()
+    await asyncio.sleep(5)
+    assert kind.controller.queue.num_requeues("ns/a") == 0
+    assert len(kind.asked("patch")) == 1
+
+
+@virtual_time
+async def test_a_refused_patch_is_retried() -> None:
+    kind = Quotas()
+    kind.errors["patch"] = [Forbidden("no", status=403)]
+    kind.controller.on_remove("cleanup", Calls())
+    await kind.start()
+    kind.put("a", "ns")
+    await settle()
+    assert finalizers(kind) is None
+    await asyncio.sleep(2)
+    assert finalizers(kind) == [FINALIZER]
+
+
+@virtual_time
+async def test_a_change_handler_runs_beside_it() -> None:
+    kind, changes = Quotas(), Calls()
+    kind.controller.on_remove("cleanup", Calls())
+    kind.controller.on_change("changes", changes)
+    await kind.start()
+    kind.put("a", "ns")
+    await settle()
+    last: ResourceQuota = changes.objects[-1]
+    assert last.metadata.finalizers == [FINALIZER]
+
+
+@virtual_time
+async def test_the_finalizer_goes_also_if_the_handler_changed_the_object() -> None:
+    kind = Quotas()
+    runs = 0
+
+    async def stamps(key: str, obj: ResourceQuota) -> None:
+        nonlocal runs
+        runs += 1
+        stamp = {"metadata": {"annotations": {"cleaned": str(runs)}}}
+        await kind.controller.client.merge_patch(stamp, name=obj.name, namespace=obj.namespace)
+
+    kind.controller.on_remove("cleanup", stamps)
+    kind.put("a", "ns", metadata={"finalizers": [FINALIZER]})
+    kind.edited("ns/a", DELETED)
+    await kind.start()
+    await asyncio.sleep(100)
+    assert "ns/a" not in kind.objects
+    assert runs == 1
+
+
+@virtual_time
+async def test_a_new_object_of_the_name_keeps_its_finalizer() -> None:
+    kind = Quotas()
+
+    async def replaced(key: str, obj: ResourceQuota) -> None:
+        kind.put("a", "ns", metadata={"uid": "another", "finalizers": [FINALIZER]})
+
+    kind.controller.on_remove("cleanup", replaced)
+    kind.put("a", "ns", metadata={"finalizers": [FINALIZER]})
+    kind.edited("ns/a", DELETED)
+    await kind.start()
+    await asyncio.sleep(100)
+    assert finalizers(kind) == [FINALIZER]
+
+
+@virtual_time
+async def test_another_object_that_the_handler_returns_keeps_its_finalizer() -> None:
+    kind = Quotas()
+    parent = kind.put("parent", "ns", metadata={"finalizers": [FINALIZER]})
+
+    async def cleans_the_parent(key: str, obj: ResourceQuota) -> ResourceQuota:
+        return parent
+
+    kind.controller.on_remove("cleanup", cleans_the_parent)
+    kind.put("a", "ns", metadata={"finalizers": [FINALIZER]})
+    kind.edited("ns/a", DELETED)
+    await kind.start()
+    await asyncio.sleep(100)
+    assert "ns/a" not in kind.objects
+    assert finalizers(kind, "ns/parent") == [FINALIZER]

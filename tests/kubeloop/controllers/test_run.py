@@ -1,0 +1,164 @@
+"""Signals, with real processes: what a kubelet or a person at a terminal does."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+
+from kubeloop.controllers.run import run_until_signal
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+class Program:
+    """`main(stop)` in a process of its own; it prints "up" when it can be signalled."""
+
+    def __init__(self, body: str, options: str = "") -> None:
+        script = "import asyncio, signal, sys, time, threading\nfrom kubeloop.controllers.run import run_until_signal\n"
+        script += "async def main(stop):\n    print('up', flush=True)\n"
+        script += textwrap.indent(textwrap.dedent(body), "    ")
+        script += f"\nsys.exit(run_until_signal(main{options}))\n"
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", script],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=ROOT,
+        )
+        assert self.process.stdout is not None
+        assert self.process.stdout.readline() == "up\n"
+
+    def send(self, *numbers: signal.Signals) -> tuple[int, float, str, str]:
+        """Signals, 0.2 s apart: exit code, seconds until the end, stdout, stderr."""
+        started = time.monotonic()
+        for number in numbers:
+            self.process.send_signal(number)
+            time.sleep(0.2)
+        try:
+            out, err = self.process.communicate(timeout=60)
+        finally:
+            self.process.kill()
+        return self.process.returncode, time.monotonic() - started, out, err
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_drains_and_exits_with_0(number: signal.Signals) -> None:
+    program = Program("await stop.wait()\nawait asyncio.sleep(0.3)\nprint('drained', flush=True)")
+    code, _, out, err = program.send(number)
+    assert (code, out, err) == (0, "drained\n", "")
+
+
+def test_a_drain_that_takes_too_long_is_cancelled_and_exits_with_0() -> None:
+    program = Program(
+        """
+        await stop.wait()
+        try:
+            await asyncio.sleep(100)
+        except asyncio.CancelledError:
+            print('cancelled', flush=True)
+            raise
+        """,
+        ", drain_seconds=0.5, exit_seconds=30",
+    )
+    code, seconds, out, _ = program.send(signal.SIGTERM)
+    assert (code, out) == (0, "cancelled\n")
+    assert seconds < 15
+
+
+def test_a_main_that_will_not_be_cancelled_ends_all_the_same() -> None:
+    program = Program(
+        """
+        while True:
+            try:
+                await asyncio.sleep(100)
+            except asyncio.CancelledError:
+                pass
+        """,
+        ", drain_seconds=0.2, exit_seconds=1",
+    )
+    code, seconds, _, _ = program.send(signal.SIGTERM)
+    assert code == 0
+    assert seconds < 15
+
+
+def test_a_thread_that_hangs_does_not_hold_the_exit_up() -> None:
+    program = Program(
+        """
+        asyncio.get_running_loop().run_in_executor(None, time.sleep, 60)
+        await stop.wait()
+        """,
+        ", exit_seconds=1",
+    )
+    code, seconds, _, _ = program.send(signal.SIGTERM)
+    assert code == 0
+    assert seconds < 15
+
+
+@pytest.mark.parametrize(
+    ("first", "second"), [(signal.SIGTERM, signal.SIGTERM), (signal.SIGINT, signal.SIGTERM)]
+)
+def test_a_second_signal_exits_at_once(first: signal.Signals, second: signal.Signals) -> None:
+    code, seconds, _, err = Program("await stop.wait()\nawait asyncio.sleep(100)").send(first, second)
+    assert code == 128 + second
+    assert seconds < 15
+    assert err == ""
+
+
+def test_a_second_signal_exits_at_once_though_the_loop_is_blocked() -> None:
+    code, seconds, _, _ = Program("await stop.wait()\ntime.sleep(60)").send(signal.SIGTERM, signal.SIGINT)
+    assert code == 130
+    assert seconds < 15
+
+
+def test_two_signals_at_once_are_not_one() -> None:
+    program = Program("await asyncio.sleep(0.1)\ntime.sleep(0.5)\nawait asyncio.sleep(100)")
+    time.sleep(0.3)
+    program.process.send_signal(signal.SIGINT)
+    code, seconds, _, _ = program.send(signal.SIGTERM)
+    assert code in (130, 143)
+    assert seconds < 15
+
+
+@pytest.mark.parametrize(("result", "code"), [(None, 0), (0, 0), (1, 1), (2, 2)])
+def test_mains_result_is_the_exit_code(result: int | None, code: int) -> None:
+    async def main(stop: asyncio.Event) -> int | None:
+        return result
+
+    assert run_until_signal(main) == code
+
+
+def test_what_main_raises_comes_out() -> None:
+    async def main(stop: asyncio.Event) -> None:
+        raise ValueError("odd")
+
+    with pytest.raises(ValueError, match="odd"):
+        run_until_signal(main)
+
+
+def test_what_main_raises_while_draining_comes_out() -> None:
+    async def main(stop: asyncio.Event) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        await stop.wait()
+        raise ValueError("odd")
+
+    with pytest.raises(ValueError, match="odd"):
+        run_until_signal(main)
+
+
+def test_afterwards_signals_do_what_they_did_before() -> None:
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+
+    async def main(stop: asyncio.Event) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        await stop.wait()
+
+    assert run_until_signal(main) == 0
+    assert {number: signal.getsignal(number) for number in before} == before

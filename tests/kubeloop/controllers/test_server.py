@@ -1,0 +1,221 @@
+"""Health and metrics as a kubelet and Prometheus see them."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import AsyncIterator
+
+import aiohttp
+import pytest
+
+from kubeloop.controllers.errors import BindError
+from kubeloop.controllers.server import HealthServer, parse_bind_address, serve_health
+from kubeloop.workqueue.queue import Queue
+
+
+class Checks:
+    """Says what it was told."""
+
+    def __init__(self) -> None:
+        self.problems: list[str] = []
+        self.waiting: list[str] = []
+        self.said: list[str] = []
+        self.error: Exception | None = None
+
+    def healthy(self) -> list[str]:
+        if self.error is not None:
+            raise self.error
+        return self.problems
+
+    def unready(self) -> list[str]:
+        return self.waiting
+
+    def notes(self) -> list[str]:
+        return self.said
+
+
+@contextlib.asynccontextmanager
+async def serving(checks: Checks, health: str, metrics: str | None = None) -> AsyncIterator[HealthServer]:
+    server = await serve_health(checks, health, metrics)
+    try:
+        yield server
+    finally:
+        await server.close()
+
+
+async def get(address: tuple[str, int], path: str, **headers: str) -> tuple[int, str, str]:
+    async with (
+        aiohttp.ClientSession() as session,
+        session.get(f"http://{address[0]}:{address[1]}{path}", headers=headers) as answer,
+    ):
+        return answer.status, await answer.text(), answer.headers["Content-Type"]
+
+
+ANSWERS: dict[str, tuple[str, list[str], list[str], int, str]] = {
+    "healthy": ("/healthz", [], [], 200, "ok"),
+    "healthy, though not synced": ("/healthz", [], ["pods"], 200, "ok"),
+    "every problem has a line": (
+        "/healthz",
+        ["watch of pods", "worker 3"],
+        [],
+        500,
+        "watch of pods\nworker 3\n",
+    ),
+    "ready": ("/readyz", [], [], 200, "ok"),
+    "ready, though not healthy": ("/readyz", ["watch of pods"], [], 200, "ok"),
+    "not ready: every kind has a line": (
+        "/readyz",
+        [],
+        ["not synced: pods", "not synced: settings"],
+        503,
+        "not synced: pods\nnot synced: settings\n",
+    ),
+    "what is excluded is not looked at": (
+        "/readyz?exclude=webhook+registration",
+        [],
+        ["not ready: webhook registration: not reached", "not synced: pods"],
+        503,
+        "not synced: pods\n",
+    ),
+    "ready but for what is excluded": (
+        "/readyz?exclude=webhook+registration",
+        [],
+        ["not ready: webhook registration: not reached"],
+        200,
+        "ok",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", ANSWERS)
+async def test_answer(case: str) -> None:
+    path, problems, waiting, status, text = ANSWERS[case]
+    checks = Checks()
+    async with serving(checks, "127.0.0.1:0") as server:
+        checks.problems, checks.waiting = problems, waiting
+        assert (await get(server.addresses[0], path))[:2] == (status, text)
+
+
+async def test_what_there_is_to_say_beside_ok_has_lines_of_its_own() -> None:
+    checks = Checks()
+    checks.said = ["certificate: valid until 2027"]
+    async with serving(checks, "127.0.0.1:0") as server:
+        assert (await get(server.addresses[0], "/readyz"))[:2] == (200, "ok\ncertificate: valid until 2027")
+        assert (await get(server.addresses[0], "/healthz"))[:2] == (200, "ok")
+
+
+async def test_a_check_that_fails_is_a_problem_without_a_traceback() -> None:
+    checks = Checks()
+    checks.error = ValueError("odd")
+    async with serving(checks, "127.0.0.1:0") as server:
+        status, text, _ = await get(server.addresses[0], "/healthz")
+    assert (status, text) == (500, "check failed: ValueError: odd\n")
+
+
+async def test_metrics_are_beside_health_by_default_in_prometheus_text() -> None:
+    queue: Queue[str] = Queue("served")
+    queue.add("a")
+    async with serving(Checks(), "127.0.0.1:0") as server:
+        status, text, content_type = await get(server.addresses[0], "/metrics")
+    assert status == 200
+    assert content_type.startswith("text/plain")
+    assert 'workqueue_depth{name="served"} 1.0' in text
+    assert 'workqueue_adds_total{name="served"} 1.0' in text
+
+
+async def test_prometheus_gets_openmetrics_when_it_asks() -> None:
+    async with serving(Checks(), "127.0.0.1:0") as server:
+        _, text, content_type = await get(
+            server.addresses[0], "/metrics", Accept="application/openmetrics-text;version=1.0.0"
+        )
+    assert content_type.startswith("application/openmetrics-text")
+    assert text.endswith("# EOF\n")
+
+
+async def test_metrics_can_have_an_address_of_their_own() -> None:
+    async with serving(Checks(), "127.0.0.1:0", "localhost:0") as server:
+        health, metrics = server.addresses
+        assert (await get(health, "/metrics"))[0] == 404
+        assert (await get(metrics, "/metrics"))[0] == 200
+        assert (await get(metrics, "/healthz"))[0] == 404
+
+
+OFF: dict[str, tuple[str, str | None, int]] = {
+    "everything off": ("0", None, 0),
+    "both off": ("0", "0", 0),
+    "health off": ("0", "127.0.0.1:0", 1),
+    "metrics off": ("127.0.0.1:0", "0", 1),
+}
+
+
+@pytest.mark.parametrize("case", OFF)
+async def test_off(case: str) -> None:
+    health, metrics, listening = OFF[case]
+    async with serving(Checks(), health, metrics) as server:
+        assert len(server.addresses) == listening
+
+
+async def test_the_same_address_twice_is_one_server() -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    async with serving(Checks(), address, address) as server:
+        (bound,) = server.addresses
+        assert (await get(bound, "/metrics"))[0] == 200
+        assert (await get(bound, "/readyz"))[0] == 200
+
+
+@pytest.mark.parametrize("metrics", [False, True])
+async def test_an_address_in_use_is_one_clear_line_and_leaves_nothing_open(metrics: bool) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken, socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        other = f"127.0.0.1:{free.getsockname()[1]}"
+        free.close()
+        busy = f"127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(BindError) as caught:
+            await serve_health(Checks(), other if metrics else busy, busy if metrics else None)
+        assert str(caught.value) == f"cannot listen on {busy}: Address already in use"
+        with socket.create_server(("127.0.0.1", int(other.rpartition(":")[2]))):
+            pass
+
+
+async def test_a_host_that_does_not_exist_is_one_clear_line() -> None:
+    with pytest.raises(BindError, match=r"^cannot listen on no\.such\.host\.invalid:8081: [^\n]+$"):
+        await serve_health(Checks(), "no.such.host.invalid:8081")
+
+
+ADDRESSES: dict[str, tuple[str, int] | None] = {
+    "127.0.0.1:8081": ("127.0.0.1", 8081),
+    ":8081": ("", 8081),
+    "localhost:0": ("localhost", 0),
+    "[::1]:8081": ("::1", 8081),
+    "[::]:8081": ("::", 8081),
+    "8081": None,
+    "localhost": None,
+    "localhost:": None,
+    "localhost:http": None,
+    "localhost:65536": None,
+    "localhost:-1": None,
+    "localhost:٣": None,
+    "::1:8081": None,
+    "": None,
+}
+
+
+@pytest.mark.parametrize("text", ADDRESSES)
+def test_bind_address(text: str) -> None:
+    expected = ADDRESSES[text]
+    if expected is None:
+        with pytest.raises(BindError, match="is not an address to listen on"):
+            parse_bind_address(text)
+    else:
+        assert parse_bind_address(text) == expected
+
+
+async def test_without_a_host_every_interface_is_served() -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    async with serving(Checks(), f":{port}"):
+        assert (await get(("127.0.0.1", port), "/healthz"))[0] == 200

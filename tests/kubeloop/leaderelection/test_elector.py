@@ -1,0 +1,349 @@
+"""Leader election on virtual time: who holds the lease when, and that never two may write."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import pytest
+
+from kubeloop.api.coordination import LeaseSpec
+from kubeloop.api.registry import LEASES
+from kubeloop.client.client import Client
+from kubeloop.client.errors import Forbidden
+from kubeloop.leaderelection.elector import LeaderElectionConfig, LeaderElector, LeaseLost, NotLeader
+from kubeloop.leaderelection.lease_lock import LeaseLock
+from kubeloop.testing.virtual_time import now, settle, virtual_time
+from tests.kubeloop.leaderelection.lease_server import KEY, LeaseServer, Link
+
+OTHER = LeaseSpec(
+    holder_identity="other", lease_duration_seconds=15, acquire_time="1999-01-01T00:00:00.000000Z",
+    renew_time="2999-01-01T00:00:00.000000Z", lease_transitions=4,
+)  # fmt: skip
+
+
+@dataclass
+class Candidate:
+    """An elector that is run, and when it began and ended to lead."""
+
+    link: Link
+    elector: LeaderElector
+    led: list[float] = field(default_factory=list)
+    lost: list[tuple[float, str]] = field(default_factory=list)
+    task: asyncio.Task[None] | None = None
+
+    def start(self) -> Candidate:
+        self.task = asyncio.create_task(self._run())
+        return self
+
+    async def kill(self) -> None:
+        """As kill -9 does: nothing is told to anyone."""
+        assert self.task is not None
+        self.task.cancel()
+        await asyncio.wait([self.task])
+
+    async def end(self) -> bool:
+        """A graceful end."""
+        await self.kill()
+        return await self.elector.release()
+
+    async def _run(self) -> None:
+        try:
+            await self.elector.run(lambda: self.led.append(now()))
+        except LeaseLost as err:
+            self.lost.append((now(), str(err)))
+
+    def may_write(self) -> bool:
+        with contextlib.suppress(NotLeader):
+            self.elector.before_write()
+            return True
+        return False
+
+
+class Race:
+    """Candidates of one Lease. Every quarter of a second it is checked that at most one may write."""
+
+    def __init__(self, **durations: float) -> None:
+        self.server = LeaseServer()
+        self.candidates: list[Candidate] = []
+        self._config = LeaderElectionConfig(**durations)
+
+    def candidate(self, identity: str, clock: Callable[[], float] = now) -> Candidate:
+        link = Link(self.server)
+        lock = LeaseLock(Client(link), "ns", "headroom", identity)
+        elector = LeaderElector(lock, self._config, clock=clock)
+        self.candidates.append(Candidate(link, elector))
+        return self.candidates[-1]
+
+    async def lasts(self, seconds: float) -> None:
+        end = now() + seconds
+        while now() < end:
+            assert sum(candidate.may_write() for candidate in self.candidates) <= 1
+            await asyncio.sleep(0.25)
+
+
+@virtual_time
+async def test_a_lease_that_is_not_there_is_created_and_renewed_every_retry_period() -> None:
+    race = Race()
+    alone = race.candidate("a").start()
+    await race.lasts(7)
+    assert alone.led == [0]
+    assert [when for when, _ in race.server.written] == [0, 2, 4, 6]
+    assert alone.link.gets == [0]  # renewals read nothing
+    spec = race.server.lease.spec
+    assert (spec.holder_identity, spec.lease_duration_seconds, spec.lease_transitions) == ("a", 15, 0)
+    assert spec.acquire_time is not None
+    assert spec.renew_time is not None
+    assert spec.acquire_time <= spec.renew_time
+
+
+@virtual_time
+async def test_another_holder_is_left_its_whole_duration_from_when_it_was_seen_whatever_its_clock_says() -> (
+    None
+):
+    race = Race()
+    race.server.set(OTHER)
+    await asyncio.sleep(100)  # not watched: how long ago it was renewed is not known
+    waiting = race.candidate("a").start()
+    await race.lasts(14.75)
+    assert waiting.led == []
+    await race.lasts(1)
+    assert waiting.led == [pytest.approx(115, abs=0.1)]
+    assert race.server.lease.spec.lease_transitions == 5
+
+
+@virtual_time
+async def test_a_holder_with_a_longer_duration_than_ours_is_left_that() -> None:
+    race = Race(lease_duration=3, renew_deadline=2, retry_period=0.5)
+    race.server.set(OTHER)
+    waiting = race.candidate("a").start()
+    await race.lasts(16)
+    assert waiting.led == [pytest.approx(15, abs=0.1)]
+
+
+@virtual_time
+async def test_one_of_two_leads_and_the_other_tries_every_retry_period_without_jitter() -> None:
+    race = Race()
+    first, second = race.candidate("a").start(), race.candidate("b").start()
+    await race.lasts(60)
+    assert (first.led, second.led) == ([0], [])
+    tries = second.link.gets[2:]
+    assert {round(b - a, 6) for a, b in itertools.pairwise(tries)} == {2.0}
+
+
+@virtual_time
+async def test_after_the_leader_was_killed_the_lease_runs_out_once() -> None:
+    race = Race()
+    first, second = race.candidate("a").start(), race.candidate("b").start()
+    await race.lasts(21)
+    await first.kill()
+    await race.lasts(18)
+    assert second.led == [pytest.approx(35, abs=0.1)]  # last renewed at 20, seen at once by the watch
+
+
+@virtual_time
+async def test_without_a_watch_a_killed_leader_is_followed_within_18_seconds() -> None:
+    race = Race()
+    first, second = race.candidate("a").start(), race.candidate("b")
+    second.link.watches = False
+    await race.lasts(1)
+    second.start()
+    await race.lasts(20.5)
+    killed = now()
+    await first.kill()
+    await race.lasts(18)
+    assert killed < second.led[0] <= killed + 18
+
+
+@virtual_time
+async def test_a_released_lease_is_taken_at_once() -> None:
+    race = Race()
+    first, second = race.candidate("a").start(), race.candidate("b").start()
+    await race.lasts(21)
+    assert await first.end()
+    ended = now()
+    assert not first.may_write()
+    await settle()
+    assert second.led == [ended]
+    await race.lasts(30)
+    assert second.lost == []
+
+
+@virtual_time
+async def test_a_lease_that_was_deleted_is_still_left_to_the_holder_that_was_seen() -> None:
+    """It does not know yet, and may write until it does."""
+    race = Race()
+    race.server.set(OTHER)
+    waiting = race.candidate("a").start()
+    await race.lasts(5)
+    race.server.remove(LEASES, KEY)
+    await race.lasts(15)
+    assert waiting.led == [pytest.approx(15, abs=0.1)]
+
+
+@virtual_time
+async def test_a_leader_whose_lease_was_deleted_makes_it_anew() -> None:
+    race = Race()
+    first, second = race.candidate("a").start(), race.candidate("b").start()
+    await race.lasts(5)
+    race.server.remove(LEASES, KEY)
+    await race.lasts(30)
+    assert (first.lost, second.led) == ([], [])
+
+
+@virtual_time
+async def test_a_leader_that_is_cut_off_stops_to_write_before_another_may() -> None:
+    race = Race()
+    first, second = race.candidate("a").start(), race.candidate("b").start()
+    await race.lasts(20.5)
+    first.link.cut = True
+    await race.lasts(30)
+    assert first.lost == [(30, "lost the lease ns/headroom: not renewed for 10 s: cut off")]
+    assert second.led == [pytest.approx(35, abs=0.1)]
+
+
+@virtual_time
+async def test_a_server_that_does_not_answer_is_like_one_that_is_gone() -> None:
+    race = Race()
+    first = race.candidate("a").start()
+    await race.lasts(20.5)
+    first.link.hangs = True
+    await race.lasts(30)
+    assert first.lost == [(30, "lost the lease ns/headroom: not renewed for 10 s: no answer in time")]
+
+
+@virtual_time
+async def test_a_short_outage_costs_nothing() -> None:
+    race = Race()
+    first, second = race.candidate("a").start(), race.candidate("b").start()
+    await race.lasts(20.5)
+    first.link.cut = second.link.cut = True
+    await race.lasts(7)
+    first.link.cut = second.link.cut = False
+    await race.lasts(60)
+    assert (first.lost, second.led) == ([], [])
+
+
+@virtual_time
+async def test_a_leader_that_was_stopped_for_longer_than_the_lease_writes_nothing_when_it_goes_on() -> None:
+    """The monotonic clock goes on while the process is stopped; its loop does not."""
+    skipped = 0.0
+    race = Race()
+    stopped = race.candidate("a", lambda: now() + skipped).start()
+    await race.lasts(3)
+    assert stopped.may_write()
+    skipped = 20.0
+    assert not stopped.may_write()
+    await race.lasts(3)
+    assert [text for _, text in stopped.lost] == ["lost the lease ns/headroom: not renewed for 10 s"]
+    assert [when for when, _ in race.server.written] == [0, 2]
+
+
+@virtual_time
+async def test_a_leader_that_finds_another_holder_stops_at_once() -> None:
+    race = Race()
+    first = race.candidate("a").start()
+    await race.lasts(3)
+    race.server.set(OTHER)
+    await race.lasts(2)
+    assert first.lost == [(4, "lost the lease ns/headroom: other holds it")]
+
+
+@virtual_time
+async def test_what_others_write_to_our_lease_does_not_end_it() -> None:
+    race = Race()
+    first = race.candidate("a").start()
+    await race.lasts(3)
+    race.server.set(race.server.lease.spec)  # a label, say: only the version moves
+    await race.lasts(30)
+    assert first.lost == []
+
+
+@virtual_time
+async def test_renewals_whose_answers_are_lost_do_not_count_until_one_is_seen() -> None:
+    race = Race()
+    first = race.candidate("a").start()
+    await race.lasts(3)
+    first.link.answers_lost = True
+    await race.lasts(5)
+    first.link.answers_lost = False
+    await race.lasts(30)
+    assert first.lost == []
+
+
+@virtual_time
+async def test_the_lease_is_counted_from_when_a_renewal_was_sent_not_from_its_answer() -> None:
+    race = Race()
+    first = race.candidate("a").start()
+    await race.lasts(1)
+    first.link.delay = 4.0
+    await race.lasts(6)  # sent at 2, answered at 6
+    first.link.cut = True
+    await race.lasts(4.75)
+    assert first.may_write()
+    await race.lasts(0.5)
+    assert not first.may_write()
+
+
+@virtual_time
+async def test_a_candidate_without_rights_says_so_once_and_goes_on_trying(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    race = Race()
+    barred = race.candidate("a")
+    barred.link.error = Forbidden("leases is forbidden", status=403)
+    barred.start()
+    await race.lasts(20)
+    assert caplog.text.count("leases is forbidden") == 1
+    barred.link.error = None
+    await race.lasts(3)
+    assert len(barred.led) == 1
+
+
+@virtual_time
+async def test_a_standby_that_ends_has_nothing_to_release() -> None:
+    race = Race()
+    race.server.set(OTHER)
+    waiting = race.candidate("a").start()
+    await race.lasts(3)
+    assert not await waiting.end()
+    assert race.server.lease.spec == OTHER
+
+
+@virtual_time
+async def test_a_lease_that_others_took_is_not_released_for_them() -> None:
+    race = Race()
+    first = race.candidate("a").start()
+    await race.lasts(3)
+    race.server.set(OTHER)
+    assert not await first.end()
+    assert race.server.lease.spec == OTHER
+
+
+@virtual_time
+async def test_five_candidates_with_bad_links_never_write_two_at_a_time() -> None:
+    race = Race(lease_duration=6, renew_deadline=4, retry_period=1)
+    candidates = [race.candidate(name).start() for name in "abcde"]
+    for turn in range(60):
+        for number, candidate in enumerate(candidates):
+            candidate.link.cut = (turn * 7 + number * 3) % 5 == 0
+            candidate.link.delay = ((turn + number) % 4) * 0.7
+            candidate.link.answers_lost = (turn * 3 + number) % 7 == 0
+            if candidate.lost and candidate.task is not None and candidate.task.done():
+                candidate.lost.clear()
+                candidate.start()  # its process was started again
+        await race.lasts(3)
+    assert len({holder for _, holder in race.server.written}) > 1
+
+
+@pytest.mark.parametrize(
+    "durations",
+    [(10, 10, 2), (15, 2, 2), (15, 10, 0), (15, 10, -1), (2, 10, 1)],
+    ids=str,
+)
+def test_durations_under_which_two_could_write(durations: tuple[float, float, float]) -> None:
+    with pytest.raises(ValueError, match="must be longer than"):
+        LeaderElectionConfig(*durations)

@@ -1,0 +1,143 @@
+"""Stand-ins for what a unit test must not need: a Go toolchain, release sites, the cluster's servers."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import tarfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+Answer = bytes | int | Callable[[BaseHTTPRequestHandler], None]
+
+_GO = """#!/bin/sh
+if [ "$1" = env ]; then echo "${FAKE_GO_VERSION:-go1.26.1}"; exit 0; fi
+env | grep -E '^(GO|CGO)' | sort > "$FAKE_GO_LOG.env"
+echo "$PWD $*" >> "$FAKE_GO_LOG"
+while [ $# -gt 1 ]; do [ "$1" = -o ] && out="$2"; shift; done
+echo "example.org/first"; echo "example.org/second"
+sleep "${FAKE_GO_SECONDS:-0}"
+if [ -n "$FAKE_GO_FAILS" ]; then echo "$FAKE_GO_FAILS" >&2; exit 1; fi
+printf '#!/bin/sh\\necho built %s\\n' "$1" > "$out"
+"""
+
+
+def write_executable(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, "utf-8")
+    path.chmod(0o755)
+    return path
+
+
+def fake_go(folder: Path) -> Path:
+    """A `go` that notes its calls in $FAKE_GO_LOG and "builds" a script that prints its package."""
+    return write_executable(folder / "go", _GO)
+
+
+def environment(tmp_path: Path, **more: str) -> dict[str, str]:
+    """A world with an empty cache, the fake `go` first on PATH, and downloads off."""
+    fake_go(tmp_path / "go-bin")
+    return {
+        "PATH": f"{tmp_path / 'go-bin'}:/usr/bin:/bin",
+        "HOME": str(tmp_path / "home"),
+        "XDG_CACHE_HOME": str(tmp_path / "cache"),
+        "FAKE_GO_LOG": str(tmp_path / "go.log"),
+        "KUBELOOP_DOWNLOAD": "off",
+        **more,
+    }
+
+
+def go_calls(environ: Mapping[str, str]) -> list[str]:
+    """The packages that the fake `go` was asked to build."""
+    log = Path(environ["FAKE_GO_LOG"])
+    return [line.split()[-1] for line in log.read_text("utf-8").splitlines()] if log.exists() else []
+
+
+class Notes:
+    """A Progress that remembers."""
+
+    def __init__(self) -> None:
+        self.steps: list[str] = []
+        self.ticks: list[str] = []
+
+    def step(self, text: str) -> None:
+        self.steps.append(text)
+
+    def tick(self, text: str) -> None:
+        self.ticks.append(text)
+
+
+def sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def tarball(member: str, content: bytes) -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz") as tar:
+        info = tarfile.TarInfo(member)
+        info.size = len(content)
+        tar.addfile(info, io.BytesIO(content))
+    return buffer.getvalue()
+
+
+@contextmanager
+def serve(answers: Mapping[str, Answer]) -> Iterator[tuple[str, list[str]]]:
+    """A loopback site: path → content, HTTP status or code that answers. Yields its address and the paths asked for."""
+    asked: list[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(self.path)
+            answer = answers.get(self.path, 404)
+            if isinstance(answer, int):
+                self.send_error(answer)
+            elif isinstance(answer, bytes):
+                self.send_response(200)
+                self.send_header("Content-Length", str(len(answer)))
+                self.end_headers()
+                self.wfile.write(answer)
+            else:
+                answer(self)
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    server.block_on_close = False
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}", asked
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def trickle(handler: BaseHTTPRequestHandler) -> None:
+    """Answer a byte now and then: never silent long enough for a socket's timeout, never done."""
+    handler.send_response(200)
+    handler.send_header("Content-Length", "64")
+    handler.end_headers()
+    with contextlib.suppress(ConnectionError):  # the client has given up
+        for _ in range(64):
+            handler.wfile.write(b"0")
+            handler.wfile.flush()
+            time.sleep(0.4)
+
+
+def cut_short(content: bytes) -> Callable[[BaseHTTPRequestHandler], None]:
+    """Promise all of `content`, send half of it, hang up."""
+
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        handler.send_response(200)
+        handler.send_header("Content-Length", str(len(content)))
+        handler.end_headers()
+        handler.wfile.write(content[: len(content) // 2])
+
+    return answer

@@ -1,0 +1,228 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from kubeloop.testing.cluster.binaries import (
+    cache_directory,
+    cache_folder,
+    ensure_binaries,
+    ensure_helm,
+    find_binaries,
+)
+from kubeloop.testing.cluster.errors import BuildError, ClusterError
+from kubeloop.testing.cluster.versions import COMPONENTS, HELM_COMPONENT, KWOK, KWOK_COMPONENT
+from kubeloop.testing.polling import eventually
+
+from .fakes import Answer, Notes, environment, go_calls, serve, sha256, write_executable
+
+NAMES = ["etcd", "kube-apiserver", "kube-controller-manager", "kwok"]
+PACKAGES = [package for component in COMPONENTS for package in component.packages.values()]
+ROOT = Path(__file__).parents[4]
+
+
+def _assets(folder: Path, names: list[str]) -> Path:
+    for name in names:
+        write_executable(folder / name, "#!/bin/sh\n")
+    return folder
+
+
+def test_everything_comes_from_kubebuilder_assets_when_they_hold_everything(tmp_path: Path) -> None:
+    assets = _assets(tmp_path / "assets", NAMES)
+    environ = environment(tmp_path, KUBEBUILDER_ASSETS=str(assets))
+    binaries = ensure_binaries(environ=environ)
+    assert binaries.kube_controller_manager == assets / "kube-controller-manager"
+    assert {binaries.etcd.parent, binaries.kube_apiserver.parent, binaries.kwok.parent} == {assets}
+    assert go_calls(environ) == []
+
+
+def test_what_kubebuilder_assets_lack_is_built(tmp_path: Path) -> None:
+    assets = _assets(tmp_path / "assets", NAMES[:3])
+    environ = environment(tmp_path, KUBEBUILDER_ASSETS=str(assets))
+    binaries = ensure_binaries(environ=environ)
+    assert binaries.etcd == assets / "etcd"
+    assert binaries.kwok == cache_folder(KWOK_COMPONENT, environ) / "kwok"
+    assert go_calls(environ) == ["sigs.k8s.io/kwok/cmd/kwok"]
+
+
+def test_one_of_two_binaries_of_a_project_in_kubebuilder_assets_leaves_the_other_to_be_built(
+    tmp_path: Path,
+) -> None:
+    environ = environment(
+        tmp_path, KUBEBUILDER_ASSETS=str(_assets(tmp_path / "assets", ["etcd", "kube-apiserver"]))
+    )
+    binaries = ensure_binaries(environ=environ)
+    assert binaries.kube_apiserver.parent == tmp_path / "assets"
+    assert binaries.kube_controller_manager.parent != tmp_path / "assets"
+    assert "k8s.io/kubernetes/cmd/kube-apiserver" not in go_calls(environ)
+
+
+def test_a_file_in_kubebuilder_assets_that_cannot_be_run_does_not_count(tmp_path: Path) -> None:
+    assets = _assets(tmp_path / "assets", NAMES)
+    (assets / "kwok").chmod(0o644)
+    environ = environment(tmp_path, KUBEBUILDER_ASSETS=str(assets))
+    assert "kwok" not in find_binaries(environ)
+
+
+def test_helm_is_built_like_the_others(tmp_path: Path) -> None:
+    environ = environment(tmp_path)
+    assert ensure_helm(environ=environ) == cache_folder(HELM_COMPONENT, environ) / "helm"
+    assert go_calls(environ) == ["helm.sh/helm/v3/cmd/helm"]
+
+
+def test_on_an_empty_machine_all_four_are_built_into_the_cache_and_run(tmp_path: Path) -> None:
+    environ = environment(tmp_path)
+    binaries = ensure_binaries(environ=environ)
+    assert sorted(go_calls(environ)) == sorted(PACKAGES)
+    said = subprocess.run([binaries.etcd], capture_output=True, text=True, check=True).stdout
+    assert said == "built go.etcd.io/etcd/server/v3\n"
+
+
+def test_the_second_time_nothing_is_built(tmp_path: Path) -> None:
+    environ = environment(tmp_path)
+    first = ensure_binaries(environ=environ)
+    assert ensure_binaries(environ=environ) == first
+    assert len(go_calls(environ)) == len(PACKAGES)
+
+
+def test_a_build_leaves_nothing_but_binaries_and_lock_in_the_cache(tmp_path: Path) -> None:
+    environ = environment(tmp_path)
+    ensure_binaries(environ=environ)
+    files = [p.name for p in (tmp_path / "cache").rglob("*") if p.is_file() and p.name != ".lock"]
+    assert sorted(files) == NAMES
+
+
+def test_the_cache_is_keyed_by_version_and_platform(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("platform.machine", lambda: "aarch64")
+    monkeypatch.setattr("platform.system", lambda: "Linux")
+    folder = cache_folder(KWOK_COMPONENT, {"XDG_CACHE_HOME": str(tmp_path)})
+    assert folder == tmp_path / "kubeloop" / "bin" / f"kwok-{KWOK}-linux-arm64"
+
+
+@pytest.mark.parametrize(
+    ("environ", "expected"),
+    [
+        pytest.param({"XDG_CACHE_HOME": "/c", "HOME": "/h"}, "/c/kubeloop", id="XDG_CACHE_HOME"),
+        pytest.param({"HOME": "/h"}, "/h/.cache/kubeloop", id="HOME without XDG_CACHE_HOME"),
+        pytest.param(
+            {"XDG_CACHE_HOME": "", "HOME": "/h"}, "/h/.cache/kubeloop", id="HOME when the other is empty"
+        ),
+        pytest.param(
+            {"XDG_CACHE_HOME": "c", "HOME": "/h"}, "/h/.cache/kubeloop", id="HOME when the other is relative"
+        ),
+    ],
+)
+def test_the_cache_lies_under(environ: dict[str, str], expected: str) -> None:
+    assert cache_directory(environ) == Path(expected)
+
+
+def test_without_home_and_cache_folder_the_error_says_what_to_set() -> None:
+    with pytest.raises(ClusterError, match="set XDG_CACHE_HOME"):
+        cache_directory({})
+
+
+def test_a_cache_folder_that_cannot_be_made_is_one_clear_error(tmp_path: Path) -> None:
+    (tmp_path / "cache").write_text("a file where a folder should be")
+    with pytest.raises(ClusterError, match=r"cannot be made .*: set XDG_CACHE_HOME"):
+        ensure_binaries(environ=environment(tmp_path))
+
+
+def test_what_a_killed_build_left_is_removed_by_the_next(tmp_path: Path) -> None:
+    environ = environment(tmp_path)
+    left_over = cache_folder(KWOK_COMPONENT, environ) / ".unfinished-old" / "kwok"
+    left_over.parent.mkdir(parents=True)
+    left_over.write_bytes(b"half a binary")
+    binaries = ensure_binaries(environ=environ)
+    assert not left_over.parent.exists()
+    assert binaries.kwok.read_bytes() != b"half a binary"
+
+
+def test_a_failed_build_leaves_no_binary_and_the_next_one_starts_afresh(tmp_path: Path) -> None:
+    with pytest.raises(BuildError):
+        ensure_binaries(environ=environment(tmp_path, FAKE_GO_FAILS="no network"))
+    assert find_binaries(environment(tmp_path)) == {}
+    assert ensure_binaries(environ=environment(tmp_path)).kwok.is_file()
+
+
+def _site(binary: bytes, digest: str) -> dict[str, Answer]:
+    path = f"/{KWOK}/{KWOK_COMPONENT.name}-linux-amd64"
+    return {path: binary, path + ".sha256": digest.encode()}
+
+
+def _download_world(tmp_path: Path, address: str) -> dict[str, str]:
+    """etcd and Kubernetes are there already, kwok's releases are at `address`."""
+    assets = _assets(tmp_path / "assets", NAMES[:3])
+    return environment(
+        tmp_path, KUBEBUILDER_ASSETS=str(assets), KUBELOOP_DOWNLOAD="on", KUBELOOP_DOWNLOAD_KWOK=address
+    )
+
+
+@pytest.fixture
+def amd64(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("platform.machine", lambda: "x86_64")
+
+
+@pytest.mark.usefixtures("amd64")
+def test_a_release_that_can_be_reached_is_downloaded_and_executable(tmp_path: Path) -> None:
+    program = b"#!/bin/sh\necho released\n"
+    with serve(_site(program, sha256(program))) as (address, _):
+        environ = _download_world(tmp_path, address)
+        binaries = ensure_binaries(environ=environ)
+    assert subprocess.run([binaries.kwok], capture_output=True, text=True, check=True).stdout == "released\n"
+    assert go_calls(environ) == []
+
+
+@pytest.mark.usefixtures("amd64")
+def test_a_release_with_a_wrong_checksum_is_never_used_but_built(tmp_path: Path) -> None:
+    notes = Notes()
+    with serve(_site(b"tampered", sha256(b"program"))) as (address, _):
+        environ = _download_world(tmp_path, address)
+        binaries = ensure_binaries(notes, environ=environ)
+    assert binaries.kwok.read_text().startswith("#!/bin/sh\necho built")
+    assert any("has SHA-256" in step and "building it instead" in step for step in notes.steps)
+
+
+@pytest.mark.usefixtures("amd64")
+def test_only_sites_of_missing_binaries_are_asked(tmp_path: Path) -> None:
+    with serve(_site(b"x", sha256(b"x"))) as (address, asked):
+        environ = _download_world(tmp_path, address) | {"KUBELOOP_DOWNLOAD_ETCD": address}
+        ensure_binaries(environ=environ)
+    assert all("kwok" in path for path in asked)
+
+
+def test_two_processes_that_need_binaries_at_once_build_each_one_once(tmp_path: Path) -> None:
+    environ = environment(tmp_path, FAKE_GO_SECONDS="0.3", PYTHONPATH=str(ROOT))
+    program = "from kubeloop.testing.cluster.binaries import ensure_binaries; print(ensure_binaries())"
+    running = [
+        subprocess.Popen([sys.executable, "-c", program], env=environ, stdout=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]
+    answers = [process.communicate(timeout=60)[0] for process in running]
+    assert answers[0] == answers[1] != ""
+    assert sorted(go_calls(environ)) == sorted(PACKAGES)
+
+
+def test_a_process_that_waits_for_another_ones_build_says_so(tmp_path: Path) -> None:
+    environ, notes = environment(tmp_path, FAKE_GO_SECONDS="0.5"), Notes()
+    first = threading.Thread(target=ensure_binaries, kwargs={"environ": environ})
+    first.start()
+    assert eventually(lambda: bool(go_calls(environ)))
+    ensure_binaries(notes, environ=environ)
+    first.join()
+    assert any("another process builds it" in tick for tick in notes.ticks)
+    assert len(go_calls(environ)) == len(PACKAGES)
+
+
+def test_a_builder_killed_half_way_neither_blocks_nor_spoils_the_next(tmp_path: Path) -> None:
+    environ = environment(tmp_path, FAKE_GO_SECONDS="30", PYTHONPATH=str(ROOT))
+    program = "from kubeloop.testing.cluster.binaries import ensure_binaries; ensure_binaries()"
+    killed = subprocess.Popen([sys.executable, "-c", program], env=environ, start_new_session=True)
+    assert eventually(lambda: bool(go_calls(environ)), timeout=30)
+    os.killpg(killed.pid, 9)
+    killed.wait()
+    assert ensure_binaries(environ=environ | {"FAKE_GO_SECONDS": "0"}).etcd.is_file()

@@ -1,0 +1,245 @@
+"""The real thing: etcd, kube-apiserver, kube-controller-manager and kwok, started once for this file."""
+
+from __future__ import annotations
+
+import json
+import ssl
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from kubeloop.testing.cluster import cluster, processes
+from kubeloop.testing.cluster.cluster import Cluster
+from kubeloop.testing.cluster.errors import AlreadyRunning
+from kubeloop.testing.cluster.versions import KUBERNETES
+from kubeloop.testing.polling import eventually
+from lab.cluster import EmbeddedCluster, Options
+from tests.e2e.api import Api, ApiFailure
+
+pytestmark = pytest.mark.cluster
+
+SERVERS = ["etcd", "kube-apiserver", "kube-controller-manager", "kwok"]
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[Cluster]:
+    with EmbeddedCluster(options=Options(kubevirt=False, rancher=False, nodes=2)) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def api(running: Cluster) -> Api:
+    return Api(running.kubeconfig)
+
+
+@pytest.fixture
+def namespace(api: Api, request: pytest.FixtureRequest) -> str:
+    name: str = "t-" + str(abs(hash(request.node.nodeid)))[:12]
+    api.create("/api/v1/namespaces", {"metadata": {"name": name}})
+    # A pod is refused before the service-account controller has been round, as in any cluster.
+    assert eventually(lambda: api.find(f"/api/v1/namespaces/{name}/serviceaccounts/default"))
+    return name
+
+
+def _pod(name: str, cpu: str, **metadata: Any) -> dict[str, Any]:
+    container = {"name": "compute", "image": "virt-launcher", "resources": {"limits": {"cpu": cpu}}}
+    return {
+        "metadata": {"name": name, **metadata},
+        "spec": {
+            "nodeName": "node-1",
+            "containers": [container],
+            "readinessGates": [{"conditionType": "kubevirt.io/virtual-machine-unpaused"}],
+        },
+    }
+
+
+def _used(api: Api, namespace: str) -> str:
+    quota = api.get(f"/api/v1/namespaces/{namespace}/resourcequotas/q")
+    used: str = quota.get("status", {}).get("used", {}).get("limits.cpu", "")
+    return used
+
+
+def test_it_is_ready_and_says_so(running: Cluster) -> None:
+    found = cluster.status(running.directory)
+    assert found.ready
+    assert found.url == running.url
+    assert sorted(found.processes) == SERVERS
+    assert json.loads(found.as_json())["kubeconfig"] == str(running.kubeconfig)
+
+
+def test_it_is_the_pinned_kubernetes(api: Api) -> None:
+    assert api.get("/version")["gitVersion"] == KUBERNETES
+
+
+def test_it_listens_on_loopback_only(running: Cluster) -> None:
+    port = int(running.url.rpartition(":")[2])
+    listening = subprocess.run(
+        ["cat", "/proc/net/tcp", "/proc/net/tcp6"], capture_output=True, text=True
+    ).stdout
+    on_port = [
+        line.split()[1] for line in listening.splitlines() if f":{port:04X} " in line and " 0A " in line
+    ]
+    assert on_port == [f"0100007F:{port:04X}"]
+
+
+def test_without_a_certificate_nothing_is_shown(running: Cluster) -> None:
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    with pytest.raises(urllib.error.HTTPError) as caught:
+        urllib.request.urlopen(f"{running.url}/api/v1/namespaces", context=context)
+    assert caught.value.code == 403
+    caught.value.close()
+
+
+def test_a_service_account_gets_a_token_and_only_the_rights_it_was_given(
+    running: Cluster, api: Api, namespace: str
+) -> None:
+    path = f"/api/v1/namespaces/{namespace}/serviceaccounts/default/token"
+    token = api.create(path, {"spec": {"expirationSeconds": 600}})["status"]["token"]
+    rules = [{"apiGroups": [""], "resources": ["resourcequotas"], "verbs": ["list"]}]
+    roles = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{namespace}"
+    api.create(f"{roles}/roles", {"metadata": {"name": "r"}, "rules": rules})
+    subject = {"kind": "ServiceAccount", "name": "default", "namespace": namespace}
+    reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "r"}
+    api.create(
+        f"{roles}/rolebindings", {"metadata": {"name": "r"}, "subjects": [subject], "roleRef": reference}
+    )
+
+    context = ssl.create_default_context(cafile=str(running.directory / "pki" / "ca.crt"))
+
+    def status(kind: str) -> int:
+        url = f"{running.url}/api/v1/namespaces/{namespace}/{kind}"
+        request = urllib.request.Request(url, headers={"Authorization": f"Bearer {token}"})
+        try:
+            with urllib.request.urlopen(request, context=context) as response:
+                return int(response.status)
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code
+
+    assert eventually(lambda: status("resourcequotas") == 200)
+    assert status("pods") == 403
+
+
+def test_kwok_runs_a_pod_and_quota_refuses_the_one_that_is_too_much(api: Api, namespace: str) -> None:
+    pods = f"/api/v1/namespaces/{namespace}/pods"
+    quota = {"metadata": {"name": "q"}, "spec": {"hard": {"limits.cpu": "3"}}}
+    api.create(f"/api/v1/namespaces/{namespace}/resourcequotas", quota)
+    assert eventually(lambda: _used(api, namespace) == "0")
+    api.create(pods, _pod("first", "2"))
+    assert eventually(lambda: api.get(f"{pods}/first")["status"]["phase"] == "Running")
+    conditions = api.get(f"{pods}/first")["status"]["conditions"]
+    unpaused = {"Ready", "kubevirt.io/virtual-machine-unpaused"}
+    assert unpaused <= {c["type"] for c in conditions if c["status"] == "True"}
+    with pytest.raises(
+        ApiFailure, match=r"exceeded quota: q, requested: limits.cpu=2, used: limits.cpu=2"
+    ) as caught:
+        api.create(pods, _pod("second", "2"))
+    assert caught.value.status == 403
+
+
+def test_a_pod_that_succeeded_stays_so_and_no_longer_counts(api: Api, namespace: str) -> None:
+    pods = f"/api/v1/namespaces/{namespace}/pods"
+    quota = {"metadata": {"name": "q"}, "spec": {"hard": {"limits.cpu": "3"}}}
+    api.create(f"/api/v1/namespaces/{namespace}/resourcequotas", quota)
+    api.create(pods, _pod("done", "2"))
+    assert eventually(lambda: api.get(f"{pods}/done")["status"]["phase"] == "Running")
+    pod = api.get(f"{pods}/done")
+    pod["status"]["phase"] = "Succeeded"
+    api.replace(f"{pods}/done/status", pod)
+    assert eventually(lambda: _used(api, namespace) == "0")
+    time.sleep(0.3)
+    assert api.get(f"{pods}/done")["status"]["phase"] == "Succeeded"
+
+
+def test_a_deleted_pod_is_gone_at_once_unless_a_finalizer_holds_it(api: Api, namespace: str) -> None:
+    pods = f"/api/v1/namespaces/{namespace}/pods"
+    api.create(pods, _pod("free", "1"))
+    api.create(pods, _pod("held", "1", finalizers=["example.org/held"]))
+    for name in ("free", "held"):
+        api.delete(f"{pods}/{name}")
+    assert eventually(lambda: api.find(f"{pods}/free") is None)
+    time.sleep(0.3)
+    assert api.get(f"{pods}/held")["metadata"]["finalizers"] == ["example.org/held"]
+
+
+def test_a_deleted_namespace_goes_with_all_that_is_in_it(api: Api, namespace: str) -> None:
+    api.create(
+        f"/apis/kubevirt.io/v1/namespaces/{namespace}/virtualmachines",
+        {"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "metadata": {"name": "vm"}},
+    )
+    api.delete(f"/api/v1/namespaces/{namespace}")
+    assert eventually(lambda: api.find(f"/api/v1/namespaces/{namespace}") is None, timeout=30)
+
+
+def test_the_nodes_asked_for_are_ready(api: Api) -> None:
+    nodes = {node["metadata"]["name"]: node for node in api.get("/api/v1/nodes")["items"]}
+    assert sorted(nodes) == ["node-1", "node-2"]
+    assert nodes["node-1"]["status"]["allocatable"]["pods"] == "1k"
+    assert "taints" not in nodes["node-1"]["spec"]
+
+
+def test_unknown_fields_of_a_virtual_machine_instance_are_kept(api: Api, namespace: str) -> None:
+    path = f"/apis/kubevirt.io/v1/namespaces/{namespace}/virtualmachineinstances"
+    body = {
+        "apiVersion": "kubevirt.io/v1",
+        "kind": "VirtualMachineInstance",
+        "metadata": {"name": "vm1"},
+        "spec": {"domain": {"somethingNew": [1, {"a": "b"}]}},
+        # Without a status subresource, what is created with a status has it.
+        "status": {"phase": "Running"},
+    }
+    api.create(path, body)
+    found = api.get(f"{path}/vm1")
+    assert found["spec"] == body["spec"]
+    assert found["status"] == {"phase": "Running"}
+
+
+def test_the_status_of_a_migration_is_written_through_its_subresource_only(api: Api, namespace: str) -> None:
+    path = f"/apis/kubevirt.io/v1/namespaces/{namespace}/virtualmachineinstancemigrations"
+    body: dict[str, Any] = {
+        "apiVersion": "kubevirt.io/v1",
+        "kind": "VirtualMachineInstanceMigration",
+        "metadata": {"name": "m1"},
+        "spec": {"vmiName": "vm1"},
+        "status": {"phase": "Pending"},
+    }
+    created = api.create(path, body)
+    assert "status" not in created
+    written = api.replace(f"{path}/m1/status", created | {"status": {"phase": "Pending"}})
+    assert written["status"] == {"phase": "Pending"}
+
+
+def test_a_setting_is_cluster_scoped_with_value_and_default_at_the_top(api: Api) -> None:
+    body = {
+        "apiVersion": "harvesterhci.io/v1beta1",
+        "kind": "Setting",
+        "metadata": {"name": "additional-guest-memory-overhead-ratio"},
+        "value": "",
+        "default": "1.5",
+    }
+    api.create("/apis/harvesterhci.io/v1beta1/settings", body)
+    found = api.get("/apis/harvesterhci.io/v1beta1/settings/additional-guest-memory-overhead-ratio")
+    assert (found["value"], found["default"]) == ("", "1.5")
+
+
+def test_a_second_up_in_its_directory_is_refused(running: Cluster) -> None:
+    with pytest.raises(AlreadyRunning):
+        cluster.up(running.directory)
+    assert cluster.status(running.directory).ready
+
+
+def test_a_restarted_process_is_another_one_and_does_its_work(running: Cluster, api: Api) -> None:
+    """Not kwok: 0.7.0 can crash as it starts, when its first node and its first pod come at the same moment."""
+    name = "kube-controller-manager"
+    before = processes.find(running.directory, name)
+    after = running.restart(name)
+    assert (before.alive(), after.alive()) == (False, True)
+    api.create("/api/v1/namespaces", {"metadata": {"name": "after-restart"}})
+    account = "/api/v1/namespaces/after-restart/serviceaccounts/default"
+    assert eventually(lambda: api.find(account), timeout=30)

@@ -1,0 +1,242 @@
+"""up and down where it goes wrong, with servers that are scripts: quick, and each can be made to fail at will."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kubeloop.testing.cluster import cluster, processes
+from kubeloop.testing.cluster.errors import AlreadyRunning, ClusterError, StartError
+from kubeloop.testing.cluster.guard import Guard
+from kubeloop.testing.polling import eventually
+
+from .fakes import write_executable
+
+ROOT = Path(__file__).parents[4]
+
+# Listens where etcd would, as long as it is wanted.
+_ETCD = f"""#!{sys.executable} -IS
+import socket, sys, time
+port = next(word for word in sys.argv if word.startswith("--listen-client-urls=")).rpartition(":")[2]
+server = socket.create_server(("127.0.0.1", int(port)))
+time.sleep(600)
+"""
+_SLEEPS = "#!/bin/sh\nexec sleep 600\n"
+_FAILS = "#!/bin/sh\necho 'starting' >&2\necho 'unknown flag: --frobnicate' >&2\nexit 1\n"
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Iterator[Path]:
+    """A cluster's directory, of which nothing runs any more after the test."""
+    directory = tmp_path / "cluster"
+    yield directory
+    cluster.down(directory)
+
+
+@pytest.fixture
+def servers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of servers for $KUBEBUILDER_ASSETS: etcd listens, the API server never gets ready."""
+    assets = tmp_path / "assets"
+    write_executable(assets / "etcd", _ETCD)
+    for name in ("kube-apiserver", "kube-controller-manager", "kwok"):
+        write_executable(assets / name, _SLEEPS)
+    monkeypatch.setenv("KUBEBUILDER_ASSETS", str(assets))
+    return assets
+
+
+def _start_up(directory: Path, code: str = "cluster.up(Path(sys.argv[1]))") -> subprocess.Popen[bytes]:
+    """Another program that is about to wait for the API server of a cluster in `directory`."""
+    # Of a test run in the background SIGINT is ignored, and children inherit that.
+    heard = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+    program = (
+        f"{heard}; import sys; from pathlib import Path; from kubeloop.testing.cluster import cluster; {code}"
+    )
+    command = [sys.executable, "-c", program, str(directory)]
+    running = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.DEVNULL)
+    assert eventually(lambda: processes.find(directory, "kube-apiserver").alive(), timeout=30)
+    return running
+
+
+def _recorded(directory: Path) -> list[processes.Process]:
+    return [processes.find(directory, name) for name in processes.names(directory)]
+
+
+@pytest.mark.parametrize("server", ["etcd", "kube-apiserver"])
+def test_a_server_that_ends_at_once_is_one_clear_error_and_nothing_stays(
+    server: str, servers: Path, directory: Path
+) -> None:
+    write_executable(servers / server, _FAILS)
+    with pytest.raises(StartError) as caught:
+        cluster.up(directory)
+    message = str(caught.value)
+    assert message.startswith(f"{server} ended while starting: unknown flag: --frobnicate (whole log: ")
+    assert "\n" not in message
+    assert processes.names(directory) == []
+
+
+@pytest.mark.usefixtures("servers")
+def test_an_api_server_that_does_not_get_ready_is_given_up(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kubeloop.testing.cluster.readiness.Patience.__init__.__defaults__", (3.0,))
+    with pytest.raises(StartError, match=r"the API server is not ready after 3 s: see the logs in .*/logs"):
+        cluster.up(directory)
+    assert processes.names(directory) == []
+
+
+@pytest.mark.usefixtures("servers")
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_an_up_that_is_ended_half_way_leaves_nothing_running_after(
+    number: signal.Signals, directory: Path
+) -> None:
+    running = _start_up(directory)
+    started = _recorded(directory)
+    assert [process.name for process in started] == ["etcd", "kube-apiserver"]
+    running.send_signal(number)
+    running.wait()
+    assert eventually(lambda: not any(process.alive() for process in started))
+    assert eventually(lambda: processes.names(directory) == [])
+
+
+@pytest.mark.usefixtures("servers")
+def test_down_ends_what_an_up_left_whose_guard_was_killed_with_it(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONWARNINGS", "ignore")
+    running = _start_up(directory, "cluster._up(Path(sys.argv[1]), cluster.Options(), cluster.Silent())")
+    started = _recorded(directory)
+    running.kill()
+    running.wait()
+    assert all(process.alive() for process in started)
+    assert cluster.status(directory).ready is False
+    assert cluster.down(directory) == ["etcd", "kube-apiserver"]
+    assert not any(process.alive() for process in started)
+    assert cluster.down(directory) == []
+
+
+@pytest.mark.usefixtures("servers")
+def test_down_of_one_cluster_leaves_another_one_alone(directory: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    bystander = processes.spawn("etcd", ["/bin/sleep", "600"], other)
+    running = _start_up(directory)
+    running.kill()
+    running.wait()
+    cluster.down(directory)
+    assert bystander.alive()
+    cluster.down(other)
+    assert not bystander.alive()
+
+
+def test_up_where_a_cluster_runs_is_refused_and_that_one_runs_on(servers: Path, directory: Path) -> None:
+    assert servers.is_dir()
+    server = processes.spawn("kube-apiserver", ["/bin/sleep", "600"], directory)
+    with pytest.raises(AlreadyRunning, match="run `down` first"):
+        cluster.up(directory)
+    assert server.alive()
+
+
+def test_up_clears_away_what_a_crashed_cluster_left(servers: Path, directory: Path) -> None:
+    write_executable(servers / "kube-apiserver", _FAILS)
+    left = processes.spawn("kwok", ["/bin/sleep", "600"], directory)
+    (directory / "etcd").mkdir()
+    (directory / "etcd" / "old").touch()
+    with pytest.raises(StartError):
+        cluster.up(directory)
+    assert not left.alive()
+    assert not (directory / "etcd" / "old").exists()
+
+
+def test_down_of_a_directory_that_is_not_there_is_fine_and_does_not_make_it(directory: Path) -> None:
+    assert cluster.down(directory) == []
+    assert not directory.exists()
+
+
+def test_down_keeps_logs_and_removes_keys(servers: Path, directory: Path) -> None:
+    write_executable(servers / "kube-apiserver", _FAILS)
+    with pytest.raises(StartError):
+        cluster.up(directory)
+    assert "unknown flag" in (directory / "logs" / "kube-apiserver.log").read_text()
+    assert not (directory / "pki").exists()
+    assert not (directory / "kubeconfig").exists()
+
+
+def test_down_leaves_files_alone_that_are_not_the_clusters(directory: Path) -> None:
+    directory.mkdir()
+    (directory / "mine").write_text("keep")
+    cluster.down(directory)
+    assert (directory / "mine").read_text() == "keep"
+
+
+@pytest.mark.usefixtures("servers")
+def test_a_directory_that_cannot_be_made_is_one_clear_error(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ClusterError, match="cannot be used as the cluster's directory"):
+        cluster.up(tmp_path / "file" / "cluster")
+
+
+def test_status_of_an_empty_directory_is_not_ready(directory: Path) -> None:
+    found = cluster.status(directory)
+    assert (found.ready, found.processes) == (False, {})
+
+
+def test_status_tells_a_dead_process_from_a_running_one(directory: Path) -> None:
+    alive = processes.spawn("etcd", ["/bin/sleep", "600"], directory)
+    dead = processes.spawn("kwok", ["/bin/true"], directory)
+    assert eventually(lambda: not dead.alive())
+    assert cluster.status(directory).processes == {"etcd": alive.pid, "kwok": 0}
+
+
+def test_a_guard_that_is_called_off_leaves_the_cluster_running(directory: Path) -> None:
+    with Guard(directory):
+        process = processes.spawn("etcd", ["/bin/sleep", "600"], directory)
+    assert process.alive()
+
+
+@pytest.mark.parametrize("remove", [False, True])
+def test_a_guard_acts_when_its_parent_dies(remove: bool, directory: Path) -> None:
+    code = (
+        "from kubeloop.testing.cluster.guard import Guard; from kubeloop.testing.cluster import processes; import os;"
+        f"Guard(Path(sys.argv[1]), remove={remove}).__enter__();"
+        "processes.spawn('etcd', ['/bin/sleep', '600'], Path(sys.argv[1]));"
+        "os.kill(os.getpid(), 9)"
+    )
+    program = f"import sys; from pathlib import Path; {code}"
+    ended = subprocess.run([sys.executable, "-c", program, str(directory)], cwd=ROOT, check=False)
+    assert ended.returncode == -signal.SIGKILL
+    if remove:
+        assert eventually(lambda: not directory.exists())
+    else:
+        assert eventually(lambda: processes.names(directory) == [])
+
+
+def test_a_guard_ends_with_its_parent_even_when_called_off_twice(directory: Path) -> None:
+    guard = Guard(directory)
+    with guard:
+        pid = guard._pid
+        guard.call_off()
+    assert not os.path.exists(f"/proc/{pid}")
+
+
+@pytest.mark.usefixtures("servers")
+def test_an_embedded_cluster_without_a_directory_leaves_none_when_its_program_is_killed(
+    tmp_path: Path,
+) -> None:
+    code = "import tempfile; tempfile.tempdir = sys.argv[1]; cluster.EmbeddedCluster().__enter__()"
+    program = f"import sys; from pathlib import Path; from kubeloop.testing.cluster import cluster; {code}"
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    running = subprocess.Popen([sys.executable, "-c", program, str(folder)], cwd=ROOT)
+    assert eventually(
+        lambda: any(processes.find(d, "kube-apiserver").alive() for d in folder.iterdir()), timeout=30
+    )
+    started = _recorded(next(folder.iterdir()))
+    running.kill()
+    running.wait()
+    assert eventually(lambda: not any(process.alive() for process in started))
+    assert eventually(lambda: list(folder.iterdir()) == [])

@@ -1,0 +1,255 @@
+from __future__ import annotations
+
+import dataclasses
+import socket
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from kubeloop.testing.cluster.download import (
+    REACHABILITY_TIMEOUT,
+    artifacts_of,
+    checksum_in,
+    fetch,
+    release_sources,
+)
+from kubeloop.testing.cluster.errors import ChecksumMismatch, DownloadError
+from kubeloop.testing.cluster.versions import (
+    COMPONENTS,
+    ETCD,
+    ETCD_COMPONENT,
+    HELM,
+    HELM_COMPONENT,
+    KUBERNETES,
+    KUBERNETES_COMPONENT,
+    KWOK,
+    KWOK_COMPONENT,
+    Component,
+)
+
+from .fakes import Answer, Notes, cut_short, serve, sha256, tarball, trickle
+
+DIGEST = "0123456789abcdef" * 4
+
+
+@pytest.fixture(autouse=True)
+def linux_on_amd64(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("platform.machine", lambda: "x86_64")
+    monkeypatch.setattr("platform.system", lambda: "Linux")
+
+
+@pytest.mark.parametrize(
+    ("component", "name", "url", "checksum_url"),
+    [
+        (
+            KUBERNETES_COMPONENT,
+            "kube-apiserver",
+            f"https://dl.k8s.io/release/{KUBERNETES}/bin/linux/amd64/kube-apiserver",
+            f"https://dl.k8s.io/release/{KUBERNETES}/bin/linux/amd64/kube-apiserver.sha256",
+        ),
+        (
+            ETCD_COMPONENT,
+            "etcd",
+            f"https://github.com/etcd-io/etcd/releases/download/{ETCD}/etcd-{ETCD}-linux-amd64.tar.gz",
+            f"https://github.com/etcd-io/etcd/releases/download/{ETCD}/SHA256SUMS",
+        ),
+        (
+            KWOK_COMPONENT,
+            "kwok",
+            f"https://github.com/kubernetes-sigs/kwok/releases/download/{KWOK}/kwok-linux-amd64",
+            f"https://github.com/kubernetes-sigs/kwok/releases/download/{KWOK}/kwok-linux-amd64.sha256",
+        ),
+        (
+            HELM_COMPONENT,
+            "helm",
+            f"https://get.helm.sh/helm-{HELM}-linux-amd64.tar.gz",
+            f"https://get.helm.sh/helm-{HELM}-linux-amd64.tar.gz.sha256sum",
+        ),
+    ],
+    ids=lambda value: value if isinstance(value, str) and "/" not in value else "",
+)
+def test_official_addresses_of(component: Component, name: str, url: str, checksum_url: str) -> None:
+    artifact = artifacts_of(component, {})[name]
+    assert (artifact.url, artifact.checksum_url) == (url, checksum_url)
+
+
+def test_a_base_address_from_the_environment_replaces_the_official_one_and_may_end_in_a_slash() -> None:
+    artifact = artifacts_of(KWOK_COMPONENT, {"KUBELOOP_DOWNLOAD_KWOK": "http://mirror.example/kwok/"})["kwok"]
+    assert artifact.url == f"http://mirror.example/kwok/{KWOK}/kwok-linux-amd64"
+
+
+def test_an_arm_machine_downloads_arm_binaries(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("platform.machine", lambda: "aarch64")
+    assert "/bin/linux/arm64/" in artifacts_of(KUBERNETES_COMPONENT, {})["kube-apiserver"].url
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        pytest.param(DIGEST, DIGEST, id="a bare digest"),
+        pytest.param(DIGEST.upper() + "\n", DIGEST, id="a bare digest in capitals with a line end"),
+        pytest.param(f"{DIGEST}  etcd.tar.gz\n", DIGEST, id="a line of sha256sum"),
+        pytest.param(f"{DIGEST} *etcd.tar.gz\n", DIGEST, id="a line of sha256sum in binary mode"),
+        pytest.param(f"{DIGEST}  ./release/etcd.tar.gz\n", DIGEST, id="a path that ends in the file"),
+        pytest.param(
+            f"{'f' * 64}  etcd-arm.tar.gz\n{DIGEST}  etcd.tar.gz\n", DIGEST, id="the second of two lines"
+        ),
+        pytest.param(f"{DIGEST}  other.tar.gz\n", "", id="only another file"),
+        pytest.param(f"{DIGEST}  not-etcd.tar.gz\n", "", id="a longer name with the same end"),
+        pytest.param("<html>Not found</html>", "", id="a page instead of a checksum file"),
+        pytest.param(DIGEST[:-1] + "  etcd.tar.gz", "", id="a digest that is too short"),
+        pytest.param("g" * 64, "", id="sixty-four characters that are not hexadecimal"),
+        pytest.param("", "", id="nothing"),
+    ],
+)
+def test_a_checksum_is_read_from(text: str, expected: str) -> None:
+    assert checksum_in(text, "etcd.tar.gz") == expected
+
+
+def _kwok_site(binary: Answer, checksum: Answer) -> dict[str, Answer]:
+    path = f"/{KWOK}/kwok-linux-amd64"
+    return {path: binary, path + ".sha256": checksum}
+
+
+def _fetch_kwok(answers: Mapping[str, Answer], scratch: Path) -> Path:
+    with serve(answers) as (address, _):
+        sources = release_sources([KWOK_COMPONENT], {"KUBELOOP_DOWNLOAD_KWOK": address}, Notes())
+        return fetch(KWOK_COMPONENT, "kwok", sources["kwok"], scratch, Notes())
+
+
+def test_a_binary_that_is_what_its_checksum_says_is_downloaded(tmp_path: Path) -> None:
+    path = _fetch_kwok(_kwok_site(b"program" * 1000, sha256(b"program" * 1000).encode()), tmp_path)
+    assert path.read_bytes() == b"program" * 1000
+
+
+def test_a_binary_that_is_not_what_its_checksum_says_is_refused_and_removed(tmp_path: Path) -> None:
+    with pytest.raises(ChecksumMismatch, match=f"its publisher names {sha256(b'program')}"):
+        _fetch_kwok(_kwok_site(b"tampered", sha256(b"program").encode()), tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        pytest.param(404, "HTTP 404", id="is not there"),
+        pytest.param(503, "HTTP 503", id="is behind a server that is down"),
+        pytest.param(cut_short(b"program" * 1000), "ended 3500 bytes early", id="ends half way"),
+    ],
+)
+def test_a_download_fails_with_its_reason_when_the_file(answer: Answer, reason: str, tmp_path: Path) -> None:
+    with pytest.raises(DownloadError, match=reason):
+        _fetch_kwok(_kwok_site(answer, sha256(b"program" * 1000).encode()), tmp_path)
+
+
+def test_a_file_whose_checksum_is_not_published_is_not_downloaded() -> None:
+    notes = Notes()
+    with serve(_kwok_site(b"program", 404)) as (address, asked):
+        sources = release_sources([KWOK_COMPONENT], {"KUBELOOP_DOWNLOAD_KWOK": address}, notes)
+    assert sources == {}
+    assert asked == [f"/{KWOK}/kwok-linux-amd64.sha256"]
+    assert notes.steps == ["kwok: no verified release can be downloaded"]
+
+
+def test_only_the_binary_with_a_published_checksum_of_two_is_downloaded(tmp_path: Path) -> None:
+    folder = f"/release/{KUBERNETES}/bin/linux/amd64"
+    answers: dict[str, Answer] = {
+        f"{folder}/kube-apiserver": b"api",
+        f"{folder}/kube-apiserver.sha256": sha256(b"api").encode(),
+        f"{folder}/kube-controller-manager": b"manager",
+    }
+    with serve(answers) as (address, _):
+        environ = {"KUBELOOP_DOWNLOAD_KUBERNETES": address}
+        sources = release_sources([KUBERNETES_COMPONENT], environ, Notes())["kubernetes"]
+        assert (
+            fetch(KUBERNETES_COMPONENT, "kube-apiserver", sources, tmp_path, Notes()).read_bytes() == b"api"
+        )
+        with pytest.raises(DownloadError, match="names no checksum"):
+            fetch(KUBERNETES_COMPONENT, "kube-controller-manager", sources, tmp_path, Notes())
+
+
+def _fetch_etcd(archive: bytes, scratch: Path) -> Path:
+    stem = f"etcd-{ETCD}-linux-amd64"
+    sums = f"{'0' * 64}  etcd-{ETCD}-darwin-amd64.zip\n{sha256(archive)}  {stem}.tar.gz\n"
+    answers: dict[str, Answer] = {f"/{ETCD}/{stem}.tar.gz": archive, f"/{ETCD}/SHA256SUMS": sums.encode()}
+    with serve(answers) as (address, _):
+        sources = release_sources([ETCD_COMPONENT], {"KUBELOOP_DOWNLOAD_ETCD": address}, Notes())
+        return fetch(ETCD_COMPONENT, "etcd", sources["etcd"], scratch, Notes())
+
+
+def test_etcd_is_taken_out_of_its_tarball(tmp_path: Path) -> None:
+    archive = tarball(f"etcd-{ETCD}-linux-amd64/etcd", b"the server")
+    assert _fetch_etcd(archive, tmp_path).read_bytes() == b"the server"
+
+
+@pytest.mark.parametrize(
+    "archive",
+    [
+        pytest.param(tarball("elsewhere/etcd", b"x"), id="has it at another path"),
+        pytest.param(b"this is no archive", id="is no tarball"),
+        pytest.param(
+            tarball(f"etcd-{ETCD}-linux-amd64/etcd", bytes(range(256)) * 9000)[:900], id="is cut off"
+        ),
+    ],
+)
+def test_etcd_is_not_taken_from_an_archive_that(archive: bytes, tmp_path: Path) -> None:
+    with pytest.raises(DownloadError, match="the archive holds no readable"):
+        _fetch_etcd(archive, tmp_path)
+
+
+def _bases(address: str) -> dict[str, str]:
+    return {f"KUBELOOP_DOWNLOAD_{component.name.upper()}": address for component in COMPONENTS}
+
+
+def test_three_sites_that_accept_and_never_answer_cost_three_seconds_in_total() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        began = time.monotonic()
+        sources = release_sources(COMPONENTS, _bases(f"http://127.0.0.1:{silent.getsockname()[1]}"), Notes())
+        elapsed = time.monotonic() - began
+    assert sources == {}
+    assert elapsed < REACHABILITY_TIMEOUT + 0.3
+
+
+def test_a_site_that_trickles_is_given_up_in_time() -> None:
+    with serve(_kwok_site(b"program", trickle)) as (address, _):
+        began = time.monotonic()
+        sources = release_sources([KWOK_COMPONENT], {"KUBELOOP_DOWNLOAD_KWOK": address}, Notes(), timeout=0.6)
+        assert time.monotonic() - began < 0.9
+    assert sources == {}
+
+
+def test_a_silent_site_does_not_hide_one_that_answers(tmp_path: Path) -> None:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as silent,
+        serve(_kwok_site(b"program", sha256(b"program").encode())) as (address, _),
+    ):
+        environ = _bases(f"http://127.0.0.1:{silent.getsockname()[1]}") | {"KUBELOOP_DOWNLOAD_KWOK": address}
+        sources = release_sources(COMPONENTS, environ, Notes(), timeout=0.5)
+        assert list(sources) == ["kwok"]
+        assert fetch(KWOK_COMPONENT, "kwok", sources["kwok"], tmp_path, Notes()).read_bytes() == b"program"
+
+
+@pytest.mark.parametrize(
+    "base",
+    [
+        pytest.param("http://127.0.0.1:9", id="refuses the connection"),
+        pytest.param("http://no-such-host.invalid", id="has no address"),
+        pytest.param("not a url", id="is no address at all"),
+    ],
+)
+def test_nothing_is_downloaded_from_a_site_that(base: str) -> None:
+    assert release_sources(COMPONENTS, _bases(base), Notes()) == {}
+
+
+@pytest.mark.parametrize("value", ["off", "OFF", "0", "false", "no"])
+def test_downloads_are_switched_off_by(value: str) -> None:
+    with serve(_kwok_site(b"program", sha256(b"program").encode())) as (address, asked):
+        environ = {"KUBELOOP_DOWNLOAD": value, "KUBELOOP_DOWNLOAD_KWOK": address}
+        assert release_sources([KWOK_COMPONENT], environ, Notes()) == {}
+    assert asked == []
+
+
+def test_a_component_keeps_its_name_in_the_address_when_its_version_changes() -> None:
+    newer = dataclasses.replace(ETCD_COMPONENT, version="v9.9.9")
+    assert artifacts_of(newer, {})["etcd"].member == "etcd-v9.9.9-linux-amd64/etcd"

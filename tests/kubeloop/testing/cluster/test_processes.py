@@ -1,0 +1,253 @@
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kubeloop.testing.cluster import processes
+from kubeloop.testing.cluster.errors import ClusterError, StartError
+from kubeloop.testing.cluster.launcher import identity
+from kubeloop.testing.polling import eventually
+
+from .fakes import write_executable
+
+SLEEP = ["/bin/sleep", "600"]
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Iterator[Path]:
+    """A cluster's directory; whatever a test leaves running in it is ended."""
+    yield tmp_path
+    processes.stop(tmp_path)
+
+
+@pytest.fixture
+def stranger() -> Iterator[subprocess.Popen[bytes]]:
+    """A process that is no business of any cluster."""
+    process = subprocess.Popen(SLEEP)
+    yield process
+    process.kill()
+    process.wait()
+
+
+def _record(directory: Path, name: str, pid: int, token: str) -> None:
+    (directory / "processes").mkdir(exist_ok=True)
+    (directory / "processes" / f"{name}.json").write_text(json.dumps({"argv": SLEEP}))
+    (directory / "processes" / f"{name}.pid").write_text(f"{pid} {token}\n")
+
+
+def _exists(pid: int) -> bool:
+    return Path(f"/proc/{pid}").exists()
+
+
+def test_a_spawned_process_runs_what_was_asked_and_is_found_by_its_name(directory: Path) -> None:
+    process = processes.spawn("sleeper", SLEEP, directory)
+    assert process.alive()
+    assert eventually(lambda: Path(f"/proc/{process.pid}/cmdline").read_bytes() == b"/bin/sleep\x00600\x00")
+    assert processes.find(directory, "sleeper") == process
+    assert processes.names(directory) == ["sleeper"]
+
+
+def test_a_process_leads_its_own_session_so_that_ctrl_c_does_not_reach_it(directory: Path) -> None:
+    process = processes.spawn("sleeper", SLEEP, directory)
+    assert os.getsid(process.pid) == process.pid != os.getsid(0)
+
+
+def test_output_and_errors_go_to_the_log_and_input_is_empty(directory: Path) -> None:
+    process = processes.spawn("speaker", ["/bin/sh", "-c", "cat; echo out; echo err >&2"], directory)
+    assert eventually(lambda: not process.alive())
+    assert process.log.read_text() == "out\nerr\n"
+    assert processes.last_log_line(directory, "speaker") == "err"
+
+
+def test_additional_environment_is_added_to_the_callers(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FROM_CALLER", "1")
+    command = ["/bin/sh", "-c", "echo $FROM_CALLER $ADDED"]
+    process = processes.spawn("speaker", command, directory, {"ADDED": "2"})
+    assert eventually(lambda: not process.alive())
+    assert process.log.read_text() == "1 2\n"
+
+
+def test_what_is_recorded_of_a_process_only_its_owner_can_read(directory: Path) -> None:
+    processes.spawn("sleeper", SLEEP, directory, {"PASSWORD": "secret"})
+    assert (directory / "processes" / "sleeper.json").stat().st_mode & 0o077 == 0
+
+
+def test_the_callers_open_files_are_not_inherited(directory: Path) -> None:
+    with (directory / "open").open("w"):
+        process = processes.spawn("sleeper", SLEEP, directory)
+        held = {os.readlink(entry) for entry in Path(f"/proc/{process.pid}/fd").iterdir()}
+    assert str(directory / "open") not in held
+
+
+def test_not_even_those_that_are_meant_to_be_inherited_such_as_the_lock_of_flock(directory: Path) -> None:
+    with (directory / "lock").open("w") as lock:
+        os.set_inheritable(lock.fileno(), True)
+        process = processes.spawn("sleeper", SLEEP, directory)
+        command = Path(f"/proc/{process.pid}/cmdline")
+        assert eventually(lambda: "sleep" in command.read_text())
+        held = {os.readlink(entry) for entry in Path(f"/proc/{process.pid}/fd").iterdir()}
+    assert str(directory / "lock") not in held
+
+
+def test_a_program_that_cannot_be_started_says_so_in_its_log(directory: Path) -> None:
+    process = processes.spawn("nothing", ["/no/such/program"], directory)
+    assert eventually(lambda: not process.alive())
+    assert "/no/such/program cannot be started: No such file" in processes.last_log_line(directory, "nothing")
+
+
+def test_a_launcher_that_fails_is_a_start_error(directory: Path) -> None:
+    (directory / "logs").write_text("a file where a folder should be")
+    with pytest.raises((StartError, OSError)):
+        processes.spawn("sleeper", SLEEP, directory)
+    assert processes.stop(directory) == []
+
+
+def test_stop_ends_all_and_forgets_them(directory: Path) -> None:
+    spawned = [processes.spawn(name, SLEEP, directory) for name in ("one", "two")]
+    assert processes.stop(directory) == ["one", "two"]
+    assert not any(_exists(process.pid) for process in spawned)
+    assert processes.names(directory) == []
+    assert processes.stop(directory) == []
+
+
+def test_stop_of_one_name_leaves_the_others(directory: Path) -> None:
+    processes.spawn("one", SLEEP, directory)
+    two = processes.spawn("two", SLEEP, directory)
+    assert processes.stop(directory, ["one", "unknown"]) == ["one"]
+    assert two.alive()
+
+
+def test_with_grace_a_process_may_finish(directory: Path) -> None:
+    script = "trap 'echo finished; exit 0' TERM; echo started; while :; do sleep 0.01; done"
+    process = processes.spawn("polite", ["/bin/sh", "-c", script], directory)
+    assert eventually(lambda: "started" in process.log.read_text())
+    processes.stop(directory, grace=10)
+    assert process.log.read_text() == "started\nfinished\n"
+
+
+def test_a_process_that_ignores_sigterm_is_killed_after_the_grace(directory: Path) -> None:
+    script = "trap '' TERM; echo started; while :; do sleep 0.01; done"
+    process = processes.spawn("stubborn", ["/bin/sh", "-c", script], directory)
+    assert eventually(lambda: "started" in process.log.read_text())
+    began = time.monotonic()
+    processes.stop(directory, grace=0.2)
+    assert 0.2 <= time.monotonic() - began < 5
+    assert not _exists(process.pid)
+
+
+def test_a_stranger_that_got_the_pid_of_a_dead_process_is_left_alone(
+    directory: Path, stranger: subprocess.Popen[bytes]
+) -> None:
+    boot, ticks = identity(stranger.pid).split()
+    _record(directory, "etcd", stranger.pid, f"{boot} {int(ticks) - 1}")
+    assert not processes.find(directory, "etcd").alive()
+    assert processes.stop(directory, grace=0.1) == []
+    assert stranger.poll() is None
+    assert processes.names(directory) == []
+
+
+def test_a_process_with_the_same_pid_and_start_time_after_another_boot_is_left_alone(
+    directory: Path, stranger: subprocess.Popen[bytes]
+) -> None:
+    ticks = identity(stranger.pid).split()[1]
+    _record(directory, "etcd", stranger.pid, f"00000000-0000-0000-0000-000000000000 {ticks}")
+    assert processes.stop(directory) == []
+    assert stranger.poll() is None
+
+
+def test_the_process_that_was_recorded_is_ended_by_a_program_that_did_not_start_it(
+    directory: Path, stranger: subprocess.Popen[bytes]
+) -> None:
+    _record(directory, "etcd", stranger.pid, identity(stranger.pid))
+    assert processes.stop(directory) == ["etcd"]
+    assert not _exists(stranger.pid)
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        pytest.param("", id="is empty"),
+        pytest.param("not a pid", id="is garbage"),
+        pytest.param("0 x 1", id="names pid 0"),
+        pytest.param("4194304000 x 1", id="names a pid that cannot be"),
+        pytest.param("-1 x 1", id="names everybody"),
+    ],
+)
+def test_no_process_is_signalled_when_the_record(record: str, directory: Path) -> None:
+    (directory / "processes").mkdir()
+    (directory / "processes" / "etcd.pid").write_text(record)
+    assert not processes.find(directory, "etcd").alive()
+    assert processes.stop(directory, grace=0.1) == []
+
+
+def test_a_zombie_has_ended(directory: Path) -> None:
+    zombie = subprocess.Popen(["/bin/true"])
+    token = identity(zombie.pid)
+    assert eventually(
+        lambda: Path(f"/proc/{zombie.pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    )
+    # Not our child in the eyes of `alive`: a thread's waitpid would reap it otherwise.
+    _record(directory, "etcd", zombie.pid, token)
+    assert not processes.find(directory, "etcd").alive()
+    zombie.wait()
+
+
+def test_an_identity_survives_odd_command_names(directory: Path) -> None:
+    odd = write_executable(directory / "a ) 1 2 (b", "#!/bin/sh\nsleep 600\n")
+    process = processes.spawn("odd", [str(odd)], directory)
+    assert eventually(lambda: ") 1 2 (" in Path(f"/proc/{process.pid}/stat").read_text())
+    assert process.alive()
+
+
+def test_a_launcher_whose_spec_was_removed_meanwhile_ends_without_starting_anything(directory: Path) -> None:
+    """`down` came between the start of the launcher and its exec, after the program that wanted it was killed."""
+    marker = directory / "started"
+    spec = directory / "processes" / "late.json"
+    (directory / "processes").mkdir()
+    (directory / "logs").mkdir()
+    content = {
+        "argv": ["/usr/bin/touch", str(marker)],
+        "env": {},
+        "cwd": str(directory),
+        "log": str(directory / "logs" / "late.log"),
+    }
+    os.mkfifo(spec)
+    launcher = subprocess.Popen([sys.executable, "-I", "-S", processes._LAUNCHER, spec])
+    with spec.open("w") as pipe:
+        # The launcher has opened its spec and reads it; the name is gone before it gets to the end.
+        spec.unlink()
+        json.dump(content, pipe)
+    assert launcher.wait(timeout=10) == 0
+    assert not marker.exists()
+
+
+def test_restart_kills_and_starts_the_same_command_with_the_same_environment(directory: Path) -> None:
+    command = ["/bin/sh", "-c", "echo $WORD; exec sleep 600"]
+    first = processes.spawn("worker", command, directory, {"WORD": "hello"})
+    assert eventually(lambda: first.log.exists() and first.log.read_text() == "hello\n")
+    second = processes.restart(directory, "worker")
+    assert (first.alive(), second.alive()) == (False, True)
+    assert first.pid != second.pid
+    assert eventually(lambda: second.log.read_text() == "hello\nhello\n")
+
+
+def test_restart_of_a_process_that_died_starts_it(directory: Path) -> None:
+    first = processes.spawn("worker", SLEEP, directory)
+    first.signal(signal.SIGKILL)
+    assert eventually(lambda: not first.alive())
+    assert processes.restart(directory, "worker").alive()
+
+
+def test_restart_of_an_unknown_process_is_one_clear_error(directory: Path) -> None:
+    with pytest.raises(ClusterError, match="has no process unknown to restart"):
+        processes.restart(directory, "unknown")

@@ -1,0 +1,374 @@
+"""The basic queue: what client-go promises, and the priorities."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from kubeloop.testing.virtual_time import now, settle, virtual_time
+from kubeloop.workqueue.queue import LOW_PRIORITY, Queue, ShutDown, loop_time
+
+
+async def take_all(queue: Queue[str]) -> list[str]:
+    """Everything that waits, in order, given back at once."""
+    taken = []
+    while len(queue):
+        item = await queue.get()
+        taken.append(item)
+        queue.done(item)
+    return taken
+
+
+def add(*items: str, priority: int = 0) -> Callable[[Queue[str]], None]:
+    def step(queue: Queue[str]) -> None:
+        for item in items:
+            queue.add(item, priority)
+
+    return step
+
+
+ORDERS: dict[str, tuple[list[Callable[[Queue[str]], None]], list[str]]] = {
+    "items come out in the order they went in": ([add("a", "b", "c")], ["a", "b", "c"]),
+    "an item added twice comes out once, at its first place": ([add("a", "b", "a")], ["a", "b"]),
+    "a higher priority goes first": ([add("a"), add("b", priority=1)], ["b", "a"]),
+    "within a priority it is first in first out": (
+        [add("l1", priority=LOW_PRIORITY), add("h1"), add("l2", priority=LOW_PRIORITY), add("h2")],
+        ["h1", "h2", "l1", "l2"],
+    ),
+    "re-adding with a higher priority moves an item up, behind those that are there": (
+        [add("a", "b", priority=LOW_PRIORITY), add("c"), add("b")],
+        ["c", "b", "a"],
+    ),
+    "re-adding with a lower priority changes nothing": ([add("a", "b"), add("a", priority=-5)], ["a", "b"]),
+    "an item moved up twice comes out once": (
+        [add("a", "b"), add("b", priority=1), add("b", priority=2)],
+        ["b", "a"],
+    ),
+    "nothing in, nothing out": ([], []),
+}
+
+
+@pytest.mark.parametrize("case", ORDERS)
+@virtual_time
+async def test_order(case: str) -> None:
+    steps, expected = ORDERS[case]
+    queue: Queue[str] = Queue()
+    for step in steps:
+        step(queue)
+    assert len(queue) == len(expected)
+    assert await take_all(queue) == expected
+
+
+@virtual_time
+async def test_an_item_is_not_handed_out_again_while_it_is_processed() -> None:
+    queue: Queue[str] = Queue()
+    queue.add("a")
+    await queue.get()
+    queue.add("a")
+    assert len(queue) == 0
+    second = asyncio.create_task(queue.get())
+    await settle()
+    assert not second.done()
+    queue.done("a")
+    assert await second == "a"
+
+
+@virtual_time
+async def test_many_additions_while_processing_lead_to_one_more_round() -> None:
+    queue: Queue[str] = Queue()
+    queue.add("a")
+    await queue.get()
+    for _ in range(5):
+        queue.add("a")
+    queue.done("a")
+    assert await take_all(queue) == ["a"]
+
+
+@virtual_time
+async def test_the_highest_priority_asked_for_while_processing_counts_afterwards() -> None:
+    queue: Queue[str] = Queue()
+    queue.add("a")
+    await queue.get()
+    for priority in (-1, 7, 3):
+        queue.add("a", priority)
+    queue.add("b", 5)
+    queue.done("a")
+    assert await take_all(queue) == ["a", "b"]
+
+
+@virtual_time
+async def test_a_low_priority_from_the_first_round_does_not_stick_to_the_second() -> None:
+    queue: Queue[str] = Queue()
+    queue.add("a", LOW_PRIORITY)
+    await queue.get()
+    queue.done("a")
+    queue.add("b", -1)
+    queue.add("a", 0)
+    assert await take_all(queue) == ["a", "b"]
+
+
+@virtual_time
+async def test_done_of_an_item_that_is_not_processed_changes_nothing() -> None:
+    queue: Queue[str] = Queue()
+    queue.add("a")
+    queue.done("a")
+    queue.done("never seen")
+    assert await take_all(queue) == ["a"]
+
+
+@virtual_time
+async def test_items_that_cannot_be_compared_can_wait() -> None:
+    queue: Queue[object] = Queue()
+    first, second = object(), object()
+    queue.add(first)
+    queue.add(second)
+    assert await queue.get() is first
+    assert await queue.get() is second
+
+
+@virtual_time
+async def test_waiting_getters_get_one_item_each() -> None:
+    queue: Queue[str] = Queue()
+    getters = [asyncio.create_task(queue.get()) for _ in range(3)]
+    await settle()
+    for item in "abc":
+        queue.add(item)
+    assert sorted(await asyncio.gather(*getters)) == ["a", "b", "c"]
+
+
+@virtual_time
+async def test_a_cancelled_getter_takes_nothing() -> None:
+    queue: Queue[str] = Queue()
+    cancelled = asyncio.create_task(queue.get())
+    await settle()
+    cancelled.cancel()
+    await settle()
+    queue.add("a")
+    assert await queue.get() == "a"
+
+
+@virtual_time
+async def test_a_getter_cancelled_in_the_turn_it_was_woken_passes_the_item_on() -> None:
+    queue: Queue[str] = Queue()
+    first = asyncio.create_task(queue.get())
+    await settle()
+    second = asyncio.create_task(queue.get())
+    await settle()
+    queue.add("a")  # wakes the first
+    first.cancel()
+    assert await asyncio.wait_for(second, 1) == "a"
+    assert first.cancelled()
+
+
+@pytest.mark.parametrize("what", ["add", "shut_down"])
+@pytest.mark.parametrize("cancelled_first", [True, False])
+@virtual_time
+async def test_a_get_cancelled_in_the_tick_of_an_add_or_shut_down_ends_as_cancelled_and_no_item_is_lost(
+    what: str, cancelled_first: bool
+) -> None:
+    queue: Queue[str] = Queue()
+    first, second = asyncio.create_task(queue.get()), asyncio.create_task(queue.get())
+    await settle()
+    if cancelled_first:
+        first.cancel()
+    if what == "add":
+        queue.add("a")
+    else:
+        queue.shut_down()
+    if not cancelled_first:
+        first.cancel()
+    results = await asyncio.gather(first, second, return_exceptions=True)
+    assert isinstance(results[0], asyncio.CancelledError)
+    assert results[1] == "a" if what == "add" else isinstance(results[1], ShutDown)
+
+
+@virtual_time
+async def test_a_task_group_of_workers_that_is_cancelled_and_shut_down_ends_as_cancelled() -> None:
+    queue: Queue[str] = Queue()
+
+    async def group() -> None:
+        async with asyncio.TaskGroup() as tasks:
+            for _ in range(3):
+                tasks.create_task(queue.get())
+
+    running = asyncio.create_task(group())
+    await settle()
+    running.cancel()
+    await asyncio.sleep(0)
+    queue.shut_down()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+
+
+@virtual_time
+async def test_a_thousand_getters_that_time_out_leave_nothing_behind() -> None:
+    queue: Queue[str] = Queue()
+    for _ in range(1000):
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(queue.get(), 0.001)
+    assert not queue._getters
+
+
+@virtual_time
+async def test_after_the_shutdown_nothing_is_added() -> None:
+    queue: Queue[str] = Queue()
+    queue.shut_down()
+    queue.add("a")
+    assert queue.shutting_down
+    assert len(queue) == 0
+    with pytest.raises(ShutDown):
+        await queue.get()
+
+
+@virtual_time
+async def test_after_the_shutdown_what_waits_is_still_handed_out() -> None:
+    queue: Queue[str] = Queue()
+    add("a", "b")(queue)
+    queue.shut_down()
+    assert await take_all(queue) == ["a", "b"]
+    with pytest.raises(ShutDown):
+        await queue.get()
+
+
+@virtual_time
+async def test_the_shutdown_wakes_every_waiting_getter() -> None:
+    queue: Queue[str] = Queue()
+    getters = [asyncio.create_task(queue.get()) for _ in range(3)]
+    await settle()
+    queue.shut_down()
+    results = await asyncio.gather(*getters, return_exceptions=True)
+    assert [type(result) for result in results] == [ShutDown] * 3
+
+
+@virtual_time
+async def test_an_item_re_added_before_the_shutdown_is_processed_once_more() -> None:
+    queue: Queue[str] = Queue()
+    queue.add("a")
+    await queue.get()
+    queue.add("a")
+    queue.shut_down()
+    queue.done("a")
+    assert await take_all(queue) == ["a"]
+
+
+@virtual_time
+async def test_a_drain_waits_for_what_is_processed() -> None:
+    queue: Queue[str] = Queue()
+    queue.add("a")
+    await queue.get()
+    drain = asyncio.create_task(queue.shut_down_with_drain())
+    await asyncio.sleep(100)
+    assert not drain.done()
+    queue.add("late")
+    queue.done("a")
+    assert await drain is True
+    assert len(queue) == 0
+
+
+@virtual_time
+async def test_a_drain_lets_workers_finish_what_waited() -> None:
+    queue: Queue[str] = Queue()
+    add("a", "b", "c")(queue)
+    finished = []
+
+    async def work() -> None:
+        while True:
+            item = await queue.get()
+            await asyncio.sleep(1)
+            finished.append(item)
+            queue.done(item)
+
+    worker = asyncio.create_task(work())
+    await settle()
+    assert await queue.shut_down_with_drain() is True
+    assert finished == ["a", "b", "c"]
+    with pytest.raises(ShutDown):
+        await worker
+
+
+@virtual_time
+async def test_a_drain_without_work_ends_at_once() -> None:
+    queue: Queue[str] = Queue()
+    queue.add("never taken")
+    assert await queue.shut_down_with_drain() is True
+
+
+@virtual_time
+async def test_a_drain_gives_up_after_its_timeout() -> None:
+    queue: Queue[str] = Queue()
+    queue.add("a")
+    await queue.get()
+    started = now()
+    assert await queue.shut_down_with_drain(timeout=2.5) is False
+    assert now() - started == pytest.approx(2.5)
+    assert queue.processing == 1
+
+
+@virtual_time
+async def test_two_drains_both_end() -> None:
+    queue: Queue[str] = Queue()
+    queue.add("a")
+    await queue.get()
+    drains = [asyncio.create_task(queue.shut_down_with_drain()) for _ in range(2)]
+    await settle()
+    queue.done("a")
+    assert await asyncio.gather(*drains) == [True, True]
+
+
+@virtual_time
+async def test_no_item_is_ever_with_two_workers() -> None:
+    queue: Queue[int] = Queue()
+    busy: set[int] = set()
+    rounds = dict.fromkeys(range(5), 0)
+
+    async def work() -> None:
+        while True:
+            item = await queue.get()
+            assert item not in busy
+            busy.add(item)
+            await asyncio.sleep(0.01 * (item + 1))
+            rounds[item] += 1
+            busy.remove(item)
+            queue.done(item)
+
+    workers = [asyncio.create_task(work()) for _ in range(4)]
+    for _ in range(200):
+        for item in rounds:
+            queue.add(item)
+        await asyncio.sleep(0.003)
+    await queue.shut_down_with_drain()
+    ends = await asyncio.gather(*workers, return_exceptions=True)
+    assert {type(end) for end in ends} == {ShutDown}
+    assert all(count > 1 for count in rounds.values())
+
+
+def test_outside_a_loop_the_clock_is_the_monotonic_one() -> None:
+    assert loop_time() <= loop_time()
+    queue: Queue[str] = Queue("outside a loop")
+    queue.add("a")
+    assert len(queue) == 1
+
+
+async def test_ten_thousand_items_whose_priority_rises_are_each_handed_out_once_and_in_order() -> None:
+    queue: Queue[int] = Queue()
+    for number in range(10_000):
+        queue.add(number, LOW_PRIORITY)
+    for number in reversed(range(5_000)):
+        queue.add(number)
+    assert len(queue) == 10_000
+    got = [await queue.get() for _ in range(10_000)]
+    assert got == [*reversed(range(5_000)), *range(5_000, 10_000)]
+    assert len(queue) == 0
+
+
+async def test_an_item_that_left_its_place_comes_back_at_the_end() -> None:
+    queue: Queue[str] = Queue()
+    for item in ("a", "b"):
+        queue.add(item, LOW_PRIORITY)
+    queue.add("a")
+    queue.done(await queue.get())
+    queue.add("a", LOW_PRIORITY)
+    assert [await queue.get(), await queue.get()] == ["b", "a"]
+    assert len(queue) == 0

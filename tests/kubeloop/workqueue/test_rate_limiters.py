@@ -1,0 +1,141 @@
+"""Rate limiters: the numbers client-go gives."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+
+import pytest
+
+from kubeloop.testing.virtual_time import virtual_time
+from kubeloop.workqueue.rate_limiters import (
+    BucketRateLimiter,
+    ItemExponentialFailureRateLimiter,
+    MaxOfRateLimiter,
+    RateLimiter,
+    default_controller_rate_limiter,
+)
+from tests.kinds import Clock
+
+
+def test_an_items_delay_doubles_from_the_base_to_the_maximum() -> None:
+    limiter: ItemExponentialFailureRateLimiter[str] = ItemExponentialFailureRateLimiter(0.001, 1.0)
+    delays = [limiter.when("a") for _ in range(12)]
+    assert delays[:10] == pytest.approx([0.001 * 2**n for n in range(10)])
+    assert delays[10:] == [1.0, 1.0]
+
+
+def test_the_defaults_are_5_ms_and_1000_s() -> None:
+    limiter: ItemExponentialFailureRateLimiter[str] = ItemExponentialFailureRateLimiter()
+    delays = [limiter.when("a") for _ in range(20)]
+    assert delays[:3] == [0.005, 0.01, 0.02]
+    assert delays[17] == pytest.approx(655.36)
+    assert delays[18:] == [1000.0, 1000.0]
+
+
+def test_an_item_that_fails_for_ever_does_not_overflow() -> None:
+    limiter: ItemExponentialFailureRateLimiter[str] = ItemExponentialFailureRateLimiter()
+    assert [limiter.when("a") for _ in range(3000)][-1] == 1000.0
+    assert limiter.num_requeues("a") == 3000
+
+
+def test_items_fail_each_for_itself() -> None:
+    limiter: ItemExponentialFailureRateLimiter[str] = ItemExponentialFailureRateLimiter(1.0, 100.0)
+    assert [limiter.when("a"), limiter.when("a"), limiter.when("b")] == [1.0, 2.0, 1.0]
+    assert [limiter.num_requeues(item) for item in ("a", "b", "c")] == [2, 1, 0]
+
+
+def test_a_forgotten_item_begins_again() -> None:
+    limiter: ItemExponentialFailureRateLimiter[str] = ItemExponentialFailureRateLimiter(1.0, 100.0)
+    limiter.when("a")
+    limiter.when("a")
+    limiter.forget("a")
+    limiter.forget("never seen")
+    assert limiter.num_requeues("a") == 0
+    assert limiter.when("a") == 1.0
+
+
+def test_the_bucket_gives_its_burst_at_once_and_then_a_token_each_tenth() -> None:
+    limiter: BucketRateLimiter[int] = BucketRateLimiter(qps=10, burst=3, clock=Clock())
+    assert [limiter.when(n) for n in range(6)] == pytest.approx([0, 0, 0, 0.1, 0.2, 0.3])
+
+
+BUCKETS: dict[str, tuple[list[tuple[float, int]], list[float]]] = {
+    # (seconds that pass, calls) -> the delay of every last call of a step; 2 a second, burst 2
+    "tokens come back with time": ([(0, 2), (0.5, 1)], [0, 0]),
+    "half a token is not a token": ([(0, 2), (0.25, 1)], [0, 0.25]),
+    "a debt is worked off first": ([(0, 4), (0.5, 1)], [1.0, 1.0]),
+    "an idle day fills the bucket, not more": ([(0, 2), (86400, 3)], [0, 0.5]),
+    "a clock that goes back costs nothing": ([(0, 1), (-5, 1), (0, 1)], [0, 0, 0.5]),
+}
+
+
+@pytest.mark.parametrize("case", BUCKETS)
+def test_bucket(case: str) -> None:
+    steps, expected = BUCKETS[case]
+    clock = Clock()
+    limiter: BucketRateLimiter[str] = BucketRateLimiter(qps=2, burst=2, clock=clock)
+    delays = []
+    for seconds, calls in steps:
+        clock.now += seconds
+        delays.append([limiter.when("a") for _ in range(calls)][-1])
+    assert delays == pytest.approx(expected)
+
+
+def test_the_bucket_counts_no_failures() -> None:
+    limiter: BucketRateLimiter[str] = BucketRateLimiter(clock=Clock())
+    limiter.when("a")
+    limiter.forget("a")
+    assert limiter.num_requeues("a") == 0
+
+
+@pytest.mark.parametrize(("qps", "burst"), [(0, 1), (-1, 1), (1, 0)])
+def test_a_bucket_that_would_never_give_a_token_is_refused(qps: float, burst: int) -> None:
+    with pytest.raises(ValueError, match="must be positive"):
+        BucketRateLimiter(qps, burst)
+
+
+class Fixed:
+    """Says what it was told, and remembers what was forgotten."""
+
+    def __init__(self, delay: float, requeues: int) -> None:
+        self.delay, self.requeues, self.forgotten = delay, requeues, 0
+
+    def when(self, item: str) -> float:
+        return self.delay
+
+    def forget(self, item: str) -> None:
+        self.forgotten += 1
+
+    def num_requeues(self, item: str) -> int:
+        return self.requeues
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations([(1.0, 9), (5.0, 2), (3.0, 0)])))
+def test_the_maximum_of_several_is_taken_in_any_order(order: tuple[tuple[float, int], ...]) -> None:
+    limiters = [Fixed(delay, requeues) for delay, requeues in order]
+    limiter: MaxOfRateLimiter[str] = MaxOfRateLimiter(*limiters)
+    assert limiter.when("a") == 5.0
+    assert limiter.num_requeues("a") == 9
+    limiter.forget("a")
+    assert [inner.forgotten for inner in limiters] == [1, 1, 1]
+
+
+def test_the_maximum_of_none_is_no_delay() -> None:
+    limiter: MaxOfRateLimiter[str] = MaxOfRateLimiter()
+    assert (limiter.when("a"), limiter.num_requeues("a")) == (0.0, 0)
+
+
+def test_by_default_one_item_backs_off_and_many_share_ten_a_second() -> None:
+    limiter: RateLimiter[str] = default_controller_rate_limiter(clock=Clock())
+    assert [limiter.when("a") for _ in range(3)] == [0.005, 0.01, 0.02]
+    rest = [limiter.when(f"other {n}") for n in range(107)]
+    assert rest[:97] == [0.005] * 97
+    assert rest[97:] == pytest.approx([0.1 * n for n in range(1, 11)])
+
+
+@virtual_time
+async def test_the_default_clock_is_the_loops() -> None:
+    make: Callable[[], BucketRateLimiter[str]] = lambda: BucketRateLimiter(1, 1)  # noqa: E731
+    limiter = make()
+    assert [limiter.when("a"), limiter.when("a")] == [0.0, 1.0]

@@ -1,0 +1,203 @@
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kubeloop.testing.cluster.errors import StartError
+from kubeloop.testing.polling import eventually
+from lab.demo import run as module
+from lab.demo.run import Settings
+from pkg.cmd.main import run
+
+PROGRAM = [sys.executable, "-c", "from pkg.cmd.main import main; main()"]
+INTERRUPTIBLE = [
+    sys.executable,
+    "-c",
+    "import signal; signal.signal(signal.SIGINT, signal.default_int_handler);"
+    "from pkg.cmd.main import main; main()",
+]
+"""The same where the tests run in the background, whose programs a shell starts deaf to SIGINT."""
+
+
+@pytest.fixture
+def settings_of_runs(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
+    """Stands where the demo is, and remembers how it was wanted."""
+    asked: list[Settings] = []
+
+    def run_demo(settings: Settings) -> int:
+        asked.append(settings)
+        return 0
+
+    monkeypatch.setattr(module, "run_demo", run_demo)
+    return asked
+
+
+@pytest.mark.parametrize(
+    ("words", "environment", "settings"),
+    [
+        pytest.param([], {}, Settings(), id="as it is"),
+        pytest.param(["--speed", "2.5"], {}, Settings(speed=2.5), id="faster"),
+        pytest.param([], {"HEADROOM_SPEED": "3"}, Settings(speed=3.0), id="faster by the environment"),
+        pytest.param(["--record", "{tmp}/x.svg"], {}, Settings(record=Path("{tmp}/x.svg")), id="recorded"),
+        pytest.param(
+            [],
+            {"HEADROOM_RECORD": "{tmp}/x.svg"},
+            Settings(record=Path("{tmp}/x.svg")),
+            id="recorded by the environment",
+        ),
+    ],
+)
+def test_how_it_runs(
+    words: list[str],
+    environment: dict[str, str],
+    settings: Settings,
+    settings_of_runs: list[Settings],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def filled(text: str) -> str:
+        return text.replace("{tmp}", str(tmp_path))
+
+    for name, value in environment.items():
+        monkeypatch.setenv(name, filled(value))
+    assert run(["demo", *map(filled, words)]) == 0
+    record = Path(filled(str(settings.record))) if settings.record else None
+    assert settings_of_runs == [Settings(speed=settings.speed, record=record)]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        pytest.param(["--speed", "0"], id="no speed at all"),
+        pytest.param(["--speed", "-1"], id="backwards"),
+        pytest.param(["--speed", "nan"], id="a speed that is no number"),
+        pytest.param(["--speed", "inf"], id="a speed without end"),
+        pytest.param(["--speed", "1000"], id="too fast to see anything"),
+        pytest.param(["--speed", "fast"], id="a word"),
+        pytest.param(["--record", "{tmp}/missing/x.svg"], id="a picture in a folder that is not there"),
+        pytest.param(["--record", "{tmp}"], id="a picture that is a folder"),
+        pytest.param(["--frobnicate"], id="an unknown flag"),
+    ],
+)
+def test_a_wrong_call_is_one_line_and_exit_2_and_starts_nothing(
+    words: list[str], settings_of_runs: list[Settings], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["demo", *(word.replace("{tmp}", str(tmp_path)) for word in words)]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert re.fullmatch(r"headroom: .+\n", captured.err)
+    assert settings_of_runs == []
+
+
+def test_a_cluster_that_does_not_come_up_is_one_line_and_exit_1(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run_demo(_: Settings) -> int:
+        raise StartError("etcd ended while starting: bang")
+
+    monkeypatch.setattr(module, "run_demo", run_demo)
+    assert run(["demo"]) == 1
+    assert capsys.readouterr().err == "headroom: etcd ended while starting: bang\n"
+
+
+def environment(tmp_path: Path, **more: str) -> dict[str, Any]:
+    """Temporary files of our own: what is left behind is seen."""
+    return {**os.environ, "TMPDIR": str(tmp_path), "PYTHONUNBUFFERED": "1", **more}
+
+
+def processes_of(tmp_path: Path) -> list[str]:
+    """The command lines that name the folder."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = entry.read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except OSError:
+            continue
+        if str(tmp_path) in words:
+            found.append(words)
+    return found
+
+
+@pytest.mark.cluster
+def test_the_whole_demo(tmp_path: Path) -> None:
+    picture = tmp_path / "demo.svg"
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    # Choices for other clusters are not for this one.
+    chosen = {"HEADROOM_ESTIMATE": "harvester", "HEADROOM_MODE": "assist", "HEADROOM_KUBECONFIG": "/nowhere"}
+    done = subprocess.run(
+        [*PROGRAM, "demo", "--speed", "3", "--record", str(picture)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env=environment(scratch, **chosen),
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = done.stdout.splitlines()
+    passed = sum(line.startswith("ok ") for line in lines)
+    assert passed > 25
+    assert lines[-1] == f"demo: {passed} passed, 0 failed"
+    assert "FAILED" not in done.stdout
+    for said in (
+        "9980344313",
+        "10040344313",
+        "10000Mi",
+        "exceeded quota: default-",
+        "refused after the raise: 0",
+    ):
+        assert said in done.stdout
+    assert "\x1b" not in done.stdout + done.stderr
+    assert "\r" not in done.stdout + done.stderr
+    assert f"demo: {passed} passed, 0 failed".replace(" ", "&#160;") in picture.read_text("utf-8")
+    assert eventually(lambda: not processes_of(scratch))
+    assert list(scratch.iterdir()) == []
+
+
+def demo(folder: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [*INTERRUPTIBLE, "demo", "--speed", "10"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(folder),
+    )
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)]
+)
+def test_ended_in_the_middle_it_leaves_nothing_behind(
+    number: signal.Signals, code: int, tmp_path: Path
+) -> None:
+    with demo(tmp_path) as playing:
+        assert playing.stdout is not None
+        seen = next((line for line in playing.stdout if "with headroom" in line), "")
+        assert seen, playing.communicate(timeout=60)
+        assert eventually(lambda: any("controller" in words for words in processes_of(tmp_path)))
+        playing.send_signal(number)
+        _, errors = playing.communicate(timeout=60)
+    assert playing.returncode == code
+    assert "Traceback" not in errors
+    assert eventually(lambda: not processes_of(tmp_path))
+    assert eventually(lambda: list(tmp_path.iterdir()) == [])
+
+
+@pytest.mark.cluster
+def test_when_its_output_is_closed_it_ends(tmp_path: Path) -> None:
+    with demo(tmp_path) as playing:
+        assert playing.stdout is not None
+        playing.stdout.readline()
+        playing.stdout.close()
+        assert playing.stderr is not None
+        errors = playing.stderr.read()
+        assert playing.wait(timeout=60) == 1
+    assert "Traceback" not in errors
+    assert eventually(lambda: not processes_of(tmp_path))

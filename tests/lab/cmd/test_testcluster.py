@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+import lab.cluster
+from kubeloop.testing.cluster import cluster
+from kubeloop.testing.cluster.errors import StartError
+from lab.cmd.testcluster import app
+from pkg.cmd.main import run
+
+
+class Calls:
+    """Stands where `cluster.up` is, and remembers what it was asked."""
+
+    def __init__(self) -> None:
+        self.arguments: dict[str, Any] = {}
+
+    def __call__(self, directory: Path, options: lab.cluster.Options, progress: object) -> cluster.Cluster:
+        self.arguments = {"directory": directory, **asdict(options)}
+        return cluster.Cluster(directory, directory / "kubeconfig", "https://127.0.0.1:1", cluster.Options())
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
+    calls = Calls()
+    monkeypatch.setattr(lab.cluster, "up", calls)
+    return calls
+
+
+ALL = {"kwok": True, "kubevirt": True, "rancher": True, "nodes": 3}
+
+
+@pytest.mark.parametrize(
+    ("words", "environ", "expected"),
+    [
+        pytest.param(["--dir", "/d"], {}, ALL, id="runs everything unless told"),
+        pytest.param(
+            ["--dir", "/d", "--no-kubevirt"], {}, ALL | {"kubevirt": False}, id="leaves KubeVirt out"
+        ),
+        pytest.param(["--dir", "/d", "--no-rancher"], {}, ALL | {"rancher": False}, id="leaves Rancher out"),
+        pytest.param(["--dir", "/d", "--no-kwok"], {}, ALL | {"kwok": False}, id="leaves kwok out"),
+        pytest.param(["--dir", "/d", "--nodes", "7"], {}, ALL | {"nodes": 7}, id="takes a number of nodes"),
+        pytest.param([], {"HEADROOM_DIR": "/d"}, ALL, id="takes its directory from the environment"),
+        pytest.param(
+            ["--dir", "/d"],
+            {
+                "HEADROOM_KUBEVIRT": "false",
+                "HEADROOM_RANCHER": "0",
+                "HEADROOM_KWOK": "no",
+                "HEADROOM_NODES": "1",
+            },
+            {"kwok": False, "kubevirt": False, "rancher": False, "nodes": 1},
+            id="takes every flag from the environment",
+        ),
+    ],
+)
+def test_up(words: list[str], environ: dict[str, str], expected: dict[str, Any], calls: Calls) -> None:
+    result = CliRunner().invoke(app, ["up", *words], env=environ)
+    assert result.exit_code == 0, result.output
+    assert calls.arguments == {"directory": Path("/d"), **expected}
+    assert result.stdout == "export KUBECONFIG=/d/kubeconfig\n"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        pytest.param(["up"], id="no directory"),
+        pytest.param(["up", "--dir", "/d", "--nodes", "many"], id="a number that is none"),
+        pytest.param(["up", "--dir", "/d", "--nodes", "-1"], id="fewer nodes than none"),
+        pytest.param(["up", "--dir", "/d", "--frobnicate"], id="an unknown flag"),
+        pytest.param(["up", "--dir", __file__], id="a directory that is a file"),
+        pytest.param(["status", "--dir", "/d", "-o", "xml"], id="an unknown format"),
+        pytest.param(["explode"], id="an unknown command"),
+    ],
+)
+def test_a_wrong_call_exits_2(words: list[str], calls: Calls) -> None:
+    assert CliRunner().invoke(app, words).exit_code == 2
+    assert calls.arguments == {}
+
+
+@pytest.mark.parametrize(
+    "error", [StartError("etcd ended while starting: bang"), PermissionError(13, "bang")]
+)
+def test_a_failure_is_one_line_on_standard_error_and_exits_1(
+    error: Exception, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(lab.cluster, "up", fail)
+    assert run(["testcluster", "up", "--dir", "/d"]) == 1
+    assert capfd.readouterr() == ("", f"headroom: {error}\n")
+
+
+def test_down_where_nothing_runs_is_no_failure(tmp_path: Path) -> None:
+    result = CliRunner().invoke(app, ["down", "--dir", str(tmp_path)])
+    assert (result.exit_code, result.stdout) == (0, "nothing was running\n")
+
+
+@pytest.mark.parametrize(("ready", "code"), [(True, 0), (False, 1)])
+def test_status_exits_by_readiness(
+    ready: bool, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = cluster.Status(
+        str(tmp_path), ready, "https://127.0.0.1:1", "/d/kubeconfig", {"etcd": 7, "kwok": 0}
+    )
+    monkeypatch.setattr(cluster, "status", lambda directory: found)
+    result = CliRunner().invoke(app, ["status", "--dir", str(tmp_path)])
+    assert result.exit_code == code
+    lines = [line.split() for line in result.stdout.splitlines()]
+    assert ["etcd", "pid", "7"] in lines
+    assert ["kwok", "not", "running"] in lines
+
+
+def test_status_as_json_holds_everything(tmp_path: Path) -> None:
+    result = CliRunner().invoke(app, ["status", "--dir", str(tmp_path), "-o", "json"])
+    assert result.exit_code == 1
+    assert result.stdout == cluster.status(tmp_path).as_json() + "\n"

@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+import io
+
+import pytest
+
+from lab.demo.checks import Check, Report
+from lab.demo.history import History
+from lab.demo.lines import Lines, is_terminal
+from lab.demo.picture import show
+
+from .builder import BASE, ENTRY, ONE, REFUSAL, HistoryBuilder, sample
+
+
+class Terminal(io.StringIO):
+    """A stream that says it is one."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+class Closed(io.StringIO):
+    """A pipe whose reader has gone."""
+
+    def write(self, text: str) -> int:
+        raise BrokenPipeError
+
+
+def retold(stream: io.StringIO) -> Report:
+    """The sample, printed as it happens."""
+    source, report, builder = sample(), Report(), HistoryBuilder()
+    Lines(stream).follow(builder.history, report)
+    replay(source.history, builder.history)
+    return report
+
+
+def replay(source: History, target: History) -> None:
+    target.migrations, target.pods = source.migrations, source.pods
+    changes = [
+        change for track in [*source.migrations.values(), *source.pods.values()] for change in track.phases
+    ]
+    for happening in sorted([*source.quotas, *source.marks, *source.events, *changes], key=lambda h: h.at):
+        target.listener(happening)
+
+
+def test_a_pipe_gets_the_story_in_plain_lines() -> None:
+    stream = io.StringIO()
+    retold(stream).add(Check("a", "phase", "Pending", "Pending"))
+    text = stream.getvalue()
+    for line in (
+        "== (a) refused: a quota too small ==",
+        "   2.0 s  quota     default-abc: limits.cpu 2015m/3, limits.memory 4797464313/5000Mi",
+        "   3.0 s  migration m1 of vm1: Pending",
+        f"   3.0 s  event     m1: FailedCreate: Error creating pod: {REFUSAL}",
+        "   5.0 s  headroom  headroom controller --estimate harvester",
+        "   7.0 s  pod       target (m1's target): Running",
+        "   9.0 s  rancher   Rancher's agent restarts",
+        "   9.5 s  quota     default-abc: limits.cpu 4030m/3, limits.memory 9594928626/5000Mi",
+        "  19.0 s  headroom  stopped",
+        "ok      (a) phase: expected and seen Pending",
+    ):
+        assert line in text.splitlines()
+    assert "\x1b" not in text
+    assert "\r" not in text
+
+
+def test_an_entry_alone_is_no_line() -> None:
+    stream = io.StringIO()
+    builder = HistoryBuilder()
+    Lines(stream).follow(builder.history, Report())
+    builder.quota(1, BASE, ONE)
+    builder.quota(2, BASE, ONE, ENTRY)
+    assert len(stream.getvalue().splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("stream", "environment", "expected"),
+    [
+        pytest.param(Terminal(), {}, True, id="a terminal"),
+        pytest.param(Terminal(), {"CI": "true"}, False, id="a terminal in CI"),
+        pytest.param(Terminal(), {"TERM": "dumb"}, False, id="a terminal without colours"),
+        pytest.param(io.StringIO(), {}, False, id="a pipe"),
+    ],
+)
+def test_where_the_picture_is_shown(
+    stream: io.StringIO, environment: dict[str, str], expected: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CI", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert is_terminal(stream) is expected
+
+
+def test_a_terminal_gets_the_picture(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm-256color")
+    stream, report = Terminal(), Report()
+    report.add(Check("b", "raised", 1, 2))
+    show(stream, sample().history, report, 20.0)
+    assert "\x1b[" in stream.getvalue()
+    assert "limits.memory" in stream.getvalue()
+    assert "FAILED  (b) raised: expected 1; seen 2" in stream.getvalue()
+
+
+def test_a_closed_pipe_is_noticed_and_costs_no_exception() -> None:
+    lines = Lines(Closed())
+    assert not lines.broken
+    lines.say("hello")
+    lines.say("hello again")
+    assert lines.broken

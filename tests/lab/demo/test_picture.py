@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.console import Console
+
+from lab.demo.checks import Check, Report
+from lab.demo.picture import svg, view
+
+from .builder import REFUSAL, HistoryBuilder, sample
+
+
+def text_of(builder: HistoryBuilder, report: Report, now: float = 20.0) -> list[str]:
+    console = Console(file=io.StringIO(), width=WIDTH, color_system=None)
+    with console.capture() as captured:
+        console.print(view(builder.history, report, now=now, width=WIDTH, rows=ROWS))
+    return captured.get().splitlines()
+
+
+def checked(*checks: Check) -> Report:
+    report = Report()
+    for check in checks:
+        report.add(check)
+    return report
+
+
+WIDTH, ROWS = 100, 6
+SAID = Check("a", "quota says why", REFUSAL, REFUSAL, headline=True)
+
+
+def test_it_shows_the_steps_the_quota_and_the_migration() -> None:
+    shown = "\n".join(text_of(sample(), checked(SAID)))
+    for expected in ("(b)", "limits.cpu", "base 5000Mi", "m1 of vm1", "old pod"):
+        assert expected in shown
+
+
+def test_before_anything_was_seen_it_has_its_size_already() -> None:
+    empty = text_of(HistoryBuilder(), Report())
+    assert 2 * (ROWS + 1) < len(empty) <= len(text_of(sample(), Report()))
+
+
+def test_it_fits_into_its_width() -> None:
+    assert max(map(len, text_of(sample(), checked(SAID)))) <= WIDTH
+
+
+def test_the_picture_tells_the_whole_story() -> None:
+    failed = Check("b", "raised", 1, 2)
+    shown = "\n".join(text_of(sample(), checked(SAID, failed)))
+    assert REFUSAL in " ".join(shown.split())
+    assert "FAILED  (b) raised: expected 1; seen 2" in shown
+    assert "demo: 1 passed, 1 failed" in shown
+
+
+def test_the_picture_is_the_same_for_the_same_run_and_loads_nothing() -> None:
+    drawn = [svg(sample().history, checked(SAID), 20.0) for _ in range(2)]
+    assert drawn[0] == drawn[1]
+    assert drawn[0].startswith("<svg")
+    assert "http" not in drawn[0].replace("http://www.w3.org/2000/svg", "")
+
+
+def test_the_picture_has_colours_also_where_the_environment_wants_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with_colours = svg(sample().history, checked(SAID), 20.0)
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setenv("TERM", "dumb")
+    monkeypatch.setenv("COLUMNS", "40")
+    assert svg(sample().history, checked(SAID), 20.0) == with_colours

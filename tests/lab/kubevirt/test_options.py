@@ -1,0 +1,97 @@
+"""What annotations and the command line ask for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from lab.kubevirt.__main__ import options_of, parse_arguments
+from lab.kubevirt.options import MigrationOptions, Options, migration_options
+from tests.bodies import stand_in
+from tests.lab.kubevirt.samples import running, vm, vmim
+
+
+def asked(**annotations: str) -> dict[str, Any]:
+    return {"annotations": stand_in(**annotations)}
+
+
+def test_without_annotations_the_command_line_holds() -> None:
+    found = migration_options(
+        Options(source_linger=3, target_linger=4, phase_delay=5), vmim(), running(), vm()
+    )
+    assert (found.source_linger, found.target_linger, found.phase_delay, found.fail_at_phase) == (3, 4, 5, "")
+
+
+LINGERS = {
+    "the migration's": ((vmim(**asked(source_linger_seconds="1.5")), running(), vm()), 1.5),
+    "the VMI's": ((vmim(), running(**asked(source_linger_seconds="2")), vm()), 2),
+    "the VM's": ((vmim(), running(), vm(**asked(source_linger_seconds="3"))), 3),
+    "the migration's before the VM's": (
+        (vmim(**asked(source_linger_seconds="1")), running(), vm(**asked(source_linger_seconds="3"))),
+        1,
+    ),
+    "zero": ((vmim(**asked(source_linger_seconds="0")), running(), vm()), 0),
+    "the default for what is no number": ((vmim(**asked(source_linger_seconds="soon")), running(), vm()), 31),
+    "the default for less than nothing": ((vmim(**asked(source_linger_seconds="-1")), running(), vm()), 31),
+    "the default for ever": ((vmim(**asked(source_linger_seconds="inf")), running(), vm()), 31),
+    "the VMI's when there is no migration any more": (
+        (None, running(**asked(source_linger_seconds="2")), None),
+        2,
+    ),
+}
+
+
+@pytest.mark.parametrize(("objects", "seconds"), LINGERS.values(), ids=LINGERS.keys())
+def test_source_linger(objects: tuple[Any, ...], seconds: float) -> None:
+    assert migration_options(Options(), *objects).source_linger == seconds
+
+
+HOLDS = {
+    "every paced phase lasts the delay": ("", {"Scheduling": 0.2, "Running": 0.2}),
+    "Pending lasts as long as quota makes it": ("", {"Pending": 0.0, "": 0.0}),
+    "one number is for all paced phases": ("2", {"Scheduling": 2.0, "Running": 2.0, "Pending": 0.0}),
+    "a phase can have its own": (
+        "Running=10, Pending=1",
+        {"Running": 10.0, "Pending": 1.0, "Scheduling": 0.2},
+    ),
+    "what is no number counts as the delay": ("Running=long", {"Running": 0.2}),
+}
+
+
+@pytest.mark.parametrize(("text", "expected"), HOLDS.values(), ids=HOLDS.keys())
+def test_phase_seconds(text: str, expected: dict[str, float]) -> None:
+    found: MigrationOptions = migration_options(
+        Options(), vmim(**(asked(phase_seconds=text) if text else {}))
+    )
+    assert {phase: found.hold(phase) for phase in expected} == expected
+
+
+def test_the_command_line_s_defaults_are_the_options_defaults() -> None:
+    assert options_of(parse_arguments([])) == Options()
+
+
+def test_every_option_can_be_given() -> None:
+    argv = (
+        "--source-linger 1 --target-linger 2 --phase-delay 0 --overhead-profile main --parallel-migrations 9"
+        " --parallel-outbound 8 --first-retry 0.5 --max-retry 7 --finished-linger 6 --quota-lag 0.3"
+        " --drained-bucket"
+    )
+    expected = Options(1.0, 2.0, 0.0, "main", 9, 8, 0.5, 7.0, 6.0, 0.3, drained_bucket=True)
+    assert options_of(parse_arguments(argv.split())) == expected
+
+
+WRONG = {
+    "a negative time": ["--source-linger", "-1"],
+    "no time": ["--phase-delay", "soon"],
+    "an endless time": ["--max-retry", "inf"],
+    "an unknown release": ["--overhead-profile", "9.9"],
+}
+
+
+@pytest.mark.parametrize("argv", WRONG.values(), ids=WRONG.keys())
+def test_a_wrong_command_line_ends_with_2(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit_:
+        parse_arguments(argv)
+    assert exit_.value.code == 2
+    assert argv[0] in capsys.readouterr().err

@@ -1,0 +1,104 @@
+"""Pieces of merge patches."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kubeloop.api.meta import Condition, rfc3339
+from kubeloop.testing.fake.patches import json_patched, merged
+from lab.kubevirt.patches import (
+    as_json_patch,
+    conditions_with,
+    conditions_without,
+    parse_timestamp,
+    replacing,
+    transitions,
+)
+from pkg.api.kubevirt import PhaseTransition
+from tests.lab.kubevirt.samples import NOW
+
+READY = Condition(type="Ready", status="True", last_transition_time="2026-01-01T00:00:00Z")
+OTHER = Condition(type="Other", status="False", reason="Because")
+
+
+def test_times_are_written_as_kubernetes_does_and_read_back() -> None:
+    assert rfc3339(0.9) == "1970-01-01T00:00:00Z"
+    assert parse_timestamp(rfc3339(1_700_000_000)) == 1_700_000_000
+
+
+@pytest.mark.parametrize("text", [None, "", "yesterday"])
+def test_what_is_no_time_is_none(text: str | None) -> None:
+    assert parse_timestamp(text) is None
+
+
+def test_a_condition_takes_the_place_of_the_one_of_its_type() -> None:
+    change = Condition(type="Ready", status="False", last_transition_time=NOW)
+    assert conditions_with([READY, OTHER], change) == [
+        {"type": "Ready", "status": "False", "lastTransitionTime": NOW},
+        {"type": "Other", "status": "False", "reason": "Because"},
+    ]
+
+
+def test_a_condition_that_stays_keeps_its_time() -> None:
+    assert conditions_with([READY], Condition(type="Ready", status="True", last_transition_time=NOW)) is None
+
+
+def test_a_new_condition_is_appended() -> None:
+    assert conditions_with(None, OTHER) == [{"type": "Other", "status": "False", "reason": "Because"}]
+
+
+def test_conditions_go_by_type() -> None:
+    assert conditions_without([READY, OTHER], "Ready") == [
+        {"type": "Other", "status": "False", "reason": "Because"}
+    ]
+    assert conditions_without([READY], "Other") is None
+    assert conditions_without(None, "Other") is None
+
+
+def test_phases_are_added_once() -> None:
+    before = [PhaseTransition(phase="Pending", phase_transition_timestamp="then")]
+    assert transitions(before, ["Pending", "Scheduling"], NOW) == [
+        {"phase": "Pending", "phaseTransitionTimestamp": "then"},
+        {"phase": "Scheduling", "phaseTransitionTimestamp": NOW},
+    ]
+
+
+def test_replacing_removes_what_is_gone() -> None:
+    assert replacing({"a": 1, "b": 2}, {"b": 3, "c": 4}) == {"a": None, "b": 3, "c": 4}
+
+
+TESTED: dict[str, tuple[dict[str, Any], dict[str, Any], list[tuple[Any, ...]]]] = {
+    "a list is tested whole": (
+        {"status": {"conditions": [1]}},
+        {"status": {"conditions": [1, 2]}},
+        [("test", "/status/conditions", [1]), ("add", "/status/conditions", [1, 2])],
+    ),
+    "null takes a key away": (
+        {"status": {"activePods": {"a": "n", "b": "n"}}},
+        {"status": {"activePods": {"a": None}}},
+        [("test", "/status/activePods/a", "n"), ("remove", "/status/activePods/a", None)],
+    ),
+    "what is not there tests as null and comes without nulls": (
+        {},
+        {"status": {"phase": "Pending", "reason": None}},
+        [("test", "/status", None), ("add", "/status", {"phase": "Pending"})],
+    ),
+    "a slash in a key": (
+        {"metadata": {"uid": "u", "labels": {"a/b": "1"}}},
+        {"metadata": {"labels": {"a/b": "2"}}},
+        [("test", "/metadata/labels/a~1b", "1"), ("add", "/metadata/labels/a~1b", "2")],
+    ),
+}
+
+
+@pytest.mark.parametrize(("before", "patch", "expected"), TESTED.values(), ids=TESTED.keys())
+def test_a_merge_patch_as_a_json_patch_that_tests(
+    before: dict[str, Any], patch: dict[str, Any], expected: list[tuple[Any, ...]]
+) -> None:
+    body = {"metadata": {"uid": "u"}, **before}
+    operations = as_json_patch(body, patch)
+    assert operations[0] == {"op": "test", "path": "/metadata/uid", "value": "u"}
+    assert [(op["op"], op["path"], op.get("value")) for op in operations[1:]] == expected
+    assert json_patched(body, operations) == merged(body, patch)

@@ -1,0 +1,269 @@
+"""Launcher and attachment pods, compared with those that KubeVirt's own controllers left."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from kubeloop.api.core import Pod
+from lab.kubevirt import names
+from lab.kubevirt.objects import VirtualMachineInstance, VirtualMachineInstanceMigration
+from lab.kubevirt.options import Options
+from lab.kubevirt.pod import attachment_pod, hotplugged, launcher_name, launcher_pod
+from lab.kubevirt.rendering import Rendering, rendering
+from pkg.api.kubevirt import KubeVirtConfiguration
+from pkg.util.quantity import Quantity
+from pkg.util.quotacount.usage import pod_usage
+from tests.lab.kubevirt.samples import (
+    HOTPLUG_VOLUME,
+    launcher,
+    running,
+    vmi,
+    vmim,
+)
+from tests.pkg.util.vectors import recorded
+
+VM1 = recorded("virtualmachineinstance-t1-vm1")
+M1 = recorded("virtualmachineinstancemigration-t1-m1")
+BEFORE = {**VM1, "metadata": {**VM1["metadata"], "labels": {}, "annotations": {}}}
+"""The VMI as it was when its first pod was rendered."""
+DURING = {
+    **VM1,
+    "metadata": {
+        **VM1["metadata"],
+        "labels": {"kubevirt.io/nodeName": "node-1"},
+        "annotations": {
+            **VM1["metadata"]["annotations"],
+            "harvesterhci.io/migrationState": "Pending migration",
+            "harvesterhci.io/migrationUID": M1["metadata"]["uid"],
+        },
+    },
+}
+"""The VMI as it was when the target's pod was rendered."""
+CASES: dict[str, tuple[dict[str, Any], str, str, bool]] = {
+    "the source": (BEFORE, "pod-t1-virt-launcher-vm1-t8vc9", "node-1", False),
+    "the target": (DURING, "pod-t1-virt-launcher-vm1-hq9zx", "node-2", True),
+}
+
+
+def rendered(
+    body: dict[str, Any], node: str, *, target: bool, ratio: str = "", profile: str = "main"
+) -> dict[str, Any]:
+    instance = msgspec.convert(body, VirtualMachineInstance)
+    how = Rendering(KubeVirtConfiguration(), ratio, profile)
+    migration = msgspec.convert(M1, VirtualMachineInstanceMigration) if target else None
+    overhead = how.overhead(instance)
+    return launcher_pod(instance, how.containers(instance), overhead=overhead, node=node, migration=migration)
+
+
+@pytest.fixture(params=CASES.values(), ids=CASES.keys())
+def pair(request: pytest.FixtureRequest) -> tuple[dict[str, Any], dict[str, Any]]:
+    """A pod of ours and KubeVirt's own."""
+    body, name, node, target = request.param
+    return rendered(body, node, target=target), recorded(name)
+
+
+def test_labels_are_kubevirt_s(pair: tuple[dict[str, Any], dict[str, Any]]) -> None:
+    ours, theirs = pair
+    assert ours["metadata"]["labels"] == theirs["metadata"]["labels"]
+
+
+def test_annotations_are_kubevirt_s(pair: tuple[dict[str, Any], dict[str, Any]]) -> None:
+    ours, theirs = pair
+    expected = dict(theirs["metadata"]["annotations"])
+    expected.pop("kubevirt.io/migration-target-ready-timestamp", None)  # Written later, by the migration.
+    assert ours["metadata"]["annotations"] == expected
+
+
+def test_the_owner_is_kubevirt_s(pair: tuple[dict[str, Any], dict[str, Any]]) -> None:
+    ours, theirs = pair
+    assert ours["metadata"]["ownerReferences"] == theirs["metadata"]["ownerReferences"]
+    assert ours["metadata"]["generateName"] == theirs["metadata"]["generateName"]
+
+
+def test_the_containers_are_kubevirt_s(pair: tuple[dict[str, Any], dict[str, Any]]) -> None:
+    ours, theirs = pair
+    for group in ("containers", "initContainers"):
+        assert [c["name"] for c in ours["spec"][group]] == [c["name"] for c in theirs["spec"][group]]
+        assert [c.get("restartPolicy") for c in ours["spec"][group]] == [
+            c.get("restartPolicy") for c in theirs["spec"][group]
+        ]
+
+
+def test_quota_counts_both_alike(pair: tuple[dict[str, Any], dict[str, Any]]) -> None:
+    # Without a status: the recorded source has ended, and quota counts what has not.
+    ours, theirs = (pod_usage(msgspec.convert({**pod, "status": {}}, Pod)) for pod in pair)
+    assert ours == theirs
+
+
+def test_the_rest_of_the_spec_is_what_kubevirt_writes(pair: tuple[dict[str, Any], dict[str, Any]]) -> None:
+    ours, theirs = (pod["spec"] for pod in pair)
+    for field in (
+        "nodeName",
+        "restartPolicy",
+        "hostname",
+        "automountServiceAccountToken",
+        "enableServiceLinks",
+        "readinessGates",
+        "terminationGracePeriodSeconds",
+    ):
+        assert ours[field] == theirs[field], field
+    assert ours["nodeSelector"].items() <= theirs["nodeSelector"].items()
+
+
+def test_the_ratio_raises_the_overhead_as_recorded() -> None:
+    theirs = recorded("pod-t2-virt-launcher-vm2-gcg5l")["metadata"]["annotations"]
+    ours = rendered(BEFORE, "node-1", target=False, ratio="1.5")["metadata"]["annotations"]
+    assert ours["kubevirt.io/memory-overhead-bytes"] == theirs["kubevirt.io/memory-overhead-bytes"]
+
+
+SEEDS = {
+    "the seed at ratio 1.5": ("1.5", "4797464313"),
+    "the seed at ratio 4.5": ("4.5", "5682461313"),
+}
+
+
+@pytest.mark.parametrize(("ratio", "memory"), SEEDS.values(), ids=SEEDS.keys())
+def test_the_pod_counts_what_the_seeds_saw(ratio: str, memory: str) -> None:
+    usage = pod_usage(
+        msgspec.convert(rendered(BEFORE, "node-1", target=False, ratio=ratio, profile="1.8"), Pod)
+    )
+    assert usage["limits.cpu"] == Quantity.parse("2015m")
+    assert usage["limits.memory"] == Quantity.parse(memory)
+
+
+def test_a_pod_without_a_node_says_so_nowhere() -> None:
+    how = rendering([], None, Options())
+    pod = launcher_pod(vmi(), how.containers(vmi()), overhead=0, node=None)
+    assert "nodeName" not in pod["spec"]
+    assert "kubevirt.io/nodeName" not in pod["metadata"]["labels"]
+
+
+def test_what_a_vmi_says_about_scheduling_is_kept() -> None:
+    spec = {
+        "nodeSelector": {"zone": "a"},
+        "tolerations": [{"operator": "Exists"}],
+        "priorityClassName": "high",
+        "hostname": "host.example",
+        "subdomain": "sub",
+        "terminationGracePeriodSeconds": 0,
+    }
+    instance = vmi(spec=spec)
+    migration = vmim(spec={"addedNodeSelector": {"kubernetes.io/hostname": "node-3"}})
+    how = rendering([], None, Options())
+    pod = launcher_pod(instance, how.containers(instance), overhead=0, node="node-3", migration=migration)[
+        "spec"
+    ]
+    assert pod["nodeSelector"] == {
+        "kubernetes.io/hostname": "node-3",
+        "kubernetes.io/arch": "amd64",
+        "kubevirt.io/schedulable": "true",
+        "zone": "a",
+    }
+    assert (pod["tolerations"], pod["priorityClassName"]) == (spec["tolerations"], "high")
+    assert (pod["hostname"], pod["subdomain"], pod["terminationGracePeriodSeconds"]) == ("host", "sub", 30)
+
+
+def test_a_launcher_has_one_name_and_each_target_another() -> None:
+    first, second = vmim("m1"), vmim("m2")
+    found = {launcher_name(vmi()), launcher_name(vmi(), first), launcher_name(vmi(), second)}
+    assert len(found) == 3
+    assert launcher_name(vmi(), first) == launcher_name(vmi(), first)
+    assert all(
+        name.startswith("virt-launcher-vm1-") and len(name) == len("virt-launcher-vm1-") + 5 for name in found
+    )
+
+
+def test_the_longest_vm_name_gives_valid_names_and_labels() -> None:
+    instance = vmi("v" * 250)
+    how = rendering([], None, Options())
+    pod = launcher_pod(instance, how.containers(instance), overhead=0, node="node-1")
+    assert len(pod["metadata"]["name"]) == 63
+    assert len(pod["spec"]["hostname"]) == 63
+    labels = {
+        key: value for key, value in pod["metadata"]["labels"].items() if key != "kubevirt.io/created-by"
+    }
+    assert all(len(value) <= 63 for value in labels.values())
+    assert pod["metadata"]["annotations"]["kubevirt.io/domain"] == "v" * 250
+
+
+def test_names_of_63_characters_stay_and_longer_ones_end_in_a_hash() -> None:
+    assert names.instance_id("a" * 63) == "a" * 63
+    longer = names.instance_id("a" * 64)
+    assert len(longer) == 63
+    assert longer != names.instance_id("a" * 65)
+
+
+def test_an_attachment_pod_belongs_to_its_launcher_and_migration() -> None:
+    target = launcher("target", node="node-2", job="m1")
+    pod = attachment_pod(
+        target, hotplugged(vmi(spec={"volumes": [HOTPLUG_VOLUME]})), KubeVirtConfiguration(), vmim()
+    )
+    meta = pod["metadata"]
+    assert meta["name"].startswith("hp-volume-")
+    assert meta["labels"] == {"kubevirt.io": "hotplug-disk", "kubevirt.io/migrationJobUID": "uid-m1"}
+    assert meta["annotations"] == {"kubevirt.io/migrationJobName": "m1"}
+    assert [(ref["kind"], ref["name"], ref["uid"]) for ref in meta["ownerReferences"]] == [
+        ("Pod", "target", "uid-target")
+    ]
+    assert pod["spec"]["nodeName"] == "node-2"
+    assert pod["spec"]["volumes"] == [
+        {"name": "extra", "persistentVolumeClaim": {"claimName": "extra-claim"}}
+    ]
+
+
+def test_an_attachment_pod_without_migration_names_none() -> None:
+    meta = attachment_pod(launcher(), [], KubeVirtConfiguration())["metadata"]
+    assert meta["labels"] == {"kubevirt.io": "hotplug-disk"}
+    assert "annotations" not in meta
+
+
+def resources(limits: dict[str, str], requests: dict[str, str]) -> dict[str, Any]:
+    return {"limits": limits, "requests": requests}
+
+
+CONFIGURED = {"type": "hotplug-disk", "resources": {"limits": {"cpu": "200m"}, "requests": {"memory": "4M"}}}
+ATTACHMENTS = {
+    "KubeVirt's own sizes": ([], resources({"cpu": "100m", "memory": "80M"}, {"cpu": "10m", "memory": "2M"})),
+    "the CR's sizes": (
+        [CONFIGURED],
+        resources({"cpu": "200m", "memory": "80M"}, {"cpu": "10m", "memory": "4M"}),
+    ),
+    "another container's sizes": (
+        [{**CONFIGURED, "type": "virtiofs"}],
+        resources({"cpu": "100m", "memory": "80M"}, {"cpu": "10m", "memory": "2M"}),
+    ),
+}
+
+
+@pytest.mark.parametrize(("configured", "expected"), ATTACHMENTS.values(), ids=ATTACHMENTS.keys())
+def test_what_an_attachment_pod_asks_for(configured: list[dict[str, Any]], expected: dict[str, Any]) -> None:
+    configuration = msgspec.convert({"supportContainerResources": configured}, KubeVirtConfiguration)
+    (container,) = attachment_pod(launcher(), [], configuration)["spec"]["containers"]
+    assert container["resources"] == expected
+
+
+HOTPLUG = {
+    "a hotplugged claim": ([HOTPLUG_VOLUME], ["extra"]),
+    "a hotplugged DataVolume": ([{"name": "dv", "dataVolume": {"name": "d", "hotpluggable": True}}], ["dv"]),
+    "a claim that was there from the start": (
+        [{"name": "root", "persistentVolumeClaim": {"claimName": "c"}}],
+        [],
+    ),
+    "other volumes": ([{"name": "cloudinit", "cloudInitNoCloud": {}}], []),
+}
+
+
+@pytest.mark.parametrize(("volumes", "names_"), HOTPLUG.values(), ids=HOTPLUG.keys())
+def test_which_volumes_were_plugged_in(volumes: list[dict[str, Any]], names_: list[str]) -> None:
+    assert [volume.name for volume in hotplugged(running(spec={"volumes": volumes}))] == names_
+
+
+def test_a_data_volume_s_claim_has_its_name() -> None:
+    volumes = hotplugged(
+        running(spec={"volumes": [{"name": "v", "dataVolume": {"name": "d", "hotpluggable": True}}]})
+    )
+    (volume,) = attachment_pod(launcher(), volumes, KubeVirtConfiguration())["spec"]["volumes"]
+    assert volume == {"name": "v", "persistentVolumeClaim": {"claimName": "d"}}
