@@ -13,6 +13,7 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
+from pkg.api.core import ResourceQuota
 from pkg.util import constants
 from pkg.util.kubevirt.migration import is_refused
 from pkg.util.quantity import QuantityError
@@ -41,8 +42,7 @@ def with_touch(observed: Observed, made: Plan) -> Plan:
     after = {**observed.quota.annotations, **made.annotations}
     stands = {key: text for key, text in after.items() if text is not None}
     if not has_migrating_vm(stands):
-        gone = {constants.ANNOTATION_TOUCHED: None} if constants.ANNOTATION_TOUCHED in stands else {}
-        return replace(made, annotations={**made.annotations, **gone}) if gone else made
+        return without_touch(observed.quota, made)
     refused = set(_refused(observed, Journal(stands)))
     waiting = {uid: each for uid, each in observed.memory.waiting.items() if uid in refused}
     if made.hard or not _shown(observed):
@@ -66,6 +66,13 @@ def with_touch(observed: Observed, made: Plan) -> Plan:
     return replace(
         made, annotations=annotations, memory=memory, recheck_after=earliest(made.recheck_after, left)
     )
+
+
+def without_touch(quota: ResourceQuota, made: Plan) -> Plan:
+    """`made` for a quota whose refused migrations get no headroom."""
+    if constants.ANNOTATION_TOUCHED not in quota.annotations:
+        return made
+    return replace(made, annotations={**made.annotations, constants.ANNOTATION_TOUCHED: None})
 
 
 @dataclass(frozen=True, slots=True)
