@@ -144,6 +144,68 @@ class Pod(Object):
         return self.status.phase in ("Succeeded", "Failed")
 
 
+class PersistentVolumeClaimSpec(Struct):
+    """core/v1 PersistentVolumeClaimSpec: what quota counts of it."""
+
+    resources: ResourceRequirements = ResourceRequirements()
+    storage_class_name: str | None = None
+    volume_attributes_class_name: str | None = None
+
+
+class ModifyVolumeStatus(Struct):
+    """core/v1 ModifyVolumeStatus."""
+
+    target_volume_attributes_class_name: str | None = None
+
+
+class PersistentVolumeClaimStatus(Struct):
+    """core/v1 PersistentVolumeClaimStatus."""
+
+    allocated_resources: RawResourceList | None = None
+    current_volume_attributes_class_name: str | None = None
+    modify_volume_status: ModifyVolumeStatus | None = None
+
+
+class PersistentVolumeClaim(Object):
+    """core/v1 PersistentVolumeClaim."""
+
+    spec: PersistentVolumeClaimSpec = PersistentVolumeClaimSpec()
+    status: PersistentVolumeClaimStatus = PersistentVolumeClaimStatus()
+
+
+class DeviceSubRequest(Struct):
+    """resource.k8s.io ExactDeviceRequest and DeviceSubRequest: how many devices of a class."""
+
+    device_class_name: str = ""
+    allocation_mode: str = ""
+    count: int | None = None
+
+
+class DeviceRequest(DeviceSubRequest):
+    """resource.k8s.io DeviceRequest: exact, or one of several; v1beta1 has the exact one's fields here."""
+
+    exactly: DeviceSubRequest | None = None
+    first_available: list[DeviceSubRequest] | None = None
+
+
+class DeviceClaim(Struct):
+    """resource.k8s.io DeviceClaim."""
+
+    requests: list[DeviceRequest] | None = None
+
+
+class ResourceClaimSpec(Struct):
+    """resource.k8s.io ResourceClaimSpec."""
+
+    devices: DeviceClaim = DeviceClaim()
+
+
+class ResourceClaim(Object):
+    """resource.k8s.io ResourceClaim, v1 and its betas."""
+
+    spec: ResourceClaimSpec = ResourceClaimSpec()
+
+
 class LimitRangeItem(Struct):
     """core/v1 LimitRangeItem."""
 

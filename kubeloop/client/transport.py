@@ -210,7 +210,10 @@ class Transport:
             async with response:
                 with unreachable_errors(self.config.host):
                     error = error_from_response(response.status, await response.read(), response.headers)
-            if refresh or not isinstance(error, Unauthorized) or not self.config.refreshable:
+            if not isinstance(error, Unauthorized):
+                raise error
+            if refresh or not self.config.refreshable:
+                error.message = f"{self.config.host}: {error.message}"  # of several clusters, which
                 raise error
             refresh = True
 

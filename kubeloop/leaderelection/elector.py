@@ -20,6 +20,8 @@ from kubeloop.leaderelection.lease_lock import LeaseLock, timestamp
 
 log = logging.getLogger(__name__)
 
+_REPEAT = 60.0
+"""Seconds after which a failure that lasts is reported again."""
 _LATER = 0.01
 """Seconds after another holder's last moment at which it is over for sure, however clocks round."""
 
@@ -68,10 +70,13 @@ class LeaderElector:
         config: LeaderElectionConfig | None = None,
         *,
         clock: Callable[[], float] = time.monotonic,
+        tell: Callable[[str], None] = lambda _: None,
     ) -> None:
+        """`tell` gets what is logged as a warning: why the lease can't be read or written, once a minute."""
         self._lock = lock
         self._config = config or LeaderElectionConfig()
         self._clock = clock
+        self._tell = tell
         self._observed: Lease | None = None
         self._observed_at = 0.0
         # Invariant: when `_observed.spec` was first seen here; another holder is left its whole duration from then on.
@@ -80,7 +85,16 @@ class LeaderElector:
         # was answered: others may have seen it as early as that.
         self._free = asyncio.Event()
         self._trouble = ""
+        self._told_at = float("-inf")
+        self._answered_at = float("-inf")
+        # When an attempt last got an answer, whoever holds the lease.
         MASTER.labels(str(lock)).set(0)
+
+    def unready(self) -> list[str]:
+        """Why this candidate could not become the leader: it has not been able to read or write the lease."""
+        if self._clock() < self._answered_at + self._config.renew_deadline:
+            return []
+        return [f"lease {self._lock}: {self._trouble or 'not read yet'}"]
 
     def is_leader(self) -> bool:
         """Whether this candidate holds the lease now."""
@@ -215,13 +229,19 @@ class LeaderElector:
                 await self.try_acquire_or_renew()
         except (ApiError, TimeoutError) as err:
             # The last attempt may have hardly any time: what failed before says more.
-            reason = str(err) or self._trouble or "no answer in time"
-            level = logging.DEBUG if reason == self._trouble else logging.WARNING
-            log.log(level, "lease %s: not acquired or renewed: %s", self._lock, reason)
-            self._trouble = reason
+            self._failed(str(err) or self._trouble or "no answer in time")
         else:
+            self._answered_at = self._clock()
             if self._renewed_at is not None:
                 self._trouble = ""
+
+    def _failed(self, reason: str) -> None:
+        if reason != self._trouble or self._clock() - self._told_at >= _REPEAT:
+            self._told_at = self._clock()
+            what = f"lease {self._lock}: not acquired or renewed: {reason}"
+            log.warning("%s", what)
+            self._tell(what)
+        self._trouble = reason
 
     def _because(self) -> str:
         return f": {self._trouble}" if self._trouble else ""

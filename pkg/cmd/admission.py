@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from ssl import SSLContext
 from urllib.parse import urlsplit
 
-from kubeloop.api.core import ConfigMap
-from kubeloop.api.meta import ObjectMeta
 from kubeloop.api.registry import PODS, SECRETS
 from kubeloop.client.client import Client, own_user
 from kubeloop.client.config import ClientConfig
@@ -16,6 +14,7 @@ from kubeloop.client.errors import ConfigError
 from kubeloop.controllers.server import parse_bind_address
 from pkg.cmd.options import PolicyOptions, WebhookOptions
 from pkg.config.management import Management
+from pkg.util.installation import about
 from pkg.util.kubevirt.accounts import exact, virt_controllers
 from pkg.util.resourcequota.observe import Observer
 from pkg.webhook.admission_server import AdmissionServer
@@ -98,9 +97,6 @@ class Admission:
         view = View(client, observer, management.resource_quotas.cache(), pods)
         accounts = _accounts(management, options, self.policy)
         tell = management.recorder("headroom").event
-        about = ConfigMap(
-            api_version="v1", kind="ConfigMap", metadata=ObjectMeta(name="headroom", namespace=namespace)
-        )
         caller = Caller()
         return AdmissionServer(
             hooks(view, self.policy.policy(), options, endpoint, _locks(management), accounts, tell),
@@ -111,7 +107,7 @@ class Admission:
                 endpoint,
                 options,
                 caller=caller,
-                tell=lambda what: tell(about, "Warning", EVENT_NOT_REACHED, what),
+                tell=lambda what: tell(about(namespace), "Warning", EVENT_NOT_REACHED, what),
                 inject_ca_from=self.webhooks.inject_ca_from,
             )
             if self.webhooks.register

@@ -23,7 +23,7 @@ def option(default: Any, help: str, *names: str, **settings: Any) -> Any:
     """A dataclass field that is a flag; `...` as default makes it required.
 
     `names` replaces the spelling that follows from the field's name (`--a-field`, of a bool `--a-field/--no-a-field`);
-    `settings` are typer's: metavar, min, max, file_okay.
+    `settings` are typer's: metavar, min, max, file_okay; `envvar=None` for a flag that no environment variable sets.
     """
     info = {"names": names, "help": help, **settings}
     return field(default=MISSING if default is ... else default, metadata={_FLAG: info}, kw_only=True)
@@ -90,7 +90,7 @@ def _flag(each: Field[Any], kind: Any, title: str, defaults: Any) -> inspect.Par
     names = info.pop("names")
     long = next((name for name in names if name.startswith("--")), each.name).removeprefix("--")
     variable = f"HEADROOM_{long.partition('/')[0].replace('-', '_').upper()}"
-    made = typer.Option(*names, envvar=variable, rich_help_panel=title, **info)
+    made = typer.Option(*names, rich_help_panel=title, **{"envvar": variable, **info})
     default = each.default if defaults is None else getattr(defaults, each.name)
     return inspect.Parameter(
         each.name,

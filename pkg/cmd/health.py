@@ -8,15 +8,17 @@ from typing import TYPE_CHECKING
 from kubeloop.client.client import Client
 
 if TYPE_CHECKING:
+    from kubeloop.leaderelection.elector import LeaderElector
     from pkg.config.management import Management
     from pkg.webhook.admission_server import AdmissionServer
 
 
 class Checks:
-    """What /healthz and /readyz ask: the caches and the webhooks together, from before they are there."""
+    """What /healthz and /readyz ask: the caches, the Lease and the webhooks together, from before they are there."""
 
     def __init__(self) -> None:
         self.management: Management | None = None
+        self.elector: LeaderElector | None = None
         self.admission: AdmissionServer | None = None
 
     def healthy(self) -> list[str]:
@@ -25,7 +27,8 @@ class Checks:
     def unready(self) -> list[str]:
         if self.management is None:
             return ["the API server has not answered yet"]
-        missing = self.admission.unready() if self.admission else []
+        missing = self.elector.unready() if self.elector else []
+        missing += self.admission.unready() if self.admission else []
         return self.management.unready() + [f"not ready: {what}" for what in missing]
 
     def notes(self) -> list[str]:

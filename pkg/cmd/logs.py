@@ -13,7 +13,7 @@ _NOISY = ("asyncio", "aiohttp")
 
 
 class _JSONFormatter(logging.Formatter):
-    """One JSON object a line; no traceback in it, only the error's class and text."""
+    """One JSON object a line, a traceback as a text in it."""
 
     def format(self, record: logging.LogRecord) -> str:
         line = {
@@ -24,6 +24,7 @@ class _JSONFormatter(logging.Formatter):
         }
         if record.exc_info and record.exc_info[1] is not None:
             line["error"] = repr(record.exc_info[1])
+            line["traceback"] = self.formatException(record.exc_info)
         return json.dumps(line)
 
 

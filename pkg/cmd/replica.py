@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from kubeloop.client.client import Client
 from kubeloop.client.config import ClientConfig
 from kubeloop.client.errors import refuse_write
+from kubeloop.controllers.events import WARNING, EventRecorder
 from kubeloop.controllers.server import serve_health
 from kubeloop.leaderelection.elector import LeaderElectionConfig, LeaderElector
 from kubeloop.leaderelection.lease_lock import LeaseLock
@@ -21,7 +22,7 @@ from pkg.controller.installation.upkeep import Upkeep
 from pkg.controller.options import Options
 from pkg.controller.registry import register_all
 from pkg.util.constants import USER_AGENT
-from pkg.util.installation import Installation
+from pkg.util.installation import Installation, about
 from pkg.util.kubevirt.accounts import virt_controllers
 
 if TYPE_CHECKING:
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 
 LEASE = "headroom"
 """Name of the Lease that replicas compete for."""
+EVENT_NOT_ELECTED = "LeaseNotAcquired"
+"""A replica that can neither read nor write the Lease."""
 DRAIN_SECONDS = 7.0
 ELECTED_DRAIN_SECONDS = 2.0
 """With other replicas: the next leader has to begin within seconds."""
@@ -64,15 +67,25 @@ class Replica:
             if not await answers(replica, stop):
                 return
             health.log_addresses()
-            elector = None
-            if self.election is not None:
-                lease = LeaseLock(replica, self.process.namespace or self.config.namespace, LEASE)
-                elector = LeaderElector(lease, self.election)
+            checks.elector = elector = self._elector(replica, stack)
             guard = refuse if elector is None else elector.before_write
             leader = await stack.enter_async_context(
                 Client(self.config, user_agent=USER_AGENT, before_write=guard)
             )
             await self._run(stop, checks, leader, replica, elector)
+
+    def _elector(self, replica: Client, stack: contextlib.AsyncExitStack) -> LeaderElector | None:
+        """None where there is no election. It writes events by itself: the leader's client writes nothing before."""
+        if self.election is None:
+            return None
+        namespace = self.process.namespace or self.config.namespace
+        events = EventRecorder(replica, "headroom")
+        stack.push_async_callback(events.stop)
+        return LeaderElector(
+            LeaseLock(replica, namespace, LEASE),
+            self.election,
+            tell=lambda what: events.event(about(namespace), WARNING, EVENT_NOT_ELECTED, what),
+        )
 
     async def _run(
         self,

@@ -56,7 +56,10 @@ class NamespaceOptions:
 
     title: ClassVar = "Options"
 
-    namespace: str | None = option(None, "Only this namespace.", "--namespace", "-n", metavar="NAMESPACE")
+    # In headroom's own pods HEADROOM_NAMESPACE is the namespace of headroom itself.
+    namespace: str | None = option(
+        None, "Only this namespace.", "--namespace", "-n", metavar="NAMESPACE", envvar=None
+    )
 
 
 def check_namespace(name: str | None) -> str:

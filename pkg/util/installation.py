@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from kubeloop.api.core import ConfigMap
+from kubeloop.api.meta import ObjectMeta
 from pkg.util.resourcequota.policy import EstimateKind, Mode
 
 CONFIG_MAP: Final = "headroom"
@@ -24,6 +26,13 @@ class Installation:
     def data(self) -> dict[str, str]:
         """The ConfigMap's data."""
         return {"mode": self.mode.value, "estimate": self.estimate.value, "version": self.version}
+
+
+def about(namespace: str) -> ConfigMap:
+    """What events about the installation itself are written on, whether it is there or not."""
+    return ConfigMap(
+        api_version="v1", kind="ConfigMap", metadata=ObjectMeta(name=CONFIG_MAP, namespace=namespace)
+    )
 
 
 def read(data: Mapping[str, str]) -> Installation | None:

@@ -163,13 +163,15 @@ class EmbeddedCluster:
 
 
 def _up(directory: Path, options: Options, progress: Progress) -> Cluster:
-    binaries = ensure_binaries(progress)
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ClusterError(
             f"{directory} cannot be used as the cluster's directory: {error.strerror}"
         ) from error
+    binaries = ensure_binaries(
+        progress
+    )  # minutes, the first time: a folder that can't be used is said before
     paths = Paths(directory.absolute())
     with _locked(paths.directory):
         running = [n for n in processes.names(paths.directory) if processes.find(paths.directory, n).alive()]

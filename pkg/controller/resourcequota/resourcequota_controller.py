@@ -67,7 +67,7 @@ class _Remembered:
     lower_since: float | None = None
     """Since when headroom is to be given back (batching.may_lower_after)."""
     said: Sequence[tuple[str, str]] = ()
-    would_write: object = None
+    would_write: str = ""
 
 
 class Handler:
@@ -214,9 +214,9 @@ class Handler:
     async def _write(
         self, quota: ResourceQuota, kept: _Remembered, decided: Plan, used: RawResourceList
     ) -> None:
-        kept.written_at = kept.decided_at = self._clock()
-        patch = decided.patch(quota, used)
+        now, patch = self._clock(), decided.patch(quota, used)
         kept.written = await self._quotas.json_patch(patch, name=quota.name, namespace=quota.namespace)
+        kept.written_at = kept.decided_at = now
         kept.lower_since = None
         _WRITES.labels("written").inc()
         if decided.annotations.get(ANNOTATION_TOUCHED):
@@ -225,10 +225,10 @@ class Handler:
 
     def _only_say(self, quota: ResourceQuota, kept: _Remembered, decided: Plan) -> bool:
         """With --dry-run: what would be written, once until it changes."""
-        if self._dry_run and kept.would_write != decided.patch(quota):
-            kept.would_write = decided.patch(quota)
+        if self._dry_run and kept.would_write != (would_write := _summary(quota, decided)):
+            kept.would_write = would_write
             _WRITES.labels("dry-run").inc()
-            log.info("%s: would write: %s", quota.key, _summary(quota, decided))
+            log.info("%s: would write: %s", quota.key, would_write)
         return self._dry_run
 
     def _say(self, observed: Observed, kept: _Remembered, problems: Sequence[ResourceQuotaError]) -> None:

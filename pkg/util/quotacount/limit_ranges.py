@@ -1,7 +1,7 @@
 """A pod's resources after the API server's defaulting and the LimitRanger admission plugin.
 
 Source: kubernetes pkg/apis/core/v1/defaults.go (SetDefaults_LimitRangeItem) and
-plugin/pkg/admission/limitranger, 1.34.
+plugin/pkg/admission/limitranger; their defaults are the same from 1.30 to 1.37.
 """
 
 from __future__ import annotations
@@ -12,12 +12,13 @@ import msgspec
 
 from kubeloop.api.core import Container, LimitRange, LimitRangeItem, Pod, ResourceRequirements
 from kubeloop.api.meta import RawResourceList
-from pkg.util.quotacount.pod_defaults import default_list, default_requirements
+from pkg.util.quotacount.pod_defaults import default_list, default_pod_level, default_requirements
+from pkg.util.quotacount.releases import NEWEST, PodLevelDefaults, Release
 
 _CONTAINER = "Container"
 
 
-def apply_limit_ranges(pod: Pod, limit_ranges: Iterable[LimitRange]) -> Pod:
+def apply_limit_ranges(pod: Pod, limit_ranges: Iterable[LimitRange], release: Release = NEWEST[0]) -> Pod:
     """The pod as it will be when quota looks at it.
 
     First a request that is not given becomes the limit, then each LimitRange in turn fills what is still
@@ -25,7 +26,7 @@ def apply_limit_ranges(pod: Pod, limit_ranges: Iterable[LimitRange]) -> Pod:
     not defined). Pods that exist have been through this already and come out unchanged.
     """
     defaults = [_defaults(limit_range) for limit_range in limit_ranges]
-    spec = pod.spec
+    spec, rule = pod.spec, release.pod_level_defaults
     changed = msgspec.structs.replace(
         spec,
         containers=[_complete(container, defaults) for container in spec.containers],
@@ -34,6 +35,9 @@ def apply_limit_ranges(pod: Pod, limit_ranges: Iterable[LimitRange]) -> Pod:
         else spec.init_containers,
         overhead=default_list(spec.overhead) if spec.overhead else spec.overhead,
     )
+    if spec.resources is not None:
+        completed = changed if rule is PodLevelDefaults.WHEN_CREATED else spec
+        changed = msgspec.structs.replace(changed, resources=default_pod_level(completed, rule))
     return msgspec.structs.replace(pod, spec=changed)
 
 

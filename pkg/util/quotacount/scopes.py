@@ -1,11 +1,15 @@
-"""Which pods a quota's scopes match. Source: kubernetes pkg/quota/v1/evaluator/core/pods.go, 1.34."""
+"""Which pods a quota's scopes match.
+
+Source: kubernetes pkg/quota/v1/evaluator/core/pods.go and pkg/apis/core/v1/helper/qos; what differs by release stands
+in `releases`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 
 from kubeloop.api.core import (
-    Container,
+    PersistentVolumeClaim,
     Pod,
     PodAffinity,
     PodAffinityTerm,
@@ -15,20 +19,36 @@ from kubeloop.api.core import (
 )
 from pkg.util.constants import CPU, MEMORY
 from pkg.util.quantity import ZERO
+from pkg.util.quotacount.pod_resources import is_pod_level
+from pkg.util.quotacount.releases import NEWEST, Release, Releases
 from pkg.util.resource_list import parse_resource_list
 
 _EXISTS = "Exists"
 
 
-def matches_scopes(pod: Pod, spec: ResourceQuotaSpec) -> bool:
-    """Whether the pod matches all of the quota's scopes; a quota without any matches every pod. A scope that is
-    unknown, or for other objects, matches no pod."""
-    requirements = [
-        ScopedResourceSelectorRequirement(scope_name=scope, operator=_EXISTS) for scope in spec.scopes or ()
-    ]
-    if spec.scope_selector is not None:
-        requirements += spec.scope_selector.match_expressions or ()
-    return all(_matches(pod, requirement) for requirement in requirements)
+def matches_scopes(pod: Pod, spec: ResourceQuotaSpec, releases: Releases = NEWEST) -> bool:
+    """Whether the pod matches all of the quota's scopes in one of the releases; a quota without any matches every pod.
+    A scope that is unknown, or for other objects, matches no pod."""
+    requirements = _requirements(spec)
+    return any(
+        all(_matches(pod, requirement, release) for requirement in requirements) for release in releases
+    )
+
+
+def storage_matches_scopes(
+    claim: PersistentVolumeClaim, spec: ResourceQuotaSpec, releases: Releases = NEWEST
+) -> bool:
+    """The same of a PersistentVolumeClaim, for which VolumeAttributesClass alone is."""
+    names = {claim.spec.volume_attributes_class_name, claim.status.current_volume_attributes_class_name}
+    if claim.status.modify_volume_status is not None:
+        names.add(claim.status.modify_volume_status.target_volume_attributes_class_name)
+    named = [name for name in names if name] or [""]
+    return all(
+        any(release.volume_attributes_scope for release in releases)
+        and requirement.scope_name == "VolumeAttributesClass"
+        and any(_selects(requirement, name) for name in named)
+        for requirement in _requirements(spec)
+    )
 
 
 def is_terminating(pod: Pod) -> bool:
@@ -37,12 +57,15 @@ def is_terminating(pod: Pod) -> bool:
     return deadline is not None and deadline >= 0
 
 
-def is_best_effort(pod: Pod) -> bool:
+def is_best_effort(pod: Pod, release: Release) -> bool:
     """Whether the pod's QoS class is BestEffort, reported or worked out: no cpu or memory asked for at all."""
     if pod.status.qos_class:
         return pod.status.qos_class == "BestEffort"
-    containers: Iterable[Container] = [*pod.spec.containers, *(pod.spec.init_containers or ())]
-    resources = [pod.spec.resources] if pod.spec.resources else [c.resources for c in containers]
+    resources = [c.resources for c in (*pod.spec.containers, *(pod.spec.init_containers or ()))]
+    if release.pod_level_resources and (pod_level := pod.spec.resources) is not None:
+        names = [*(pod_level.requests or ()), *(pod_level.limits or ())]
+        if release.empty_pod_level_decides or any(map(is_pod_level, names)):
+            resources = [pod_level]
     return not any(_asks_for_compute(entry) for entry in resources)
 
 
@@ -55,23 +78,33 @@ def uses_cross_namespace_affinity(pod: Pod) -> bool:
     return any(_crosses(term) for side in sides if side is not None for term in _terms(side))
 
 
-_SCOPES: Mapping[str, Callable[[Pod], bool]] = {
-    "Terminating": is_terminating,
-    "NotTerminating": lambda pod: not is_terminating(pod),
+_SCOPES: Mapping[str, Callable[[Pod, Release], bool]] = {
+    "Terminating": lambda pod, _: is_terminating(pod),
+    "NotTerminating": lambda pod, _: not is_terminating(pod),
     "BestEffort": is_best_effort,
-    "NotBestEffort": lambda pod: not is_best_effort(pod),
-    "CrossNamespacePodAffinity": uses_cross_namespace_affinity,
+    "NotBestEffort": lambda pod, release: not is_best_effort(pod, release),
+    "CrossNamespacePodAffinity": lambda pod, _: uses_cross_namespace_affinity(pod),
 }
 
 
-def _matches(pod: Pod, requirement: ScopedResourceSelectorRequirement) -> bool:
+def _requirements(spec: ResourceQuotaSpec) -> list[ScopedResourceSelectorRequirement]:
+    requirements = [
+        ScopedResourceSelectorRequirement(scope_name=scope, operator=_EXISTS) for scope in spec.scopes or ()
+    ]
+    if spec.scope_selector is not None:
+        requirements += spec.scope_selector.match_expressions or ()
+    return requirements
+
+
+def _matches(pod: Pod, requirement: ScopedResourceSelectorRequirement, release: Release) -> bool:
     if requirement.scope_name == "PriorityClass":
-        return _matches_priority_class(pod.spec.priority_class_name or "", requirement)
+        return _selects(requirement, pod.spec.priority_class_name or "")
     matches = _SCOPES.get(requirement.scope_name)
-    return matches is not None and matches(pod)
+    return matches is not None and matches(pod, release)
 
 
-def _matches_priority_class(name: str, requirement: ScopedResourceSelectorRequirement) -> bool:
+def _selects(requirement: ScopedResourceSelectorRequirement, name: str) -> bool:
+    """Whether the requirement selects what has a class of that name, "" for none."""
     values = requirement.values or ()
     match requirement.operator:
         case "Exists":

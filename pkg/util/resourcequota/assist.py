@@ -7,7 +7,7 @@ written once and stay as they are; everything that upstream leaves alone is left
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kubeloop.api.core import ResourceQuota
 from pkg.util import constants
@@ -31,6 +31,7 @@ from pkg.util.resourcequota.errors import (
 )
 from pkg.util.resourcequota.journal import (
     Journal,
+    Unexplained,
     drop_finished,
     drop_unexplained,
     explained_keys,
@@ -55,12 +56,12 @@ def plan(observed: Observed, policy: Policy) -> Plan:
     if base.limits:
         _add(journal, observed, policy, found, asked)
         scaled = _scaled(journal, observed, policy, found, base.limits)
-    _flag(journal, dropped.any, settled=base.limits is not None)
+    _flag(journal, dropped.dropped, settled=base.limits is not None)
     return Plan(
         annotations=journal.changes(),
         hard=scaled.hard,
         problems=(*base.problems, *found.problems, *scaled.problems),
-        memory=Memory(dropped.waiting, scaled.settled.since),
+        memory=Memory(dropped.since, scaled.settled.since),
         recheck_after=earliest(dropped.recheck_after, scaled.settled.recheck_after),
     )
 
@@ -68,39 +69,27 @@ def plan(observed: Observed, policy: Policy) -> Plan:
 # ---- what is over --------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class _Dropped:
-    """Whether an entry went, and since when each that nothing explains waits for its end."""
-
-    any: bool
-    waiting: Mapping[str, float]
-    recheck_after: float | None
-
-
 def _drop(
     journal: Journal, observed: Observed, policy: Policy, asked: Mapping[str, Demand], *, off: bool
-) -> _Dropped:
+) -> Unexplained:
     """Entries that are no longer needed go; with them, beside Harvester, the compensation (as upstream)."""
-    dropped = drop_finished(journal, asked.values())
-    waiting: dict[str, float] = {}
-    if not off:
-        orphaned, waiting = drop_unexplained(
-            journal,
-            unexplained(
-                journal,
-                explained_keys(journal, asked.values()),
-                uids_unknown=any(c.vmi is None and c.stage is not Stage.FINISHED for c in asked.values()),
-            ),
-            observed.memory.unexplained,
-            ours=False,
-            now=observed.now,
-            grace=policy.foreign_grace,
-        )
-        dropped |= orphaned
-    if dropped:
+    finished = drop_finished(journal, asked.values())
+    orphans = unexplained(
+        journal,
+        explained_keys(journal, asked.values()),
+        uids_unknown=any(c.vmi is None and c.stage is not Stage.FINISHED for c in asked.values()),
+    )
+    dropped = drop_unexplained(
+        journal,
+        () if off else orphans,
+        observed.memory.unexplained,
+        ours=False,
+        now=observed.now,
+        grace=policy.foreign_grace,
+    )
+    if finished or dropped.dropped:
         journal.remove(constants.ANNOTATION_MIGRATING_COMPENSATION)
-    recheck_after = min(waiting.values()) + policy.foreign_grace - observed.now if waiting else None
-    return _Dropped(dropped, waiting, recheck_after)
+    return replace(dropped, dropped=finished or dropped.dropped)
 
 
 def _flag(journal: Journal, dropped: bool, *, settled: bool) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pkg.util import constants
 from pkg.util.kubevirt.migration import Demand, Stage
@@ -209,6 +209,18 @@ def unexplained(journal: Journal, explained: Container[str], *, uids_unknown: bo
     ]
 
 
+@dataclass(frozen=True, slots=True)
+class Unexplained:
+    """Whether an entry was dropped, since when each foreign one is seen, and in how many seconds the next one goes.
+
+    What is dropped is still said to be seen: the drop may not be written, and is then due at once.
+    """
+
+    dropped: bool = False
+    since: Mapping[str, float] = field(default_factory=dict)
+    recheck_after: float | None = None
+
+
 def drop_unexplained(
     journal: Journal,
     orphans: Iterable[Entry],
@@ -217,22 +229,24 @@ def drop_unexplained(
     ours: bool,
     now: float,
     grace: float,
-) -> tuple[bool, dict[str, float]]:
+) -> Unexplained:
     """Drop entries that no migration explains: our own at once, foreign ones after `grace` seconds.
 
-    Whether anything was dropped, and since when each one that is left has been waiting. A name key on a quota
-    that already carries our mark is our own, unless it was found there when the quota was taken over.
+    A name key on a quota that already carries our mark is our own, unless it was found there when the quota was taken
+    over: then `since` has it.
     """
-    removed = False
-    waiting: dict[str, float] = {}
+    dropped = False
+    seen: dict[str, float] = {}
+    left: list[float] = []
     for entry in orphans:
-        first_seen = since.get(entry.key, now)
         own = ours and entry.target.kind != "uid" and entry.key not in since
-        if own or now - first_seen >= grace:
-            removed |= journal.remove(entry.key)
+        if not own:
+            seen[entry.key] = since.get(entry.key, now)
+        if own or now - seen[entry.key] >= grace:
+            dropped |= journal.remove(entry.key)
         else:
-            waiting[entry.key] = first_seen
-    return removed, waiting
+            left.append(seen[entry.key] + grace - now)
+    return Unexplained(dropped, seen, min(left, default=None))
 
 
 def held_by_entries(annotations: Mapping[str, str]) -> ResourceList:

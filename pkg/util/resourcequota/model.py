@@ -33,29 +33,20 @@ class Estimate(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
-    """A migration that is still refused although its headroom is there: how often its quota was touched for it, when
-    that is due next, and until when a quota that changes may postpone it (seconds)."""
-
-    due: float
-    latest: float
-    touches: int = 0
-    behind: bool = False
-    """When it was last looked at, spec.hard or status.hard was still to change."""
-
-
-@dataclass(frozen=True, slots=True)
 class Memory:
-    """What one decision passes to the next: waiting times only, which a restart may lose."""
+    """Since when something is seen (seconds). A restart may lose it, and a plan that is not written changes nothing of
+    it: what was done stands on the quota alone."""
 
     unexplained: Mapping[str, float] = field(default_factory=dict)
-    """Entry key to the time when it was first seen without a migration that explains it."""
+    """By entry key: without a migration that explains it."""
     short_since: float | None = None
-    """Since when a refused migration is seen not to fit although its entry is applied."""
+    """A refused migration does not fit although its entry is applied."""
     held_since: Mapping[str, float] = field(default_factory=dict)
-    """Uid of an old side's launcher pod to the time when it was first seen left over."""
-    waiting: Mapping[str, Waiting] = field(default_factory=dict)
-    """By uid of the migration."""
+    """By uid of its launcher pod: an old side is left over."""
+    refused: Mapping[str, float] = field(default_factory=dict)
+    """By uid: a migration is refused although status.hard shows its headroom."""
+    shown_since: float | None = None
+    """spec.hard and status.hard are what they shall be; only while a migration is refused."""
 
 
 class Memo:

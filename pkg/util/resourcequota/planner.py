@@ -14,37 +14,46 @@ from pkg.util.resourcequota.managed import is_default, is_managed, is_off, switc
 from pkg.util.resourcequota.model import Observed, Plan
 from pkg.util.resourcequota.policy import Mode, Policy
 from pkg.util.resourcequota.release import give_up, is_ours, release, retire, with_entries
-from pkg.util.resourcequota.touch import with_touch
+from pkg.util.resourcequota.touch import with_touch, without_touch
 from pkg.util.resourcequota.unserved import with_unserved
 
 
 def plan(observed: Observed, policy: Policy) -> Plan:
     """The one patch that makes a ResourceQuota fit its namespace's migrations."""
-    return with_touch(observed, _decided(observed, policy))
+    quota = observed.quota
+    if quota.deleting:
+        return Plan()
+    off = observed.namespace_off or is_off(quota.annotations, policy.mode)
+    if observed.mtq or off or not is_managed(quota):
+        return without_touch(quota, _given_back(observed, policy))
+    return with_touch(observed, _served(observed, policy))
 
 
-def _decided(observed: Observed, policy: Policy) -> Plan:
+def _served(observed: Observed, policy: Policy) -> Plan:
+    if policy.mode is Mode.TAKEOVER:
+        return takeover.plan(observed, policy)
+    # Harvester's controllers know default quotas only: beside them there is nothing to agree with on another.
+    strategy = assist if is_default(observed.quota) else takeover
+    return with_unserved(observed, policy, strategy.plan(observed, policy))
+
+
+def _given_back(observed: Observed, policy: Policy) -> Plan:
+    """Nothing is added here any longer, and migrations that are refused stay so."""
+    quota = observed.quota
     if observed.mtq:
         return _left_to_mtq(observed, policy)
-    if observed.namespace_off or switched_off(observed.quota):
-        return Plan() if observed.quota.deleting else release(observed)
-    if not is_managed(observed.quota):
-        left = is_ours(observed.quota) and not observed.quota.deleting  # it has lost the label
-        return retire(observed.quota) if left else Plan()
-    # Harvester's controllers know default quotas only: beside them there is nothing to agree with on another.
-    off = is_off(observed.quota.annotations, policy.mode)
-    if off or (policy.mode is Mode.ASSIST and is_default(observed.quota)):
-        made = assist.plan(observed, policy) if is_default(observed.quota) else Plan()
-    else:
-        made = takeover.plan(observed, policy)
-    return made if off or policy.mode is Mode.TAKEOVER else with_unserved(observed, policy, made)
+    if observed.namespace_off or switched_off(quota):
+        return release(observed)
+    if is_managed(quota):  # a person's skip, which also stops Harvester
+        return assist.plan(observed, policy) if is_default(quota) else Plan()
+    return retire(quota) if is_ours(quota) else Plan()  # it has lost the label
 
 
 def _left_to_mtq(observed: Observed, policy: Policy) -> Plan:
     """Never two strategies on one quota. In assist mode Harvester stays: existing entries run out, nothing is added. A
     quota without entries is left alone: its limits are the other strategy's."""
     given_up, quota = give_up(observed), observed.quota
-    stands = has_migrating_vm(quota.annotations) and is_default(quota) and not quota.deleting
+    stands = has_migrating_vm(quota.annotations) and is_default(quota)
     if given_up or policy.mode is Mode.TAKEOVER or not stands:
         return given_up
     return assist.plan(replace(observed, migrations=with_entries(observed)), policy)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
 
 from kubeloop.api.core import ResourceQuota
@@ -59,24 +60,19 @@ def give_up(observed: Observed) -> Plan:
     """The patch after which nothing of ours is left on a quota that another strategy takes over; empty for one not
     ours. spec.hard is the base again, whatever migrates."""
     quota = observed.quota
-    if quota.deleting or not is_ours(quota):
+    if not is_ours(quota):
         return Plan()
     if not is_default(quota):
         return retire(quota)
-    journal = Journal(quota.annotations)
     hard: dict[str, str] = {}
     with suppress(ResourceQuotaError):  # garbage: what was added cannot be told
-        hard = _lowered(journal, observed)
-    for entry in journal.entries():
-        journal.remove(entry.key)
-    for key in (
-        constants.ANNOTATION_MIGRATING_COMPENSATION,
+        hard = _lowered(Journal(quota.annotations), observed)
+    marks = (
         constants.ANNOTATION_RESYNC_NEEDED,
         constants.ANNOTATION_SKIP_AUTO_SCALING,
         constants.ANNOTATION_OWNER,
-    ):
-        journal.remove(key)
-    return Plan(annotations=journal.changes(), hard=hard)
+    )
+    return Plan(annotations=_without(quota, *marks), hard=hard)
 
 
 def with_entries(observed: Observed) -> list[VirtualMachineInstanceMigration]:
@@ -112,22 +108,24 @@ def is_ours(quota: ResourceQuota) -> bool:
 
 def retire(quota: ResourceQuota) -> Plan:
     """The patch that takes all that is ours from a quota without Rancher: entries, records, and what was added."""
-    journal = Journal(quota.annotations)
     hard: dict[str, str] = {}
     with suppress(ResourceQuotaError):
         text = quota.annotations.get(constants.ANNOTATION_APPLIED, "")
         raised = parse_resources(constants.ANNOTATION_APPLIED, text) if text else {}
         base = granted_by_record(quota)
         hard = difference(quota.hard, {name: base[name] for name in raised if name in base})
-    for entry in journal.entries():
-        journal.remove(entry.key)
-    for key in (
-        constants.ANNOTATION_MIGRATING_COMPENSATION,
-        constants.ANNOTATION_APPLIED,
-        constants.ANNOTATION_BASE,
-    ):
+    return Plan(
+        annotations=_without(quota, constants.ANNOTATION_APPLIED, constants.ANNOTATION_BASE), hard=hard
+    )
+
+
+def _without(quota: ResourceQuota, *marks: str) -> Mapping[str, str | None]:
+    """The changes after which no entry stands, nothing that comes with one, and none of `marks`."""
+    journal = Journal(quota.annotations)
+    with_them = (constants.ANNOTATION_MIGRATING_COMPENSATION, constants.ANNOTATION_TOUCHED)
+    for key in (*(entry.key for entry in journal.entries()), *with_them, *marks):
         journal.remove(key)
-    return Plan(annotations=journal.changes(), hard=hard)
+    return journal.changes()
 
 
 def _beyond_harvester(journal: Journal, observed: Observed) -> dict[str, str]:

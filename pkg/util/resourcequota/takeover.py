@@ -23,7 +23,7 @@ from pkg.util.resourcequota.caps import Caps, refuse_size
 from pkg.util.resourcequota.claims import claims
 from pkg.util.resourcequota.compensation import Scaled, compensated, known_shortage
 from pkg.util.resourcequota.errors import HoldLimitReached, InvalidEntry, ResourceQuotaError
-from pkg.util.resourcequota.journal import Journal, drop_unexplained, unexplained
+from pkg.util.resourcequota.journal import Journal, Unexplained, drop_unexplained, unexplained
 from pkg.util.resourcequota.managed import is_default
 from pkg.util.resourcequota.model import Claim, Claims, Memory, Observed, Plan, earliest
 from pkg.util.resourcequota.policy import Policy
@@ -41,10 +41,10 @@ def plan(observed: Observed, policy: Policy) -> Plan:
         annotations=written.journal.changes(),
         hard=scaled.hard,
         problems=(*held.claims.problems, *held.problems, *base.problems, *written.problems, *scaled.problems),
-        memory=Memory(written.waiting, scaled.settled.since, held.since),
+        memory=Memory(written.unexplained.since, scaled.settled.since, held.since),
         recheck_after=earliest(
             held.recheck_after,
-            written.recheck_after,
+            written.unexplained.recheck_after,
             scaled.settled.recheck_after,
             None if changes_at is None else changes_at - observed.now,
         ),
@@ -132,15 +132,14 @@ def _ended(quota: ResourceQuota, claim: Claim, base: Mapping[str, Quantity]) -> 
 
 @dataclass(frozen=True, slots=True)
 class _Written:
-    """The journal with the entries in it, what they add up to, and what a compensation may be at most; since when each
-    foreign entry waits for its end."""
+    """The journal with the entries in it, what they add up to, and what a compensation may be at most; what of its
+    entries no migration explains."""
 
     journal: Journal
     added: ResourceList
     known: ResourceList
-    waiting: Mapping[str, float]
+    unexplained: Unexplained
     problems: Sequence[ResourceQuotaError]
-    recheck_after: float | None
 
 
 def _written(
@@ -156,19 +155,18 @@ def _written(
         journal.put(constants.ANNOTATION_BASE, base.record)
     for each in wanted:
         journal.adopt(each.claim.vm_name, each.claim.vmi_uid)
-    waiting = _drop(journal, observed, policy, found, base, {each.key for each in wanted})
+    dropped = _drop(journal, observed, policy, found, base, {each.key for each in wanted})
     known = known_shortage(observed, policy, ((each.claim, each.value) for each in wanted))
     added, problems = _enter(journal, observed, base.limits or {}, wanted, known)
     if base.limits is not None and journal.is_true(constants.ANNOTATION_RESYNC_NEEDED):
         journal.set(constants.ANNOTATION_RESYNC_NEEDED, "false")
-    recheck_after = min(waiting.values()) + policy.foreign_grace - observed.now if waiting else None
-    return _Written(journal, added, known, waiting, problems, recheck_after)
+    return _Written(journal, added, known, dropped, problems)
 
 
 def _drop(
     journal: Journal, observed: Observed, policy: Policy, found: Claims, base: Base, entries: set[str]
-) -> dict[str, float]:
-    """Remove what nothing accounts for any longer; since when each foreign entry waits for its end."""
+) -> Unexplained:
+    """Remove what nothing accounts for any longer."""
     explained = set(entries)
     for claim in found.by_vm.values():
         keys = journal.keys_of(claim.vm_name, claim.vmi_uid)
@@ -184,7 +182,7 @@ def _drop(
         ours=_is_ours(observed.quota),
         now=observed.now,
         grace=policy.foreign_grace,
-    )[1]
+    )
 
 
 def _is_ours(quota: ResourceQuota) -> bool:

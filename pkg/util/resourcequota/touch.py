@@ -10,15 +10,17 @@ from __future__ import annotations
 
 import datetime
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
+from kubeloop.api.core import ResourceQuota
 from pkg.util import constants
 from pkg.util.kubevirt.migration import is_refused
 from pkg.util.quantity import QuantityError
 from pkg.util.resource_list import parse_resource_list
 from pkg.util.resourcequota.journal import Journal, has_migrating_vm
-from pkg.util.resourcequota.model import Observed, Plan, Waiting, earliest
+from pkg.util.resourcequota.model import Observed, Plan, earliest
 from pkg.util.resourcequota.release import has_entry
 
 FIRST = 0.25
@@ -38,34 +40,35 @@ def with_touch(observed: Observed, made: Plan) -> Plan:
     One touch serves all that wait in the namespace. Nothing is touched while spec.hard or status.hard is still to
     change, without KubeVirt's condition, or without an entry; the annotation goes with the last entry.
     """
-    after = {**observed.quota.annotations, **made.annotations}
-    stands = {key: text for key, text in after.items() if text is not None}
-    if not has_migrating_vm(stands):
-        gone = {constants.ANNOTATION_TOUCHED: None} if constants.ANNOTATION_TOUCHED in stands else {}
-        return replace(made, annotations={**made.annotations, **gone}) if gone else made
-    refused = set(_refused(observed, Journal(stands)))
-    waiting = {uid: each for uid, each in observed.memory.waiting.items() if uid in refused}
-    if made.hard or not _shown(observed):
-        # What is still to change will be an event too. Pauses go on: a busy quota must not begin them again and again.
-        waiting = {uid: replace(each, behind=True) for uid, each in waiting.items()}
-        return replace(made, memory=replace(made.memory, waiting=waiting)) if waiting else made
-    known = observed.now + KNOWN
-    waiting = {
-        uid: replace(each, due=max(each.due, min(known, each.latest)), behind=False) if each.behind else each
-        for uid, each in waiting.items()
-    }
-    waiting |= {uid: _due(observed.now + FIRST) for uid in refused - waiting.keys()}
-    if not waiting:
+    quota, memory, now = observed.quota, observed.memory, observed.now
+    if not has_migrating_vm(_annotations_after(quota, made)):
+        return without_touch(quota, made)
+    shown = not made.hard and _shown(quota)
+    found = memory.refused
+    refused = {uid: found.get(uid, now) for uid in _refused(observed) if shown or uid in found}
+    if not refused:
         return made
-    annotations = dict(made.annotations)
-    if min(each.due for each in waiting.values()) <= observed.now:
-        waiting = {uid: _touched(each, observed.now) for uid, each in waiting.items()}
-        annotations[constants.ANNOTATION_TOUCHED] = _text(observed.now, waiting)
-    left = min(each.due for each in waiting.values()) - observed.now
-    memory = replace(made.memory, waiting=waiting)
-    return replace(
-        made, annotations=annotations, memory=memory, recheck_after=earliest(made.recheck_after, left)
-    )
+    if not shown:  # what is still to change will be an event too
+        return replace(made, memory=replace(made.memory, refused=refused))
+    shown_since = now if memory.shown_since is None else memory.shown_since
+    made = replace(made, memory=replace(made.memory, refused=refused, shown_since=shown_since))
+    last = _last(quota.annotations, now)
+    due = _due(last, refused.values())
+    # A quota that changes all the time is an event each time, but the last one may come too early.
+    due = max(due, min(shown_since + KNOWN, due + POSTPONED))
+    if due > now:
+        return replace(made, recheck_after=earliest(made.recheck_after, due - now))
+    pause = _pause(last, refused.values())
+    text = json.dumps({"at": _timestamp(now), "next": _timestamp(now + pause)}, separators=(",", ":"))
+    annotations = {**made.annotations, constants.ANNOTATION_TOUCHED: text}
+    return replace(made, annotations=annotations, recheck_after=earliest(made.recheck_after, pause))
+
+
+def without_touch(quota: ResourceQuota, made: Plan) -> Plan:
+    """`made` for a quota whose refused migrations get no headroom."""
+    if constants.ANNOTATION_TOUCHED not in quota.annotations:
+        return made
+    return replace(made, annotations={**made.annotations, constants.ANNOTATION_TOUCHED: None})
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,35 +88,60 @@ def last_touch(annotations: Mapping[str, str]) -> Touched | None:
         return None
 
 
-def _refused(observed: Observed, journal: Journal) -> Iterator[str]:
+def _annotations_after(quota: ResourceQuota, made: Plan) -> Mapping[str, str]:
+    after = {**quota.annotations, **made.annotations}
+    return {key: text for key, text in after.items() if text is not None}
+
+
+def _refused(observed: Observed) -> Iterator[str]:
     """The migrations that are refused although they have an entry, by uid."""
+    journal = Journal(observed.quota.annotations)
     for migration in observed.migrations:
         if is_refused(migration) and not migration.deleting and has_entry(observed, journal, migration):
             yield migration.uid
 
 
-def _shown(observed: Observed) -> bool:
+def _shown(quota: ResourceQuota) -> bool:
     """Whether the quota controller has copied spec.hard to status.hard."""
     try:
-        return parse_resource_list(observed.quota.status.hard or {}) == parse_resource_list(
-            observed.quota.hard
-        )
+        return parse_resource_list(quota.status.hard or {}) == parse_resource_list(quota.hard)
     except QuantityError:
         return False
 
 
-def _touched(waiting: Waiting, now: float) -> Waiting:
-    pause = min(LONGEST, SECOND * 2.0 ** min(waiting.touches, 10))
-    return _due(now + pause, waiting.touches + 1)
+# ---- when: the touch that was written last says it, and since when each migration is refused -----------------
 
 
-def _due(at: float, touches: int = 0) -> Waiting:
-    return Waiting(at, at + POSTPONED, touches)
+@dataclass(frozen=True, slots=True)
+class _Last:
+    """The last touch, and when it said that the next one is due (seconds since the epoch)."""
+
+    at: float
+    next: float
 
 
-def _text(now: float, waiting: Mapping[str, Waiting]) -> str:
-    due = min(each.due for each in waiting.values())
-    return json.dumps({"at": _timestamp(now), "next": _timestamp(due)}, separators=(",", ":"))
+def _last(annotations: Mapping[str, str], now: float) -> _Last | None:
+    """None: there is none that we can have written by now."""
+    said = last_touch(annotations)
+    if said is None:
+        return None
+    with suppress(ValueError, OverflowError):
+        last = _Last(*(datetime.datetime.fromisoformat(each).timestamp() for each in (said.at, said.next)))
+        if last.at <= now and 0.0 < last.next - last.at <= LONGEST:
+            return last
+    return None
+
+
+def _due(last: _Last | None, refused: Collection[float]) -> float:
+    """The next touch: as the last one said, or soon for a migration that is refused since then."""
+    return min(last.next if last and first <= last.at else first + FIRST for first in refused)
+
+
+def _pause(last: _Last | None, refused: Collection[float]) -> float:
+    """From a touch to the next one: twice the last pause, unless a migration is touched for the first time."""
+    if last is None or any(first > last.at for first in refused):
+        return SECOND
+    return min(LONGEST, 2.0 * (last.next - last.at))
 
 
 def _timestamp(seconds: float) -> str:

@@ -33,6 +33,7 @@ class Candidate:
     elector: LeaderElector
     led: list[float] = field(default_factory=list)
     lost: list[tuple[float, str]] = field(default_factory=list)
+    told: list[tuple[float, str]] = field(default_factory=list)
     task: asyncio.Task[None] | None = None
 
     def start(self) -> Candidate:
@@ -74,8 +75,11 @@ class Race:
     def candidate(self, identity: str, clock: Callable[[], float] = now) -> Candidate:
         link = Link(self.server)
         lock = LeaseLock(Client(link), "ns", "headroom", identity)
-        elector = LeaderElector(lock, self._config, clock=clock)
-        self.candidates.append(Candidate(link, elector))
+        told: list[tuple[float, str]] = []
+        elector = LeaderElector(
+            lock, self._config, clock=clock, tell=lambda what: told.append((round(now()), what))
+        )
+        self.candidates.append(Candidate(link, elector, told=told))
         return self.candidates[-1]
 
     async def lasts(self, seconds: float) -> None:
@@ -289,18 +293,36 @@ async def test_the_lease_is_counted_from_when_a_renewal_was_sent_not_from_its_an
 
 
 @virtual_time
-async def test_a_candidate_without_rights_says_so_once_and_goes_on_trying(
+async def test_a_candidate_without_rights_is_not_ready_says_so_once_a_minute_and_goes_on_trying(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     race = Race()
     barred = race.candidate("a")
+    assert barred.elector.unready() == ["lease ns/headroom: not read yet"]
     barred.link.error = Forbidden("leases is forbidden", status=403)
     barred.start()
-    await race.lasts(20)
-    assert caplog.text.count("leases is forbidden") == 1
+    await race.lasts(125)
+    assert barred.elector.unready() == ["lease ns/headroom: leases is forbidden"]
+    said = "lease ns/headroom: not acquired or renewed: leases is forbidden"
+    assert barred.told == [(0, said), (60, said), (120, said)]
+    assert caplog.text.count("leases is forbidden") == 3
     barred.link.error = None
     await race.lasts(3)
     assert len(barred.led) == 1
+    assert barred.elector.unready() == []
+
+
+@virtual_time
+async def test_a_standby_is_ready_and_stays_so_while_the_server_is_away_for_a_moment() -> None:
+    race = Race()
+    race.candidate("a").start()
+    standby = race.candidate("b").start()
+    await race.lasts(5)
+    standby.link.cut = True
+    await race.lasts(8)
+    assert standby.elector.unready() == []
+    await race.lasts(4)
+    assert standby.elector.unready() == ["lease ns/headroom: cut off"]
 
 
 @virtual_time

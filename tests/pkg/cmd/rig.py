@@ -118,7 +118,7 @@ class Result:
 
 
 @contextmanager
-def _logging_as_it_was() -> Iterator[None]:
+def logging_as_it_was() -> Iterator[None]:
     """A command installs its own log handler; the test run's come back."""
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
@@ -141,7 +141,7 @@ def calls(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) ->
             monkeypatch.setenv(name, value)
         capfd.readouterr()
         began = time.monotonic()
-        with _logging_as_it_was():
+        with logging_as_it_was():
             code = run(list(arguments))
         took = time.monotonic() - began
         said = capfd.readouterr()

@@ -76,6 +76,21 @@ def test_a_standby_is_ready_writes_nothing_and_ends_with_0(
     assert [seen.path for seen in server.server.requests if seen.verb not in ("GET", "WATCH")] == []
 
 
+def test_a_replica_that_may_not_read_its_lease_is_not_ready_and_an_event_says_so(
+    server: ThreadedServer, kubeconfig: str, tmp_path: Path
+) -> None:
+    why = 'User "u" cannot get leases'
+    server.server.always(GET, LEASE, status(403, "Forbidden", why))
+    server.server.always(POST, registry.EVENTS.path("own"), body({}))
+    with running(kubeconfig, tmp_path, *FAST) as program:
+        program.until(lambda: program.get("/readyz") == (503, f"not ready: lease own/headroom: {why}\n"))
+        program.until(lambda: server.seen(POST, registry.EVENTS.path("own")))
+        assert program.get("/healthz")[0] == 200
+    (event,) = [seen.json for seen in server.seen(POST, registry.EVENTS.path("own"))]
+    assert (event["reason"], event["involvedObject"]["name"]) == ("LeaseNotAcquired", "headroom")
+    assert why in event["message"]
+
+
 def test_a_signal_releases_the_lease(server: ThreadedServer, kubeconfig: str, tmp_path: Path) -> None:
     server.server.always(POST, LEASES, body(lease("me")))
     server.server.always(PATCH, LEASE, body(lease("me")))

@@ -136,7 +136,10 @@ def test_a_host_name_that_does_not_resolve(call: Call, tmp_path: Path) -> None:
 
 
 REFUSALS = {
-    "unknown credentials": (status(401, "Unauthorized", "Unauthorized"), "Unauthorized"),
+    "unknown credentials": (
+        status(401, "Unauthorized", "Unauthorized"),
+        "http://127.0.0.1:{port}: Unauthorized",
+    ),
     "an account that may not": (
         status(403, "Forbidden", 'User "u" cannot get path "/version"'),
         "cannot get path",
@@ -159,7 +162,7 @@ def test_a_server_that_refuses_is_one_line_and_exit_1(
         kubeconfig_for(server.server.url, tmp_path),
     )
     assert result.code == 1
-    assert message in result.said_in_one_line()
+    assert message.format(port=server.server.url.rpartition(":")[2]) in result.said_in_one_line()
 
 
 BIND_ADDRESSES = {

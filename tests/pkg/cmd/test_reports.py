@@ -178,6 +178,15 @@ def test_plan_says_which_vm_migrates_already(call: Call) -> None:
     assert "migrates already" in call("plan", "-n", NS).out
 
 
+@pytest.mark.usefixtures("cluster")
+@sentences({"status": ["status"], "plan of a node": ["plan", "--evacuate", "node-1"]})
+def test_in_headrooms_own_pod_the_answer_is_the_same(case: list[str], call: Call) -> None:
+    """There HEADROOM_NAMESPACE is set: to headroom's own namespace, where no VM runs."""
+    inside = call(*case, HEADROOM_NAMESPACE="headroom-system", POD_NAME="headroom-controller-0")
+    assert (inside.code, inside.out) == (0, call(*case).out)
+    assert "ns1/" in inside.out
+
+
 def test_no_quota_and_no_vm(server: ThreadedServer, call: Call) -> None:
     server.server.always(GET, registry.NAMESPACES.path(name=NS), body(NAMESPACE))
     assert call("status", "-n", NS).out == f"no managed quota in ns1\n{ASSUMED}"

@@ -137,7 +137,7 @@ class Validator:
         return refusal
 
     def _cached(self, asked: _Pod) -> _Snapshot:
-        return self._count(map(self._view.observe, self._ours(self._view.quotas(asked.namespace))), None)
+        return self._count(map(self._view.observe, self._view.quotas(asked.namespace)), None)
 
     async def _wait(self, asked: _Pod, waiting: list[str]) -> tuple[_Snapshot, str]:
         """The last read, and why the pod does not fit, after a while; `waiting` gets what stands in its way meanwhile.
@@ -241,18 +241,14 @@ class Validator:
         return self._count(filter(None, found), pods)
 
     async def _quotas(self, namespace: str) -> list[ResourceQuota]:
-        known = self._ours(self._view.quotas(namespace))
+        known = list(filter(self._is_ours, self._view.quotas(namespace)))
         if not known:
             # The API server asks about namespaces that hold headroom: it is the cache that knows of no quota yet.
-            return self._ours(await self._view.quotas_live(namespace))
+            return list(filter(self._is_ours, await self._view.quotas_live(namespace)))
         return await asyncio.gather(*map(self._view.quota_live, known))
 
-    def _ours(self, quotas: Iterable[ResourceQuota]) -> list[ResourceQuota]:
-        return [
-            quota
-            for quota in quotas
-            if is_managed(quota) and not is_off(quota.annotations, self._policy.mode)
-        ]
+    def _is_ours(self, quota: ResourceQuota) -> bool:
+        return is_managed(quota) and not is_off(quota.annotations, self._policy.mode)
 
     def _count(
         self, found: Iterable[Observed], pods: list[Pod] | None, gone: Collection[str] = ()
@@ -261,8 +257,8 @@ class Validator:
         quotas, behind = [], False
         for observed in found:
             quota = observed.quota
-            if observed.namespace_off:
-                continue
+            if observed.namespace_off or not self._is_ours(quota):
+                continue  # also one that was switched off since the cache was filled
             if pods is None:
                 sums = Sums(parse_resource_list(quota.used), {})
             else:

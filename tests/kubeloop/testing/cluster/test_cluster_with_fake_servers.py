@@ -174,7 +174,10 @@ def test_down_leaves_files_alone_that_are_not_the_clusters(directory: Path) -> N
 
 
 @pytest.mark.usefixtures("servers")
-def test_a_directory_that_cannot_be_made_is_one_clear_error(tmp_path: Path) -> None:
+def test_a_directory_that_cannot_be_made_is_one_clear_error_before_anything_is_built(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster, "ensure_binaries", lambda _: pytest.fail("they were looked for"))
     (tmp_path / "file").touch()
     with pytest.raises(ClusterError, match="cannot be used as the cluster's directory"):
         cluster.up(tmp_path / "file" / "cluster")

@@ -12,7 +12,13 @@ from kubeloop.controllers.errors import RetryAfter
 from pkg.api.harvesterhci import SETTINGS
 from pkg.api.kubevirt import KUBEVIRTS, VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINE_INSTANCES
 from pkg.controller.resourcequota.resourcequota_controller import Handler
-from pkg.util.constants import ANNOTATION_APPLIED, ANNOTATION_BASE, LABEL_MANAGED, SETTING_OVERHEAD_RATIO
+from pkg.util.constants import (
+    ANNOTATION_APPLIED,
+    ANNOTATION_BASE,
+    ANNOTATION_TOUCHED,
+    LABEL_MANAGED,
+    SETTING_OVERHEAD_RATIO,
+)
 from pkg.util.quotacount.usage import pod_usage
 from pkg.util.resource_list import total
 from pkg.util.resourcequota.observe import Observer, Source
@@ -653,6 +659,33 @@ class TestTime:
         cluster.clock.now += 60.0
         await cluster.look()
         assert by_uid("gone") not in cluster.now.annotations
+
+    @pytest.mark.parametrize("mode", Mode)
+    async def test_an_entry_whose_removal_waits_is_not_forgotten(self, mode: Mode) -> None:
+        """Each time a migration is about to be tried."""
+        cluster = Cluster(mode, foreign_grace=60.0)
+        cluster.quotas.given(
+            quota(RAISED, {by_uid("gone"): ENTRY, **(MARKS if mode is Mode.TAKEOVER else {})})
+        )
+        cluster.migrate("vm1")
+        began = cluster.clock.now
+        while cluster.clock.now < began + 61.0:
+            cluster.clock.now += min(await cluster.look() or 1.0, 1.0)
+        assert by_uid("gone") not in cluster.now.annotations
+        assert by_value(cluster.now.hard) == by_value(RAISED)
+
+    async def test_a_touch_that_was_not_written_is_made_by_the_next_look(self) -> None:
+        cluster = Cluster()
+        cluster.quotas.given(quota(RAISED, {by_uid(): ENTRY}))
+        cluster.quotas.edited(KEY, {"status": {"hard": dict(RAISED)}})
+        cluster.migrate("vm1", refused=True)
+        cluster.clock.now += await cluster.look() or 0.0
+        cluster.quotas.errors["patch"] = [ServiceUnavailable("later", status=503)]
+        with pytest.raises(ServiceUnavailable):
+            await cluster.look()
+        assert ANNOTATION_TOUCHED not in cluster.now.annotations
+        await cluster.look()
+        assert ANNOTATION_TOUCHED in cluster.now.annotations
 
     async def test_a_refusal_is_believed_after_a_quarter_of_a_second(self) -> None:
         cluster = Cluster()

@@ -12,7 +12,8 @@ from pkg.api.kubevirt import VirtualMachineInstance
 from pkg.util.kubevirt.launcher import render_containers
 from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.quantity import Quantity, QuantityError
-from pkg.util.quotacount.usage import counted, is_extended, pod_limits, pod_requests, pod_usage
+from pkg.util.quotacount.releases import releases_of
+from pkg.util.quotacount.usage import counted, is_extended, pod_usage
 from pkg.util.resource_list import format_resource_list, parse_resource_list
 from tests.pkg.util import vectors
 
@@ -155,15 +156,17 @@ def test_every_name_that_a_quota_may_use_is_there() -> None:
     ],
 )
 def test_requests_and_limits_over_a_pods_life(made: Pod, cpu: str) -> None:
-    assert pod_requests(made)["cpu"] == Quantity.parse(cpu)
+    usage = pod_usage(made)
+    assert usage["requests.cpu"] == Quantity.parse(cpu)
     if made.spec.overhead is None:
-        assert pod_limits(made)["cpu"] == Quantity.parse(cpu) + Quantity.parse(cpu)
+        assert usage["limits.cpu"] == Quantity.parse(cpu) + Quantity.parse(cpu)
 
 
 def test_overhead_is_added_to_limits_that_are_there_and_not_zero() -> None:
     container = {"name": "c", "resources": {"limits": {"cpu": "1", "ephemeral-storage": "0"}}}
     made = pod(container, overhead={"cpu": "1", "memory": "1Gi", "ephemeral-storage": "1G"})
-    assert format_resource_list(pod_limits(made)) == {"cpu": "2", "ephemeral-storage": "0"}
+    limits = {name: str(amount) for name, amount in pod_usage(made).items() if name.startswith("limits.")}
+    assert limits == {"limits.cpu": "2", "limits.ephemeral-storage": "0"}
 
 
 def test_pod_level_resources_count_only_for_cpu_memory_and_huge_pages() -> None:
@@ -171,7 +174,8 @@ def test_pod_level_resources_count_only_for_cpu_memory_and_huge_pages() -> None:
         asks(cpu="1"),
         resources={"requests": {"memory": "2Gi", "hugepages-2Mi": "2Mi", "ephemeral-storage": "1G"}},
     )
-    assert format_resource_list(pod_requests(made)) == {"cpu": "1", "memory": "2Gi", "hugepages-2Mi": "2Mi"}
+    requests = {name: str(amount) for name, amount in pod_usage(made).items() if name.startswith("requests.")}
+    assert requests == {"requests.cpu": "1", "requests.memory": "2Gi", "requests.hugepages-2Mi": "2Mi"}
 
 
 STATUS = {"name": "c", "resources": {"requests": {"cpu": "3"}, "limits": {"cpu": "6"}}}
@@ -225,16 +229,11 @@ STATUS = {"name": "c", "resources": {"requests": {"cpu": "3"}, "limits": {"cpu":
 )
 def test_a_resize_under_way_counts_what_it_may_take(status: dict[str, Any], cpu: str, limit: str) -> None:
     made = pod(asks(cpu="2"), status=status)
-    assert pod_requests(made)["cpu"] == Quantity.parse(cpu)
-    assert pod_limits(made)["cpu"] == Quantity.parse(limit)
-
-
-def test_a_restartable_init_container_may_be_resized_and_a_plain_one_not() -> None:
-    statuses = [{"name": name, "resources": {"requests": {"cpu": "5"}}} for name in ("s", "i")]
-    resized = pod(asks(cpu="1"), init=[sidecar("s", cpu="1")], status={"initContainerStatuses": statuses})
-    plain = pod(asks(cpu="1"), init=[asks("i", cpu="1")], status={"initContainerStatuses": statuses})
-    assert pod_requests(resized)["cpu"] == Quantity.of(6)
-    assert pod_requests(plain)["cpu"] == Quantity.of(1)
+    for release in ("1.33", "1.37"):
+        usage = pod_usage(made, releases=releases_of([release]))
+        assert usage["requests.cpu"] == Quantity.parse(cpu)
+        assert usage["limits.cpu"] == Quantity.parse(limit)
+    assert pod_usage(made, releases=releases_of(["1.32"]))["requests.cpu"] == Quantity.of(2)
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,7 @@ from tests.objects import (
 
 TAKEOVER = Policy(Mode.TAKEOVER, EstimateKind.HARVESTER)
 ASSIST = Policy(Mode.ASSIST)
+TOUCHED = "headroom.harvesterhci.io/touched"
 MANAGED = {"headroom.harvesterhci.io/managed": "true"}
 
 
@@ -45,7 +46,7 @@ class Case:
 @sentences(
     {
         "an entry under way goes, with what it added": Case(
-            RAISED, {**MARKS, by_name(): ENTRY, RESYNC: "false"}, HARD, {}
+            RAISED, {**MARKS, by_name(): ENTRY, RESYNC: "false", TOUCHED: "{}"}, HARD, {}
         ),
         "so do several, and the compensation": Case(
             {"limits.cpu": "7", "limits.memory": "16Gi"},

@@ -97,11 +97,11 @@ def test_unexplained(case: Unexplained) -> None:
 
 @dataclass(frozen=True)
 class Waiting:
-    """Entries that no migration explains, at 100 s with a grace of 60: which go, and since when the others wait."""
+    """Entries that no migration explains, at 100 s with a grace of 60: which go, since when foreign ones are seen."""
 
     there: Sequence[str]
     gone: Sequence[str]
-    waiting: dict[str, float]
+    seen: dict[str, float]
     since: dict[str, float] = field(default_factory=dict)
     ours: bool = False
 
@@ -111,7 +111,9 @@ WAITING = {
     "one that has waited a little goes on waiting": Waiting(
         [by_uid()], [], {by_uid(): 40.1}, {by_uid(): 40.1}
     ),
-    "one that has waited long enough goes": Waiting([by_uid()], [by_uid()], {}, {by_uid(): 40.0}),
+    "one that has waited long enough goes": Waiting(
+        [by_uid()], [by_uid()], {by_uid(): 40.0}, {by_uid(): 40.0}
+    ),
     "a name key on a quota that is ours is ours and goes at once": Waiting(
         [by_name()], [by_name()], {}, ours=True
     ),
@@ -120,7 +122,7 @@ WAITING = {
         [by_name()], [], {by_name(): 90.0}, {by_name(): 90.0}, ours=True
     ),
     "each waits for itself": Waiting(
-        [by_uid(), by_uid("vm2")], [by_uid()], {by_uid("vm2"): 99.0}, {by_uid(): 1.0, by_uid("vm2"): 99.0}
+        [by_uid(), by_uid("vm2")], [by_uid()], *[{by_uid(): 1.0, by_uid("vm2"): 99.0}] * 2
     ),
     "what has gone meanwhile is not waited for": Waiting([], [], {}, {by_uid(): 90.0}),
 }
@@ -129,11 +131,11 @@ WAITING = {
 @sentences(WAITING)
 def test_drop_unexplained(case: Waiting) -> None:
     journal = Journal(dict.fromkeys(case.there, ENTRY))
-    removed, waiting = drop_unexplained(
-        journal, journal.entries(), case.since, ours=case.ours, now=100.0, grace=60.0
-    )
-    assert removed is bool(case.gone)
-    assert waiting == case.waiting
+    found = drop_unexplained(journal, journal.entries(), case.since, ours=case.ours, now=100.0, grace=60.0)
+    assert found.dropped is bool(case.gone)
+    assert found.since == case.seen
+    left = [first + 60.0 - 100.0 for key, first in case.seen.items() if key not in case.gone]
+    assert found.recheck_after == min(left, default=None)
     assert journal.changes() == dict.fromkeys(case.gone)
 
 

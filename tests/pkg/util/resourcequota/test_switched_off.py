@@ -23,6 +23,8 @@ ON = {LABEL_MANAGED: "true"}
 RECORD = {"headroom.harvesterhci.io/base": '{"limits.cpu":"3","limits.memory":"5000Mi"}'}
 APPLIED = {"headroom.harvesterhci.io/applied": '{"limits.cpu":"5","limits.memory":"9980344313"}'}
 
+TOUCHED = {"headroom.harvesterhci.io/touched": '{"at":"2026-01-01T00:00:00Z","next":"2026-01-01T00:00:01Z"}'}
+
 
 class Case(NamedTuple):
     quota: ResourceQuota
@@ -52,6 +54,8 @@ CASES = {
     "false as an annotation beside true as a label": Case(of_rancher(ON, OFF), False),
     "false on the namespace, true on the quota": Case(of_rancher(ON), True),
     "a quota that is managed by label": Case(by_label(OFF), False),
+    "a quota that was touched": Case(of_rancher(OFF, TOUCHED), False),
+    "a quota that is managed by label, and was touched": Case(by_label({**OFF, **TOUCHED}), False),
     "a quota that is managed by label, and whose record goes with the same edit": Case(
         by_label(OFF, record=False), False
     ),
@@ -76,8 +80,8 @@ def test_it_is_given_back_at_once_as_release_does_and_then_left_alone(
 
 @pytest.mark.parametrize("record", [True, False])
 def test_a_quota_by_label_is_at_its_base_whatever_migrates(record: bool) -> None:
-    given = observed(by_label(OFF, record=record), [vmim("Running")])
-    after = applied(given.quota, plan(given, Policy(Mode.TAKEOVER)))
+    given = observed(by_label({**OFF, **TOUCHED}, record=record), [vmim("Running")])
+    after = applied(given.quota, release(given))
     assert (by_value(after.hard), after.annotations) == (by_value(HARD), OFF)
 
 

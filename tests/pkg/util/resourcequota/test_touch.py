@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import msgspec
 import pytest
 
 from kubeloop.api.core import ResourceQuota
 from pkg.api.kubevirt import VirtualMachineInstanceMigration
-from pkg.util.constants import ANNOTATION_TOUCHED
+from pkg.util.constants import ANNOTATION_SKIP_AUTO_SCALING, ANNOTATION_TOUCHED, LABEL_MANAGED
 from pkg.util.resourcequota.model import Memory, Plan
 from pkg.util.resourcequota.planner import plan
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
 from pkg.util.resourcequota.touch import Touched, last_touch
-from tests.decisions import applied, observed
-from tests.objects import quota, vmim
+from tests.decisions import applied, observed, sentences
+from tests.objects import DEFAULT_LABELS, ENTRY, RAISED, by_uid, quota, vmim
 
 START = 1_700_000_000.0
 DELAYS = [0.25, 0.5, 1, 2, 4, 8, 16, 30, 30]
@@ -168,6 +169,30 @@ def test_the_annotation_goes_with_the_last_entry(raised: Controller) -> None:
     assert ANNOTATION_TOUCHED in raised.quota.annotations
     raised.look(2.0, [vmim("Succeeded")])
     assert ANNOTATION_TOUCHED not in raised.quota.annotations
+
+
+REFUSED_IN = {
+    "is switched off": ({"labels": {**DEFAULT_LABELS, LABEL_MANAGED: "false"}}, {}),
+    "is in a namespace that is switched off": ({}, {"namespace_off": True}),
+    "is left to a migration budget": ({}, {"mtq": True}),
+    "is skipped by a person": ({"annotations": {ANNOTATION_SKIP_AUTO_SCALING: "true"}}, {}),
+    "is not managed": ({"labels": {}}, {}),
+    "is being deleted": ({"deleting": True}, {}),
+}
+
+
+@pytest.mark.parametrize("mode", Mode)
+@sentences(REFUSED_IN)
+def test_a_quota_is_not_touched_that(case: tuple[dict[str, Any], dict[str, Any]], mode: Mode) -> None:
+    given, around = case
+    annotations = {by_uid(): ENTRY, **given.get("annotations", {})}
+    there = shown(quota(RAISED, **{**given, "annotations": annotations}))
+    memory = Memory()
+    for now in (0.0, 0.25, 0.5, 0.75):
+        seen = observed(there, [vmim(refused=True)], now=START + now, memory=memory)
+        made = plan(replace(seen, **around), Policy(mode))
+        assert not made.annotations.get(ANNOTATION_TOUCHED)
+        memory = made.memory
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "1", '{"at":1}', "[" * 100_000])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 import pytest
@@ -19,7 +20,7 @@ from pkg.webhook.options import Options
 from pkg.webhook.resources.lock.validator import Accounts
 from pkg.webhook.resources.pod.ledger import EXPIRY
 from pkg.webhook.resources.pod.validator import PATIENCE, Validator
-from tests.objects import ENTRY, MARKS, by_name, plain_launcher, pod, quota, vmi, vmim
+from tests.objects import DEFAULT_LABELS, ENTRY, MARKS, by_name, plain_launcher, pod, quota, vmi, vmim
 from tests.pkg.webhook.fake_view import KUBEVIRT, FakeView, State, request
 
 ACCOUNTS = Accounts([], lambda: [KUBEVIRT])
@@ -294,6 +295,23 @@ async def test_a_scope_that_does_not_match_is_no_limit() -> None:
     scoped = msgspec.structs.replace(found, spec=msgspec.structs.replace(found.spec, scopes=["Terminating"]))
     there = State(scoped, migrations=[vmim("Pending")], limits=LIMITS)
     assert await allowed(validator(FakeView(there, there)), pod("9")) == [True]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"labels": {**DEFAULT_LABELS, constants.LABEL_MANAGED: "false"}},
+        {"annotations": {constants.ANNOTATION_SKIP_AUTO_SCALING: "true"}},
+        {"labels": {}},
+        {"deleting": True},
+    ],
+    ids=["switched off", "skipped by a person", "not managed any more", "being deleted"],
+)
+async def test_a_quota_that_the_cache_still_shows_as_managed_refuses_nothing(change: dict[str, Any]) -> None:
+    given: dict[str, Any] = {"hard": HARD, "annotations": {**MARKS, by_name(): ENTRY}, **change}
+    there = state(used="4")
+    there.quotas = [quota(**given, used={"limits.cpu": "4"})]
+    assert await allowed(validator(FakeView(state(used="4"), there)), pod("1")) == [True]
 
 
 async def test_switched_off_nothing_is_looked_at() -> None:

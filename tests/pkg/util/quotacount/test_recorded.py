@@ -1,0 +1,131 @@
+"""What the quota evaluators of five Kubernetes releases, each with its default feature gates, said of random objects.
+
+A line of `tests/vectors/podusage.jsonl.gz` holds an object and, by release, what was recorded: its usage, that after
+the API server's defaulting (pods), and which of the quotas of `podusage-scopes.json` match it. A release that is not
+named said the same as the one before it; those under `not` said nothing.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Callable
+from datetime import datetime
+from functools import cache
+from typing import Any
+
+import msgspec
+import pytest
+
+from kubeloop.api.core import PersistentVolumeClaim, Pod, ResourceClaim, ResourceQuotaSpec
+from pkg.util.quantity import ZERO
+from pkg.util.quotacount.claims import device_usage, storage_usage
+from pkg.util.quotacount.limit_ranges import apply_limit_ranges
+from pkg.util.quotacount.releases import NEWEST, Releases, releases_of
+from pkg.util.quotacount.scopes import matches_scopes, storage_matches_scopes
+from pkg.util.quotacount.usage import pod_usage
+from pkg.util.resource_list import ResourceList
+from tests.pkg.util import vectors
+
+RELEASES = ("1.30", "1.32", "1.34", "1.36", "1.37")
+CASES = {"Pod": 415, "PersistentVolumeClaim": 30, "ResourceClaim": 15}
+Case = dict[str, Any]
+
+
+@cache
+def cases(kind: str) -> list[Case]:
+    with gzip.open(vectors.FOLDER / "podusage.jsonl.gz", "rt", encoding="utf-8") as file:
+        return [case for case in map(json.loads, file) if case["kind"] == kind]
+
+
+@cache
+def quotas() -> dict[str, ResourceQuotaSpec]:
+    text = (vectors.FOLDER / "podusage-scopes.json").read_bytes()
+    return msgspec.json.decode(text, type=dict[str, ResourceQuotaSpec])
+
+
+def recorded(case: Case, key: str, release: str) -> Any:
+    values = case.get(key, {})
+    said = [each for each in RELEASES[: RELEASES.index(release) + 1] if each in values]
+    return values[said[-1]] if said else None
+
+
+def moment(case: Case) -> float:
+    return datetime.fromisoformat(case["now"]).timestamp()
+
+
+def canonical(usage: ResourceList) -> dict[str, str]:
+    return {name: str(quantity + ZERO) for name, quantity in usage.items()}
+
+
+def usage(case: Case, releases: Releases) -> ResourceList:
+    match case["kind"]:
+        case "Pod":
+            return pod_usage(msgspec.convert(case["object"], Pod), moment(case), releases)
+        case "PersistentVolumeClaim":
+            return storage_usage(msgspec.convert(case["object"], PersistentVolumeClaim), releases)
+    return device_usage(msgspec.convert(case["object"], ResourceClaim), releases)
+
+
+def defaulted(case: Case, releases: Releases) -> ResourceList:
+    pod = msgspec.convert(case["object"], Pod)
+    return pod_usage(apply_limit_ranges(pod, (), releases[0]), moment(case), releases)
+
+
+def matches(case: Case, releases: Releases) -> list[str]:
+    if case["kind"] == "Pod":
+        pod = msgspec.convert(case["object"], Pod)
+        return sorted(name for name, spec in quotas().items() if matches_scopes(pod, spec, releases))
+    claim = msgspec.convert(case["object"], PersistentVolumeClaim)
+    return sorted(name for name, spec in quotas().items() if storage_matches_scopes(claim, spec, releases))
+
+
+def wrong(
+    kind: str, release: str, count: Callable[[Case, Releases], Any], said: Callable[[Case, str], Any]
+) -> list[str]:
+    """What differs from the record, by the object's name."""
+    asked = [case for case in cases(kind) if release not in case.get("not", ())]
+    assert asked or (kind, release) == ("ResourceClaim", "1.30")
+    releases = releases_of([release])
+    return [
+        case["object"]["metadata"]["name"] for case in asked if count(case, releases) != said(case, release)
+    ]
+
+
+@pytest.mark.parametrize("release", RELEASES)
+@pytest.mark.parametrize("kind", CASES)
+def test_usage_is_what_the_release_counts(kind: str, release: str) -> None:
+    assert len(cases(kind)) == CASES[kind]
+    assert not wrong(
+        kind,
+        release,
+        lambda case, releases: canonical(usage(case, releases)),
+        lambda case, release: recorded(case, "usage", release),
+    )
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_a_pod_counts_as_the_release_completes_it(release: str) -> None:
+    assert not wrong(
+        "Pod",
+        release,
+        lambda case, releases: canonical(defaulted(case, releases)),
+        lambda case, release: recorded(case, "defaulted", release) or recorded(case, "usage", release),
+    )
+
+
+@pytest.mark.parametrize("release", RELEASES)
+@pytest.mark.parametrize("kind", ["Pod", "PersistentVolumeClaim"])
+def test_scopes_match_as_in_the_release(kind: str, release: str) -> None:
+    assert not wrong(kind, release, matches, lambda case, release: sorted(recorded(case, "scopes", release)))
+
+
+@pytest.mark.parametrize("kind", CASES)
+def test_of_several_releases_the_largest_counts(kind: str) -> None:
+    several = releases_of(["1.32", "1.34", "1.37"])
+    for case in cases(kind):
+        each = [usage(case, (release,)) for release in several]
+        names = {name for found in each for name in found}
+        most = {name: max(found.get(name, ZERO) for found in each) for name in names}
+        assert usage(case, several) == most
+    assert several[-1:] == NEWEST
