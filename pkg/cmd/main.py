@@ -18,6 +18,7 @@ from pkg.cmd import (
     scale,
     status,
     testcluster,
+    usage,
     webhook,
 )
 from pkg.cmd.flags import add_command
@@ -57,6 +58,7 @@ for _command in (
     demo.demo,
     scale.scale,
     delta.delta,
+    usage.usage,
     quantity.quantity,
     version,
 ):
