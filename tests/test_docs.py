@@ -56,6 +56,7 @@ def test_every_flag_exists() -> None:
         "explain",
         "plan",
         "delta",
+        "usage",
         "quantity",
         "demo",
         "scale",
