@@ -1,13 +1,17 @@
-"""Renders deploy/*.yaml and the chart's README from the chart: `make manifests`. A test checks that they are."""
+"""Renders deploy/*.yaml and the chart's README from the chart, and docs/metrics.md from the table of metrics: `make
+manifests`. A test checks that they are."""
 
 from __future__ import annotations
 
 import re
 import subprocess
+from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 
 from kubeloop.testing.cluster.binaries import ensure_helm
+from pkg.metrics import Metric
+from pkg.util.metrics import METRICS
 
 DEPLOY = Path(__file__).parent
 CHART = DEPLOY / "charts" / "headroom"
@@ -86,14 +90,52 @@ def _table() -> str:
     return "".join(rows)
 
 
+_METRICS = """\
+# Metrics
+
+Made from the table in `pkg/util/metrics.py` by `make manifests`. Every process of headroom serves /metrics
+(`--metrics-bind-address`).
+
+*Exported by*: `all` processes, the `leader` (a controller without leader election is one) once its caches have synced,
+or those that serve a `webhook`. A gauge is exported from its first value on, one of a namespace only while there is
+something to say about it: what is not there is not known, or zero. Durations are in seconds.
+
+"""
+
+
+def metrics() -> str:
+    """docs/metrics.md."""
+    rows = METRICS.values()
+    shown = "".join(
+        f"| `{each.name}{_braces(each)}` | {each.kind} | {each.exported} | {each.help} |\n" for each in rows
+    )
+    named: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for each in rows:
+        for label in each.labels.items():
+            named[label].append(f"`{each.name}`")
+    labels = "".join(
+        f"| `{label}` | {values} | {', '.join(names) if len(names) < 3 else 'all others'} |\n"
+        for (label, values), names in named.items()
+    )
+    return (
+        f"{_METRICS}| metric | type | exported by | |\n|---|---|---|---|\n{shown}\n"
+        f"## Labels\n\n| label | values | of |\n|---|---|---|\n{labels}"
+    )
+
+
+def _braces(metric: Metric) -> str:
+    return f"{{{','.join(metric.labels)}}}" if metric.labels else ""
+
+
 FILES: dict[Path, Callable[[], str]] = {
     DEPLOY / "rbac.yaml": rbac,
     DEPLOY / "policy.yaml": policy,
     DEPLOY / "headroom.yaml": everything,
     CHART / "README.md": readme,
+    DEPLOY.parent / "docs" / "metrics.md": metrics,
 }
 
 if __name__ == "__main__":
     for file, render in FILES.items():
         file.write_text(render(), "utf-8")
-        print(file.relative_to(DEPLOY))
+        print(file.relative_to(DEPLOY.parent))

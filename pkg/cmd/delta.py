@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import sys
 from collections.abc import Iterator, Mapping
@@ -65,31 +64,15 @@ def delta(options: DeltaOptions) -> None:
     (RuntimeClass and NetworkAttachmentDefinition too) hold for the VMIs that follow them. Without any such object the
     quota is taken to limit both cpu and memory.
     """
-    from pkg.cmd.manifests import ManifestError
+    from pkg.cmd.manifests import reading
 
     calculator = _Calculator(options)
     try:
-        with _open(options.file) as stream:
+        with reading(options.file) as stream:
             for line in calculator.lines(stream):
                 sys.stdout.write(line + "\n")
-    except ManifestError as error:
-        raise ManifestError(f"{options.file}: {error}" if options.file != "-" else str(error)) from error
     finally:
         sys.stdout.flush()
-
-
-@contextlib.contextmanager
-def _open(file: str) -> Iterator[BinaryIO]:
-    from pkg.cmd.manifests import ManifestError
-
-    if file == "-":
-        yield sys.stdin.buffer
-        return
-    try:
-        with open(file, "rb") as stream:
-            yield stream
-    except (OSError, ValueError) as error:
-        raise ManifestError(getattr(error, "strerror", None) or str(error)) from error
 
 
 class _Calculator:

@@ -16,6 +16,7 @@ from pkg.cmd import (
     quantity,
     release,
     status,
+    usage,
     webhook,
 )
 from pkg.cmd.flags import add_command
@@ -53,6 +54,7 @@ _COMMANDS = (
     explain.explain,
     plan.plan,
     delta.delta,
+    usage.usage,
     quantity.quantity,
     version,
 )

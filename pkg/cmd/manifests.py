@@ -6,7 +6,10 @@ ManifestError of one line that names the document. Forbids: trusting what it rea
 
 from __future__ import annotations
 
+import contextlib
 import json
+import re
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, BinaryIO
 
@@ -15,10 +18,26 @@ import msgspec
 from kubeloop.errors import ReportedError, one_line
 
 _BOM = b"\xef\xbb\xbf"
+_SPACE = re.compile(r"\s*")
 
 
 class ManifestError(ReportedError):
     """Input that cannot be read as objects."""
+
+
+@contextlib.contextmanager
+def reading(file: str) -> Iterator[BinaryIO]:
+    """The file, "-" for stdin. Raises ManifestError where it cannot be opened; what is raised inside names it."""
+    if file == "-":
+        yield sys.stdin.buffer
+        return
+    try:
+        with open(file, "rb") as stream:
+            yield stream
+    except ManifestError as error:
+        raise ManifestError(f"{file}: {error}") from error
+    except (OSError, ValueError) as error:
+        raise ManifestError(f"{file}: {getattr(error, 'strerror', None) or error}") from error
 
 
 def read_objects(stream: BinaryIO) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -87,16 +106,20 @@ def _concatenated(data: bytes) -> Iterator[Any]:
         text = data.decode()
     except UnicodeDecodeError:
         raise ManifestError("not UTF-8 text") from None
-    decoder, position = json.JSONDecoder(), 0
+    decoder, position = json.JSONDecoder(), _end_of_space(text, 0)
     try:
         while position < len(text):
             document, end = decoder.raw_decode(text, position)
             yield document
-            position = end + len(text[end:]) - len(text[end:].lstrip())
+            position = _end_of_space(text, end)
     except RecursionError:
         raise ManifestError("nested too deeply") from None
     except ValueError as error:
         yield from _yaml_instead(text[position:], error)
+
+
+def _end_of_space(text: str, start: int) -> int:
+    return _SPACE.match(text, start).end()  # type: ignore[union-attr]  # matches everywhere
 
 
 def _yaml_instead(text: str, json_error: ValueError) -> Iterator[Any]:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, NoReturn
+
+from prometheus_client import REGISTRY
 
 from kubeloop.client.client import Client
 from kubeloop.client.config import ClientConfig
@@ -21,6 +24,7 @@ from pkg.config.management import Management
 from pkg.controller.installation.upkeep import Upkeep
 from pkg.controller.options import Options
 from pkg.controller.registry import register_all
+from pkg.controller.state_metrics import StateMetrics, observe_wait
 from pkg.util.constants import USER_AGENT
 from pkg.util.installation import Installation, about
 from pkg.util.kubevirt.accounts import virt_controllers
@@ -102,9 +106,11 @@ class Replica:
         leading = asyncio.Event() if elector is not None else None
         election = asyncio.create_task(elector.run(leading.set)) if elector and leading else None
         upkeep: asyncio.Task[None] | None = None
+        leads = elector.is_leader if elector is not None else lambda: True
+        state = self._state_metrics(management, leads)
         try:
             await management.start(leading)
-            upkeep = asyncio.create_task(self._look_after(leader, management, leading))
+            upkeep = asyncio.create_task(self._look_after(leader, management, leading, state))
             if admission is not None and self.webhooks is not None:
                 await admission.start(self.webhooks.bind_address(self.config))
             await _until(stop, election)
@@ -119,10 +125,17 @@ class Replica:
                 await asyncio.wait([election])
                 await elector.release()
 
+    def _state_metrics(self, management: Management, leads: Callable[[], bool]) -> StateMetrics:
+        """Call before `management.start`, which waits for the caches that are asked for."""
+        management.virtual_machine_instance_migrations.informer.add_event_handler(observe_wait(leads))
+        # A dry run needs no rights for what it never writes.
+        locks = None if self.options.dry_run else management.locks.cache()
+        return StateMetrics(management.source(), locks, lock_limit=self.options.lock_limit, leads=leads)
+
     async def _look_after(
-        self, leader: Client, management: Management, leading: asyncio.Event | None
+        self, leader: Client, management: Management, leading: asyncio.Event | None, state: StateMetrics
     ) -> None:
-        """Publish mode and estimate, and check the pod policy, from the first sync on."""
+        """Export the cluster's state, publish mode and estimate, and check the pod policy, from the first sync on."""
         kubevirts, policy = management.kubevirts.cache(), self.options.policy
         upkeep = Upkeep(
             leader,
@@ -133,9 +146,13 @@ class Replica:
             dry_run=self.options.dry_run,
         )
         await management.wait_for_sync()
-        if leading is not None:
-            await leading.wait()
-        await upkeep.run()
+        REGISTRY.register(state)
+        try:
+            if leading is not None:
+                await leading.wait()
+            await upkeep.run()
+        finally:
+            REGISTRY.unregister(state)
 
 
 def _drain_seconds(elector: LeaderElector | None) -> float:

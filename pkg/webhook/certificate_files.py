@@ -52,16 +52,6 @@ class CertificateFiles:
                 raise ConfigError(f"{self._certificate}: {reason}") from exc
             log.warning("%s not loaded: %s", self._certificate, reason)
 
-    def activate(self) -> None:
-        """Nothing is staged in files."""
-
-    def registered(self, bundle: bytes | None) -> None:
-        """Renewal is up to cert-manager, or whatever makes the files."""
-
-    def wait(self) -> float:
-        """Files are only read."""
-        return float("inf")
-
     def _read(self) -> None:
         pair = KeyPair(self._certificate.read_bytes(), self._key.read_bytes())
         if self._authority is not None:

@@ -1,8 +1,7 @@
 """Self-issued certificates: what they are and when they are renewed. Pure: the clock is an argument.
 
-Times are seconds since 1970. A CA that is replaced stays in the bundle, and the new certificate is served only once
-every API server has had time to learn of the new CA: at no moment is a certificate served that is not yet, or no
-longer, trusted.
+Times are seconds since 1970. A CA is kept to its end, so that as long as it lasts no certificate is served that API
+servers do not trust. Deleting the Secret makes a new one before that.
 """
 
 from __future__ import annotations
@@ -30,16 +29,11 @@ class CertificateError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """How long certificates live and how they are replaced; seconds.
-
-    `backdated`: how far a peer's clock may be behind. `overlap`: between the new CA's entry into the bundle and the
-    first certificate of its; by then every replica has read the Secret and every API server the bundle.
-    """
+    """How long certificates live; seconds. `backdated`: how far a peer's clock may be behind."""
 
     authority_life: float = 3650 * DAY
     serving_life: float = 365 * DAY
     backdated: float = 300.0
-    overlap: float = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,20 +46,12 @@ class KeyPair:
 
 @dataclass(frozen=True, slots=True)
 class Material:
-    """Everything that the replicas share. `bundle` holds every CA in use; `authority` is the one that signs.
-
-    `staged` is served from `activate_at` on.
-    """
+    """Everything that the replicas share. `authority` signs; `bundle` is what API servers shall trust: that CA, and in
+    a Secret that was written before CAs were kept to their end an older one beside it."""
 
     authority: KeyPair
     bundle: bytes
     serving: KeyPair
-    staged: KeyPair | None = None
-    activate_at: float = 0.0
-
-    def served(self, now: float) -> KeyPair:
-        """What a listener shows at that moment; every replica comes to the same answer."""
-        return self.staged if self.staged is not None and now >= self.activate_at else self.serving
 
 
 def issue(hosts: Sequence[str], policy: Policy, now: float) -> Material:
@@ -76,39 +62,25 @@ def issue(hosts: Sequence[str], policy: Policy, now: float) -> Material:
 
 def step(material: Material, hosts: Sequence[str], policy: Policy, now: float) -> Material | None:
     """The material that replaces `material` now; None when nothing is due. Raises CertificateError."""
-    if material.staged is not None:
-        if now < material.activate_at + policy.overlap:
-            return None
-        # Every replica has shown the new certificate for a while: the old CA is in no use any more.
-        return Material(material.authority, material.authority.certificate, material.staged)
-    if _due(material.authority, policy, now):
-        return _with_new_authority(material, hosts, policy, now)
-    if _due(material.serving, policy, now) or not _covers(material.serving, hosts):
-        wanted = sorted({*hosts, *_hosts(material.serving)})
+    wanted = sorted({*hosts, *_hosts(material.serving)})
+    if now >= expiry(material.authority):
+        return issue(wanted, policy, now)
+    if _due(material, policy, now) or not _covers(material.serving, hosts):
         return replace(material, serving=_serving(material.authority, wanted, policy, now))
     return None
 
 
-def next_step(material: Material, policy: Policy) -> float:
-    """When `step` has something to do. Raises CertificateError."""
-    if material.staged is not None:
-        return material.activate_at + policy.overlap
-    return min(_renewal(material.authority, policy), _renewal(material.serving, policy))
-
-
 def check(material: Material) -> None:
     """Raises CertificateError unless every part parses, keys belong to certificates, and the CAs signed them."""
-    pairs = [material.authority, material.serving, *([material.staged] if material.staged else [])]
-    for pair in pairs:
+    for pair in (material.authority, material.serving):
         certificate, key = parse(pair.certificate), _private_key(pair.key)
         if certificate.public_key() != key.public_key():
             raise CertificateError("a key does not belong to its certificate")
     authorities = parse_bundle(material.bundle)
     if parse(material.authority.certificate) not in authorities:
         raise CertificateError("the bundle lacks the CA that signs")
-    for pair in pairs[1:]:
-        if not any(_signed(parse(pair.certificate), authority) for authority in authorities):
-            raise CertificateError("a serving certificate is not signed by a CA in the bundle")
+    if not any(_signed(parse(material.serving.certificate), authority) for authority in authorities):
+        raise CertificateError("the serving certificate is not signed by a CA in the bundle")
 
 
 def parse(pem: bytes) -> x509.Certificate:
@@ -137,29 +109,12 @@ def date(seconds: float) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
 
 
-def _with_new_authority(material: Material, hosts: Sequence[str], policy: Policy, now: float) -> Material:
-    authority = _authority(policy, now)
-    wanted = sorted({*hosts, *_hosts(material.serving)})
-    # A certificate that is over is trusted by no client: then there is nothing to wait for.
-    activate_at = min(now + policy.overlap, max(now, expiry(material.serving)))
-    return Material(
-        authority=authority,
-        bundle=authority.certificate + material.authority.certificate,
-        serving=material.serving,
-        staged=_serving(authority, wanted, policy, now),
-        activate_at=activate_at,
-    )
-
-
-def _due(pair: KeyPair, policy: Policy, now: float) -> bool:
-    return now >= _renewal(pair, policy)
-
-
-def _renewal(pair: KeyPair, policy: Policy) -> float:
-    certificate = parse(pair.certificate)
+def _due(material: Material, policy: Policy, now: float) -> bool:
+    """Whether a new serving certificate is, which is to last longer."""
+    certificate = parse(material.serving.certificate)
     begin = certificate.not_valid_before_utc.timestamp() + policy.backdated
     end = certificate.not_valid_after_utc.timestamp()
-    return begin + (end - begin) * RENEWED_AT
+    return end < expiry(material.authority) and now >= begin + (end - begin) * RENEWED_AT
 
 
 def _authority(policy: Policy, now: float) -> KeyPair:

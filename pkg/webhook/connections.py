@@ -19,8 +19,8 @@ from collections import Counter
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, replace
 
-from prometheus_client import Counter as Metric
-from prometheus_client import Gauge
+from pkg.metrics import LateGauge
+from pkg.util.metrics import METRICS
 
 log = logging.getLogger(__name__)
 
@@ -30,10 +30,8 @@ handshakes costs, in time as in memory."""
 _PACE = 0.002
 """Seconds from one handshake to the next: a burst of them must not hold up reviews on connections that stand."""
 
-OPEN = Gauge("headroom_webhook_connections", "Connections that are open now.")
-CLOSED = Metric(
-    "headroom_webhook_connections_closed_total", "Connections that were closed early.", ["reason"]
-)
+OPEN = LateGauge(METRICS["headroom_webhook_connections"])
+CLOSED = METRICS["headroom_webhook_connections_closed_total"].counter()
 
 
 @dataclass(frozen=True, slots=True)

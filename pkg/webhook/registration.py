@@ -28,7 +28,7 @@ from pkg.webhook.configurations import (
     probing,
     validating,
 )
-from pkg.webhook.metrics import DRIFT, UNREACHABLE
+from pkg.webhook.metrics import DRIFT, LAST_REACHED, UNREACHABLE
 from pkg.webhook.options import WEBHOOKS, FailurePolicy, Options
 
 log = logging.getLogger(__name__)
@@ -108,6 +108,7 @@ class Registrar:
         self._failing_since = None
         self._told = False
         UNREACHABLE.set(0)
+        LAST_REACHED.set(time.time())
         if mark != self.mark:
             self._other_seen = self._clock()
             log.warning(

@@ -1,5 +1,4 @@
-"""What a replica looks after while it serves: its certificate and the configurations, in the order that keeps calls
-working: an API server knows a CA before a certificate of it is shown."""
+"""What a replica looks after while it serves: its certificate and the configurations."""
 
 from __future__ import annotations
 
@@ -30,16 +29,7 @@ class Certificates(Protocol):
         """When the certificate that the listener has ends, seconds since 1970; None without one."""
 
     async def refresh(self) -> None:
-        """Find out what is current, renew what is due."""
-
-    def activate(self) -> None:
-        """Serve what is to be served by now."""
-
-    def registered(self, bundle: bytes | None) -> None:
-        """The API server is configured to trust `bundle`."""
-
-    def wait(self) -> float:
-        """Seconds until `refresh` or `activate` has something to do."""
+        """Find out what is current, renew what is due, serve it."""
 
 
 class Upkeep:
@@ -65,10 +55,9 @@ class Upkeep:
     async def register(self) -> None:
         """Tell the API server; not before there is something that answers. What fails stands in `not_registered`, but
         an API server that is away for a moment says nothing about webhooks that are registered."""
-        bundle = self._certificates.bundle
         try:
             if self._registrar is not None:
-                await self._registrar.ensure(bundle)
+                await self._registrar.ensure(self._certificates.bundle)
         except NotReached as exc:
             self.not_registered = str(exc)
             return
@@ -77,17 +66,13 @@ class Upkeep:
             self.not_registered = self.not_registered and str(exc)
             return
         self.not_registered = ""
-        self._certificates.registered(bundle)
 
     async def run(self) -> None:
         while True:
-            # Never less than a little: a certificate that is due for ever must not keep a core busy.
-            await asyncio.sleep(max(0.05, min(self._poll, self._certificates.wait())))
+            await asyncio.sleep(self._poll)
             await self._look()
 
     async def _look(self) -> None:
-        # Before anything that may fail: what was prepared in time is served in time, API server or not.
-        self._certificates.activate()
         try:
             await self._certificates.refresh()
             await self.register()

@@ -210,7 +210,7 @@ async def test_elsewhere_no_pod_is_looked_at(admin: Admin, running: Program) -> 
     namespace = await admin.namespace()
 
     def asked() -> float:
-        return running.metric("controller_runtime_webhook_latency_seconds_count", webhook="/validate-pod")
+        return running.metric("controller_runtime_webhook_latency_seconds_count", webhook="pods")
 
     before = asked()
     assert not await admin.is_labelled(namespace)

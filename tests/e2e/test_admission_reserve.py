@@ -144,7 +144,7 @@ async def test_two_replicas_and_fifty_creators_keep_no_target_out(cluster: Clust
             replica.wait_ready()
         audit, tenant, done = await contest(admin, MIGRATIONS, creators=50)
         asked = "controller_runtime_webhook_latency_seconds_count"
-        answered = [replica.metric(asked, webhook="/validate-pod") for replica in replicas]
+        answered = [replica.metric(asked, webhook="pods") for replica in replicas]
     what = (
         f"{len(done)} migrations, {tenant.created} pods created, {tenant.refused_by_reserve} refused, "
         f"at most {audit.most_of_tenants}, reviews by replica {answered}, "

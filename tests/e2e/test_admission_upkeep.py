@@ -171,7 +171,7 @@ async def test_certificates_are_renewed_under_load_without_a_failed_call(
     cluster: Cluster, admin: Admin
 ) -> None:
     """The clock by which certificates age is pushed on; what they are valid for is always now."""
-    policy = Policy(authority_life=120.0, serving_life=120.0, backdated=7200.0, overlap=1.0)
+    policy = Policy(serving_life=120.0, backdated=7200.0)
     ahead = 0.0
     (port,) = free_ports(1)
     url = f"https://127.0.0.1:{port}"

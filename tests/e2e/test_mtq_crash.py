@@ -12,7 +12,7 @@ from kubeloop.testing.polling import until
 from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCE_MIGRATIONS
 from tests.e2e.admin import Admin, admin_of
 from tests.e2e.mtq_namespace import Namespace, made
-from tests.e2e.mtq_process import controllers
+from tests.e2e.mtq_process import MortalTransport, controllers
 from tests.program import Program, headroom
 
 pytestmark = pytest.mark.cluster
@@ -62,6 +62,7 @@ def kinds(writes: list[str]) -> list[str]:
 async def test_these_are_all_the_writes(cluster: Cluster, admin: Admin) -> None:
     namespace, hard = await full_namespace(admin)
     async with controllers(cluster, namespace.name) as transport:
+        await until(lambda: _wrote(transport), "the budget's first status")
         await namespace.succeeded(await namespace.migrate())
         await namespace.at_rest(hard)
     assert kinds(transport.writes) == WAY
@@ -75,6 +76,7 @@ async def test_ended_after_this_write_and_started_again(
     namespace, hard = await full_namespace(admin)
     migration = ""
     async with controllers(cluster, namespace.name, number) as transport:
+        await until(lambda: _wrote(transport), "the budget's first status")
         migration = await namespace.migrate()
         async with asyncio.timeout(20):
             await transport.ended.wait()
@@ -87,6 +89,10 @@ async def test_ended_after_this_write_and_started_again(
         if not deleted:
             await namespace.succeeded(migration)
             await namespace.at_rest(hard)
+
+
+async def _wrote(transport: MortalTransport) -> bool:
+    return bool(transport.writes)
 
 
 async def _is_gone(namespace: Namespace, migration: str) -> bool:

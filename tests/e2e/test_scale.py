@@ -15,8 +15,8 @@ import pytest
 
 from kubeloop.testing.cluster.cluster import Cluster
 from kubeloop.testing.cluster.nodes import fake_node
-from kubeloop.testing.cluster.readiness import load_crds
 from kubeloop.testing.polling import eventually
+from lab.cluster import CRDS as CRD_FILES
 from lab.cluster import EmbeddedCluster, Options
 from tests.e2e.api import CORE, Api
 from tests.program import COMMAND, ROOT, environment, run
@@ -37,7 +37,7 @@ def bare() -> Iterator[Cluster]:
         api.create(f"{CORE}/nodes", fake_node("node-1"))
         for name in ("kubevirts.kubevirt.io", "virtualmachines.kubevirt.io"):
             api.delete(f"{CRDS}/{name}")
-        eventually(lambda: len(names(api, CRDS)) == len(load_crds()) - 2)
+        eventually(lambda: len(names(api, CRDS)) == len(CRD_FILES) - 2)
         yield cluster
 
 

@@ -8,8 +8,6 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Final, TypeVar
 
-from prometheus_client import Gauge
-
 from kubeloop.api.core import ConfigMap
 from kubeloop.api.meta import Object
 from kubeloop.api.objects import edit
@@ -23,7 +21,9 @@ from kubeloop.client.errors import ApiError, NotFound
 from kubeloop.client.resource_client import ResourceClient
 from kubeloop.controllers.events import EventRecorder
 from pkg.controller.installation.policy import POLICIES, problems
+from pkg.metrics import LateGauge
 from pkg.util.installation import CONFIG_MAP, Installation
+from pkg.util.metrics import METRICS
 
 log = logging.getLogger(__name__)
 
@@ -36,10 +36,7 @@ RETRY: Final = 30.0
 MEANING: Final = "tenants can create pods that look like a VM's: see docs/security.md"
 EVENT: Final = "PodPolicyMissing"
 
-STANDS = Gauge(
-    "headroom_pod_policy_in_force",
-    "Whether deploy/policy.yaml keeps tenants from creating pods that look like a VM's.",
-)
+STANDS = LateGauge(METRICS["headroom_pod_policy_in_force"])
 
 
 class Upkeep:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 
 from cachetools import TTLCache
@@ -16,7 +16,7 @@ from kubeloop.client.errors import ApiError, Conflict, Unreachable
 from kubeloop.controllers.errors import RetryAfter
 from kubeloop.controllers.events import EventRecorder
 from kubeloop.workqueue.queue import loop_time
-from pkg.controller.managedtenantquota.metrics import LIMIT_REACHED, LOCK_AGE, LOCKS_HELD
+from pkg.controller.managedtenantquota.metrics import LIMIT_REACHED
 from pkg.controller.managedtenantquota.observation import Observer
 from pkg.controller.managedtenantquota.writer import Writer
 from pkg.util.managedtenantquota.constants import (
@@ -226,15 +226,3 @@ class Handler:
 
     def _memory(self, key: str) -> Memory:
         return self._memories.get(key, Memory())
-
-
-def show_locks(
-    cached: Callable[[], Sequence[ValidatingWebhookConfiguration]], clock: Callable[[], float] = time.time
-) -> None:
-    """The gauges say what the cache holds when they are asked."""
-
-    def ages() -> list[float]:
-        return [age_of(lock, clock()) for each in cached() if (lock := recognise(each))]
-
-    LOCKS_HELD.set_function(lambda: len(ages()))
-    LOCK_AGE.set_function(lambda: max(ages(), default=0.0))

@@ -12,7 +12,7 @@ from pkg.api.kubevirt import KubeVirt
 from pkg.config.management import Management
 from pkg.config.probe import probe
 from pkg.controller.managedtenantquota.identity import LockMaker
-from pkg.controller.managedtenantquota.managedtenantquota_controller import Handler, show_locks
+from pkg.controller.managedtenantquota.managedtenantquota_controller import Handler
 from pkg.controller.managedtenantquota.observation import Kinds, Observer
 from pkg.controller.managedtenantquota.writer import Clients, Writer
 from pkg.controller.options import Options
@@ -41,7 +41,6 @@ def register(management: Management, events: EventRecorder, options: Options) ->
     )
     observer = Observer(management.source(), kinds, maker, options.profile)
     handler = Handler(observer, Writer(clients, maker, events), events, Policy(lock_limit=options.lock_limit))
-    show_locks(lambda: locks.cache().list())
     namespaces.on_change(MANAGED_TENANT_QUOTA_CONTROLLER, handler.on_namespace_changed)
     locks.on_change(MANAGED_TENANT_QUOTA_CONTROLLER, handler.on_lock_changed)
 

@@ -12,7 +12,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import msgspec
-from prometheus_client import Counter
 
 from kubeloop.api.core import Pod, ResourceQuota
 from kubeloop.api.meta import RawResourceList
@@ -29,7 +28,9 @@ from pkg.controller.resourcequota.batching import (
     is_urgent,
     may_lower_after,
 )
+from pkg.metrics import LateGauge
 from pkg.util.constants import ANNOTATION_APPLIED, ANNOTATION_BASE, ANNOTATION_TOUCHED, LABEL_APP
+from pkg.util.metrics import METRICS
 from pkg.util.quantity import Quantity
 from pkg.util.resourcequota.base import quantity_of
 from pkg.util.resourcequota.errors import ResourceQuotaError
@@ -47,11 +48,9 @@ _RECORDS = frozenset({ANNOTATION_BASE, ANNOTATION_APPLIED})
 BeforeRaise = Callable[[str], Awaitable[None]]
 """Called with a namespace's name before a quota of its is raised; may raise RetryAfter."""
 
-_WRITES = Counter("headroom_resourcequota_patches_total", "Patches of ResourceQuotas.", ["result"])
-_TOUCHES = Counter(
-    "headroom_resourcequota_touches_total",
-    "Patches that make KubeVirt retry a migration that was refused although the quota allows it.",
-)
+_WRITES = METRICS["headroom_resourcequota_patches_total"].counter()
+_TOUCHES = METRICS["headroom_resourcequota_touches_total"].counter()
+_LAST_DECISION = LateGauge(METRICS["headroom_last_decision_timestamp_seconds"])
 
 
 @dataclass(slots=True)
@@ -107,6 +106,7 @@ class Handler:
         quota = newer(quota, kept.written)
         self._wait_for_company(quota, kept)
         decided = await self._settle(quota, kept)
+        _LAST_DECISION.set(kept.decided_at)
         if decided.recheck_after is not None:
             raise RetryAfter(decided.recheck_after)
 

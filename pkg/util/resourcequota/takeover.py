@@ -103,12 +103,15 @@ class _Wanted:
 def _wanted(observed: Observed, policy: Policy, found: Claims, base: Mapping[str, Quantity]) -> list[_Wanted]:
     """Existing entries first, then in the order of the migrations."""
     journal = Journal(observed.quota.annotations)
+    beyond = _pods_beyond(observed.quota, found, base)
     wanted = []
     for claim in found.by_vm.values():
         if claim.stage < Stage.ANNOUNCED and not claim.old:
             continue
         stands = journal.standing(claim.vm_name, claim.vmi_uid)
-        value = add(_value(claim, stands or {}, policy), _ended(observed.quota, claim, base))
+        ended = min(claim.ended, beyond) if claim.stage >= Stage.WANTED else ZERO
+        beyond -= ended
+        value = add(_value(claim, stands or {}, policy), {COUNT_PODS: ended})
         value = {n: q for n, q in value.items() if n in base and q > ZERO}
         if value:
             wanted.append(_Wanted(claim, migrating_key(claim.vm_name), value, stands))
@@ -120,11 +123,11 @@ def _value(claim: Claim, stands: Mapping[str, Quantity], policy: Policy) -> Reso
     return maximum(claim.wanted(policy), minimum(stands, claim.may_stay()))
 
 
-def _ended(quota: ResourceQuota, claim: Claim, base: Mapping[str, Quantity]) -> ResourceList:
-    """Launchers that are over and that KubeVirt has left, as far as the base has no room for them beside what runs."""
-    there = quantity_of(quota.used, COUNT_PODS) - claim.target.get(COUNT_PODS, ZERO)
-    beyond = max(ZERO, there - base.get(COUNT_PODS, ZERO))
-    return {COUNT_PODS: min(claim.ended, beyond)} if claim.stage >= Stage.WANTED else {}
+def _pods_beyond(quota: ResourceQuota, found: Claims, base: Mapping[str, Quantity]) -> Quantity:
+    """How many pods of the namespace the base has no room for, without those that are granted to VMs: launchers that
+    are over and that KubeVirt has left count as objects."""
+    granted = total(claim.granted for claim in found.by_vm.values()).get(COUNT_PODS, ZERO)
+    return max(ZERO, quantity_of(quota.used, COUNT_PODS) - granted - base.get(COUNT_PODS, ZERO))
 
 
 # ---- the journal ---------------------------------------------------------------------------------------------

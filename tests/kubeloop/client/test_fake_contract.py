@@ -20,8 +20,8 @@ from kubeloop.client.loading import load_config
 from kubeloop.client.resource_client import ResourceClient
 from kubeloop.client.retry import retry_on_conflict
 from kubeloop.client.transport import MERGE_PATCH
-from kubeloop.testing.cluster.cluster import EmbeddedCluster, Options
 from kubeloop.testing.fake.server import FakeCluster
+from lab.cluster import EmbeddedCluster, Options
 from pkg.api.harvesterhci import SETTINGS
 from pkg.api.mtq import VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS as BUDGETS
 
@@ -31,7 +31,7 @@ THINGS = registry.Resource("nowhere.example", "v1", "things", "Thing", registry.
 
 @pytest.fixture(scope="module")
 def kubeconfig() -> Iterator[Path]:
-    with EmbeddedCluster(options=Options(kwok=False)) as running:
+    with EmbeddedCluster(options=Options(kwok=False, kubevirt=False, rancher=False)) as running:
         yield running.kubeconfig
 
 

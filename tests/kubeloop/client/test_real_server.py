@@ -21,7 +21,8 @@ from kubeloop.client import errors
 from kubeloop.client.client import Client
 from kubeloop.client.loading import load_config
 from kubeloop.client.resource_client import ResourceClient
-from kubeloop.testing.cluster.cluster import Cluster, EmbeddedCluster, Options
+from kubeloop.testing.cluster.cluster import Cluster
+from lab.cluster import EmbeddedCluster, Options
 from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCES
 from tests.kubeloop.client.kubeconfigs import Plugin
 
@@ -30,7 +31,7 @@ pytestmark = pytest.mark.cluster
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
-    with EmbeddedCluster(options=Options(kwok=False)) as running:
+    with EmbeddedCluster(options=Options(kwok=False, kubevirt=False, rancher=False)) as running:
         yield running
 
 

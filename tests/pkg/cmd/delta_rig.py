@@ -1,24 +1,31 @@
-"""`headroom delta` called in this process."""
+"""`headroom delta` and `headroom usage` called in this process."""
 
 from __future__ import annotations
 
 import io
 import json
 import sys
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from kubeloop.errors import ReportedError
-from pkg.cmd import delta as command
-from pkg.cmd.delta import DeltaOptions
+from pkg.cmd.delta import DeltaOptions, delta
 
 
 class Call:
     """The command, with stdin given and its output read."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def __init__(
+        self,
+        monkeypatch: pytest.MonkeyPatch,
+        capsys: pytest.CaptureFixture[str],
+        command: Callable[[Any], None] = delta,
+        options: type = DeltaOptions,
+    ) -> None:
+        self._command, self._options = command, options
         self._monkeypatch = monkeypatch
         self._capsys = capsys
         self.code = 0
@@ -29,7 +36,7 @@ class Call:
         self._monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(data)))
         self.code, self.stderr = 0, ""
         try:
-            command.delta(DeltaOptions(file=file, **flags))
+            self._command(self._options(file=file, **flags))
         except ReportedError as error:
             self.code, self.stderr = error.exit_code, f"headroom: {error}\n"
         printed = self._capsys.readouterr()

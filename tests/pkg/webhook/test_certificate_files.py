@@ -92,4 +92,3 @@ async def test_a_ca_file_of_ones_own_choice(tmp_path: Path) -> None:
     found = files(tmp_path, tmp_path / "root.pem")
     await found.refresh()
     assert found.bundle == material.bundle
-    assert found.wait() == float("inf")

@@ -11,12 +11,12 @@ import pytest
 from kubeloop.api.core import Secret
 from kubeloop.api.registry import SECRETS
 from kubeloop.client.errors import ConfigError, Forbidden, NotFound
-from pkg.webhook.certificate_secret import AUTHORITY_KEY, BUNDLE, CERTIFICATE, KEY, STAGED, SharedCertificates
-from pkg.webhook.certificates import DAY, Policy, parse_bundle
+from pkg.webhook.certificate_secret import AUTHORITY_KEY, BUNDLE, CERTIFICATE, KEY, SharedCertificates
+from pkg.webhook.certificates import DAY, Policy
 from pkg.webhook.tls_context import server_context
 from tests.kinds import Clock, Kind
 
-POLICY = Policy(authority_life=90 * DAY, serving_life=90 * DAY, backdated=0.0, overlap=60.0)
+POLICY = Policy(authority_life=900 * DAY, serving_life=90 * DAY, backdated=0.0)
 NAME = "headroom-webhook-tls"
 AT = f"default/{NAME}"
 
@@ -61,20 +61,11 @@ async def test_of_replicas_that_renew_together_one_wins() -> None:
     replicas = [replica(secrets, clock) for _ in range(5)]
     await asyncio.gather(*(each.refresh() for each in replicas))
     clock.now += 61 * DAY
+    before = shows(replicas[0])
     await asyncio.gather(*(each.refresh() for each in replicas))
     assert len({each.bundle for each in replicas}) == 1
-    assert len(parse_bundle(replicas[0].bundle or b"")) == 2
-
-
-async def renewing() -> tuple[Secrets, Clock, SharedCertificates, bytes]:
-    """One replica with a new CA staged, and the certificate that it served until then."""
-    secrets, clock = Secrets(), Clock()
-    one = replica(secrets, clock)
-    await one.refresh()
-    served = secrets.data()[CERTIFICATE]
-    clock.now += 61 * DAY
-    await one.refresh()
-    return secrets, clock, one, served
+    (shown,) = {shows(each) for each in replicas}
+    assert shown == secrets.data()[CERTIFICATE] != before
 
 
 def shows(one: SharedCertificates) -> bytes:
@@ -83,63 +74,28 @@ def shows(one: SharedCertificates) -> bytes:
     return loaded.certificate
 
 
-async def test_what_is_staged_is_shown_in_its_time_and_the_old_ca_goes_later() -> None:
-    secrets, clock, one, served = await renewing()
-    staged = secrets.data()[STAGED]
-    one.registered(one.bundle)
-    assert shows(one) == served
-    assert one.wait() == 60
-    clock.now += 60
-    one.activate()
-    assert shows(one) == staged
-    clock.now += 60
-    await one.refresh()
-    assert len(parse_bundle(one.bundle or b"")) == 1
-    assert STAGED not in secrets.data()
-    assert secrets.data()[CERTIFICATE] == staged
+async def test_a_secret_that_was_deleted_has_a_new_ca() -> None:
+    secrets, clock = Secrets(), Clock()
+    replicas = [replica(secrets, clock) for _ in range(2)]
+    await asyncio.gather(*(each.refresh() for each in replicas))
+    before = replicas[0].bundle
+    secrets.gone(AT)
+    await asyncio.gather(*(each.refresh() for each in replicas))
+    (bundle,) = {each.bundle for each in replicas}
+    assert bundle == secrets.data()[BUNDLE] != before
+    assert {shows(each) for each in replicas} == {secrets.data()[CERTIFICATE]}
 
 
-async def test_a_certificate_unknown_to_the_api_server_is_not_shown() -> None:
-    _, clock, one, served = await renewing()
-    clock.now += 65
-    one.activate()
-    assert shows(one) == served
-    one.registered(one.bundle)
-    clock.now += 29
-    one.activate()
-    assert shows(one) == served
-    clock.now += 1
-    one.activate()
-    assert shows(one) != served
-
-
-async def test_an_expired_certificate_is_not_shown_any_longer() -> None:
-    _, clock, one, served = await renewing()
-    clock.now += 30 * DAY
-    one.activate()
-    assert shows(one) != served
-
-
-async def test_a_replica_that_starts_in_between_shows_what_the_others_show() -> None:
-    secrets, clock, one, served = await renewing()
-    late = replica(secrets, clock)
-    await late.refresh()
-    assert shows(late) == served
-    clock.now += 60
-    one.registered(one.bundle)
-    later = replica(secrets, clock)
-    await later.refresh()
-    assert shows(later) == secrets.data()[STAGED]
-
-
-async def test_a_secret_that_was_deleted_comes_back_as_it_was() -> None:
+async def test_what_an_earlier_version_kept_beside_it_goes_with_the_next_renewal() -> None:
     secrets, clock = Secrets(), Clock()
     one = replica(secrets, clock)
     await one.refresh()
-    before = secrets.data()
-    secrets.gone(AT)
+    secrets.spoil(staged_crt="eA==", staged_key="eA==", activate_at="eA==")
+    before = one.bundle
+    clock.now += 61 * DAY
     await one.refresh()
-    assert secrets.data() == before
+    assert one.bundle == before
+    assert secrets.data().keys() == {BUNDLE, "authority.crt", AUTHORITY_KEY, CERTIFICATE, KEY}
 
 
 spoiled_secrets = pytest.mark.parametrize(
@@ -150,7 +106,6 @@ spoiled_secrets = pytest.mark.parametrize(
         {"tls_key": base64.b64encode(b"x").decode()},
         {"ca_crt": ""},
         {"authority_key": None},
-        {"staged_crt": "eA==", "staged_key": "eA==", "activate-at": "eA=="},
     ],
 )
 
@@ -177,18 +132,18 @@ async def test_a_secret_that_was_spoiled_comes_back_as_it_was(spoiled: dict[str,
     before = secrets.data()
     secrets.spoil(**spoiled)
     await one.refresh()
-    assert {name: secrets.data().get(name) for name in before} == before
-    assert STAGED not in secrets.data()
+    assert secrets.data() == before
 
 
 async def test_a_foreign_writer_in_between_is_read() -> None:
     secrets, clock = Secrets(), Clock()
     one = replica(secrets, clock)
     await one.refresh()
+    before = shows(one)
     clock.now += 61 * DAY
     secrets.before.append(lambda: secrets.edited(AT, {"metadata": {"labels": {"a": "b"}}}))
     await one.refresh()
-    assert len(parse_bundle(one.bundle or b"")) == 2
+    assert shows(one) == secrets.data()[CERTIFICATE] != before
 
 
 async def test_another_host_keeps_the_ca() -> None:

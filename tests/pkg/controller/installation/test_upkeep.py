@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from prometheus_client import REGISTRY
 
 from kubeloop.api.registry import (
     CONFIG_MAPS,
@@ -13,7 +14,7 @@ from kubeloop.api.registry import (
     Resource,
 )
 from kubeloop.client.errors import NotFound
-from pkg.controller.installation.upkeep import EVENT, STANDS, Upkeep
+from pkg.controller.installation.upkeep import EVENT, Upkeep
 from pkg.util.installation import Installation, read
 from pkg.util.kubevirt.accounts import virt_controllers
 from pkg.util.resourcequota.policy import EstimateKind, Mode
@@ -69,14 +70,14 @@ async def test_a_missing_policy_is_said_once_and_its_return_too(caplog: pytest.L
     caplog.set_level("INFO")
     for _ in range(3):
         await upkeep.check()
-    assert STANDS._value.get() == 0
+    assert REGISTRY.get_sample_value("headroom_pod_policy_in_force") == 0
     ((_, kind, reason, message),) = cluster.events.recorded
     assert (kind, reason) == ("Warning", EVENT)
     assert "there is no ValidatingAdmissionPolicy headroom-vm-pods-created" in message
     cluster.apply()
     for _ in range(2):
         await upkeep.check()
-    assert STANDS._value.get() == 1
+    assert REGISTRY.get_sample_value("headroom_pod_policy_in_force") == 1
     assert caplog.text.count("in force") == 1
     assert len(cluster.events.recorded) == 1
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
+import pytest
 
 from kubeloop.api.core import Pod, ResourceQuota, ResourceQuotaSpec
 from pkg.api.kubevirt import (
@@ -22,7 +23,7 @@ from pkg.util.resource_list import add, parse_resource_list
 from pkg.util.resourcequota.journal import entries
 from pkg.util.resourcequota.planner import plan
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
-from tests.decisions import EXACT, after, by_value, charged, entry, namespace, sentences
+from tests.decisions import EXACT, after, by_value, charged, entry, named, namespace, sentences
 from tests.objects import (
     AT_1_5,
     HARD,
@@ -344,23 +345,46 @@ ENDED = {
 }
 
 
+def with_source(source: str, migration: VirtualMachineInstanceMigration) -> VirtualMachineInstanceMigration:
+    status = msgspec.structs.replace(migration.status, migration_state=MigrationState(source_pod=source))
+    return msgspec.structs.replace(migration, status=status)
+
+
+def finished_launcher(instance: VirtualMachineInstance, name: str) -> Pod:
+    there = launcher(instance, phase="Succeeded")
+    return msgspec.structs.replace(
+        there, metadata=msgspec.structs.replace(there.metadata, name=name, uid=name)
+    )
+
+
 @sentences(ENDED)
 def test_a_finished_launcher_counts_as_an_object(case: Ended) -> None:
-    def between(source: str, migration: VirtualMachineInstanceMigration) -> VirtualMachineInstanceMigration:
-        state = MigrationState(source_pod=source)
-        return msgspec.structs.replace(
-            migration, status=msgspec.structs.replace(migration.status, migration_state=state)
-        )
-
-    earlier = between(case.source_named, vmim("Succeeded", name="first", created="2026-01-01T00:01:00Z"))
-    first = launcher(SEED, phase="Succeeded")
-    first = msgspec.structs.replace(
-        first, metadata=msgspec.structs.replace(first.metadata, name="virt-launcher-vm1-first", uid="first")
-    )
+    earlier = with_source(case.source_named, vmim("Succeeded", name="first", created="2026-01-01T00:01:00Z"))
+    first = finished_launcher(SEED, "virt-launcher-vm1-first")
     now = launcher(SEED, created="2026-01-01T00:01:00Z")
-    migration = between("virt-launcher-vm1-source", vmim(created="2026-01-01T00:02:00Z"))
+    migration = with_source("virt-launcher-vm1-source", vmim(created="2026-01-01T00:02:00Z"))
     limits = '{"limit":{"limitsCpu":"3000m","limitsMemory":"5000Mi","extended":{"count/pods":"1"}}}'
     there = quota({**HARD, "count/pods": "1"}, used={"count/pods": "2"})
     seen = namespace(there, [earlier, migration], [first, now], [SEED], limits=limits)
     done, _ = after(seen)
     assert entry(done.annotations[by_name()])["count/pods"] == case.pods
+
+
+@pytest.mark.parametrize("targets", [0, 1, 2])
+def test_what_finished_launchers_lack_is_added_once_for_the_namespace(targets: int) -> None:
+    """Of two VMs each has a finished launcher; the base has room for one of them."""
+    instances = [vmi(name, nodeName="node-1") for name in ("vm1", "vm2")]
+    pods, migrations = [], []
+    for number, instance in enumerate(instances):
+        name, first = instance.name, f"virt-launcher-{instance.name}-first"
+        over = vmim("Succeeded", name, name=f"{name}-first", created="2026-01-01T00:01:00Z")
+        now = vmim("Running" if number < targets else "Pending", name, created="2026-01-01T00:02:00Z")
+        its = [launcher(instance, created="2026-01-01T00:01:00Z")]
+        if number < targets:
+            its.append(launcher(instance, node="node-2", migration=now, created="2026-01-01T00:03:00Z"))
+        pods += [finished_launcher(instance, first), *its]
+        migrations += [with_source(first, over), named(now, its, instances)]
+    limits = annotation({"limitsCpu": "9", "extended": {"count/pods": "3"}})
+    there = quota({"limits.cpu": "9", "count/pods": "3"}, used={"count/pods": str(len(pods))})
+    done, _ = after(namespace(there, migrations, pods, instances, limits=limits))
+    assert done.hard["count/pods"] == "6"

@@ -1,0 +1,115 @@
+"""`headroom usage`: what quota counts of pods and claims from a file or a pipe, in a Kubernetes release."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar
+
+from pkg.cmd.flags import option
+from pkg.cmd.options import WrongCall
+
+if TYPE_CHECKING:
+    from pkg.util.quotacount.releases import Releases
+    from pkg.util.resource_list import ResourceList
+
+
+@dataclass(frozen=True)
+class UsageOptions:
+    """The objects and what counts them."""
+
+    title: ClassVar = "Options"
+
+    file: str = option(..., "YAML or JSON file; - is stdin.", "--file", "-f", metavar="FILE")
+    kubernetes: str = option("1.37", "Kubernetes release, 1.30 to 1.37.", metavar="VERSION")
+    now: str | None = option(
+        None,
+        "Time at which a pod that is being deleted is past its grace period or not. Default: the present.",
+        metavar="RFC3339",
+    )
+
+
+def usage(options: UsageOptions) -> None:
+    """Print what quota counts of each Pod, PersistentVolumeClaim and ResourceClaim, a JSON line each.
+
+    Offline: reads nothing but the input. An object counts as it stands: defaults of the API server and of LimitRanges
+    are not added, and of a ResourceClaim its pod is not looked at.
+    """
+    from pkg.cmd.manifests import reading
+    from pkg.util.quotacount.releases import is_known, releases_of
+
+    if not is_known(options.kubernetes):
+        raise WrongCall(f"--kubernetes must be a release from 1.30 to 1.37, not {options.kubernetes!r}")
+    releases, now = releases_of([options.kubernetes]), _seconds(options.now)
+    try:
+        with reading(options.file) as stream:
+            for line in _lines(stream, now, releases):
+                sys.stdout.write(json.dumps(line) + "\n")
+    finally:
+        sys.stdout.flush()
+
+
+def _seconds(now: str | None) -> float:
+    """Since 1970."""
+    if now is None:
+        return time.time()
+    try:
+        moment = datetime.fromisoformat(now)
+    except ValueError:
+        moment = datetime.min
+    if moment.tzinfo is None:
+        raise WrongCall(f"--now must be a time such as 2026-11-21T16:30:14Z, not {now!r}")
+    return moment.timestamp()
+
+
+def _lines(stream: BinaryIO, now: float, releases: Releases) -> Iterator[dict[str, Any]]:
+    """ManifestError names the object that is wrong."""
+    import msgspec
+
+    from kubeloop.errors import one_line
+    from pkg.cmd.manifests import ManifestError, name_of, read_objects
+    from pkg.util.quantity import ZERO
+
+    for place, document in read_objects(stream):
+        try:
+            counted = _usage(document, now, releases)
+        except (ValueError, OverflowError, RecursionError, msgspec.ValidationError) as error:
+            raise ManifestError(f"{name_of(place, document)}: {one_line(error)}") from error
+        metadata = document.get("metadata") or {}
+        yield {
+            "kind": document["kind"],
+            "namespace": metadata.get("namespace") or "",
+            "name": metadata.get("name") or "",
+            "usage": {name: str(counted[name] + ZERO) for name in sorted(counted)},
+        }
+
+
+def _usage(document: Mapping[str, Any], now: float, releases: Releases) -> ResourceList:
+    import msgspec
+
+    from kubeloop.api.core import PersistentVolumeClaim, Pod, ResourceClaim
+    from pkg.util.quotacount.claims import device_usage, storage_usage
+    from pkg.util.quotacount.usage import pod_usage
+
+    given = _without_nulls(document)
+    match document.get("kind"):
+        case "Pod":
+            return pod_usage(msgspec.convert(given, Pod), now, releases)
+        case "PersistentVolumeClaim":
+            return storage_usage(msgspec.convert(given, PersistentVolumeClaim), releases)
+        case "ResourceClaim":
+            return device_usage(msgspec.convert(given, ResourceClaim), releases)
+    raise ValueError(f"kind {document.get('kind')!r} is not Pod, PersistentVolumeClaim or ResourceClaim")
+
+
+def _without_nulls(value: Any) -> Any:
+    """A field that is null is one that is not there, as for the API server."""
+    if isinstance(value, list):
+        return [_without_nulls(each) for each in value]
+    if not isinstance(value, dict):
+        return value
+    return {name: _without_nulls(each) for name, each in value.items() if each is not None}

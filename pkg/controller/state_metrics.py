@@ -1,0 +1,229 @@
+"""What a scrape is told about the cluster: worked out from the caches when it asks, so that no decision pays for it."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+from prometheus_client.core import Metric as Family
+from prometheus_client.registry import Collector
+
+from kubeloop.api.admissionregistration import ValidatingWebhookConfiguration
+from kubeloop.api.core import ResourceQuota
+from kubeloop.cache.handlers import ResourceEventHandlerFuncs
+from kubeloop.controllers.errors import CacheForbidden
+from pkg.api.kubevirt import VirtualMachineInstanceMigration
+from pkg.util import constants
+from pkg.util.kubevirt.migration import is_finished, is_refused
+from pkg.util.managedtenantquota.constants import ANNOTATION_ORIGINALS
+from pkg.util.managedtenantquota.lock import moment, originals_of, recognise
+from pkg.util.managedtenantquota.window import age_of
+from pkg.util.metrics import METRICS
+from pkg.util.resource_list import ResourceList, parse_resource_list, subtract, total
+from pkg.util.resourcequota.journal import ENTRY_PREFIXES, Journal
+from pkg.util.resourcequota.managed import is_managed
+from pkg.util.resourcequota.observe import Listed, Reader, Source
+
+T = TypeVar("T")
+
+MOST_NAMESPACES: Final = 200
+"""With series of their own; the others share one."""
+OTHERS: Final = "_others"
+"""No namespace can be called that."""
+_NANO: Final = 1e-9
+
+EventHandler = ResourceEventHandlerFuncs[VirtualMachineInstanceMigration]
+WAIT = METRICS["headroom_migration_wait_seconds"].histogram(
+    (0.5, 1.0, 2.0, 3.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0)
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Raised:
+    """A quota that something is added to. `entries` maps the key of each entry to since when it is there."""
+
+    quota: ResourceQuota
+    added: ResourceList
+    entries: Mapping[str, float]
+    migrating: frozenset[str]
+    """The keys whose VM has a migration under way."""
+
+
+class StateMetrics(Collector):
+    """Register it in prometheus-client's registry. `leads`: whether this process is the one that exports; the others
+    only remember since when they see an entry, for the moment when they lead."""
+
+    def __init__(
+        self,
+        source: Source,
+        locks: Reader[ValidatingWebhookConfiguration] | None = None,
+        *,
+        lock_limit: float = 0.0,
+        leads: Callable[[], bool] = lambda: True,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """`locks` are all ValidatingWebhookConfigurations; None where they are not watched."""
+        self._source = source
+        self._locks = locks or Listed()
+        self._watches_locks = locks is not None
+        self._lock_limit = lock_limit
+        self._leads = leads
+        self._clock = clock
+        self._seen: dict[tuple[str, str], float] = {}
+        """Uid of a quota and key of an entry to when it was first seen."""
+
+    def describe(self) -> list[Family]:
+        """Nothing: prometheus-client would collect when this is registered, to find out."""
+        return []
+
+    def collect(self) -> Iterator[Family]:
+        """Nothing as long as a kind cannot be read: no figure is better than a wrong one."""
+        try:
+            families = [*self._migrations(), *self._quotas(), *self._configurations()]
+        except CacheForbidden:
+            return
+        if self._leads():
+            yield from families
+
+    def _migrations(self) -> Iterator[Family]:
+        now = self._clock()
+        ages: dict[str, list[float]] = defaultdict(list)
+        for migration in self._source.migrations.list():
+            if is_refused(migration):
+                ages[migration.namespace].append(now - _refused_since(migration))
+        yield _gauge("headroom_migrations_refused", _by_namespace(ages, len))
+        yield _gauge("headroom_migrations_refused_oldest_seconds", _by_namespace(ages, max))
+
+    def _quotas(self) -> Iterator[Family]:
+        now = self._clock()
+        quotas = self._source.quotas.list()
+        raised = [found for quota in quotas if (found := self._raised(quota, now)) is not None]
+        self._seen = {(each.quota.uid, key): at for each in raised for key, at in each.entries.items()}
+        yield _gauge("headroom_quotas_managed", [((), sum(map(is_managed, quotas)))])
+        yield _gauge("headroom_quotas_raised", [((), len(raised))])
+        added: dict[str, list[ResourceList]] = defaultdict(list)
+        ages: dict[str, list[float]] = defaultdict(list)
+        migrating: dict[str, list[bool]] = defaultdict(list)
+        for each in raised:
+            namespace = each.quota.namespace
+            added[namespace].append(each.added)
+            ages[namespace] += [now - since for since in each.entries.values()]
+            migrating[namespace] += [key in each.migrating for key in each.entries]
+        yield _gauge("headroom_quota_oldest_entry_seconds", _by_namespace(ages, max))
+        yield _gauge(
+            "headroom_quota_entries",
+            (
+                ((namespace, state), found.count(state == "migrating"))
+                for namespace, found in _bounded(migrating).items()
+                for state in ("migrating", "held")
+            ),
+        )
+        yield _gauge(
+            "headroom_quota_added",
+            (
+                ((namespace, name), amount.nanos * _NANO)
+                for namespace, amounts in _bounded(added).items()
+                for name, amount in sorted(total(amounts).items())
+            ),
+        )
+
+    def _raised(self, quota: ResourceQuota, now: float) -> _Raised | None:
+        annotations = quota.annotations
+        if not any(key.startswith(_MARKS) for key in annotations):
+            return None
+        journal, hard = Journal(annotations), parse_resource_list(quota.hard)
+        amounts = [each.readable() for each in journal.entries()]
+        amounts.append(journal.compensation_or_none())
+        originals = originals_of(quota)
+        if originals is not None:
+            amounts.append(subtract(hard, parse_resource_list(originals.quotas[quota.name])))
+        added = {
+            name: amount for name, amount in total(amounts).items() if name in hard and not amount.is_zero()
+        }
+        begun = self._begun(journal, quota.namespace)
+        entries = {
+            each.key: min(self._seen.get((quota.uid, each.key), now), begun.get(each.key, now))
+            for each in journal.entries()
+        }
+        return _Raised(quota, added, entries, frozenset(begun)) if entries or added else None
+
+    def _begun(self, journal: Journal, namespace: str) -> dict[str, float]:
+        """Keys of entries to the creation of the oldest migration under way that they are for."""
+        found: dict[str, float] = {}
+        for migration in self._source.migrations.list(namespace):
+            if is_finished(migration):
+                continue
+            name = migration.spec.vmi_name
+            vmi = self._source.instances.get(name=name, namespace=namespace)
+            created = moment(migration.metadata.creation_timestamp)
+            for key in journal.keys_of(name, vmi.uid if vmi else ""):
+                found[key] = min(created, found.get(key, created))
+        return found
+
+    def _configurations(self) -> Iterator[Family]:
+        if not self._watches_locks:
+            return
+        now = self._clock()
+        configurations = self._locks.list()
+        ages = [age_of(lock, now) for each in configurations if (lock := recognise(each))]
+        yield _gauge("headroom_mtq_locks_held", [((), len(ages))])
+        yield _gauge("headroom_mtq_oldest_lock_seconds", [((), max(ages, default=0.0))])
+        yield _gauge("headroom_mtq_lock_limit_seconds", [((), self._lock_limit)])
+        own = (each for each in configurations if each.name == constants.WEBHOOK_CONFIGURATION_NAME)
+        yield _gauge(
+            "headroom_webhook_registered",
+            (
+                ((webhook["name"].partition(".")[0], webhook.get("failurePolicy", "Fail")), 1.0)
+                for each in own
+                for webhook in each.webhooks or ()
+            ),
+        )
+
+
+def observe_wait(leads: Callable[[], bool], clock: Callable[[], float] = time.time) -> EventHandler:
+    """An informer's event handler: how long migrations waited for their target pod."""
+
+    def on_update(old: VirtualMachineInstanceMigration, new: VirtualMachineInstanceMigration) -> None:
+        if old.phase in _WAITING and new.phase not in _WAITING and not is_finished(new) and leads():
+            WAIT.observe(max(0.0, clock() - moment(new.metadata.creation_timestamp)))
+
+    return ResourceEventHandlerFuncs(on_update=on_update)
+
+
+_WAITING: Final = (constants.PHASE_UNSET, constants.PHASE_PENDING)
+_MARKS: Final = (*ENTRY_PREFIXES, constants.ANNOTATION_MIGRATING_COMPENSATION, ANNOTATION_ORIGINALS)
+
+
+def _refused_since(migration: VirtualMachineInstanceMigration) -> float:
+    """virt-controller sets lastProbeTime when the first try is refused; the creation where there is none."""
+    for condition in migration.status.conditions or ():
+        if condition.type == constants.CONDITION_REJECTED_BY_RESOURCE_QUOTA:
+            return moment(
+                condition.last_transition_time,
+                condition.last_probe_time,
+                migration.metadata.creation_timestamp,
+            )
+    return moment(migration.metadata.creation_timestamp)
+
+
+def _bounded(grouped: Mapping[str, Sequence[T]]) -> dict[str, list[T]]:
+    """By namespace, without those that have nothing."""
+    found: dict[str, list[T]] = defaultdict(list)
+    for namespace in sorted(grouped):
+        if grouped[namespace]:
+            found[namespace if len(found) < MOST_NAMESPACES else OTHERS] += grouped[namespace]
+    return found
+
+
+def _by_namespace(
+    grouped: Mapping[str, Sequence[float]], reduce: Callable[[Sequence[float]], float]
+) -> Iterator[tuple[tuple[str], float]]:
+    for namespace, values in _bounded(grouped).items():
+        yield (namespace,), reduce(values)
+
+
+def _gauge(name: str, samples: Iterable[tuple[Sequence[str], float]]) -> Family:
+    return METRICS[name].family(samples)

@@ -1,0 +1,216 @@
+"""The product's metrics: the one table that docs/metrics.md, the alerts and the dashboard are checked against."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pkg.metrics import Metric, table
+
+_LEADER: Final = "leader"
+_WEBHOOK: Final = "webhook"
+_NAMESPACE: Final = "a namespace; `_others` for all beyond the first 200"
+_WEBHOOK_NAME: Final = (
+    "`namespaces`, `virtualmachines`, `resourcequotas`, `pods`, `locks`, `probe`, `unknown`"
+)
+
+METRICS: Final = table(
+    # -- what migrations wait for
+    Metric(
+        "headroom_migrations_refused",
+        "gauge",
+        "Migrations that a quota refuses now.",
+        {"namespace": _NAMESPACE},
+        _LEADER,
+    ),
+    Metric(
+        "headroom_migrations_refused_oldest_seconds",
+        "gauge",
+        "For how long the oldest of them has been refused.",
+        {"namespace": _NAMESPACE},
+        _LEADER,
+    ),
+    Metric(
+        "headroom_migration_wait_seconds",
+        "histogram",
+        "From a migration's creation until KubeVirt has created its target pod, to the second.",
+        exported=_LEADER,
+    ),
+    # -- what is added
+    Metric("headroom_quotas_managed", "gauge", "Quotas that are managed.", exported=_LEADER),
+    Metric("headroom_quotas_raised", "gauge", "Quotas that something is added to now.", exported=_LEADER),
+    Metric(
+        "headroom_quota_added",
+        "gauge",
+        "What is added to the quotas of a namespace now: cores, bytes or a count.",
+        {"namespace": _NAMESPACE, "resource": "as in `spec.hard`"},
+        _LEADER,
+    ),
+    Metric(
+        "headroom_quota_entries",
+        "gauge",
+        "VMs that something is added for.",
+        {
+            "namespace": _NAMESPACE,
+            "state": "`migrating`, or `held`: no migration is under way, a pod that it left still counts",
+        },
+        _LEADER,
+    ),
+    Metric(
+        "headroom_quota_oldest_entry_seconds",
+        "gauge",
+        "Age of the oldest entry: since its migration was created, or since this process has seen it.",
+        {"namespace": _NAMESPACE},
+        _LEADER,
+    ),
+    # -- what is decided and written
+    Metric(
+        "headroom_last_decision_timestamp_seconds",
+        "gauge",
+        "When a quota was last decided about, and written if that was due, without an error; seconds since 1970.",
+        exported=_LEADER,
+    ),
+    Metric(
+        "headroom_resourcequota_patches_total",
+        "counter",
+        "Patches of ResourceQuotas.",
+        {"result": "`written`, or `dry-run`"},
+    ),
+    Metric(
+        "headroom_resourcequota_touches_total",
+        "counter",
+        "Patches that make KubeVirt retry a migration that was refused although the quota allows it.",
+    ),
+    Metric(
+        "headroom_pod_policy_in_force",
+        "gauge",
+        "1 while deploy/policy.yaml keeps tenants from creating pods that look like a VM's; checked hourly.",
+        exported=_LEADER,
+    ),
+    # -- webhooks
+    Metric(
+        "headroom_webhook_registered",
+        "gauge",
+        "1 for each webhook that the API server is configured to ask, whether it is served or not.",
+        {
+            "webhook": "`namespaces`, `virtualmachines`, `resourcequotas`, `pods`",
+            "failure_policy": "`Ignore`, `Fail`",
+        },
+        _LEADER,
+    ),
+    Metric(
+        "headroom_webhook_unreachable",
+        "gauge",
+        "1 while the API server does not reach the webhooks.",
+        exported=_WEBHOOK,
+    ),
+    Metric(
+        "headroom_webhook_last_reached_timestamp_seconds",
+        "gauge",
+        "When the API server last reached the webhooks in a probe, seconds since 1970.",
+        exported=_WEBHOOK,
+    ),
+    Metric(
+        "headroom_webhook_registration_drift",
+        "gauge",
+        "1 while a replica with other flags answers.",
+        exported=_WEBHOOK,
+    ),
+    Metric(
+        "headroom_webhook_certificate_expiry_seconds",
+        "gauge",
+        "When the serving certificate expires, seconds since 1970.",
+        exported=_WEBHOOK,
+    ),
+    Metric(
+        "headroom_webhook_connections",
+        "gauge",
+        "Connections that are open now.",
+        exported=_WEBHOOK,
+    ),
+    Metric(
+        "headroom_webhook_connections_closed_total",
+        "counter",
+        "Connections that were closed early.",
+        {"reason": "`limit`, `handshake`"},
+        _WEBHOOK,
+    ),
+    Metric(
+        "headroom_admission_decisions_total",
+        "counter",
+        "Admission decisions by what was answered.",
+        {"webhook": _WEBHOOK_NAME, "decision": "`allowed`, `patched`, `denied`"},
+        _WEBHOOK,
+    ),
+    Metric(
+        "headroom_admission_denials_total",
+        "counter",
+        "Denied requests by reason.",
+        {
+            "webhook": _WEBHOOK_NAME,
+            "reason": "`migrating`: VMs migrate; `no-room`: nothing is left; `locked`: the namespace is; and what is"
+            " wrong with the object: `invalid`, `too-large`, `unreadable`",
+        },
+        _WEBHOOK,
+    ),
+    Metric(
+        "headroom_admission_timeouts_total",
+        "counter",
+        "Live reads of the API server that did not end before the review's deadline.",
+        exported=_WEBHOOK,
+    ),
+    Metric(
+        "headroom_reserve_remembered_pods",
+        "gauge",
+        "Pods that the reserve admitted and has not seen yet.",
+        exported=_WEBHOOK,
+    ),
+    Metric(
+        "controller_runtime_webhook_requests_total",
+        "counter",
+        "Admission requests by HTTP status code.",
+        {"webhook": _WEBHOOK_NAME, "code": "HTTP status"},
+        _WEBHOOK,
+    ),
+    Metric(
+        "controller_runtime_webhook_latency_seconds",
+        "histogram",
+        "Time to answer an admission request.",
+        {"webhook": _WEBHOOK_NAME},
+        _WEBHOOK,
+    ),
+    Metric(
+        "controller_runtime_webhook_requests_in_flight",
+        "gauge",
+        "Admission requests that are being answered.",
+        {"webhook": _WEBHOOK_NAME},
+        _WEBHOOK,
+    ),
+    # -- managed tenant quota
+    Metric("headroom_mtq_locks_held", "gauge", "Namespaces that are locked now.", exported=_LEADER),
+    Metric(
+        "headroom_mtq_oldest_lock_seconds",
+        "gauge",
+        "Age of the oldest lock, 0 without one.",
+        exported=_LEADER,
+    ),
+    Metric(
+        "headroom_mtq_lock_limit_seconds",
+        "gauge",
+        "After so long a lock is ended (`--lock-limit`).",
+        exported=_LEADER,
+    ),
+    Metric("headroom_mtq_lock_seconds", "histogram", "How long namespaces were locked."),
+    Metric(
+        "headroom_mtq_quota_released_total",
+        "counter",
+        "Amount added to quotas during locks: cores, bytes or counts.",
+        {"resource": "as in `spec.hard`"},
+    ),
+    Metric(
+        "headroom_mtq_writes_total",
+        "counter",
+        "Writes of the sequence.",
+        {"step": "the step's name in the code"},
+    ),
+    Metric("headroom_mtq_lock_limit_reached_total", "counter", "Locks that were ended by their limit."),
+)

@@ -1,0 +1,95 @@
+"""`headroom usage`: what releases count of objects from a pipe, and one clear line for whatever is wrong."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from pkg.cmd.usage import UsageOptions, usage
+from tests.pkg.cmd.delta_rig import Call
+
+NOW = "2026-03-01T12:00:00Z"
+CONTAINER = {"name": "c", "resources": {"requests": {"cpu": "500m"}, "limits": {"cpu": "1.0"}}}
+POD: dict[str, Any] = {
+    "kind": "Pod",
+    "metadata": {"namespace": "ns", "name": "p"},
+    "spec": {"containers": [CONTAINER], "resources": {"requests": {"cpu": "2"}}},
+}
+CLAIM = {
+    "kind": "PersistentVolumeClaim",
+    "metadata": {"name": "v"},
+    "spec": {"resources": {"requests": {"storage": "1.1Ki"}}, "storageClassName": "gold"},
+    "status": None,
+}
+DEVICES = {"requests": [{"name": "r", "exactly": {"deviceClassName": "gpu"}}]}
+DEVICE_CLAIM = {"kind": "ResourceClaim", "metadata": {"name": "d"}, "spec": {"devices": DEVICES}}
+
+
+@pytest.fixture
+def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
+    return Call(monkeypatch, capsys, usage, UsageOptions)
+
+
+@pytest.mark.parametrize(
+    ("document", "release", "counted"),
+    [
+        (POD, "1.32", {"cpu": "500m", "limits.cpu": "1", "pods": "1", "requests.cpu": "500m"}),
+        (POD, "1.37", {"cpu": "2", "limits.cpu": "1", "pods": "1", "requests.cpu": "2"}),
+        (
+            CLAIM,
+            "v1.36.3",
+            {
+                "gold.storageclass.storage.k8s.io/persistentvolumeclaims": "1",
+                "gold.storageclass.storage.k8s.io/requests.storage": "1127",
+                "persistentvolumeclaims": "1",
+                "requests.storage": "1127",
+            },
+        ),
+        (DEVICE_CLAIM, "1.32", {"gpu.deviceclass.resource.k8s.io/devices": "1"}),
+        (
+            DEVICE_CLAIM,
+            "1.37",
+            {
+                "gpu.deviceclass.resource.k8s.io/devices": "1",
+                "requests.deviceclass.resource.kubernetes.io/gpu": "1",
+            },
+        ),
+    ],
+)
+def test_an_object_is_a_line(call: Call, document: Any, release: str, counted: dict[str, str]) -> None:
+    (line,) = call(json.dumps(document), kubernetes=release)
+    objects = [name for name in line["usage"] if name.startswith("count/")]
+    assert len(objects) == 1
+    metadata = {"namespace": "", **document["metadata"]}
+    assert line == {"kind": document["kind"], **metadata, "usage": {objects[0]: "1", **counted}}
+
+
+def test_a_pod_past_its_grace_period_counts_as_an_object(call: Call) -> None:
+    deleted = {"deletionTimestamp": NOW, "deletionGracePeriodSeconds": 30}
+    stuck = json.dumps(POD | {"metadata": {"name": "p", **deleted}})
+    assert call(stuck)[0]["usage"] == {"count/pods": "1"}
+    assert "pods" in call(stuck, now=NOW)[0]["usage"]
+
+
+@pytest.mark.parametrize(
+    ("document", "flags", "says"),
+    [
+        (
+            {"kind": "Secret"},
+            {},
+            "document 1: kind 'Secret' is not Pod, PersistentVolumeClaim or ResourceClaim",
+        ),
+        (POD | {"spec": {"overhead": {"cpu": "x"}}}, {}, "Pod ns/p: cpu: 'x' is not a quantity"),
+        (POD | {"spec": []}, {}, "Pod ns/p: Expected `object`, got `array`"),
+        (POD, {"kubernetes": "1.38"}, "--kubernetes must be a release from 1.30 to 1.37, not '1.38'"),
+        (POD, {"now": "2026-03-01"}, "--now must be a time such as 2026-11-21T16:30:14Z, not '2026-03-01'"),
+        (POD, {"file": "/no/such"}, "/no/such: No such file or directory"),
+    ],
+)
+def test_what_is_wrong_is_one_line(call: Call, document: Any, flags: dict[str, Any], says: str) -> None:
+    assert call(json.dumps(document), **flags) == []
+    assert call.code
+    assert says in call.stderr
+    assert call.stderr.count("\n") == 1

@@ -1,0 +1,247 @@
+"""What a scrape is told about the cluster, from objects alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+import pytest
+from prometheus_client import CollectorRegistry
+
+from kubeloop.api.admissionregistration import ValidatingWebhookConfiguration
+from kubeloop.api.meta import Object, rfc3339
+from kubeloop.controllers.errors import CacheForbidden
+from pkg.controller.state_metrics import MOST_NAMESPACES, OTHERS, WAIT, StateMetrics, observe_wait
+from pkg.util.constants import WEBHOOK_CONFIGURATION_NAME
+from pkg.util.managedtenantquota.lock import Originals
+from pkg.util.names import migrating_key
+from pkg.util.resourcequota.observe import Listed, Source
+from tests.objects import build, by_name, by_uid, quota, running_vmi, vmim
+
+NOW = 1_800_000_000.0
+ENTRY = '{"limits.cpu":"2","limits.memory":"4Gi"}'
+ADDED = {("ns1", "limits.cpu"): 2.0, ("ns1", "limits.memory"): 4.0 * 2**30}
+
+Samples = dict[tuple[str, ...], float]
+
+
+def at(age: float) -> str:
+    return rfc3339(NOW - age)
+
+
+def samples(metrics: StateMetrics, name: str) -> Samples | None:
+    """By label values; None: not exported."""
+    for family in metrics.collect():
+        if family.name == name:
+            return {tuple(sample.labels.values()): sample.value for sample in family.samples}
+    return None
+
+
+def state(*objects: Object, **options: Any) -> StateMetrics:
+    def of(kind: str) -> Listed[Any]:
+        return Listed(each for each in objects if type(each).__name__ == kind)
+
+    source = Source(
+        migrations=of("VirtualMachineInstanceMigration"),
+        instances=of("VirtualMachineInstance"),
+        quotas=of("ResourceQuota"),
+    )
+    locks = of("ValidatingWebhookConfiguration")
+    return StateMetrics(source, **{"locks": locks, "clock": lambda: NOW, **options})
+
+
+def refused(age: float, vm: str = "vm1", **fields: Any) -> Object:
+    """Refused since `age` seconds, of a migration that is 1000 s older."""
+    migration = vmim(vm=vm, refused=True, created=at(age + 1000))
+    (condition,) = migration.status.conditions or ()
+    told = msgspec.structs.replace(condition, last_probe_time=at(age))
+    status = msgspec.structs.replace(migration.status, conditions=[told])
+    return msgspec.structs.replace(migration, status=status)
+
+
+REFUSED: dict[str, tuple[list[Object], Samples, Samples]] = {
+    "no migration": ([], {}, {}),
+    "one that waits for its turn": ([vmim()], {}, {}),
+    "one that is refused, since the condition says so": ([refused(60)], {("ns1",): 1}, {("ns1",): 60}),
+    "the oldest of two": ([refused(60), refused(400, "vm2")], {("ns1",): 2}, {("ns1",): 400}),
+    "one whose condition has no time, since its creation": (
+        [vmim(refused=True, created=at(90))],
+        {("ns1",): 1},
+        {("ns1",): 90},
+    ),
+    "one that is being aborted": ([vmim(refused=True, abort=True)], {}, {}),
+    "one that KubeVirt got past": ([vmim("Scheduling", refused=True)], {}, {}),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_refused_migrations(case: str) -> None:
+    objects, count, oldest = REFUSED[case]
+    metrics = state(*objects)
+    assert samples(metrics, "headroom_migrations_refused") == count
+    assert samples(metrics, "headroom_migrations_refused_oldest_seconds") == oldest
+
+
+def raised(*keys: str, hard: dict[str, str] | None = None) -> Object:
+    return quota(hard, annotations=dict.fromkeys(keys or [by_name()], ENTRY))
+
+
+LONG = "a-virtual-machine-whose-name-is-too-long-for-a-key-by-far"
+MIGRATING = {("ns1", "migrating"): 1, ("ns1", "held"): 0}
+HELD = {("ns1", "migrating"): 0, ("ns1", "held"): 1}
+RAISED: dict[str, tuple[list[Object], Samples, Samples]] = {
+    "a quota at its base": ([quota()], {}, {}),
+    "a migration under way": ([raised(), vmim(created=at(30))], MIGRATING, {("ns1",): 30}),
+    "an entry by uid": (
+        [raised(by_uid()), vmim(created=at(30)), running_vmi()],
+        MIGRATING,
+        {("ns1",): 30},
+    ),
+    "a hashed name": (
+        [raised(migrating_key(LONG)), vmim(vm=LONG, created=at(30))],
+        MIGRATING,
+        {("ns1",): 30},
+    ),
+    "a pod that a migration left behind": (
+        [raised(), vmim("Succeeded", created=at(30))],
+        HELD,
+        {("ns1",): 0},
+    ),
+    "an entry that nothing explains": ([raised()], HELD, {("ns1",): 0}),
+}
+
+
+@pytest.mark.parametrize("case", RAISED)
+def test_entries_and_since_when_they_are_there(case: str) -> None:
+    objects, entries, oldest = RAISED[case]
+    metrics = state(*objects)
+    assert samples(metrics, "headroom_quotas_managed") == {(): 1}
+    assert samples(metrics, "headroom_quotas_raised") == {(): bool(entries)}
+    assert samples(metrics, "headroom_quota_entries") == entries
+    assert samples(metrics, "headroom_quota_oldest_entry_seconds") == oldest
+    assert samples(metrics, "headroom_quota_added") == (ADDED if entries else {})
+
+
+def test_an_entry_gets_older_while_it_stands_and_no_longer() -> None:
+    now = [NOW]
+    quotas: list[Object] = [raised()]
+    metrics = StateMetrics(Source(quotas=quotas_of(quotas)), clock=lambda: now[0])
+    assert samples(metrics, "headroom_quota_oldest_entry_seconds") == {("ns1",): 0}
+    now[0] += 50
+    assert samples(metrics, "headroom_quota_oldest_entry_seconds") == {("ns1",): 50}
+    quotas[:] = [quota()]
+    assert samples(metrics, "headroom_quota_oldest_entry_seconds") == {}
+    quotas[:] = [raised()]
+    assert samples(metrics, "headroom_quota_oldest_entry_seconds") == {("ns1",): 0}
+
+
+class quotas_of(Listed[Any]):
+    """A list that changes."""
+
+    def __init__(self, objects: list[Object]) -> None:
+        self._now = objects
+
+    def list(self, namespace: str = "") -> list[Any]:
+        return self._now
+
+
+def test_what_the_quota_does_not_limit_is_not_added_and_the_compensation_is() -> None:
+    annotations = {by_name(): ENTRY, "harvesterhci.io/migratingCompensation": '{"limits.memory":"1Gi"}'}
+    metrics = state(quota({"limits.memory": "9Gi"}, annotations))
+    assert samples(metrics, "headroom_quota_added") == {("ns1", "limits.memory"): 5.0 * 2**30}
+
+
+def test_an_entry_that_cannot_be_read_adds_nothing() -> None:
+    metrics = state(quota(annotations={by_name(): "garbage"}))
+    assert samples(metrics, "headroom_quota_added") == {}
+    assert samples(metrics, "headroom_quota_entries") == HELD
+
+
+def test_what_a_lock_window_adds() -> None:
+    originals = Originals({"default-abc": {"limits.cpu": "3"}}, {"limits.cpu": "2"}).text()
+    metrics = state(quota({"limits.cpu": "5"}, {"headroom.harvesterhci.io/originals": originals}))
+    assert samples(metrics, "headroom_quota_added") == {("ns1", "limits.cpu"): 2}
+    assert samples(metrics, "headroom_quotas_raised") == {(): 1}
+
+
+def test_series_are_bounded_however_many_namespaces_there_are() -> None:
+    def elsewhere(number: int) -> Object:
+        found = refused(float(number))
+        metadata = msgspec.structs.replace(found.metadata, namespace=f"ns{number:04}")
+        return msgspec.structs.replace(found, metadata=metadata)
+
+    metrics = state(*(elsewhere(number) for number in range(1000)))
+    counts = samples(metrics, "headroom_migrations_refused")
+    assert counts is not None
+    assert len(counts) == MOST_NAMESPACES + 1
+    assert sum(counts.values()) == 1000
+    assert samples(metrics, "headroom_migrations_refused_oldest_seconds") is not None
+    assert (samples(metrics, "headroom_migrations_refused_oldest_seconds") or {})[(OTHERS,)] == 999
+
+
+def configuration(name: str, **fields: Any) -> ValidatingWebhookConfiguration:
+    webhooks = fields.pop("webhooks", [])
+    made = build(ValidatingWebhookConfiguration, name, namespace="", **fields)
+    return msgspec.structs.replace(made, webhooks=webhooks)
+
+
+def test_locks_and_what_is_registered() -> None:
+    selected = {"matchLabels": {"kubernetes.io/metadata.name": "ns1"}}
+    lock = configuration(
+        "lock.ns1.com",
+        annotations={"headroom.harvesterhci.io/locked-since": at(70)},
+        webhooks=[{"name": "lock.ns1.com", "namespaceSelector": selected}],
+    )
+    ours = configuration(
+        WEBHOOK_CONFIGURATION_NAME,
+        webhooks=[{"name": f"pods.{WEBHOOK_CONFIGURATION_NAME}", "failurePolicy": "Fail"}],
+    )
+    metrics = state(lock, ours, configuration("other"), lock_limit=120.0)
+    assert samples(metrics, "headroom_mtq_locks_held") == {(): 1}
+    assert samples(metrics, "headroom_mtq_oldest_lock_seconds") == {(): 70}
+    assert samples(metrics, "headroom_mtq_lock_limit_seconds") == {(): 120}
+    assert samples(metrics, "headroom_webhook_registered") == {("pods", "Fail"): 1}
+    assert samples(state(locks=None), "headroom_mtq_locks_held") is None
+
+
+def test_only_the_leader_exports_but_all_of_them_remember() -> None:
+    leads, now = [False], [NOW]
+    metrics = state(raised(), leads=lambda: leads[0], clock=lambda: now[0])
+    assert list(metrics.collect()) == []
+    leads[0], now[0] = True, NOW + 5
+    assert samples(metrics, "headroom_quota_oldest_entry_seconds") == {("ns1",): 5}
+
+
+def test_a_kind_that_cannot_be_read_is_not_a_zero_and_not_a_failed_scrape() -> None:
+    class Forbidden(Listed[Any]):
+        def list(self, namespace: str = "") -> list[Any]:
+            raise CacheForbidden("resourcequotas", "no rights")
+
+    registry = CollectorRegistry()
+    registry.register(StateMetrics(Source(quotas=Forbidden())))
+    assert list(registry.collect()) == []
+
+
+def observed() -> float:
+    (family,) = WAIT.collect()
+    return next(sample.value for sample in family.samples if sample.name.endswith("_sum"))
+
+
+WAITS: dict[str, tuple[str, str, bool, float]] = {
+    "its target pod is created": ("Pending", "Scheduling", True, 12),
+    "its first event is late": ("", "Running", True, 12),
+    "it waits on": ("Pending", "Pending", True, 0),
+    "it fails while it waits": ("Pending", "Failed", True, 0),
+    "it was past that": ("Scheduling", "Running", True, 0),
+    "another replica leads": ("Pending", "Scheduling", False, 0),
+}
+
+
+@pytest.mark.parametrize("case", WAITS)
+def test_how_long_a_migration_waited(case: str) -> None:
+    before, after, leads, seconds = WAITS[case]
+    told: Iterable[Any] = (vmim(before), vmim(after, created=at(12)))
+    was = observed()
+    observe_wait(lambda: leads, clock=lambda: NOW).on_update(*told)
+    assert observed() - was == seconds

@@ -1,0 +1,49 @@
+"""The table of metrics and what is exported are the same."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Iterator
+
+from prometheus_client import REGISTRY, Metric
+
+import pkg
+from pkg.controller.state_metrics import StateMetrics
+from pkg.metrics import LateGauge
+from pkg.util.metrics import METRICS
+from pkg.util.resourcequota.observe import Listed, Source
+from pkg.webhook import metrics as webhook_metrics
+from pkg.webhook.metrics import UNKNOWN_PATH, WebhookMetrics
+
+
+def scraped() -> Iterator[Metric]:
+    """What this process exports with everything in it, and every gauge set."""
+    for module in pkgutil.walk_packages(pkg.__path__, "pkg."):
+        for value in vars(importlib.import_module(module.name)).values():
+            if isinstance(value, LateGauge):
+                value.set(0)
+    yield from REGISTRY.collect()
+    yield from StateMetrics(Source(), Listed()).collect()
+
+
+def test_every_row_is_exported_and_every_metric_of_ours_has_a_row() -> None:
+    found = {f"{each.name}_total" if each.type == "counter" else each.name: each for each in scraped()}
+    ours = {name for name in found if name.startswith("headroom_")}
+    assert ours == {name for name in METRICS if name.startswith("headroom_")}
+    for name, row in METRICS.items():
+        assert (found[name].type, found[name].documentation) == (row.kind, row.help), name
+
+
+def test_labels_name_webhooks_as_flags_do() -> None:
+    from pkg.webhook.options import WEBHOOKS
+
+    named = set(webhook_metrics._KINDS.values())
+    assert named == {*WEBHOOKS, "locks", "probe"}
+    assert named | {UNKNOWN_PATH} == {
+        each.strip(" `") for each in METRICS["headroom_admission_denials_total"].labels["webhook"].split(",")
+    }
+    WebhookMetrics("/validate-pod").decided(allowed=True, patched=False)
+    assert REGISTRY.get_sample_value(
+        "headroom_admission_decisions_total", {"webhook": "pods", "decision": "allowed"}
+    )
