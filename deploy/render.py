@@ -100,8 +100,8 @@ def _table() -> str:
 _METRICS = """\
 # Metrics
 
-Made by `make manifests` from the tables in `pkg/util/metrics.py` and `pkg/metrics.py`. Every process of headroom serves
-/metrics (`--metrics-bind-address`).
+Made by `make manifests` from the tables in the code. Every process of headroom serves /metrics
+(`--metrics-bind-address`).
 
 *Exported by*: `all` processes, the `leader` (a controller without leader election is one) once its caches have synced,
 or those that serve a `webhook`. A gauge is exported from its first value on, one of a namespace only while there is
