@@ -9,8 +9,8 @@ from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 
+from kubeloop.metrics import FRAMEWORK, Metric
 from kubeloop.testing.cluster.binaries import ensure_helm
-from pkg.metrics import Metric
 from pkg.util.metrics import METRICS
 
 DEPLOY = Path(__file__).parent
@@ -56,6 +56,13 @@ def policy() -> str:
     return template("--show-only", "templates/policy.yaml", "--show-only", "templates/own-writes.yaml")
 
 
+def rules() -> str:
+    """The PrometheusRule."""
+    title = "# Alerts, for the Prometheus Operator. `kubectl apply -f deploy/monitoring/rules.yaml`\n"
+    shown = ("--show-only", "templates/monitoring.yaml")
+    return title + template("--set", "prometheusRule.enabled=true", *shown)
+
+
 def everything() -> str:
     """The default rendering; VMMRQ's definition with it, and without the hook, which only helm runs."""
     title = "# The chart's default rendering. `kubectl apply --server-side -f deploy/headroom.yaml`\n"
@@ -93,7 +100,7 @@ def _table() -> str:
 _METRICS = """\
 # Metrics
 
-Made from the table in `pkg/util/metrics.py` by `make manifests`. Every process of headroom serves /metrics
+Made by `make manifests` from the tables in the code. Every process of headroom serves /metrics
 (`--metrics-bind-address`).
 
 *Exported by*: `all` processes, the `leader` (a controller without leader election is one) once its caches have synced,
@@ -105,7 +112,7 @@ something to say about it: what is not there is not known, or zero. Durations ar
 
 def metrics() -> str:
     """docs/metrics.md."""
-    rows = METRICS.values()
+    rows = [*METRICS.values(), *FRAMEWORK.values()]
     shown = "".join(
         f"| `{each.name}{_braces(each)}` | {each.kind} | {each.exported} | {each.help} |\n" for each in rows
     )
@@ -131,6 +138,7 @@ FILES: dict[Path, Callable[[], str]] = {
     DEPLOY / "rbac.yaml": rbac,
     DEPLOY / "policy.yaml": policy,
     DEPLOY / "headroom.yaml": everything,
+    DEPLOY / "monitoring" / "rules.yaml": rules,
     CHART / "README.md": readme,
     DEPLOY.parent / "docs" / "metrics.md": metrics,
 }

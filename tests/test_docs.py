@@ -11,7 +11,7 @@ from pkg.cmd.lab import add_lab
 from pkg.cmd.main import app
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 TEXT = "\n".join(page.read_text("utf-8") for page in PAGES)
 SOURCES = "\n".join(
     path.read_text("utf-8")
@@ -38,7 +38,11 @@ def code_of(text: str) -> str:
 
 def flags_in(text: str) -> set[str]:
     """Those of headroom; other programs' command lines have flags of their own."""
-    ours = [line for line in code_of(text).splitlines() if not line.startswith(("helm", "kubectl", "pip"))]
+    ours = [
+        line
+        for line in code_of(text).splitlines()
+        if not line.lstrip().startswith(("helm", "kubectl", "pip"))
+    ]
     return set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", "\n".join(ours)))
 
 

@@ -4,37 +4,23 @@ from __future__ import annotations
 
 import functools
 
-from prometheus_client import REGISTRY, CollectorRegistry, Counter, Histogram
+from prometheus_client import REGISTRY, CollectorRegistry
+
+from kubeloop.metrics import FRAMEWORK
 
 _BUCKETS = (0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0)
 ERROR_CODE = "<error>"
 """The code label of a request that got no answer, as in client-go."""
 
-UNDECODABLE_OBJECTS = Counter(
-    "rest_client_undecodable_objects",
-    "Number of times an object of a list or watch could not be decoded (reason invalid: its last good version is kept),"
-    " or was nested so deep that a part of it was cut off (reason too_deep), partitioned by kind.",
-    ["kind", "reason"],
-)
+UNDECODABLE_OBJECTS = FRAMEWORK["rest_client_undecodable_objects_total"].counter()
 
 
 class RestClientMetrics:
     """Counts and times requests; a watch is timed until its headers come."""
 
     def __init__(self, registry: CollectorRegistry = REGISTRY) -> None:
-        self._requests = Counter(
-            "rest_client_requests",
-            "Number of HTTP requests, partitioned by status code, method, and host.",
-            ["code", "method", "host"],
-            registry=registry,
-        )
-        self._duration = Histogram(
-            "rest_client_request_duration_seconds",
-            "Request latency in seconds. Broken down by verb, and host.",
-            ["verb", "host"],
-            registry=registry,
-            buckets=_BUCKETS,
-        )
+        self._requests = FRAMEWORK["rest_client_requests_total"].counter(registry)
+        self._duration = FRAMEWORK["rest_client_request_duration_seconds"].histogram(_BUCKETS, registry)
 
     def observe(self, method: str, host: str, code: int, seconds: float) -> None:
         """One request sent; `code` 0: no answer."""

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from cachetools import LRUCache, TTLCache
-from prometheus_client import Counter
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt, wait_exponential
 
 from kubeloop.api import registry
@@ -27,6 +26,7 @@ from kubeloop.client.errors import (
     Unreachable,
 )
 from kubeloop.controllers.errors import described
+from kubeloop.metrics import FRAMEWORK
 from kubeloop.workqueue.queue import loop_time
 
 log = logging.getLogger(__name__)
@@ -55,7 +55,8 @@ _WRITES_AT_ONCE = 8
 """Namespaces have a writer each, so that one where a webhook on Events hangs does not hold up the others; together
 they keep so many of the connections that all requests share."""
 
-DROPPED = Counter("event_recorder_dropped_total", "Events that were not written", ["reason"])
+RECORDED = FRAMEWORK["event_recorder_events_total"].counter()
+DROPPED = FRAMEWORK["event_recorder_dropped_total"].counter()
 
 
 class _About(NamedTuple):
@@ -143,6 +144,7 @@ class EventRecorder:
 
         Returns at once and never raises; what cannot be written is dropped, counted and logged.
         """
+        RECORDED.labels(type, reason).inc()
         try:
             self._record(obj, type, reason, message)
         except Exception:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from prometheus_client import Counter, Gauge, Histogram
+from kubeloop.metrics import FRAMEWORK
 
 
 class Result(StrEnum):
@@ -23,30 +23,11 @@ _BUCKETS = (
     *(40.0, 50.0, 60.0),
 )
 
-RECONCILE_TOTAL = Counter(
-    "controller_runtime_reconcile_total",
-    "Total number of reconciliations per controller",
-    ["controller", "result"],
-)
-RECONCILE_ERRORS = Counter(
-    "controller_runtime_reconcile_errors_total",
-    "Total number of reconciliation errors per controller",
-    ["controller"],
-)
-RECONCILE_TIME = Histogram(
-    "controller_runtime_reconcile_time_seconds",
-    "Length of time per reconciliation per controller",
-    ["controller"],
-    buckets=_BUCKETS,
-)
-ACTIVE_WORKERS = Gauge(
-    "controller_runtime_active_workers", "Number of currently used workers per controller", ["controller"]
-)
-MAX_CONCURRENT_RECONCILES = Gauge(
-    "controller_runtime_max_concurrent_reconciles",
-    "Maximum number of concurrent reconciles per controller",
-    ["controller"],
-)
+RECONCILE_TOTAL = FRAMEWORK["controller_runtime_reconcile_total"].counter()
+RECONCILE_ERRORS = FRAMEWORK["controller_runtime_reconcile_errors_total"].counter()
+RECONCILE_TIME = FRAMEWORK["controller_runtime_reconcile_time_seconds"].histogram(_BUCKETS)
+ACTIVE_WORKERS = FRAMEWORK["controller_runtime_active_workers"].gauge()
+MAX_CONCURRENT_RECONCILES = FRAMEWORK["controller_runtime_max_concurrent_reconciles"].gauge()
 
 
 class ReconcileMetrics:

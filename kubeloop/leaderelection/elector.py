@@ -11,12 +11,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NoReturn
 
-from prometheus_client import Gauge
-
 from kubeloop.api.coordination import Lease, LeaseSpec
 from kubeloop.client.errors import AlreadyExists, ApiError, Conflict, NotFound
 from kubeloop.errors import ReportedError
 from kubeloop.leaderelection.lease_lock import LeaseLock, timestamp
+from kubeloop.metrics import FRAMEWORK
 
 log = logging.getLogger(__name__)
 
@@ -25,9 +24,7 @@ _REPEAT = 60.0
 _LATER = 0.01
 """Seconds after another holder's last moment at which it is over for sure, however clocks round."""
 
-MASTER = Gauge(
-    "leader_election_master_status", "1 while this process holds the lease, 0 while it does not", ["name"]
-)
+MASTER = FRAMEWORK["leader_election_master_status"].gauge()
 
 
 class LeaseLost(ReportedError):

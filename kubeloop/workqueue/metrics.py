@@ -3,30 +3,21 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from typing import Protocol
 
-from prometheus_client import REGISTRY, Counter, Histogram
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client import REGISTRY, Metric
 from prometheus_client.registry import Collector
+
+from kubeloop.metrics import FRAMEWORK
 
 # controller-runtime's buckets: 10 ns to 1000 s, a factor of 10 each.
 _BUCKETS = tuple(10.0**exponent for exponent in range(-8, 4))
 
-ADDS = Counter("workqueue_adds_total", "Total number of adds handled by workqueue", ["name"])
-RETRIES = Counter("workqueue_retries_total", "Total number of retries handled by workqueue", ["name"])
-QUEUE_DURATION = Histogram(
-    "workqueue_queue_duration_seconds",
-    "How long in seconds an item stays in workqueue before being requested",
-    ["name"],
-    buckets=_BUCKETS,
-)
-WORK_DURATION = Histogram(
-    "workqueue_work_duration_seconds",
-    "How long in seconds processing an item from workqueue takes",
-    ["name"],
-    buckets=_BUCKETS,
-)
+ADDS = FRAMEWORK["workqueue_adds_total"].counter()
+RETRIES = FRAMEWORK["workqueue_retries_total"].counter()
+QUEUE_DURATION = FRAMEWORK["workqueue_queue_duration_seconds"].histogram(_BUCKETS)
+WORK_DURATION = FRAMEWORK["workqueue_work_duration_seconds"].histogram(_BUCKETS)
 
 
 class QueueMetrics(Protocol):
@@ -99,22 +90,17 @@ class _Gauges(Collector):
     """What is only worth computing when metrics are scraped: client-go updates these twice a second instead."""
 
     def collect(self) -> Iterator[Metric]:
-        depth = GaugeMetricFamily("workqueue_depth", "Current depth of workqueue", labels=["name"])
-        unfinished = GaugeMetricFamily(
-            "workqueue_unfinished_work_seconds",
-            "Seconds of work that is in progress and hasn't been observed by work_duration",
-            labels=["name"],
+        queues = sorted(_by_name().items())
+        yield _gauge("workqueue_depth", {name: waiting for name, (waiting, _) in queues})
+        yield _gauge(
+            "workqueue_unfinished_work_seconds", {name: sum(running) for name, (_, running) in queues}
         )
-        longest = GaugeMetricFamily(
-            "workqueue_longest_running_processor_seconds",
-            "How many seconds has the longest running processor for workqueue been running",
-            labels=["name"],
-        )
-        for name, (waiting, running) in sorted(_by_name().items()):
-            depth.add_metric([name], waiting)
-            unfinished.add_metric([name], sum(running))
-            longest.add_metric([name], max(running, default=0.0))
-        yield from (depth, unfinished, longest)
+        longest = {name: max(running, default=0.0) for name, (_, running) in queues}
+        yield _gauge("workqueue_longest_running_processor_seconds", longest)
+
+
+def _gauge(name: str, values: Mapping[str, float]) -> Metric:
+    return FRAMEWORK[name].family(((queue,), value) for queue, value in values.items())
 
 
 def _by_name() -> dict[str, tuple[int, list[float]]]:

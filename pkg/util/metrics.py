@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from pkg.metrics import Metric, table
+from kubeloop.metrics import Metric, table
 
 _LEADER: Final = "leader"
 _WEBHOOK: Final = "webhook"
@@ -42,7 +42,7 @@ METRICS: Final = table(
         "headroom_quota_added",
         "gauge",
         "What is added to the quotas of a namespace now: cores, bytes or a count.",
-        {"namespace": _NAMESPACE, "resource": "as in `spec.hard`"},
+        {"namespace": _NAMESPACE, "resource": "a name in spec.hard"},
         _LEADER,
     ),
     Metric(
@@ -204,7 +204,7 @@ METRICS: Final = table(
         "headroom_mtq_quota_released_total",
         "counter",
         "Amount added to quotas during locks: cores, bytes or counts.",
-        {"resource": "as in `spec.hard`"},
+        {"resource": "a name in spec.hard"},
     ),
     Metric(
         "headroom_mtq_writes_total",

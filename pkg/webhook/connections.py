@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, replace
 
-from pkg.metrics import LateGauge
+from kubeloop.metrics import LateGauge
 from pkg.util.metrics import METRICS
 
 log = logging.getLogger(__name__)

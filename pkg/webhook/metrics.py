@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from pkg.metrics import LateGauge
+from kubeloop.metrics import LateGauge
 from pkg.util.metrics import METRICS
 
 # controller-runtime leaves Prometheus' default buckets; the answers here are faster than the first of those.

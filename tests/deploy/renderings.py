@@ -9,5 +9,5 @@ RENDERINGS = {
     "in the controller": ("webhook.inController=true",),
     "cert-manager": ("webhook.certificate.source=certManager",),
     "brought certificate": ("webhook.certificate.source=secret", "webhook.certificate.secretName=mine"),
-    "monitoring": ("serviceMonitor.enabled=true",),
+    "monitoring": ("serviceMonitor.enabled=true", "prometheusRule.enabled=true"),
 }

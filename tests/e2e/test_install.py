@@ -43,7 +43,10 @@ DEPLOYMENTS = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments"
 JOB = f"/apis/batch/v1/namespaces/{NAMESPACE}/jobs/headroom-release"
 DEFINED_ELSEWHERE = {
     "cert-manager.io": ("v1", {"certificates": "Certificate", "issuers": "Issuer"}),
-    "monitoring.coreos.com": ("v1", {"servicemonitors": "ServiceMonitor"}),
+    "monitoring.coreos.com": (
+        "v1",
+        {"servicemonitors": "ServiceMonitor", "prometheusrules": "PrometheusRule"},
+    ),
 }
 
 

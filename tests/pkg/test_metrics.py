@@ -9,8 +9,9 @@ from collections.abc import Iterator
 from prometheus_client import REGISTRY, Metric
 
 import pkg
+from kubeloop.client.metrics import default_metrics
+from kubeloop.metrics import FRAMEWORK, LateGauge
 from pkg.controller.state_metrics import StateMetrics
-from pkg.metrics import LateGauge
 from pkg.util.metrics import METRICS
 from pkg.util.resourcequota.observe import Listed, Source
 from pkg.webhook import metrics as webhook_metrics
@@ -28,10 +29,11 @@ def scraped() -> Iterator[Metric]:
 
 
 def test_every_row_is_exported_and_every_metric_of_ours_has_a_row() -> None:
+    default_metrics()
     found = {f"{each.name}_total" if each.type == "counter" else each.name: each for each in scraped()}
-    ours = {name for name in found if name.startswith("headroom_")}
-    assert ours == {name for name in METRICS if name.startswith("headroom_")}
-    for name, row in METRICS.items():
+    rows = {**FRAMEWORK, **METRICS}
+    assert {name for name in found if not name.startswith(("process_", "python_"))} == rows.keys()
+    for name, row in rows.items():
         assert (found[name].type, found[name].documentation) == (row.kind, row.help), name
 
 

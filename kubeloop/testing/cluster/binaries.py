@@ -1,4 +1,4 @@
-"""Finds or makes the four binaries of the embedded cluster, and helm.
+"""Finds or makes the four binaries of the embedded cluster, helm, and Prometheus.
 
 In this order, binary by binary:
 
@@ -29,6 +29,7 @@ from kubeloop.testing.cluster.progress import Progress, Silent
 from kubeloop.testing.cluster.versions import (
     COMPONENTS,
     HELM_COMPONENT,
+    PROMETHEUS_COMPONENT,
     Component,
     go_architecture,
     go_operating_system,
@@ -61,6 +62,13 @@ def ensure_binaries(
 def ensure_helm(progress: Progress | None = None, *, environ: Mapping[str, str] = os.environ) -> Path:
     """helm, made if need be (a minute or two, the first time). ClusterError says what to do otherwise."""
     return _ensure(progress or Silent(), environ, (HELM_COMPONENT,))["helm"]
+
+
+def ensure_prometheus(
+    progress: Progress | None = None, *, environ: Mapping[str, str] = os.environ
+) -> Mapping[str, Path]:
+    """prometheus and promtool, made if need be (ten minutes, the first time). ClusterError says what to do."""
+    return _ensure(progress or Silent(), environ, (PROMETHEUS_COMPONENT,))
 
 
 def _ensure(

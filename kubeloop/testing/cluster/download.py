@@ -1,8 +1,8 @@
 """Official releases: where they are, whether they can be reached, and what their checksums say.
 
 A binary is used only when it is what a checksum file *next to it* names: `<file>.sha256` for Kubernetes, `SHA256SUMS`
-for etcd, `<file>.sha256sum` for helm. kwok's releases carry none today: kwok comes from a mirror that adds
-`<file>.sha256`, or is built.
+for etcd, `sha256sums.txt` for Prometheus, `<file>.sha256sum` for helm. kwok's releases carry none today: kwok comes
+from a mirror that adds `<file>.sha256`, or is built.
 
 | variable | |
 |---|---|
@@ -11,6 +11,7 @@ for etcd, `<file>.sha256sum` for helm. kwok's releases carry none today: kwok co
 | KUBELOOP_DOWNLOAD_ETCD | instead of https://github.com/etcd-io/etcd/releases/download |
 | KUBELOOP_DOWNLOAD_KWOK | instead of https://github.com/kubernetes-sigs/kwok/releases/download |
 | KUBELOOP_DOWNLOAD_HELM | instead of https://get.helm.sh |
+| KUBELOOP_DOWNLOAD_PROMETHEUS | instead of https://github.com/prometheus/prometheus/releases/download |
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ _BASES = {
     "etcd": "https://github.com/etcd-io/etcd/releases/download",
     "kwok": "https://github.com/kubernetes-sigs/kwok/releases/download",
     "helm": "https://get.helm.sh",
+    "prometheus": "https://github.com/prometheus/prometheus/releases/download",
 }
 _OFF = {"off", "0", "false", "no"}
 _CHUNK = 1 << 20
@@ -79,6 +81,13 @@ def artifacts_of(component: Component, environ: Mapping[str, str]) -> dict[str, 
         stem = f"etcd-{version}-{system}-{arch}"
         folder = f"{base}/{version}"
         return {"etcd": Artifact(f"{folder}/{stem}.tar.gz", f"{folder}/SHA256SUMS", f"{stem}/etcd")}
+    if component.name == "prometheus":
+        stem = f"prometheus-{version.removeprefix('v')}.{system}-{arch}"
+        folder = f"{base}/{version}"
+        return {
+            name: Artifact(f"{folder}/{stem}.tar.gz", f"{folder}/sha256sums.txt", f"{stem}/{name}")
+            for name in component.packages
+        }
     if component.name == "helm":
         url = f"{base}/helm-{version}-{system}-{arch}.tar.gz"
         return {"helm": Artifact(url, url + ".sha256sum", f"{system}-{arch}/helm")}

@@ -1,4 +1,4 @@
-"""The one place where the versions of the embedded cluster and of helm are pinned.
+"""The one place where the versions of the embedded cluster, of helm and of Prometheus are pinned.
 
 A new version needs three edits: here, the go.mod of its folder under gomod/, and `go mod tidy` there (which rewrites
 go.sum). The Kubernetes staging modules follow the release: Kubernetes 1.34.N is built with k8s.io/X v0.34.N.
@@ -14,6 +14,7 @@ KUBERNETES = "v1.34.4"
 ETCD = "v3.6.5"
 KWOK = "v0.7.0"
 HELM = "v3.19.5"
+PROMETHEUS = "v3.9.1"
 
 #: The lowest Go release that the modules under gomod/ ask for (their `go` directive).
 GO_MINIMUM = (1, 24)
@@ -69,6 +70,17 @@ HELM_COMPONENT = Component(
     f" -X helm.sh/helm/v3/pkg/lint/rules.k8sVersionMinor={_KUBERNETES_MINOR}"
     f" -X helm.sh/helm/v3/pkg/chartutil.k8sVersionMajor={_KUBERNETES_MAJOR}"
     f" -X helm.sh/helm/v3/pkg/chartutil.k8sVersionMinor={_KUBERNETES_MINOR}",
+)
+
+#: What `make observability` scrapes with, and checks the alerts by. Its Go module counts v0.309.1 for v3.9.1.
+PROMETHEUS_COMPONENT = Component(
+    "prometheus",
+    PROMETHEUS,
+    {
+        "prometheus": "github.com/prometheus/prometheus/cmd/prometheus",
+        "promtool": "github.com/prometheus/prometheus/cmd/promtool",
+    },
+    f"-s -w -X github.com/prometheus/common/version.Version={PROMETHEUS.removeprefix('v')}",
 )
 
 

@@ -20,8 +20,8 @@ from kubeloop.client.client import Client
 from kubeloop.client.errors import ApiError, NotFound
 from kubeloop.client.resource_client import ResourceClient
 from kubeloop.controllers.events import EventRecorder
+from kubeloop.metrics import LateGauge
 from pkg.controller.installation.policy import POLICIES, problems
-from pkg.metrics import LateGauge
 from pkg.util.installation import CONFIG_MAP, Installation
 from pkg.util.metrics import METRICS
 

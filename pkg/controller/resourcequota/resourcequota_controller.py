@@ -21,6 +21,7 @@ from kubeloop.client.retry import retry_on_conflict
 from kubeloop.controllers.cache_reader import newer
 from kubeloop.controllers.errors import RetryAfter
 from kubeloop.controllers.events import EventRecorder
+from kubeloop.metrics import LateGauge
 from pkg.controller.resourcequota.batching import (
     LONGEST,
     UNTIL_COUNTED,
@@ -28,7 +29,6 @@ from pkg.controller.resourcequota.batching import (
     is_urgent,
     may_lower_after,
 )
-from pkg.metrics import LateGauge
 from pkg.util.constants import ANNOTATION_APPLIED, ANNOTATION_BASE, ANNOTATION_TOUCHED, LABEL_APP
 from pkg.util.metrics import METRICS
 from pkg.util.quantity import Quantity

@@ -26,6 +26,8 @@ from kubeloop.testing.cluster.versions import (
     KUBERNETES_COMPONENT,
     KWOK,
     KWOK_COMPONENT,
+    PROMETHEUS,
+    PROMETHEUS_COMPONENT,
     Component,
 )
 
@@ -38,6 +40,9 @@ DIGEST = "0123456789abcdef" * 4
 def linux_on_amd64(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("platform.machine", lambda: "x86_64")
     monkeypatch.setattr("platform.system", lambda: "Linux")
+
+
+_PROMETHEUS = f"https://github.com/prometheus/prometheus/releases/download/{PROMETHEUS}"
 
 
 @pytest.mark.parametrize(
@@ -66,6 +71,12 @@ def linux_on_amd64(monkeypatch: pytest.MonkeyPatch) -> None:
             "helm",
             f"https://get.helm.sh/helm-{HELM}-linux-amd64.tar.gz",
             f"https://get.helm.sh/helm-{HELM}-linux-amd64.tar.gz.sha256sum",
+        ),
+        (
+            PROMETHEUS_COMPONENT,
+            "promtool",
+            f"{_PROMETHEUS}/prometheus-{PROMETHEUS.removeprefix('v')}.linux-amd64.tar.gz",
+            f"{_PROMETHEUS}/sha256sums.txt",
         ),
     ],
     ids=lambda value: value if isinstance(value, str) and "/" not in value else "",

@@ -14,6 +14,8 @@ from kubeloop.testing.cluster.versions import (
     HELM_COMPONENT,
     KUBERNETES,
     KWOK,
+    PROMETHEUS,
+    PROMETHEUS_COMPONENT,
     Component,
     go_architecture,
 )
@@ -23,7 +25,11 @@ def _go_mod(component: Component) -> str:
     return (component.module_directory / "go.mod").read_text()
 
 
-@pytest.mark.parametrize("component", [*COMPONENTS, HELM_COMPONENT], ids=lambda component: component.name)
+@pytest.mark.parametrize(
+    "component",
+    [*COMPONENTS, HELM_COMPONENT, PROMETHEUS_COMPONENT],
+    ids=lambda component: component.name,
+)
 class TestModuleOf:
     def test_it_asks_for_a_go_release_that_the_toolchain_check_lets_pass(self, component: Component) -> None:
         match = re.search(r"^go (\d+)\.(\d+)", _go_mod(component), re.MULTILINE)
@@ -39,6 +45,11 @@ class TestModuleOf:
         assert (component.module_directory / "go.sum").read_text().count("h1:") > 50
 
 
+_MAJOR, _MINOR, _PATCH = map(int, PROMETHEUS.removeprefix("v").split("."))
+_MODULE_OF_PROMETHEUS = f"v0.{_MAJOR}{_MINOR:02}.{_PATCH}"
+"""Prometheus' own rule: 3.9.1 is the Go module v0.309.1."""
+
+
 @pytest.mark.parametrize(
     ("component", "module", "version"),
     [
@@ -46,6 +57,7 @@ class TestModuleOf:
         (COMPONENTS[1], "k8s.io/kubernetes", KUBERNETES),
         (COMPONENTS[2], "sigs.k8s.io/kwok", KWOK),
         (HELM_COMPONENT, "helm.sh/helm/v3", HELM),
+        (PROMETHEUS_COMPONENT, "github.com/prometheus/prometheus", _MODULE_OF_PROMETHEUS),
     ],
 )
 def test_the_required_release_is_the_pinned_one(component: Component, module: str, version: str) -> None:

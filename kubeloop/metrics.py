@@ -1,0 +1,142 @@
+"""Definitions of metrics. Every metric is made from a row of a table, from which pages and checks are made as well.
+
+Promises: a gauge that is not set yet is not exported: 0 would be a statement.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.core import GaugeMetricFamily
+
+_QUEUE: Final = "the queue's kind, by its plural"
+_HANDLER: Final = "the handler's name"
+_METHOD: Final = "HTTP method"
+_HOST: Final = "the API server"
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One metric under the name that a scrape shows. `labels` maps each label to what its values are, in words."""
+
+    name: str
+    kind: Literal["counter", "gauge", "histogram"]
+    help: str
+    labels: Mapping[str, str] = field(default_factory=dict)
+    exported: Literal["all", "leader", "webhook"] = "all"
+    """By which processes: all, the leader once its caches have synced, or those that serve webhooks."""
+
+    def counter(self, registry: CollectorRegistry = REGISTRY) -> Counter:
+        return Counter(self.name, self.help, list(self.labels), registry=registry)
+
+    def gauge(self) -> Gauge:
+        """For one with labels: each series is exported once it has a value."""
+        return Gauge(self.name, self.help, list(self.labels))
+
+    def histogram(self, buckets: Sequence[float], registry: CollectorRegistry = REGISTRY) -> Histogram:
+        return Histogram(self.name, self.help, list(self.labels), buckets=buckets, registry=registry)
+
+    def family(self, samples: Iterable[tuple[Sequence[str], float]]) -> GaugeMetricFamily:
+        """A gauge for a scrape: label values in the order of `labels`, and the value."""
+        made = GaugeMetricFamily(self.name, self.help, labels=list(self.labels))
+        for values, value in samples:
+            made.add_metric(values, value)
+        return made
+
+
+def table(*rows: Metric) -> Mapping[str, Metric]:
+    """The rows by name."""
+    return {row.name: row for row in rows}
+
+
+class LateGauge:
+    """A gauge without labels that is exported from its first value on."""
+
+    def __init__(self, metric: Metric) -> None:
+        self._gauge = Gauge(metric.name, metric.help, registry=None)
+        self._exported = False
+
+    def set(self, value: float) -> None:
+        self._gauge.set(value)
+        if not self._exported:
+            self._exported = True
+            REGISTRY.register(self._gauge)
+
+
+FRAMEWORK: Final = table(
+    # -- under client-go's names: dashboards that know them work as they are
+    Metric("workqueue_depth", "gauge", "Current depth of workqueue.", {"name": _QUEUE}),
+    Metric("workqueue_adds_total", "counter", "Items that were added.", {"name": _QUEUE}),
+    Metric("workqueue_retries_total", "counter", "Items that were retried.", {"name": _QUEUE}),
+    Metric(
+        "workqueue_queue_duration_seconds", "histogram", "How long items wait in the queue.", {"name": _QUEUE}
+    ),
+    Metric(
+        "workqueue_work_duration_seconds", "histogram", "How long an item is worked on.", {"name": _QUEUE}
+    ),
+    Metric("workqueue_unfinished_work_seconds", "gauge", "Seconds of work in progress.", {"name": _QUEUE}),
+    Metric(
+        "workqueue_longest_running_processor_seconds",
+        "gauge",
+        "For how long the item that takes longest is being worked on.",
+        {"name": _QUEUE},
+    ),
+    Metric(
+        "rest_client_requests_total",
+        "counter",
+        "HTTP requests to the API server.",
+        {"code": "HTTP status, `<error>`: no answer", "method": _METHOD, "host": _HOST},
+    ),
+    Metric(
+        "rest_client_request_duration_seconds",
+        "histogram",
+        "Time of a request; of a watch, until its headers come.",
+        {"verb": _METHOD, "host": _HOST},
+    ),
+    Metric(
+        "rest_client_undecodable_objects_total",
+        "counter",
+        "Objects of a list or watch that could not be decoded.",
+        {
+            "kind": "of the object",
+            "reason": "`invalid`: its last good version is kept; `too_deep`: a part of it was cut off",
+        },
+    ),
+    Metric(
+        "leader_election_master_status",
+        "gauge",
+        "1 while this process holds the lease, 0 while it does not.",
+        {"name": "`namespace/name` of the Lease"},
+    ),
+    # -- under controller-runtime's names
+    Metric(
+        "controller_runtime_reconcile_total",
+        "counter",
+        "Calls of a handler.",
+        {"controller": _HANDLER, "result": "`success`, `error`, `requeue`, `requeue_after`"},
+    ),
+    Metric(
+        "controller_runtime_reconcile_errors_total", "counter", "Calls that failed.", {"controller": _HANDLER}
+    ),
+    Metric(
+        "controller_runtime_reconcile_time_seconds", "histogram", "Time of a call.", {"controller": _HANDLER}
+    ),
+    Metric("controller_runtime_active_workers", "gauge", "Calls in progress.", {"controller": _HANDLER}),
+    Metric("controller_runtime_max_concurrent_reconciles", "gauge", "Workers.", {"controller": _HANDLER}),
+    # -- events on objects
+    Metric(
+        "event_recorder_events_total",
+        "counter",
+        "Events that were recorded.",
+        {"type": "`Normal`, `Warning`", "reason": "as on the event"},
+    ),
+    Metric(
+        "event_recorder_dropped_total",
+        "counter",
+        "Events that were not written.",
+        {"reason": "`queue full`, `spam`, `refused`, `failed`, `invalid`, `stopped`"},
+    ),
+)

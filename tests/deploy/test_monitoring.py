@@ -1,0 +1,116 @@
+"""Alerts, runbooks and dashboard use metrics, labels and values that exist. `make observability` tries them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from deploy.render import CHART
+from kubeloop.metrics import FRAMEWORK, Metric
+from pkg.util.metrics import METRICS
+from tests.monitoring.queries import ALERTS, queries
+
+RUNBOOKS = Path(__file__).parents[2] / "docs" / "runbooks"
+PROCESS = {
+    name: Metric(name, "gauge", "prometheus-client's own")
+    for name in ("process_cpu_seconds_total", "process_resident_memory_bytes")
+}
+TABLE = {**METRICS, **FRAMEWORK, **PROCESS}
+OF_THE_TARGET = {"job", "pod", "instance", "le"}
+"""Labels that Prometheus adds, and that of a histogram's buckets."""
+FUNCTIONS = {
+    "absent",
+    "count",
+    "histogram_quantile",
+    "increase",
+    "max",
+    "min",
+    "rate",
+    "sum",
+    "time",
+    "vector",
+}
+LANGUAGE = FUNCTIONS | {"on", "or", "unless"}
+
+
+def metric_of(name: str) -> Metric:
+    """Raises KeyError."""
+    found = TABLE.get(name)
+    if found is not None:
+        return found
+    histogram = TABLE[re.sub(r"_(bucket|sum|count)$", "", name)]
+    assert histogram.kind == "histogram"
+    return histogram
+
+
+def used(query: str) -> Iterator[tuple[str, dict[str, str], set[str]]]:
+    """Name, label matchers and labels of the aggregations around it, for each metric of a query."""
+    without_ranges = re.sub(r"\[[^]]*\]", "", query)
+    grouped = {
+        label.strip()
+        for labels in re.findall(r"\bby \(([^)]*)\)", without_ranges)
+        for label in labels.split(",")
+    }
+    rest = re.sub(r"\b(?:by|on) \([^)]*\)", "", without_ranges)
+    for name, matchers in re.findall(r"\b([a-z]\w+)\b(?:\{([^}]*)\})?", rest):
+        if name not in LANGUAGE:
+            yield name, dict(re.findall(r'(\w+)[!=~]+"([^"]*)"', matchers)), grouped
+
+
+@pytest.mark.parametrize("query", queries())
+def test_every_metric_and_label_exists(query: str) -> None:
+    found = list(used(query))
+    assert found
+    for name, matchers, grouped in found:
+        metric = metric_of(name)
+        assert matchers.keys() | grouped <= metric.labels.keys() | OF_THE_TARGET, name
+        for label, value in matchers.items():
+            values = set(re.findall(r"`([^`]+)`", metric.labels.get(label, "")))
+            assert label == "job" or not values or set(value.split("|")) & values, f"{name}{{{label}}}"
+
+
+def rules() -> list[dict[str, Any]]:
+    (group,) = yaml.safe_load(ALERTS.read_text("utf-8"))["groups"]
+    found: list[dict[str, Any]] = group["rules"]
+    return found
+
+
+@pytest.mark.parametrize("rule", rules(), ids=lambda rule: rule["alert"])
+def test_every_alert_says_how_bad_it_is_and_has_a_page(rule: dict[str, Any]) -> None:
+    assert rule["labels"]["severity"] in ("critical", "warning")
+    assert rule["annotations"]["runbook_url"] == f"docs/runbooks/{rule['alert']}.md"
+    page = (RUNBOOKS / f"{rule['alert']}.md").read_text("utf-8")
+    headings = re.findall(r"^#+ (.*)$", page, re.MULTILINE)
+    assert headings == [rule["alert"], "Meaning", "Impact", "Diagnosis", "Mitigation"]
+
+
+def test_no_page_is_about_an_alert_that_is_not_there() -> None:
+    assert {page.stem for page in RUNBOOKS.glob("*.md")} == {rule["alert"] for rule in rules()}
+
+
+def test_the_rules_for_the_operator_are_the_same() -> None:
+    shipped = yaml.safe_load((CHART.parents[1] / "monitoring" / "rules.yaml").read_text("utf-8"))
+    assert shipped["kind"] == "PrometheusRule"
+    assert shipped["spec"] == yaml.safe_load(ALERTS.read_text("utf-8"))
+
+
+def test_panels_do_not_overlap_and_have_a_title() -> None:
+    board = json.loads((CHART.parents[1] / "monitoring" / "dashboard.json").read_text("utf-8"))
+    cells: set[tuple[int, int]] = set()
+    for panel in board["panels"]:
+        place = panel["gridPos"]
+        covered = {
+            (x, y)
+            for x in range(place["x"], place["x"] + place["w"])
+            for y in range(place["y"], place["y"] + place["h"])
+        }
+        assert panel["title"]
+        assert not covered & cells, panel["title"]
+        assert max(x for x, _ in covered) < 24
+        cells |= covered

@@ -1,0 +1,29 @@
+"""The queries of the alerts and of the dashboard."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import yaml
+
+from deploy.render import CHART, DEPLOY
+
+ALERTS = CHART / "files" / "alerts.yaml"
+DASHBOARD = DEPLOY / "monitoring" / "dashboard.json"
+
+
+def panels() -> dict[str, list[str]]:
+    """Title of each panel with data to its queries."""
+    board: dict[str, Any] = json.loads(DASHBOARD.read_text("utf-8"))
+    return {
+        panel["title"]: [target["expr"] for target in panel["targets"]]
+        for panel in board["panels"]
+        if panel["type"] != "row"
+    }
+
+
+def queries() -> list[str]:
+    groups = yaml.safe_load(ALERTS.read_text("utf-8"))["groups"]
+    of_alerts = [rule["expr"] for group in groups for rule in group["rules"]]
+    return [*of_alerts, *(query for of_panel in panels().values() for query in of_panel)]
