@@ -15,6 +15,7 @@ from pkg.client.client import Client
 from pkg.client.config import ClientConfig
 from pkg.client.errors import refuse_write
 from pkg.cmd.health import Checks, answers
+from pkg.cmd.installed import LEASE
 from pkg.cmd.options import ProcessOptions
 from pkg.config.management import Management
 from pkg.controller.installation import Upkeep
@@ -33,8 +34,6 @@ if TYPE_CHECKING:
 
 # The webhooks and all that makes certificates are imported where they run: a controller without them starts faster.
 
-LEASE = "headroom"
-"""Name of the Lease that replicas compete for."""
 EVENT_NOT_ELECTED = "LeaseNotAcquired"
 """A replica that can neither read nor write the Lease."""
 DRAIN_SECONDS = 7.0
