@@ -291,6 +291,7 @@ class Event(Object):
     message: str = ""
     type: str = ""
     count: int | None = None
+    last_timestamp: str | None = None
     source: EventSource = EventSource()
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from kubeloop.client.client import Client
     from pkg.report.explain import Explanation
     from pkg.report.fit import Fit
-    from pkg.report.snapshot import Basis
+    from pkg.report.snapshot import Snapshot
 
 
 _VM = re.compile(r"[a-z0-9](?:[-.a-z0-9]{0,251}[a-z0-9])?")
@@ -36,13 +36,15 @@ def explain(
     Of a VM that does not migrate: whether it could. Writes nothing.
     """
     namespace, name = _names(vm)
-    basis, found = reports.ask(cluster.kubeconfig, lambda client: _look(client, report, namespace, name))
+    snapshot, found = reports.ask(cluster.kubeconfig, lambda client: _look(client, report, namespace, name))
     if report.output is Output.JSON:
-        reports.print_json({**found.document(), "basis": basis.document()})
+        about = {"basis": snapshot.basis.document(), "headroom": snapshot.installed.document()}
+        reports.print_json({**found.document(), **about})
         return
+    reports.print_alarms(snapshot.installed)
     heading = f"{namespace}/{name} {found.verdict}: {found.summary}"
     reports.print_all(reports.line(heading), *(part for fit in found.fits for part in _parts(fit)))
-    reports.print_remark(basis)
+    reports.print_remark(snapshot.basis)
 
 
 def _names(text: str) -> tuple[str, str]:
@@ -54,18 +56,18 @@ def _names(text: str) -> tuple[str, str]:
 
 async def _look(
     client: Client, report: ReportOptions, namespace: str, name: str
-) -> tuple[Basis, Explanation]:
+) -> tuple[Snapshot, Explanation]:
     from pkg.api.kubevirt import VIRTUAL_MACHINES
     from pkg.cmd.snapshots import require, take
     from pkg.report.budget import managed
     from pkg.report.explain import explain, not_running
 
-    snapshot = await take(client, report, namespace)
+    snapshot = await take(client, report, namespace, vm=name)
     instance = snapshot.instance(namespace, name)
     if instance is not None:
-        return snapshot.basis, managed(snapshot, instance, explain(snapshot, instance))
+        return snapshot, managed(snapshot, instance, explain(snapshot, instance))
     await require(client, VIRTUAL_MACHINES, name, namespace)
-    return snapshot.basis, not_running(namespace, name)
+    return snapshot, not_running(namespace, name)
 
 
 def _parts(fit: Fit) -> list[RenderableType]:

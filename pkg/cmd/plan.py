@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from kubeloop.client.client import Client
     from pkg.report.fit import Fit
     from pkg.report.plan import MigrationPlan, VmPlan
-    from pkg.report.snapshot import Basis
+    from pkg.report.snapshot import Snapshot
 
 
 _NODE = re.compile(r"[a-z0-9](?:[-.a-z0-9]{0,251}[a-z0-9])?")
@@ -46,7 +46,7 @@ def plan(chosen: PlanOptions, report: ReportOptions, cluster: ClusterOptions) ->
     where = reports.check_namespace(chosen.namespace)
     _check(chosen.namespace, chosen.overhead_ratio, chosen.evacuate)
 
-    async def read(client: Client) -> tuple[Basis, MigrationPlan]:
+    async def read(client: Client) -> tuple[Snapshot, MigrationPlan]:
         from kubeloop.api.registry import NODES
         from pkg.cmd.snapshots import require, take
         from pkg.report.plan import plan_migrations
@@ -54,14 +54,16 @@ def plan(chosen: PlanOptions, report: ReportOptions, cluster: ClusterOptions) ->
         snapshot = await take(client, report, where)
         if chosen.evacuate:
             await require(client, NODES, chosen.evacuate)
-        return snapshot.basis, plan_migrations(snapshot, chosen.overhead_ratio, chosen.evacuate or "")
+        return snapshot, plan_migrations(snapshot, chosen.overhead_ratio, chosen.evacuate or "")
 
-    basis, found = reports.ask(cluster.kubeconfig, read)
+    snapshot, found = reports.ask(cluster.kubeconfig, read)
     if report.output is Output.JSON:
-        reports.print_json({**found.document(), "basis": basis.document()})
+        about = {"basis": snapshot.basis.document(), "headroom": snapshot.installed.document()}
+        reports.print_json({**found.document(), **about})
         return
+    reports.print_alarms(snapshot.installed)
     reports.print_all(*_parts(found))
-    reports.print_remark(basis)
+    reports.print_remark(snapshot.basis)
 
 
 def _check(namespace: str | None, ratio: str | None, node: str | None) -> None:

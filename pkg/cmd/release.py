@@ -46,6 +46,7 @@ class ReleaseOptions:
     scale_down: list[str] | None = option(
         None, "Deployment of that namespace to stop first; may be repeated.", metavar="NAME"
     )
+    force: bool = option(False, "Also while a controller runs: it takes over again what it sees.", "--force")
 
 
 def release(
@@ -53,8 +54,8 @@ def release(
 ) -> None:
     """Hand every ResourceQuota that headroom took over back to Harvester's own controllers, and remove its webhooks.
 
-    Stop the controller and the webhooks first (--scale-down does): while they run they take over what they see. With
-    --leader-elect it waits for the controllers' Lease.
+    Stop the controller and the webhooks first (--scale-down does): while they run they take over what they see. It
+    refuses where the Lease says that a controller runs; with --leader-elect it waits until the Lease is free.
     """
     from kubeloop.client.loading import load_config
     from pkg.cmd.releasing import Releasing
@@ -63,16 +64,21 @@ def release(
     durations = election.config()
     config = load_config(cluster.kubeconfig)
     elected = config.in_cluster if election.leader_elect is None else election.leader_elect
+    elected = elected and not installation.force
     releasing = Releasing(
         config,
-        installation.namespace or config.namespace,
+        installation.namespace,
         tuple(installation.scale_down or ()),
         durations if elected else None,
         installation.only or "",
+        # Who asks for the election waits for its end.
+        check=not installation.force and election.leader_elect is not True,
     )
     released = asyncio.run(releasing.run())
     for line in _lines(released, counted=installation.only in (None, Part.QUOTAS)):
         typer.echo(line)
+    if released.remark:
+        typer.echo(released.remark, err=True)
 
 
 def _lines(released: Released, *, counted: bool) -> Iterator[str]:

@@ -12,10 +12,11 @@ from kubeloop.api.registry import CONFIG_MAPS, LEASES, PODS, SECRETS, Resource
 from kubeloop.client.client import Client
 from kubeloop.client.config import ClientConfig
 from kubeloop.client.errors import Forbidden, NotFound
+from kubeloop.errors import ReportedError
 from kubeloop.leaderelection.elector import LeaderElectionConfig, LeaderElector
 from kubeloop.leaderelection.lease_lock import LeaseLock
+from pkg.cmd.installed import LEASE, find_lease, own_namespaces
 from pkg.cmd.options import DEFAULT_SECRET
-from pkg.cmd.replica import LEASE
 from pkg.controller.managedtenantquota.release import close_all
 from pkg.controller.namespace.holding_controller import unlabel_all
 from pkg.controller.resourcequota.release import release_all
@@ -35,6 +36,10 @@ _STOP_SECONDS = 60.0
 _PODS = "app.kubernetes.io/name=headroom,app.kubernetes.io/component in (controller,webhook)"
 
 
+class Runs(ReportedError):
+    """A controller runs, which would take over again what is released."""
+
+
 @dataclass
 class Released:
     """What was removed, the namespaces that were unlocked and the quotas that were given back."""
@@ -42,6 +47,8 @@ class Released:
     removed: list[str] = field(default_factory=list)
     unlocked: list[str] = field(default_factory=list)
     quotas: list[str] = field(default_factory=list)
+    remark: str = ""
+    """What is not known."""
 
 
 @dataclass(frozen=True)
@@ -49,31 +56,64 @@ class Releasing:
     """Every step may be repeated: a release that was interrupted is run again."""
 
     config: ClientConfig
-    namespace: str
+    chosen: str | None = None
+    """Headroom's own namespace; None: the configuration's."""
     deployments: tuple[str, ...] = ()
     election: LeaderElectionConfig | None = None
     """None: the Lease is not waited for."""
     only: str = ""
     """webhooks, locks or quotas; "" for everything."""
+    check: bool = True
+    """Refuse where a controller runs."""
+
+    @property
+    def namespace(self) -> str:
+        """Headroom's own."""
+        return self.chosen or self.config.namespace
 
     async def run(self) -> Released:
-        """Raises ApiError, LeaseLost."""
+        """Raises Runs, ApiError, LeaseLost."""
         async with contextlib.AsyncExitStack() as stack:
             client = await stack.enter_async_context(Client(self.config, user_agent=USER_AGENT))
             await self._stop(client)
+            remark = await self._refuse_beside(client) if self.check else ""
             if self.election is None:
-                return await self._release(client)
-            elector = LeaderElector(LeaseLock(client, self.namespace, LEASE), self.election)
-            await elector.acquire()
-            leader = await stack.enter_async_context(
-                Client(self.config, user_agent=USER_AGENT, before_write=elector.before_write)
+                released = await self._release(client)
+            else:
+                released = await self._release_elected(client, stack, self.election)
+            released.remark = remark
+            return released
+
+    async def _release_elected(
+        self, client: Client, stack: contextlib.AsyncExitStack, election: LeaderElectionConfig
+    ) -> Released:
+        elector = LeaderElector(LeaseLock(client, self.namespace, LEASE), election)
+        await elector.acquire()
+        leader = await stack.enter_async_context(
+            Client(self.config, user_agent=USER_AGENT, before_write=elector.before_write)
+        )
+        renewal = asyncio.create_task(elector.renew())
+        try:
+            return await self._release(leader)
+        finally:
+            renewal.cancel()
+            await asyncio.wait([renewal])
+
+    async def _refuse_beside(self, client: Client) -> str:
+        """What is not known of others. Raises Runs where a Lease says that a controller runs."""
+        namespaces = own_namespaces(client, self.chosen)
+        where, lease = await find_lease(client, namespaces)
+        if lease is None:
+            return (
+                f"whether a controller runs is not known: there is no Lease {LEASE} in {', '.join(namespaces)}, "
+                "or it may not be read"
             )
-            renewal = asyncio.create_task(elector.renew())
-            try:
-                return await self._release(leader)
-            finally:
-                renewal.cancel()
-                await asyncio.wait([renewal])
+        if lease.live:
+            raise Runs(
+                f"{lease.holder} runs and holds the Lease {where}/{LEASE}: stop it first "
+                "(--scale-down headroom-controller --scale-down headroom-webhook), or give --force"
+            )
+        return ""
 
     async def _stop(self, client: Client) -> None:
         """The replicas, and wait until their pods are gone: a webhook that runs would register itself again."""

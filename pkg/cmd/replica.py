@@ -19,6 +19,7 @@ from kubeloop.controllers.server import serve_health
 from kubeloop.leaderelection.elector import LeaderElectionConfig, LeaderElector
 from kubeloop.leaderelection.lease_lock import LeaseLock
 from pkg.cmd.health import Checks, answers
+from pkg.cmd.installed import LEASE
 from pkg.cmd.options import ProcessOptions
 from pkg.config.management import Management
 from pkg.controller.installation.upkeep import Upkeep
@@ -34,8 +35,6 @@ if TYPE_CHECKING:
 
 # The webhooks and all that makes certificates are imported where they run: a controller without them starts faster.
 
-LEASE = "headroom"
-"""Name of the Lease that replicas compete for."""
 EVENT_NOT_ELECTED = "LeaseNotAcquired"
 """A replica that can neither read nor write the Lease."""
 DRAIN_SECONDS = 7.0

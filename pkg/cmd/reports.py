@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from kubeloop.client.client import Client
+    from pkg.report.installation import Installed
     from pkg.report.snapshot import Basis
 
 T = TypeVar("T")
@@ -47,6 +48,13 @@ class ReportOptions(OutputOptions):
     )
     estimate: EstimateKind | None = option(
         None, "Report for this estimate. Default: the running controller's, else the mode's default."
+    )
+    headroom_namespace: str | None = option(
+        None,
+        "Namespace of headroom itself. Default: it is looked for in the kubeconfig context's, headroom-system, "
+        "harvester-system and default.",
+        metavar="NAMESPACE",
+        envvar="HEADROOM_NAMESPACE",
     )
 
 
@@ -96,6 +104,11 @@ def print_all(*parts: RenderableType) -> None:
     console = _console()
     for part in parts:
         console.print(part, soft_wrap=isinstance(part, Text))  # a line is one line, for grep
+
+
+def print_alarms(installed: Installed) -> None:
+    """What is wrong with headroom itself: before what would be read as if it ran."""
+    print_all(*map(line, installed.alarms()))
 
 
 def print_remark(basis: Basis) -> None:

@@ -10,6 +10,7 @@ from kubeloop.api.meta import Object
 from pkg.api.harvesterhci import SETTINGS
 from pkg.api.kubevirt import KUBEVIRTS, VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINE_INSTANCES
 from pkg.api.mtq import VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS
+from pkg.cmd.installed import installed, own_namespaces
 from pkg.cmd.options import Absent
 from pkg.util.constants import LABEL_APP, SETTING_OVERHEAD_RATIO
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
@@ -23,10 +24,13 @@ if TYPE_CHECKING:
     from pkg.util.installation import Installation
 
 T = TypeVar("T", bound=Object)
+_FAILED_CREATE = "FailedCreate"
+"""The reason of virt-controller's events on a VMI, about a pod of it that could not be created."""
 
 
-async def take(client: Client, chosen: ReportOptions, namespace: str = "") -> Snapshot:
-    """The cluster, or one namespace; migrations are always the whole cluster's, for KubeVirt's limits count them.
+async def take(client: Client, chosen: ReportOptions, namespace: str = "", *, vm: str = "") -> Snapshot:
+    """The cluster, or one namespace; migrations are always the whole cluster's, for KubeVirt's limits count them. `vm`:
+    what KubeVirt says of its pods too.
 
     Raises Absent for a namespace that is not there, ApiError.
     """
@@ -37,6 +41,7 @@ async def take(client: Client, chosen: ReportOptions, namespace: str = "") -> Sn
         if namespace
         else await _list(client, registry.NAMESPACES)
     )
+    configurations = await _settings(client, registry.VALIDATING_WEBHOOK_CONFIGURATIONS)
     return Snapshot(
         now=time.time(),
         namespaces=every,
@@ -46,10 +51,12 @@ async def take(client: Client, chosen: ReportOptions, namespace: str = "") -> Sn
         pods=await _list(client, registry.PODS, namespace, selector=LABEL_APP),
         limit_ranges=await _list(client, registry.LIMIT_RANGES, namespace),
         kubevirts=await _settings(client, KUBEVIRTS),
-        settings=await _settings(client, SETTINGS, name=SETTING_OVERHEAD_RATIO),
+        settings=await _settings(client, SETTINGS, fields=f"metadata.name={SETTING_OVERHEAD_RATIO}"),
         budgets=await _settings(client, VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS, namespace),
         basis=await _basis(client, chosen),
-        locks=await _settings(client, registry.VALIDATING_WEBHOOK_CONFIGURATIONS),
+        locks=configurations,
+        installed=await installed(client, own_namespaces(client, chosen.headroom_namespace), configurations),
+        failures=await _settings(client, registry.EVENTS, namespace, fields=_failures_of(vm)) if vm else (),
     )
 
 
@@ -57,7 +64,7 @@ async def _basis(client: Client, chosen: ReportOptions) -> Basis:
     """By the flags, else by the ConfigMap of the running controller, else assumed."""
     from pkg.report.snapshot import Basis
 
-    said = None if chosen.mode and chosen.estimate else await _installation(client)
+    said = None if chosen.mode and chosen.estimate else await _installation(client, chosen)
     found, source = said or (None, "")
     mode = chosen.mode or (found.mode if found else Mode.TAKEOVER)
     default = EstimateKind.EXACT if mode is Mode.TAKEOVER else EstimateKind.HARVESTER
@@ -67,12 +74,12 @@ async def _basis(client: Client, chosen: ReportOptions) -> Basis:
     return Basis(Policy(mode, estimate, settle=0.0), source)
 
 
-async def _installation(client: Client) -> tuple[Installation, str] | None:
+async def _installation(client: Client, chosen: ReportOptions) -> tuple[Installation, str] | None:
     """What the controller published, and where."""
     from kubeloop.client.errors import Forbidden, NotFound
-    from pkg.util.installation import CONFIG_MAP, USUAL_NAMESPACES, read
+    from pkg.util.installation import CONFIG_MAP, read
 
-    for namespace in dict.fromkeys(filter(None, (client.transport.config.namespace, *USUAL_NAMESPACES))):
+    for namespace in own_namespaces(client, chosen.headroom_namespace):
         try:
             found = await client.resource(registry.CONFIG_MAPS).get(name=CONFIG_MAP, namespace=namespace)
         except (NotFound, Forbidden):
@@ -107,25 +114,28 @@ async def _migrations(client: Client, namespace: str) -> list[VirtualMachineInst
         return await _list(client, migrations, namespace)
 
 
-async def _settings(client: Client, resource: Resource[T], namespace: str = "", *, name: str = "") -> list[T]:
-    """What an installation sets; a report goes on without it where it may not be listed. `name`: the only one that is
-    read, as a role that names it requires."""
+def _failures_of(vm: str) -> str:
+    return f"involvedObject.kind=VirtualMachineInstance,involvedObject.name={vm},reason={_FAILED_CREATE}"
+
+
+async def _settings(
+    client: Client, resource: Resource[T], namespace: str = "", *, fields: str = ""
+) -> list[T]:
+    """What an installation sets; a report goes on without it where it may not be listed. `fields`: a selector, as a
+    role that names the one object requires it."""
     from kubeloop.client.errors import Forbidden
 
     try:
-        return await _list(client, resource, namespace, name=name)
+        return await _list(client, resource, namespace, fields=fields)
     except Forbidden:
         return []
 
 
 async def _list(
-    client: Client, resource: Resource[T], namespace: str = "", *, selector: str = "", name: str = ""
+    client: Client, resource: Resource[T], namespace: str = "", *, selector: str = "", fields: str = ""
 ) -> list[T]:
     from kubeloop.client.resource_client import list_installed
 
     return await list_installed(
-        client.resource(resource),
-        namespace,
-        label_selector=selector,
-        field_selector=f"metadata.name={name}" if name else "",
+        client.resource(resource), namespace, label_selector=selector, field_selector=fields
     )

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from kubeloop.client.client import Client
     from pkg.report.budget import Report
-    from pkg.report.snapshot import Basis
+    from pkg.report.snapshot import Snapshot
     from pkg.report.status import QuotaStatus
 
 
@@ -23,26 +23,28 @@ def status(chosen: NamespaceOptions, report: ReportOptions, cluster: ClusterOpti
 
     where = reports.check_namespace(chosen.namespace)
 
-    async def read(client: Client) -> tuple[Basis, list[QuotaStatus], list[Report]]:
+    async def read(client: Client) -> tuple[Snapshot, list[QuotaStatus], list[Report]]:
         from pkg.cmd.snapshots import take
         from pkg.report.budget import reports as with_budgets
         from pkg.report.status import status as of
 
         snapshot = await take(client, report, where)
-        return snapshot.basis, of(snapshot), with_budgets(snapshot)
+        return snapshot, of(snapshot), with_budgets(snapshot)
 
-    basis, quotas, budgets = reports.ask(cluster.kubeconfig, read)
+    snapshot, quotas, budgets = reports.ask(cluster.kubeconfig, read)
     if report.output is Output.JSON:
         documents = [found.document() for found in budgets]
         found = [quota.document() for quota in quotas]
-        reports.print_json({"basis": basis.document(), "quotas": found, "budgets": documents})
+        about = {"basis": snapshot.basis.document(), "headroom": snapshot.installed.document()}
+        reports.print_json({**about, "quotas": found, "budgets": documents})
         return
+    reports.print_alarms(snapshot.installed)
     if quotas or budgets:
         reports.print_all(*(part for quota in quotas for part in _parts(quota)))
         reports.print_all(*(part for found in budgets for part in _budget_parts(found)))
     else:
         reports.print_all(reports.line(f"no managed quota in {where or 'any namespace'}"))
-    reports.print_remark(basis)
+    reports.print_remark(snapshot.basis)
 
 
 def _parts(quota: QuotaStatus) -> list[RenderableType]:

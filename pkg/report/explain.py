@@ -16,6 +16,8 @@ from pkg.util.kubevirt.migration import abort_requested, is_finished, is_refused
 from pkg.util.kubevirt.parallel_migrations import hindrance, limits_of
 from pkg.util.resourcequota.touch import last_touch
 
+_POD_WEBHOOK = f"pods.{constants.WEBHOOK_CONFIGURATION_NAME}"
+
 
 class Verdict(StrEnum):
     """Where a VM stands."""
@@ -25,6 +27,7 @@ class Verdict(StrEnum):
     COULD_WITH_HEADROOM = "could migrate with headroom"
     COULD_NOT_MIGRATE = "could not migrate"
     WAITS_FOR_QUOTA = "waits for quota"
+    WAITS_FOR_HEADROOM = "waits for headroom"
     WAITS_FOR_KUBEVIRT = "waits for KubeVirt"
     BEING_ABORTED = "is being aborted"
     UNDER_WAY = "is under way"
@@ -75,7 +78,7 @@ def explain(snapshot: Snapshot, instance: VirtualMachineInstance) -> Explanation
     active = [m for m in snapshot.migrations_of(namespace, vm) if not is_finished(m)]
     if not active:
         asked = replace(snapshot, migrations=(*snapshot.migrations, asked_for(instance)))
-        found = fits(asked, namespace, [vm], rendering)
+        found = fits(asked, namespace, [vm], rendering, would=True)
         verdict, summary = _prospect(found)
         return Explanation(namespace, vm, verdict, summary, rendering.ratio, None, found)
     migration = max(active, key=lambda m: (is_refused(m), m.metadata.creation_timestamp or ""))
@@ -117,16 +120,47 @@ def _reason(
     short = [fit for fit in found if not fit.fits]
     if short:
         return Verdict.WAITS_FOR_QUOTA, f"{name} does not fit: {_missing(short)}"
+    in_the_way = _in_the_way(snapshot, instance, migration)
+    if in_the_way:
+        return in_the_way
     if is_refused(migration):
-        return (
-            Verdict.WAITS_FOR_KUBEVIRT,
-            f"{name} was refused by quota and fits now: KubeVirt tries again when a quota changes"
-            + _next_touch(snapshot, instance),
-        )
+        again = f"{name} was refused by quota and fits now: KubeVirt tries again when a quota changes"
+        if snapshot.installed.stopped:
+            return Verdict.WAITS_FOR_HEADROOM, f"{again}, and headroom, which changes it, does not run"
+        return Verdict.WAITS_FOR_KUBEVIRT, again + _next_touch(snapshot, instance)
     busy = _parallel_limit(snapshot, instance)
     return Verdict.WAITS_FOR_KUBEVIRT, f"{name} fits; KubeVirt has not started it yet" + (
         f": {busy}" if busy else ""
     )
+
+
+def _in_the_way(
+    snapshot: Snapshot, instance: VirtualMachineInstance, migration: VirtualMachineInstanceMigration
+) -> tuple[Verdict, str] | None:
+    """What keeps KubeVirt from creating a target pod that fits: our own webhook, or what KubeVirt said last."""
+    ours = [
+        f"webhook {name} does not answer"
+        for name in snapshot.installed.in_the_way
+        if name == _POD_WEBHOOK and snapshot.holds(instance.namespace)
+    ]
+    failures = [
+        (event.last_timestamp or "", event.message)
+        for event in snapshot.failures
+        if event.involved_object.name == instance.name
+        and (event.last_timestamp or "") >= (migration.metadata.creation_timestamp or "")
+        and not (is_refused(migration) and "exceeded quota" in event.message)
+    ]
+    said = max(failures)[1] if failures else ""
+    if ours or f'.{constants.WEBHOOK_CONFIGURATION_NAME}"' in said:
+        return Verdict.WAITS_FOR_HEADROOM, f"{migration.name} fits, but its target pod is refused: " + (
+            said or ours[0]
+        )
+    if said:
+        return (
+            Verdict.WAITS_FOR_KUBEVIRT,
+            f"{migration.name} fits, but KubeVirt could not create its target pod: {said}",
+        )
+    return None
 
 
 def _next_touch(snapshot: Snapshot, instance: VirtualMachineInstance) -> str:

@@ -113,18 +113,25 @@ def with_migrations(snapshot: Snapshot, instances: Sequence[VirtualMachineInstan
 
 
 def fits(
-    snapshot: Snapshot, namespace: str, vms: Collection[str], rendering: Rendering | None = None
+    snapshot: Snapshot,
+    namespace: str,
+    vms: Collection[str],
+    rendering: Rendering | None = None,
+    *,
+    would: bool = False,
 ) -> list[Fit]:
-    """The namespace's quotas that count anything of the target pods to come of these VMs, together."""
+    """The namespace's quotas that count anything of the target pods to come of these VMs, together. `would`: they do
+    not migrate, what headroom does is said as what it would do; so it is where no headroom runs."""
     rendering = rendering or snapshot.rendering(namespace)
+    would = would or snapshot.installed.stopped
     found = (
-        _fit(snapshot.observe(quota, rendering), vms, snapshot.basis.policy)
+        _fit(snapshot.observe(quota, rendering), vms, snapshot.basis.policy, would=would)
         for quota in snapshot.quotas_of(namespace)
     )
     return [fit for fit in found if fit.needs]
 
 
-def _fit(observed: Observed, vms: Collection[str], policy: Policy) -> Fit:
+def _fit(observed: Observed, vms: Collection[str], policy: Policy, *, would: bool) -> Fit:
     quota = observed.quota
     to_come = _to_come(observed, vms)
     needs = _needs(quota, to_come)
@@ -140,7 +147,7 @@ def _fit(observed: Observed, vms: Collection[str], policy: Policy) -> Fit:
         needs=needs,
         raised={name: amount for name, amount in sorted(raised.items()) if amount > ZERO},
         fits_then=not short,
-        action=_action(observed, policy, decided, needs, short, vms),
+        action=_action(observed, policy, decided, needs, short, vms, would=would),
     )
 
 
@@ -174,6 +181,8 @@ def _action(
     needs: Sequence[Need],
     short: Collection[str],
     vms: Collection[str],
+    *,
+    would: bool,
 ) -> str:
     """`short` are the resources that are missing whatever headroom does."""
     quota = observed.quota
@@ -189,9 +198,11 @@ def _action(
     raises = _raises(quota, decided)
     left = _unserved(observed, policy, decided, needs) or _growth(observed, short, vms)
     if raises:
-        return "; ".join(filter(None, [f"raises {raises}", said, left]))
+        enough = ", which is not enough" if short else ""
+        raised = f"{'would raise' if would else 'raises'} {raises}{enough}"
+        return "; ".join(filter(None, [raised, said, left]))
     if said:
-        return f"waits: {said}"
+        return f"{'would wait' if would else 'waits'}: {said}"
     if left:
         return f"nothing: {left}"
     if any(need.missing for need in needs):

@@ -114,8 +114,8 @@ def _vms(
             continue
         # Of the other VMs only those that have an entry matter: each look costs what is looked at.
         asked = with_migrations(_only(snapshot, busy | held | {name}), [instance])
-        at_ratio = fits(asked, namespace, [name], then)
-        now = at_ratio if ratio is None else fits(asked, namespace, [name], today)
+        at_ratio = fits(asked, namespace, [name], then, would=True)
+        now = at_ratio if ratio is None else fits(asked, namespace, [name], today, would=True)
         yield VmPlan(namespace, name, node, False, all(fit.fits for fit in now), at_ratio)
 
 
@@ -131,4 +131,5 @@ def _together(
     busy = {m.spec.vmi_name for m in here.migrations if not is_finished(m)}
     idle = [instance for instance in instances if instance.name not in busy]
     asked = with_migrations(here, idle)
-    return fits(asked, namespace, [vmi.name for vmi in idle], snapshot.rendering(namespace, ratio))
+    rendering = snapshot.rendering(namespace, ratio)
+    return fits(asked, namespace, [vmi.name for vmi in idle], rendering, would=True)

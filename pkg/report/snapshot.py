@@ -8,10 +8,12 @@ from functools import cached_property
 from typing import Any
 
 from kubeloop.api.admissionregistration import ValidatingWebhookConfiguration
-from kubeloop.api.core import LimitRange, Namespace, Pod, ResourceQuota
+from kubeloop.api.core import Event, LimitRange, Namespace, Pod, ResourceQuota
 from pkg.api.harvesterhci import Setting
 from pkg.api.kubevirt import KubeVirt, VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.api.mtq import VirtualMachineMigrationResourceQuota
+from pkg.report.installation import Installed
+from pkg.util.constants import LABEL_HOLDING, TRUE
 from pkg.util.installation import CONFIG_MAP
 from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.resourcequota.model import Observed
@@ -66,6 +68,9 @@ class Snapshot:
     basis: Basis = field(default_factory=Basis)
     locks: Sequence[ValidatingWebhookConfiguration] = ()
     """Of namespaces that managed tenant quota has locked."""
+    installed: Installed = field(default_factory=Installed)
+    failures: Sequence[Event] = ()
+    """KubeVirt's about pods that it could not create."""
 
     def instance(self, namespace: str, name: str) -> VirtualMachineInstance | None:
         return next((vmi for vmi in self.instances if (vmi.namespace, vmi.name) == (namespace, name)), None)
@@ -73,6 +78,12 @@ class Snapshot:
     def migrations_of(self, namespace: str, vm: str) -> list[VirtualMachineInstanceMigration]:
         """All migrations of a VM, finished or not."""
         return [m for m in self.migrations if (m.namespace, m.spec.vmi_name) == (namespace, vm)]
+
+    def holds(self, namespace: str) -> bool:
+        """Whether the API server asks the webhook about pods of the namespace."""
+        return any(
+            each.name == namespace and each.labels.get(LABEL_HOLDING) == TRUE for each in self.namespaces
+        )
 
     def quotas_of(self, namespace: str) -> list[ResourceQuota]:
         """The namespace's quotas, sorted by name."""

@@ -11,7 +11,7 @@ import pytest
 from kubeloop.client.errors import Forbidden
 from kubeloop.testing.cluster.cluster import Cluster
 from kubeloop.testing.cluster.paths import Paths
-from tests.e2e.accounts import Request, documents, forget, kubeconfig_of, requests, rights
+from tests.e2e.accounts import NAMESPACE, Request, documents, forget, kubeconfig_of, requests, rights
 from tests.e2e.admin import Admin, admin_of
 from tests.e2e.api import Api
 from tests.e2e.conftest import frozen
@@ -51,6 +51,7 @@ UNUSED = {
         for verb in ("list", "watch")
     },
     "headroom: get virtualmachines": "`headroom explain`",
+    "headroom: list events": "`headroom explain`",
     "headroom: patch events": "an event that is repeated",
     "headroom-webhook: patch events": "an event that is repeated",
     "headroom: patch configmaps headroom in headroom-system": "other flags than the last time",
@@ -113,12 +114,12 @@ def asked(cluster: Cluster, api: Api, own_kubeconfig: Path) -> list[Request]:
     with headroom(cluster, "controller", *flags):
         """What it finds it leaves or patches."""
     for command in (("status",), ("plan", "--evacuate", "node-1"), ("release", "--leader-elect")):
-        done = run(*command, *own)
+        done = run(*command, *own, HEADROOM_NAMESPACE=NAMESPACE)  # as in a pod
         assert done.returncode == 0, done.stderr
     for flags in ((), ("--failure-policy", "Fail")):
         with headroom(cluster, "webhook", *flags, "--kubeconfig", str(webhooks)):
             run_as_admin(cluster, a_quota_is_lowered)
-    run("release", "--only", "webhooks", "--kubeconfig", str(webhooks))
+    run("release", "--only", "webhooks", "--kubeconfig", str(webhooks), HEADROOM_NAMESPACE=NAMESPACE)
     return list(requests(cluster.directory, since))
 
 

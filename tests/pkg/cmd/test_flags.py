@@ -104,7 +104,8 @@ def _parameters() -> Iterator[Any]:
 def test_every_flag_has_a_text_and_an_environment_variable(parameter: Any) -> None:
     assert parameter.help
     long = next((each for each in parameter.opts if each.startswith("--")), parameter.name).removeprefix("--")
-    # HEADROOM_NAMESPACE is headroom's own namespace, not the one that a report is about.
-    reports = "-n" in parameter.opts
-    assert parameter.envvar == (None if reports else f"HEADROOM_{long.replace('-', '_').upper()}")
+    variable = f"HEADROOM_{long.replace('-', '_').upper()}"
+    # In every command HEADROOM_NAMESPACE is headroom's own namespace, not the one that a report is about.
+    own = {"--headroom-namespace": "HEADROOM_NAMESPACE", "-n": None}
+    assert parameter.envvar == next((own[each] for each in parameter.opts if each in own), variable)
     assert parameter.help.endswith(".")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,8 @@ import pytest
 
 from kubeloop.api import registry
 from kubeloop.testing.fake.patches import json_patched
-from kubeloop.testing.scripted_server import GET, LIST, PATCH, body, listing, status
+from kubeloop.testing.scripted_server import GET, LIST, PATCH, Reply, body, listing, status
+from tests.decisions import sentences
 from tests.pkg.cmd.rig import Call, ThreadedServer, calls, kubeconfig_for, threaded_server
 
 QUOTAS = registry.RESOURCE_QUOTAS.path()
@@ -69,6 +72,17 @@ def test_what_is_ours_is_given_back_with_one_patch_each(
     assert after == {"a": quota("a", order), "c": quota("c", order)}
 
 
+def test_a_controller_is_looked_for_in_the_usual_namespaces(
+    server: ThreadedServer, call: Call, tmp_path: Path
+) -> None:
+    given(server, quota("a", MARKS))
+    usual = registry.LEASES.path("headroom-system", "headroom")
+    server.server.always(GET, usual, body(lease("pod-0", 1)))
+    result = call("release", "--kubeconfig", kubeconfig_for(server.server.url, tmp_path))
+    assert (result.code, server.seen(PATCH)) == (1, [])
+    assert "pod-0 runs and holds the Lease headroom-system/headroom" in result.said_in_one_line()
+
+
 def test_nothing_that_is_ours_is_nothing_to_do(server: ThreadedServer, call: Call, tmp_path: Path) -> None:
     given(server, quota("b", {"harvesterhci.io/skipResourceQuotaAutoScaling": "true"}))
     result = call("release", "--kubeconfig", kubeconfig_for(server.server.url, tmp_path))
@@ -83,6 +97,55 @@ def test_a_quota_that_goes_away_does_not_keep_the_others(
     server.server.always(PATCH, "/api/v1/namespaces/a/resourcequotas/q", status(404, "NotFound"))
     result = call("release", "--kubeconfig", kubeconfig_for(server.server.url, tmp_path))
     assert (result.code, result.out) == (0, "released b/q\n1 resource quotas released\n")
+
+
+LEASE = registry.LEASES.path("own", "headroom")
+
+
+def lease(holder: str | None, ago: float) -> dict[str, Any]:
+    renewed = datetime.fromtimestamp(time.time() - ago, UTC).isoformat()
+    spec = {"holderIdentity": holder, "leaseDurationSeconds": 15, "renewTime": renewed}
+    metadata = {"name": "headroom", "namespace": "own", "resourceVersion": "1"}
+    return {"metadata": metadata, "spec": {name: value for name, value in spec.items() if value}}
+
+
+UNKNOWN = "whether a controller runs is not known: there is no Lease headroom in own, or it may not be read\n"
+RUNS = "pod-0 runs and holds the Lease own/headroom: stop it first"
+BESIDE: dict[str, tuple[Callable[[], Reply], list[str], int, str]] = {
+    "one runs": (lambda: body(lease("pod-0", 1)), [], 1, RUNS),
+    "one runs, and only the webhooks shall go": (
+        lambda: body(lease("pod-0", 1)),
+        ["--only", "webhooks"],
+        1,
+        RUNS,
+    ),
+    "one runs, whatever": (lambda: body(lease("pod-0", 1)), ["--force"], 0, ""),
+    "one ran": (lambda: body(lease("pod-0", 20)), [], 0, ""),
+    "one has ended": (lambda: body(lease(None, 1)), [], 0, ""),
+    "there is no Lease": (lambda: status(404, "NotFound"), [], 0, UNKNOWN),
+    "the Lease may not be read": (lambda: status(403, "Forbidden"), [], 0, UNKNOWN),
+}
+
+
+@sentences(BESIDE)
+def test_beside_a_controller_that_runs_nothing_is_released(
+    case: tuple[Callable[[], Reply], list[str], int, str], server: ThreadedServer, call: Call, tmp_path: Path
+) -> None:
+    found, flags, code, said = case
+    given(server, quota("a", MARKS))
+    server.server.always(GET, LEASE, found())
+    result = call(
+        "release",
+        *flags,
+        "-v",
+        "--namespace",
+        "own",
+        "--kubeconfig",
+        kubeconfig_for(server.server.url, tmp_path),
+    )
+    assert (result.code, said in result.err) == (code, True), result.err
+    assert bool(server.seen(PATCH)) is (code == 0)
+    assert (UNKNOWN in result.err) is (said == UNKNOWN)
 
 
 @pytest.mark.parametrize("route", [(LIST, QUOTAS), (PATCH, "/api/v1/namespaces/a/resourcequotas/q")])

@@ -12,7 +12,7 @@ import pytest
 
 from kubeloop.api import registry
 from kubeloop.api.meta import Object
-from kubeloop.testing.scripted_server import GET, LIST, body, listing, status
+from kubeloop.testing.scripted_server import GET, LIST, POST, body, listing, status
 from pkg.api.harvesterhci import SETTINGS
 from pkg.api.kubevirt import (
     KUBEVIRTS,
@@ -185,6 +185,79 @@ def test_in_headrooms_own_pod_the_answer_is_the_same(case: list[str], call: Call
     inside = call(*case, HEADROOM_NAMESPACE="headroom-system", POD_NAME="headroom-controller-0")
     assert (inside.code, inside.out) == (0, call(*case).out)
     assert "ns1/" in inside.out
+
+
+OWN = "headroom-system"
+PROBE = registry.EVENTS.path(OWN)
+ANSWER = (
+    'Internal error occurred: failed calling webhook "probe.headroom.harvesterhci.io": failed to call: EOF'
+)
+
+
+@pytest.fixture
+def dead(server: ThreadedServer, cluster: None) -> None:
+    """A headroom that was killed: its Lease ran out, its webhooks are registered and do not answer."""
+    script = server.server
+    spec = {"holderIdentity": "pod-0", "renewTime": "2026-01-01T00:00:00Z", "leaseDurationSeconds": 15}
+    script.always(
+        GET,
+        registry.LEASES.path(OWN, "headroom"),
+        body({"metadata": {"name": "headroom", "namespace": OWN}, "spec": spec}),
+    )
+    webhooks = [{"name": "pods.headroom.harvesterhci.io", "failurePolicy": "Fail"}]
+    ours = {"metadata": {"name": "headroom.harvesterhci.io"}, "webhooks": webhooks}
+    script.always(LIST, registry.VALIDATING_WEBHOOK_CONFIGURATIONS.path(), listing([ours], "10"))
+    selector = {"matchLabels": {"kubernetes.io/metadata.name": OWN}}
+    name = "headroom-probe.harvesterhci.io"
+    hook = {"name": "probe.headroom.harvesterhci.io", "namespaceSelector": selector}
+    probing = {"metadata": {"name": name}, "webhooks": [hook]}
+    script.always(GET, registry.MUTATING_WEBHOOK_CONFIGURATIONS.path(name=name), body(probing))
+    script.always(POST, PROBE, status(500, "InternalError", ANSWER))
+
+
+@pytest.mark.usefixtures("dead")
+@sentences(
+    {
+        "status": ["status"],
+        "explain": ["explain", f"{NS}/vm1"],
+        "plan of a node": ["plan", "--evacuate", "node-1"],
+    }
+)
+def test_that_headroom_does_not_run_is_said_first(
+    case: list[str], server: ThreadedServer, call: Call
+) -> None:
+    first, second = call(*case).out.splitlines()[:2]
+    assert first.startswith("headroom has not been running for ")
+    assert second == (
+        "webhook pods.headroom.harvesterhci.io is registered and does not answer: "
+        "pods are refused in namespaces with added headroom (failed to call: EOF)"
+    )
+    document = json.loads(call(*case, "-o", "json").out)
+    assert (document["headroom"]["running"], len(document["headroom"]["alarms"])) == (False, 2)
+    assert {(seen.path, seen.query["dryRun"]) for seen in server.seen(POST)} == {(PROBE, "All")}
+
+
+@pytest.mark.usefixtures("dead")
+def test_in_the_past_nothing_is_raised(call: Call) -> None:
+    assert "headroom: would raise limits.cpu from 3 to 5015m" in call("explain", f"{NS}/vm1").out
+
+
+@pytest.mark.usefixtures("dead")
+@sentences({"another namespace": ["--headroom-namespace", "other"], "the own pod's": []})
+def test_the_installation_is_looked_for_where_it_is_said_to_be(
+    case: list[str], server: ThreadedServer, call: Call
+) -> None:
+    call("status", *case, HEADROOM_NAMESPACE=OWN)
+    (asked,) = {seen.path for seen in server.seen(GET) if "leases" in seen.path}
+    assert asked == registry.LEASES.path(case[-1] if case else OWN, "headroom")
+
+
+@pytest.mark.usefixtures("dead")
+def test_who_may_not_ask_is_told_what_can_be_known(server: ThreadedServer, call: Call) -> None:
+    server.server.always(GET, registry.LEASES.path(OWN, "headroom"), status(403, "Forbidden"))
+    server.server.always(POST, PROBE, status(403, "Forbidden"))
+    found = json.loads(call("status", "-o", "json").out)["headroom"]
+    assert (found["running"], found["unreachable"], found["alarms"]) == (None, None, [])
 
 
 def test_no_quota_and_no_vm(server: ThreadedServer, call: Call) -> None:

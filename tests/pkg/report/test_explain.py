@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
 import pytest
 
-from kubeloop.api.core import Pod, ResourceQuota
+from kubeloop.api.core import Event, ObjectReference, Pod, ResourceQuota
 from pkg.api.kubevirt import MigrationState, VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.report.explain import Verdict, explain, not_running
+from pkg.report.installation import Held, Installed
 from pkg.report.snapshot import Basis
 from pkg.util.resourcequota.policy import Mode, Policy
 from tests.decisions import sentences
@@ -39,6 +40,9 @@ class Asked:
     action: str = ""
     caps: str = ""
     settled: bool = False
+    installed: Installed = Installed()  # noqa: RUF009
+    failures: Sequence[Event] = ()
+    labels: Mapping[str, str] = field(default_factory=dict)
 
 
 def running(name: str, node: str) -> VirtualMachineInstanceMigration:
@@ -49,18 +53,29 @@ def running(name: str, node: str) -> VirtualMachineInstanceMigration:
     )
 
 
+DEAD = Installed(Held("pod-0", 35.0, 15.0))
+UNREACHABLE = Installed(None, {"pods.headroom.harvesterhci.io": "Fail"}, "connection refused")
+HOLDING = {"headroom.harvesterhci.io/holding": "true"}
+BY_US = 'Error creating pod: failed calling webhook "pods.headroom.harvesterhci.io": no endpoints'
+
+
+def failed(message: str, at: str = "2026-01-01T00:00:09Z", vm: str = "vm1") -> Event:
+    about = ObjectReference(kind="VirtualMachineInstance", name=vm)
+    return Event(involved_object=about, reason="FailedCreate", message=message, last_timestamp=at)
+
+
 ASKED = {
     "it does not migrate, and there is room": Asked(
         Verdict.COULD_MIGRATE,
         "would fit",
         quota(ROOMY, MARKS),
         limits=GRANTS_MUCH,
-        action="raises limits.cpu",
+        action="would raise limits.cpu",
     ),
     "it does not migrate, and headroom would raise the quota": Asked(
         Verdict.COULD_WITH_HEADROOM,
         "default-abc lacks 1030m of limits.cpu, 4.1Gi of limits.memory",
-        action="raises limits.cpu from 3 to 5015m, limits.memory from 4.9Gi to 9.4Gi",
+        action="would raise limits.cpu from 3 to 5015m, limits.memory from 4.9Gi to 9.4Gi",
     ),
     "it does not migrate, and a person has switched headroom off": Asked(
         Verdict.COULD_NOT_MIGRATE,
@@ -100,6 +115,56 @@ ASKED = {
         action="waits: migration of VM vm1 waits: limits.memory would be raised by 4.5Gi, max-extra is 1Gi",
         caps='{"limits.memory":"1Gi"}',
     ),
+    "refused, headroom has made room, and does not run any more": Asked(
+        Verdict.WAITS_FOR_HEADROOM,
+        "fits now: KubeVirt tries again when a quota changes, and headroom, which changes it, does not run",
+        migrations=[REFUSED],
+        settled=True,
+        installed=DEAD,
+    ),
+    "refused, and headroom does not run": Asked(
+        Verdict.WAITS_FOR_QUOTA,
+        "does not fit",
+        migrations=[REFUSED],
+        action="would raise limits.cpu from 3 to 5015m",
+        installed=DEAD,
+    ),
+    "it fits, and our own webhook is in the way": Asked(
+        Verdict.WAITS_FOR_HEADROOM,
+        "its target pod is refused: webhook pods.headroom.harvesterhci.io does not answer",
+        migrations=[vmim()],
+        settled=True,
+        installed=UNREACHABLE,
+        labels=HOLDING,
+    ),
+    "it fits, and our own webhook is not asked about this namespace": Asked(
+        Verdict.WAITS_FOR_KUBEVIRT,
+        "KubeVirt has not started it yet",
+        migrations=[vmim()],
+        settled=True,
+        installed=UNREACHABLE,
+    ),
+    "it fits, and KubeVirt was told by our webhook": Asked(
+        Verdict.WAITS_FOR_HEADROOM,
+        f"its target pod is refused: {BY_US}",
+        migrations=[vmim()],
+        settled=True,
+        failures=[failed(BY_US), failed("another reason, before", "2026-01-01T00:00:01Z")],
+    ),
+    "it fits, and KubeVirt could not create its pod": Asked(
+        Verdict.WAITS_FOR_KUBEVIRT,
+        "KubeVirt could not create its target pod: Error creating pod: violates PodSecurity",
+        migrations=[vmim()],
+        settled=True,
+        failures=[failed("Error creating pod: violates PodSecurity")],
+    ),
+    "what KubeVirt said of another migration or VM is not quoted": Asked(
+        Verdict.WAITS_FOR_KUBEVIRT,
+        "KubeVirt has not started it yet",
+        migrations=[vmim()],
+        settled=True,
+        failures=[failed("of yesterday", "2025-12-31T00:00:00Z"), failed("of vm2", vm="vm2")],
+    ),
     "pending, KubeVirt has not tried": Asked(
         Verdict.WAITS_FOR_KUBEVIRT,
         "KubeVirt has not started it yet",
@@ -132,7 +197,16 @@ ASKED = {
 def test_explain(case: Asked) -> None:
     caps = {"headroom.harvesterhci.io/max-extra": case.caps} if case.caps else {}
     seen = cluster([case.quota], case.migrations, case.pods, [HERE], limits=case.limits, annotations=caps)
-    found = explain(settled(seen) if case.settled else seen, HERE)
+    seen = replace(settled(seen) if case.settled else seen, installed=case.installed, failures=case.failures)
+    metadata = (msgspec.structs.replace(each.metadata, labels=dict(case.labels)) for each in seen.namespaces)
+    seen = replace(
+        seen,
+        namespaces=[
+            msgspec.structs.replace(each, metadata=labelled)
+            for each, labelled in zip(seen.namespaces, metadata, strict=True)
+        ],
+    )
+    found = explain(seen, HERE)
     assert (found.verdict, case.summary in found.summary) == (case.verdict, True), found.summary
     assert case.action in "; ".join(fit.action for fit in found.fits), [fit.action for fit in found.fits]
 

@@ -1,0 +1,102 @@
+"""Whether the headroom that is installed runs and its webhooks answer: a report says so before all else. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from kubeloop.api.coordination import LeaseSpec
+from pkg.util.constants import WEBHOOK_CONFIGURATION_NAME
+
+FAIL = "Fail"
+_DURATION = 15.0
+"""Seconds that a Lease is valid for where it does not say: client-go's default."""
+_UNITS = (("d", 86400), ("h", 3600), ("min", 60), ("s", 1))
+_REFUSED = {
+    "pods": "pods are refused in namespaces with added headroom",
+    "resourcequotas": "writes that change the limits of managed quotas are refused",
+    "namespaces": "changes of namespaces' quota annotations are refused",
+    "virtualmachines": "changes of VMs' volume claim templates are refused",
+}
+"""What the API server does not let through while a webhook with Fail does not answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A Lease as its holder has left it: `silent` seconds ago it was renewed or released, None where it was never."""
+
+    holder: str
+    silent: float | None
+    duration: float
+
+    @property
+    def live(self) -> bool:
+        """Whether the holder may still write: it has not let the Lease run out."""
+        return bool(self.holder) and self.silent is not None and self.silent < self.duration
+
+
+def held(spec: LeaseSpec, now: float) -> Held:
+    """`now` in seconds since the epoch; the Lease's times are its holder's clock."""
+    try:
+        silent = max(0.0, now - datetime.fromisoformat(spec.renew_time or "").timestamp())
+    except ValueError:
+        silent = None
+    return Held(spec.holder_identity or "", silent, float(spec.lease_duration_seconds or _DURATION))
+
+
+@dataclass(frozen=True, slots=True)
+class Installed:
+    """What could be found out. `lease` is None where there is none or it may not be read; `webhooks` are those that are
+    registered, with their failure policies; `unreachable` is what the API server says of a webhook that it does not
+    reach, "" where it answers, None where that is not known."""
+
+    lease: Held | None = None
+    webhooks: Mapping[str, str] = field(default_factory=dict)
+    unreachable: str | None = None
+
+    @property
+    def stopped(self) -> bool:
+        """Whether it is known that no controller runs."""
+        return self.lease is not None and not self.lease.live
+
+    @property
+    def in_the_way(self) -> Sequence[str]:
+        """The webhooks that do not answer and without which the API server refuses what they are about."""
+        return [name for name, policy in self.webhooks.items() if policy == FAIL] if self.unreachable else ()
+
+    def alarms(self) -> list[str]:
+        """What is wrong, a line each; empty for an installation that works, or is not known."""
+        said = []
+        if self.lease is not None and not self.lease.live:
+            since = "" if self.lease.silent is None else f" for {_lasting(self.lease.silent)}"
+            said.append(f"headroom has not been running{since}: nothing is raised or given back")
+        for name in self.in_the_way:
+            what = _REFUSED.get(
+                name.removesuffix(f".{WEBHOOK_CONFIGURATION_NAME}"), "what it is about is refused"
+            )
+            said.append(f"webhook {name} is registered and does not answer: {what} ({self.unreachable})")
+        if self.unreachable and not self.in_the_way:
+            said.append(
+                "the webhooks are registered and do not answer: what they are about waits for them, "
+                f"and is not checked ({self.unreachable})"
+            )
+        return said
+
+    def document(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "running": None if self.lease is None else self.lease.live,
+            "holder": self.lease.holder or None if self.lease else None,
+            "secondsSinceRenewal": None if self.lease is None else self.lease.silent,
+            "webhooks": dict(self.webhooks),
+            "unreachable": self.unreachable,
+            "alarms": self.alarms(),
+        }
+
+
+def _lasting(seconds: float) -> str:
+    """The largest unit that holds two of it: 35 s, 119 s, 2 min, 47 h."""
+    unit, size = next((each for each in _UNITS if seconds >= 2 * each[1]), _UNITS[-1])
+    return f"{int(seconds // size)} {unit}"

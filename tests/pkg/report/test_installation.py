@@ -1,0 +1,106 @@
+"""Whether the headroom that is installed runs: by its Lease, its webhooks, and whether these answer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import pytest
+
+from kubeloop.api.coordination import LeaseSpec
+from pkg.report.installation import Held, Installed, held
+from tests.decisions import sentences
+
+NOW = 1767268800.0  # 2026-01-01T12:00:00Z
+REFUSED = "dial tcp 10.0.0.1:443: connect: connection refused"
+HELD = LeaseSpec(holder_identity="pod-0", lease_duration_seconds=15, renew_time="2026-01-01T11:59:58.000000Z")
+
+
+@dataclass(frozen=True)
+class Found:
+    """What is known, and the alarms."""
+
+    lease: Held | None = None
+    webhooks: Mapping[str, str] = field(default_factory=dict)
+    unreachable: str | None = None
+    alarms: Sequence[str] = ()
+    stopped: bool = False
+
+
+PODS = "pods.headroom.harvesterhci.io"
+FOUND = {
+    "nothing is known": Found(),
+    "it runs, and its webhooks answer": Found(Held("pod-0", 2.0, 15.0), {PODS: "Fail"}, ""),
+    "it was killed": Found(
+        Held("pod-0", 35.4, 15.0),
+        alarms=["headroom has not been running for 35 s: nothing is raised or given back"],
+        stopped=True,
+    ),
+    "it ended and released the Lease": Found(
+        Held("", 3.0, 1.0),
+        alarms=["headroom has not been running for 3 s: nothing is raised or given back"],
+        stopped=True,
+    ),
+    "it has been gone for days": Found(
+        Held("pod-0", 200000.0, 15.0),
+        alarms=["headroom has not been running for 2 d: nothing is raised or given back"],
+        stopped=True,
+    ),
+    "the Lease never had a holder": Found(
+        Held("", None, 15.0),
+        alarms=["headroom has not been running: nothing is raised or given back"],
+        stopped=True,
+    ),
+    "a webhook with Fail does not answer": Found(
+        Held("pod-0", 2.0, 15.0),
+        {PODS: "Fail", "namespaces.headroom.harvesterhci.io": "Ignore"},
+        REFUSED,
+        [
+            f"webhook {PODS} is registered and does not answer: "
+            f"pods are refused in namespaces with added headroom ({REFUSED})"
+        ],
+    ),
+    "webhooks with Ignore do not answer": Found(
+        None,
+        {PODS: "Ignore"},
+        REFUSED,
+        [
+            "the webhooks are registered and do not answer: what they are about waits for them, "
+            f"and is not checked ({REFUSED})"
+        ],
+    ),
+    "nobody may ask whether they answer": Found(None, {PODS: "Fail"}, None),
+}
+
+
+@sentences(FOUND)
+def test_what_is_wrong_is_said(case: Found) -> None:
+    installed = Installed(case.lease, case.webhooks, case.unreachable)
+    assert (installed.alarms(), installed.stopped) == (list(case.alarms), case.stopped)
+
+
+LEASES = {
+    "renewed two seconds ago": (HELD, Held("pod-0", 2.0, 15.0), True),
+    "run out": (LeaseSpec("pod-0", 1, None, HELD.renew_time), Held("pod-0", 2.0, 1.0), False),
+    "released": (LeaseSpec(None, 1, None, HELD.renew_time), Held("", 2.0, 1.0), False),
+    "never held": (LeaseSpec(), Held("", None, 15.0), False),
+    "its clock is ahead": (LeaseSpec("pod-0", 15, None, "2026-01-01T12:00:05Z"), Held("pod-0", 0.0, 15.0), True),
+    "a time that is none": (LeaseSpec("pod-0", 15, None, "soon"), Held("pod-0", None, 15.0), False),
+}  # fmt: skip
+
+
+@sentences(LEASES)
+def test_a_lease(case: tuple[LeaseSpec, Held, bool]) -> None:
+    spec, expected, live = case
+    found = held(spec, NOW)
+    assert (found, found.live) == (expected, live)
+
+
+@pytest.mark.parametrize(("running", "lease"), [(None, None), (True, Held("pod-0", 2.0, 15.0))])
+def test_the_document(running: bool | None, lease: Held | None) -> None:
+    document = Installed(lease, {PODS: "Fail"}, REFUSED).document()
+    assert (document["running"], document["webhooks"], document["unreachable"]) == (
+        running,
+        {PODS: "Fail"},
+        REFUSED,
+    )
