@@ -14,7 +14,6 @@ import logging
 import resource
 import socket
 import ssl
-from asyncio import sslproto
 from collections import Counter
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, replace
@@ -24,9 +23,6 @@ from pkg.util.metrics import METRICS
 
 log = logging.getLogger(__name__)
 
-sslproto.SSLProtocol.max_size = 32 * 1024
-"""Bytes that asyncio keeps for each TLS connection, for two records. Its own 256 KiB would be most of what a flood of
-handshakes costs, in time as in memory."""
 _PACE = 0.002
 """Seconds from one handshake to the next: a burst of them must not hold up reviews on connections that stand."""
 

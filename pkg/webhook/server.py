@@ -60,6 +60,9 @@ _UNREAD: Final = 64 * 1024
 _KEEP_ALIVE: Final = 300.0
 _BACKLOG: Final = 1024
 
+_AT_ONCE: Final = 32 * 1024
+"""Bytes of a connection that the system keeps, and hands over, at a time: what is read at once is worked through before
+anything else is."""
 _END_OF_HEAD: Final = b"\r\n\r\n"
 
 Hook = Callable[[AdmissionRequest], Awaitable[Decision]]
@@ -287,6 +290,7 @@ async def _listening(host: str, port: int) -> list[socket.socket]:
     finally:
         server.close()
     for each in found:
+        each.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _AT_ONCE)  # accepted ones have it too
         each.listen(_BACKLOG)
     return found
 

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 import types
+from asyncio import sslproto
 from collections.abc import Awaitable, Callable
 from typing import cast
 
@@ -313,6 +314,13 @@ async def test_there_may_be_as_many_connections_as_the_usual_limit_of_files() ->
             assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == 2048
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+async def test_other_tls_connections_of_the_process_are_not_changed() -> None:
+    """Those of the API client read in pieces of this size."""
+    async with listening({"/allow": allow}) as peer:
+        assert (await peer.post("/allow"))[0] == 200
+        assert sslproto.SSLProtocol.max_size == 256 * 1024
 
 
 async def test_silent_connections_hold_up_no_handshake(monkeypatch: pytest.MonkeyPatch) -> None:
