@@ -1,0 +1,152 @@
+"""The framework's wheel in a project of another repository, which has a package `pkg` of its own."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import sysconfig
+import venv
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kubeloop.testing.cluster.cluster import Cluster, EmbeddedCluster, Options
+
+ROOT = Path(__file__).parents[2]
+CONTROLLER = '''\
+"""Counts the ConfigMaps of a namespace in an annotation of that namespace."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+
+from kubeloop.api.core import ConfigMap, Namespace
+from kubeloop.api.registry import CONFIG_MAPS, NAMESPACES
+from kubeloop.client.client import Client
+from kubeloop.client.loading import load_config
+from kubeloop.controllers.cache_reader import CacheReader
+from kubeloop.controllers.factory import ControllerFactory
+from kubeloop.client.resource_client import ResourceClient
+
+COUNT = "example.org/config-maps"
+
+
+class Handler:
+    def __init__(self, namespaces: ResourceClient[Namespace], config_maps: CacheReader[ConfigMap]) -> None:
+        self._namespaces = namespaces
+        self._config_maps = config_maps
+
+    async def on_namespace_changed(self, key: str, namespace: Namespace | None) -> None:
+        if namespace is None or namespace.deleting:
+            return
+        count = str(len(self._config_maps.list(namespace.name)))
+        if namespace.annotations.get(COUNT) != count:
+            await self._namespaces.patch(namespace, {"metadata": {"annotations": {COUNT: count}}})
+
+
+async def main(kubeconfig: str) -> None:
+    async with Client(load_config(kubeconfig)) as client:
+        factory = ControllerFactory(client)
+        namespaces, config_maps = factory.controller(NAMESPACES), factory.controller(CONFIG_MAPS)
+        handler = Handler(namespaces.client, config_maps.cache())
+        namespaces.on_change("counter", handler.on_namespace_changed)
+        namespaces.watch_related(config_maps, lambda each: [each.namespace])
+        await factory.start()
+        async with asyncio.timeout(30):
+            while (await namespaces.client.get(name="default")).annotations.get(COUNT) is None:
+                await asyncio.sleep(0.05)
+        await factory.stop()
+    print("counted")
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1]))
+'''
+
+
+def _wheel(folder: str, scratch: Path) -> Path:
+    """Built from a copy: setuptools leaves its own folders beside the sources."""
+    source = scratch / "source"
+    shutil.copytree(
+        ROOT / folder, source, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info", "build", ".*")
+    )
+    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
+    subprocess.run([*command, "--wheel-dir", scratch, source], check=True)
+    (made,) = scratch.glob("*.whl")
+    return made
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return _wheel("kubeloop", tmp_path_factory.mktemp("wheel"))
+
+
+@pytest.fixture(scope="module")
+def project(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with `.venv`, in which the wheel is installed, and a package `pkg`."""
+    folder = tmp_path_factory.mktemp("project")
+    venv.create(folder / ".venv", with_pip=False)
+    (site,) = folder.glob(".venv/lib/python*/site-packages")
+    with zipfile.ZipFile(wheel) as content:
+        content.extractall(site)
+    # The wheel's dependencies are this interpreter's; its editable installs are not seen through a path alone.
+    (site / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    (folder / "pkg").mkdir()
+    (folder / "pkg" / "__init__.py").write_text('"""A project of its own."""\n')
+    (folder / "pkg" / "controller.py").write_text(CONTROLLER)
+    return folder
+
+
+def test_the_wheel_has_every_module_and_data_file(wheel: Path) -> None:
+    names = set(zipfile.ZipFile(wheel).namelist())
+    modules = {str(path.relative_to(ROOT)) for path in (ROOT / "kubeloop").rglob("*.py")}
+    modules = {name for name in modules if "/build/" not in name}
+    assert modules <= names
+    assert {"kubeloop/py.typed", "kubeloop/testing/cluster/gomod/etcd/go.mod"} <= names
+    assert {name.partition("/")[0].partition("-")[0] for name in names} == {"kubeloop"}
+
+
+def test_a_project_that_uses_it_passes_mypy_strict(project: Path) -> None:
+    interpreter = f"--python-executable={project}/.venv/bin/python"
+    command = [sys.executable, "-m", "mypy", "--strict", interpreter, f"--cache-dir={project}/.mypy", "pkg"]
+    done = subprocess.run(command, cwd=project, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    with EmbeddedCluster(options=Options(kwok=False)) as running:
+        yield running
+
+
+@pytest.mark.cluster
+def test_its_controller_runs_against_an_api_server(project: Path, cluster: Cluster) -> None:
+    command = [f"{project}/.venv/bin/python", "-m", "pkg.controller", str(cluster.kubeconfig)]
+    done = subprocess.run(command, cwd=project, capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stdout) == (0, "counted\n"), done.stderr
+
+
+@pytest.fixture(scope="module")
+def headroom(tmp_path_factory: pytest.TempPathFactory) -> frozenset[str]:
+    """What the product's wheel holds."""
+    scratch = tmp_path_factory.mktemp("headroom")
+    source = scratch / "rooms"
+    source.mkdir()
+    for name in ("setup.cfg", "pyproject.toml", "README.md"):
+        shutil.copy(ROOT / name, source)
+    for room in ("kubeloop", "pkg", "lab"):
+        ignored = shutil.ignore_patterns("__pycache__", "*.egg-info", "build")
+        shutil.copytree(ROOT / room, source / room, ignore=ignored)
+    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
+    subprocess.run([*command, "--wheel-dir", scratch, source], check=True)
+    (made,) = scratch.glob("*.whl")
+    return frozenset(zipfile.ZipFile(made).namelist())
+
+
+def test_the_products_wheel_contains_the_framework_and_not_the_lab(headroom: frozenset[str]) -> None:
+    assert {"kubeloop/controllers/controller.py", "kubeloop/py.typed", "pkg/cmd/main.py"} <= headroom
+    assert not [name for name in headroom if name.startswith("lab/")]
