@@ -44,7 +44,7 @@ def explain(
     reports.print_alarms(snapshot.installed)
     heading = f"{namespace}/{name} {found.verdict}: {found.summary}"
     reports.print_all(reports.line(heading), *(part for fit in found.fits for part in _parts(fit)))
-    reports.print_remark(snapshot.basis)
+    reports.print_remarks(snapshot.basis)
 
 
 def _names(text: str) -> tuple[str, str]:

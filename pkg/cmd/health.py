@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from kubeloop.client.client import Client
+from pkg.config.kubernetes_version import KubernetesVersion, ask
 
 if TYPE_CHECKING:
     from kubeloop.leaderelection.elector import LeaderElector
@@ -35,16 +36,13 @@ class Checks:
         return self.admission.notes() if self.admission else []
 
 
-async def answers(client: Client, stop: asyncio.Event) -> bool:
-    """Wait until the API server has answered; False when `stop` is set first. Raises ApiError, ConfigError."""
-    version = asyncio.create_task(client.transport.request("GET", "/version"))
+async def answer(client: Client, stop: asyncio.Event) -> KubernetesVersion | None:
+    """Wait until the API server has said its version; None when `stop` is set first. Raises ApiError, ConfigError."""
+    version = asyncio.create_task(ask(client))
     stopped = asyncio.create_task(stop.wait())
     try:
         await asyncio.wait([version, stopped], return_when=asyncio.FIRST_COMPLETED)
-        if not version.done():
-            return False
-        version.result()
-        return True
+        return KubernetesVersion(version.result()) if version.done() else None
     finally:
         for task in (version, stopped):
             task.cancel()

@@ -63,7 +63,7 @@ def plan(chosen: PlanOptions, report: ReportOptions, cluster: ClusterOptions) ->
         return
     reports.print_alarms(snapshot.installed)
     reports.print_all(*_parts(found))
-    reports.print_remark(snapshot.basis)
+    reports.print_remarks(snapshot.basis)
 
 
 def _check(namespace: str | None, ratio: str | None, node: str | None) -> None:

@@ -18,7 +18,7 @@ from kubeloop.controllers.events import WARNING, EventRecorder
 from kubeloop.controllers.server import serve_health
 from kubeloop.leaderelection.elector import LeaderElectionConfig, LeaderElector
 from kubeloop.leaderelection.lease_lock import LeaseLock
-from pkg.cmd.health import Checks, answers
+from pkg.cmd.health import Checks, answer
 from pkg.cmd.installed import LEASE
 from pkg.cmd.options import ProcessOptions
 from pkg.config.management import Management
@@ -67,7 +67,8 @@ class Replica:
             replica = await stack.enter_async_context(
                 Client(self.config, user_agent=USER_AGENT, before_write=refuse)
             )
-            if not await answers(replica, stop):
+            kubernetes = await answer(replica, stop)
+            if kubernetes is None:
                 return
             health.log_addresses()
             checks.elector = elector = self._elector(replica, stack)
@@ -75,7 +76,9 @@ class Replica:
             leader = await stack.enter_async_context(
                 Client(self.config, user_agent=USER_AGENT, before_write=guard)
             )
-            await self._run(stop, checks, leader, replica, elector)
+            await self._run(
+                stop, checks, Management(leader, kubernetes, workers=self.workers), replica, elector
+            )
 
     def _elector(self, replica: Client, stack: contextlib.AsyncExitStack) -> LeaderElector | None:
         """None where there is no election. It writes events by itself: the leader's client writes nothing before."""
@@ -94,28 +97,27 @@ class Replica:
         self,
         stop: asyncio.Event,
         checks: Checks,
-        leader: Client,
+        management: Management,
         replica: Client,
         elector: LeaderElector | None,
     ) -> None:
-        management = Management(leader, workers=self.workers)
         register_all(management, management.recorder("headroom"), self.options)
         admission = await self.webhooks.server(replica, self.config, management) if self.webhooks else None
         checks.admission, checks.management = admission, management
         leading = asyncio.Event() if elector is not None else None
         election = asyncio.create_task(elector.run(leading.set)) if elector and leading else None
-        upkeep: asyncio.Task[None] | None = None
+        tasks = [asyncio.create_task(management.kubernetes.run(replica))]
         leads = elector.is_leader if elector is not None else lambda: True
         state = self._state_metrics(management, leads)
         try:
             await management.start(leading)
-            upkeep = asyncio.create_task(self._look_after(leader, management, leading, state))
+            tasks.append(asyncio.create_task(self._look_after(management, leading, state)))
             if admission is not None and self.webhooks is not None:
                 await admission.start(self.webhooks.bind_address(self.config))
             await _until(stop, election)
         finally:
-            if upkeep is not None:
-                upkeep.cancel()
+            for task in tasks:
+                task.cancel()
             if admission is not None:
                 await admission.stop()
             await management.stop(timeout=_drain_seconds(elector))
@@ -132,16 +134,20 @@ class Replica:
         return StateMetrics(management.source(), locks, lock_limit=self.options.lock_limit, leads=leads)
 
     async def _look_after(
-        self, leader: Client, management: Management, leading: asyncio.Event | None, state: StateMetrics
+        self, management: Management, leading: asyncio.Event | None, state: StateMetrics
     ) -> None:
         """Export the cluster's state, publish mode and estimate, and check the pod policy, from the first sync on."""
         kubevirts, policy = management.kubevirts.cache(), self.options.policy
+        kubernetes = management.kubernetes
         upkeep = Upkeep(
-            leader,
+            management.client,
             management.recorder("headroom"),
             self.process.namespace or self.config.namespace,
-            Installation(policy.mode, policy.estimate, version("harvester-headroom")),
+            lambda: Installation(
+                policy.mode, policy.estimate, version("harvester-headroom"), kubernetes.versions
+            ),
             lambda: virt_controllers(kubevirts.list(), self.options.kubevirt_users),
+            changed=kubernetes.changed,
             dry_run=self.options.dry_run,
         )
         await management.wait_for_sync()

@@ -111,10 +111,9 @@ def print_alarms(installed: Installed) -> None:
     print_all(*map(line, installed.alarms()))
 
 
-def print_remark(basis: Basis) -> None:
+def print_remarks(basis: Basis) -> None:
     """What the report assumes."""
-    if basis.remark:
-        print_all(line(basis.remark))
+    print_all(*map(line, basis.remarks))
 
 
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:

@@ -62,16 +62,24 @@ async def take(client: Client, chosen: ReportOptions, namespace: str = "", *, vm
 
 async def _basis(client: Client, chosen: ReportOptions) -> Basis:
     """By the flags, else by the ConfigMap of the running controller, else assumed."""
+    from kubeloop.client.errors import Forbidden, NotFound
+    from pkg.config.kubernetes_version import ask
     from pkg.report.snapshot import Basis
 
-    said = None if chosen.mode and chosen.estimate else await _installation(client, chosen)
+    said = await _installation(client, chosen)
     found, source = said or (None, "")
     mode = chosen.mode or (found.mode if found else Mode.TAKEOVER)
     default = EstimateKind.EXACT if mode is Mode.TAKEOVER else EstimateKind.HARVESTER
     estimate = chosen.estimate or (found.estimate if found and found.mode is mode else default)
     if chosen.mode or chosen.estimate:
         source = "flags"
-    return Basis(Policy(mode, estimate, settle=0.0), source)
+    try:
+        version = await ask(client)
+    except (Forbidden, NotFound):
+        version = ""
+    # Several: the API servers are being upgraded. What a controller that has ended said is outdated.
+    versions = found.kubernetes if found and version in found.kubernetes else (version,)
+    return Basis(Policy(mode, estimate, settle=0.0), source, versions)
 
 
 async def _installation(client: Client, chosen: ReportOptions) -> tuple[Installation, str] | None:

@@ -44,7 +44,7 @@ def status(chosen: NamespaceOptions, report: ReportOptions, cluster: ClusterOpti
         reports.print_all(*(part for found in budgets for part in _budget_parts(found)))
     else:
         reports.print_all(reports.line(f"no managed quota in {where or 'any namespace'}"))
-    reports.print_remark(snapshot.basis)
+    reports.print_remarks(snapshot.basis)
 
 
 def _parts(quota: QuotaStatus) -> list[RenderableType]:

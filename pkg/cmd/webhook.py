@@ -40,10 +40,12 @@ def webhook(
 async def _serve(
     stop: asyncio.Event, config: ClientConfig, webhooks: Admission, process: ProcessOptions
 ) -> None:
+    import asyncio
+
     from kubeloop.client.client import Client
     from kubeloop.client.errors import refuse_write
     from kubeloop.controllers.server import serve_health
-    from pkg.cmd.health import Checks, answers
+    from pkg.cmd.health import Checks, answer
     from pkg.config.management import Management
 
     checks = Checks()
@@ -51,17 +53,20 @@ async def _serve(
     try:
         refuse = refuse_write if process.dry_run else None
         async with Client(config, user_agent=USER_AGENT, before_write=refuse) as client:
-            if not await answers(client, stop):
+            kubernetes = await answer(client, stop)
+            if kubernetes is None:
                 return
             health.log_addresses()
-            management = Management(client)
+            management = Management(client, kubernetes)
             admission = await webhooks.server(client, config, management)
             checks.admission, checks.management = admission, management
+            asking = asyncio.create_task(kubernetes.run(client))
             try:
                 await management.start()
                 await admission.start(webhooks.bind_address(config))
                 await stop.wait()
             finally:
+                asking.cancel()
                 await admission.stop()
                 await management.stop(timeout=5.0)
     finally:

@@ -20,6 +20,7 @@ from pkg.api.kubevirt import (
     VirtualMachineInstanceMigration,
 )
 from pkg.api.mtq import VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS, VirtualMachineMigrationResourceQuota
+from pkg.config.kubernetes_version import KubernetesVersion
 from pkg.util import constants
 from pkg.util.kubevirt.slim import Slim
 from pkg.util.resourcequota.observe import Source
@@ -31,8 +32,16 @@ KUBEVIRT_PODS = constants.LABEL_APP
 class Management(ControllerFactory):
     """The controllers of this product's kinds. `whole_pods`: for those who write what no decision here reads."""
 
-    def __init__(self, client: Client, *, workers: int = 10, whole_pods: bool = False) -> None:
+    def __init__(
+        self,
+        client: Client,
+        kubernetes: KubernetesVersion | None = None,
+        *,
+        workers: int = 10,
+        whole_pods: bool = False,
+    ) -> None:
         super().__init__(client, workers=workers)
+        self.kubernetes = kubernetes or KubernetesVersion()
         self._slim = Slim()
         self._pod_transform = None if whole_pods else self._slim.pod
 
@@ -102,4 +111,5 @@ class Management(ControllerFactory):
             settings=self.settings.cache(),
             quotas=self.resource_quotas.cache(),
             budgets=self.virtual_machine_migration_resource_quotas.cache(),
+            kubernetes=self.kubernetes.releases,
         )

@@ -16,6 +16,7 @@ from pkg.report.installation import Installed
 from pkg.util.constants import LABEL_HOLDING, TRUE
 from pkg.util.installation import CONFIG_MAP
 from pkg.util.kubevirt.rendering import Rendering
+from pkg.util.quotacount.releases import NEWEST, Releases, doubt, releases_of
 from pkg.util.resourcequota.model import Observed
 from pkg.util.resourcequota.observe import Listed, Observer, Source, harvester_estimate
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
@@ -27,10 +28,12 @@ that they know nothing of. Nothing is left to wait for."""
 
 @dataclass(frozen=True, slots=True)
 class Basis:
-    """What a report assumes: the controller's mode and estimate, and their source ("" without one)."""
+    """What a report assumes: the controller's mode and estimate, their source ("" without one), and the versions of the
+    API servers by which pods count (none: that of the newest)."""
 
     policy: Policy = REPORTED
     source: str = ""
+    kubernetes: Sequence[str] = ()
 
     def document(self) -> dict[str, Any]:
         """For JSON."""
@@ -38,17 +41,19 @@ class Basis:
             "mode": self.policy.mode.value,
             "estimate": self.policy.estimate.value,
             "source": self.source or None,
+            "kubernetes": list(self.kubernetes),
         }
 
+    def releases(self) -> Releases:
+        return releases_of(self.kubernetes) if self.kubernetes else NEWEST
+
     @property
-    def remark(self) -> str:
-        """A sentence where no controller was found; else ""."""
+    def remarks(self) -> list[str]:
+        """A sentence where no controller was found, and one where more is counted than in one release."""
         chosen = f"mode {self.policy.mode.value} and estimate {self.policy.estimate.value}"
-        return (
-            ""
-            if self.source
-            else f"{chosen} are assumed: no ConfigMap {CONFIG_MAP} of a running controller was found"
-        )
+        assumed = f"{chosen} are assumed: no ConfigMap {CONFIG_MAP} of a running controller was found"
+        doubts = doubt(self.kubernetes) if self.kubernetes else ""
+        return [remark for remark in ("" if self.source else assumed, doubts) if remark]
 
 
 @dataclass(frozen=True)
@@ -120,5 +125,6 @@ class Snapshot:
                 settings=Listed(self.settings),
                 quotas=Listed(self.quotas),
                 budgets=Listed(self.budgets),
+                kubernetes=self.basis.releases,
             )
         )

@@ -22,10 +22,17 @@ class Installation:
     mode: Mode
     estimate: EstimateKind
     version: str
+    kubernetes: tuple[str, ...] = ()
+    """The versions of the API servers by which it counts."""
 
     def data(self) -> dict[str, str]:
         """The ConfigMap's data."""
-        return {"mode": self.mode.value, "estimate": self.estimate.value, "version": self.version}
+        return {
+            "mode": self.mode.value,
+            "estimate": self.estimate.value,
+            "version": self.version,
+            "kubernetes": " ".join(self.kubernetes),
+        }
 
 
 def about(namespace: str) -> ConfigMap:
@@ -38,6 +45,11 @@ def about(namespace: str) -> ConfigMap:
 def read(data: Mapping[str, str]) -> Installation | None:
     """What a ConfigMap's data says; None for one that another program wrote."""
     try:
-        return Installation(Mode(data["mode"]), EstimateKind(data["estimate"]), data.get("version", ""))
+        return Installation(
+            Mode(data["mode"]),
+            EstimateKind(data["estimate"]),
+            data.get("version", ""),
+            tuple(data.get("kubernetes", "").split()),
+        )
     except (KeyError, ValueError):
         return None

@@ -47,29 +47,34 @@ class Upkeep:
         client: Client,
         events: EventRecorder,
         namespace: str,
-        installation: Installation,
+        installation: Callable[[], Installation],
         accounts: Callable[[], Sequence[str]],
         *,
+        changed: asyncio.Event | None = None,
         dry_run: bool = False,
     ) -> None:
-        """`namespace` is headroom's own; `accounts` are virt-controller's user names as known by then."""
+        """`namespace` is headroom's own; `accounts` are virt-controller's user names as known by then; `changed` is
+        set when the installation is another one."""
         self._client = client
         self._events = events
         self._namespace = namespace
         self._installation = installation
         self._accounts = accounts
+        self._changed = changed or asyncio.Event()
         self._dry_run = dry_run
         self._said: Sequence[str] = ()
 
     async def run(self) -> None:
         while True:
+            self._changed.clear()
             try:
                 await self.check()
             except ApiError as exc:
                 log.warning("installation check: %s, retrying in %g s", exc, RETRY)
                 await asyncio.sleep(RETRY)
             else:
-                await asyncio.sleep(PERIOD)
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._changed.wait(), PERIOD)
 
     async def check(self) -> None:
         """Publish how the controller runs, and check the policies, once. Raises ApiError."""
@@ -89,7 +94,7 @@ class Upkeep:
 
     async def _publish(self) -> ConfigMap | None:
         """The ConfigMap as it is now; None where headroom's namespace does not exist."""
-        data = self._installation.data()
+        data = self._installation().data()
         try:
             return await self._client.resource(CONFIG_MAPS).create_or_update(
                 {"metadata": {"name": CONFIG_MAP}, "data": data},

@@ -20,13 +20,14 @@ from pkg.util.constants import (
 )
 from pkg.util.kubevirt.overhead import LARGEST_CONFIGURED, normalize_ratio, parse_ratio
 from pkg.util.kubevirt.profiles import DEFAULT_PROFILE, Profile, profile_for_version
+from pkg.util.quotacount.releases import NEWEST, Releases
 
 _DEFAULT_MEMORY_LIMITS_RATIO = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class Rendering:
-    """What decides how KubeVirt would render a launcher pod in one namespace now."""
+    """What decides how KubeVirt would render a launcher pod in one namespace now, and how it counts."""
 
     ratio: str = ""
     """The overhead ratio, "" for none."""
@@ -45,6 +46,8 @@ class Rendering:
     """What the API server adds to each launcher for the CR's default RuntimeClass."""
     usual_ratio: str = DEFAULT_OVERHEAD_RATIO
     """The ratio that the installation came with: what VMs were rendered with before people raised it."""
+    kubernetes: Releases = NEWEST
+    """The releases by which the API servers count the pods."""
 
     def has_gate(self, gate: str) -> bool:
         """Whether a feature gate is on: named in the CR, or on by default and not disabled there. A gate that the
@@ -70,6 +73,7 @@ def rendering(
     profile: Profile | None = None,
     namespace_labels: Mapping[str, str] | None = None,
     quota_limits: frozenset[str] = frozenset(),
+    kubernetes: Releases = NEWEST,
 ) -> Rendering:
     """How KubeVirt renders a launcher pod in a namespace now.
 
@@ -92,6 +96,7 @@ def rendering(
         memory_limits_ratio(labels),
         auto_cpu_limit=selector is not None and _selects(selector, labels),
         usual_ratio=normalize_ratio("", setting.default if setting else ""),
+        kubernetes=kubernetes,
     )
 
 

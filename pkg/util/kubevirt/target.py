@@ -39,6 +39,7 @@ from pkg.util.kubevirt.overhead import MAX_RATIO
 from pkg.util.kubevirt.profiles import LARGEST
 from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.quantity import ZERO, Quantity
+from pkg.util.quotacount.releases import NEWEST, Releases
 from pkg.util.quotacount.usage import (
     REQUESTS_PREFIX,
     apply_limit_ranges,
@@ -82,9 +83,9 @@ def rendered_from(vmi: VirtualMachineInstance) -> list[object]:
     return [outdated, *plugged, without_state(vmi.annotations), vmi.spec, vmi.status.memory]
 
 
-def usage_of(pods: Iterable[Pod], spec: ResourceQuotaSpec) -> ResourceList:
+def usage_of(pods: Iterable[Pod], spec: ResourceQuotaSpec, releases: Releases = NEWEST) -> ResourceList:
     """What a quota charges for these pods together."""
-    return total([pod_usage(pod) for pod in pods if counted(pod, spec)])
+    return total([pod_usage(pod, releases=releases) for pod in pods if counted(pod, spec, releases=releases)])
 
 
 def target_usage(
@@ -117,25 +118,25 @@ def launcher_usage(
     """The target's launcher pod; nothing when the quota's scopes leave it out."""
     if source is None:
         pod = rendered_pod(vmi, rendering)
-        return pod_usage(pod) if counted(pod, spec) else {}
+        return usage_of([pod], spec, rendering.kubernetes)
     if not is_resized(vmi):
         return _same_vm_usage(vmi, source.launcher, rendering, spec)
-    if not counted(source.launcher, spec):
+    if not counted(source.launcher, spec, releases=rendering.kubernetes):
         return {}
     resized = _resized(vmi, source.launcher, rendering)
-    return pod_usage(apply_limit_ranges(resized, rendering.limit_ranges))
+    return _counts(apply_limit_ranges(resized, rendering.limit_ranges), rendering)
 
 
 def _same_vm_usage(
     vmi: VirtualMachineInstance, source: Pod, rendering: Rendering, spec: ResourceQuotaSpec
 ) -> ResourceList:
     """The target's launcher pod of a VM that has not been resized since its source was rendered."""
-    if not counted(source, spec):
+    if not counted(source, spec, releases=rendering.kubernetes):
         return {}
     pod = _as_of_today(vmi, source, rendering)
     # What a pod lacks, a LimitRange that came after it will give to the next one.
     pod = apply_limit_ranges(pod, rendering.limit_ranges)
-    usage = pod_usage(pod)
+    usage = _counts(pod, rendering)
     return add(usage, _overhead_since(vmi, source, usage, rendering))
 
 
@@ -227,8 +228,8 @@ def _overhead_since(
     if not difference:
         return {}
     rendered = rendered_overhead(vmi, pod, rendering) or 0
-    before = pod_usage(rendered_pod(vmi, rendering, rendered))
-    after = pod_usage(rendered_pod(vmi, rendering, rendered + difference))
+    before = _counts(rendered_pod(vmi, rendering, rendered), rendering)
+    after = _counts(rendered_pod(vmi, rendering, rendered + difference), rendering)
     return {name: after[name] - before[name] for name in _MEMORY_NAMES if name in usage and name in before}
 
 
@@ -239,10 +240,10 @@ def attachments_usage(
     if not has_hotplugged_volumes(vmi):
         return {}
     if source is not None and source.attachments and not is_sized(HOTPLUG_DISK, rendering.kubevirt):
-        return reduce(maximum, (usage_of([pod], spec) for pod in source.attachments))
+        return reduce(maximum, (usage_of([pod], spec, rendering.kubernetes) for pod in source.attachments))
     pod = _pod([attachment_container(rendering)], [], vmi)
     pod = apply_limit_ranges(pod, rendering.limit_ranges)
-    return pod_usage(pod) if counted(pod, spec) else {}
+    return usage_of([pod], spec, rendering.kubernetes)
 
 
 def has_hotplugged_volumes(vmi: VirtualMachineInstance) -> bool:
@@ -275,7 +276,7 @@ def largest_launcher(vmi: VirtualMachineInstance, rendering: Rendering) -> Resou
     largest: ResourceList = {}
     for profile in LARGEST:
         at_most = replace(rendering, profile=profile, ratio=str(MAX_RATIO))
-        largest = maximum(largest, pod_usage(rendered_pod(vmi, at_most)))
+        largest = maximum(largest, _counts(rendered_pod(vmi, at_most), rendering))
     return largest
 
 
@@ -308,6 +309,10 @@ def within(
         return interfaces if from_network else bound.get(name, ZERO)
 
     return {name: min(amount, most(name)) for name, amount in usage.items()}
+
+
+def _counts(pod: Pod, rendering: Rendering) -> ResourceList:
+    return pod_usage(pod, releases=rendering.kubernetes)
 
 
 def _pod(containers: list[Container], init_containers: list[Container], vmi: VirtualMachineInstance) -> Pod:

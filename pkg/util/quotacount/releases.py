@@ -7,7 +7,7 @@ those of kubernetes pkg/quota/v1/evaluator/core where none is given.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 
@@ -32,7 +32,7 @@ class PodLevelDefaults(Enum):
     """Requests and limits, after all admission plugins and webhooks that change the pod."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)  # compared by identity: caches have them in their keys
 class Release:
     """One release's rules; the defaults are those of the newest one."""
 
@@ -117,6 +117,17 @@ def releases_of(versions: Iterable[str]) -> Releases:
 def is_known(version: str) -> bool:
     """Whether the version can be read and is not newer than all that the rules were made of."""
     return _release_of(version) is not None
+
+
+def doubt(versions: Sequence[str]) -> str:
+    """Why more is counted than one release does, as a sentence; "" where one release that is known counts."""
+    if releases_of(versions) is UNKNOWN:
+        unknown = ", ".join(repr(version) for version in versions if not is_known(version)) or "''"
+        return (
+            f"Kubernetes version {unknown} is not known to headroom: the largest count of any release holds"
+        )
+    differ = len(releases_of(versions)) > 1
+    return f"API servers differ ({', '.join(versions)}): the larger count holds" if differ else ""
 
 
 def _release_of(version: str) -> Release | None:

@@ -313,7 +313,8 @@ class _Vm:
         return add(self._limited(launcher), minimum(attachment, self.bound.attachment))
 
     def _usage_of(self, pods: Sequence[Pod]) -> ResourceList:
-        return self.observed.memo.usage(pods, self.observed.quota.spec, self.observed.now)
+        observed = self.observed
+        return observed.memo.usage(pods, observed.quota.spec, observed.now, observed.rendering.kubernetes)
 
     def _limited(self, launcher: Mapping[str, Quantity]) -> ResourceList:
         return dict(launcher) if self.vmi is None else within(launcher, self.bound.launcher, self.vmi)

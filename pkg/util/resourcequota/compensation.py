@@ -215,7 +215,8 @@ def _growth(vmi: VirtualMachineInstance, rendering: Rendering) -> ResourceList:
     overhead = overhead_of(vmi, rendering)
 
     def at(ratio: str) -> ResourceList:
-        return pod_usage(rendered_pod(vmi, rendering, overhead.at(ratio).value()))
+        pod = rendered_pod(vmi, rendering, overhead.at(ratio).value())
+        return pod_usage(pod, releases=rendering.kubernetes)
 
     before, now = at(rendering.usual_ratio), at(rendering.ratio)
     more = {name: now[name] - before[name] for name in now if name in before}

@@ -15,6 +15,7 @@ from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigra
 from pkg.util.kubevirt.migration import Stage
 from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.quantity import ZERO, Quantity
+from pkg.util.quotacount.releases import NEWEST, Releases
 from pkg.util.quotacount.usage import counted, pod_usage
 from pkg.util.resource_list import ResourceList, add, maximum, minimum, total
 from pkg.util.resourcequota.errors import ResourceQuotaError
@@ -54,12 +55,14 @@ class Memo:
     themselves keep nothing."""
 
     def __init__(self, size: int = 16384) -> None:
-        self._usages: LRUCache[tuple[str, str], ResourceList] = LRUCache(size)
+        self._usages: LRUCache[tuple[str, str, Releases], ResourceList] = LRUCache(size)
         self._made: LRUCache[Hashable, tuple[tuple[object, ...], Any]] = LRUCache(size)
 
-    def usage(self, pods: Iterable[Pod], spec: ResourceQuotaSpec, now: float) -> ResourceList:
+    def usage(
+        self, pods: Iterable[Pod], spec: ResourceQuotaSpec, now: float, releases: Releases = NEWEST
+    ) -> ResourceList:
         """What a quota charges for these pods together."""
-        return total([self._usage(pod) for pod in pods if counted(pod, spec, now)])
+        return total([self._usage(pod, releases) for pod in pods if counted(pod, spec, now, releases)])
 
     def made(self, key: Hashable, of: tuple[object, ...], work_out: Callable[[], T]) -> T:
         """What depends on `key` and on these very objects; with no key it is not kept."""
@@ -71,13 +74,13 @@ class Memo:
         value: T = found[1]
         return value
 
-    def _usage(self, pod: Pod) -> ResourceList:
-        version = (pod.uid, pod.metadata.resource_version)
+    def _usage(self, pod: Pod, releases: Releases) -> ResourceList:
+        version = (pod.uid, pod.metadata.resource_version, releases)
         if not all(version):
-            return pod_usage(pod)
+            return pod_usage(pod, releases=releases)
         found = self._usages.get(version)
         if found is None:
-            found = self._usages[version] = pod_usage(pod)
+            found = self._usages[version] = pod_usage(pod, releases=releases)
         return found
 
 

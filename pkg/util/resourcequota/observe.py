@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
@@ -19,6 +19,7 @@ from pkg.util.kubevirt.overhead import harvester_delta
 from pkg.util.kubevirt.profiles import Profile
 from pkg.util.kubevirt.rendering import Rendering, harvester_ratio, limited_by, rendering
 from pkg.util.quantity import Quantity
+from pkg.util.quotacount.releases import NEWEST, Releases
 from pkg.util.resourcequota.managed import switched_off
 from pkg.util.resourcequota.model import Estimate, Memo, Memory, Observed
 
@@ -70,6 +71,8 @@ class Source:
     quotas: Reader[ResourceQuota] = Listed()
     budgets: Reader[VirtualMachineMigrationResourceQuota] = Listed()
     """A namespace with one is managed tenant quota's."""
+    kubernetes: Callable[[], Releases] = lambda: NEWEST
+    """The releases by which the API servers count."""
 
     def rendering(self, namespace: str, profile: Profile | None = None) -> Rendering:
         """How launcher pods are rendered there; `profile` overrides the KubeVirt object's version."""
@@ -81,6 +84,7 @@ class Source:
             profile,
             found.labels if found else {},
             self.quota_limits(namespace),
+            self.kubernetes(),
         )
 
     def quota_limits(self, namespace: str) -> frozenset[str]:
@@ -128,7 +132,7 @@ class Observer:
             (obj.uid, obj.metadata.resource_version)
             for obj in (*source.kubevirts.list(), *source.limit_ranges.list(name), *filter(None, [setting]))
         ]
-        versions += [namespace.labels, source.quota_limits(name)]
+        versions += [namespace.labels, source.quota_limits(name), source.kubernetes()]
         known = self._renderings.get(name)
         if known is None or known[0] != versions:
             known = (versions, source.rendering(name, self._profile))

@@ -54,6 +54,7 @@ def raw(obj: Object) -> dict[str, Any]:
 @pytest.fixture
 def server() -> Iterator[ThreadedServer]:
     with threaded_server() as server:
+        server.server.always(GET, "/version", body({"gitVersion": "v1.37.2"}))
         yield server
 
 
@@ -371,8 +372,15 @@ def test_nothing_is_a_hyphen() -> None:
     assert listed({}) == "-"
 
 
-def published(server: ThreadedServer, mode: str, estimate: str, namespace: str = "headroom-system") -> None:
-    data = {"mode": mode, "estimate": estimate, "version": "1"}
+def published(
+    server: ThreadedServer,
+    mode: str,
+    estimate: str,
+    namespace: str = "headroom-system",
+    *,
+    kubernetes: str = "",
+) -> None:
+    data = {"mode": mode, "estimate": estimate, "version": "1", "kubernetes": kubernetes}
     path = registry.CONFIG_MAPS.path(namespace, "headroom")
     server.server.always(
         GET, path, body({"metadata": {"name": "headroom", "namespace": namespace}, "data": data})
@@ -418,8 +426,35 @@ def test_what_a_report_goes_by(
     said, flags, basis = case
     if said:
         published(server, *said)
-    assert json.loads(call(*command, *flags, "-o", "json").out)["basis"] == basis
+    found = json.loads(call(*command, *flags, "-o", "json").out)["basis"]
+    assert found == basis | {"kubernetes": ["v1.37.2"]}
     assert ("are assumed" in call(*command, *flags).out) is (basis["source"] is None)
+
+
+DIFFER = "API servers differ (v1.36.3, v1.37.2): the larger count holds\n"
+UNKNOWN = "Kubernetes version {} is not known to headroom: the largest count of any release holds\n"
+
+
+@pytest.mark.usefixtures("cluster")
+@pytest.mark.parametrize(
+    ("runs", "controller", "counts", "says"),
+    [
+        pytest.param("v1.36.3", "v1.36.3", ["v1.36.3"], "", id="one release"),
+        pytest.param("v1.37.2", "v1.36.3 v1.37.2", ["v1.36.3", "v1.37.2"], DIFFER, id="an upgrade"),
+        pytest.param("v1.37.2", "v1.35.1 v1.36.3", ["v1.37.2"], "", id="an upgrade that was long ago"),
+        pytest.param("v1.38.0", "", ["v1.38.0"], UNKNOWN.format("'v1.38.0'"), id="a newer release"),
+        pytest.param(None, "", [""], UNKNOWN.format("''"), id="a server that does not say"),
+    ],
+)
+def test_status_says_which_release_counts(
+    runs: str | None, controller: str, counts: list[str], says: str, server: ThreadedServer, call: Call
+) -> None:
+    said = status(403, "Forbidden", "no") if runs is None else body({"gitVersion": runs})
+    server.server.always(GET, "/version", said)
+    published(server, "takeover", "exact", kubernetes=controller)
+    assert json.loads(call("status", "-o", "json").out)["basis"]["kubernetes"] == counts
+    assert call("status").out.endswith(f"\n{says}")
+    assert ("Kubernetes" in call("status").out or "differ" in call("status").out) is bool(says)
 
 
 @pytest.mark.usefixtures("cluster")

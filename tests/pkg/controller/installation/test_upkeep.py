@@ -33,7 +33,7 @@ class Cluster(Server):
 
     def upkeep(self, **more: Any) -> Upkeep:
         recorder = self.events.recorder
-        return Upkeep(self.client(), recorder, "own", RUNS, lambda: virt_controllers([]), **more)
+        return Upkeep(self.client(), recorder, "own", lambda: RUNS, lambda: virt_controllers([]), **more)
 
     def apply(self) -> None:
         for document in SHIPPED:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import msgspec
 
-from kubeloop.api.core import LimitRange, Namespace, Pod, ResourceQuotaSpec
+from kubeloop.api.core import LimitRange, Namespace, Pod, PodStatus, ResourceQuotaSpec
 from pkg.api.harvesterhci import Setting
 from pkg.api.kubevirt import KubeVirt
 from pkg.util.constants import SETTING_OVERHEAD_RATIO
+from pkg.util.quotacount.releases import releases_of
 from pkg.util.resourcequota.model import Memo
 from pkg.util.resourcequota.observe import Listed, Observer, Source
 from tests.decisions import sentences
@@ -79,6 +81,16 @@ def test_a_change_is_rendered_anew(case: Callable[[Objects], None]) -> None:
     assert found == now.rendering("ns1") != before
 
 
+def test_an_upgrade_of_kubernetes_is_rendered_anew() -> None:
+    runs = ["v1.36.3"]
+    upgraded = replace(source(cluster(1)), kubernetes=lambda: releases_of(runs))
+    observer = Observer(upgraded)
+    before = observer.observe(quota(), 0.0).rendering
+    runs[:] = ["v1.37.2"]
+    found = observer.observe(quota(), 1.0).rendering
+    assert (before.kubernetes, found.kubernetes) == (releases_of(["1.36"]), releases_of(["1.37"]))
+
+
 def pod(cpu: str, version: str) -> Pod:
     resources = {"limits": {"cpu": cpu}}
     content = {
@@ -96,3 +108,18 @@ def test_what_a_pod_counts_is_remembered_by_its_version_and_not_without_one() ->
 
     assert [counted("1", "7"), counted("2", "7"), counted("2", "8")] == ["1", "1", "2"]
     assert [counted("1", ""), counted("2", "")] == ["1", "2"]
+
+
+def test_what_a_pod_counts_is_remembered_by_release() -> None:
+    memo, spec = Memo(), ResourceQuotaSpec()
+    resized = msgspec.structs.replace(
+        pod("1", "7"),
+        status=msgspec.convert(
+            {"containerStatuses": [{"name": "c", "resources": {"limits": {"cpu": "5"}}}]}, PodStatus
+        ),
+    )
+
+    def counted(release: str) -> str:
+        return str(memo.usage([resized], spec, 0.0, releases_of([release]))["limits.cpu"])
+
+    assert [counted("1.32"), counted("1.37"), counted("1.32")] == ["1", "5", "1"]

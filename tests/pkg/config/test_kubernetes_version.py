@@ -1,0 +1,77 @@
+"""What API servers say they are, and by which releases pods count then."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from kubeloop.client.client import Client
+from kubeloop.testing.scripted_server import GET, ScriptedServer, body, raw, status
+from pkg.config import kubernetes_version
+from pkg.config.kubernetes_version import KEPT, PERIOD, KubernetesVersion, ask
+from pkg.util.quotacount.releases import RELEASES, UNKNOWN
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_an_upgrade_of_several_servers_counts_by_both_until_the_old_one_is_silent() -> None:
+    clock = Clock()
+    version = KubernetesVersion("v1.36.3", clock=clock)
+    assert version.releases() == (RELEASES["1.36"],)
+    version.changed.clear()
+    for second in range(0, int(KEPT), int(PERIOD)):
+        clock.now = float(second)
+        version.hear("v1.37.2" if second else "v1.36.3")
+    assert version.versions == ("v1.36.3", "v1.37.2")
+    assert version.releases() == (RELEASES["1.36"], RELEASES["1.37"])
+    assert version.changed.is_set()
+    clock.now = KEPT
+    version.hear("v1.37.2")
+    assert version.releases() == (RELEASES["1.37"],)
+
+
+def test_the_last_answer_counts_on() -> None:
+    clock = Clock()
+    version = KubernetesVersion("v1.34.4", clock=clock)
+    clock.now = 10 * KEPT
+    assert version.releases() == (RELEASES["1.34"],)
+    version.changed.clear()
+    version.hear("v1.34.4")
+    assert not version.changed.is_set()
+
+
+def test_what_is_not_known_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    version = KubernetesVersion()
+    assert version.releases() == UNKNOWN
+    assert not caplog.text
+    for _ in range(3):
+        version.hear("v1.38.0")
+    assert version.releases() == UNKNOWN
+    assert caplog.text.count("Kubernetes version 'v1.38.0' is not known to headroom") == 1
+
+
+async def test_it_is_asked_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kubernetes_version, "PERIOD", 0.01)
+    async with ScriptedServer() as server, Client(server.config()) as client:
+        server.script(GET, "/version", body({"gitVersion": "v1.36.3"}), status(403, "Forbidden", "no"))
+        server.always(GET, "/version", body({"gitVersion": "v1.37.2"}))
+        version = KubernetesVersion(await ask(client))
+        version.changed.clear()
+        asking = asyncio.create_task(version.run(client))
+        async with asyncio.timeout(5.0):
+            await version.changed.wait()
+        asking.cancel()
+    assert version.versions == ("v1.36.3", "v1.37.2")
+
+
+@pytest.mark.parametrize("answer", [b"{}", b"no JSON", b"[]", b'{"gitVersion": 7}'])
+async def test_an_answer_without_a_version_is_none(answer: bytes) -> None:
+    async with ScriptedServer() as server, Client(server.config()) as client:
+        server.always(GET, "/version", raw(answer))
+        assert await ask(client) == ""
