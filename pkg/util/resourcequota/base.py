@@ -26,9 +26,9 @@ from pkg.util.resourcequota.errors import (
     InvalidNamespaceAnnotation,
     ResourceQuotaError,
 )
+from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.journal import Journal, entries, has_migrating_vm, parse_resources
 from pkg.util.resourcequota.managed import is_default
-from pkg.util.resourcequota.model import Observed
 from pkg.util.resourcequota.policy import EstimateKind, Policy
 
 RESOURCE_NAMES: Mapping[str, str] = MappingProxyType(
@@ -226,13 +226,13 @@ class Base:
     problems: tuple[ResourceQuotaError, ...] = ()
 
 
-def base_of(observed: Observed, policy: Policy) -> Base:
+def base_of(facts: Facts, policy: Policy) -> Base:
     """The base of a quota in takeover mode."""
-    quota, record = observed.quota, None
+    quota, record = facts.quota, None
     try:
         if is_default(quota):
-            key = ("base", observed.limits)  # read twice by each decision, and it hardly ever changes
-            granted = observed.memo.made(key, (), lambda: granted_by_namespace(observed.limits))
+            key = ("base", facts.limits)  # read twice by each decision, and it hardly ever changes
+            granted = facts.cache.made(key, (), lambda: granted_by_namespace(facts.limits))
         else:
             granted = record = granted_by_record(quota)
     except ResourceQuotaError as exc:

@@ -20,8 +20,8 @@ from pkg.util.kubevirt.migration import is_finished
 from pkg.util.quantity import ZERO, Quantity, QuantityError
 from pkg.util.quotacount.usage import counted, pod_usage
 from pkg.util.resource_list import ResourceList, parse_resource_list
+from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.managed import is_managed, is_off
-from pkg.util.resourcequota.model import Observed
 from pkg.util.resourcequota.policy import Policy
 from pkg.webhook.admission import ALLOW, AdmissionRequest, BadReview, Decision, UserInfo, deny
 from pkg.webhook.deadline import NoAnswer, in_time
@@ -250,9 +250,7 @@ class Validator:
     def _is_ours(self, quota: ResourceQuota) -> bool:
         return is_managed(quota) and not is_off(quota.annotations, self._policy.mode)
 
-    def _count(
-        self, found: Iterable[Observed], pods: list[Pod] | None, gone: Collection[str] = ()
-    ) -> _Snapshot:
+    def _count(self, found: Iterable[Facts], pods: list[Pod] | None, gone: Collection[str] = ()) -> _Snapshot:
         """`pods` None: status.used is all there is. `gone`: uids of pods that were there and are not any longer."""
         quotas, behind = [], False
         for observed in found:

@@ -17,9 +17,9 @@ from pkg.util.names import migrating_key
 from pkg.util.quantity import ZERO, Quantity, QuantityError
 from pkg.util.resource_list import ResourceList
 from pkg.util.resourcequota.errors import InvalidEntry
+from pkg.util.resourcequota.facts import Facts, Plan, Timers
 from pkg.util.resourcequota.journal import Entry, entries, parse_resources
 from pkg.util.resourcequota.managed import is_managed, is_off
-from pkg.util.resourcequota.model import Memory, Observed, Plan
 from pkg.util.resourcequota.planner import plan
 from pkg.util.resourcequota.policy import Policy
 
@@ -49,7 +49,7 @@ def lowered(old: ResourceQuota, new: ResourceQuota) -> set[str]:
     return {name for name, value in new.hard.items() if name not in before or _less(value, before[name])}
 
 
-def judge(old: ResourceQuota, observed: Observed, policy: Policy) -> Verdict:
+def judge(old: ResourceQuota, observed: Facts, policy: Policy) -> Verdict:
     """Whether the write that makes `observed.quota` of `old` leaves the migrations under way what they need."""
     names = lowered(old, observed.quota)
     if not names:
@@ -70,7 +70,7 @@ def judge(old: ResourceQuota, observed: Observed, policy: Policy) -> Verdict:
     return Verdict(lowest, _names(standing, observed)) if lowest else FINE
 
 
-def judge_by_journal(old: ResourceQuota, observed: Observed, policy: Policy) -> Verdict:
+def judge_by_journal(old: ResourceQuota, observed: Facts, policy: Policy) -> Verdict:
     """The same by the entries that stand on the request's own object, each taken as needed: they hold
     that headroom, whatever a cache knows of the migration that an entry was just written for."""
     verdict = judge(old, replace(observed, migrations=(), pods=(), instances={}), policy)
@@ -82,12 +82,12 @@ def at_most(verdict: Verdict, other: Verdict) -> bool:
     return all(value <= other.lowest.get(name, ZERO) for name, value in verdict.lowest.items())
 
 
-def names_of_entries(observed: Observed) -> tuple[str, ...]:
+def names_of_entries(observed: Facts) -> tuple[str, ...]:
     """The VMs that stand on the quota, as `migrating` names them."""
     return _names(entries(observed.quota.annotations), observed)
 
 
-def migrating(observed: Observed, policy: Policy) -> tuple[str, ...]:
+def migrating(observed: Facts, policy: Policy) -> tuple[str, ...]:
     """The names of the VMs that stand on the quota, or should, in order; a VMI's uid where no name is known."""
     quota = observed.quota
     if not is_managed(quota) or observed.namespace_off or is_off(quota.annotations, policy.mode):
@@ -95,11 +95,11 @@ def migrating(observed: Observed, policy: Policy) -> tuple[str, ...]:
     return _names(entries(_after(quota.annotations, _plan(observed, policy))), observed)
 
 
-def _plan(observed: Observed, policy: Policy) -> Plan:
+def _plan(observed: Facts, policy: Policy) -> Plan:
     """An entry that no migration explains is as good as new here: whether it has stood for too long, only the
     controller knows, and when it drops it, it lowers the limit in the same write."""
-    memory = Memory(unexplained={entry.key: observed.now for entry in entries(observed.quota.annotations)})
-    return plan(replace(observed, memory=memory), policy)
+    memory = Timers(unexplained={entry.key: observed.now for entry in entries(observed.quota.annotations)})
+    return plan(replace(observed, timers=memory), policy)
 
 
 def _after(annotations: Mapping[str, str], planned: Plan) -> dict[str, str]:
@@ -131,7 +131,7 @@ def _beyond_the_journal(standing: Iterable[Entry], journal: Mapping[str, str]) -
     return beyond
 
 
-def _without_zeros(observed: Observed) -> Observed:
+def _without_zeros(observed: Facts) -> Facts:
     """A quota whose limits are all zero is not scaled (upstream). That must not be a way out of here."""
     quota = observed.quota
     hard: RawResourceList = {name: _LEAST if _is_zero(value) else value for name, value in quota.hard.items()}
@@ -139,18 +139,18 @@ def _without_zeros(observed: Observed) -> Observed:
     return replace(observed, quota=msgspec.structs.replace(quota, spec=spec))
 
 
-def _unedited(observed: Observed) -> Observed:
+def _unedited(observed: Facts) -> Facts:
     """The request is judged by the base that is recorded. Once it is let in, it is an edit of the base."""
     annotations = {k: v for k, v in observed.quota.annotations.items() if k != constants.ANNOTATION_APPLIED}
     metadata = msgspec.structs.replace(observed.quota.metadata, annotations=annotations)
     return replace(observed, quota=msgspec.structs.replace(observed.quota, metadata=metadata))
 
 
-def _names(standing: Iterable[Entry], observed: Observed) -> tuple[str, ...]:
+def _names(standing: Iterable[Entry], observed: Facts) -> tuple[str, ...]:
     return tuple(sorted({_name(entry, observed) for entry in standing}))
 
 
-def _name(entry: Entry, observed: Observed) -> str:
+def _name(entry: Entry, observed: Facts) -> str:
     target = entry.target
     if target.kind == "uid":
         by_uid = {vmi.uid: name for name, vmi in observed.instances.items()}
