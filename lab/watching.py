@@ -9,8 +9,8 @@ from typing import Any, Self, TypeVar
 
 from kubeloop.api.meta import Object
 from kubeloop.api.registry import Resource
-from kubeloop.cache.handlers import ResourceEventHandlerFuncs
 from kubeloop.cache.informer import SharedIndexInformer, wait_for_cache_sync
+from kubeloop.cache.processor import ResourceEventHandlerFuncs
 from kubeloop.client.client import Client
 
 T = TypeVar("T", bound=Object)

@@ -1,4 +1,4 @@
-"""core/v1: the fields that quota, migration and the embedded cluster use."""
+"""core/v1 and a few kinds beside it: the fields in use."""
 
 from __future__ import annotations
 
@@ -305,3 +305,19 @@ class CustomResourceDefinition(Object):
     """apiextensions.k8s.io/v1 CustomResourceDefinition: only whether it is established."""
 
     status: CustomResourceDefinitionStatus = CustomResourceDefinitionStatus()
+
+
+class LeaseSpec(Struct):
+    """coordination.k8s.io/v1 LeaseSpec. Its times are for people: they are never compared with another clock."""
+
+    holder_identity: str | None = None
+    lease_duration_seconds: int | None = None
+    acquire_time: str | None = None
+    renew_time: str | None = None
+    lease_transitions: int | None = None
+
+
+class Lease(Object):
+    """coordination.k8s.io/v1 Lease."""
+
+    spec: LeaseSpec = LeaseSpec()

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from kubeloop.api import admissionregistration, coordination, core
+from kubeloop.api import admissionregistration, core
 from kubeloop.api.meta import Object
 
 T = TypeVar("T", bound=Object)
@@ -79,9 +79,7 @@ LIMIT_RANGES = Resource("", "v1", "limitranges", "LimitRange", core.LimitRange, 
 CONFIG_MAPS = Resource("", "v1", "configmaps", "ConfigMap", core.ConfigMap, status_subresource=False)
 SECRETS = Resource("", "v1", "secrets", "Secret", core.Secret, status_subresource=False)
 EVENTS = Resource("", "v1", "events", "Event", core.Event, status_subresource=False)
-LEASES = Resource(
-    "coordination.k8s.io", "v1", "leases", "Lease", coordination.Lease, status_subresource=False
-)
+LEASES = Resource("coordination.k8s.io", "v1", "leases", "Lease", core.Lease, status_subresource=False)
 CUSTOM_RESOURCE_DEFINITIONS = Resource(
     "apiextensions.k8s.io",
     "v1",

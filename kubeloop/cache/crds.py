@@ -6,8 +6,8 @@ from typing import Any
 
 from kubeloop.api.meta import ObjectMeta, PartialObjectMetadata
 from kubeloop.api.registry import CUSTOM_RESOURCE_DEFINITIONS
-from kubeloop.cache.handlers import ResourceEventHandlerFuncs
 from kubeloop.cache.informer import SharedIndexInformer
+from kubeloop.cache.processor import ResourceEventHandlerFuncs
 from kubeloop.client.client import Client
 
 

@@ -7,8 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Generic, TypeVar
 
 from kubeloop.api.meta import Object
-from kubeloop.cache.handlers import HandlerRegistration, ResourceEventHandler
-from kubeloop.cache.processor import SharedProcessor
+from kubeloop.cache.processor import HandlerRegistration, ResourceEventHandler, SharedProcessor
 from kubeloop.cache.recovery import ReflectorOptions
 from kubeloop.cache.reflector import ListerWatcher, Reflector
 from kubeloop.cache.store import Indexer, IndexFunc

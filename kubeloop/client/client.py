@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import logging
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
 from typing import Any, Self, TypeVar, cast
 
@@ -15,7 +17,11 @@ from kubeloop.client.errors import ApiError
 from kubeloop.client.resource_client import PARTIAL_METADATA, ResourceClient
 from kubeloop.client.transport import Transport
 
+log = logging.getLogger(__name__)
+
 T = TypeVar("T", bound=Object)
+Item = TypeVar("Item")
+R = TypeVar("R")
 
 
 class Client:
@@ -57,3 +63,22 @@ async def own_user(client: Client) -> str:
         )
         return str(msgspec.json.decode(answer)["status"]["userInfo"]["username"])
     return ""
+
+
+async def for_each(items: Iterable[Item], work: Callable[[Item], Awaitable[R]]) -> list[R]:
+    """The results in order. One item that fails does not keep the others from it.
+
+    Raises the first ApiError once all the others are done; further ones are logged.
+    """
+    results: list[R] = []
+    failed: ApiError | None = None
+    for item in items:
+        try:
+            results.append(await work(item))
+        except ApiError as exc:
+            if failed is not None:
+                log.warning("%s: %s", getattr(item, "key", item), exc)
+            failed = failed or exc
+    if failed is not None:
+        raise failed
+    return results

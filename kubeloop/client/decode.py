@@ -6,7 +6,7 @@ import contextlib
 import functools
 import logging
 import operator
-from collections.abc import Iterable
+from collections.abc import AsyncGenerator, AsyncIterable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
@@ -14,7 +14,7 @@ import msgspec
 from cachetools import TTLCache
 
 from kubeloop.api.meta import ListMeta, Object, ObjectMeta, Status, Struct
-from kubeloop.client.errors import ServerError
+from kubeloop.client.errors import ServerError, Unreachable
 from kubeloop.client.metrics import UNDECODABLE_OBJECTS
 from kubeloop.client.nesting import CUT, MAX_DEPTH, UNDECODABLE, decode
 
@@ -24,6 +24,9 @@ T = TypeVar("T", bound=Object)
 
 INITIAL_EVENTS_END = "k8s.io/initial-events-end"
 """The annotation of the bookmark after which a WatchList has sent everything that was there."""
+
+MAX_LINE = 64 * 1024 * 1024
+"""Bytes without a line's end after which the server is not taken for an API server."""
 
 
 class ObjectList(list[T]):
@@ -249,3 +252,30 @@ def _identity(raw: msgspec.Raw) -> ObjectMeta:
     except UNDECODABLE:
         return ObjectMeta()
     return ObjectMeta(**msgspec.structs.asdict(known))
+
+
+async def split_lines(chunks: AsyncIterable[bytes], *, source: str) -> AsyncGenerator[bytes, None]:
+    """Whole lines without their end; empty ones are left out. Linear in the bytes, however a line is cut up.
+
+    Raises Unreachable where the stream ends within a line (the connection broke off) or a line has no end;
+    `source` names the server in its message.
+    """
+    pending: list[bytes] = []
+    waiting = 0
+    async for chunk in chunks:
+        pieces = chunk.split(b"\n")
+        if len(pieces) > 1:
+            pending.append(pieces[0])
+            pieces[0] = b"".join(pending)
+            pending.clear()
+            waiting = 0
+            for line in pieces[:-1]:
+                if line:
+                    yield line
+        if last := pieces[-1]:
+            pending.append(last)
+            waiting += len(last)
+            if waiting > MAX_LINE:
+                raise Unreachable(f"{source} sent a line longer than {MAX_LINE} bytes")
+    if pending:
+        raise Unreachable(f"{source} closed the connection in the middle of a line")

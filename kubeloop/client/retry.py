@@ -1,12 +1,17 @@
-"""Which failed requests are sent again, and when."""
+"""When requests are sent: how many a second, and which failed ones again."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import contextlib
+import os
+import ssl
+import time
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from typing import TypeVar
 
+import aiohttp
 from tenacity import (
     AsyncRetrying,
     RetryCallState,
@@ -109,3 +114,66 @@ async def retry_on_conflict(
         with turn:
             return await attempt(turn.retry_state.attempt_number > 1)
     raise AssertionError("unreachable")
+
+
+@contextlib.contextmanager
+def unreachable_errors(host: str) -> Iterator[None]:
+    """Turns what aiohttp and the sockets raise into Unreachable, or its kinds where the server can't have seen it."""
+    try:
+        yield
+    except aiohttp.ClientSSLError as err:
+        raise Untrusted(f"{host} can't be reached: no trusted TLS connection: {cause(err)}") from err
+    except (
+        aiohttp.ClientConnectorError,
+        aiohttp.ClientHttpProxyError,
+        aiohttp.ConnectionTimeoutError,
+    ) as err:
+        raise NotSent(f"{host} can't be reached: {cause(err)}") from err
+    except (aiohttp.ClientError, TimeoutError, OSError) as err:
+        raise Unreachable(f"{host}: connection lost: {cause(err)}") from err
+
+
+def cause(err: BaseException) -> str:
+    """What went wrong, in the system's own words where it has some."""
+    if isinstance(err, TimeoutError) and not isinstance(err, aiohttp.ClientConnectorError):
+        return "timed out"
+    if isinstance(err, aiohttp.ClientConnectorCertificateError):
+        return str(err.certificate_error)
+    if isinstance(err, aiohttp.ClientConnectorError):
+        err = err.os_error
+    if isinstance(err, OSError) and err.errno and err.errno > 0 and not isinstance(err, ssl.SSLError):
+        return os.strerror(err.errno).lower()
+    return getattr(err, "strerror", None) or str(err) or type(err).__name__
+
+
+class TokenBucket:
+    """`qps` requests a second on average, `burst` at once; waiters are served in order, as client-go's flowcontrol."""
+
+    def __init__(
+        self,
+        qps: float,
+        burst: int,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self._qps = qps
+        self._burst = float(burst)
+        self._clock = clock
+        self._sleep = sleep
+        self._tokens = float(burst)
+        self._filled_at = clock()
+
+    async def take(self) -> None:
+        """Returns when a request may be sent."""
+        now = self._clock()
+        self._tokens = min(self._burst, self._tokens + (now - self._filled_at) * self._qps)
+        self._filled_at = now
+        # Below zero is a debt: what comes later waits for it too.
+        self._tokens -= 1.0
+        if self._tokens < 0.0:
+            try:
+                await self._sleep(-self._tokens / self._qps)
+            except BaseException:
+                self._tokens += 1.0  # it was not sent: who gives up leaves no debt to the next one
+                raise

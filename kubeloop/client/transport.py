@@ -11,21 +11,21 @@ import re
 import ssl
 import sys
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
 from typing import Any
 from urllib.parse import urlencode
 
 import aiohttp
+from aiohttp import BytesPayload
+from aiohttp.abc import AbstractStreamWriter
 from multidict import CIMultiDict
 from yarl import URL
 
 from kubeloop.client.config import ClientConfig
-from kubeloop.client.errors import ApiError, ConfigError, Unauthorized, Unreachable, error_from_response
-from kubeloop.client.guarded_body import BeforeWrite, GuardedBody
-from kubeloop.client.limiter import TokenBucket
-from kubeloop.client.lines import split_lines
+from kubeloop.client.decode import split_lines
+from kubeloop.client.errors import ApiError, ConfigError, Unauthorized, error_from_response
 from kubeloop.client.metrics import RestClientMetrics, default_metrics
-from kubeloop.client.retry import Closed, NotSent, RetryPolicy, Untrusted
+from kubeloop.client.retry import Closed, RetryPolicy, TokenBucket, Untrusted, unreachable_errors
 
 log = logging.getLogger(__name__)
 
@@ -44,6 +44,31 @@ _KEEP_ALIVE = 60.0
 JSON = "application/json"
 MERGE_PATCH = "application/merge-patch+json"
 JSON_PATCH = "application/json-patch+json"
+
+BeforeWrite = Callable[[], None]
+"""Raises ApiError where a write must not be sent (any more)."""
+
+
+class GuardedBody(BytesPayload):
+    """Asks `before_write` in the step of the loop in which the body goes to the socket.
+
+    Between making a request and sending it the loop may wait for long: for a token, a connection, a TLS handshake,
+    or because the process was stopped. aiohttp holds the headers back until the body's first byte, so a write that is
+    refused here leaves no trace on the wire. `refused` is why, once it happened.
+    """
+
+    def __init__(self, body: bytes, before_write: BeforeWrite) -> None:
+        super().__init__(body)
+        self._before_write = before_write
+        self.refused: ApiError | None = None
+
+    async def write_with_length(self, writer: AbstractStreamWriter, content_length: int | None) -> None:
+        try:
+            self._before_write()
+        except ApiError as err:
+            self.refused = err
+            raise
+        await super().write_with_length(writer, content_length)
 
 
 class Transport:
@@ -300,33 +325,3 @@ def _refusals(guarded: GuardedBody | None) -> Iterator[None]:
         if guarded is not None and guarded.refused is not None:
             raise guarded.refused from err
         raise
-
-
-@contextlib.contextmanager
-def unreachable_errors(host: str) -> Iterator[None]:
-    """Turns what aiohttp and the sockets raise into Unreachable, or its kinds where the server can't have seen it."""
-    try:
-        yield
-    except aiohttp.ClientSSLError as err:
-        raise Untrusted(f"{host} can't be reached: no trusted TLS connection: {cause(err)}") from err
-    except (
-        aiohttp.ClientConnectorError,
-        aiohttp.ClientHttpProxyError,
-        aiohttp.ConnectionTimeoutError,
-    ) as err:
-        raise NotSent(f"{host} can't be reached: {cause(err)}") from err
-    except (aiohttp.ClientError, TimeoutError, OSError) as err:
-        raise Unreachable(f"{host}: connection lost: {cause(err)}") from err
-
-
-def cause(err: BaseException) -> str:
-    """What went wrong, in the system's own words where it has some."""
-    if isinstance(err, TimeoutError) and not isinstance(err, aiohttp.ClientConnectorError):
-        return "timed out"
-    if isinstance(err, aiohttp.ClientConnectorCertificateError):
-        return str(err.certificate_error)
-    if isinstance(err, aiohttp.ClientConnectorError):
-        err = err.os_error
-    if isinstance(err, OSError) and err.errno and err.errno > 0 and not isinstance(err, ssl.SSLError):
-        return os.strerror(err.errno).lower()
-    return getattr(err, "strerror", None) or str(err) or type(err).__name__

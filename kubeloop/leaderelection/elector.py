@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NoReturn
 
-from kubeloop.api.coordination import Lease, LeaseSpec
+from kubeloop.api.core import Lease, LeaseSpec
 from kubeloop.client.errors import AlreadyExists, ApiError, Conflict, NotFound
 from kubeloop.errors import ReportedError
 from kubeloop.leaderelection.lease_lock import LeaseLock, timestamp

@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator
 
 import msgspec
 
-from kubeloop.api.coordination import Lease, LeaseSpec
+from kubeloop.api.core import Lease, LeaseSpec
 from kubeloop.api.registry import LEASES
 from kubeloop.client.client import Client
 from kubeloop.client.errors import error_from_status

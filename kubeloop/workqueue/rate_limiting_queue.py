@@ -1,13 +1,131 @@
-"""Retries with backoff: client-go's `util/workqueue/rate_limiting_queue.go`."""
+"""Items that are added later, and retries with backoff: client-go's delaying_queue.go and rate_limiting_queue.go."""
 
 from __future__ import annotations
 
+import asyncio
+import heapq
+import itertools
 import logging
 from collections.abc import Callable
+from typing import NamedTuple
 
-from kubeloop.workqueue.delaying import DelayingQueue
-from kubeloop.workqueue.queue import DEFAULT_PRIORITY, K, loop_time
+from kubeloop.workqueue.queue import DEFAULT_PRIORITY, LEFTOVERS, K, Queue, loop_time
 from kubeloop.workqueue.rate_limiters import RateLimiter, default_controller_rate_limiter
+
+
+class _Due(NamedTuple):
+    """When an item is due, on the loop's clock. Of those due at the same moment the first asked for goes first."""
+
+    when: float
+    number: int
+    priority: int
+
+
+class DelayingQueue(Queue[K]):
+    """A queue whose items may wait outside for a while."""
+
+    def __init__(self, name: str = "", *, clock: Callable[[], float] = loop_time) -> None:
+        super().__init__(name, clock=clock)
+        self._due: dict[K, _Due] = {}
+        # Invariant: the delayed items, each with the earliest moment that was asked for.
+        self._due_heap: list[tuple[_Due, K]] = []
+        # Invariant: holds every entry of `_due`. Others are leftovers of other moments and skipped; there are never
+        # many more of them than items.
+        self._sequence = itertools.count()
+        self._timer: asyncio.TimerHandle | None = None
+        # Invariant: set for the first entry of `_due_heap`; None while that is empty. One timer for all, because
+        # the loop's own heap does not keep the order of timers of the same moment.
+
+    @property
+    def delayed(self) -> int:
+        """How many items wait for their time."""
+        return len(self._due)
+
+    def add_not_before(self, item: K, seconds: float, priority: int = DEFAULT_PRIORITY) -> None:
+        """Add an item in `seconds`, and hand it out no sooner, even if it is added meanwhile: a server's Retry-After.
+
+        What was added before is put off as well. Ignored once the queue is shutting down. Needs the running loop.
+        """
+        if self._shutting_down:
+            return
+        known = self._due.get(item)
+        when = asyncio.get_running_loop().time() + seconds
+        if known is not None:
+            priority = max(priority, known.priority)
+            when = max(when, known.when) if item in self._held else when
+        waiting = self._dirty.pop(item, None)
+        if waiting is not None:
+            if item not in self._processing:
+                self._leave(item, waiting)
+            priority = max(priority, waiting)
+        self._metrics.retry()
+        self._held.add(item)
+        self._put_off(item, _Due(when, next(self._sequence), priority))
+
+    def add_after(self, item: K, seconds: float, priority: int = DEFAULT_PRIORITY) -> None:
+        """Add an item in `seconds`, at once if that is not positive. Ignored once the queue is shutting down.
+
+        Asked for twice, the earlier moment and the higher priority win. An `add` meanwhile does not stop the
+        timer. An item of `add_not_before` keeps its moment. Needs the running loop.
+        """
+        if self._shutting_down:
+            return
+        self._metrics.retry()
+        if not seconds > 0:
+            self.add(item, priority)
+            return
+        when = asyncio.get_running_loop().time() + seconds
+        known = self._due.get(item)
+        if known is not None:
+            when = known.when if item in self._held else min(when, known.when)
+            priority = max(priority, known.priority)
+            if (when, priority) == (known.when, known.priority):
+                return
+        self._put_off(item, _Due(when, next(self._sequence), priority))
+
+    def shut_down(self) -> None:
+        """As Queue's; what is still delayed is dropped, as by client-go."""
+        super().shut_down()
+        self._due.clear()
+        self._due_heap.clear()
+        self._held.clear()
+        self._set_timer()
+
+    def _raise_held(self, item: K, priority: int) -> None:
+        due = self._due[item]
+        if priority > due.priority:
+            self._put_off(item, due._replace(priority=priority))
+
+    def _put_off(self, item: K, due: _Due) -> None:
+        self._due[item] = due
+        heapq.heappush(self._due_heap, (due, item))
+        if len(self._due_heap) > 2 * len(self._due) + LEFTOVERS:
+            self._due_heap = [(entry, key) for key, entry in self._due.items()]
+            heapq.heapify(self._due_heap)
+        self._set_timer()
+
+    def _set_timer(self) -> None:
+        first = self._due_heap[0][0].when if self._due_heap else None
+        if self._timer is not None:
+            if self._timer.when() == first:
+                return
+            self._timer.cancel()
+            self._timer = None
+        if first is not None:
+            self._timer = asyncio.get_running_loop().call_at(first, self._fire, first)
+
+    def _fire(self, until: float) -> None:
+        """Add what is due. Loops fire within their clock's resolution, so `until` may lie ahead of the clock."""
+        self._timer = None
+        until = max(until, asyncio.get_running_loop().time())
+        while self._due_heap and self._due_heap[0][0].when <= until:
+            due, item = heapq.heappop(self._due_heap)
+            if self._due.get(item) == due:
+                del self._due[item]
+                self._held.discard(item)
+                self.add(item, due.priority)
+        self._set_timer()
+
 
 log = logging.getLogger(__name__)
 

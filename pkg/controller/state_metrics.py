@@ -13,7 +13,7 @@ from prometheus_client.registry import Collector
 
 from kubeloop.api.admissionregistration import ValidatingWebhookConfiguration
 from kubeloop.api.core import ResourceQuota
-from kubeloop.cache.handlers import ResourceEventHandlerFuncs
+from kubeloop.cache.processor import ResourceEventHandlerFuncs
 from kubeloop.controllers.errors import CacheForbidden
 from pkg.api.kubevirt import VirtualMachineInstanceMigration
 from pkg.util import constants

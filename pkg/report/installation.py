@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from kubeloop.api.coordination import LeaseSpec
+from kubeloop.api.core import LeaseSpec
 from pkg.util.constants import WEBHOOK_CONFIGURATION_NAME
 
 FAIL = "Fail"

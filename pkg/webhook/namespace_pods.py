@@ -16,8 +16,8 @@ from typing import Final
 from cachetools import TTLCache
 
 from kubeloop.api.core import Pod
-from kubeloop.cache.handlers import ResourceEventHandlerFuncs
 from kubeloop.cache.informer import SharedIndexInformer
+from kubeloop.cache.processor import ResourceEventHandlerFuncs
 from kubeloop.client.resource_client import ResourceClient
 
 log = logging.getLogger(__name__)

@@ -19,8 +19,8 @@ from kubeloop.client.client import Client
 from kubeloop.client.config import ClientConfig
 from kubeloop.client.credentials import Certificate
 from kubeloop.client.tls import TLSSettings
-from kubeloop.workqueue.delaying import DelayingQueue
 from kubeloop.workqueue.queue import LOW_PRIORITY
+from kubeloop.workqueue.rate_limiting_queue import DelayingQueue
 from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCES
 from tests.bench.peers.protocol import Measured, arguments
 

@@ -18,7 +18,7 @@ import pytest
 from kubeloop.api.core import Pod
 from kubeloop.cache.store import Indexer
 from kubeloop.client.decode import decoder_for
-from kubeloop.workqueue.delaying import DelayingQueue
+from kubeloop.workqueue.rate_limiting_queue import DelayingQueue
 from pkg.api.kubevirt import VirtualMachineInstance
 from tests.bench.objects import pod, vmi
 

@@ -6,8 +6,7 @@ import asyncio
 from dataclasses import dataclass, replace
 
 from kubeloop.api.admissionregistration import ValidatingWebhookConfiguration
-from kubeloop.api.coordination import Lease
-from kubeloop.api.core import Pod, ResourceQuota
+from kubeloop.api.core import Lease, Pod, ResourceQuota
 from kubeloop.client.errors import ApiError, Forbidden, NotFound
 from kubeloop.client.resource_client import list_installed
 from kubeloop.controllers.cache_reader import CacheReader

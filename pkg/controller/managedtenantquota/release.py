@@ -5,8 +5,7 @@ from __future__ import annotations
 import time
 from contextlib import suppress
 
-from kubeloop.client.client import Client
-from kubeloop.client.each import for_each
+from kubeloop.client.client import Client, for_each
 from kubeloop.client.errors import NotFound
 from kubeloop.client.resource_client import list_installed
 from kubeloop.client.retry import retry_on_conflict

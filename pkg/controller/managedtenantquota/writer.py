@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from kubeloop.api.admissionregistration import ValidatingWebhookConfiguration
-from kubeloop.api.coordination import Lease
-from kubeloop.api.core import ResourceQuota
+from kubeloop.api.core import Lease, ResourceQuota
 from kubeloop.api.meta import Object
 from kubeloop.api.registry import LEASES, RESOURCE_QUOTAS, VALIDATING_WEBHOOK_CONFIGURATIONS
 from kubeloop.client.client import Client

@@ -6,8 +6,7 @@ import time
 
 from kubeloop.api.core import ResourceQuota
 from kubeloop.api.registry import NAMESPACES, RESOURCE_QUOTAS
-from kubeloop.client.client import Client
-from kubeloop.client.each import for_each
+from kubeloop.client.client import Client, for_each
 from kubeloop.client.errors import Conflict, Invalid, NotFound
 from kubeloop.client.resource_client import list_installed
 from kubeloop.client.retry import retry_on_conflict

@@ -17,8 +17,8 @@ import pytest
 
 from kubeloop.api.core import Pod
 from kubeloop.api.registry import PODS
-from kubeloop.cache.handlers import ResourceEventHandlerFuncs
 from kubeloop.cache.informer import SharedIndexInformer, wait_for_cache_sync
+from kubeloop.cache.processor import ResourceEventHandlerFuncs
 from kubeloop.cache.recovery import ReflectorOptions
 from kubeloop.client.client import Client
 from kubeloop.testing.polling import until

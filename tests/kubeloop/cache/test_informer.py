@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from kubeloop.api.core import Pod
-from kubeloop.cache.handlers import ResourceEventHandlerFuncs
 from kubeloop.cache.informer import SharedIndexInformer, wait_for_cache_sync
+from kubeloop.cache.processor import ResourceEventHandlerFuncs
 from kubeloop.client.errors import BadRequest, NotFound
 from kubeloop.testing.virtual_time import settle, virtual_time
 from tests.kubeloop.cache.fake_client import FakeClient, Hang, bookmark, event, listing

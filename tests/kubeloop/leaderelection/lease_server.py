@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from kubeloop.api.coordination import Lease, LeaseSpec
+from kubeloop.api.core import Lease, LeaseSpec
 from kubeloop.api.registry import LEASES, Resource
 from kubeloop.client.errors import ApiError, Unreachable
 from kubeloop.testing.fake.server import FakeCluster, FakeTransport

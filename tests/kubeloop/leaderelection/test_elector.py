@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from kubeloop.api.coordination import LeaseSpec
+from kubeloop.api.core import LeaseSpec
 from kubeloop.api.registry import LEASES
 from kubeloop.client.client import Client
 from kubeloop.client.errors import Forbidden

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kubeloop.api.coordination import LeaseSpec
+from kubeloop.api.core import LeaseSpec
 from kubeloop.client.client import Client
 from kubeloop.client.errors import ApiError
 from kubeloop.leaderelection.lease_lock import LeaseLock

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from kubeloop.api.coordination import LeaseSpec
+from kubeloop.api.core import LeaseSpec
 from pkg.report.installation import Held, Installed, held
 from tests.decisions import sentences
 

@@ -1,5 +1,5 @@
 // Builds etcd for the embedded cluster.
-module headroom.harvesterhci.io/testcluster/etcd
+module kubeloop.test/cluster/etcd
 
 go 1.24.0
 

@@ -1,5 +1,5 @@
-// Builds helm for the chart's tests and for `headroom testcluster build`.
-module headroom.harvesterhci.io/testcluster/helm
+// Builds helm, for tests of charts.
+module kubeloop.test/cluster/helm
 
 go 1.24.0
 

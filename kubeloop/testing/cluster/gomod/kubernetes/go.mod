@@ -1,6 +1,6 @@
 // Builds kube-apiserver and kube-controller-manager for the embedded cluster.
 // k8s.io/kubernetes asks for its staging modules as v0.0.0: each is replaced by its published release.
-module headroom.harvesterhci.io/testcluster/kubernetes
+module kubeloop.test/cluster/kubernetes
 
 go 1.24.0
 

@@ -1,5 +1,5 @@
 // Builds kwok for the embedded cluster.
-module headroom.harvesterhci.io/testcluster/kwok
+module kubeloop.test/cluster/kwok
 
 go 1.24.0
 

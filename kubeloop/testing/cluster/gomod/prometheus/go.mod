@@ -1,5 +1,5 @@
 // Builds prometheus and promtool for `make observability`.
-module headroom.harvesterhci.io/testcluster/prometheus
+module kubeloop.test/cluster/prometheus
 
 go 1.24.9
 
