@@ -21,6 +21,7 @@ from pkg.api.kubevirt import (
     VirtualMachineInstanceMigration,
 )
 from pkg.util import constants
+from pkg.util.quotacount.releases import Releases
 from pkg.util.resourcequota.model import Observed
 from pkg.util.resourcequota.observe import Listed, Observer
 from pkg.webhook.deadline import NoAnswer, in_time
@@ -75,6 +76,10 @@ class View:
     async def pods(self, namespace: str) -> list[Pod] | None:
         """Every pod of a namespace that holds headroom, as a watch has brought them; None while that has only begun."""
         return await self._pods.of(namespace)
+
+    def releases(self) -> Releases:
+        """The releases by which the API servers count."""
+        return self._source.kubernetes()
 
     def pods_gone(self, namespace: str) -> Collection[str]:
         """The uids of pods that this watch saw deleted a moment ago."""

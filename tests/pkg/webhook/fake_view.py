@@ -12,6 +12,7 @@ from kubeloop.api.core import Namespace, Pod, ResourceQuota
 from kubeloop.api.meta import Object
 from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.util import constants
+from pkg.util.quotacount.releases import NEWEST, Releases
 from pkg.util.resourcequota.model import Observed
 from pkg.webhook.admission import AdmissionRequest
 from pkg.webhook.deadline import NoAnswer
@@ -84,6 +85,7 @@ class FakeView(View):
         self.looked: list[str] = []
         self.watched = True
         self.gone: list[str] = []
+        self.runs = NEWEST
 
     def observe(self, quota: ResourceQuota) -> Observed:
         return self.cached.observe(quota)
@@ -102,6 +104,9 @@ class FakeView(View):
 
     async def pods(self, namespace: str) -> list[Pod] | None:
         return self.cached.pods if self.watched else None
+
+    def releases(self) -> Releases:
+        return self.runs
 
     def pods_gone(self, namespace: str) -> Collection[str]:
         return self.gone
