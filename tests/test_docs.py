@@ -64,6 +64,7 @@ def test_every_flag_exists() -> None:
         "release",
         "status",
         "explain",
+        "collect",
         "plan",
         "delta",
         "usage",
