@@ -11,7 +11,7 @@ PYTEST_PARALLEL ?= --numprocesses 5 --dist loadfile --no-loadscope-reorder
 # The tests start hundreds of headroom processes: none of them compiles the sources again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo install test test-fast lint bench bench-full soak mutants build manifests image lock clean
+.PHONY: demo install test test-fast lint bench bench-full observability soak mutants build manifests image lock clean
 
 install: $(STAMP)
 
@@ -59,6 +59,11 @@ soak: build
 	HEADROOM_SOAK=1 $(BIN)/python -m pytest tests/e2e/test_admission_race.py tests/e2e/test_admission_reserve.py \
 	  tests/e2e/test_admission_upkeep.py
 	HEADROOM_ELECTION=real $(BIN)/python -m pytest tests/e2e/test_leader_election.py
+
+# Prometheus itself, built the first time (ten minutes), on a real run: each alert on its fault, each panel has data.
+observability: build
+	HEADROOM_OBSERVABILITY=1 $(BIN)/python -m pytest tests/deploy/test_monitoring.py tests/monitoring \
+	  tests/e2e/test_observability.py
 
 build: $(STAMP)
 	$(BIN)/headroom testcluster build

@@ -130,6 +130,8 @@ def _wheels(site: Path, architecture: str) -> None:
     locked = ["--require-hashes", "-r", str(ROOT / "requirements-run.lock")]
     subprocess.run([*pip, *foreign, f"--target={site}", *locked], check=True)
     shutil.rmtree(site / "bin", ignore_errors=True)  # shebangs of this machine
+    # What setuptools left of an earlier build would be installed too, modules that have gone since included.
+    shutil.rmtree(ROOT / "build" / "lib", ignore_errors=True)
     own = [*pip, "--no-build-isolation", f"--target={site}", str(ROOT)]
     subprocess.run(own, check=True)
     for folder in [site / "bin", *site.rglob("__pycache__")]:

@@ -15,6 +15,8 @@ from pkg.util.metrics import METRICS
 
 DEPLOY = Path(__file__).parent
 CHART = DEPLOY / "charts" / "headroom"
+IMAGE = "set-image-repository.invalid/headroom"
+"""In what is applied by hand: a name that no resolver knows (RFC 2606), so that nothing else is pulled by accident."""
 NAMESPACE = """\
 apiVersion: v1
 kind: Namespace
@@ -34,7 +36,8 @@ def helm(*arguments: str) -> str:
 
 def template(*arguments: str) -> str:
     """The chart rendered, without helm's remarks on where a document comes from."""
-    rendered = helm("template", "headroom", str(CHART), "--namespace", "headroom-system", *arguments)
+    given = ("--namespace", "headroom-system", "--set", f"image.repository={IMAGE}", *arguments)
+    rendered = helm("template", "headroom", str(CHART), *given)
     # Helm's own labels would say that helm looks after what `kubectl apply` made.
     rendered = re.sub(r" *(helm\.sh/chart|app\.kubernetes\.io/managed-by): .*\n", "", rendered)
     return _SOURCE.sub("", rendered).removeprefix("---\n")
@@ -42,14 +45,17 @@ def template(*arguments: str) -> str:
 
 def rbac() -> str:
     """The rights of one account for everything: `webhook.inController=true`."""
-    title = "# What headroom may do, with one account for everything. `kubectl apply -f deploy/rbac.yaml`\n"
+    title = (
+        "# What headroom may do, with one account for everything; the namespace is in namespace.yaml.\n"
+        "# `kubectl apply --server-side -f deploy/rbac.yaml`\n"
+    )
     shown = ("--show-only", "templates/rbac.yaml")
     together = template("--set", "webhook.inController=true", *shown)
     # And the account of `headroom webhook` by itself.
     alone = "".join(
         f"---\n{each}" for each in template(*shown).split("---\n") if "name: headroom-webhook" in each
     )
-    return f"{title}{NAMESPACE}---\n{together}{alone}"
+    return f"{title}{together}{alone}"
 
 
 def policy() -> str:
@@ -65,7 +71,10 @@ def rules() -> str:
 
 def everything() -> str:
     """The default rendering; VMMRQ's definition with it, and without the hook, which only helm runs."""
-    title = "# The chart's default rendering. `kubectl apply --server-side -f deploy/headroom.yaml`\n"
+    title = (
+        f"# The chart's default rendering. Put your image in the place of {IMAGE}, then\n"
+        "# `kubectl apply --server-side -f deploy/headroom.yaml`\n"
+    )
     crds = "".join(
         f"---\n{path.read_text('utf-8').rstrip()}\n" for path in sorted((CHART / "crds").glob("*.yaml"))
     )
@@ -135,6 +144,7 @@ def _braces(metric: Metric) -> str:
 
 
 FILES: dict[Path, Callable[[], str]] = {
+    DEPLOY / "namespace.yaml": lambda: NAMESPACE,
     DEPLOY / "rbac.yaml": rbac,
     DEPLOY / "policy.yaml": policy,
     DEPLOY / "headroom.yaml": everything,

@@ -111,13 +111,13 @@ class TemplateVersionHandler:
         new = edit(
             version,
             metadata={"labels": labels, "owner_references": owners},
-            status={"conditions": set_condition(version.status.conditions, READY, ready)},
+            status={"conditions": set_condition(version.status.conditions, READY, ready, last_update=True)},
         )
         async with self._numbering:
             if not is_assigned(version):
                 latest = await latest_version(self._versions, version.namespace, version.spec.template_id)
                 number = latest.status.version + 1 if latest else 1
-                conditions = set_condition(new.status.conditions, ASSIGNED, "True")
+                conditions = set_condition(new.status.conditions, ASSIGNED, "True", last_update=True)
                 new = edit(new, status={"version": number, "conditions": conditions})
             return await self._versions.update(version, new)
 

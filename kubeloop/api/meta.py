@@ -130,12 +130,13 @@ class ListMeta(Struct):
 
 
 class Condition(Struct):
-    """A status condition: metav1.Condition with what core kinds and wrangler have beside that."""
+    """A status condition: metav1.Condition with what core kinds, wrangler and Cluster API have beside that."""
 
     whole: ClassVar[bool] = True
 
     type: str = ""
     status: str = ""
+    severity: str | None = None
     reason: str | None = None
     message: str | None = None
     last_transition_time: str | None = None

@@ -39,11 +39,13 @@ def set_condition(
     reason: str | None = None,
     message: str | None = None,
     now: str | None = None,
+    last_update: bool = False,
 ) -> list[Condition]:
     """The conditions with this one in the place of its type (wrangler's condition.Cond, meta.SetStatusCondition).
 
-    lastTransitionTime is `now` (RFC 3339; default: this moment) when the status changes, lastUpdateTime when anything
-    does. A condition that stands already stays as it is, so that the lists are equal.
+    lastTransitionTime is `now` (RFC 3339; default: this moment) when the status changes. lastUpdateTime is `now` when
+    anything does, in a condition that has one or with `last_update`: wrangler's kinds have it, metav1.Condition not.
+    A condition that stands already stays as it is, so that the lists are equal.
     """
     moment = now or now_rfc3339()
     after = list(conditions or ())
@@ -58,11 +60,18 @@ def set_condition(
                 reason=reason,
                 message=message,
                 last_transition_time=transition,
-                last_update_time=moment,
+                last_update_time=moment if last_update or known.last_update_time else None,
             )
         return after
-    new = Condition(type=type, status=status, reason=reason, message=message)
-    return [*after, msgspec.structs.replace(new, last_transition_time=moment, last_update_time=moment)]
+    new = Condition(
+        type=type,
+        status=status,
+        reason=reason,
+        message=message,
+        last_transition_time=moment,
+        last_update_time=moment if last_update else None,
+    )
+    return [*after, new]
 
 
 def condition_is_true(conditions: Sequence[Condition] | None, condition_type: str) -> bool:
@@ -93,7 +102,8 @@ class PartlyDeclared(TypeError):
 
 
 def edit(obj: S, **changes: Any) -> S:
-    """The object with other values; `obj` stays as it is. Fields have their Python names, others raise TypeError.
+    """The object with other values; `obj` stays as it is. Raises TypeError for a name that is not a (Python) name of a
+    field, and for a value that is not of the field's type.
 
     A mapping for a field that holds a struct edits that struct: `edit(vm, spec={"run_strategy": "Halted"})`, also where
     there was none. A mapping for a field that holds a dict (labels) replaces it. None takes a field away.
@@ -103,8 +113,9 @@ def edit(obj: S, **changes: Any) -> S:
     for name, value in changes.items():
         if isinstance(value, Mapping) and (kind := kinds.get(name)) is not None:
             current = getattr(obj, name)
-            value = edit(kind() if current is None else current, **value)
-        edited[name] = value
+            edited[name] = edit(kind() if current is None else current, **value)
+        else:
+            edited[name] = _of_type(type(obj), name, value)
     return msgspec.structs.replace(obj, **edited)
 
 
@@ -120,24 +131,41 @@ def difference(old: Struct, new: Struct) -> Patch:
         was, now = getattr(old, field.name), getattr(new, field.name)
         if was != now:
             patch[field.encode_name] = _change(f"{type(old).__name__}.{field.name}", was, now)
-    return {name: value for name, value in patch.items() if value != {}}
+    return patch
 
 
 def metadata_difference(old: Object, new: Object) -> Patch:
-    """Of metadata what may be written: labels, annotations, finalizers, owner references.
+    """Of metadata what may be written: labels, annotations, finalizers, owner references. Empty maps are not kept.
 
     Raises ValueError when the two are not one object."""
     for name in _IDENTITY:
         if getattr(old.metadata, name) != getattr(new.metadata, name):
             raise ValueError(f"{old.key} and {new.key} differ in {name}: they are not versions of one object")
     kept = {name: getattr(new.metadata, name) for name in _WRITABLE_METADATA}
-    return difference(old.metadata, msgspec.structs.replace(old.metadata, **kept))
+    patch = difference(old.metadata, msgspec.structs.replace(old.metadata, **kept))
+    return {name: change for name, change in patch.items() if change != {}}
 
 
 def guarded(obj: Object, patch: Mapping[str, Any]) -> Patch:
     """The merge patch, refused with Conflict if the object has changed since `obj` was read."""
     metadata = {**(patch.get("metadata") or {}), "resourceVersion": obj.metadata.resource_version}
     return {**patch, "metadata": metadata}
+
+
+def _of_type(kind: type[Struct], name: str, value: Any) -> Any:
+    """A copy of the value, as the field holds it. Raises TypeError."""
+    expected = _field_types(kind).get(name)
+    if expected is None:
+        raise TypeError(f"{kind.__name__} has no field {name}")
+    plain = msgspec.json.decode(msgspec.json.encode(value, enc_hook=dict))
+    try:
+        held = msgspec.convert(plain, expected)
+    except msgspec.ValidationError as err:
+        raise TypeError(f"{kind.__name__}.{name}: {err}") from err
+    if held not in (value, plain):
+        # A mapping became a struct, inside a list: a misspelt name in it would be lost.
+        raise TypeError(f"{kind.__name__}.{name}: structs are given as structs within a list or dict")
+    return held
 
 
 def _change(where: str, was: Any, now: Any) -> Any:
@@ -171,6 +199,11 @@ def _refuse_partly_declared(where: str, value: Any) -> None:
 @functools.cache
 def _whole(kind: type[Struct]) -> bool:
     return kind.whole and all(_whole(inner) for inner in _struct_fields(kind).values())
+
+
+@functools.cache
+def _field_types(kind: type[Struct]) -> dict[str, Any]:
+    return {field.name: field.type for field in msgspec.structs.fields(kind)}
 
 
 @functools.cache

@@ -14,6 +14,7 @@ from pkg.cmd.options import (
     PolicyOptions,
     ProcessOptions,
     WebhookOptions,
+    WrongCall,
 )
 
 if TYPE_CHECKING:
@@ -36,6 +37,8 @@ def controller(
     from pkg.cmd.replica import Replica
 
     logs.set_up(logging)
+    if controllers.webhook and controllers.remove_webhooks:
+        raise WrongCall("--webhook and --remove-webhooks exclude each other")
     options = _options(policy, controllers)
     admission = _admission(policy, controllers, webhooks, process)
     durations = election.config()
@@ -52,6 +55,7 @@ def controller(
         process,
         admission,
         durations if elected else None,
+        remove_webhooks=controllers.remove_webhooks,
     )
     return run_until_signal(replica.serve)
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Annotated
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import typer
 
 from pkg.cmd import reports
-from pkg.cmd.options import ClusterOptions, Output, WrongCall
+from pkg.cmd.flags import option
+from pkg.cmd.options import Absent, ClusterOptions, Output, WrongCall
 from pkg.cmd.reports import ReportOptions
 from pkg.util.amounts import shown
 
@@ -24,11 +26,23 @@ if TYPE_CHECKING:
 _VM = re.compile(r"[a-z0-9](?:[-.a-z0-9]{0,251}[a-z0-9])?")
 
 
+@dataclass(frozen=True)
+class CollectedOptions:
+    """Instead of a cluster."""
+
+    title: ClassVar = "Options"
+
+    folder: str | None = option(
+        None, "Folder that `headroom collect` wrote, instead of a cluster.", "--from", metavar="DIR"
+    )
+
+
 def explain(
     vm: Annotated[
         str, typer.Argument(metavar="NS/VM", envvar="HEADROOM_VM", help="Namespace and name of the VM.")
     ],
     report: ReportOptions,
+    collected: CollectedOptions,
     cluster: ClusterOptions,
 ) -> None:
     """Explain why the VM's migration waits: which quota, which resource, and what headroom does about it.
@@ -36,7 +50,12 @@ def explain(
     Of a VM that does not migrate: whether it could. Writes nothing.
     """
     namespace, name = _names(vm)
-    snapshot, found = reports.ask(cluster.kubeconfig, lambda client: _look(client, report, namespace, name))
+    if collected.folder:
+        snapshot, found = _read(collected.folder, namespace, name)
+    else:
+        snapshot, found = reports.ask(
+            cluster.kubeconfig, lambda client: _look(client, report, namespace, name)
+        )
     if report.output is Output.JSON:
         about = {"basis": snapshot.basis.document(), "headroom": snapshot.installed.document()}
         reports.print_json({**found.document(), **about})
@@ -45,6 +64,18 @@ def explain(
     heading = f"{namespace}/{name} {found.verdict}: {found.summary}"
     reports.print_all(reports.line(heading), *(part for fit in found.fits for part in _parts(fit)))
     reports.print_remarks(snapshot.basis)
+
+
+def _read(folder: str, namespace: str, name: str) -> tuple[Snapshot, Explanation]:
+    from pkg.cmd.collect import load
+    from pkg.report.budget import managed
+    from pkg.report.explain import explain
+
+    snapshot = load(folder)
+    instance = snapshot.instance(namespace, name)
+    if instance is None:
+        raise Absent(f"{folder} has no running VM {namespace}/{name}")
+    return snapshot, managed(snapshot, instance, explain(snapshot, instance))
 
 
 def _names(text: str) -> tuple[str, str]:

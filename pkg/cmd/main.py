@@ -9,6 +9,7 @@ import typer
 
 from kubeloop.errors import ReportedError
 from pkg.cmd import (
+    collect,
     controller,
     delta,
     explain,
@@ -53,6 +54,7 @@ _COMMANDS = (
     status.status,
     explain.explain,
     plan.plan,
+    collect.collect,
     delta.delta,
     usage.usage,
     quantity.quantity,

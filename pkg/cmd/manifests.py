@@ -11,12 +11,15 @@ import json
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any, BinaryIO
 
 import msgspec
 
 from kubeloop.errors import ReportedError, one_line
 
+COLLECTED = "objects.jsonl"
+"""The objects around VMs in what `headroom collect` wrote."""
 _BOM = b"\xef\xbb\xbf"
 _SPACE = re.compile(r"\s*")
 
@@ -27,7 +30,10 @@ class ManifestError(ReportedError):
 
 @contextlib.contextmanager
 def reading(file: str) -> Iterator[BinaryIO]:
-    """The file, "-" for stdin. Raises ManifestError where it cannot be opened; what is raised inside names it."""
+    """The file, "-" for stdin, or a folder of `headroom collect`. Raises ManifestError where it cannot be opened; what
+    is raised inside names it."""
+    if Path(file, COLLECTED).is_file():
+        file = str(Path(file, COLLECTED))
     if file == "-":
         yield sys.stdin.buffer
         return

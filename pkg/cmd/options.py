@@ -194,6 +194,11 @@ class ControllerOptions:
         metavar="PATTERN",
     )
     webhook: bool = option(False, "Serve the admission webhooks in this process too.")
+    remove_webhooks: bool = option(
+        False,
+        "No webhooks are served on this cluster any more: remove what was registered earlier.",
+        "--remove-webhooks",
+    )
 
 
 @dataclass(frozen=True)
@@ -270,7 +275,9 @@ class WebhookOptions:
         metavar="NAME",
     )
     register: bool = option(
-        True, "Write the webhook configurations; with --no-register they are left to a chart or another tool."
+        True,
+        "Write the webhook configurations; with --no-register they are left to another tool, and what was registered "
+        "before stays until `headroom release --only webhooks`.",
     )
     inject_ca_from: str | None = option(
         None,

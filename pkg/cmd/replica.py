@@ -32,6 +32,7 @@ from pkg.util.kubevirt.accounts import virt_controllers
 
 if TYPE_CHECKING:
     from pkg.cmd.admission import Admission
+    from pkg.webhook.leftovers import Leftovers
 
 # The webhooks and all that makes certificates are imported where they run: a controller without them starts faster.
 
@@ -53,6 +54,7 @@ class Replica:
     webhooks: Admission | None
     election: LeaderElectionConfig | None
     """None: the only replica."""
+    remove_webhooks: bool = False
 
     async def serve(self, stop: asyncio.Event) -> None:
         """Until `stop` is set. Raises LeaseLost."""
@@ -155,9 +157,26 @@ class Replica:
         try:
             if leading is not None:
                 await leading.wait()
-            await upkeep.run()
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(upkeep.run())
+                if self.webhooks is None and not self.options.dry_run:
+                    tasks.create_task(self._leftovers(management).run())
         finally:
             REGISTRY.unregister(state)
+
+    def _leftovers(self, management: Management) -> Leftovers:
+        """Of a process that serves no webhooks: those that do have an eye on it themselves."""
+        from pkg.webhook.leftovers import Leftovers
+        from pkg.webhook.registration import EVENT_NOT_REACHED
+
+        namespace = self.process.namespace or self.config.namespace
+        tell = management.recorder("headroom").event
+        return Leftovers(
+            management.client,
+            namespace,
+            remove=self.remove_webhooks,
+            tell=lambda what: tell(about(namespace), WARNING, EVENT_NOT_REACHED, what),
+        )
 
 
 def _drain_seconds(elector: LeaderElector | None) -> float:

@@ -12,7 +12,7 @@ from pkg.api.kubevirt import KUBEVIRTS, VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIR
 from pkg.api.mtq import VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS
 from pkg.cmd.installed import installed, own_namespaces
 from pkg.cmd.options import Absent
-from pkg.util.constants import LABEL_APP, SETTING_OVERHEAD_RATIO
+from pkg.util.constants import EVENT_FAILED_CREATE, LABEL_APP, SETTING_OVERHEAD_RATIO
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
 
 if TYPE_CHECKING:
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from pkg.util.installation import Installation
 
 T = TypeVar("T", bound=Object)
-_FAILED_CREATE = "FailedCreate"
-"""The reason of virt-controller's events on a VMI, about a pod of it that could not be created."""
 
 
-async def take(client: Client, chosen: ReportOptions, namespace: str = "", *, vm: str = "") -> Snapshot:
+async def take(
+    client: Client, chosen: ReportOptions, namespace: str = "", *, vm: str = "", events: bool = False
+) -> Snapshot:
     """The cluster, or one namespace; migrations are always the whole cluster's, for KubeVirt's limits count them. `vm`:
-    what KubeVirt says of its pods too.
+    what KubeVirt says of its pods too; `events`: all events.
 
     Raises Absent for a namespace that is not there, ApiError.
     """
@@ -56,7 +56,9 @@ async def take(client: Client, chosen: ReportOptions, namespace: str = "", *, vm
         basis=await _basis(client, chosen),
         locks=configurations,
         installed=await installed(client, own_namespaces(client, chosen.headroom_namespace), configurations),
-        failures=await _settings(client, registry.EVENTS, namespace, fields=_failures_of(vm)) if vm else (),
+        failures=await _settings(client, registry.EVENTS, namespace, fields=_failures_of(vm) if vm else "")
+        if vm or events
+        else (),
     )
 
 
@@ -123,7 +125,7 @@ async def _migrations(client: Client, namespace: str) -> list[VirtualMachineInst
 
 
 def _failures_of(vm: str) -> str:
-    return f"involvedObject.kind=VirtualMachineInstance,involvedObject.name={vm},reason={_FAILED_CREATE}"
+    return f"involvedObject.kind=VirtualMachineInstance,involvedObject.name={vm},reason={EVENT_FAILED_CREATE}"
 
 
 async def _settings(

@@ -146,7 +146,8 @@ def _in_the_way(
     failures = [
         (event.last_timestamp or "", event.message)
         for event in snapshot.failures
-        if event.involved_object.name == instance.name
+        if (event.involved_object.namespace, event.involved_object.name)
+        == (instance.namespace, instance.name)
         and (event.last_timestamp or "") >= (migration.metadata.creation_timestamp or "")
         and not (is_refused(migration) and "exceeded quota" in event.message)
     ]

@@ -100,8 +100,7 @@ METRICS: Final = table(
     Metric(
         "headroom_webhook_unreachable",
         "gauge",
-        "1 while the API server does not reach the webhooks.",
-        exported=_WEBHOOK,
+        "1 while the API server does not reach webhooks that are registered.",
     ),
     Metric(
         "headroom_webhook_last_reached_timestamp_seconds",

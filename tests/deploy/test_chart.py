@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from deploy.render import CHART, FILES, helm, template
+from deploy.render import CHART, FILES, IMAGE, helm, template
 from tests.deploy.renderings import RENDERINGS
 
 pytestmark = pytest.mark.cluster
@@ -27,6 +27,28 @@ def pods(objects: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
         for each in objects
         if each["kind"] in ("Deployment", "Job")
     }
+
+
+def test_without_the_images_place_nothing_is_rendered_and_one_sentence_says_what_to_do() -> None:
+    with pytest.raises(subprocess.CalledProcessError) as refused:
+        helm("template", "headroom", str(CHART))
+    assert (
+        "image.repository is not set: no registry serves the image, build or mirror it"
+        in refused.value.stderr
+    )
+
+
+def test_what_is_applied_by_hand_pulls_nothing_by_accident() -> None:
+    applied = (CHART.parents[1] / "headroom.yaml").read_text("utf-8")
+    images = {line.split("image: ")[1].strip('"') for line in applied.splitlines() if " image: " in line}
+    assert images == {f"{IMAGE}:{yaml.safe_load((CHART / 'Chart.yaml').read_text())['appVersion']}"}
+    assert IMAGE.partition("/")[0].endswith(".invalid")
+
+
+@pytest.mark.parametrize("values", RENDERINGS.values(), ids=RENDERINGS)
+def test_the_controller_removes_the_registration_where_no_webhook_is_served(values: tuple[str, ...]) -> None:
+    (container,) = pods(rendered(*values))["headroom-controller"]["containers"]
+    assert ("--remove-webhooks" in container["args"]) is ("webhook.enabled=false" in values)
 
 
 def test_lint_is_clean() -> None:
@@ -171,9 +193,38 @@ def test_nothing_is_allowed_wholesale(file: Path) -> None:
             assert "*" not in rule["verbs"] + rule["resources"] + rule["apiGroups"]
 
 
-def test_the_namespace_comes_first_and_roles_are_there_alone() -> None:
+def test_of_the_files_applied_by_hand_only_two_have_the_namespace() -> None:
+    """To delete one of the others does not delete it."""
+    kinds = {
+        file.name: {each["kind"] for each in yaml.safe_load_all(file.read_text("utf-8"))}
+        for file in (*FILES, CHART.parents[1] / "harvester-addon.yaml")
+        if file.suffix == ".yaml"
+    }
+    assert {name for name, found in kinds.items() if "Namespace" in found} == {
+        "namespace.yaml",
+        "headroom.yaml",
+        "harvester-addon.yaml",
+    }
+    assert kinds["namespace.yaml"] == {"Namespace"}
+
+
+def test_the_addon_comes_with_its_namespace_as_harvesters_own_do(tmp_path: Path) -> None:
+    text = (CHART.parents[1] / "harvester-addon.yaml").read_text("utf-8")
+    namespace, addon = yaml.safe_load_all(text)
+    assert namespace["kind"] == "Namespace"
+    assert addon["metadata"]["namespace"] == namespace["metadata"]["name"]
+    assert set(addon["spec"]) == {"enabled", "repo", "chart", "version", "valuesContent"}
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text("utf-8"))
+    assert (addon["spec"]["chart"], addon["spec"]["version"]) == (chart["name"], chart["version"])
+    values = tmp_path / "values.yaml"
+    values.write_text(addon["spec"]["valuesContent"])
+    assert "registry.example.org/headroom:" in helm(
+        "template", "headroom", str(CHART), "--values", str(values)
+    )
+
+
+def test_roles_are_there_alone() -> None:
     objects = list(yaml.safe_load_all((CHART.parents[1] / "rbac.yaml").read_text("utf-8")))
-    assert objects[0]["kind"] == "Namespace"
     accounts = [each["metadata"] for each in objects if each["kind"] == "ServiceAccount"]
     assert [(each["name"], each["namespace"]) for each in accounts] == [
         ("headroom", "headroom-system"),

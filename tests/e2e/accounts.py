@@ -12,10 +12,13 @@ import yaml
 
 from kubeloop.testing.cluster.paths import Paths
 from tests.e2e.api import CORE, Api, ApiFailure, Raw
+from tests.program import ROOT
 
 NAMESPACE = "headroom-system"
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
 ADMISSION = "/apis/admissionregistration.k8s.io/v1"
+BY_HAND = [ROOT / "deploy" / name for name in ("namespace.yaml", "rbac.yaml")]
+"""The accounts and their rights, without the chart."""
 WRITES = frozenset({"create", "update", "patch", "delete", "deletecollection"})
 
 PATHS = {
@@ -38,6 +41,7 @@ PATHS = {
     "Certificate": "/apis/cert-manager.io/v1/namespaces/{namespace}/certificates",
     "Issuer": "/apis/cert-manager.io/v1/namespaces/{namespace}/issuers",
     "ServiceMonitor": "/apis/monitoring.coreos.com/v1/namespaces/{namespace}/servicemonitors",
+    "PrometheusRule": "/apis/monitoring.coreos.com/v1/namespaces/{namespace}/prometheusrules",
 }
 
 
@@ -211,6 +215,7 @@ def rights(manifests: Sequence[Raw]) -> list[Right]:
 
 
 __all__ = [
+    "BY_HAND",
     "ApiFailure",
     "Request",
     "Right",

@@ -16,12 +16,12 @@ import pytest
 from kubeloop.testing.cluster import processes
 from kubeloop.testing.cluster.cluster import Cluster
 from lab.cluster import EmbeddedCluster
-from tests.e2e.accounts import apply, documents, kubeconfig_of
+from tests.e2e.accounts import BY_HAND, apply, documents, kubeconfig_of
 from tests.e2e.admin import Admin, admin_of
 from tests.e2e.api import Api
 from tests.e2e.headroom.environment import Environment, environment
 from tests.e2e.tenant import Tenant
-from tests.program import ROOT, Program, headroom
+from tests.program import Program, headroom
 
 STAND_INS = ("kubevirt", "rancher")
 StartController = Callable[..., Program]
@@ -80,7 +80,7 @@ def api(kubeconfig: Path) -> Api:
 @pytest.fixture(scope="module")
 def own_kubeconfig(api: Api, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """headroom's own account, with the rights of deploy/rbac.yaml and no others."""
-    apply(api, documents(ROOT / "deploy" / "rbac.yaml"))
+    apply(api, documents(*BY_HAND))
     return kubeconfig_of(api, "headroom", tmp_path_factory.mktemp("own"))
 
 

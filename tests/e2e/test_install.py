@@ -24,6 +24,7 @@ from kubeloop.testing.cluster.paths import free_ports
 from kubeloop.testing.polling import eventually
 from tests.deploy.renderings import RENDERINGS
 from tests.e2e.accounts import (
+    BY_HAND,
     NAMESPACE,
     apply,
     documents,
@@ -111,7 +112,7 @@ def test_the_api_server_accepts_every_rendering(api: Api, own_namespace: None) -
         remove(api, definitions())
 
 
-@pytest.mark.parametrize("name", ["headroom.yaml", "rbac.yaml", "policy.yaml"])
+@pytest.mark.parametrize("name", ["namespace.yaml", "headroom.yaml", "rbac.yaml", "policy.yaml"])
 def test_the_api_server_accepts_what_is_applied_by_hand(api: Api, own_namespace: None, name: str) -> None:
     apply(api, documents(ROOT / "deploy" / name), dry_run=True)
 
@@ -211,11 +212,13 @@ def test_installed_seen_at_work_one_replica_killed_and_removed_without_a_trace(
 ) -> None:
     port = free_ports(1)[0]
     since = (cluster.directory / "audit.log").stat().st_size
-    by_hand = documents(ROOT / "deploy" / "rbac.yaml", ROOT / "deploy" / "policy.yaml")
-    remove(api, [each for each in by_hand if each["kind"] != "Namespace"])  # what another test left
+    remove(
+        api, documents(ROOT / "deploy" / "rbac.yaml", ROOT / "deploy" / "policy.yaml")
+    )  # what another test left
     forget(api)
     before = traces(api)
     values = [
+        *("--set", "image.repository=registry.example.org/headroom"),
         *("--set", f"webhook.url=https://127.0.0.1:{port}"),
         *("--set", "webhook.replicas=1,estimate=harvester,policy.enabled=true"),
         *("--set", "controller.leaderElection.leaseDuration=3,controller.leaderElection.renewDeadline=2"),
@@ -273,8 +276,7 @@ CASES: list[Case] = [
 
 
 def test_the_own_account_writes_no_more_than_it_has_to(api: Api, tenant: MakeTenant) -> None:
-    deployed = documents(ROOT / "deploy" / "rbac.yaml", ROOT / "deploy" / "policy.yaml")
-    apply(api, deployed)
+    apply(api, documents(*BY_HAND, ROOT / "deploy" / "policy.yaml"))
     own, namespace = api.as_user(OWN), tenant()
     namespace.vm()
     try:

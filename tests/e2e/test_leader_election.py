@@ -16,12 +16,21 @@ import pytest
 
 from kubeloop.testing.cluster.cluster import Cluster
 from kubeloop.testing.polling import eventually
-from tests.e2e.accounts import NAMESPACE, Request, apply, documents, kubeconfig_of, requests, twin
+from tests.e2e.accounts import (
+    BY_HAND,
+    NAMESPACE,
+    Request,
+    apply,
+    documents,
+    kubeconfig_of,
+    requests,
+    twin,
+)
 from tests.e2e.api import Api
 from tests.e2e.conftest import MakeTenant
 from tests.e2e.relay import Relay
 from tests.e2e.tenant import HARD, RAISED, Tenant
-from tests.program import ROOT, Program
+from tests.program import Program
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("alone")]
 
@@ -89,7 +98,7 @@ class Pair:
 
 @pytest.fixture
 def pair(cluster: Cluster, api: Api, tmp_path: Path) -> Iterator[Pair]:
-    apply(api, documents(ROOT / "deploy" / "rbac.yaml"))
+    apply(api, documents(*BY_HAND))
     for name in ("replica-a", "replica-b"):
         twin(api, name)
     pair = Pair(cluster, api, tmp_path)

@@ -1,20 +1,26 @@
 """Writes what the UI reads: a VMI's migration state, and its VM's timestamp.
 
 The UI watches VMs only, so every change on a VMI bumps an annotation of the VM (harvester issue 6193).
+A state is written once it has lasted for half a second: shorter ones are over before a person sees them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 
 from kubeloop.client.errors import STATUS_404, NotFound
 from kubeloop.client.resource_client import ResourceClient
 from kubeloop.controllers.cache_reader import CacheReader, newer
+from kubeloop.controllers.errors import RetryAfter
+from kubeloop.workqueue.queue import loop_time
 from pkg.api.kubevirt import VirtualMachine, VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.controller.indexes import MIGRATIONS_BY_VMI
 from pkg.controller.migration.state import annotations_for, cleared, unknown_migration
 from pkg.util import constants
+
+SETTLED = 0.5
+"""Seconds that a state lasts before it is written."""
 
 
 class UIStateWriter:
@@ -27,34 +33,54 @@ class UIStateWriter:
         instances: ResourceClient[VirtualMachineInstance],
         machines: ResourceClient[VirtualMachine],
         machine_cache: CacheReader[VirtualMachine],
+        clock: Callable[[], float] = loop_time,
     ) -> None:
         self._migrations = migrations
         self._migration_cache = migration_cache
         self._instances = instances
         self._machines = machines
         self._machine_cache = machine_cache
+        self._clock = clock
+        # VMIs as our last patch left them, until the cache has that version or a later one.
         self._written: dict[str, VirtualMachineInstance] = {}
-        # Invariant: VMIs as our last patch left them, until the cache has that version or a later one.
+        # By a VMI's key the change that it lacks, and since when.
+        self._lacking: dict[str, tuple[Mapping[str, str | None], float]] = {}
 
     def forget(self, key: str) -> None:
         """The VMI is gone."""
         self._written.pop(key, None)
+        self._lacking.pop(key, None)
 
     async def sync(self, vmi: VirtualMachineInstance) -> None:
-        """Write the state of its migration to the VMI; remove that of a deleted migration."""
+        """Write the state of its migration to the VMI; remove that of a deleted migration.
+
+        Raises RetryAfter for a state that has not lasted long enough yet.
+        """
         vmi = self._as_written(vmi)
         migrations = self._migration_cache.by_index(MIGRATIONS_BY_VMI, vmi.key)
         changes = annotations_for(vmi, migrations)
-        unknown = unknown_migration(vmi, migrations)
-        if not changes and unknown is not None and not await self._exists(vmi.namespace, unknown):
+        unknown = None if changes else unknown_migration(vmi, migrations)
+        if unknown is not None:
             changes = cleared(vmi)
-        await self._write(vmi, changes)
+        self._wait_until_settled(vmi.key, changes)
+        if unknown is None or not await self._exists(vmi.namespace, unknown):
+            await self._write(vmi, changes)
+
+    def _wait_until_settled(self, key: str, changes: Mapping[str, str | None]) -> None:
+        now = self._clock()
+        lacking, since = self._lacking.pop(key, (None, now))
+        if not changes:
+            return
+        since = since if lacking == changes else now
+        self._lacking[key] = changes, since
+        if now < since + SETTLED:
+            raise RetryAfter(since + SETTLED - now, "the state may change again")
 
     def _as_written(self, cached: VirtualMachineInstance) -> VirtualMachineInstance:
         """With our last write applied: a migration's next event often arrives before the watch shows our patch."""
         latest = newer(cached, self._written.get(cached.key))
         if latest is cached:
-            self.forget(cached.key)
+            self._written.pop(cached.key, None)
         return latest
 
     async def _exists(self, namespace: str, migration_uid: str) -> bool:

@@ -29,10 +29,10 @@ class VMIHandler:
             self._states.forget(key)
         if vmi is None or vmi.deleting:
             return
-        await self._states.sync(vmi)
         migration_uid = leftover_migration(vmi)
         if migration_uid is not None:
             await self._delete_pods(vmi.namespace, migration_uid)
+        await self._states.sync(vmi)
 
     async def _delete_pods(self, namespace: str, migration_uid: str) -> None:
         for pod in self._pod_cache.by_index(PODS_BY_MIGRATION, f"{namespace}/{migration_uid}"):

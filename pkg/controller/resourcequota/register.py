@@ -1,4 +1,7 @@
-"""Wiring of the ResourceQuota controller: what may change a decision enqueues the quotas it is about."""
+"""Wiring of the ResourceQuota controller: what may change a decision enqueues the quotas it is about.
+
+Migrations do so through their own controller, `pkg.controller.migration.vmim_controller`.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +11,13 @@ from kubeloop.api.core import Namespace, Pod
 from kubeloop.api.meta import Object
 from kubeloop.controllers.events import EventRecorder
 from pkg.api.harvesterhci import Setting
-from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
+from pkg.api.kubevirt import VirtualMachineInstance
 from pkg.config.management import Management
 from pkg.controller.indexes import MIGRATIONS_BY_VMI
 from pkg.controller.options import Options
 from pkg.controller.resourcequota.resourcequota_controller import BeforeRaise, Handler
 from pkg.util import constants
 from pkg.util.kubevirt.evidence import read_of
-from pkg.util.kubevirt.migration import may_attach, stage_of
 from pkg.util.kubevirt.target import rendered_from
 from pkg.util.resourcequota.observe import Observer
 
@@ -59,7 +61,6 @@ def register(
     def of_setting(setting: Setting) -> Iterable[str]:
         return where_vms_migrate(setting) if setting.name == constants.SETTING_OVERHEAD_RATIO else ()
 
-    quotas.watch_related(migrations, beside, reads=_read_of_migration)
     quotas.watch_related(management.pods, beside, reads=_read_of_pod)
     quotas.watch_related(management.virtual_machine_migration_resource_quotas, beside)
     quotas.watch_related(management.limit_ranges, beside)
@@ -85,14 +86,6 @@ def _read_of_instance(vmi: VirtualMachineInstance) -> object:
     status = vmi.status
     lives = status.phase, status.node_name, read_of(status.migration_state)
     return _read_of_metadata(vmi), lives, rendered_from(vmi)
-
-
-def _read_of_migration(migration: VirtualMachineInstanceMigration) -> object:
-    """Of its phases those are alike in which the target's pods exist."""
-    status = migration.status
-    phase = stage_of(migration), may_attach(migration), migration.phase == constants.PHASE_PENDING
-    ended = [t for t in status.phase_transition_timestamps or () if t.phase in constants.FINAL_PHASES]
-    return _read_of_metadata(migration), migration.spec, phase, read_of(status.migration_state), ended
 
 
 def _read_of_metadata(obj: Object) -> object:

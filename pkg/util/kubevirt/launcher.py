@@ -250,11 +250,11 @@ def _sidecars(vmi: VirtualMachineInstance, kubevirt: KubeVirtConfiguration) -> l
     support = _SIDECAR_PINNED if pinned else _SIDECAR
     return [
         _support_container(f"hook-sidecar-{index}", support, kubevirt, pinned=pinned)
-        for index in range(_hook_sidecar_count(vmi) + _binding_sidecar_count(vmi, kubevirt))
+        for index in range(hook_sidecar_count(vmi) + _binding_sidecar_count(vmi, kubevirt))
     ]
 
 
-def _hook_sidecar_count(vmi: VirtualMachineInstance) -> int:
+def hook_sidecar_count(vmi: VirtualMachineInstance) -> int:
     """How many sidecars the annotation asks for; none if it is not a list, as such a VMI never gets a pod."""
     try:
         sidecars = msgspec.json.decode(vmi.annotations.get(ANNOTATION_HOOK_SIDECARS, "[]"))

@@ -6,7 +6,7 @@ evaluator. It never looks at the pod-level resources of the status.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 
@@ -134,6 +134,8 @@ def _largest_sum(pod: Pod, side: _Side, statuses: Iterable[ContainerStatus]) -> 
     for status in statuses:
         by_name.setdefault(status.name, side.reported(status))
     infeasible = _resize_is_infeasible(pod)
+    if not infeasible and _as_in_spec(pod.spec, side, by_name):
+        return aggregate(pod.spec, _spec(side))
     of_spec: Callable[[Container], ResourceList] = (lambda _: {}) if infeasible else _spec(side)
 
     def resources_from(first: int) -> Callable[[Container], ResourceList]:
@@ -146,9 +148,17 @@ def _largest_sum(pod: Pod, side: _Side, statuses: Iterable[ContainerStatus]) -> 
 
         return resources_of
 
-    places = range(2 if side.allocated else 1) if by_name else ()
-    sums = [aggregate(pod.spec, resources_from(first)) for first in places]
+    sums = [aggregate(pod.spec, resources_from(first)) for first in range(2 if side.allocated else 1)]
     return reduce(maximum, [aggregate(pod.spec, of_spec), *sums])
+
+
+def _as_in_spec(spec: PodSpec, side: _Side, by_name: Mapping[str, Sequence[RawResourceList | None]]) -> bool:
+    """Whether no status says anything but the spec, as of all pods but those that are resized: all sums are alike."""
+    return all(
+        said is None or said == side.of(container.resources)
+        for container in (*spec.containers, *(spec.init_containers or ()))
+        for said in by_name.get(container.name, ())
+    )
 
 
 def _resize_is_infeasible(pod: Pod) -> bool:

@@ -55,7 +55,8 @@ class Release:
     resize_is_charged: bool = True
     """Whether an UPDATE of pods/resize is checked against quota."""
     scope_change_is_charged: bool = True
-    """Whether an UPDATE of a pod that moves it into or out of the scope Terminating is checked."""
+    """Whether an UPDATE of a pod that moves it into or out of the scope Terminating is checked. Nothing here asks: no
+    quota with that scope counts KubeVirt's pods, so that nothing is ever added to one."""
 
 
 _V1_37 = Release()

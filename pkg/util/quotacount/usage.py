@@ -12,12 +12,12 @@ from functools import reduce
 
 from kubeloop.api.core import Pod, ResourceQuotaSpec
 from pkg.util.constants import CPU, LIMITS_CPU, LIMITS_MEMORY, MEMORY, PODS, REQUESTS_CPU, REQUESTS_MEMORY
-from pkg.util.quantity import Quantity
+from pkg.util.quantity import ZERO, Quantity
 from pkg.util.quotacount.limit_ranges import apply_limit_ranges
 from pkg.util.quotacount.pod_resources import HUGEPAGES_PREFIX, pod_limits, pod_requests
 from pkg.util.quotacount.releases import NEWEST, Release, Releases
 from pkg.util.quotacount.scopes import matches_scopes
-from pkg.util.resource_list import ResourceList, maximum
+from pkg.util.resource_list import ResourceList, maximum, subtract
 
 __all__ = ["apply_limit_ranges", "counted", "pod_usage"]
 
@@ -46,6 +46,17 @@ def pod_usage(pod: Pod, now: float | None = None, releases: Releases = NEWEST) -
     if not is_live(pod, now):
         return {COUNT_PODS: _ONE}
     return reduce(maximum, [_usage(pod, release) for release in releases])
+
+
+def resize_usage(old: Pod, new: Pod, releases: Releases = NEWEST) -> ResourceList:
+    """What quota is asked for when a pod is resized: what counts more than before. Of several releases the most; one
+    that does not check resizes asks for nothing."""
+    asked: ResourceList = {}
+    for release in releases:
+        if release.resize_is_charged:
+            grown = subtract(pod_usage(new, releases=(release,)), pod_usage(old, releases=(release,)))
+            asked = maximum(asked, {name: more for name, more in grown.items() if more > ZERO})
+    return asked
 
 
 def _usage(pod: Pod, release: Release) -> ResourceList:

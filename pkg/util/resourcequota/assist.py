@@ -184,7 +184,7 @@ def _compensated(
     deltas: Sequence[Mapping[str, Quantity]] | None,
     standing: Mapping[str, Quantity] | None,
 ) -> tuple[Mapping[str, Quantity] | None, Settled]:
-    """Headroom for refused target pods whose entry does not suffice (limits.memory only, as upstream), and what stands.
+    """Headroom for refused target pods whose entry does not suffice (limits.timers only, as upstream), and what stands.
     None for `deltas` or `standing`: garbage."""
     needs = _refused_needs(journal, facts.quota, policy, found)
     hard, used = (quantity_of(each, LIMITS_MEMORY) for each in (facts.quota.hard, facts.quota.used))
@@ -207,7 +207,7 @@ def _compensated(
 
 
 def _refused_needs(journal: Journal, quota: ResourceQuota, policy: Policy, found: Claims) -> list[Quantity]:
-    """limits.memory of the target pods that quota refused, of the VMs whose entry stands."""
+    """limits.timers of the target pods that quota refused, of the VMs whose entry stands."""
     refused = [
         claim
         for claim in found.by_vm.values()

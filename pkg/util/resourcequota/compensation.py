@@ -70,7 +70,7 @@ def settled(facts: Facts, policy: Policy, *, applied: bool) -> Settled:
 
 @dataclass(frozen=True, slots=True)
 class MemoryState:
-    """limits.memory of a quota: `used` by the pods, `without` compensation the limit it shall have, and the
+    """limits.timers of a quota: `used` by the pods, `without` compensation the limit it shall have, and the
     compensation that `stands`. `fixed`: the limit cannot be computed and stays whatever is compensated."""
 
     used: Quantity

@@ -23,7 +23,7 @@ SERVES = Policy(Mode.TAKEOVER, EstimateKind.EXACT, settle=0.0)
 
 
 def with_unserved(facts: Facts, policy: Policy, made: Plan) -> Plan:
-    """`made`, and with its problems what it leaves missing. limits.memory is compensated in time where the base grants
+    """`made`, and with its problems what it leaves missing. limits.timers is compensated in time where the base grants
     any and the VM's entry has some."""
     unserved = tuple(_unserved(facts, policy, made))
     return replace(made, problems=(*made.problems, *unserved)) if unserved else made

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 import pytest
@@ -61,6 +62,14 @@ DIFFERENCES: dict[str, tuple[Spec, Spec, dict[str, Any]]] = {
         Spec(size=Port(number=2)),
         {"size": {"number": 2}},
     ),
+    "an empty struct that comes": (Spec(), Spec(port=Port()), {"port": {}}),
+    "an empty struct that goes": (Spec(port=Port()), Spec(), {"port": None}),
+    "an empty mapping that comes": (Spec(), Spec(nested={}), {"nested": {}}),
+    "an empty mapping within one": (
+        Spec(nested={"a": {"b": 1}}),
+        Spec(nested={"a": {"b": 1, "c": {}}}),
+        {"nested": {"a": {"c": {}}}},
+    ),
     "a struct that comes": (Spec(), Spec(port=Port(number=1)), {"port": {"number": 1}}),
     "a struct that goes": (Spec(port=Port(number=1)), Spec(), {"port": None}),
     "a mapping key by key": (
@@ -107,6 +116,7 @@ def test_of_metadata_only_what_may_be_written_is() -> None:
     old = thing()
     new = edit(old, metadata={"labels": {"a": "b"}, "resource_version": "8", "creation_timestamp": "now"})
     assert metadata_difference(old, new) == {"labels": {"a": "b"}}
+    assert metadata_difference(old, edit(old, metadata={"labels": {}, "annotations": None})) == {}
     with pytest.raises(ValueError, match="differ in name"):
         metadata_difference(old, edit(old, metadata={"name": "b"}))
 
@@ -125,12 +135,49 @@ def test_edit_changes_nested_fields_and_leaves_the_object_as_it_was() -> None:
     assert quota.hard == {"pods": "1"}
 
 
+WRONG: dict[str, tuple[dict[str, Any], str]] = {
+    "a misspelt name": ({"spek": {}}, "Thing has no field spek"),
+    "a name as it stands in JSON": (
+        {"spec": {"runStrategy": "Halted"}},
+        "Spec has no field runStrategy",
+    ),
+    "a misspelt name further in": ({"spec": {"port": {"nr": 1}}}, "Port has no field nr"),
+    "a value of another type": (
+        {"spec": {"maybe": "twelve"}},
+        r"Spec\.maybe: Expected `int | null`, got `str`",
+    ),
+    "a list of another type": ({"spec": {"names": ["a", 2]}}, r"Spec\.names: .* `\$\[1\]`"),
+    "a label that is not a text": ({"metadata": {"labels": {"a": 1}}}, r"ObjectMeta\.labels: Expected `str`"),
+    "None where there is always something": ({"spec": {"text": None}}, r"Spec\.text: Expected `str`"),
+    "a mapping for a struct in a list": (
+        {"spec": {"ports": [{"nr": 1}]}},
+        r"Spec\.ports: structs are given as",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_edit_takes_only_fields_that_exist_and_values_of_their_types(case: str) -> None:
+    changes, problem = WRONG[case]
+    with pytest.raises(TypeError, match=problem):
+        edit(thing(), **changes)
+
+
 @pytest.mark.parametrize(
-    "wrong", [{"spek": {}}, {"spec": {"runStrategy": "Halted"}}, {"spec": {"port": {"nr": 1}}}]
+    ("name", "value", "held"),
+    [
+        ("names", ("a", "b"), ["a", "b"]),
+        ("ports", [Port(number=1), Port()], [Port(number=1), Port()]),
+        ("labels", MappingProxyType({"a": "b"}), {"a": "b"}),
+        ("nested", {"a": [None, 1.5]}, {"a": [None, 1.5]}),
+        ("port", Port(), Port()),
+        ("maybe", None, None),
+    ],
 )
-def test_a_misspelt_field_is_a_type_error(wrong: dict[str, Any]) -> None:
-    with pytest.raises(TypeError):
-        edit(thing(), **wrong)
+def test_edit_keeps_a_copy_of_the_value(name: str, value: Any, held: Any) -> None:
+    got = getattr(edit(thing(maybe=1), spec={name: value}).spec, name)
+    assert got == held
+    assert got is not value or not isinstance(value, list | dict)
 
 
 def test_a_guarded_patch_keeps_its_own_metadata() -> None:
@@ -141,7 +188,11 @@ def test_a_guarded_patch_keeps_its_own_metadata() -> None:
 CONDITIONS: dict[str, tuple[list[Condition] | None, Condition]] = {
     "a condition that comes": (
         None,
-        Condition(type="Ready", status="True", last_transition_time="T", last_update_time="T"),
+        Condition(type="Ready", status="True", last_transition_time="T"),
+    ),
+    "a condition without the time of its update gets none": (
+        [Condition(type="Ready", status="False", severity="Error", last_transition_time="0")],
+        Condition(type="Ready", status="True", severity="Error", last_transition_time="T"),
     ),
     "a status that changes moves both times": (
         [Condition(type="Ready", status="False", last_transition_time="0", last_update_time="0")],
@@ -165,6 +216,13 @@ def test_set_condition(case: str) -> None:
     after = set_condition([other, *before] if before else [other], "Ready", "True", now="T")
     assert after == [other, expected]
     assert condition_is_true(after, "Ready")
+
+
+def test_the_time_of_an_update_is_written_where_it_is_asked_for() -> None:
+    (condition,) = set_condition(None, "Ready", "True", now="T", last_update=True)
+    assert condition.last_update_time == "T"
+    (condition,) = set_condition([Condition(type="Ready")], "Ready", "True", now="T", last_update=True)
+    assert condition.last_update_time == "T"
 
 
 def test_an_owner_reference_names_the_kind_also_of_an_object_that_does_not_say_it() -> None:

@@ -24,7 +24,7 @@ from lab.demo.run import run_steps, watching_of
 from lab.demo.scenario import SCENARIO
 
 ROOT = Path(__file__).parents[3]
-MANIFEST = ROOT / "deploy" / "rbac.yaml"
+MANIFESTS = [ROOT / "deploy" / name for name in ("namespace.yaml", "rbac.yaml")]
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
 PATHS = {
     "Namespace": "/api/v1/namespaces",
@@ -38,7 +38,7 @@ TOKEN = "/api/v1/namespaces/headroom-system/serviceaccounts/headroom/token"
 
 
 def manifests() -> list[dict[str, Any]]:
-    return list(yaml.safe_load_all(MANIFEST.read_text("utf-8")))
+    return [body for file in MANIFESTS for body in yaml.safe_load_all(file.read_text("utf-8"))]
 
 
 async def post(client: Client, path: str, body: dict[str, Any]) -> dict[str, Any]:
@@ -81,15 +81,16 @@ def test_every_binding_is_for_a_service_account_that_is_made() -> None:
     assert {subject["namespace"] for subject in accounts} == {"headroom-system"}
 
 
-def test_every_user_may_read_one_config_map_and_nothing_else() -> None:
-    """Mode, estimate and version, for the reports."""
+def test_every_user_may_read_how_headroom_runs_and_nothing_else() -> None:
+    """Mode, estimate and version, and whether it runs, for the reports."""
     (role,) = [
         body
         for body in manifests()
         if body["kind"] == "Role" and body["metadata"]["name"] == "headroom-installation"
     ]
     assert role["rules"] == [
-        {"apiGroups": [""], "resources": ["configmaps"], "resourceNames": ["headroom"], "verbs": ["get"]}
+        {"apiGroups": [group], "resources": [kind], "resourceNames": ["headroom"], "verbs": ["get"]}
+        for group, kind in (("", "configmaps"), ("coordination.k8s.io", "leases"))
     ]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from pkg.api.harvesterhci import SETTINGS
 from pkg.api.kubevirt import KUBEVIRTS, VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINE_INSTANCES
 from pkg.config.management import KUBEVIRT_PODS, Management
 from pkg.controller.indexes import index
+from pkg.controller.migration import register as migration
 from pkg.controller.options import Options
 from pkg.util import constants
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
@@ -44,7 +46,9 @@ class Cluster:
         monkeypatch.setattr(wiring, "Handler", Recorder)
         self.management = Management(self.server.client(), workers=1)
         index(self.management)
-        wiring.register(self.management, self.management.recorder("headroom"), options)
+        events = self.management.recorder("headroom")
+        migration.register(self.management, events, replace(options, dry_run=True))
+        wiring.register(self.management, events, options)
         for name in ("ns1", "ns2"):
             self.put(registry.NAMESPACES, name)
             self.put(registry.RESOURCE_QUOTAS, "q", name)

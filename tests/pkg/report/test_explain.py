@@ -60,7 +60,7 @@ BY_US = 'Error creating pod: failed calling webhook "pods.headroom.harvesterhci.
 
 
 def failed(message: str, at: str = "2026-01-01T00:00:09Z", vm: str = "vm1") -> Event:
-    about = ObjectReference(kind="VirtualMachineInstance", name=vm)
+    about = ObjectReference(kind="VirtualMachineInstance", name=vm, namespace="ns1")
     return Event(involved_object=about, reason="FailedCreate", message=message, last_timestamp=at)
 
 

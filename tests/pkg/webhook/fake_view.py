@@ -12,9 +12,11 @@ from kubeloop.api.core import Namespace, Pod, ResourceQuota
 from kubeloop.api.meta import Object
 from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.util import constants
+from pkg.util.quotacount.releases import NEWEST, Releases
 from pkg.util.resourcequota.facts import Facts
 from pkg.webhook.admission import AdmissionRequest
 from pkg.webhook.deadline import NoAnswer
+from pkg.webhook.resources.resourcequota.guard import migrating
 from pkg.webhook.view import View
 from tests.decisions import observed
 from tests.objects import BASE, annotated_namespace
@@ -83,6 +85,7 @@ class FakeView(View):
         self.looked: list[str] = []
         self.watched = True
         self.gone: list[str] = []
+        self.runs = NEWEST
 
     def observe(self, quota: ResourceQuota) -> Facts:
         return self.cached.observe(quota)
@@ -90,14 +93,20 @@ class FakeView(View):
     def default_quotas(self, namespace: str) -> list[ResourceQuota]:
         return defaults(self.cached)
 
-    def annotation(self, namespace: str) -> str:
-        return self.cached.limits
+    def namespace(self, name: str) -> Namespace | None:
+        return self.cached.namespace
+
+    def migrating(self, quota: ResourceQuota) -> tuple[str, ...]:
+        return migrating(quota, self.cached.migrations, self.cached.observe(quota).instances.values())
 
     def quotas(self, namespace: str) -> list[ResourceQuota]:
         return self.cached.quotas
 
     async def pods(self, namespace: str) -> list[Pod] | None:
         return self.cached.pods if self.watched else None
+
+    def releases(self) -> Releases:
+        return self.runs
 
     def pods_gone(self, namespace: str) -> Collection[str]:
         return self.gone
@@ -130,9 +139,6 @@ class FakeView(View):
 
     async def migrations_live(self, namespace: str) -> Sequence[VirtualMachineInstanceMigration]:
         return self._answer("migrations").migrations
-
-    async def annotation_live(self, namespace: str) -> str | None:
-        return self._answer("annotation").limits
 
     async def namespace_live(self, name: str) -> Namespace | None:
         return self._answer("namespace").namespace

@@ -11,6 +11,7 @@ from cachetools import LRUCache, TTLCache
 
 from kubeloop.api.core import Pod, ResourceQuota
 from pkg.util.quantity import ZERO, Quantity, QuantityError
+from pkg.util.quotacount.releases import NEWEST, Releases
 from pkg.util.quotacount.usage import counted, is_live, pod_usage
 from pkg.util.resource_list import ResourceList
 
@@ -45,32 +46,32 @@ class Tally:
         """`wall_clock`: seconds since 1970; a pod that is terminating past its grace period is not charged."""
         self._clock = clock
         self._wall_clock = wall_clock
-        self._known: LRUCache[str, tuple[Pod, ResourceList]] = LRUCache(_PODS)
+        self._known: LRUCache[str, tuple[Pod, Releases, ResourceList]] = LRUCache(_PODS)
         self._last: TTLCache[str, _Last] = TTLCache(_QUOTAS, ttl=_FORGOTTEN, timer=clock)
 
-    def of(self, quota: ResourceQuota, pods: Iterable[Pod]) -> Sums:
+    def of(self, quota: ResourceQuota, pods: Iterable[Pod], releases: Releases = NEWEST) -> Sums:
         """`pods` are all of the namespace."""
         now, date = self._clock(), self._wall_clock()
-        charged = [pod for pod in pods if counted(pod, quota.spec)]
-        there = {pod.uid: self._usage(pod) for pod in charged if is_live(pod, date)}
+        charged = [pod for pod in pods if counted(pod, quota.spec, releases=releases)]
+        there = {pod.uid: self._usage(pod, releases) for pod in charged if is_live(pod, date)}
         last = self._last.get(quota.key) or _Last({}, {})
         ended = {uid: (at, usage) for uid, (at, usage) in last.ended.items() if now - at < ENDED}
         ended |= {uid: (now, usage) for uid, usage in last.pods.items() if uid not in there}
         # The quota controller notices that a grace period is over only when it counts anew: after minutes.
-        ended |= {pod.uid: (now, self._usage(pod)) for pod in charged if pod.uid not in there}
+        ended |= {pod.uid: (now, self._usage(pod, releases)) for pod in charged if pod.uid not in there}
         self._last[quota.key] = _Last(there, ended)
         names = list(quota.hard)
         return Sums(_sum(there.values(), names), _sum((usage for _, usage in ended.values()), names))
 
-    def _usage(self, pod: Pod) -> ResourceList:
+    def _usage(self, pod: Pod, releases: Releases) -> ResourceList:
         known = self._known.get(pod.uid)
-        if known is not None and known[0] is pod:
-            return known[1]
+        if known is not None and known[0] is pod and known[1] == releases:
+            return known[2]
         try:
-            usage = pod_usage(pod)
+            usage = pod_usage(pod, releases=releases)
         except QuantityError:  # the API server lets none of these in
             usage = {}
-        self._known[pod.uid] = (pod, usage)
+        self._known[pod.uid] = (pod, releases, usage)
         return usage
 
 

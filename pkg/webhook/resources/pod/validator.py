@@ -18,10 +18,11 @@ from pkg.util.amounts import compared
 from pkg.util.kubevirt.evidence import vm_of
 from pkg.util.kubevirt.migration import is_finished
 from pkg.util.quantity import ZERO, Quantity, QuantityError
-from pkg.util.quotacount.usage import counted, pod_usage
+from pkg.util.quotacount.releases import Releases
+from pkg.util.quotacount.usage import counted, pod_usage, resize_usage
 from pkg.util.resource_list import ResourceList, parse_resource_list
 from pkg.util.resourcequota.facts import Facts
-from pkg.util.resourcequota.managed import is_managed, is_off
+from pkg.util.resourcequota.managed import is_served
 from pkg.util.resourcequota.policy import Policy
 from pkg.webhook.admission import ALLOW, AdmissionRequest, BadReview, Decision, UserInfo, deny
 from pkg.webhook.deadline import NoAnswer, in_time
@@ -30,7 +31,6 @@ from pkg.webhook.resources.pod.ledger import Ledger
 from pkg.webhook.resources.pod.room import Room, room
 from pkg.webhook.resources.pod.shared_reads import SharedReads
 from pkg.webhook.resources.pod.tally import Sums, Tally
-from pkg.webhook.resources.resourcequota.guard import names_of_entries
 from pkg.webhook.view import View
 
 _OF_MIGRATION: Final = (constants.APP_VIRT_LAUNCHER, constants.APP_HOTPLUG_DISK)
@@ -49,7 +49,6 @@ class _Quota:
 
     object: ResourceQuota
     room: Room
-    migrating: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,13 +73,18 @@ class _Known(Enum):
 
 @dataclass(frozen=True, slots=True)
 class _Pod:
-    """What a request asks for: the pod, what of it is new, its uid, and the resourceVersion that a resize replaces."""
+    """What a request asks for: the pod, the releases by which it counts, what of it is new, its uid, and the
+    resourceVersion that a resize replaces."""
 
     namespace: str
     pod: Pod
+    releases: Releases
     need: ResourceList
     uid: str
     replaced: str | None = None
+
+    def counts(self, quota: ResourceQuota) -> bool:
+        return counted(self.pod, quota.spec, releases=self.releases)
 
 
 class Validator:
@@ -112,7 +116,7 @@ class Validator:
         if not self._options.reserve:
             return ALLOW
         try:
-            asked = _asked(request)
+            asked = _asked(request, self._view.releases())
         except QuantityError as exc:  # the API server lets none of these come here
             raise BadReview(f"the pod's resources: {exc}") from exc
         if request.operation != "UPDATE" and await self._is_of_migration(asked.pod, request):
@@ -177,8 +181,8 @@ class Validator:
         """Why the pod does not fit into a base; "" when it does."""
         self._ledger.settle(asked.namespace, snapshot.seen, self._clock())
         for quota in snapshot.quotas:
-            if counted(asked.pod, quota.object.spec) and (short := self._short(quota, asked, known)):
-                return refusal_of(quota.object, asked.need, short, quota.migrating)
+            if asked.counts(quota.object) and (short := self._short(quota, asked, known)):
+                return refusal_of(quota.object, asked.need, short, self._view.migrating(quota.object))
         return ""
 
     def _short(self, quota: _Quota, asked: _Pod, known: _Known) -> ResourceList:
@@ -191,7 +195,7 @@ class Validator:
 
     def _admit(self, snapshot: _Snapshot, asked: _Pod) -> None:
         """Remember the pod until it is seen."""
-        quotas = [quota for quota in snapshot.quotas if counted(asked.pod, quota.object.spec)]
+        quotas = [quota for quota in snapshot.quotas if asked.counts(quota.object)]
         if quotas:
             names = frozenset(quota.object.name for quota in quotas)
             now = self._clock()
@@ -248,7 +252,7 @@ class Validator:
         return await asyncio.gather(*map(self._view.quota_live, known))
 
     def _is_ours(self, quota: ResourceQuota) -> bool:
-        return is_managed(quota) and not is_off(quota.annotations, self._policy.mode)
+        return is_served(quota, self._policy.mode)
 
     def _count(self, found: Iterable[Facts], pods: list[Pod] | None, gone: Collection[str] = ()) -> _Snapshot:
         """`pods` None: status.used is all there is. `gone`: uids of pods that were there and are not any longer."""
@@ -260,11 +264,12 @@ class Validator:
             if pods is None:
                 sums = Sums(parse_resource_list(quota.used), {})
             else:
-                observed, sums = replace(observed, pods=pods), self._tally.of(quota, pods)
+                sums = self._tally.of(quota, pods, observed.rendering.kubernetes)
+                observed = replace(observed, pods=pods)
             free = room(observed, self._policy, sums)
             behind |= free is None or free.is_behind
             if free is not None:
-                quotas.append(_Quota(quota, free, names_of_entries(observed)))
+                quotas.append(_Quota(quota, free))
         seen = {pod.uid: pod.metadata.resource_version for pod in pods or ()}
         return _Snapshot(quotas, {**dict.fromkeys(gone, ""), **seen}, behind)
 
@@ -285,12 +290,11 @@ def refusal_of(
     )
 
 
-def _asked(request: AdmissionRequest) -> _Pod:
+def _asked(request: AdmissionRequest, releases: Releases) -> _Pod:
     pod = request.new(Pod)
     if request.operation != "UPDATE":
-        return _Pod(request.namespace, pod, pod_usage(pod), pod.uid or request.uid)
+        need = pod_usage(pod, releases=releases)
+        return _Pod(request.namespace, pod, releases, need, pod.uid or request.uid)
     old = request.old(Pod)
-    before = pod_usage(old)
-    grown = {name: quantity - before.get(name, ZERO) for name, quantity in pod_usage(pod).items()}
-    more = {name: quantity for name, quantity in grown.items() if quantity > ZERO}
-    return _Pod(request.namespace, pod, more, pod.uid, old.metadata.resource_version)
+    need = resize_usage(old, pod, releases)
+    return _Pod(request.namespace, pod, releases, need, pod.uid, old.metadata.resource_version)

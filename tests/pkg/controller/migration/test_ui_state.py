@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 
 import pytest
 
 from kubeloop.api.registry import PODS
 from kubeloop.client.errors import Invalid, ServiceUnavailable
+from kubeloop.controllers.errors import RetryAfter
 from pkg.api.kubevirt import (
     VIRTUAL_MACHINE_INSTANCE_MIGRATIONS,
     VIRTUAL_MACHINE_INSTANCES,
@@ -18,6 +20,7 @@ from pkg.api.kubevirt import (
 from pkg.controller.indexes import MIGRATIONS_BY_VMI, PODS_BY_MIGRATION
 from pkg.controller.migration.ui_state import UIStateWriter
 from pkg.controller.migration.vmi_controller import VMIHandler
+from tests.decisions import sentences
 from tests.kinds import Kind
 from tests.objects import vmi, vmim
 
@@ -47,7 +50,9 @@ class Cluster:
             instances=self.instances.client,
             machines=self.machines.client,
             machine_cache=self.machines.cache,
+            clock=lambda: self.now,
         )
+        self.now = 0.0
         self._on_vmi = VMIHandler(self.pods.cache, self.pods.client, states).on_vmi_changed
 
     def vm(self, name: str = "vm1") -> None:
@@ -73,7 +78,15 @@ class Cluster:
         await self.look(migration.spec.vmi_name)
 
     async def look(self, name: str = "vm1") -> None:
-        """A VMI's event arrives."""
+        """A VMI's event arrives, and nothing else happens until its handler is done."""
+        try:
+            await self.glance(name)
+        except RetryAfter as later:
+            self.now += later.seconds
+            await self.glance(name)
+
+    async def glance(self, name: str = "vm1") -> None:
+        """A VMI's event arrives. Raises RetryAfter."""
         await self._on_vmi(f"ns1/{name}", self.instances.cached(f"ns1/{name}"))
 
     def state(self, name: str = "vm1") -> dict[str, str]:
@@ -108,6 +121,45 @@ async def test_a_migrations_whole_life_is_shown_and_every_change_bumps_the_vm(cl
         (None, 3),
     ]
     assert cluster.instances.now("ns1/vm1").annotations == {"example.com/other": "kept"}
+
+
+SHORT: dict[str, tuple[list[tuple[float, str]], list[str | None]]] = {
+    "Pending is over before it would be written": (
+        [(0.0, "Pending"), (0.4, "Scheduling"), (0.9, "Running")],
+        [None, None, "Migrating"],
+    ),
+    "a whole migration": (
+        [(0.0, "Pending"), (0.2, "Running"), (0.4, "Succeeded"), (9.0, "Succeeded")],
+        [None] * 4,
+    ),
+    "one that is written stays until the next has lasted": (
+        [(0.0, "Pending"), (0.5, "Pending"), (0.6, "Running"), (1.0, "Running"), (1.1, "Running")],
+        [None, "Pending migration", "Pending migration", "Pending migration", "Migrating"],
+    ),
+    "the end is written like any other state": (
+        [(0.0, "Running"), (0.5, "Running"), (2.0, "Succeeded"), (2.5, "Succeeded")],
+        [None, "Migrating", "Migrating", None],
+    ),
+}
+
+
+@sentences(SHORT)
+async def test_a_state_of_less_than_half_a_second_is_not_written(
+    case: tuple[list[tuple[float, str]], list[str | None]], cluster: Cluster
+) -> None:
+    steps, expected = case
+    shown = []
+    for cluster.now, phase in steps:
+        cluster.migrations.given(vmim(phase))
+        with contextlib.suppress(RetryAfter):
+            await cluster.glance()
+        shown.append(cluster.state().get(STATE))
+    assert shown == expected
+    assert (
+        len(cluster.instances.asked("patch"))
+        == cluster.bumps()
+        == len(set(filter(None, shown))) + (shown[-1] is None and any(shown))
+    )
 
 
 async def test_the_patch_holds_only_what_changes_and_is_for_this_very_vmi(cluster: Cluster) -> None:

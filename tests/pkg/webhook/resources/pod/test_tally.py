@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from kubeloop.api.core import ResourceRequirements
+from pkg.util.quotacount.releases import releases_of
 from pkg.util.resource_list import format_resource_list
 from pkg.webhook.resources.pod.tally import ENDED, Tally
 from tests.kinds import Clock
@@ -38,6 +40,17 @@ def test_quotas_do_not_know_of_each_other() -> None:
     other = quota({"limits.cpu": "5"})
     other = replace(other, metadata=replace(other.metadata, name="other"))
     assert tally.of(other, []).ended == {}
+
+
+def test_an_upgrade_is_worked_out_anew() -> None:
+    tally, small = Tally(Clock()), pod("1")
+    spec = replace(small.spec, resources=ResourceRequirements(limits={"cpu": "2"}))
+    with_pod_level = replace(small, spec=spec)
+
+    def counted(release: str) -> dict[str, str]:
+        return format_resource_list(tally.of(QUOTA, [with_pod_level], releases_of([release])).counted)
+
+    assert [counted("1.32"), counted("1.34")] == [{"limits.cpu": "1"}, {"limits.cpu": "2"}]
 
 
 def test_a_pod_that_changed_is_worked_out_anew() -> None:

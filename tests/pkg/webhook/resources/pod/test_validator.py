@@ -9,8 +9,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from kubeloop.api.core import Pod
+from kubeloop.api.core import Pod, ResourceRequirements
 from pkg.util import constants
+from pkg.util.quotacount.releases import releases_of
 from pkg.util.quotacount.usage import pod_usage
 from pkg.util.resource_list import format_resource_list, total
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
@@ -281,6 +282,30 @@ async def test_a_pod_does_not_grow_into_the_room() -> None:
     assert (await checked.validate(resize("1"))).allowed  # type: ignore[arg-type]
     there.pods = [there.pods[0], pod("1", name="grows")]
     assert not (await checked.validate(request(pod("1m")))).allowed
+
+
+@pytest.mark.parametrize(
+    ("runs", "admitted"),
+    [(["1.32"], True), (["1.37"], False), (["1.32", "1.37"], False), (["1.99"], False)],
+    ids=["pod-level resources do not count", "they do", "servers that differ", "a release that is not known"],
+)
+async def test_a_pod_counts_by_the_releases_that_run(runs: list[str], admitted: bool) -> None:
+    there = state(used="2500m")
+    view = FakeView(there, there)
+    view.runs = releases_of(runs)
+    small = pod("100m")
+    resources = ResourceRequirements(limits={"cpu": "1001m"})
+    asked = msgspec.structs.replace(small, spec=msgspec.structs.replace(small.spec, resources=resources))
+    assert await allowed(validator(view), asked) == [admitted]
+
+
+async def test_before_1_32_no_resize_is_checked_against_quota() -> None:
+    there = state(pod("500m", name="grows"), used="2500m")
+    view = FakeView(there, there)
+    resize = request(pod("9", name="grows"), pod("500m", name="grows"))
+    for runs, admitted in (("1.31", True), ("1.32", False)):
+        view.runs = releases_of([runs])
+        assert (await validator(view).validate(resize)).allowed is admitted
 
 
 async def test_a_pod_that_shrinks_is_welcome() -> None:

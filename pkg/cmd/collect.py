@@ -1,0 +1,136 @@
+"""`headroom collect`: what a maintainer needs, in one folder or archive, and reading it again."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from pkg.cmd import reports
+from pkg.cmd.flags import option
+from pkg.cmd.options import Absent, ClusterOptions, WrongCall
+
+if TYPE_CHECKING:
+    from kubeloop.client.client import Client
+    from pkg.report.snapshot import Snapshot
+
+_ARCHIVE = ".tar.gz"
+_LOG_LINES = "2000"
+
+
+@dataclass(frozen=True)
+class CollectOptions:
+    """Where to, and of which namespaces."""
+
+    title: ClassVar = "Options"
+
+    output: str = option(
+        "headroom-collect.tar.gz",
+        "Archive (.tar.gz) or folder to write; it must not exist.",
+        "--output",
+        "-o",
+        metavar="DIR|FILE",
+    )
+    namespace: list[str] | None = option(
+        None,
+        "Only this namespace; may be repeated. Default: all with a managed quota or a migration budget.",
+        "--namespace",
+        "-n",
+        metavar="NAMESPACE",
+        envvar=None,
+    )
+    headroom_namespace: str | None = option(
+        None,
+        "Namespace of headroom itself. Default: as of `headroom status`.",
+        metavar="NAMESPACE",
+        envvar="HEADROOM_NAMESPACE",
+    )
+
+
+def collect(chosen: CollectOptions, cluster: ClusterOptions) -> None:
+    """Collect quotas, VMs, migrations, events and headroom's own state and logs for a bug report. Writes to disk alone.
+
+    Only known fields are written: no Secret is read, and of VMs no user data, environment or volume contents.
+    """
+    from pkg.report.collect import files, merged
+
+    target = Path(chosen.output)
+    if target.exists():
+        raise WrongCall(f"{target} exists: name another file or folder, or remove it")
+    namespaces = [reports.check_namespace(each) for each in chosen.namespace or ()]
+    about: dict[str, Any] = {"version": version("harvester-headroom"), "missing": []}
+
+    async def look(client: Client) -> tuple[Snapshot, dict[str, bytes]]:
+        from pkg.cmd.installed import own_namespaces
+        from pkg.cmd.snapshots import take
+
+        assumed = reports.ReportOptions(headroom_namespace=chosen.headroom_namespace)
+        taken = [await take(client, assumed, each, events=True) for each in namespaces or ("",)]
+        return merged(taken), await _logs(client, own_namespaces(client, chosen.headroom_namespace), about)
+
+    snapshot, logs = reports.ask(cluster.kubeconfig, look)
+    write(target, {**files(snapshot, about, namespaces), **logs})
+    print(target)
+
+
+def write(target: Path, contents: Mapping[str, bytes]) -> None:
+    """A folder, or an archive where the name ends in .tar.gz, readable by its owner alone. Raises OSError."""
+    if not target.name.endswith(_ARCHIVE):
+        target.mkdir(mode=0o700, parents=True)
+        for name, content in contents.items():
+            (target / name).parent.mkdir(exist_ok=True)
+            (target / name).write_bytes(content)
+        return
+    folder = target.name.removesuffix(_ARCHIVE)
+    with tarfile.open(target, "x:gz") as archive:
+        target.chmod(0o600)
+        for name, content in contents.items():
+            member = tarfile.TarInfo(f"{folder}/{name}")
+            member.size, member.mtime, member.mode = len(content), int(time.time()), 0o600
+            archive.addfile(member, io.BytesIO(content))
+
+
+def load(folder: str) -> Snapshot:
+    """What `write` wrote as a folder. Raises Absent, ManifestError."""
+    import msgspec
+
+    from pkg.cmd.manifests import ManifestError, read_objects, reading
+    from pkg.report.collect import ABOUT, MORE, OBJECTS, restored
+
+    path = Path(folder)
+    if not (path / ABOUT).is_file():
+        raise Absent(f"{folder} holds no {ABOUT}: name the folder that `headroom collect` wrote, unpacked")
+    objects: list[Mapping[str, Any]] = []
+    for name in (OBJECTS, MORE):
+        with reading(str(path / name)) as stream:
+            objects += [document for _place, document in read_objects(stream)]
+    try:
+        return restored(msgspec.json.decode((path / ABOUT).read_bytes()), objects)
+    except (msgspec.MsgspecError, KeyError, ValueError, TypeError) as exc:
+        raise ManifestError(f"{folder}: not what `headroom collect` writes ({exc})") from exc
+
+
+async def _logs(client: Client, namespaces: list[str], about: dict[str, Any]) -> dict[str, bytes]:
+    """The ends of headroom's own logs, where they may be read; `about["missing"]` says what may not."""
+    from kubeloop.api import registry
+    from kubeloop.client.errors import ApiError
+
+    found: dict[str, bytes] = {}
+    for namespace in namespaces:
+        try:
+            pods = await client.resource(registry.PODS).list(
+                namespace, label_selector="app.kubernetes.io/name=headroom"
+            )
+            for pod in pods:
+                path = f"{registry.PODS.path(namespace, pod.name)}/log"
+                found[f"logs/{namespace}-{pod.name}.log"] = await client.transport.request(
+                    "GET", path, params={"tailLines": _LOG_LINES}, accept="*/*"
+                )
+        except ApiError as exc:
+            about["missing"].append(f"logs of {namespace}: {exc}")
+    return found

@@ -1,0 +1,210 @@
+"""What a maintainer needs of a cluster, as files, and back from them. Pure.
+
+Promises: an object is written as its struct, which decodes the fields in use and no others, with the annotations and
+labels of ANNOTATIONS and LABELS alone: what a tenant or another program writes elsewhere (user data of cloud-init,
+environment variables, what kubectl applied last) never gets in. Forbids: reading a Secret.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from kubeloop.api.admissionregistration import ValidatingWebhookConfiguration
+from kubeloop.api.core import Event, LimitRange, Namespace, Pod, ResourceQuota
+from kubeloop.api.meta import Object
+from kubeloop.api.registry import kind_of
+from pkg.api.harvesterhci import Setting
+from pkg.api.kubevirt import KubeVirt, VirtualMachineInstance, VirtualMachineInstanceMigration
+from pkg.api.mtq import VirtualMachineMigrationResourceQuota
+from pkg.report.installation import Installed
+from pkg.report.snapshot import Basis, Snapshot
+from pkg.report.status import status
+from pkg.util import constants
+from pkg.util.kubevirt.launcher import ANNOTATION_HOOK_SIDECARS, hook_sidecar_count
+from pkg.util.managedtenantquota.lock import recognise
+from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
+
+T = TypeVar("T", bound=Object)
+
+OBJECTS: Final = "objects.jsonl"
+"""What `headroom delta -f` reads."""
+MORE: Final = "more.jsonl"
+"""All other objects."""
+ABOUT: Final = "about.json"
+
+ANNOTATIONS: Final = (
+    "headroom.harvesterhci.io/",
+    "harvesterhci.io/migrating",
+    constants.ANNOTATION_SKIP_AUTO_SCALING,
+    *constants.VMI_STATE_ANNOTATIONS,
+    constants.ANNOTATION_RANCHER_RESOURCE_QUOTA,
+    constants.ANNOTATION_MEMORY_OVERHEAD,
+)
+"""What the keys begin with that are kept."""
+LABELS: Final = (
+    "headroom.harvesterhci.io/",
+    "kubevirt.io",
+    "vm.kubevirt.io/",
+    "vmi.kubevirt.io/",
+    "alpha.kubevirt.io/",
+    "resourcequota.management.cattle.io/",
+    "kubernetes.io/metadata.name",
+    "mtq-lock-server",
+    "app.kubernetes.io/",
+)
+WEBHOOK_FIELDS: Final = (
+    "name",
+    "failurePolicy",
+    "namespaceSelector",
+    "objectSelector",
+    "rules",
+    "timeoutSeconds",
+)
+"""Not `clientConfig`: the end of its path is the key by which the API server is known."""
+
+EVENTS_ABOUT: Final = (
+    "ConfigMap",
+    "ResourceQuota",
+    "VirtualMachine",
+    "VirtualMachineInstance",
+    "VirtualMachineInstanceMigration",
+    "VirtualMachineMigrationResourceQuota",
+)
+"""Not pods: what a probe answered stands in their events."""
+
+_OF_DELTA: Final = (KubeVirt, Setting, Namespace, ResourceQuota, LimitRange, Pod, VirtualMachineInstance)
+_MORE: Final = (
+    VirtualMachineInstanceMigration,
+    VirtualMachineMigrationResourceQuota,
+    ValidatingWebhookConfiguration,
+    Event,
+)
+_KINDS: Final[Mapping[str, type[Object]]] = {kind.__name__: kind for kind in (*_OF_DELTA, *_MORE)}
+
+
+def files(snapshot: Snapshot, about: Mapping[str, Any], namespaces: Collection[str] = ()) -> dict[str, bytes]:
+    """Contents by file name. `namespaces`: only these; none: those with a managed or raised quota, or a budget."""
+    found = status(snapshot)
+    chosen = set(namespaces) or {each.namespace for each in found} | {
+        each.namespace for each in snapshot.budgets
+    }
+    document = {
+        "headroom": dict(about),
+        "now": snapshot.now,
+        "basis": snapshot.basis.document(),
+        "installed": msgspec.to_builtins(snapshot.installed),
+        "namespaces": sorted(chosen),
+        "status": [each.document() for each in found if each.namespace in chosen],
+    }
+    every: list[Object] = [
+        *(each for each in snapshot.namespaces if each.name in chosen),
+        *_of(snapshot.quotas, chosen),
+        *_of(snapshot.limit_ranges, chosen),
+        *_of(snapshot.pods, chosen),
+        *_of(snapshot.instances, chosen),
+        *snapshot.migrations,  # KubeVirt's limits count those of the whole cluster
+        *_of(snapshot.budgets, chosen),
+        *(each for each in snapshot.locks if _is_ours(each)),
+        *(each for each in _of(snapshot.failures, chosen) if each.involved_object.kind in EVENTS_ABOUT),
+        *snapshot.kubevirts,
+        *snapshot.settings,
+    ]
+    return {
+        ABOUT: json.dumps(document, indent=2).encode() + b"\n",
+        OBJECTS: _lines(every, _OF_DELTA),
+        MORE: _lines(every, _MORE),
+    }
+
+
+def restored(about: Mapping[str, Any], objects: Iterable[Mapping[str, Any]]) -> Snapshot:
+    """The snapshot that the files hold. Raises msgspec.ValidationError, KeyError, ValueError for other files."""
+    by_kind: dict[str, list[Any]] = {name: [] for name in _KINDS}
+    for document in objects:
+        kind = str(document["kind"])
+        by_kind[kind].append(msgspec.convert(document, _KINDS[kind]))
+    basis = about["basis"]
+    policy = Policy(Mode(basis["mode"]), EstimateKind(basis["estimate"]), settle=0.0)
+    return Snapshot(
+        now=float(about["now"]),
+        namespaces=by_kind["Namespace"],
+        quotas=by_kind["ResourceQuota"],
+        migrations=by_kind["VirtualMachineInstanceMigration"],
+        instances=by_kind["VirtualMachineInstance"],
+        pods=by_kind["Pod"],
+        limit_ranges=by_kind["LimitRange"],
+        kubevirts=by_kind["KubeVirt"],
+        settings=by_kind["Setting"],
+        budgets=by_kind["VirtualMachineMigrationResourceQuota"],
+        basis=Basis(policy, basis["source"] or "", basis["kubernetes"]),
+        locks=by_kind["ValidatingWebhookConfiguration"],
+        installed=msgspec.convert(about["installed"], Installed),
+        failures=[each for each in by_kind["Event"] if each.reason == constants.EVENT_FAILED_CREATE],
+    )
+
+
+def merged(snapshots: Sequence[Snapshot]) -> Snapshot:
+    """Several namespaces of one cluster as one."""
+    return replace(
+        snapshots[0],
+        namespaces=_every(each.namespaces for each in snapshots),
+        quotas=_every(each.quotas for each in snapshots),
+        migrations=_every(each.migrations for each in snapshots),
+        instances=_every(each.instances for each in snapshots),
+        pods=_every(each.pods for each in snapshots),
+        limit_ranges=_every(each.limit_ranges for each in snapshots),
+        budgets=_every(each.budgets for each in snapshots),
+        failures=_every(each.failures for each in snapshots),
+    )
+
+
+def _every(parts: Iterable[Sequence[T]]) -> list[T]:
+    """Without repeats."""
+    return list({each.key: each for part in parts for each in part}.values())
+
+
+def allowed(obj: Object) -> dict[str, Any]:
+    """What is written of an object."""
+    api_version, kind = kind_of(obj)
+    document: dict[str, Any] = msgspec.to_builtins(obj)
+    metadata = document.get("metadata", {})
+    for part, keys in (("annotations", ANNOTATIONS), ("labels", LABELS)):
+        kept = {key: text for key, text in (metadata.pop(part, None) or {}).items() if key.startswith(keys)}
+        if kept:
+            metadata[part] = kept
+    if isinstance(obj, VirtualMachineInstance) and (sidecars := hook_sidecar_count(obj)):
+        metadata.setdefault("annotations", {})[ANNOTATION_HOOK_SIDECARS] = json.dumps([{}] * sidecars)
+    if "webhooks" in document:
+        document["webhooks"] = [
+            {name: each[name] for name in WEBHOOK_FIELDS if name in each}
+            for each in document["webhooks"] or ()
+        ]
+    for condition in document.get("status", {}).get("conditions") or ():
+        condition.pop("message", None)
+    return {**document, "apiVersion": api_version, "kind": kind}
+
+
+def _of(objects: Sequence[T], namespaces: Collection[str]) -> list[T]:
+    return [each for each in objects if each.namespace in namespaces]
+
+
+def _is_ours(configuration: ValidatingWebhookConfiguration) -> bool:
+    return configuration.name == constants.WEBHOOK_CONFIGURATION_NAME or recognise(configuration) is not None
+
+
+def _lines(objects: Iterable[Object], kinds: Sequence[type[Object]]) -> bytes:
+    """In the order of the kinds: what a VMI depends on stands before it."""
+
+    def documents() -> Iterator[bytes]:
+        by_kind: dict[type[Object], list[Object]] = {kind: [] for kind in kinds}
+        for each in objects:
+            if type(each) in by_kind:
+                by_kind[type(each)].append(each)
+        for found in by_kind.values():
+            yield from (msgspec.json.encode(allowed(each)) + b"\n" for each in found)
+
+    return b"".join(documents())

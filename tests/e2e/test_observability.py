@@ -1,0 +1,185 @@
+"""A real Prometheus watches a real run: nothing fires while all is well, each alert fires on its real fault, and every
+panel of the dashboard has had data. `make observability`."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kubeloop.testing.cluster.cluster import Cluster
+from kubeloop.testing.cluster.paths import free_ports
+from kubeloop.testing.polling import eventually
+from pkg.util.managedtenantquota.constants import ANNOTATION_SINCE, LOCK_LABELS
+from pkg.webhook.certificates import DAY, Policy, issue
+from tests.e2e.api import Api, ApiFailure
+from tests.e2e.headroom.amounts import ONE
+from tests.e2e.headroom.environment import Environment, environment
+from tests.e2e.hostile_tenant import ADMISSION, RBAC, VIRT_CONTROLLER, applied_policy
+from tests.e2e.tenant import ANNOTATION
+from tests.monitoring.prometheus import Prometheus, severities
+from tests.monitoring.queries import panels
+from tests.program import Program
+
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.skipif(
+        not os.environ.get("HEADROOM_OBSERVABILITY"), reason="needs Prometheus: make observability"
+    ),
+]
+
+QUIET = 12.0
+"""Seconds without an alert: longer than any of the alerts, at the test's pace, takes."""
+PATIENCE = 60.0
+
+
+class Run:
+    """The programs of a story, one after the other on the ports that Prometheus scrapes."""
+
+    def __init__(self, kubeconfig: Path, folder: Path) -> None:
+        self._kubeconfig = kubeconfig
+        self._folder = folder
+        self.controller_port, self.webhook_port, self._serving, self.nowhere = free_ports(4)
+        self._running: list[Program] = []
+
+    def controller(self, *arguments: str) -> Program:
+        return self._start("controller", self.controller_port, "--leader-elect", *arguments)
+
+    def webhook(self, *arguments: str, ready: bool = True) -> Program:
+        return self._start("webhook", self.webhook_port, *self.served(), *arguments, ready=ready)
+
+    def served(self) -> tuple[str, ...]:
+        at = f"127.0.0.1:{self._serving}"
+        return "--bind-address", at, "--webhook-url", f"https://{at}"
+
+    def _start(self, command: str, port: int, *arguments: str, ready: bool = True) -> Program:
+        given = (command, "--kubeconfig", str(self._kubeconfig), *arguments)
+        program = Program(self._folder / f"{command}-{len(self._running)}.log", *given, port=port)
+        self._running.append(program)
+        return program.start(ready=ready)
+
+    def end(self) -> None:
+        for program in self._running:
+            program.kill()
+
+
+@pytest.fixture
+def run(own_kubeconfig: Path, tmp_path: Path) -> Iterator[Run]:
+    made = Run(own_kubeconfig, tmp_path)
+    yield made
+    made.end()
+
+
+@pytest.fixture
+def prometheus(run: Run, tmp_path: Path) -> Iterator[Prometheus]:
+    made = Prometheus(tmp_path, {"controller": run.controller_port, "webhook": run.webhook_port})
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+def on(cluster: Cluster, api: Api) -> Iterator[Environment]:
+    def none(*_: object) -> Program:
+        raise AssertionError("the test starts its programs itself")
+
+    with environment(cluster, api, none) as made:
+        yield made
+
+
+@contextlib.contextmanager
+def firing(prometheus: Prometheus, *alerts: str) -> Iterator[None]:
+    """The fault is made in the block; these alerts fire then, and no other."""
+    before = prometheus.firing()
+    yield
+    eventually(
+        lambda: set(alerts) <= prometheus.firing(),
+        PATIENCE,
+        lambda: f"firing: {prometheus.firing()}, not {alerts}",
+    )
+    assert prometheus.firing() <= before | set(alerts)
+
+
+def test_every_alert_fires_on_its_fault_and_every_panel_has_data(
+    on: Environment, api: Api, run: Run, prometheus: Prometheus, tmp_path: Path
+) -> None:
+    with applied_policy(api):
+        controller, webhook = run.controller("--kubevirt-user", VIRT_CONTROLLER), run.webhook()
+        prometheus.start()
+        all_is_well(on, prometheus)
+        migrations(on, api, prometheus)
+        with firing(prometheus, "HeadroomNoLeader"):
+            controller.stop()
+    with firing(prometheus, "HeadroomPolicyMissing", "HeadroomWebhookDown"):
+        webhook.kill()
+        run.controller()
+    rights_are_missing(on, api, prometheus)
+    with firing(prometheus, "HeadroomWebhookUnreachable", "HeadroomCertificateExpires"):
+        run.webhook(*certificate(tmp_path), "--webhook-url", f"https://127.0.0.1:{run.nowhere}", ready=False)
+    assert prometheus.fired() == severities().keys()
+    missing = {title: [q for q in of if not prometheus.has_data(q)] for title, of in panels().items()}
+    assert {title: empty for title, empty in missing.items() if empty} == {}
+
+
+def all_is_well(on: Environment, prometheus: Prometheus) -> None:
+    """A VM moves; nothing fires."""
+    namespace = on.namespace(limits=ONE).start("vm1")
+    began = time.monotonic()
+    namespace.succeed(namespace.migrate("vm1"))
+    namespace.settle(ONE)
+    while time.monotonic() < began + QUIET:
+        time.sleep(0.5)
+    assert prometheus.fired() == set()
+
+
+def migrations(on: Environment, api: Api, prometheus: Prometheus) -> None:
+    """A quota that is not managed refuses one, the source of another one stays, and a request is denied."""
+    refusing, holding = on.namespace(), on.namespace(limits=ONE)
+    refusing.make_quota("small", ONE)
+    for namespace in (refusing, holding):
+        namespace.start("vm1")
+    with firing(prometheus, "HeadroomMigrationRefused", "HeadroomQuotaRaised"):
+        refused, moved = refusing.migrate("vm1"), holding.migrate("vm1", linger=600)
+        refusing.stays_refused(refused)
+        holding.succeed(moved)
+        with pytest.raises(ApiFailure, match="can't"):
+            api.patch(holding.path, {"metadata": {"annotations": {ANNOTATION: "garbage"}}})
+    refusing.delete_migration(refused)
+    holding.end(holding.migration(moved)["status"]["migrationState"]["sourcePod"])
+    holding.settle(ONE)
+    eventually(lambda: not prometheus.firing(), PATIENCE, lambda: f"firing: {prometheus.firing()}")
+
+
+def certificate(folder: Path) -> tuple[str, ...]:
+    """Flags for one that ends in two days."""
+    made = issue(["127.0.0.1"], Policy(serving_life=2 * DAY), time.time())
+    (folder / "tls.crt").write_bytes(made.serving.certificate)
+    (folder / "tls.key").write_bytes(made.serving.key)
+    (folder / "ca.crt").write_bytes(made.bundle)
+    return "--tls-cert-file", f"{folder}/tls.crt", "--tls-key-file", f"{folder}/tls.key"
+
+
+def rights_are_missing(on: Environment, api: Api, prometheus: Prometheus) -> None:
+    """The account may only read: a quota is not raised, so that a migration waits, and a lock is not deleted."""
+    namespace = on.namespace(limits=ONE).start("vm1")
+    role = f"{RBAC}/clusterroles/headroom"
+    rules = api.get(role)["rules"]
+    read = [{**rule, "verbs": ["get", "list", "watch"]} for rule in rules]
+    with firing(prometheus, "HeadroomWriteErrors", "HeadroomLockPastLimit", "HeadroomMigrationRefused"):
+        api.patch(role, {"rules": read})
+        lock(api, namespace.name)
+        namespace.migrate("vm1")
+    api.patch(role, {"rules": rules})
+
+
+def lock(api: Api, namespace: str) -> None:
+    """One that should have ended long ago."""
+    metadata = {
+        "name": f"lock.{namespace}.com",
+        "labels": dict(LOCK_LABELS),
+        "annotations": {ANNOTATION_SINCE: "2026-01-01T00:00:00Z"},
+    }
+    api.create(f"{ADMISSION}/validatingwebhookconfigurations", {"metadata": metadata, "webhooks": []})

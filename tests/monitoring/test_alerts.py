@@ -1,0 +1,139 @@
+"""Prometheus' own promtool: the rules are valid, each alert fires on its fault, and nothing else does."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from kubeloop.testing.cluster.binaries import ensure_prometheus
+from tests.monitoring.prometheus import severities
+from tests.monitoring.queries import ALERTS
+
+pytestmark = pytest.mark.skipif(
+    not os.environ.get("HEADROOM_OBSERVABILITY"), reason="needs promtool: make observability"
+)
+
+MINUTES = 60
+Series = Mapping[str, str]
+"""Series to its values, one a minute, in promtool's notation."""
+
+JOB = 'job="headroom-metrics"'
+LEADER, STANDBY = '{job="headroom-metrics",pod="a"}', '{job="headroom-metrics",pod="b"}'
+
+
+def always(value: float) -> str:
+    return f"{value:g}x{MINUTES}"
+
+
+def wrote(code: str, method: str = "PATCH") -> str:
+    return f'rest_client_requests_total{{{JOB},code="{code}",method="{method}"}}'
+
+
+MASTER = "leader_election_master_status"
+REFUSED = 'headroom_migrations_refused_oldest_seconds{namespace="ns1"}'
+OLDEST = 'headroom_quota_oldest_entry_seconds{namespace="ns1"}'
+REGISTERED = 'headroom_webhook_registered{webhook="pods",failure_policy="Ignore"}'
+UNREACHABLE = f"headroom_webhook_unreachable{LEADER}"
+EXPIRY = f"headroom_webhook_certificate_expiry_seconds{LEADER}"
+LOCK = f"headroom_mtq_oldest_lock_seconds{LEADER}"
+POLICY = f"headroom_pod_policy_in_force{LEADER}"
+DAY = 86400
+
+HEALTHY: Series = {
+    MASTER + LEADER: always(1),
+    MASTER + STANDBY: always(0),
+    REFUSED: "0 60 120 180 240 299 _x50",
+    OLDEST: always(DAY - 1),
+    REGISTERED: always(1),
+    UNREACHABLE: always(0),
+    EXPIRY: always(15 * DAY + 3600),
+    LOCK: f"0 60 120 0x{MINUTES}",
+    f"headroom_mtq_lock_limit_seconds{LEADER}": always(120),
+    POLICY: always(1),
+    wrote("200"): f"0+60x{MINUTES}",
+    wrote("409"): f"0+60x{MINUTES}",
+    wrote("422"): f"0+60x{MINUTES}",
+    wrote("500"): f"0+1x{MINUTES}",
+    wrote("403", "GET"): f"0+600x{MINUTES}",
+}
+GONE = "_x60"
+
+FAULTS: dict[str, tuple[Series, str]] = {
+    "no replica holds the lease": ({MASTER + LEADER: always(0)}, "HeadroomNoLeader"),
+    "no replica is there": ({MASTER + LEADER: GONE, MASTER + STANDBY: GONE}, "HeadroomNoLeader"),
+    "a migration has been refused for long": ({REFUSED: f"0+60x{MINUTES}"}, "HeadroomMigrationRefused"),
+    "a quota has been raised for long": ({OLDEST: always(DAY + 60)}, "HeadroomQuotaRaised"),
+    "nothing serves what is registered": ({EXPIRY: GONE, UNREACHABLE: GONE}, "HeadroomWebhookDown"),
+    "the API server does not reach it, and the probes fail": (
+        {UNREACHABLE: always(1), wrote("500", "POST"): f"0+60x{MINUTES}"},
+        "HeadroomWebhookUnreachable",
+    ),
+    "a certificate is not renewed": ({EXPIRY: always(14 * DAY + 60)}, "HeadroomCertificateExpires"),
+    "a lock stays": ({LOCK: f"0+30x{MINUTES}"}, "HeadroomLockPastLimit"),
+    "the policies are missing": ({POLICY: always(0)}, "HeadroomPolicyMissing"),
+    "rights are missing": ({wrote("403"): f"0+60x{MINUTES}"}, "HeadroomWriteErrors"),
+    "the API server does not answer": ({wrote("<error>"): f"0+60x{MINUTES}"}, "HeadroomWriteErrors"),
+}
+QUIET: dict[str, Series] = {
+    "a healthy day": {},
+    "a new leader within a minute": {MASTER + LEADER: "1x20 0x40", MASTER + STANDBY: "0x21 1x40"},
+    "no webhooks at all": {REGISTERED: GONE, UNREACHABLE: GONE, EXPIRY: GONE},
+    "a webhook that restarts": {EXPIRY: f"{20 * DAY}x30 _ {20 * DAY}x30"},
+    "one probe that fails": {UNREACHABLE: "0x30 1 0x30"},
+    "an API server that restarts": {wrote("<error>"): "0x30 30x30"},
+}
+
+
+def promtool(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    command = [str(ensure_prometheus()["promtool"]), *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def check(folder: Path, changes: Series, alerts: Mapping[str, str]) -> None:
+    """Whether exactly these alerts (name to severity) fire within the hour."""
+    series = [
+        {"series": name, "values": values}
+        for name, values in {**HEALTHY, **changes}.items()
+        if values != GONE
+    ]
+    fires = 'max by (alertname, severity) (max_over_time(ALERTS{alertstate="firing"}[1h]))'
+    samples = [
+        {"labels": f'{{alertname="{name}",severity="{severity}"}}', "value": 1}
+        for name, severity in sorted(alerts.items())
+    ]
+    test = {
+        "interval": "1m",
+        "input_series": series,
+        "promql_expr_test": [{"expr": fires, "eval_time": "59m", "exp_samples": samples}],
+    }
+    file = folder / "test.yaml"
+    file.write_text(
+        json.dumps({"rule_files": [str(ALERTS)], "evaluation_interval": "1m", "tests": [test]}), "utf-8"
+    )
+    done = promtool("test", "rules", file)
+    assert done.returncode == 0, done.stderr + done.stdout
+
+
+def test_the_rules_are_valid() -> None:
+    done = promtool("check", "rules", "--lint=all", "--lint-fatal", ALERTS)
+    assert done.returncode == 0, done.stderr + done.stdout
+
+
+@pytest.mark.parametrize("case", FAULTS)
+def test_an_alert_fires_on_its_fault_and_no_other_does(case: str, tmp_path: Path) -> None:
+    changes, alert = FAULTS[case]
+    check(tmp_path, changes, {alert: severities()[alert]})
+
+
+@pytest.mark.parametrize("case", QUIET)
+def test_nothing_fires(case: str, tmp_path: Path) -> None:
+    check(tmp_path, QUIET[case], {})
+
+
+def test_every_alert_has_a_fault() -> None:
+    assert {alert for _, alert in FAULTS.values()} == severities().keys()

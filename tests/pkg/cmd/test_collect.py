@@ -1,0 +1,243 @@
+"""`headroom collect`: what it writes is what `explain --from` and `delta -f` read, and no secret is in it."""
+
+from __future__ import annotations
+
+import io
+import json
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kubeloop.api import registry
+from kubeloop.testing.scripted_server import GET, LIST, body, listing, raw, status
+from pkg.api.harvesterhci import SETTINGS
+from pkg.api.kubevirt import (
+    KUBEVIRTS,
+    VIRTUAL_MACHINE_INSTANCE_MIGRATIONS,
+    VIRTUAL_MACHINE_INSTANCES,
+)
+from pkg.util.constants import WEBHOOK_CONFIGURATION_NAME
+from tests.decisions import charged
+from tests.objects import HARD, MARKS, launcher, quota, vmi, vmim
+from tests.pkg.cmd.rig import Call, ThreadedServer, calls, kubeconfig_for, threaded_server
+from tests.pkg.cmd.test_reports import raw as fields
+
+NS = "ns1"
+SECRET = "hunter2"
+"""Planted wherever a tenant, or another program, can write."""
+OWN = "headroom-system"
+EARLIER = "2026-01-01T11:58:00Z"
+
+
+def poisoned(document: dict[str, Any]) -> dict[str, Any]:
+    """With the secret in every place that is nobody's business here."""
+    metadata = {**document.get("metadata", {})}
+    metadata["annotations"] = {
+        **(metadata.get("annotations") or {}),
+        "kubectl.kubernetes.io/last-applied-configuration": json.dumps({"userData": SECRET}),
+        "hooks.kubevirt.io/hookSidecars": json.dumps([{"args": [SECRET]}]),
+        "harvesterhci.io/volumeClaimTemplates": SECRET,
+        SECRET: SECRET,
+    }
+    metadata["labels"] = {**(metadata.get("labels") or {}), "tenant": SECRET}
+    metadata["managedFields"] = [{"manager": SECRET}]
+    condition = {"type": "Ready", "status": "True", "message": f"the guest said {SECRET}"}
+    told = {**document.get("status", {})}
+    told["conditions"] = [*(told.get("conditions") or ()), condition]
+    return {**document, "metadata": metadata, "status": told, "data": {"password": SECRET}}
+
+
+def instance() -> dict[str, Any]:
+    found = poisoned(fields(vmi(nodeName="node-1")))
+    spec = found["spec"]
+    cloud_init = {"userData": f"#cloud-config\npassword: {SECRET}", "secretRef": {"name": SECRET}}
+    spec["volumes"] = [
+        {"name": "cloudinit", "cloudInitNoCloud": cloud_init},
+        {"name": "sysprep", "sysprep": {"secret": {"name": SECRET}}},
+        {"name": "env", "secret": {"secretName": SECRET}},
+    ]
+    spec["accessCredentials"] = [{"userPassword": {"source": {"secret": {"secretName": SECRET}}}}]
+    spec["livenessProbe"] = {"exec": {"command": ["login", SECRET]}}
+    spec["domain"]["firmware"] = {"serial": SECRET, "kernelBoot": {"kernelArgs": SECRET}}
+    return found
+
+
+def pod() -> dict[str, Any]:
+    found = poisoned(fields(launcher()))
+    for container in found["spec"]["containers"]:
+        container["env"] = [{"name": "PASSWORD", "value": SECRET}]
+        container["command"] = container["args"] = [SECRET]
+    return found
+
+
+def event(kind: str, message: str) -> dict[str, Any]:
+    return {
+        "metadata": {"name": f"of-{kind.lower()}", "namespace": NS},
+        "involvedObject": {"kind": kind, "name": "vm1", "namespace": NS},
+        "reason": "FailedCreate",
+        "message": message,
+        "lastTimestamp": "2026-01-01T11:59:00Z",
+    }
+
+
+def configuration(name: str) -> dict[str, Any]:
+    webhook = {
+        "name": f"pods.{WEBHOOK_CONFIGURATION_NAME}",
+        "failurePolicy": "Fail",
+        "clientConfig": {"url": f"https://127.0.0.1/validate-pod/{SECRET}"},
+    }
+    return {"metadata": {"name": name, "annotations": {"note": SECRET}}, "webhooks": [webhook]}
+
+
+@pytest.fixture
+def server() -> Iterator[ThreadedServer]:
+    with threaded_server() as server:
+        script = server.server
+        kubevirt = {
+            "metadata": {"name": "kubevirt", "namespace": "kubevirt"},
+            "spec": {"configuration": {"additionalGuestMemoryOverheadRatio": "1.5"}},
+            "status": {"phase": "Deployed"},
+        }
+        annotation = '{"limit":{"limitsCpu":"3000m","limitsMemory":"5000Mi"}}'
+        namespace = {"metadata": {"name": NS, "annotations": {"field.cattle.io/resourceQuota": annotation}}}
+        other = {"metadata": {"name": "other", "annotations": {"note": SECRET}}}
+        own_pod = {"metadata": {"name": "headroom-controller-x", "namespace": OWN}}
+        script.always(GET, "/version", body({"gitVersion": "v1.37.2"}))
+        for where in ("", NS):
+            of = {
+                registry.RESOURCE_QUOTAS: [poisoned(fields(charged(quota(HARD, MARKS), [launcher()])))],
+                VIRTUAL_MACHINE_INSTANCES: [instance()],
+                registry.PODS: [pod()],
+                registry.LIMIT_RANGES: [],
+                registry.EVENTS: [
+                    event("VirtualMachineInstance", "exceeded quota: default-abc"),
+                    event("Pod", f"Liveness probe failed: {SECRET}"),
+                ],
+            }
+            for resource, objects in of.items():
+                script.always(LIST, resource.path(where), listing(objects, "10"))
+        migration = poisoned(fields(vmim(refused=True, created=EARLIER)))
+        script.always(LIST, VIRTUAL_MACHINE_INSTANCE_MIGRATIONS.path(), listing([migration], "10"))
+        script.always(LIST, registry.NAMESPACES.path(), listing([poisoned(namespace), other], "10"))
+        script.always(GET, registry.NAMESPACES.path(name=NS), body(poisoned(namespace)))
+        script.always(LIST, KUBEVIRTS.path(), listing([poisoned(kubevirt)], "10"))
+        script.always(LIST, SETTINGS.path(), listing([], "10"))
+        configurations = [configuration(WEBHOOK_CONFIGURATION_NAME), configuration("another")]
+        script.always(LIST, registry.VALIDATING_WEBHOOK_CONFIGURATIONS.path(), listing(configurations, "10"))
+        script.always(LIST, registry.PODS.path(OWN), listing([own_pod], "10"))
+        script.always(GET, f"{registry.PODS.path(OWN, 'headroom-controller-x')}/log", raw(b"a line\n"))
+        yield server
+
+
+@pytest.fixture
+def call(
+    server: ThreadedServer, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> Call:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    plain = calls(capfd, monkeypatch)
+    kubeconfig = kubeconfig_for(server.server.url, tmp_path)
+
+    def call(*arguments: str, **env: str) -> Any:
+        own = ("--headroom-namespace", OWN) if arguments[0] in ("collect", "explain") else ()
+        cluster = () if arguments[0] == "delta" else ("--kubeconfig", kubeconfig)
+        return plain(*arguments, *own, *cluster, **env)
+
+    return call
+
+
+def content(path: Path) -> dict[str, str]:
+    """Of an archive or folder, by file name."""
+    if path.is_dir():
+        return {str(each.relative_to(path)): each.read_text() for each in path.rglob("*") if each.is_file()}
+    with tarfile.open(path) as archive:
+        members = [(each, archive.extractfile(each)) for each in archive.getmembers()]
+        return {
+            each.name.partition("/")[2]: (opened or io.BytesIO()).read().decode() for each, opened in members
+        }
+
+
+@pytest.mark.parametrize("name", ["collected", "collected.tar.gz"])
+@pytest.mark.parametrize("namespaces", [(), ("-n", NS)])
+def test_no_secret_is_in_it_and_all_that_is_needed_is(
+    name: str, namespaces: tuple[str, ...], call: Call, server: ThreadedServer, tmp_path: Path
+) -> None:
+    done = call("collect", "-o", str(tmp_path / name), *namespaces)
+    assert (done.code, done.err) == (0, "")
+    files = content(tmp_path / name)
+    assert files.keys() == {
+        "about.json",
+        "objects.jsonl",
+        "more.jsonl",
+        f"logs/{OWN}-headroom-controller-x.log",
+    }
+    for file, text in files.items():
+        assert SECRET not in text, file
+    kinds = {
+        json.loads(line)["kind"] for file in files for line in files[file].splitlines() if "jsonl" in file
+    }
+    assert {"ResourceQuota", "VirtualMachineInstance", "VirtualMachineInstanceMigration", "Pod"} <= kinds
+    assert "another" not in files["more.jsonl"]
+    assert json.dumps("hooks.kubevirt.io/hookSidecars") + ':"[{}]"' in files["objects.jsonl"]  # they count
+    asked = {(seen.verb, seen.path) for seen in server.server.requests}
+    assert {verb for verb, _ in asked} <= {GET, LIST, "create"}
+    assert not any("secrets" in path for _, path in asked)
+
+
+def test_it_can_be_read_by_its_owner_alone(call: Call, tmp_path: Path) -> None:
+    for name in ("collected", "collected.tar.gz"):
+        assert call("collect", "-o", str(tmp_path / name)).code == 0
+        assert (tmp_path / name).stat().st_mode & 0o077 == 0
+
+
+def test_explain_says_the_same_of_the_folder_as_of_the_cluster(call: Call, tmp_path: Path) -> None:
+    folder = tmp_path / "collected"
+    assert call("collect", "-o", str(folder)).code == 0
+    live, read = call("explain", f"{NS}/vm1"), call("explain", f"{NS}/vm1", "--from", str(folder))
+    assert (read.code, read.out) == (0, live.out)
+    assert "does not fit" in read.out
+
+
+def test_delta_reads_the_folder(call: Call, tmp_path: Path) -> None:
+    folder = tmp_path / "collected"
+    assert call("collect", "-o", str(folder)).code == 0
+    done = call("delta", "-f", str(folder), "--estimate", "exact")
+    assert (done.code, done.err) == (0, "")
+    (line,) = [json.loads(line) for line in done.out.splitlines()]
+    assert (line["namespace"], line["name"]) == (NS, "vm1")
+    assert "limits.memory" in line["target"]
+
+
+def test_logs_that_may_not_be_read_are_named(call: Call, server: ThreadedServer, tmp_path: Path) -> None:
+    server.server.always(LIST, registry.PODS.path(OWN), status(403, "Forbidden", "pods is forbidden"))
+    folder = tmp_path / "collected"
+    assert call("collect", "-o", str(folder)).code == 0
+    (missing,) = json.loads((folder / "about.json").read_text())["headroom"]["missing"]
+    assert "logs of headroom-system: " in missing
+
+
+WRONG = {
+    "what is there is not overwritten": (["collect", "-o", "{folder}"], 2, "exists"),
+    "a folder of something else": (["explain", f"{NS}/vm1", "--from", "{folder}"], 1, "holds no about.json"),
+    "a namespace that is none": (["collect", "-n", "Not a name"], 2, "a namespace's name"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_a_wrong_call_is_one_line(case: str, call: Call, tmp_path: Path) -> None:
+    arguments, code, message = WRONG[case]
+    done = call(*(each.format(folder=tmp_path) for each in arguments))
+    assert done.code == code
+    assert message in done.said_in_one_line()
+
+
+def test_a_folder_that_was_edited_is_one_line(call: Call, tmp_path: Path) -> None:
+    folder = tmp_path / "collected"
+    assert call("collect", "-o", str(folder)).code == 0
+    (folder / "about.json").write_text("{}")
+    assert (
+        "not what `headroom collect` writes"
+        in call("explain", f"{NS}/vm1", "--from", str(folder)).said_in_one_line()
+    )

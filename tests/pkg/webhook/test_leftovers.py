@@ -1,0 +1,83 @@
+"""What is registered, as a leader sees it that serves no webhooks."""
+
+from __future__ import annotations
+
+import asyncio
+
+from prometheus_client import REGISTRY
+
+from kubeloop.testing.virtual_time import virtual_time
+from pkg.webhook.configurations import fingerprint
+from pkg.webhook.leftovers import PERIOD, Leftovers
+from pkg.webhook.options import FailurePolicy, Options
+from pkg.webhook.registration import Registrar
+from tests.pkg.webhook.test_registration import URL, Server
+
+STRICT = Options(failure_policies={"pods": FailurePolicy.FAIL})
+
+
+async def registered(options: Options = STRICT) -> Server:
+    server = Server()
+    server.mark = fingerprint(URL, options)
+    await Registrar(server.client, URL, options).ensure(b"ca")
+    return server
+
+
+def shown() -> float | None:
+    return REGISTRY.get_sample_value("headroom_webhook_unreachable")
+
+
+def leftovers(server: Server, said: list[str], *, remove: bool = False) -> Leftovers:
+    return Leftovers(server.client, "default", remove=remove, tell=said.append)
+
+
+async def test_webhooks_that_do_not_answer_are_reported_once_with_their_policies() -> None:
+    server, said = await registered(), list[str]()
+    looked = leftovers(server, said)
+    await looked.check()
+    assert (said, shown()) == ([], 0)
+    server.reached.clear()
+    await looked.check()
+    assert (said, shown()) == ([], 1)  # it may have been started again
+    await looked.check()
+    await looked.check()
+    (what,) = said
+    assert "pods.headroom.harvesterhci.io (Fail)" in what
+    assert "resourcequotas.headroom.harvesterhci.io (Ignore)" in what
+    assert "connection refused" in what
+    server.reached.add(URL.url)
+    await looked.check()
+    assert shown() == 0
+
+
+async def test_where_nothing_is_registered_nothing_is_asked() -> None:
+    server, said = Server(), list[str]()
+    looked = leftovers(server, said)
+    await looked.check()
+    assert (said, server.writes) == ([], [])
+
+
+@virtual_time
+async def test_where_none_shall_be_served_all_three_are_removed_also_those_that_come_later() -> None:
+    server = await registered()
+    running = asyncio.create_task(leftovers(server, [], remove=True).run())
+    await asyncio.sleep(1)
+    assert (server.validating.objects, server.mutating.objects) == ({}, {})
+    await Registrar(server.client, URL, STRICT).ensure(b"ca")  # a replica of before, which ends
+    await asyncio.sleep(PERIOD)
+    assert (server.validating.objects, server.mutating.objects) == ({}, {})
+    running.cancel()
+
+
+@virtual_time
+async def test_an_api_server_that_is_away_is_asked_again() -> None:
+    server, said = await registered(), list[str]()
+    server.away = True
+    running = asyncio.create_task(leftovers(server, said).run())
+    await asyncio.sleep(3 * PERIOD)
+    assert (said, running.done()) == ([], False)
+    server.away = False
+    server.reached.clear()
+    await asyncio.sleep(2 * PERIOD)
+    assert len(said) == 1
+    running.cancel()
