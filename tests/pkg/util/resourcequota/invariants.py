@@ -7,14 +7,14 @@ import os
 from collections.abc import Mapping
 
 from hypothesis import HealthCheck, Phase, settings
-from tests.pkg.util.resourcequota.facts_cluster import BrokenInvariant, Cluster
-from tests.pkg.util.resourcequota.facts_objects import Move, side_of
 
 from pkg.util.quantity import ZERO, Quantity
 from pkg.util.resource_list import ResourceList, parse_resource_list, total
 from pkg.util.resourcequota.journal import ENTRY_PREFIXES, entries
 from tests.decisions import EXACT, by_value
 from tests.objects import COMPENSATION, MARKS
+from tests.pkg.util.resourcequota.model_cluster import BrokenInvariant, Cluster
+from tests.pkg.util.resourcequota.model_objects import Move, side_of
 
 RANCHERS = {"limitsCpu": "limits.cpu", "limitsMemory": "limits.memory", "pods": "pods"}
 BASES: list[dict[str, str]] = [

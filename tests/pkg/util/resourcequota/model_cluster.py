@@ -11,7 +11,19 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar, cast
 
 import msgspec
-from tests.pkg.util.resourcequota.facts_objects import (
+
+from kubeloop.api.core import Pod, ResourceQuota
+from kubeloop.api.meta import Object
+from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
+from pkg.util.constants import ANNOTATION_TOUCHED
+from pkg.util.kubevirt.rendering import Rendering
+from pkg.util.quantity import ZERO
+from pkg.util.resource_list import ResourceList, parse_resource_list, total
+from pkg.util.resourcequota.facts import Cache, Facts, Plan, Timers
+from pkg.util.resourcequota.planner import plan
+from tests.decisions import EXACT, estimate
+from tests.objects import attachment, quota
+from tests.pkg.util.resourcequota.model_objects import (
     MANAGED,
     PHASES,
     RENDERINGS,
@@ -25,18 +37,6 @@ from tests.pkg.util.resourcequota.facts_objects import (
     side_of,
     usage,
 )
-
-from kubeloop.api.core import Pod, ResourceQuota
-from kubeloop.api.meta import Object
-from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
-from pkg.util.constants import ANNOTATION_TOUCHED
-from pkg.util.kubevirt.rendering import Rendering
-from pkg.util.quantity import ZERO
-from pkg.util.resource_list import ResourceList, parse_resource_list, total
-from pkg.util.resourcequota.facts import Cache, Facts, Plan, Timers
-from pkg.util.resourcequota.planner import plan
-from tests.decisions import EXACT, estimate
-from tests.objects import attachment, quota
 
 T = TypeVar("T", bound=Object)
 

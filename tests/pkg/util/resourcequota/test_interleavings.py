@@ -11,13 +11,13 @@ import os
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from tests.pkg.util.resourcequota.facts_cluster import BrokenInvariant
-from tests.pkg.util.resourcequota.facts_objects import KINDS, Move, is_other, other_pod, side_of
 
 from pkg.util.resourcequota.journal import entries
 from tests.decisions import EXACT
 from tests.objects import COMPENSATION, ENTRY
 from tests.pkg.util.resourcequota.invariants import BASES, MEMORY_AMOUNTS, RANCHERS, Invariants, drawn
+from tests.pkg.util.resourcequota.model_cluster import BrokenInvariant
+from tests.pkg.util.resourcequota.model_objects import KINDS, Move, is_other, other_pod, side_of
 
 EXAMPLES = int(os.environ.get("HEADROOM_INTERLEAVINGS", "0"))
 
