@@ -26,6 +26,7 @@ from pkg.util.resourcequota.model import Observed
 from pkg.util.resourcequota.observe import Listed, Observer
 from pkg.webhook.deadline import NoAnswer, in_time
 from pkg.webhook.namespace_pods import NamespacePods
+from pkg.webhook.resources.resourcequota.guard import migrating
 
 log = logging.getLogger(__name__)
 
@@ -60,9 +61,13 @@ class View:
         """Rancher's default quotas of a namespace, by name."""
         return _defaults(self._quotas.list(namespace))
 
-    def annotation(self, namespace: str) -> str:
-        """The namespace's quota annotation, "" when there is none."""
-        return _annotation(self._source.namespaces.get(name=namespace))
+    def namespace(self, name: str) -> Namespace | None:
+        return self._source.namespaces.get(name=name)
+
+    def migrating(self, quota: ResourceQuota) -> tuple[str, ...]:
+        """The names of the VMs whose entries stand on a quota, in order."""
+        migrations, instances = self._source.migrations, self._source.instances
+        return migrating(quota, migrations.list(quota.namespace), instances.list(quota.namespace))
 
     def quotas(self, namespace: str) -> list[ResourceQuota]:
         """Every quota of a namespace."""
@@ -114,10 +119,6 @@ class View:
     async def default_quotas_live(self, namespace: str) -> list[ResourceQuota]:
         return _defaults(await self.quotas_live(namespace))
 
-    async def annotation_live(self, namespace: str) -> str | None:
-        found = await self.namespace_live(namespace)
-        return None if found is None else _annotation(found)
-
     async def namespace_live(self, name: str) -> Namespace | None:
         """None also when it is gone."""
         return await in_time(self._client.resource(NAMESPACES).get(name=name))
@@ -154,7 +155,8 @@ def _defaults(quotas: list[ResourceQuota]) -> list[ResourceQuota]:
     return sorted((q for q in quotas if q.labels.get(label) == "true"), key=lambda quota: quota.name)
 
 
-def _annotation(namespace: Namespace | None) -> str:
+def annotation_of(namespace: Namespace | None) -> str:
+    """Rancher's quota annotation, "" when there is none."""
     if namespace is None:
         return ""
     return namespace.annotations.get(constants.ANNOTATION_RANCHER_RESOURCE_QUOTA, "")

@@ -24,7 +24,7 @@ from pkg.api.kubevirt import VirtualMachineInstanceMigration
 from pkg.util import constants
 from pkg.util.kubevirt.migration import is_finished
 from pkg.util.resourcequota.journal import has_migrating_vm
-from pkg.util.resourcequota.managed import is_managed, is_off, switched_off
+from pkg.util.resourcequota.managed import is_served, switched_off
 from pkg.util.resourcequota.policy import Mode
 
 log = logging.getLogger(__name__)
@@ -45,7 +45,7 @@ def holds(
     quotas: Iterable[ResourceQuota], migrations: Iterable[VirtualMachineInstanceMigration], mode: Mode
 ) -> bool:
     """Whether a namespace with these objects holds added headroom, or is about to."""
-    ours = [quota for quota in quotas if is_managed(quota) and not is_off(quota.annotations, mode)]
+    ours = [quota for quota in quotas if is_served(quota, mode)]
     if not ours:
         return False
     return any(map(_holds, ours)) or not all(map(is_finished, migrations))

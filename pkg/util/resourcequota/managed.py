@@ -39,3 +39,8 @@ def is_off(annotations: Mapping[str, str], mode: Mode) -> bool:
     """Whether auto-scaling is switched off there. In takeover mode our own mark says that the skip is ours."""
     skipped = annotations.get(constants.ANNOTATION_SKIP_AUTO_SCALING) == "true"
     return skipped and (mode is Mode.ASSIST or constants.ANNOTATION_OWNER not in annotations)
+
+
+def is_served(quota: ResourceQuota, mode: Mode) -> bool:
+    """Whether headroom scales a ResourceQuota and no one has switched that off on it."""
+    return is_managed(quota) and not is_off(quota.annotations, mode)

@@ -16,6 +16,7 @@ from pkg.util.quotacount.releases import NEWEST, Releases
 from pkg.util.resourcequota.model import Observed
 from pkg.webhook.admission import AdmissionRequest
 from pkg.webhook.deadline import NoAnswer
+from pkg.webhook.resources.resourcequota.guard import migrating
 from pkg.webhook.view import View
 from tests.decisions import observed
 from tests.objects import BASE, annotated_namespace
@@ -92,8 +93,11 @@ class FakeView(View):
     def default_quotas(self, namespace: str) -> list[ResourceQuota]:
         return defaults(self.cached)
 
-    def annotation(self, namespace: str) -> str:
-        return self.cached.limits
+    def namespace(self, name: str) -> Namespace | None:
+        return self.cached.namespace
+
+    def migrating(self, quota: ResourceQuota) -> tuple[str, ...]:
+        return migrating(quota, self.cached.migrations, self.cached.observe(quota).instances.values())
 
     def quotas(self, namespace: str) -> list[ResourceQuota]:
         return self.cached.quotas
@@ -135,9 +139,6 @@ class FakeView(View):
 
     async def migrations_live(self, namespace: str) -> Sequence[VirtualMachineInstanceMigration]:
         return self._answer("migrations").migrations
-
-    async def annotation_live(self, namespace: str) -> str | None:
-        return self._answer("annotation").limits
 
     async def namespace_live(self, name: str) -> Namespace | None:
         return self._answer("namespace").namespace

@@ -16,7 +16,7 @@ from pkg.util.kubevirt.evidence import vm_of
 from pkg.util.resourcequota.observe import Listed, Observer, Source
 from pkg.webhook.deadline import NoAnswer, deadline
 from pkg.webhook.namespace_pods import NamespacePods
-from pkg.webhook.view import View
+from pkg.webhook.view import View, annotation_of
 from tests import kinds
 from tests.objects import annotated_namespace, launcher, quota, vmi, vmim
 
@@ -107,7 +107,6 @@ async def test_a_namespace_that_is_gone_is_nothing_to_look_at(server: Server) ->
     view = made(server)
     assert await view.observe_live(quota()) is None
     assert await view.namespace_live("ns1") is None
-    assert await view.annotation_live("ns1") is None
 
 
 @pytest.mark.parametrize("how", ["it fails", "it is too slow"])
@@ -116,7 +115,7 @@ async def test_no_answer_is_not_nothing(server: Server, how: str) -> None:
     looks: list[Callable[[], Awaitable[object]]] = [
         lambda: view.observe_live(quota()),
         lambda: view.default_quotas_live("ns1"),
-        lambda: view.annotation_live("ns1"),
+        lambda: view.namespace_live("ns1"),
         lambda: view.migrations_live("ns1"),
     ]
     for look in looks:
@@ -139,7 +138,7 @@ async def test_without_any_time_nothing_is_asked(server: Server) -> None:
     view = made(server)
     with deadline(0.0):
         with pytest.raises(NoAnswer):
-            await view.annotation_live("ns1")
+            await view.namespace_live("ns1")
         assert await view.quota_live(quota()) == quota()
     assert not server.kind(registry.NAMESPACES).calls
     assert not server.kind(registry.RESOURCE_QUOTAS).calls
@@ -152,7 +151,7 @@ async def test_all_looks_of_a_review_have_one_deadline(server: Server) -> None:
     with deadline(0.1):
         for _ in range(5):
             with pytest.raises(NoAnswer):
-                await view.annotation_live("ns1")
+                await view.namespace_live("ns1")
     assert asyncio.get_running_loop().time() - began < 0.4
 
 
@@ -174,5 +173,5 @@ async def test_default_quotas_are_told_from_others(server: Server) -> None:
     assert [found.name for found in view.default_quotas("ns1")] == ["default-abc"]
     assert [found.name for found in await view.default_quotas_live("ns1") or ()] == ["default-abc"]
     assert other in view.quotas("ns1")
-    assert view.annotation("ns1") == "cached"
-    assert view.annotation("nowhere") == ""
+    assert annotation_of(view.namespace("ns1")) == "cached"
+    assert annotation_of(view.namespace("nowhere")) == ""

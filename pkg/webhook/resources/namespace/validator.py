@@ -17,11 +17,10 @@ from pkg.util.quantity import Quantity, QuantityError
 from pkg.util.resourcequota.base import parse_limits, quantity_of
 from pkg.util.resourcequota.errors import InvalidNamespaceAnnotation
 from pkg.util.resourcequota.journal import has_migrating_vm
-from pkg.util.resourcequota.managed import switched_off
+from pkg.util.resourcequota.managed import is_served, switched_off
 from pkg.util.resourcequota.policy import Policy
 from pkg.webhook.admission import ALLOW, AdmissionRequest, Decision, deny
 from pkg.webhook.deadline import NoAnswer
-from pkg.webhook.resources.resourcequota.guard import migrating
 from pkg.webhook.resources.resourcequota.validator import switching_off
 from pkg.webhook.view import View
 
@@ -80,8 +79,8 @@ class Validator:
         """UPDATE."""
         old, new = request.old(Namespace), request.new(Namespace)
         if switched_off(new) and not switched_off(old):
-            quotas = self._view.quotas(new.name)
-            names = {name for quota in quotas for name in migrating(self._view.observe(quota), self._policy)}
+            quotas = (quota for quota in self._view.quotas(new.name) if is_served(quota, self._policy.mode))
+            names = {name for quota in quotas for name in self._view.migrating(quota)}
             return switching_off(f"namespace {new.name}", sorted(names))
         suggested = decide(old, new, self._view.default_quotas(new.name))
         if suggested.allowed:

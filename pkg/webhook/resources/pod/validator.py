@@ -21,7 +21,7 @@ from pkg.util.quantity import ZERO, Quantity, QuantityError
 from pkg.util.quotacount.releases import Releases
 from pkg.util.quotacount.usage import counted, pod_usage, resize_usage
 from pkg.util.resource_list import ResourceList, parse_resource_list
-from pkg.util.resourcequota.managed import is_managed, is_off
+from pkg.util.resourcequota.managed import is_served
 from pkg.util.resourcequota.model import Observed
 from pkg.util.resourcequota.policy import Policy
 from pkg.webhook.admission import ALLOW, AdmissionRequest, BadReview, Decision, UserInfo, deny
@@ -31,7 +31,6 @@ from pkg.webhook.resources.pod.ledger import Ledger
 from pkg.webhook.resources.pod.room import Room, room
 from pkg.webhook.resources.pod.shared_reads import SharedReads
 from pkg.webhook.resources.pod.tally import Sums, Tally
-from pkg.webhook.resources.resourcequota.guard import names_of_entries
 from pkg.webhook.view import View
 
 _OF_MIGRATION: Final = (constants.APP_VIRT_LAUNCHER, constants.APP_HOTPLUG_DISK)
@@ -50,7 +49,6 @@ class _Quota:
 
     object: ResourceQuota
     room: Room
-    migrating: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +182,7 @@ class Validator:
         self._ledger.settle(asked.namespace, snapshot.seen, self._clock())
         for quota in snapshot.quotas:
             if asked.counts(quota.object) and (short := self._short(quota, asked, known)):
-                return refusal_of(quota.object, asked.need, short, quota.migrating)
+                return refusal_of(quota.object, asked.need, short, self._view.migrating(quota.object))
         return ""
 
     def _short(self, quota: _Quota, asked: _Pod, known: _Known) -> ResourceList:
@@ -254,7 +252,7 @@ class Validator:
         return await asyncio.gather(*map(self._view.quota_live, known))
 
     def _is_ours(self, quota: ResourceQuota) -> bool:
-        return is_managed(quota) and not is_off(quota.annotations, self._policy.mode)
+        return is_served(quota, self._policy.mode)
 
     def _count(
         self, found: Iterable[Observed], pods: list[Pod] | None, gone: Collection[str] = ()
@@ -273,7 +271,7 @@ class Validator:
             free = room(observed, self._policy, sums)
             behind |= free is None or free.is_behind
             if free is not None:
-                quotas.append(_Quota(quota, free, names_of_entries(observed)))
+                quotas.append(_Quota(quota, free))
         seen = {pod.uid: pod.metadata.resource_version for pod in pods or ()}
         return _Snapshot(quotas, {**dict.fromkeys(gone, ""), **seen}, behind)
 

@@ -5,30 +5,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from typing import Any, Final
-
-import msgspec
 
 from kubeloop.api.core import ResourceQuota
 from pkg.util import constants
 from pkg.util.quantity import Quantity
-from pkg.util.resourcequota.managed import is_labelled, is_managed, is_off, switched_off
+from pkg.util.resourcequota.journal import has_migrating_vm
+from pkg.util.resourcequota.managed import is_labelled, is_managed, is_off, is_served, switched_off
 from pkg.util.resourcequota.policy import Policy
 from pkg.webhook.admission import ALLOW, AdmissionRequest, Decision, deny
 from pkg.webhook.configurations import NAMESPACE_CONTROLLER
 from pkg.webhook.deadline import NoAnswer
 from pkg.webhook.options import Options, QuotaGuard
-from pkg.webhook.resources.resourcequota.guard import (
-    FINE,
-    Verdict,
-    at_most,
-    judge,
-    judge_by_journal,
-    migrating,
-    names_of_entries,
-)
-from pkg.webhook.view import View
+from pkg.webhook.resources.resourcequota.guard import too_low
+from pkg.webhook.view import View, annotation_of
 
 EVENT_CORRECTED: Final = "ResourceQuotaCorrected"
 Tell = Callable[[ResourceQuota, str, str, str], None]
@@ -39,33 +29,31 @@ def _no_event(_quota: ResourceQuota, _type: str, _reason: str, _message: str) ->
     """Writes no event."""
 
 
-def refusal(quota: ResourceQuota, verdict: Verdict) -> Decision:
+def refusal(quota: ResourceQuota, lowest: Mapping[str, Quantity], migrating: Sequence[str]) -> Decision:
     """The denial of a limit that is too low."""
     wants = ", ".join(
         f"{name} can't be {quota.hard[name]}, the lowest allowed value is {value}"
-        for name, value in sorted(verdict.lowest.items())
+        for name, value in lowest.items()
     )
     return deny(
-        f"resource quota {quota.key} holds headroom for migrating VMs ({_listed(verdict.migrating)}):"
+        f"resource quota {quota.key} holds headroom for migrating VMs ({_listed(migrating)}):"
         f" {wants} until they are done",
         reason="migrating",
     )
 
 
-def corrected(quota: ResourceQuota, verdict: Verdict) -> str:
+def corrected(quota: ResourceQuota, lowest: Mapping[str, Quantity], migrating: Sequence[str]) -> str:
     """What became of a write that was too low."""
-    wants = ", ".join(
-        f"{name} {quota.hard[name]} -> {value}" for name, value in sorted(verdict.lowest.items())
-    )
-    vms = _listed(verdict.migrating)
+    wants = ", ".join(f"{name} {quota.hard[name]} -> {value}" for name, value in lowest.items())
+    vms = _listed(migrating)
     return f"resource quota {quota.key} holds headroom for migrating VMs ({vms}), corrected: {wants}"
 
 
 def correction(lowest: Mapping[str, Quantity]) -> list[dict[str, Any]]:
     """The JSON patch that puts the lowest allowed values in."""
     return [
-        {"op": "replace", "path": f"/spec/hard/{_pointer(name)}", "value": str(lowest[name])}
-        for name in sorted(lowest)
+        {"op": "replace", "path": f"/spec/hard/{_pointer(name)}", "value": str(value)}
+        for name, value in lowest.items()
     ]
 
 
@@ -99,11 +87,15 @@ class Guard:
             return await self._validate_delete(request.old(ResourceQuota))
         old, quota = request.old(ResourceQuota), request.new(ResourceQuota)
         if switched_off(quota):
-            names = () if switched_off(old) else migrating(self._view.observe(old), self._policy)
+            names = (
+                ()
+                if switched_off(old) or not is_served(old, self._policy.mode)
+                else self._view.migrating(old)
+            )
             return switching_off(f"resource quota {quota.key}", names)
-        verdict = await self._judge(old, quota)
-        if verdict:
-            return refusal(quota, verdict)
+        lowest = await self._too_low(old, quota)
+        if lowest:
+            return refusal(quota, lowest, self._view.migrating(quota))
         later = "" if quota.deleting else self._after_the_migrations(old, quota)
         return await self._refuse_while_migrating(old, later) if later else ALLOW
 
@@ -124,14 +116,14 @@ class Guard:
         if not corrects or not self._options.is_rancher(request.user_info.username):
             return ALLOW
         quota = request.new(ResourceQuota)
-        verdict = await self._judge(request.old(ResourceQuota), quota)
-        if not verdict:
+        lowest = await self._too_low(request.old(ResourceQuota), quota)
+        if not lowest:
             return ALLOW
-        what = corrected(quota, verdict)
+        what = corrected(quota, lowest, self._view.migrating(quota))
         if request.authenticated and not request.dry_run:
             self._tell(quota, "Normal", EVENT_CORRECTED, what)
-        audit = {"corrected": ",".join(f"{name}={value}" for name, value in sorted(verdict.lowest.items()))}
-        return Decision(patch=correction(verdict.lowest), warnings=[what], audit=audit)
+        audit = {"corrected": ",".join(f"{name}={value}" for name, value in lowest.items())}
+        return Decision(patch=correction(lowest), warnings=[what], audit=audit)
 
     def _passes(self, request: AdmissionRequest) -> bool:
         user = request.user_info.username
@@ -140,38 +132,22 @@ class Guard:
             *self._options.passes,
         )
 
-    async def _judge(self, old: ResourceQuota, new: ResourceQuota) -> Verdict:
+    async def _too_low(self, old: ResourceQuota, new: ResourceQuota) -> Mapping[str, Quantity]:
+        """The limits that a write lowers too far, with the lowest allowed values."""
         if not is_managed(old) or switched_off(new):
-            return FINE
-        # Taking the label off is no way to lower a quota in the same write.
-        new = msgspec.structs.replace(
-            new, metadata=msgspec.structs.replace(new.metadata, labels=old.metadata.labels)
-        )
-        cached = self._view.observe(new)
-        if cached.namespace_off:
-            return FINE
-        journal, known = judge_by_journal(old, cached, self._policy), judge(old, cached, self._policy)
-        if not journal and not known:
-            return FINE
-        if at_most(known, journal):
-            # The journal came with the request; only the base is out of a cache.
-            try:
-                annotation = await self._view.annotation_live(new.namespace)
-            except NoAnswer:
-                return journal
-            if annotation in (None, cached.limits):
-                return journal
-            return judge_by_journal(old, replace(cached, limits=annotation), self._policy)
-        try:
-            live = await self._view.observe_live(new)
-        except NoAnswer:
-            return known
+            return {}
+        cached = self._view.namespace(new.namespace)
+        if cached is not None and switched_off(cached):
+            return {}
+        lowest = too_low(old, new, annotation_of(cached), self._policy)
+        if not lowest:
+            return {}
+        live = None
+        with suppress(NoAnswer):
+            live = await self._view.namespace_live(new.namespace)
         if live is None:
-            return known
-        if live.namespace_off:
-            return FINE
-        found = judge(old, live, self._policy)
-        return found if at_most(journal, found) else judge_by_journal(old, live, self._policy)
+            return lowest
+        return {} if switched_off(live) else too_low(old, new, annotation_of(live), self._policy)
 
     async def _validate_delete(self, quota: ResourceQuota) -> Decision:
         if not is_managed(quota):
@@ -179,26 +155,16 @@ class Guard:
         return await self._refuse_while_migrating(quota, "it can be deleted")
 
     async def _refuse_while_migrating(self, quota: ResourceQuota, what: str) -> Decision:
-        """For a write that takes the quota away from the migrations. Without an answer from the API server it is
-        refused when the quota's own entries or the caches show one."""
-        cached = self._view.observe(quota)
-        if cached.namespace_off or is_off(quota.annotations, self._policy.mode):
-            return ALLOW
-        entries, known = names_of_entries(cached), migrating(cached, self._policy)
-        names = entries or known
-        if not names:
+        """For a write that takes the quota away from the migrations whose entries stand on it. Without an answer from
+        the API server it is refused."""
+        if not is_served(quota, self._policy.mode) or not has_migrating_vm(quota.annotations):
             return ALLOW
         with suppress(NoAnswer):
             namespace = await self._view.namespace_live(quota.namespace)
-            if namespace is None or namespace.deleting:
+            if namespace is None or namespace.deleting or switched_off(namespace):
                 return ALLOW
-            if not (entries and known):
-                # An entry that is not written yet, or one whose migration the cache does not show.
-                names = migrating(await self._view.observe_live(quota) or cached, self._policy)
-                if not names:
-                    return ALLOW
         return deny(
-            f"resource quota {quota.key} holds headroom for migrating VMs ({_listed(names)}): "
+            f"resource quota {quota.key} holds headroom for migrating VMs ({_listed(self._view.migrating(quota))}): "
             f"{what} when they are done",
             reason="migrating",
         )

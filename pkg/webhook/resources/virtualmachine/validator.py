@@ -21,7 +21,7 @@ from pkg.util.resourcequota.errors import InsufficientResources, ResourceQuotaEr
 from pkg.util.resourcequota.journal import held_by_entries
 from pkg.webhook.admission import ALLOW, AdmissionRequest, Decision, deny
 from pkg.webhook.deadline import NoAnswer
-from pkg.webhook.view import View
+from pkg.webhook.view import View, annotation_of
 
 _STORAGE: Final = "storage"
 
@@ -89,15 +89,16 @@ class Validator:
         new = request.new(VirtualMachine)
         old = request.old(VirtualMachine) if request.operation == "UPDATE" else None
         namespace = request.namespace
-        suggested = decide(new, old, self._view.annotation(namespace), self._view.default_quotas(namespace))
+        annotation = annotation_of(self._view.namespace(namespace))
+        suggested = decide(new, old, annotation, self._view.default_quotas(namespace))
         if suggested.allowed:
             return suggested
         try:
             quotas = await self._view.default_quotas_live(namespace)
-            annotation = await self._view.annotation_live(namespace)
+            live = await self._view.namespace_live(namespace)
         except NoAnswer:
             return suggested
-        return decide(new, old, annotation or "", quotas)
+        return decide(new, old, annotation_of(live), quotas)
 
 
 def _storage_before(old: VirtualMachine | None) -> Quantity:

@@ -122,7 +122,7 @@ async def test_a_live_look_precedes_a_denial() -> None:
     full, free = (quota({}, used={"requests.storage": used}) for used in ("100Gi", "0"))
     view = FakeView(State(full, limits=LIMIT), State(free, limits=LIMIT))
     assert (await Validator(view).validate(request(machine("1Gi")))).allowed
-    assert view.looked == ["quotas", "annotation"]
+    assert view.looked == ["quotas", "namespace"]
     larger = State(full, limits='{"limit":{"requestsStorage":"200Gi"}}')
     assert (
         await Validator(FakeView(State(full, limits=LIMIT), larger)).validate(request(machine("1Gi")))
