@@ -137,11 +137,24 @@ class ControllerFactory:
         return workers + [problem for informer in self._informers() for problem in informer.healthy()]
 
     def unready(self) -> list[str]:
-        """Why caches are stale, a line each: kinds that have not synced, watches without a sign of life. A
-        restart would repair neither, and an outage of the API server would restart every replica."""
+        """Why not all that the server has is handled, a line each: `stale` and `undecodable`. A restart would repair
+        nothing of it, and an outage of the API server would restart every replica."""
+        return self.stale() + self.undecodable()
+
+    def stale(self) -> list[str]:
+        """Kinds that have not synced, watches without a sign of life."""
         now = loop_time()
-        stale = [problem for informer in self._informers() for problem in informer.problems(now)]
-        return [f"not synced: {name}" for name in self.unsynced()] + stale
+        silent = [problem for informer in self._informers() for problem in informer.problems(now)]
+        return [f"not synced: {name}" for name in self.unsynced()] + silent
+
+    def undecodable(self) -> list[str]:
+        """Objects that do not decode: handlers see what was decoded of them before, or nothing. Who may write objects
+        of these kinds can cause it."""
+        return [problem for informer in self._informers() for problem in informer.undecodable()]
+
+    def notes(self) -> list[str]:
+        """Further lines of /readyz: kinds that are not installed."""
+        return [f"not installed: {c.name}" for c in self._controllers.values() if not c.informer.installed]
 
     def _informers(self) -> list[SharedIndexInformer[Any]]:
         return [controller.informer for controller in self._controllers.values()]

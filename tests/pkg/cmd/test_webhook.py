@@ -112,7 +112,10 @@ class Half:
     def healthy(self) -> list[str]:
         return self._problems
 
-    unready = notes = healthy
+    unready = stale = notes = healthy
+
+    def undecodable(self) -> list[str]:
+        return ["pods: cannot be decoded: ns/p"]
 
 
 def test_health_and_readiness_are_those_of_both() -> None:
@@ -122,10 +125,11 @@ def test_health_and_readiness_are_those_of_both() -> None:
     admission: Any = Half("webhook certificate")
     both.management = management
     assert both.unready() == ["a watch is stale"]
+    assert both.notes() == ["pods: cannot be decoded: ns/p"], "a tenant may have written it: still ready"
     both.admission = admission
     assert both.healthy() == ["a watch is stale", "webhook certificate"]
     assert both.unready() == ["a watch is stale", "not ready: webhook certificate"]
-    assert both.notes() == ["webhook certificate"]
+    assert both.notes() == ["webhook certificate", "pods: cannot be decoded: ns/p"]
 
 
 @pytest.mark.parametrize(
