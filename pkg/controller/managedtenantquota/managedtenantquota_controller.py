@@ -24,8 +24,9 @@ from pkg.util.managedtenantquota.constants import (
     EVENT_RESTORE_REFUSED,
     EVENT_UNLOCK_REFUSED,
 )
-from pkg.util.managedtenantquota.lock import Lock, originals_of, recognise
+from pkg.util.managedtenantquota.lock import Lock, recognise
 from pkg.util.managedtenantquota.model import Memory, Observed, Policy, Problem
+from pkg.util.managedtenantquota.record import holds, record_of
 from pkg.util.managedtenantquota.sequence import (
     Decision,
     Opening,
@@ -35,7 +36,7 @@ from pkg.util.managedtenantquota.sequence import (
     Write,
     decide,
 )
-from pkg.util.managedtenantquota.window import age_of, is_overdue, journal_of
+from pkg.util.managedtenantquota.window import age_of, is_overdue
 
 log = logging.getLogger(__name__)
 
@@ -211,9 +212,8 @@ class Handler:
         """Re-checks what has begun, even if an event was lost. Raises RetryAfter."""
         assert isinstance(decision.step, Wait)
         waits = [decision.step.seconds]
-        saved = any(not journal_of(budget).empty for budget in observed.budgets)
-        begun = observed.lock is not None or saved or any(map(originals_of, observed.quotas))
-        if begun or decision.problems:
+        begun = observed.lock is not None or any(map(holds, observed.budgets))
+        if begun or any(map(record_of, observed.quotas)) or decision.problems:
             waits.append(self._policy.sweep)
         seconds = [wait for wait in waits if wait is not None]
         if seconds:

@@ -19,8 +19,7 @@ ANNOTATION_REASON: Final = "headroom.harvesterhci.io/locked-for"
 """On a lock: the VMs whose migrations it was made for."""
 
 ANNOTATION_ORIGINALS: Final = "headroom.harvesterhci.io/originals"
-"""On a lock: spec.hard of the quotas that are raised under it, as JSON; and on each of them what it says of itself, for
-as long as it is raised. It survives the VMMRQ, whose status says the same, and the lock."""
+"""On a raised quota: spec.hard as it was, and what was added, as JSON."""
 
 NEVER_LOCKED: Final = (
     "kube-*",

@@ -15,16 +15,11 @@ from fnmatch import fnmatchcase
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-import msgspec
-
 from kubeloop.api.admissionregistration import ValidatingWebhookConfiguration
-from kubeloop.api.core import ResourceQuota
-from kubeloop.api.meta import RawResourceList, Struct
 from pkg.util import constants
 from pkg.util.constants import LOCK_PATH
 from pkg.util.managedtenantquota.constants import (
     ANNOTATION_HOLDER,
-    ANNOTATION_ORIGINALS,
     ANNOTATION_REASON,
     ANNOTATION_SINCE,
     ANNOTATION_UNTIL,
@@ -40,21 +35,7 @@ NAMESPACE_CONTROLLERS: Final = (
 )
 """Who empties a namespace that is being deleted: that must not have to wait for us."""
 
-MANAGER: Final = "headroom"
-"""The first part of our User-Agent: what managedFields call us."""
-
 Webhook = dict[str, Any]
-
-
-class Originals(Struct):
-    """What a lock, or a raised quota, records: spec.hard of the quotas by name, and what is added to them."""
-
-    quotas: dict[str, RawResourceList] = msgspec.field(default_factory=dict)
-    additional: RawResourceList = msgspec.field(default_factory=dict)
-
-    def text(self) -> str:
-        """The annotation's value; the same content gives the same text."""
-        return msgspec.json.encode(self, order="sorted").decode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,10 +50,8 @@ class Lock:
     holder: str
     reason: str
     webhooks: Sequence[Webhook]
-    recorded: str = ""
-    """The annotation with the originals as it stands, whichever replica wrote it."""
-    originals: Originals | None = None
-    """The same, if it was written by headroom; None otherwise."""
+    ours: bool = True
+    """Made by headroom: another program's has no such annotations."""
     until: float = 0.0
     """When it ends at the latest; 0 where nothing says."""
     finalizers: Sequence[str] = ()
@@ -111,8 +90,7 @@ def recognise(configuration: ValidatingWebhookConfiguration) -> Lock | None:
         holder=annotations.get(ANNOTATION_HOLDER, ""),
         reason=annotations.get(ANNOTATION_REASON, ""),
         webhooks=configuration.webhooks or [],
-        recorded=annotations.get(ANNOTATION_ORIGINALS, ""),
-        originals=_originals(configuration),
+        ours=ANNOTATION_SINCE in annotations,
         until=moment(annotations.get(ANNOTATION_UNTIL)),
         finalizers=configuration.metadata.finalizers or (),
     )
@@ -202,7 +180,6 @@ def lock_body(
     now: float,
     holder: str,
     reason: str,
-    originals: Originals | None = None,
     longest: float = 0.0,
 ) -> Webhook:
     """The whole configuration, to be created. `longest`: seconds that it lasts at most, 0 when that is not known."""
@@ -217,7 +194,6 @@ def lock_body(
                 **({ANNOTATION_UNTIL: timestamp(now + longest)} if longest else {}),
                 ANNOTATION_HOLDER: holder,
                 ANNOTATION_REASON: reason,
-                ANNOTATION_ORIGINALS: (originals or Originals()).text(),
             },
         },
         "webhooks": [dict(webhook)],
@@ -257,29 +233,6 @@ def _rule(group: str, resources: list[str], operations: list[str]) -> Webhook:
         "operations": operations,
         "scope": "Namespaced",
     }
-
-
-def _originals(configuration: ValidatingWebhookConfiguration) -> Originals | None:
-    """None also for garbage, and for what another program wrote."""
-    if not configuration.metadata.wrote_annotation(MANAGER, ANNOTATION_ORIGINALS):
-        return None
-    return _decoded(configuration.annotations[ANNOTATION_ORIGINALS])
-
-
-def originals_of(quota: ResourceQuota) -> Originals | None:
-    """What a raised quota says of itself; None where it says nothing, or garbage. Who could write it could write
-    spec.hard as well."""
-    found = _decoded(quota.annotations.get(ANNOTATION_ORIGINALS, ""))
-    if found is None or quota.name not in found.quotas:
-        return None
-    return Originals({quota.name: found.quotas[quota.name]}, found.additional)
-
-
-def _decoded(text: str) -> Originals | None:
-    if text:
-        with suppress(msgspec.DecodeError):
-            return msgspec.json.decode(text, type=Originals)
-    return None
 
 
 def _selected(webhook: Mapping[str, Any]) -> str:

@@ -29,7 +29,7 @@ from pkg.util.resourcequota.observe import Source
 from tests.decisions import by_value
 from tests.kinds import Clock, Events, Kind, Server
 from tests.objects import running_vmi
-from tests.pkg.util.managedtenantquota.objects import FULL, RAISED, budget, quota, refused, source, target
+from tests.pkg.util.managedtenantquota.objects import FULL, GRANTED, budget, quota, refused, source, target
 
 REGISTRATION = {
     "metadata": {"name": "headroom.harvesterhci.io"},
@@ -282,7 +282,7 @@ class _Client:
 
 async def open_window(cluster: Cluster, process: Process) -> None:
     assert await process.settle() == 30.0
-    assert by_value(cluster.hard) == by_value(RAISED)
+    assert by_value(cluster.hard) == by_value(GRANTED)
 
 
 async def close_window(cluster: Cluster, process: Process) -> None:
