@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import msgspec
-
 from kubeloop.api import registry
 from kubeloop.client.client import Client
 from kubeloop.client.errors import ApiError
@@ -74,21 +72,10 @@ class _Counted(FakeTransport):
         self._writes = writes
 
     async def request(self, method: str, path: str, **options: Any) -> bytes:
-        if method == "POST":
-            options["body"] = _managed(options["body"])
         answer = await super().request(method, path, **options)
         if method != "GET":
             self._writes.done(method, path)
         return answer
-
-
-def _managed(body: bytes) -> bytes:
-    """With the managedFields that the API server writes: whose the annotations are."""
-    created = msgspec.json.decode(body)
-    metadata = created["metadata"]
-    keys = {f"f:{key}": {} for key in metadata.get("annotations", {})}
-    metadata["managedFields"] = [{"manager": "headroom", "fieldsV1": {"f:metadata": {"f:annotations": keys}}}]
-    return msgspec.json.encode(created)
 
 
 class Writes:
