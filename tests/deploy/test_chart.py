@@ -127,6 +127,16 @@ def test_the_default_rendering_has_everything_that_needs_no_other_definitions() 
     assert not [each for each in rendered() if "aggregationRule" in each]
 
 
+@pytest.mark.parametrize("cidrs", [[], ["10.0.0.1/32", "10.0.0.2/32"]], ids=["everyone", "API servers"])
+def test_who_reaches_the_webhook_is_a_value(cidrs: list[str]) -> None:
+    value = f"networkPolicy.apiServers={{{','.join(cidrs)}}}"
+    (policy,) = (each for each in rendered(*[value] if cidrs else []) if each["kind"] == "NetworkPolicy")
+    metrics, webhook = policy["spec"]["ingress"]
+    assert metrics == {"ports": [{"port": 8080, "protocol": "TCP"}]}
+    assert webhook["ports"] == [{"port": 9443, "protocol": "TCP"}]
+    assert [each["ipBlock"]["cidr"] for each in webhook.get("from", [])] == cidrs
+
+
 def test_two_replicas_of_each_with_an_election_of_the_controllers_alone() -> None:
     objects = rendered()
     deployments = {each["metadata"]["name"]: each["spec"] for each in objects if each["kind"] == "Deployment"}
