@@ -18,7 +18,7 @@ from pkg.util.kubevirt.overhead import harvester_delta
 from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.kubevirt.target import usage_of
 from pkg.util.quantity import Quantity, QuantityError
-from pkg.util.resourcequota.model import Estimate, Memory, Observed, Plan
+from pkg.util.resourcequota.facts import Estimate, Facts, Plan, Timers
 from pkg.util.resourcequota.planner import plan
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
 from tests.objects import AT_1_5, BASE, RESYNC, vmi
@@ -49,19 +49,19 @@ def observed(
     limits: str = BASE,
     ratio: str = "1.5",
     now: float = 0.0,
-    memory: Memory | None = None,
-) -> Observed:
+    timers: Timers | None = None,
+) -> Facts:
     """What a decision looks at; without `instances` every migration's VMI is there with the seed's values."""
     if instances is None:
         instances = [vmi(name) for name in sorted({migration.spec.vmi_name for migration in migrations})]
-    return Observed(
+    return Facts(
         quota=quota,
         limits=limits,
         migrations=migrations,
         instances={instance.name: instance for instance in instances},
         estimate=estimate(ratio),
         now=now,
-        memory=memory or Memory(),
+        timers=timers or Timers(),
         rendering=Rendering(ratio=ratio),
     )
 
@@ -75,7 +75,7 @@ def namespace(
     rendering: Rendering = AT_1_5,
     max_extra: str = "",
     **more: Any,
-) -> Observed:
+) -> Facts:
     """What a decision looks at; without `instances` each VM of a migration is there, on node-1.
 
     The quota's status.used is what it charges for the pods, unless the quota has one.
@@ -160,18 +160,18 @@ def settled(
     """The quota once nothing changes any more; more than `patches` patches for one observation are a failure."""
     policy = Policy(mode, settle=0.0)
     known = None if instances is None else list(instances)
-    memory = Memory()
+    memory = Timers()
     for _ in range(patches):
-        made = plan(observed(quota, migrations, known, memory=memory, **more), policy)
-        quota, memory = applied(quota, made), made.memory
-    again = plan(observed(quota, migrations, known, memory=memory, **more), policy)
+        made = plan(observed(quota, migrations, known, timers=memory, **more), policy)
+        quota, memory = applied(quota, made), made.timers
+    again = plan(observed(quota, migrations, known, timers=memory, **more), policy)
     assert not again, f"{patches} plans applied give another plan: {again}"
     return quota
 
 
-def remembering(seen: Observed, memory: Memory, now: float) -> Observed:
+def remembering(seen: Facts, memory: Timers, now: float) -> Facts:
     """The same namespace later, with what the last decision remembered."""
-    return dataclasses.replace(seen, memory=memory, now=now)
+    return dataclasses.replace(seen, timers=memory, now=now)
 
 
 def entry(text: str | None) -> dict[str, str]:
@@ -181,7 +181,7 @@ def entry(text: str | None) -> dict[str, str]:
     return value
 
 
-def after(seen: Observed, policy: Policy = EXACT) -> tuple[ResourceQuota, Plan]:
+def after(seen: Facts, policy: Policy = EXACT) -> tuple[ResourceQuota, Plan]:
     """The quota when nothing is left to do, and the one patch that brought it there.
 
     A second patch for the same observation is a failure.
@@ -189,7 +189,7 @@ def after(seen: Observed, policy: Policy = EXACT) -> tuple[ResourceQuota, Plan]:
     policy = dataclasses.replace(policy, settle=0.0)
     made = plan(seen, policy)
     done = applied(seen.quota, made)
-    again = plan(dataclasses.replace(seen, quota=done, memory=made.memory), policy)
+    again = plan(dataclasses.replace(seen, quota=done, timers=made.timers), policy)
     assert not again, f"the plan applied gives another plan: {again}"
     return done, made
 

@@ -15,6 +15,9 @@ from kubeloop.client.errors import ApiError, Forbidden
 
 T = TypeVar("T", bound=Object)
 
+_NAMED = 5
+"""How many objects a line names."""
+
 
 class SharedIndexInformer(Generic[T]):
     """Keeps `indexer` equal to the server and notifies the handlers of every change.
@@ -92,6 +95,14 @@ class SharedIndexInformer(Generic[T]):
         """Why the cache may be stale: a watch without a sign of life. `now` is the loop's
         time()."""
         return self._reflector.health.problems(now)
+
+    def undecodable(self) -> list[str]:
+        """The objects that do not decode, in a line: the cache has what was decoded of them before."""
+        keys = sorted(key or "?" for key in self._processor.undecodable)
+        if not keys:
+            return []
+        more = f" and {len(keys) - _NAMED} more" if len(keys) > _NAMED else ""
+        return [f"{self.kind}: cannot be decoded: {', '.join(keys[:_NAMED])}{more}"]
 
     def retry_now(self) -> None:
         """Ends the wait for the next attempt: called when a CRD or the server is back."""

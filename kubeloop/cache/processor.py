@@ -100,6 +100,8 @@ class SharedProcessor(Generic[T]):
     def __init__(self, kind: str, indexer: Indexer[T], transform: Callable[[T], T] | None = None) -> None:
         self.synced = asyncio.Event()
         self.on_not_installed: Callable[[], object] | None = None
+        self.undecodable: set[str] = set()
+        # Invariant: the keys of the objects that are there and do not decode; "" for those without a known name.
         self._kind = kind
         self._indexer = indexer
         self._transform = transform
@@ -122,7 +124,10 @@ class SharedProcessor(Generic[T]):
 
     def changed(self, obj: T) -> None:
         """ADDED or MODIFIED. The store decides which of the two it is: an event may have been missed."""
-        change = self._store(obj.key, self.transformed(obj))
+        key = obj.key
+        if self.undecodable:
+            self.undecodable.discard(key)
+        change = self._store(key, self.transformed(obj))
         if change is not None:
             self._tell(self._handlers, *change, False)
 
@@ -130,6 +135,7 @@ class SharedProcessor(Generic[T]):
         """DELETED; without `obj` its final state is unknown. Of an object that is not known, or of a predecessor of the
         same name: nothing to do."""
         key = Object(metadata=meta).key
+        self.undecodable.discard(key)
         old = self._indexer.get_by_key(key)
         if old is None or _is_other(old.metadata, meta):
             return
@@ -142,6 +148,7 @@ class SharedProcessor(Generic[T]):
         """A whole list of transformed objects: what differs reaches the handlers. Objects that are gone are deletions
         whose final state is unknown; one that is there but does not decode stays as it was."""
         initial = not self._listed
+        self.undecodable = {Object(metadata=meta).key for meta in undecodable}
         changes: list[tuple[T | None, T]] = []
         listed: set[str] = set()
         for obj in items:
@@ -161,6 +168,7 @@ class SharedProcessor(Generic[T]):
 
     def not_installed(self) -> None:
         """The server does not know the kind: what was there is gone with it."""
+        self.undecodable.clear()
         for old in self._drop_all_but(set(), []):
             for registration in self._handlers:
                 registration.delete(old, True)

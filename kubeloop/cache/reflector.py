@@ -280,6 +280,8 @@ class Reflector(Generic[T]):
                 self._sink.deleted(meta, obj)
         elif obj is not None and event.type in ("ADDED", "MODIFIED"):
             self._sink.changed(obj)
+        elif event.undecodable is not None:
+            self._sink.undecodable.add(Object(metadata=event.undecodable).key)
 
     def _end_early(self) -> None:
         """Ends the watch for a second look at what did not decode."""

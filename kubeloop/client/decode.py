@@ -17,6 +17,7 @@ from kubeloop.api.meta import ListMeta, Object, ObjectMeta, Status, Struct
 from kubeloop.client.errors import ServerError, Unreachable
 from kubeloop.client.metrics import UNDECODABLE_OBJECTS
 from kubeloop.client.nesting import CUT, MAX_DEPTH, UNDECODABLE, decode
+from kubeloop.client.nulls import without_nulls
 
 logger = logging.getLogger(__name__)
 
@@ -118,6 +119,7 @@ _NAMED = msgspec.json.Decoder(_Named)
 _RAW_LIST = msgspec.json.Decoder(_RawList)
 _RAW_EVENT = msgspec.json.Decoder(_RawEvent)
 _STATUS = msgspec.json.Decoder(Status)
+_ANY: msgspec.json.Decoder[Any] = msgspec.json.Decoder()
 _NAME_OF, _KIND_OF = operator.attrgetter("metadata.name"), operator.attrgetter("kind")
 _CHANGES = (b'{"type":"ADDED"', b'{"type":"MODIFIED"', b'{"type":"DELETED"')
 
@@ -128,7 +130,7 @@ _REPORTED: TTLCache[tuple[str, str], bool] = TTLCache(1000, ttl=600.0)
 class Decoder(Generic[T]):
     """Decodes objects, lists and watch events of one type. Make it through `decoder_for`, which keeps them.
 
-    Each decodes in one go; only what that fails on is taken apart (`nesting`, and object by object).
+    Each decodes in one go; only what that fails on is taken apart (object by object, `nesting`, `nulls`).
     """
 
     def __init__(self, kind: type[T]) -> None:
@@ -140,7 +142,7 @@ class Decoder(Generic[T]):
     def object(self, body: bytes) -> T:
         """One object. Raises ServerError for an answer that is not one."""
         try:
-            return decode(self._object, body)
+            return self._with_nulls(body)
         except UNDECODABLE as err:
             raise ServerError(f"the answer is not a {self._type.__name__}: {err}", status=500) from err
 
@@ -195,7 +197,7 @@ class Decoder(Generic[T]):
     def _decoded(self, raw: msgspec.Raw) -> T | ObjectMeta:
         """The object, or what is known of it when it does not decode."""
         try:
-            obj = self._object.decode(raw)
+            obj = self._with_nulls(raw)
         except UNDECODABLE as err:
             meta = _identity(raw)
             self._report(meta, "invalid", f"cannot be decoded, what was decoded of it before is kept: {err}")
@@ -208,6 +210,14 @@ class Decoder(Generic[T]):
                 obj.metadata, "too_deep", f"is nested deeper than {MAX_DEPTH} levels, the rest is cut off"
             )
         return obj
+
+    def _with_nulls(self, body: bytes | msgspec.Raw) -> T:
+        """Nulls cost a second look only where the struct does not take them. Raises UNDECODABLE."""
+        try:
+            return decode(self._object, body)
+        except UNDECODABLE:
+            plain = without_nulls(self._type, decode(_ANY, body))
+            return self._object.decode(msgspec.json.encode(plain))
 
     def _report(self, meta: ObjectMeta, reason: str, what: str) -> None:
         kind, key = self._type.__name__, Object(metadata=meta).key or "?"

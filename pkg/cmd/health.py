@@ -30,10 +30,13 @@ class Checks:
             return ["the API server has not answered yet"]
         missing = self.elector.unready() if self.elector else []
         missing += self.admission.unready() if self.admission else []
-        return self.management.unready() + [f"not ready: {what}" for what in missing]
+        return self.management.stale() + [f"not ready: {what}" for what in missing]
 
     def notes(self) -> list[str]:
-        return self.admission.notes() if self.admission else []
+        """Also what does not take webhooks out of service: a handler that hangs, what a tenant wrote and does not
+        decode."""
+        said = self.admission.notes() if self.admission else []
+        return said + (self.management.hanging() + self.management.undecodable() if self.management else [])
 
 
 async def answer(client: Client, stop: asyncio.Event) -> KubernetesVersion | None:

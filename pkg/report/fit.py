@@ -30,9 +30,9 @@ from pkg.util.quantity import ZERO, Quantity
 from pkg.util.resource_list import ResourceList, format_resource_list, parse_resource_list, subtract, total
 from pkg.util.resourcequota.claims import claims
 from pkg.util.resourcequota.errors import NotServed
+from pkg.util.resourcequota.facts import Facts, Plan
 from pkg.util.resourcequota.journal import Journal
 from pkg.util.resourcequota.managed import is_managed, is_off, switched_off
-from pkg.util.resourcequota.model import Observed, Plan
 from pkg.util.resourcequota.planner import plan
 from pkg.util.resourcequota.policy import Mode, Policy
 
@@ -131,7 +131,7 @@ def fits(
     return [fit for fit in found if fit.needs]
 
 
-def _fit(observed: Observed, vms: Collection[str], policy: Policy, *, would: bool) -> Fit:
+def _fit(observed: Facts, vms: Collection[str], policy: Policy, *, would: bool) -> Fit:
     quota = observed.quota
     to_come = _to_come(observed, vms)
     needs = _needs(quota, to_come)
@@ -151,7 +151,7 @@ def _fit(observed: Observed, vms: Collection[str], policy: Policy, *, would: boo
     )
 
 
-def _to_come(observed: Observed, vms: Collection[str]) -> ResourceList:
+def _to_come(observed: Facts, vms: Collection[str]) -> ResourceList:
     found = claims(observed, REPORTED).by_vm
     result: ResourceList = {}
     for name in vms:
@@ -175,7 +175,7 @@ def _merged(quota: ResourceQuota, decided: Plan) -> dict[str, Any]:
 
 
 def _action(
-    observed: Observed,
+    observed: Facts,
     policy: Policy,
     decided: Plan,
     needs: Sequence[Need],
@@ -219,7 +219,7 @@ def _said(decided: Plan, vms: Collection[str]) -> list[str]:
     return [text for text in texts if not (named := set(_NAMED.findall(text))) or named & set(vms)]
 
 
-def _growth(observed: Observed, short: Collection[str], vms: Collection[str]) -> str:
+def _growth(observed: Facts, short: Collection[str], vms: Collection[str]) -> str:
     """How CPU or memory hotplug has enlarged the VMs, in the resources that stay `short`: no entry pays for that."""
     found = [claim for name, claim in claims(observed, REPORTED).by_vm.items() if name in vms]
     more = subtract(total(claim.to_come for claim in found), total(claim.room for claim in found))
@@ -227,7 +227,7 @@ def _growth(observed: Observed, short: Collection[str], vms: Collection[str]) ->
     return f"the VM has grown by {listed(grown)}, which the quota's base has to cover" if grown else ""
 
 
-def _unserved(observed: Observed, policy: Policy, decided: Plan, needs: Sequence[Need]) -> str:
+def _unserved(observed: Facts, policy: Policy, decided: Plan, needs: Sequence[Need]) -> str:
     """What mode assist leaves missing, by Harvester's own rules."""
     if policy.mode is not Mode.ASSIST:
         return ""

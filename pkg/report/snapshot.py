@@ -17,7 +17,7 @@ from pkg.util.constants import LABEL_HOLDING, TRUE
 from pkg.util.installation import CONFIG_MAP
 from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.quotacount.releases import NEWEST, Releases, doubt, releases_of
-from pkg.util.resourcequota.model import Observed
+from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.observe import Listed, Observer, Source, harvester_estimate
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
 
@@ -101,7 +101,7 @@ class Snapshot:
         found = self.source.rendering(namespace)
         return found if ratio is None else replace(found, ratio=ratio)
 
-    def observe(self, quota: ResourceQuota, as_rendered: Rendering | None = None) -> Observed:
+    def observe(self, quota: ResourceQuota, as_rendered: Rendering | None = None) -> Facts:
         """What a decision about the quota looks at; at another ratio Harvester's own formula has that one too."""
         found = self._observer.observe(quota, self.now)
         if as_rendered is None or as_rendered.ratio == found.rendering.ratio:

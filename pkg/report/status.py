@@ -21,9 +21,9 @@ from pkg.util.resourcequota.base import (
 )
 from pkg.util.resourcequota.claims import claims
 from pkg.util.resourcequota.errors import InvalidEntry, ResourceQuotaError
+from pkg.util.resourcequota.facts import Claim, Facts
 from pkg.util.resourcequota.journal import Entry, Journal
 from pkg.util.resourcequota.managed import is_default, is_managed, is_off
-from pkg.util.resourcequota.model import Claim, Observed
 from pkg.util.resourcequota.planner import plan
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
 from pkg.util.resourcequota.release import is_ours
@@ -94,7 +94,7 @@ def status(snapshot: Snapshot) -> list[QuotaStatus]:
     return [_status(snapshot.observe(quota), policy) for quota in sorted(quotas, key=lambda quota: quota.key)]
 
 
-def kept_by(observed: Observed, mode: Mode) -> str:
+def kept_by(observed: Facts, mode: Mode) -> str:
     """Who scales a quota."""
     quota = observed.quota
     if observed.mtq:
@@ -106,7 +106,7 @@ def kept_by(observed: Observed, mode: Mode) -> str:
     return "headroom" if is_ours(quota) or not is_default(quota) else "harvester"
 
 
-def _status(observed: Observed, policy: Policy) -> QuotaStatus:
+def _status(observed: Facts, policy: Policy) -> QuotaStatus:
     quota, journal = observed.quota, Journal(observed.quota.annotations)
     problems: list[str] = []
     base = _base(observed, policy, problems)
@@ -140,7 +140,7 @@ def _status(observed: Observed, policy: Policy) -> QuotaStatus:
     )
 
 
-def _base(observed: Observed, policy: Policy, problems: list[str]) -> ResourceList:
+def _base(observed: Facts, policy: Policy, problems: list[str]) -> ResourceList:
     """Of what the running mode adds to: beside Harvester that is what Harvester adds to."""
     quota = observed.quota
     try:
@@ -178,14 +178,14 @@ def _rows(quota: ResourceQuota, base: ResourceList, added: ResourceList) -> list
     ]
 
 
-def _additions(observed: Observed, journal: Journal, entries: Sequence[Entry]) -> list[Addition]:
+def _additions(observed: Facts, journal: Journal, entries: Sequence[Entry]) -> list[Addition]:
     claimed: dict[str, Claim] = {}
     for claim in claims(observed, REPORTED).by_vm.values():
         claimed |= dict.fromkeys(journal.keys_of(claim.vm_name, claim.vmi_uid), claim)
     return [_addition(observed, entry, claimed.get(entry.key)) for entry in entries]
 
 
-def _addition(observed: Observed, entry: Entry, claim: Claim | None) -> Addition:
+def _addition(observed: Facts, entry: Entry, claim: Claim | None) -> Addition:
     if claim is None or (claim.stage is Stage.FINISHED and not claim.old):
         vm = claim.vm_name if claim else entry.target.value
         return Addition(vm, entry.key, "unexplained", "", entry.resources)

@@ -22,7 +22,7 @@ from pkg.api.kubevirt import (
 )
 from pkg.util import constants
 from pkg.util.quotacount.releases import Releases
-from pkg.util.resourcequota.model import Observed
+from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.observe import Listed, Observer
 from pkg.webhook.deadline import NoAnswer, in_time
 from pkg.webhook.namespace_pods import NamespacePods
@@ -53,7 +53,7 @@ class View:
         self._pods = pods
         self._clock = clock
 
-    def observe(self, quota: ResourceQuota) -> Observed:
+    def observe(self, quota: ResourceQuota) -> Facts:
         """The quota among what the caches hold."""
         return self._observer.observe(quota, self._clock())
 
@@ -112,7 +112,7 @@ class View:
         migrations = self._client.resource(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS)
         return await in_time(list_installed(migrations, namespace)) or []
 
-    async def observe_live(self, quota: ResourceQuota) -> Observed | None:
+    async def observe_live(self, quota: ResourceQuota) -> Facts | None:
         """The quota among what the API server holds now; None when its namespace is gone."""
         return await in_time(self._observe_live(quota))
 
@@ -123,7 +123,7 @@ class View:
         """None also when it is gone."""
         return await in_time(self._client.resource(NAMESPACES).get(name=name))
 
-    async def _observe_live(self, quota: ResourceQuota) -> Observed:
+    async def _observe_live(self, quota: ResourceQuota) -> Facts:
         pods = await self._launchers(quota.namespace)
         # After the pods: a migration, and what its VMI says, are known as long as their pods are there, but a target
         # could be made between a list without its migration and a list of pods.

@@ -36,7 +36,7 @@ FUNCTIONS = {
     "time",
     "vector",
 }
-LANGUAGE = FUNCTIONS | {"on", "or", "unless"}
+LANGUAGE = FUNCTIONS | {"and", "on", "or", "unless"}
 
 
 def metric_of(name: str) -> Metric:

@@ -35,7 +35,6 @@ def test_the_seeds_migration_with_its_exact_numbers(headroom: Program, tenant: M
     key = f"harvesterhci.io/migratingUID-{namespace.uid()}"
     assert namespace.annotations() == {key: TEXT}
     assert namespace.quota()["spec"]["hard"] == RAISED
-    namespace.wait_shown("Pending migration")
     for phase in ("Scheduling", "Scheduled", "PreparingTarget", "TargetReady", "Running"):
         namespace.phase(migration, phase)
         namespace.wait_shown("Migrating")

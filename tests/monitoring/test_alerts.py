@@ -68,7 +68,7 @@ FAULTS: dict[str, tuple[Series, str]] = {
     "no replica is there": ({MASTER + LEADER: GONE, MASTER + STANDBY: GONE}, "HeadroomNoLeader"),
     "a migration has been refused for long": ({REFUSED: f"0+60x{MINUTES}"}, "HeadroomMigrationRefused"),
     "a quota has been raised for long": ({OLDEST: always(DAY + 60)}, "HeadroomQuotaRaised"),
-    "nothing serves what is registered": ({EXPIRY: GONE, UNREACHABLE: GONE}, "HeadroomWebhookDown"),
+    "nothing serves what is registered": ({EXPIRY: GONE, UNREACHABLE: always(1)}, "HeadroomWebhookDown"),
     "the API server does not reach it, and the probes fail": (
         {UNREACHABLE: always(1), wrote("500", "POST"): f"0+60x{MINUTES}"},
         "HeadroomWebhookUnreachable",

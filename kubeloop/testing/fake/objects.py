@@ -14,7 +14,7 @@ import msgspec
 from kubeloop.api.meta import Object, now_rfc3339
 from kubeloop.api.registry import BY_TYPE, Resource
 from kubeloop.client import errors
-from kubeloop.client.decode import INITIAL_EVENTS_END
+from kubeloop.client.decode import INITIAL_EVENTS_END, decoder_for
 from kubeloop.testing.fake.patches import Matches, Raw
 
 T = TypeVar("T", bound=Object)
@@ -213,7 +213,8 @@ class Objects:
 
     @staticmethod
     def _typed(resource: Resource[T], raw: Raw) -> T:
-        return msgspec.convert(raw, resource.type)
+        typed: T = decoder_for(resource.type).object(msgspec.json.encode(raw))
+        return typed
 
 
 def _event(change: _Change, matches: Matches) -> Raw | None:

@@ -32,7 +32,7 @@ UNTIL_COUNTED = 1.0
 """Seconds that it waits at most for status.used; a VM that has grown may keep that above the base."""
 
 
-def company_until(annotations: Mapping[str, str], since: float, *, urgent: bool = False) -> float:
+def batch_until(annotations: Mapping[str, str], since: float, *, urgent: bool = False) -> float:
     """Until when events are gathered that follow a decision or a patch, on the clock of `since` (seconds)."""
     others = sum(key.startswith(ENTRY_PREFIXES) for key in annotations) - 1
     if others < 1:

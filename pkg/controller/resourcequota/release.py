@@ -11,7 +11,7 @@ from kubeloop.client.errors import Conflict, Invalid, NotFound
 from kubeloop.client.resource_client import list_installed
 from kubeloop.client.retry import retry_on_conflict
 from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINE_INSTANCES
-from pkg.util.resourcequota.model import Observed
+from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.observe import Listed, Observer, Source
 from pkg.util.resourcequota.release import is_ours, release
 
@@ -42,7 +42,7 @@ async def _release(client: Client, quota: ResourceQuota) -> bool:
         return False
 
 
-async def _observe(client: Client, quota: ResourceQuota) -> Observed:
+async def _observe(client: Client, quota: ResourceQuota) -> Facts:
     namespace = await client.resource(NAMESPACES).get(name=quota.namespace)
     migrations = client.resource(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS)
     instances = client.resource(VIRTUAL_MACHINE_INSTANCES)

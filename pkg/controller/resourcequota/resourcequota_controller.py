@@ -25,7 +25,7 @@ from kubeloop.metrics import LateGauge
 from pkg.controller.resourcequota.batching import (
     LONGEST,
     UNTIL_COUNTED,
-    company_until,
+    batch_until,
     is_urgent,
     may_lower_after,
 )
@@ -34,8 +34,8 @@ from pkg.util.metrics import METRICS
 from pkg.util.quantity import Quantity
 from pkg.util.resourcequota.base import quantity_of
 from pkg.util.resourcequota.errors import ResourceQuotaError
+from pkg.util.resourcequota.facts import Facts, Plan, Timers
 from pkg.util.resourcequota.journal import compensates_more
-from pkg.util.resourcequota.model import Memory, Observed, Plan
 from pkg.util.resourcequota.observe import Listed, Observer
 from pkg.util.resourcequota.planner import plan
 from pkg.util.resourcequota.policy import Policy
@@ -57,7 +57,7 @@ _LAST_DECISION = LateGauge(METRICS["headroom_last_decision_timestamp_seconds"])
 class _Remembered:
     """What is kept of a quota between two reconciles. Losing it costs a conflict or a wait, never correctness."""
 
-    memory: Memory = field(default_factory=Memory)
+    timers: Timers = field(default_factory=Timers)
     written: ResourceQuota | None = None
     """What our last patch returned: newer than the cache until the watch has caught up."""
     written_at: float = float("-inf")
@@ -104,7 +104,7 @@ class Handler:
             return
         kept = self._remembered.setdefault(key, _Remembered())
         quota = newer(quota, kept.written)
-        self._wait_for_company(quota, kept)
+        self._batch(quota, kept)
         decided = await self._settle(quota, kept)
         _LAST_DECISION.set(kept.decided_at)
         if decided.recheck_after is not None:
@@ -128,12 +128,12 @@ class Handler:
     async def _plan_and_write(self, quota: ResourceQuota, kept: _Remembered) -> Plan:
         """Raises Conflict or Invalid when the quota is no longer what was decided from."""
         kept.decided_at = self._clock()
-        observed = self._observer.observe(quota, kept.decided_at, kept.memory)
+        observed = self._observer.observe(quota, kept.decided_at, kept.timers)
         decided = self._plan(observed, kept)
         if compensates_more(quota.annotations, decided.annotations):
-            observed = await self._observe_live(quota, kept.memory)
+            observed = await self._observe_live(quota, kept.timers)
             quota, decided = observed.quota, self._plan(observed, kept)
-        kept.memory = decided.memory
+        kept.timers = decided.timers
         self._say(observed, kept, decided.problems)
         if not decided.hard:
             kept.lower_since = None
@@ -145,7 +145,7 @@ class Handler:
         await self._write(quota, kept, decided, used)
         return decided
 
-    def _plan(self, observed: Observed, kept: _Remembered) -> Plan:
+    def _plan(self, observed: Facts, kept: _Remembered) -> Plan:
         """With the records of our last write, where it raised the quota and another client has removed them both:
         without them what was added could not be told from the base."""
         quota, written = observed.quota, kept.written
@@ -159,7 +159,7 @@ class Handler:
         decided = plan(replace(observed, quota=recorded), self._policy)
         return replace(decided, annotations={**records, **decided.annotations})
 
-    async def _observe_live(self, quota: ResourceQuota, memory: Memory) -> Observed:
+    async def _observe_live(self, quota: ResourceQuota, memory: Timers) -> Facts:
         """With what the API server says now. status.used counts a target pod before a watch shows it: then nothing is
         missing. The quota is read first, so that no pod is in its count that is not in the list."""
         now = await self._quotas.get(name=quota.name, namespace=quota.namespace)
@@ -167,13 +167,13 @@ class Handler:
         source = replace(self._observer.source, pods=Listed(pods))
         return self._observer.observe(now, self._clock(), memory, source=source)
 
-    def _wait_for_company(self, quota: ResourceQuota, kept: _Remembered) -> None:
+    def _batch(self, quota: ResourceQuota, kept: _Remembered) -> None:
         """Soon after a decision the next one waits, after a patch an urgent one too; unless another client changed
         spec.hard: a repair never waits."""
         if kept.written is None or quota.hard != kept.written.hard:
             return
         now, source = self._clock(), self._observer.source
-        if not now < company_until(quota.annotations, kept.decided_at) <= now + LONGEST:
+        if not now < batch_until(quota.annotations, kept.decided_at) <= now + LONGEST:
             return  # later than that: the clock was set back
         migrations = source.migrations.list(quota.namespace)
         urgent = is_urgent(
@@ -182,7 +182,7 @@ class Handler:
             lambda name: source.instances.get(name=name, namespace=quota.namespace),
         )
         since = kept.written_at if urgent else kept.decided_at
-        left = company_until(quota.annotations, since, urgent=urgent) - now
+        left = batch_until(quota.annotations, since, urgent=urgent) - now
         if left > 0:
             raise RetryAfter(left)
 
@@ -231,7 +231,7 @@ class Handler:
             log.info("%s: would write: %s", quota.key, would_write)
         return self._dry_run
 
-    def _say(self, observed: Observed, kept: _Remembered, problems: Sequence[ResourceQuotaError]) -> None:
+    def _say(self, observed: Facts, kept: _Remembered, problems: Sequence[ResourceQuotaError]) -> None:
         """An event for what people have to know, about the VM that it concerns or the quota, once until it changes."""
         said = [(problem.reason, str(problem)) for problem in problems]
         for problem, spoken in zip(problems, said, strict=True):

@@ -22,13 +22,14 @@ from pkg.util.constants import (
 )
 from pkg.util.kubevirt.evidence import vm_of
 from pkg.util.kubevirt.target import launcher_usage
-from pkg.util.quantity import ZERO, Quantity, QuantityError
+from pkg.util.quantity import Quantity, QuantityError
 from pkg.util.resource_list import maximum
-from pkg.util.resourcequota.base import available, parse_base, parse_limits
+from pkg.util.resourcequota.balance import Balance
+from pkg.util.resourcequota.base import parse_base, parse_limits, quantity_of
 from pkg.util.resourcequota.claims import taken_by_migrations
 from pkg.util.resourcequota.errors import InsufficientResources, InvalidEntry, ResourceQuotaError
+from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.journal import held_by_entries
-from pkg.util.resourcequota.model import Observed
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
 
 _CHECKED: Final = (
@@ -63,7 +64,7 @@ def has_pod(machine: VirtualMachine, pods: Iterable[Pod]) -> bool:
     return any(vm_of(pod) == machine.name for pod in pods)
 
 
-def shortage_of(machine: VirtualMachine, observed: Observed) -> InsufficientResources | None:
+def shortage_of(machine: VirtualMachine, observed: Facts) -> InsufficientResources | None:
     """What the VM lacks to start under `observed.quota`, its namespace's default quota; None when it can, or when
     nothing readable limits it."""
     try:
@@ -73,15 +74,15 @@ def shortage_of(machine: VirtualMachine, observed: Observed) -> InsufficientReso
         need = need_of(machine, observed)
     except (ResourceQuotaError, QuantityError):  # the quota's own controller reports it
         return None
-    held = held_by_migrations(observed)
+    used = {name: quantity_of(observed.quota.used, name) for name, _ in _CHECKED}
+    short = Balance(base, used, held_by_migrations(observed)).short(need)
     for name, word in _CHECKED:
-        left = available(base, observed.quota, held, name)
-        if left is not None and need.get(name, ZERO) > left:
+        if name in short:
             return InsufficientResources(word)
     return None
 
 
-def need_of(machine: VirtualMachine, observed: Observed) -> Mapping[str, Quantity]:
+def need_of(machine: VirtualMachine, observed: Facts) -> Mapping[str, Quantity]:
     """What quota will count of the VM's launcher pod. Raises QuantityError."""
     template = machine.spec.template
     vmi = VirtualMachineInstance(
@@ -96,7 +97,7 @@ def need_of(machine: VirtualMachine, observed: Observed) -> Mapping[str, Quantit
     return launcher_usage(vmi, None, observed.rendering, observed.quota.spec)
 
 
-def held_by_migrations(observed: Observed) -> Mapping[str, Quantity]:
+def held_by_migrations(observed: Facts) -> Mapping[str, Quantity]:
     """What goes when the migrations are over: their entries, or their pods where those take more."""
     pods = taken_by_migrations(observed, _EXACT)
     try:

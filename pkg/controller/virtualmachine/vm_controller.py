@@ -23,8 +23,8 @@ from pkg.controller.virtualmachine.check import (
 )
 from pkg.util import constants
 from pkg.util.resourcequota.errors import InsufficientResources
+from pkg.util.resourcequota.facts import Facts, Timers
 from pkg.util.resourcequota.managed import is_default
-from pkg.util.resourcequota.model import Memory, Observed
 
 CONFIRM = 1.0
 """Seconds that a shortage has to last: status.used follows a pod that ended a little later."""
@@ -35,7 +35,7 @@ AGAIN = 5.0
 class Observer(Protocol):
     """`pkg.util.resourcequota.observe.Observer`."""
 
-    def observe(self, quota: ResourceQuota, now: float, memory: Memory) -> Observed: ...
+    def observe(self, quota: ResourceQuota, now: float, memory: Timers) -> Facts: ...
 
 
 class Handler:
@@ -89,7 +89,7 @@ class Handler:
 
     def _shortage(self, machine: VirtualMachine) -> InsufficientResources | None:
         found = (
-            shortage_of(machine, self._observer.observe(quota, self._clock(), Memory()))
+            shortage_of(machine, self._observer.observe(quota, self._clock(), Timers()))
             for quota in self._quota_cache.list(machine.namespace)
             if is_default(quota)
         )
@@ -107,7 +107,7 @@ class Handler:
         if has_pod(machine, pods):
             return None
         for quota in quotas:
-            observed = replace(self._observer.observe(quota, self._clock(), Memory()), pods=pods)
+            observed = replace(self._observer.observe(quota, self._clock(), Timers()), pods=pods)
             shortage = shortage_of(machine, observed)
             if shortage is not None:
                 return shortage

@@ -1,4 +1,4 @@
-"""Which pods are sides of a VM. Pure: evidence in, vouched sides out.
+"""Which pods are sides of a VM. Pure: evidence in, sides_of sides out.
 
 The base of a quota pays for one side of every VM; what is added is for the other one. So a tenant who can pass a pod
 off as a side gets headroom for nothing. A tenant may write anything in the own namespace except ResourceQuota,
@@ -129,7 +129,7 @@ class ControlledPods:
 
 
 @dataclass(frozen=True, slots=True)
-class _Naming:
+class MigrationPods:
     """What KubeVirt says of one migration's pods. `created` and `ended` are RFC 3339, "" where nothing tells."""
 
     uid: str
@@ -164,7 +164,7 @@ class _Naming:
         return bool(self.target) and pod.name == self.target and self.fits_target(pod)
 
 
-def vouched(
+def sides_of(
     vmi: VirtualMachineInstance | None,
     migrations: Sequence[VirtualMachineInstanceMigration],
     pods: ControlledPods,
@@ -219,7 +219,7 @@ def _namings(
     vmi: VirtualMachineInstance | None,
     migrations: Sequence[VirtualMachineInstanceMigration],
     names: Collection[str],
-) -> list[_Naming]:
+) -> list[MigrationPods]:
     """What is said of the launcher pods with these names, and perhaps of others."""
     handed_over = vmi.status.migration_state if vmi else None
     found = [_naming(each, handed_over) for each in migrations if _names_any(each, handed_over, names)]
@@ -243,12 +243,12 @@ def _names_any(
     return not state.source_pod or state.source_pod in names or state.target_pod in names
 
 
-def _naming(migration: VirtualMachineInstanceMigration, handed_over: MigrationState | None) -> _Naming:
+def _naming(migration: VirtualMachineInstanceMigration, handed_over: MigrationState | None) -> MigrationPods:
     of_vmi = handed_over if handed_over and handed_over.migration_uid == migration.uid else None
     own = _of_state(migration.uid, migration.status.migration_state, of_vmi)
     transitions = migration.status.phase_transition_timestamps or ()
     ends = [t.phase_transition_timestamp or "" for t in transitions if t.phase in constants.FINAL_PHASES]
-    return _Naming(
+    return MigrationPods(
         uid=migration.uid,
         source=own.source,
         source_node=own.source_node,
@@ -261,10 +261,10 @@ def _naming(migration: VirtualMachineInstanceMigration, handed_over: MigrationSt
 
 def _of_state(
     uid: str, state: MigrationState | None, beside: MigrationState | None, *, known: bool = True
-) -> _Naming:
+) -> MigrationPods:
     """`state` wins; `beside` fills what it leaves open."""
     first, second = state or MigrationState(), beside or MigrationState()
-    return _Naming(
+    return MigrationPods(
         uid=uid,
         source=first.source_pod or second.source_pod or "",
         source_node=first.source_node or second.source_node or "",
@@ -276,7 +276,7 @@ def _of_state(
 # ---- which side is which -------------------------------------------------------------------------------------
 
 
-def _targets(live: Sequence[Side], active: Sequence[_Naming]) -> tuple[Side, ...]:
+def _targets(live: Sequence[Side], active: Sequence[MigrationPods]) -> tuple[Side, ...]:
     """Those that are named once the migration has been handed over; before, those that virt-controller itself would
     take for the target."""
     named = tuple(s for s in live if any(n.is_target(s.launcher) for n in active))
@@ -290,12 +290,12 @@ def _targets(live: Sequence[Side], active: Sequence[_Naming]) -> tuple[Side, ...
     )
 
 
-def _is_labelled(pod: Pod, naming: _Naming) -> bool:
+def _is_labelled(pod: Pod, naming: MigrationPods) -> bool:
     return pod.labels.get(constants.LABEL_MIGRATION_JOB_UID) == naming.uid and naming.fits_target(pod)
 
 
 def _has_arrived(
-    vmi: VirtualMachineInstance, live: Sequence[Side], target: Sequence[Side], active: Sequence[_Naming]
+    vmi: VirtualMachineInstance, live: Sequence[Side], target: Sequence[Side], active: Sequence[MigrationPods]
 ) -> bool:
     """Whether the VM lives in its target already: KubeVirt moves status.nodeName first."""
     node = vmi.status.node_name
@@ -309,7 +309,7 @@ def _has_arrived(
 
 
 def _home(
-    vmi: VirtualMachineInstance, live: Sequence[Side], target: Sequence[Side], active: Sequence[_Naming]
+    vmi: VirtualMachineInstance, live: Sequence[Side], target: Sequence[Side], active: Sequence[MigrationPods]
 ) -> tuple[Side, ...]:
     """The source that an active migration names, and what runs on the VMI's node and is not younger."""
     node = vmi.status.node_name
@@ -323,7 +323,9 @@ def _home(
     return tuple(side for side in live if side not in target and is_home(side.launcher))
 
 
-def _left_over(sides: Sequence[Side], home: Sequence[Side], namings: Sequence[_Naming]) -> tuple[Side, ...]:
+def _left_over(
+    sides: Sequence[Side], home: Sequence[Side], namings: Sequence[MigrationPods]
+) -> tuple[Side, ...]:
     """The sides that these migrations name and in which the VM does not live."""
     return tuple(
         side
@@ -332,14 +334,14 @@ def _left_over(sides: Sequence[Side], home: Sequence[Side], namings: Sequence[_N
     )
 
 
-def _is_left_over(pod: Pod, home: Sequence[Side], naming: _Naming) -> bool:
+def _is_left_over(pod: Pod, home: Sequence[Side], naming: MigrationPods) -> bool:
     lives_in = {side.launcher.name for side in home}
     if naming.is_source(pod):
         return naming.known or naming.target in lives_in
     return naming.is_target(pod) and (naming.known or naming.source in lives_in)
 
 
-def _pair(namings: Sequence[_Naming], pods: ControlledPods) -> Sides:
+def _pair(namings: Sequence[MigrationPods], pods: ControlledPods) -> Sides:
     """Nothing says where the VM lives: only of a migration that names both of its pods one is beyond the base."""
     for naming in namings:
         source, target = pods.named(naming.source), pods.named(naming.target)

@@ -9,7 +9,7 @@ from kubeloop.api.core import LimitRange, LimitRangeItem, LimitRangeSpec, Pod, R
 from kubeloop.api.meta import RawResourceList
 from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.util import constants
-from pkg.util.kubevirt.evidence import ControlledPods, vouched
+from pkg.util.kubevirt.evidence import ControlledPods, sides_of
 from pkg.util.kubevirt.migration import abort_requested, is_finished, is_refused
 from pkg.util.kubevirt.profiles import Profile
 from pkg.util.kubevirt.rendering import Rendering
@@ -44,7 +44,7 @@ def missing_targets(surroundings: Surroundings) -> list[Missing]:
         vmi = surroundings.instances.get(migration.spec.vmi_name)
         if vmi is None or migration.phase != constants.PHASE_PENDING or migration.deleting:
             continue
-        home = vouched(vmi, of_vm[vmi.name], pods).home
+        home = sides_of(vmi, of_vm[vmi.name], pods).home
         source = home[0] if home else None
         targets = target_pods(migration, vmi, surroundings.pods)
         if not targets and is_refused(migration) and not _waits(vmi, pods):

@@ -29,6 +29,7 @@ from pkg.util.resourcequota.errors import (
     InvalidNamespaceAnnotation,
     ResourceQuotaError,
 )
+from pkg.util.resourcequota.facts import Claim, Claims, Facts, Plan, Timers, earliest
 from pkg.util.resourcequota.journal import (
     Journal,
     Unexplained,
@@ -38,30 +39,29 @@ from pkg.util.resourcequota.journal import (
     unexplained,
 )
 from pkg.util.resourcequota.managed import is_off
-from pkg.util.resourcequota.model import Claim, Claims, Memory, Observed, Plan, earliest
 from pkg.util.resourcequota.policy import EstimateKind, Policy
 
 SCALED = (LIMITS_CPU, LIMITS_MEMORY)
 """The resources that Harvester scales."""
 
 
-def plan(observed: Observed, policy: Policy) -> Plan:
+def plan(facts: Facts, policy: Policy) -> Plan:
     """The patch for one default ResourceQuota; one that is switched off is only restored."""
-    journal, off = Journal(observed.quota.annotations), is_off(observed.quota.annotations, policy.mode)
-    asked = demands(observed.migrations, observed.instances)
-    dropped = _drop(journal, observed, policy, asked, off=off)
-    base = _Base(None) if off else _base(observed, policy)
-    found = Claims({}, ()) if base.limits is None else claims(observed, policy)
+    journal, off = Journal(facts.quota.annotations), is_off(facts.quota.annotations, policy.mode)
+    asked = demands(facts.migrations, facts.instances)
+    dropped = _drop(journal, facts, policy, asked, off=off)
+    base = _Base(None) if off else _base(facts, policy)
+    found = Claims({}, ()) if base.limits is None else claims(facts, policy)
     scaled = Scaled()
     if base.limits:
-        _add(journal, observed, policy, found, asked)
-        scaled = _scaled(journal, observed, policy, found, base.limits)
+        _add(journal, facts, policy, found, asked)
+        scaled = _scaled(journal, facts, policy, found, base.limits)
     _flag(journal, dropped.dropped, settled=base.limits is not None)
     return Plan(
         annotations=journal.changes(),
         hard=scaled.hard,
         problems=(*base.problems, *found.problems, *scaled.problems),
-        memory=Memory(dropped.since, scaled.settled.since),
+        timers=Timers(dropped.since, scaled.settled.since),
         recheck_after=earliest(dropped.recheck_after, scaled.settled.recheck_after),
     )
 
@@ -70,7 +70,7 @@ def plan(observed: Observed, policy: Policy) -> Plan:
 
 
 def _drop(
-    journal: Journal, observed: Observed, policy: Policy, asked: Mapping[str, Demand], *, off: bool
+    journal: Journal, facts: Facts, policy: Policy, asked: Mapping[str, Demand], *, off: bool
 ) -> Unexplained:
     """Entries that are no longer needed go; with them, beside Harvester, the compensation (as upstream)."""
     finished = drop_finished(journal, asked.values())
@@ -82,9 +82,9 @@ def _drop(
     dropped = drop_unexplained(
         journal,
         () if off else orphans,
-        observed.memory.unexplained,
+        facts.timers.unexplained,
         ours=False,
-        now=observed.now,
+        now=facts.now,
         grace=policy.foreign_grace,
     )
     if finished or dropped.dropped:
@@ -115,31 +115,29 @@ class _Base:
     problems: Sequence[ResourceQuotaError] = ()
 
 
-def _base(observed: Observed, policy: Policy) -> _Base:
-    if not observed.limits:
+def _base(facts: Facts, policy: Policy) -> _Base:
+    if not facts.limits:
         return _Base({})
     try:
-        limits = parse_base(observed.limits)
+        limits = parse_base(facts.limits)
     except InvalidNamespaceAnnotation as exc:
         return _Base(None, [exc])
     except ResourceQuotaError as exc:
         return _Base({}, [exc])
     if policy.render:
         return _Base(limits)
-    if limits_are_empty(observed.quota.hard):
+    if limits_are_empty(facts.quota.hard):
         return _Base({})
     return _Base({name: limits[name] for name in SCALED if name in limits and not limits[name].is_zero()})
 
 
-def _add(
-    journal: Journal, observed: Observed, policy: Policy, found: Claims, asked: Mapping[str, Demand]
-) -> None:
+def _add(journal: Journal, facts: Facts, policy: Policy, found: Claims, asked: Mapping[str, Demand]) -> None:
     """An entry for every VM that needs one and has none yet."""
     for claim in found.by_vm.values():
         wanted = claim.stage >= Stage.WANTED and asked[claim.vm_name].vmi is not None
         if not wanted or journal.keys_of(claim.vm_name, claim.vmi_uid):
             continue
-        need = estimated(claim, policy, observed.quota)
+        need = estimated(claim, policy, facts.quota)
         if need is not None:
             journal.put(migrating_uid_key(claim.vmi_uid), need)
 
@@ -156,7 +154,7 @@ def estimated(claim: Claim, policy: Policy, quota: ResourceQuota) -> Mapping[str
 
 
 def _scaled(
-    journal: Journal, observed: Observed, policy: Policy, found: Claims, base: Mapping[str, Quantity]
+    journal: Journal, facts: Facts, policy: Policy, found: Claims, base: Mapping[str, Quantity]
 ) -> Scaled:
     """spec.hard = base + entries + compensation. Garbage in one of them: spec.hard is left alone."""
     deltas: list[Mapping[str, Quantity]] | None = None
@@ -170,26 +168,26 @@ def _scaled(
         standing = journal.compensation
     except InvalidEntry as exc:
         problems.append(exc)
-    compensation, lasting = _compensated(journal, observed, policy, found, base, deltas, standing)
+    compensation, lasting = _compensated(journal, facts, policy, found, base, deltas, standing)
     if deltas is None or compensation is None:
         return Scaled({}, problems, lasting)
-    hard = difference(observed.quota.hard, scaled_hard(base, deltas, compensation))
+    hard = difference(facts.quota.hard, scaled_hard(base, deltas, compensation))
     return Scaled(hard, problems, lasting)
 
 
 def _compensated(
     journal: Journal,
-    observed: Observed,
+    facts: Facts,
     policy: Policy,
     found: Claims,
     base: Mapping[str, Quantity],
     deltas: Sequence[Mapping[str, Quantity]] | None,
     standing: Mapping[str, Quantity] | None,
 ) -> tuple[Mapping[str, Quantity] | None, Settled]:
-    """Headroom for refused target pods whose entry does not suffice (limits.memory only, as upstream), and what stands.
+    """Headroom for refused target pods whose entry does not suffice (limits.timers only, as upstream), and what stands.
     None for `deltas` or `standing`: garbage."""
-    needs = _refused_needs(journal, observed.quota, policy, found)
-    hard, used = (quantity_of(each, LIMITS_MEMORY) for each in (observed.quota.hard, observed.quota.used))
+    needs = _refused_needs(journal, facts.quota, policy, found)
+    hard, used = (quantity_of(each, LIMITS_MEMORY) for each in (facts.quota.hard, facts.quota.used))
     if not needs or hard.is_zero() or LIMITS_MEMORY not in base:
         return standing, Settled()
     stands = None if standing is None else standing.get(LIMITS_MEMORY, ZERO)
@@ -201,7 +199,7 @@ def _compensated(
     # Beside garbage Harvester adds what is missing, and takes nothing away.
     if wanted == (stands or ZERO) or (deltas is None and wanted.is_zero()):
         return standing, Settled()
-    lasting = settled(observed, policy, applied=hard == state.limit(state.stands))
+    lasting = settled(facts, policy, applied=hard == state.limit(state.stands))
     if not lasting.believed:
         return standing, lasting
     journal.put(constants.ANNOTATION_MIGRATING_COMPENSATION, {LIMITS_MEMORY: wanted})
@@ -209,7 +207,7 @@ def _compensated(
 
 
 def _refused_needs(journal: Journal, quota: ResourceQuota, policy: Policy, found: Claims) -> list[Quantity]:
-    """limits.memory of the target pods that quota refused, of the VMs whose entry stands."""
+    """limits.timers of the target pods that quota refused, of the VMs whose entry stands."""
     refused = [
         claim
         for claim in found.by_vm.values()

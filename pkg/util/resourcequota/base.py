@@ -26,9 +26,9 @@ from pkg.util.resourcequota.errors import (
     InvalidNamespaceAnnotation,
     ResourceQuotaError,
 )
+from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.journal import Journal, entries, has_migrating_vm, parse_resources
 from pkg.util.resourcequota.managed import is_default
-from pkg.util.resourcequota.model import Observed
 from pkg.util.resourcequota.policy import EstimateKind, Policy
 
 RESOURCE_NAMES: Mapping[str, str] = MappingProxyType(
@@ -146,7 +146,7 @@ def counts_of_pods(name: str) -> bool:
 def scaled_base(granted: Mapping[str, Quantity], hard: RawResourceList, policy: Policy) -> ResourceList:
     """The non-zero limits that entries are added to, by their name in spec.hard.
 
-    Harvester's estimate: limits.cpu and limits.memory, which upstream adds to spec.hard where they are missing.
+    Harvester's estimate: limits.cpu and limits.timers, which upstream adds to spec.hard where they are missing.
     Exact: whatever spec.hard counts of pods and the base names.
     """
     names = [name for name in (LIMITS_CPU, LIMITS_MEMORY) if name in granted]
@@ -226,13 +226,13 @@ class Base:
     problems: tuple[ResourceQuotaError, ...] = ()
 
 
-def base_of(observed: Observed, policy: Policy) -> Base:
+def base_of(facts: Facts, policy: Policy) -> Base:
     """The base of a quota in takeover mode."""
-    quota, record = observed.quota, None
+    quota, record = facts.quota, None
     try:
         if is_default(quota):
-            key = ("base", observed.limits)  # read twice by each decision, and it hardly ever changes
-            granted = observed.memo.made(key, (), lambda: granted_by_namespace(observed.limits))
+            key = ("base", facts.limits)  # read twice by each decision, and it hardly ever changes
+            granted = facts.cache.made(key, (), lambda: granted_by_namespace(facts.limits))
         else:
             granted = record = granted_by_record(quota)
     except ResourceQuotaError as exc:

@@ -29,7 +29,7 @@ from pkg.util.kubevirt.evidence import (
     Sides,
     charged_until,
     ended_launchers,
-    vouched,
+    sides_of,
 )
 from pkg.util.kubevirt.migration import Demand, Stage, demands, is_finished, may_attach
 from pkg.util.kubevirt.observed_overhead import is_resized
@@ -49,7 +49,7 @@ from pkg.util.quantity import ZERO, Quantity
 from pkg.util.resource_list import ResourceList, add, maximum, minimum, smallest, subtract, total
 from pkg.util.resourcequota.base import base_of
 from pkg.util.resourcequota.errors import NoLimits, NotUnderstood, ResourceQuotaError, SideTooLarge
-from pkg.util.resourcequota.model import Claim, Claims, Observed, OldSide
+from pkg.util.resourcequota.facts import Claim, Claims, Facts, OldSide
 from pkg.util.resourcequota.policy import EstimateKind, Policy
 
 _BOTH_LIMITS: RawResourceList = {LIMITS_CPU: "1", LIMITS_MEMORY: "1"}
@@ -62,22 +62,22 @@ _LONGEST = 250
 """Characters of what is said about a VM that is not understood."""
 
 
-def claims(observed: Observed, policy: Policy) -> Claims:
+def claims(facts: Facts, policy: Policy) -> Claims:
     """The claim of every VM that migrates or has an old side left.
 
     Whatever goes wrong with one VM is that VM's problem: it claims nothing, and the others go on.
     """
-    pods = controlled_pods(observed)
-    of_vm = migrations_by_vm(observed)
-    rendering = rendering_of(observed, policy)
-    asked = demands(observed.migrations, observed.instances)
+    pods = controlled_pods(facts)
+    of_vm = migrations_by_vm(facts)
+    rendering = rendering_of(facts, policy)
+    asked = demands(facts.migrations, facts.instances)
     found: dict[str, Claim] = {}
     problems: list[ResourceQuotaError] = []
     changes: list[float] = []
     for name in sorted(of_vm):
-        demand = asked.get(name) or Demand(name, Stage.FINISHED, observed.instances.get(name))
+        demand = asked.get(name) or Demand(name, Stage.FINISHED, facts.instances.get(name))
         try:
-            worked_out = _worked_out(observed, rendering, policy, demand, of_vm[name], pods)
+            worked_out = _worked_out(facts, rendering, policy, demand, of_vm[name], pods)
         except Exception as exc:  # a tenant's objects, read by formulas that were made for KubeVirt's
             problems.append(NotUnderstood(f"VM {name}: {type(exc).__name__}: {exc}"[:_LONGEST], vm=name))
         else:
@@ -98,7 +98,7 @@ class _WorkedOut:
 
 
 def _worked_out(
-    observed: Observed,
+    facts: Facts,
     rendering: Rendering,
     policy: Policy,
     demand: Demand,
@@ -110,44 +110,44 @@ def _worked_out(
     vmi = demand.vmi
     own = pods.concerning(vmi, migrations)
     key: Hashable = (vmi.namespace, demand.vm_name, policy, rendering.quota_limits) if vmi else None
-    if _is_scoped(observed.quota.spec) or any(pod.deleting for pod in own):
+    if _is_scoped(facts.quota.spec) or any(pod.deleting for pod in own):
         key = None  # the time, or what else the quota asks of a pod, decides as well
 
     def work_out() -> _WorkedOut:
-        sides = vouched(vmi, migrations, pods)
+        sides = sides_of(vmi, migrations, pods)
         ended = len(ended_launchers(vmi, migrations, pods)) if vmi else 0
-        vm = _Vm(observed, rendering, policy, demand, migrations, sides, ended)
+        vm = _Vm(facts, rendering, policy, demand, migrations, sides, ended)
         claim = vm.claim()
         return _WorkedOut(claim, vm.problems, charged_until((*sides.home, *sides.target, *sides.old)))
 
-    return observed.memo.made(key, (vmi, observed.rendering, *migrations, *own), work_out)
+    return facts.cache.made(key, (vmi, facts.rendering, *migrations, *own), work_out)
 
 
-def controlled_pods(observed: Observed) -> ControlledPods:
+def controlled_pods(facts: Facts) -> ControlledPods:
     """Sorted out once as long as the namespace has the same pods, none of which ends by itself as time goes by."""
-    pods = tuple(observed.pods)
-    key: Hashable = None if any(pod.deleting for pod in pods) else ("pods", observed.quota.namespace)
-    return observed.memo.made(key, pods, lambda: ControlledPods(pods, observed.now))
+    pods = tuple(facts.pods)
+    key: Hashable = None if any(pod.deleting for pod in pods) else ("pods", facts.quota.namespace)
+    return facts.cache.made(key, pods, lambda: ControlledPods(pods, facts.now))
 
 
 def _is_scoped(spec: ResourceQuotaSpec) -> bool:
     return bool(spec.scopes or spec.scope_selector)
 
 
-def rendering_of(observed: Observed, policy: Policy) -> Rendering:
+def rendering_of(facts: Facts, policy: Policy) -> Rendering:
     """With the limits that this quota asks for, also where spec.hard has lost one: it gets it back with the same
     patch."""
-    names = {*observed.quota.hard, *(base_of(observed, policy).limits or {})}
-    limits = observed.rendering.quota_limits | limited_by(names)
-    return replace(observed.rendering, quota_limits=limits)
+    names = {*facts.quota.hard, *(base_of(facts, policy).limits or {})}
+    limits = facts.rendering.quota_limits | limited_by(names)
+    return replace(facts.rendering, quota_limits=limits)
 
 
-def migrations_by_vm(observed: Observed) -> Mapping[str, Sequence[VirtualMachineInstanceMigration]]:
+def migrations_by_vm(facts: Facts) -> Mapping[str, Sequence[VirtualMachineInstanceMigration]]:
     """The migrations of each VM; none of one whose VMI still names the pods of a migration that was deleted."""
     of_vm: dict[str, list[VirtualMachineInstanceMigration]] = defaultdict(list)
-    for migration in observed.migrations:
+    for migration in facts.migrations:
         of_vm[migration.spec.vmi_name].append(migration)
-    for name, vmi in observed.instances.items():
+    for name, vmi in facts.instances.items():
         if vmi.status.migration_state is not None:
             of_vm.setdefault(name, [])
     return of_vm
@@ -158,7 +158,7 @@ class _Vm:
 
     def __init__(
         self,
-        observed: Observed,
+        facts: Facts,
         rendering: Rendering,
         policy: Policy,
         demand: Demand,
@@ -166,7 +166,7 @@ class _Vm:
         sides: Sides,
         ended: int,
     ) -> None:
-        self.observed = observed
+        self.facts = facts
         self.rendering = rendering
         self.ended = ended
         self.policy = policy
@@ -235,7 +235,7 @@ class _Vm:
 
     def _today(self, what: str, render: _Render) -> ResourceList:
         """A side as it would be rendered today, from each that qualifies as the source: the smallest."""
-        vmi, spec = self.vmi, self.observed.quota.spec
+        vmi, spec = self.vmi, self.facts.quota.spec
         assert vmi is not None
         found = []
         for side in map(self._believed, self.sides.home):
@@ -245,11 +245,11 @@ class _Vm:
         return smallest(within(usage, most, vmi) for usage in found)
 
     def _rendered(self, what: str, pods: Sequence[Pod], work_out: Callable[[], _T]) -> _T:
-        return self.observed.memo.made(self._key(what, *pods), (self.observed.rendering,), work_out)
+        return self.facts.cache.made(self._key(what, *pods), (self.facts.rendering,), work_out)
 
     def _key(self, what: str, *pods: Pod) -> Hashable:
         """What a rendering is made of; None where the quota has scopes, which ask for more."""
-        if self.vmi is None or _is_scoped(self.observed.quota.spec):
+        if self.vmi is None or _is_scoped(self.facts.quota.spec):
             return None
         return (what, shape_of(self.vmi, pods), self.rendering.quota_limits)
 
@@ -260,13 +260,13 @@ class _Vm:
         if not attaching or not has_hotplugged_volumes(vmi) or any(s.attachments for s in self.sides.target):
             return {}
         source = self._believed(self.sides.home[0])
-        return attachments_usage(vmi, source, self.rendering, self.observed.quota.spec)
+        return attachments_usage(vmi, source, self.rendering, self.facts.quota.spec)
 
     def _formula(self, stage: Stage) -> ResourceList | None:
         harvester = self.policy.estimate is EstimateKind.HARVESTER
         if not harvester or stage < Stage.ANNOUNCED or self.vmi is None or not self._may_go_on():
             return None
-        formula = self.observed.estimate(self.vmi, _BOTH_LIMITS)
+        formula = self.facts.estimate(self.vmi, _BOTH_LIMITS)
         if formula is None and stage >= Stage.WANTED:
             self._say(NoLimits, "has neither a cpu nor a memory limit")
         return dict(formula) if formula is not None else None
@@ -313,8 +313,8 @@ class _Vm:
         return add(self._limited(launcher), minimum(attachment, self.bound.attachment))
 
     def _usage_of(self, pods: Sequence[Pod]) -> ResourceList:
-        observed = self.observed
-        return observed.memo.usage(pods, observed.quota.spec, observed.now, observed.rendering.kubernetes)
+        facts = self.facts
+        return facts.cache.usage(pods, facts.quota.spec, facts.now, facts.rendering.kubernetes)
 
     def _limited(self, launcher: Mapping[str, Quantity]) -> ResourceList:
         return dict(launcher) if self.vmi is None else within(launcher, self.bound.launcher, self.vmi)
@@ -335,7 +335,7 @@ class _Vm:
         if self.vmi is None or not self.sides.home:
             return Bound({}, {})
         rendering = _with_runtime_class(self.rendering, self.sides.home[0].launcher)
-        work_out = partial(bound_of, self.vmi, rendering, self.observed.quota.spec)
+        work_out = partial(bound_of, self.vmi, rendering, self.facts.quota.spec)
         return self._rendered("bound", (self.sides.home[0].launcher,), work_out)
 
     def _say(self, kind: type[ResourceQuotaError], what: str) -> None:
@@ -345,9 +345,9 @@ class _Vm:
 # ---- what the claims add up to -------------------------------------------------------------------------------
 
 
-def taken_by_migrations(observed: Observed, policy: Policy) -> ResourceList:
+def taken_by_migrations(facts: Facts, policy: Policy) -> ResourceList:
     """What the pods of migrations use of what is granted to them: targets, and what is left over of sources."""
-    return total(claim.granted for claim in claims(observed, policy).by_vm.values())
+    return total(claim.granted for claim in claims(facts, policy).by_vm.values())
 
 
 def _with_runtime_class(rendering: Rendering, launcher: Pod) -> Rendering:

@@ -15,7 +15,7 @@ from functools import partial
 from kubeloop.api.core import ResourceQuota
 from pkg.api.kubevirt import VirtualMachineInstance
 from pkg.util import constants
-from pkg.util.kubevirt.evidence import vouched
+from pkg.util.kubevirt.evidence import sides_of
 from pkg.util.kubevirt.migration import Stage
 from pkg.util.kubevirt.observed_overhead import overhead_of
 from pkg.util.kubevirt.overhead import factor_of
@@ -29,8 +29,8 @@ from pkg.util.resourcequota.base import COMPENSATION_MARGIN, quantity_of, shorta
 from pkg.util.resourcequota.caps import Caps
 from pkg.util.resourcequota.claims import controlled_pods, migrations_by_vm, rendering_of
 from pkg.util.resourcequota.errors import ResourceQuotaError
+from pkg.util.resourcequota.facts import Claim, Claims, Facts
 from pkg.util.resourcequota.journal import Journal
-from pkg.util.resourcequota.model import Claim, Claims, Observed
 from pkg.util.resourcequota.policy import Policy
 
 
@@ -52,7 +52,7 @@ class Scaled:
     settled: Settled = field(default_factory=Settled)
 
 
-def settled(observed: Observed, policy: Policy, *, applied: bool) -> Settled:
+def settled(facts: Facts, policy: Policy, *, applied: bool) -> Settled:
     """Whether to believe in a shortage now; `applied`: spec.hard has the headroom already.
 
     One that is seen before the headroom was made is real. Afterwards KubeVirt may just have created the target
@@ -60,8 +60,8 @@ def settled(observed: Observed, policy: Policy, *, applied: bool) -> Settled:
     """
     if not applied:
         return Settled(believed=True)
-    since = observed.now if observed.memory.short_since is None else observed.memory.short_since
-    left = since + policy.settle - observed.now
+    since = facts.now if facts.timers.short_since is None else facts.timers.short_since
+    left = since + policy.settle - facts.now
     return Settled(believed=left <= 0, since=since, recheck_after=left if left > 0 else None)
 
 
@@ -70,7 +70,7 @@ def settled(observed: Observed, policy: Policy, *, applied: bool) -> Settled:
 
 @dataclass(frozen=True, slots=True)
 class MemoryState:
-    """limits.memory of a quota: `used` by the pods, `without` compensation the limit it shall have, and the
+    """limits.timers of a quota: `used` by the pods, `without` compensation the limit it shall have, and the
     compensation that `stands`. `fixed`: the limit cannot be computed and stays whatever is compensated."""
 
     used: Quantity
@@ -111,7 +111,7 @@ class Compensated:
 
 
 def compensated(
-    observed: Observed,
+    facts: Facts,
     policy: Policy,
     found: Claims,
     journal: Journal,
@@ -132,17 +132,17 @@ def compensated(
     ]
     if not refused or not policy.compensate:
         return Compensated()
-    missing = minimum(_missing(observed.quota, found, refused, journal, without), known)
+    missing = minimum(_missing(facts.quota, found, refused, journal, without), known)
     stands = minimum(journal.compensation_or_none(), known)
     if all(stands.get(name, ZERO) >= short for name, short in missing.items()):
         return Compensated(stands)
     applied = total([without, {n: q for n, q in stands.items() if n in without}])
-    shown = all(quantity_of(observed.quota.hard, name) >= limit for name, limit in applied.items())
-    lasting = settled(observed, policy, applied=shown)
+    shown = all(quantity_of(facts.quota.hard, name) >= limit for name, limit in applied.items())
+    lasting = settled(facts, policy, applied=shown)
     if not lasting.believed:
         return Compensated(stands, settled=lasting)
     names = ", ".join(f"VM {claim.vm_name}" for claim in refused)
-    caps = Caps(observed.quota.annotations.get(constants.ANNOTATION_MAX_EXTRA, ""), observed.max_extra)
+    caps = Caps(facts.quota.annotations.get(constants.ANNOTATION_MAX_EXTRA, ""), facts.max_extra)
     refusal = caps.refuse(f"compensation for {names}", total([added, missing]))
     if refusal is not None:
         return Compensated(stands, [refusal], lasting)
@@ -150,7 +150,7 @@ def compensated(
 
 
 def known_shortage(
-    observed: Observed, policy: Policy, wanted: Iterable[tuple[Claim, ResourceList]]
+    facts: Facts, policy: Policy, wanted: Iterable[tuple[Claim, ResourceList]]
 ) -> ResourceList:
     """The most that can be missing for a known reason: what the VMs have outgrown the base by, and what Harvester's
     estimate leaves out. Nothing while no target pod is refused."""
@@ -161,7 +161,7 @@ def known_shortage(
     for claim, value in refused:
         left_out = subtract(claim.room, value)
         more.append({name: q for name, q in left_out.items() if q > ZERO and name in value})
-    return total([overhead_growth(observed, policy), *more])
+    return total([overhead_growth(facts, policy), *more])
 
 
 def _missing(
@@ -193,21 +193,21 @@ def _reserved(found: Claims, refused: Sequence[Claim], journal: Journal) -> Iter
             yield {name: amount for name, amount in free.items() if amount > ZERO}
 
 
-def overhead_growth(observed: Observed, policy: Policy) -> ResourceList:
+def overhead_growth(facts: Facts, policy: Policy) -> ResourceList:
     """By how much the namespace's running VMs can have outgrown the base because the overhead ratio was raised: the
     one reason for which pods that were all let in can be more than the base and the entries."""
-    rendering = rendering_of(observed, policy)
+    rendering = rendering_of(facts, policy)
     grown: ResourceList = {}
     if factor_of(rendering.ratio) <= factor_of(rendering.usual_ratio):
         return grown
-    pods = controlled_pods(observed)
-    of_vm = migrations_by_vm(observed)
-    for name, vmi in observed.instances.items():
+    pods = controlled_pods(facts)
+    of_vm = migrations_by_vm(facts)
+    for name, vmi in facts.instances.items():
         with suppress(Exception):  # said by its claim
-            if vouched(vmi, of_vm.get(name, ()), pods).home:
+            if sides_of(vmi, of_vm.get(name, ()), pods).home:
                 key = ("growth", shape_of(vmi, ()), rendering.quota_limits)
                 work_out = partial(_growth, vmi, rendering)
-                grown = add(grown, observed.memo.made(key, (observed.rendering,), work_out))
+                grown = add(grown, facts.cache.made(key, (facts.rendering,), work_out))
     return grown
 
 

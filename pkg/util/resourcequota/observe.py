@@ -20,8 +20,8 @@ from pkg.util.kubevirt.profiles import Profile
 from pkg.util.kubevirt.rendering import Rendering, harvester_ratio, limited_by, rendering
 from pkg.util.quantity import Quantity
 from pkg.util.quotacount.releases import NEWEST, Releases
+from pkg.util.resourcequota.facts import Cache, Estimate, Facts, Timers
 from pkg.util.resourcequota.managed import switched_off
-from pkg.util.resourcequota.model import Estimate, Memo, Memory, Observed
 
 T = TypeVar("T", bound=Object)
 T_co = TypeVar("T_co", bound=Object, covariant=True)
@@ -99,15 +99,15 @@ class Observer:
         self.source = source
         self._profile = profile
         self._renderings: LRUCache[str, tuple[object, Rendering]] = LRUCache(maxsize=4096)
-        self._memo = Memo()
+        self._memo = Cache()
 
     def observe(
-        self, quota: ResourceQuota, now: float, memory: Memory | None = None, *, source: Source | None = None
-    ) -> Observed:
+        self, quota: ResourceQuota, now: float, memory: Timers | None = None, *, source: Source | None = None
+    ) -> Facts:
         """The state of the quota's namespace, as `source` has it if given; `now` in seconds since the epoch."""
         source, name = source or self.source, quota.namespace
         namespace = source.namespaces.get(name=name) or Namespace()
-        return Observed(
+        return Facts(
             quota=quota,
             limits=namespace.annotations.get(constants.ANNOTATION_RANCHER_RESOURCE_QUOTA, ""),
             migrations=source.migrations.list(name),
@@ -116,13 +116,13 @@ class Observer:
                 harvester_ratio(source.settings.get(name=constants.SETTING_OVERHEAD_RATIO))
             ),
             now=now,
-            memory=memory or Memory(),
+            timers=memory or Timers(),
             pods=source.pods.list(name),
             rendering=self._rendering(source, name, namespace),
             max_extra=namespace.annotations.get(constants.ANNOTATION_MAX_EXTRA, ""),
             mtq=bool(source.budgets.list(name)),
             namespace_off=switched_off(namespace),
-            memo=self._memo,
+            cache=self._memo,
         )
 
     def _rendering(self, source: Source, name: str, namespace: Namespace) -> Rendering:

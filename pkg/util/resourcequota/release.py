@@ -23,50 +23,50 @@ from pkg.util.resourcequota.base import (
     scaled_hard,
 )
 from pkg.util.resourcequota.errors import ResourceQuotaError
+from pkg.util.resourcequota.facts import Facts, Plan
 from pkg.util.resourcequota.journal import Journal, parse_resources
 from pkg.util.resourcequota.managed import is_default
-from pkg.util.resourcequota.model import Observed, Plan
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
 
 _EVERYTHING = Policy(Mode.TAKEOVER, EstimateKind.EXACT)
 
 
-def release(observed: Observed) -> Plan:
+def release(facts: Facts) -> Plan:
     """The patch after which Harvester's own controllers go on from where we stop; empty for a quota not ours.
 
     The entries of migrations under way stay, under the key that Harvester looks for when it restores; all
     others go. spec.hard gets at once the value that Harvester's next sync, which the resync flag orders, would give
     it; what Harvester does not scale goes back to its base. So does a quota without Rancher, whole.
     """
-    if not is_ours(observed.quota):
+    if not is_ours(facts.quota):
         return Plan()
-    if not is_default(observed.quota):
-        return retire(observed.quota)
-    journal = Journal(observed.quota.annotations)
+    if not is_default(facts.quota):
+        return retire(facts.quota)
+    journal = Journal(facts.quota.annotations)
     journal.remove(constants.ANNOTATION_OWNER)
     journal.remove(constants.ANNOTATION_SKIP_AUTO_SCALING)
     journal.remove(constants.ANNOTATION_TOUCHED)
     hard: dict[str, str] = {}
     with suppress(ResourceQuotaError):  # garbage: spec.hard stays, Harvester leaves it alone too
-        hard |= _beyond_harvester(journal, observed)
-    _rename_entries(journal, observed)
+        hard |= _beyond_harvester(journal, facts)
+    _rename_entries(journal, facts)
     journal.set(constants.ANNOTATION_RESYNC_NEEDED, "true")
     with suppress(ResourceQuotaError):
-        hard |= _hard(journal, observed)
+        hard |= _hard(journal, facts)
     return Plan(annotations=journal.changes(), hard=hard)
 
 
-def give_up(observed: Observed) -> Plan:
+def give_up(facts: Facts) -> Plan:
     """The patch after which nothing of ours is left on a quota that another strategy takes over; empty for one not
     ours. spec.hard is the base again, whatever migrates."""
-    quota = observed.quota
+    quota = facts.quota
     if not is_ours(quota):
         return Plan()
     if not is_default(quota):
         return retire(quota)
     hard: dict[str, str] = {}
     with suppress(ResourceQuotaError):  # garbage: what was added cannot be told
-        hard = _lowered(Journal(quota.annotations), observed)
+        hard = _lowered(Journal(quota.annotations), facts)
     marks = (
         constants.ANNOTATION_RESYNC_NEEDED,
         constants.ANNOTATION_SKIP_AUTO_SCALING,
@@ -75,22 +75,22 @@ def give_up(observed: Observed) -> Plan:
     return Plan(annotations=_without(quota, *marks), hard=hard)
 
 
-def with_entries(observed: Observed) -> list[VirtualMachineInstanceMigration]:
+def with_entries(facts: Facts) -> list[VirtualMachineInstanceMigration]:
     """The migrations that are over, or that an entry stands for."""
-    journal = Journal(observed.quota.annotations)
-    return [each for each in observed.migrations if is_finished(each) or has_entry(observed, journal, each)]
+    journal = Journal(facts.quota.annotations)
+    return [each for each in facts.migrations if is_finished(each) or has_entry(facts, journal, each)]
 
 
-def has_entry(observed: Observed, journal: Journal, migration: VirtualMachineInstanceMigration) -> bool:
-    vmi = observed.instances.get(migration.spec.vmi_name)
+def has_entry(facts: Facts, journal: Journal, migration: VirtualMachineInstanceMigration) -> bool:
+    vmi = facts.instances.get(migration.spec.vmi_name)
     return bool(journal.keys_of(migration.spec.vmi_name, vmi.uid if vmi else ""))
 
 
-def _lowered(journal: Journal, observed: Observed) -> dict[str, str]:
+def _lowered(journal: Journal, facts: Facts) -> dict[str, str]:
     """The limits that entries have raised, back at the base; without a base, less the entries."""
-    hard = observed.quota.hard
+    hard = facts.quota.hard
     added = total([*(entry.resources for entry in journal.entries()), journal.compensation])
-    base = scaled_base(granted_by_namespace(observed.limits), hard, _EVERYTHING)
+    base = scaled_base(granted_by_namespace(facts.limits), hard, _EVERYTHING)
     if base:
         names = {LIMITS_CPU, LIMITS_MEMORY, *added}
         return difference(hard, {name: limit for name, limit in base.items() if name in names})
@@ -128,16 +128,16 @@ def _without(quota: ResourceQuota, *marks: str) -> Mapping[str, str | None]:
     return journal.changes()
 
 
-def _beyond_harvester(journal: Journal, observed: Observed) -> dict[str, str]:
+def _beyond_harvester(journal: Journal, facts: Facts) -> dict[str, str]:
     """What entries have raised that Harvester would never lower again, at its base."""
     added = total([*(entry.resources for entry in journal.entries()), journal.compensation])
-    base = scaled_base(granted_by_namespace(observed.limits), observed.quota.hard, _EVERYTHING)
+    base = scaled_base(granted_by_namespace(facts.limits), facts.quota.hard, _EVERYTHING)
     lowered = {n: q for n, q in base.items() if n in added and n not in (LIMITS_CPU, LIMITS_MEMORY)}
-    return difference(observed.quota.hard, lowered)
+    return difference(facts.quota.hard, lowered)
 
 
-def _rename_entries(journal: Journal, observed: Observed) -> None:
-    claims = demands(observed.migrations, observed.instances)
+def _rename_entries(journal: Journal, facts: Facts) -> None:
+    claims = demands(facts.migrations, facts.instances)
     needed: set[str] = set()
     for claim in claims.values():
         keys = journal.keys_of(claim.vm_name, claim.vmi_uid)
@@ -156,9 +156,9 @@ def _rename_entries(journal: Journal, observed: Observed) -> None:
         journal.remove(constants.ANNOTATION_MIGRATING_COMPENSATION)
 
 
-def _hard(journal: Journal, observed: Observed) -> dict[str, str]:
-    if not observed.limits or limits_are_empty(observed.quota.hard):
+def _hard(journal: Journal, facts: Facts) -> dict[str, str]:
+    if not facts.limits or limits_are_empty(facts.quota.hard):
         return {}
-    base = {n: q for n, q in parse_base(observed.limits).items() if n in (LIMITS_CPU, LIMITS_MEMORY)}
+    base = {n: q for n, q in parse_base(facts.limits).items() if n in (LIMITS_CPU, LIMITS_MEMORY)}
     deltas = [entry.resources for entry in journal.entries()]
-    return difference(observed.quota.hard, scaled_hard(base, deltas, journal.compensation))
+    return difference(facts.quota.hard, scaled_hard(base, deltas, journal.compensation))

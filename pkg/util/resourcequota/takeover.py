@@ -23,30 +23,30 @@ from pkg.util.resourcequota.caps import Caps, refuse_size
 from pkg.util.resourcequota.claims import claims
 from pkg.util.resourcequota.compensation import Scaled, compensated, known_shortage
 from pkg.util.resourcequota.errors import HoldLimitReached, InvalidEntry, ResourceQuotaError
+from pkg.util.resourcequota.facts import Claim, Claims, Facts, Plan, Timers, earliest
 from pkg.util.resourcequota.journal import Journal, Unexplained, drop_unexplained, unexplained
 from pkg.util.resourcequota.managed import is_default
-from pkg.util.resourcequota.model import Claim, Claims, Memory, Observed, Plan, earliest
 from pkg.util.resourcequota.policy import Policy
 
 
-def plan(observed: Observed, policy: Policy) -> Plan:
+def plan(facts: Facts, policy: Policy) -> Plan:
     """The patch for one ResourceQuota that is ours: marks, entries, compensation and spec.hard together."""
-    held = _hold(observed, policy, claims(observed, policy))
-    base = base_of(observed, policy)
-    wanted = _wanted(observed, policy, held.claims, base.limits or {})
-    written = _written(observed, policy, held.claims, base, wanted)
-    scaled = _scaled(observed, policy, held.claims, base, written)
+    held = _hold(facts, policy, claims(facts, policy))
+    base = base_of(facts, policy)
+    wanted = _wanted(facts, policy, held.claims, base.limits or {})
+    written = _written(facts, policy, held.claims, base, wanted)
+    scaled = _scaled(facts, policy, held.claims, base, written)
     changes_at = held.claims.changes_at
     return Plan(
         annotations=written.journal.changes(),
         hard=scaled.hard,
         problems=(*held.claims.problems, *held.problems, *base.problems, *written.problems, *scaled.problems),
-        memory=Memory(written.unexplained.since, scaled.settled.since, held.since),
+        timers=Timers(written.unexplained.since, scaled.settled.since, held.since),
         recheck_after=earliest(
             held.recheck_after,
             written.unexplained.recheck_after,
             scaled.settled.recheck_after,
-            None if changes_at is None else changes_at - observed.now,
+            None if changes_at is None else changes_at - facts.now,
         ),
     )
 
@@ -64,7 +64,7 @@ class _Held:
     recheck_after: float | None
 
 
-def _hold(observed: Observed, policy: Policy, found: Claims) -> _Held:
+def _hold(facts: Facts, policy: Policy, found: Claims) -> _Held:
     """A side that never ends keeps its headroom for the hold limit at most, whatever else its VM does."""
     since: dict[str, float] = {}
     problems: list[ResourceQuotaError] = []
@@ -72,9 +72,9 @@ def _hold(observed: Observed, policy: Policy, found: Claims) -> _Held:
     for name, claim in found.by_vm.items():
         old = []
         for side in claim.old:
-            first = min(observed.memory.held_since.get(side.uid, observed.now), side.ended or observed.now)
+            first = min(facts.timers.held_since.get(side.uid, facts.now), side.ended or facts.now)
             since[side.uid] = first
-            if first + policy.hold_limit > observed.now:
+            if first + policy.hold_limit > facts.now:
                 old.append(side)
         kept[name] = claim
         if len(old) < len(claim.old):
@@ -82,7 +82,7 @@ def _hold(observed: Observed, policy: Policy, found: Claims) -> _Held:
             said = f"VM {name}: a pod of the old side still counts {limit} after the migration"
             problems.append(HoldLimitReached(said, vm=name))
             kept[name] = replace(claim, old=tuple(old))
-    left = [at + policy.hold_limit - observed.now for at in since.values()]
+    left = [at + policy.hold_limit - facts.now for at in since.values()]
     recheck_after = earliest(*(seconds for seconds in left if seconds > 0))
     return _Held(replace(found, by_vm=kept), since, problems, recheck_after)
 
@@ -100,10 +100,10 @@ class _Wanted:
     stands: ResourceList | None
 
 
-def _wanted(observed: Observed, policy: Policy, found: Claims, base: Mapping[str, Quantity]) -> list[_Wanted]:
+def _wanted(facts: Facts, policy: Policy, found: Claims, base: Mapping[str, Quantity]) -> list[_Wanted]:
     """Existing entries first, then in the order of the migrations."""
-    journal = Journal(observed.quota.annotations)
-    beyond = _pods_beyond(observed.quota, found, base)
+    journal = Journal(facts.quota.annotations)
+    beyond = _pods_beyond(facts.quota, found, base)
     wanted = []
     for claim in found.by_vm.values():
         if claim.stage < Stage.ANNOUNCED and not claim.old:
@@ -145,11 +145,9 @@ class _Written:
     problems: Sequence[ResourceQuotaError]
 
 
-def _written(
-    observed: Observed, policy: Policy, found: Claims, base: Base, wanted: Sequence[_Wanted]
-) -> _Written:
+def _written(facts: Facts, policy: Policy, found: Claims, base: Base, wanted: Sequence[_Wanted]) -> _Written:
     """Entries of finished migrations are removed before others get their headroom."""
-    quota = observed.quota
+    quota = facts.quota
     journal = Journal(quota.annotations)
     if is_default(quota):
         journal.set(constants.ANNOTATION_SKIP_AUTO_SCALING, "true")
@@ -158,16 +156,16 @@ def _written(
         journal.put(constants.ANNOTATION_BASE, base.record)
     for each in wanted:
         journal.adopt(each.claim.vm_name, each.claim.vmi_uid)
-    dropped = _drop(journal, observed, policy, found, base, {each.key for each in wanted})
-    known = known_shortage(observed, policy, ((each.claim, each.value) for each in wanted))
-    added, problems = _enter(journal, observed, base.limits or {}, wanted, known)
+    dropped = _drop(journal, facts, policy, found, base, {each.key for each in wanted})
+    known = known_shortage(facts, policy, ((each.claim, each.value) for each in wanted))
+    added, problems = _enter(journal, facts, base.limits or {}, wanted, known)
     if base.limits is not None and journal.is_true(constants.ANNOTATION_RESYNC_NEEDED):
         journal.set(constants.ANNOTATION_RESYNC_NEEDED, "false")
     return _Written(journal, added, known, dropped, problems)
 
 
 def _drop(
-    journal: Journal, observed: Observed, policy: Policy, found: Claims, base: Base, entries: set[str]
+    journal: Journal, facts: Facts, policy: Policy, found: Claims, base: Base, entries: set[str]
 ) -> Unexplained:
     """Remove what nothing accounts for any longer."""
     explained = set(entries)
@@ -181,28 +179,28 @@ def _drop(
     return drop_unexplained(
         journal,
         unexplained(journal, explained),
-        observed.memory.unexplained,
-        ours=_is_ours(observed.quota),
-        now=observed.now,
+        facts.timers.unexplained,
+        ours=_is_ours(facts.quota),
+        now=facts.now,
         grace=policy.foreign_grace,
     )
 
 
 def _is_ours(quota: ResourceQuota) -> bool:
-    """Whether the quota was ours already when it was observed: then its name keys are ours too."""
+    """Whether the quota was ours already when it was facts: then its name keys are ours too."""
     mark = constants.ANNOTATION_OWNER if is_default(quota) else constants.ANNOTATION_BASE
     return mark in quota.annotations
 
 
 def _enter(
     journal: Journal,
-    observed: Observed,
+    facts: Facts,
     base: Mapping[str, Quantity],
     wanted: Sequence[_Wanted],
     known: Mapping[str, Quantity],
 ) -> tuple[ResourceList, list[ResourceQuotaError]]:
     """Write the entries, as long as the caps and the annotations have room; what they add up to, and who waits."""
-    caps = Caps(observed.quota.annotations.get(constants.ANNOTATION_MAX_EXTRA, ""), observed.max_extra)
+    caps = Caps(facts.quota.annotations.get(constants.ANNOTATION_MAX_EXTRA, ""), facts.max_extra)
     compensation = minimum(journal.compensation_or_none(), known)
     keys = {each.key for each in wanted}
     added = total(
@@ -237,19 +235,19 @@ def _grows(wanted: _Wanted) -> bool:
 # ---- spec.hard -----------------------------------------------------------------------------------------------
 
 
-def _scaled(observed: Observed, policy: Policy, found: Claims, base: Base, written: _Written) -> Scaled:
+def _scaled(facts: Facts, policy: Policy, found: Claims, base: Base, written: _Written) -> Scaled:
     """spec.hard = base + entries + compensation. An invalid entry or base: spec.hard is left alone."""
-    journal, quota = written.journal, observed.quota
+    journal, quota = written.journal, facts.quota
     if base.limits is None:
         return Scaled()
     if not base.limits:
-        return _retired(observed, journal)
+        return _retired(facts, journal)
     try:
         deltas = [entry.resources for entry in journal.entries()]
     except InvalidEntry as exc:
         return Scaled(problems=[exc])
     without = scaled_hard(base.limits, deltas, {})
-    made = compensated(observed, policy, found, journal, without, added=written.added, known=written.known)
+    made = compensated(facts, policy, found, journal, without, added=written.added, known=written.known)
     if made.value:
         journal.put(constants.ANNOTATION_MIGRATING_COMPENSATION, made.value)
     else:
@@ -262,12 +260,12 @@ def _scaled(observed: Observed, policy: Policy, found: Claims, base: Base, writt
     return Scaled(difference(quota.hard, wanted), made.problems, made.settled)
 
 
-def _retired(observed: Observed, journal: Journal) -> Scaled:
+def _retired(facts: Facts, journal: Journal) -> Scaled:
     """The namespace lost its annotation: what we added is removed, and with it every entry."""
-    quota, before = observed.quota, Journal(observed.quota.annotations)
-    if not (is_default(quota) and _is_ours(quota) and not observed.limits):
+    quota, before = facts.quota, Journal(facts.quota.annotations)
+    if not (is_default(quota) and _is_ours(quota) and not facts.limits):
         return Scaled()
-    foreign = observed.memory.unexplained  # found when the quota was taken over, and perhaps never applied
+    foreign = facts.timers.unexplained  # found when the quota was taken over, and perhaps never applied
     ours = [e for e in journal.entries() if e.target.kind != "uid" and e.key not in foreign]
     went = [e for e in before.entries() if e.target.kind != "uid" and e.key not in foreign]
     problems: list[ResourceQuotaError] = [e.problem for e in went if e.problem is not None]

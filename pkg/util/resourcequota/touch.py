@@ -19,8 +19,8 @@ from pkg.util import constants
 from pkg.util.kubevirt.migration import is_refused
 from pkg.util.quantity import QuantityError
 from pkg.util.resource_list import parse_resource_list
+from pkg.util.resourcequota.facts import Facts, Plan, earliest
 from pkg.util.resourcequota.journal import Journal, has_migrating_vm
-from pkg.util.resourcequota.model import Observed, Plan, earliest
 from pkg.util.resourcequota.release import has_entry
 
 FIRST = 0.25
@@ -34,24 +34,24 @@ POSTPONED = 0.5
 LONGEST = 30.0
 
 
-def with_touch(observed: Observed, made: Plan) -> Plan:
+def with_touch(facts: Facts, made: Plan) -> Plan:
     """`made`, and with it the touch that is due, or the time of the next one.
 
     One touch serves all that wait in the namespace. Nothing is touched while spec.hard or status.hard is still to
     change, without KubeVirt's condition, or without an entry; the annotation goes with the last entry.
     """
-    quota, memory, now = observed.quota, observed.memory, observed.now
+    quota, memory, now = facts.quota, facts.timers, facts.now
     if not has_migrating_vm(_annotations_after(quota, made)):
         return without_touch(quota, made)
     shown = not made.hard and _shown(quota)
     found = memory.refused
-    refused = {uid: found.get(uid, now) for uid in _refused(observed) if shown or uid in found}
+    refused = {uid: found.get(uid, now) for uid in _refused(facts) if shown or uid in found}
     if not refused:
         return made
     if not shown:  # what is still to change will be an event too
-        return replace(made, memory=replace(made.memory, refused=refused))
+        return replace(made, timers=replace(made.timers, refused=refused))
     shown_since = now if memory.shown_since is None else memory.shown_since
-    made = replace(made, memory=replace(made.memory, refused=refused, shown_since=shown_since))
+    made = replace(made, timers=replace(made.timers, refused=refused, shown_since=shown_since))
     last = _last(quota.annotations, now)
     due = _due(last, refused.values())
     # A quota that changes all the time is an event each time, but the last one may come too early.
@@ -93,11 +93,11 @@ def _annotations_after(quota: ResourceQuota, made: Plan) -> Mapping[str, str]:
     return {key: text for key, text in after.items() if text is not None}
 
 
-def _refused(observed: Observed) -> Iterator[str]:
+def _refused(facts: Facts) -> Iterator[str]:
     """The migrations that are refused although they have an entry, by uid."""
-    journal = Journal(observed.quota.annotations)
-    for migration in observed.migrations:
-        if is_refused(migration) and not migration.deleting and has_entry(observed, journal, migration):
+    journal = Journal(facts.quota.annotations)
+    for migration in facts.migrations:
+        if is_refused(migration) and not migration.deleting and has_entry(facts, journal, migration):
             yield migration.uid
 
 

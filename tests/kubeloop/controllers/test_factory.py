@@ -16,6 +16,7 @@ from kubeloop.client.client import Client
 from kubeloop.client.config import ClientConfig
 from kubeloop.client.errors import Forbidden, ServerError
 from kubeloop.controllers.factory import ControllerFactory
+from kubeloop.testing.fake.server import FakeCluster
 from kubeloop.testing.virtual_time import now, settle, virtual_time
 from pkg.api.harvesterhci import SETTINGS
 from pkg.api.kubevirt import (
@@ -61,9 +62,6 @@ async def test_a_kind_has_one_controller_under_its_name(name: str) -> None:
     management = Cluster().management
     controller = getattr(management, name)
     resource: Any = KINDS[name]
-    selector = KUBEVIRT_PODS if name == "pods" else ""
-    chosen = "additional-guest-memory-overhead-ratio" if name == "settings" else ""
-    assert controller is management.controller(resource, label_selector=selector, name=chosen)
     assert controller is getattr(management, name)
     assert controller.client.resource is resource
     assert controller.name == resource.plural
@@ -271,6 +269,74 @@ async def test_readiness_names_a_kind_whose_watch_shows_no_life() -> None:
     assert problems
     assert all("resourcequotas" in problem for problem in problems)
     assert cluster.management.healthy() == []  # a restart would not heal it
+
+
+@virtual_time
+async def test_readiness_names_a_handler_that_hangs() -> None:
+    cluster = Cluster()
+
+    async def hangs(key: str, obj: ResourceQuota | None) -> None:
+        await asyncio.Event().wait()
+
+    cluster.management.resource_quotas.on_change("hangs", hangs)
+    cluster.quotas.put("q1", "ns")
+    await cluster.management.start()
+    await asyncio.sleep(360)
+    assert cluster.management.unready() == ["resourcequotas: hangs has been running for 360 s on ns/q1"]
+    assert (cluster.management.stale(), cluster.management.healthy()) == ([], [])
+    await cluster.management.stop(1)
+
+
+@virtual_time
+async def test_a_shared_cache_has_one_transform() -> None:
+    class Slim:
+        def pod(self, pod: Pod) -> Pod:
+            return pod
+
+    factory, slim = ControllerFactory(Cluster().server.client()), Slim()
+    pods = factory.controller(registry.PODS, transform=slim.pod)
+    assert factory.controller(registry.PODS, transform=slim.pod) is pods
+    for other in (Slim().pod, None):
+        with pytest.raises(ValueError, match="the cache of pods is shared, with another transform"):
+            factory.controller(registry.PODS, transform=other)
+    factory.controller(registry.PODS, namespace="ns")
+
+
+@virtual_time
+async def test_readiness_names_what_does_not_decode_until_it_does() -> None:
+    cluster = FakeCluster()
+    good: dict[str, Any] = {
+        "metadata": {"name": "a", "namespace": "ns"},
+        "spec": {"limits": [{"type": "Pod"}]},
+    }
+    bad = {"spec": {"limits": "none"}}
+    cluster.put(registry.LIMIT_RANGES, good)
+    factory = ControllerFactory(cluster.client())
+    ranges = factory.controller(registry.LIMIT_RANGES).cache()
+    await factory.start()
+    await settle()
+    assert factory.unready() == []
+
+    raw = cluster.raw(registry.LIMIT_RANGES)["ns/a"]
+    cluster.store(registry.LIMIT_RANGES, "ns/a", raw, raw | bad)
+    await settle()
+    assert factory.unready() == ["limitranges: cannot be decoded: ns/a"]
+    assert ranges.require(namespace="ns", name="a").spec.limits[0].type == "Pod", (
+        "what was decoded before stays"
+    )
+    for name in "bcdefg":
+        other = {"metadata": {"name": name, "namespace": "ns"}}
+        cluster.store(registry.LIMIT_RANGES, f"ns/{name}", None, other | bad)
+    await asyncio.sleep(600)  # lists again meanwhile
+    assert factory.unready() == ["limitranges: cannot be decoded: ns/a, ns/b, ns/c, ns/d, ns/e and 2 more"]
+    assert (factory.stale(), factory.healthy()) == ([], [])
+
+    cluster.put(registry.LIMIT_RANGES, good | {"spec": {"limits": None}})
+    for name in "bcdefg":
+        cluster.remove(registry.LIMIT_RANGES, f"ns/{name}")
+    await settle()
+    assert (factory.unready(), ranges.require(namespace="ns", name="a").spec.limits) == ([], [])
+    await factory.stop()
 
 
 @virtual_time

@@ -9,8 +9,11 @@ from collections.abc import AsyncIterator
 import aiohttp
 import pytest
 
+from kubeloop.api.registry import CONFIG_MAPS, SECRETS
 from kubeloop.controllers.errors import BindError
+from kubeloop.controllers.factory import ControllerFactory
 from kubeloop.controllers.server import HealthServer, parse_bind_address, serve_health
+from kubeloop.testing.fake.server import FakeCluster
 from kubeloop.workqueue.queue import Queue
 
 
@@ -219,3 +222,19 @@ async def test_without_a_host_every_interface_is_served() -> None:
         port = free.getsockname()[1]
     async with serving(Checks(), f":{port}"):
         assert (await get(("127.0.0.1", port), "/healthz"))[0] == 200
+
+
+async def test_a_factory_has_what_is_asked() -> None:
+    cluster = FakeCluster(CONFIG_MAPS)
+    factory = ControllerFactory(cluster.client())
+    factory.controller(CONFIG_MAPS).cache()
+    factory.controller(SECRETS).cache()
+    async with serving(factory, "127.0.0.1:0") as server:
+        status, text, _ = await get(server.addresses[0], "/readyz")
+        assert (status, text) == (503, "not synced: configmaps\nnot synced: secrets\n")
+        await factory.start()
+        assert await factory.wait_for_sync(10)
+        status, text, _ = await get(server.addresses[0], "/readyz")
+        assert (status, text) == (200, "ok\nnot installed: secrets")
+        assert (await get(server.addresses[0], "/healthz"))[0] == 200
+        await factory.stop()

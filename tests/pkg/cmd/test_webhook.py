@@ -112,7 +112,13 @@ class Half:
     def healthy(self) -> list[str]:
         return self._problems
 
-    unready = notes = healthy
+    unready = stale = notes = healthy
+
+    def hanging(self) -> list[str]:
+        return ["pods: handler has been running for 400 s on ns/p"]
+
+    def undecodable(self) -> list[str]:
+        return ["pods: cannot be decoded: ns/p"]
 
 
 def test_health_and_readiness_are_those_of_both() -> None:
@@ -122,10 +128,12 @@ def test_health_and_readiness_are_those_of_both() -> None:
     admission: Any = Half("webhook certificate")
     both.management = management
     assert both.unready() == ["a watch is stale"]
+    further = [*management.hanging(), *management.undecodable()]
+    assert both.notes() == further, "a tenant may have caused it: still ready"
     both.admission = admission
     assert both.healthy() == ["a watch is stale", "webhook certificate"]
     assert both.unready() == ["a watch is stale", "not ready: webhook certificate"]
-    assert both.notes() == ["webhook certificate"]
+    assert both.notes() == ["webhook certificate", *further]
 
 
 @pytest.mark.parametrize(

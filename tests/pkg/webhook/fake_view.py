@@ -13,7 +13,7 @@ from kubeloop.api.meta import Object
 from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.util import constants
 from pkg.util.quotacount.releases import NEWEST, Releases
-from pkg.util.resourcequota.model import Observed
+from pkg.util.resourcequota.facts import Facts
 from pkg.webhook.admission import AdmissionRequest
 from pkg.webhook.deadline import NoAnswer
 from pkg.webhook.resources.resourcequota.guard import migrating
@@ -70,7 +70,7 @@ class State:
         self.namespace = annotated_namespace(limits, deleting=deleting)
         self.limits = limits
 
-    def observe(self, quota: ResourceQuota) -> Observed:
+    def observe(self, quota: ResourceQuota) -> Facts:
         found = observed(quota, self.migrations, self.instances, limits=self.limits)
         return replace(found, pods=self.pods)
 
@@ -87,7 +87,7 @@ class FakeView(View):
         self.gone: list[str] = []
         self.runs = NEWEST
 
-    def observe(self, quota: ResourceQuota) -> Observed:
+    def observe(self, quota: ResourceQuota) -> Facts:
         return self.cached.observe(quota)
 
     def default_quotas(self, namespace: str) -> list[ResourceQuota]:
@@ -123,7 +123,7 @@ class FakeView(View):
             raise NoAnswer("the API server does not answer: timed out")
         return self.live
 
-    async def observe_live(self, quota: ResourceQuota) -> Observed | None:
+    async def observe_live(self, quota: ResourceQuota) -> Facts | None:
         return self._answer("observe").observe(quota)
 
     async def quota_live(self, quota: ResourceQuota) -> ResourceQuota:

@@ -22,8 +22,8 @@ from pkg.util.resource_list import ResourceList, parse_resource_list, subtract
 from pkg.util.resourcequota.base import granted_by_namespace, granted_by_record, scaled_base
 from pkg.util.resourcequota.claims import taken_by_migrations
 from pkg.util.resourcequota.errors import ResourceQuotaError
+from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.managed import is_default
-from pkg.util.resourcequota.model import Observed
 from pkg.util.resourcequota.policy import Policy
 from pkg.webhook.resources.pod.tally import Sums
 
@@ -87,7 +87,7 @@ class Room:
         return short
 
 
-def room(observed: Observed, policy: Policy, sums: Sums) -> Room | None:
+def room(observed: Facts, policy: Policy, sums: Sums) -> Room | None:
     """The room of `observed.quota`; None where nothing says what its base is. `sums` is what the quota charges for
     all of `observed.pods`, the namespace's."""
     quota = observed.quota

@@ -21,8 +21,8 @@ from pkg.util.quantity import ZERO, Quantity, QuantityError
 from pkg.util.quotacount.releases import Releases
 from pkg.util.quotacount.usage import counted, pod_usage, resize_usage
 from pkg.util.resource_list import ResourceList, parse_resource_list
+from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.managed import is_served
-from pkg.util.resourcequota.model import Observed
 from pkg.util.resourcequota.policy import Policy
 from pkg.webhook.admission import ALLOW, AdmissionRequest, BadReview, Decision, UserInfo, deny
 from pkg.webhook.deadline import NoAnswer, in_time
@@ -254,9 +254,7 @@ class Validator:
     def _is_ours(self, quota: ResourceQuota) -> bool:
         return is_served(quota, self._policy.mode)
 
-    def _count(
-        self, found: Iterable[Observed], pods: list[Pod] | None, gone: Collection[str] = ()
-    ) -> _Snapshot:
+    def _count(self, found: Iterable[Facts], pods: list[Pod] | None, gone: Collection[str] = ()) -> _Snapshot:
         """`pods` None: status.used is all there is. `gone`: uids of pods that were there and are not any longer."""
         quotas, behind = [], False
         for observed in found:

@@ -10,7 +10,7 @@ from pkg.controller.resourcequota.batching import (
     MOMENT,
     UNTIL_COUNTED,
     UNTIL_TRIED,
-    company_until,
+    batch_until,
     is_urgent,
     may_lower_after,
 )
@@ -24,7 +24,7 @@ from tests.objects import COMPENSATION, ENTRY, RESYNC, SKIP, by_name, by_uid, vm
 def test_the_more_are_under_way_the_longer(entries: int, wait: float) -> None:
     for form in (by_uid, by_name):
         annotations = {form(f"vm{n}"): ENTRY for n in range(entries)}
-        assert company_until(annotations, 100.0) == pytest.approx(100.0 + wait)
+        assert batch_until(annotations, 100.0) == pytest.approx(100.0 + wait)
 
 
 def test_annotations_that_are_no_entries_do_not_count() -> None:
@@ -35,17 +35,17 @@ def test_annotations_that_are_no_entries_do_not_count() -> None:
         "example.com/other": "x",
         by_uid(): ENTRY,
     }
-    assert company_until(annotations, 100.0) == 100.0
+    assert batch_until(annotations, 100.0) == 100.0
 
 
 def test_the_first_write_waits_for_nothing() -> None:
-    assert company_until({by_uid(f"vm{n}"): ENTRY for n in range(50)}, float("-inf")) == float("-inf")
+    assert batch_until({by_uid(f"vm{n}"): ENTRY for n in range(50)}, float("-inf")) == float("-inf")
 
 
 @pytest.mark.parametrize(("entries", "wait"), [(1, 0.0), (2, MOMENT), (500, MOMENT)])
 def test_what_is_urgent_waits_a_moment_only(entries: int, wait: float) -> None:
     annotations = {by_uid(f"vm{n}"): ENTRY for n in range(entries)}
-    assert company_until(annotations, 100.0, urgent=True) == pytest.approx(100.0 + wait)
+    assert batch_until(annotations, 100.0, urgent=True) == pytest.approx(100.0 + wait)
 
 
 @sentences(

@@ -17,7 +17,7 @@ from pkg.controller.virtualmachine.check import (
     wants_to_run,
 )
 from pkg.util.quantity import Quantity
-from pkg.util.resourcequota.model import Observed
+from pkg.util.resourcequota.facts import Facts
 from tests.decisions import named, observed, sentences
 from tests.objects import BASE, ENTRY, by_name, by_uid, limits_text, plain_launcher, pod, quota, vm, vmi, vmim
 
@@ -84,7 +84,7 @@ class Case:
     migrations: tuple[VirtualMachineInstanceMigration, ...] = ()
 
     @property
-    def view(self) -> Observed:
+    def view(self) -> Facts:
         found = observed(
             quota({}, self.annotations, used=self.used),
             [named(migration, self.pods, OTHER) for migration in self.migrations],

@@ -16,8 +16,8 @@ from pkg.util.kubevirt.evidence import (
     ControlledPods,
     Sides,
     charged_until,
+    sides_of,
     vm_of,
-    vouched,
 )
 from pkg.util.kubevirt.profiles import PROFILES
 from pkg.util.kubevirt.rendering import Rendering
@@ -247,7 +247,7 @@ def names(sides: Sequence[Any]) -> list[str]:
 
 @sentences(VOUCHED)
 def test_vouched(case: Vouched) -> None:
-    found = vouched(case.instance, case.migrations, ControlledPods(case.pods))
+    found = sides_of(case.instance, case.migrations, ControlledPods(case.pods))
     assert names(found.home) == sorted(pod.name for pod in case.home)
     assert names(found.target) == sorted(pod.name for pod in case.target)
     assert names(found.old) == sorted(pod.name for pod in case.old)
@@ -265,10 +265,10 @@ def deleted(pod: Pod, at: str = "2026-01-01T12:00:00Z", grace: int | None = 30) 
 
 def test_a_pod_counts_until_its_grace_is_over_and_the_moment_is_known() -> None:
     pods = [deleted(SOURCE), TARGET]
-    during = vouched(THERE, [SUCCEEDED], ControlledPods(pods, NOON + 30))
+    during = sides_of(THERE, [SUCCEEDED], ControlledPods(pods, NOON + 30))
     assert names(during.old) == [SOURCE.name]
     assert charged_until(during.old) == [NOON + 30]
-    assert not vouched(THERE, [SUCCEEDED], ControlledPods(pods, NOON + 31)).old
+    assert not sides_of(THERE, [SUCCEEDED], ControlledPods(pods, NOON + 31)).old
 
 
 @pytest.mark.parametrize(
@@ -280,18 +280,18 @@ def test_of_other_deleted_pods_no_moment_is_known(pod: Pod) -> None:
 
 def test_attachment_pods_are_their_controllers_one_a_side() -> None:
     forged = changed(attachment(SOURCE), name="hp-forged", creation_timestamp="2026-01-01T00:09:00Z")
-    found = vouched(HERE, [], ControlledPods([SOURCE, attachment(SOURCE), forged]))
+    found = sides_of(HERE, [], ControlledPods([SOURCE, attachment(SOURCE), forged]))
     (side,) = found.home
     assert len(side.attachments) == 1
 
 
 def test_an_attachment_pod_outlives_its_launcher_for_a_moment() -> None:
-    found = vouched(THERE, [SUCCEEDED], ControlledPods([ended(SOURCE), attachment(SOURCE), TARGET]))
+    found = sides_of(THERE, [SUCCEEDED], ControlledPods([ended(SOURCE), attachment(SOURCE), TARGET]))
     assert names(found.old) == [SOURCE.name]
 
 
 def test_a_pod_without_kubevirts_label_is_no_launcher() -> None:
-    assert vouched(HERE, [], ControlledPods([changed(SOURCE, labels={})])) == Sides()
+    assert sides_of(HERE, [], ControlledPods([changed(SOURCE, labels={})])) == Sides()
     assert vm_of(changed(SOURCE, labels={})) == ""
     assert vm_of(SOURCE) == "vm1"
 

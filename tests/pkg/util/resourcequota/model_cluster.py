@@ -19,7 +19,7 @@ from pkg.util.constants import ANNOTATION_TOUCHED
 from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.quantity import ZERO
 from pkg.util.resource_list import ResourceList, parse_resource_list, total
-from pkg.util.resourcequota.model import Memo, Memory, Observed, Plan
+from pkg.util.resourcequota.facts import Cache, Facts, Plan, Timers
 from pkg.util.resourcequota.planner import plan
 from tests.decisions import EXACT, estimate
 from tests.objects import attachment, quota
@@ -74,13 +74,13 @@ class Cluster:
     moves: dict[str, Move] = field(default_factory=dict)
     pods: dict[str, Pod] = field(default_factory=dict)
     quotas: dict[str, ResourceQuota] = field(default_factory=dict)
-    memories: dict[str, Memory] = field(default_factory=dict)
+    memories: dict[str, Timers] = field(default_factory=dict)
     frozen: dict[str, Any] = field(default_factory=dict)
     lagging: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     """status.hard of each quota as admission's cache has it, while that lags."""
     looked_at: dict[str, ResourceQuota] = field(default_factory=dict)
     """The newest version of each quota that was decided about."""
-    memo: Memo = field(default_factory=Memo)
+    cache: Cache = field(default_factory=Cache)
     cached: dict[str, Object] = field(default_factory=dict)
     counter: int = 0
     patches: int = 0
@@ -286,7 +286,7 @@ class Cluster:
         return made
 
     def _decide(self, seen: Seen, rq: ResourceQuota) -> Plan:
-        memory = self.memories.get(rq.name, Memory())
+        memory = self.memories.get(rq.name, Timers())
         decided = plan(self._observed(seen, rq, memory), EXACT)
         if decided:
             merged = msgspec.structs.replace(
@@ -299,24 +299,24 @@ class Cluster:
                 ),
                 spec=msgspec.structs.replace(rq.spec, hard={**rq.hard, **decided.hard}),
             )
-            again = plan(self._observed(seen, merged, decided.memory), EXACT)
+            again = plan(self._observed(seen, merged, decided.timers), EXACT)
             if changes_more_than_a_touch(again):
                 raise BrokenInvariant(f"a second patch for one observation: {decided} then {again}")
-        self.memories[rq.name] = decided.memory
+        self.memories[rq.name] = decided.timers
         return decided
 
-    def _observed(self, seen: Seen, rq: ResourceQuota, memory: Memory) -> Observed:
-        return Observed(
+    def _observed(self, seen: Seen, rq: ResourceQuota, memory: Timers) -> Facts:
+        return Facts(
             quota=rq,
             limits=seen.namespace,
             migrations=seen.migrations,
             instances={vmi.name: vmi for vmi in seen.instances},
             estimate=estimate(self.ratio or "1"),
             now=self.now,
-            memory=memory,
+            timers=memory,
             pods=seen.pods,
             rendering=seen.rendering,
-            memo=self.memo,
+            cache=self.cache,
         )
 
     # ---- the oracle ------------------------------------------------------------------------------------------

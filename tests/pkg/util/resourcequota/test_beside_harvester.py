@@ -12,7 +12,7 @@ from kubeloop.api.core import Pod, ResourceQuota
 from pkg.api.kubevirt import VirtualMachineInstanceMigration
 from pkg.util import constants
 from pkg.util.names import migrating_uid_key
-from pkg.util.resourcequota.model import Memory
+from pkg.util.resourcequota.facts import Timers
 from pkg.util.resourcequota.planner import plan
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
 from tests.decisions import applied, by_value, charged, namespace
@@ -59,12 +59,12 @@ def together(
     arrived: bool = False,
 ) -> tuple[ResourceQuota, int]:
     """Both in turn, Harvester once for each event of its migration, then headroom until it rests; headroom's writes."""
-    memory, writes = Memory(), 0
+    memory, writes = Timers(), 0
     instances = [ARRIVED if arrived else HERE]
     rq = harvester(rq, migration)
     for _ in range(10):
-        made = plan(namespace(charged(rq, pods), [migration], pods, instances, memory=memory), TAKEOVER)
-        memory = made.memory
+        made = plan(namespace(charged(rq, pods), [migration], pods, instances, timers=memory), TAKEOVER)
+        memory = made.timers
         if not made:
             return rq, writes
         rq, writes = applied(rq, made), writes + 1
@@ -115,14 +115,14 @@ def test_a_compensation_that_harvester_removes_with_anothers_entry_is_written_ag
 
     def rests(rq: ResourceQuota, other: str) -> tuple[ResourceQuota, int]:
         """headroom until it rests, and its writes."""
-        memory, writes = Memory(), 0
+        memory, writes = Timers(), 0
         migrations = [vmim(vm="vm1", refused=True), vmim(other, vm="vm2")]
         for _ in range(10):
             seen = namespace(
-                charged(rq, pods), migrations, pods, instances, memory=memory, rendering=AT_4_5, limits=tight
+                charged(rq, pods), migrations, pods, instances, timers=memory, rendering=AT_4_5, limits=tight
             )
             made = plan(seen, TAKEOVER)
-            memory = made.memory
+            memory = made.timers
             if not made:
                 return rq, writes
             rq, writes = applied(rq, made), writes + 1

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import pytest
 
 from kubeloop.api.meta import RawResourceList
-from pkg.util.resourcequota.model import Plan
+from pkg.util.resourcequota.facts import Plan
 from pkg.util.resourcequota.planner import plan
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
 from tests.decisions import applied, by_value, namespace, observed, sentences

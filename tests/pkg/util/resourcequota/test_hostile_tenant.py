@@ -22,7 +22,7 @@ from pkg.api.kubevirt import MigrationState, VirtualMachineInstance, VirtualMach
 from pkg.util.quantity import ZERO, Quantity
 from pkg.util.quotacount.usage import pod_usage
 from pkg.util.resource_list import parse_resource_list
-from pkg.util.resourcequota.model import Memo, Memory
+from pkg.util.resourcequota.facts import Cache, Timers
 from pkg.util.resourcequota.planner import plan
 from tests.decisions import EXACT, applied, namespace
 from tests.objects import HARD, MARKS, launcher, quota, uid_of, vmi, vmim
@@ -53,7 +53,7 @@ class HostileTenant(RuleBasedStateMachine):
         self.clock = 60.0
         self.number = 0
         self.quota = quota(HARD, MARKS)
-        self.memory, self.memo = Memory(), Memo()
+        self.timers, self.cache = Timers(), Cache()
         self.home = launcher(vmi(), created=stamp(0))
         self.pods: dict[str, Pod] = {self.home.name: self.home}
         self.instances: dict[str, VirtualMachineInstance] = {"vm1": vmi(nodeName="node-1")}
@@ -256,10 +256,10 @@ class HostileTenant(RuleBasedStateMachine):
             [pod for pod in self.pods.values() if "kubevirt.io" in pod.labels],
             list(self.instances.values()),
             now=START + self.clock,
-            memory=self.memory,
+            timers=self.timers,
         )
         made = plan(seen, EXACT)
-        self.memory = made.memory
+        self.timers = made.timers
         self.quota = applied(self.quota, made)
 
     def _used(self, name: str) -> Quantity:

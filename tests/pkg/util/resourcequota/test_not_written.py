@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pkg.util.resourcequota.model import Observed
+from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.planner import plan
 from pkg.util.resourcequota.policy import Mode, Policy
 from tests.decisions import drawn, remembering
@@ -15,9 +15,9 @@ from tests.pkg.util.resourcequota.test_planner_properties import modes, said, wo
 @modes
 @given(worlds(), st.sampled_from([0.0, 0.25, 59.0, 60.0]))
 @drawn
-def test_it_is_made_again(mode: Mode, seen: Observed, passed: float) -> None:
+def test_it_is_made_again(mode: Mode, seen: Facts, passed: float) -> None:
     """What is remembered says since when something is seen, not what was decided."""
     policy = Policy(mode)
-    seen = remembering(seen, plan(seen, policy).memory, seen.now + passed)
+    seen = remembering(seen, plan(seen, policy).timers, seen.now + passed)
     made = plan(seen, policy)
-    assert said(plan(remembering(seen, made.memory, seen.now), policy)) == said(made)
+    assert said(plan(remembering(seen, made.timers, seen.now), policy)) == said(made)

@@ -13,7 +13,7 @@ from pkg.api.harvesterhci import Setting
 from pkg.api.kubevirt import KubeVirt
 from pkg.util.constants import SETTING_OVERHEAD_RATIO
 from pkg.util.quotacount.releases import releases_of
-from pkg.util.resourcequota.model import Memo
+from pkg.util.resourcequota.facts import Cache
 from pkg.util.resourcequota.observe import Listed, Observer, Source
 from tests.decisions import sentences
 from tests.objects import quota
@@ -101,7 +101,7 @@ def pod(cpu: str, version: str) -> Pod:
 
 
 def test_what_a_pod_counts_is_remembered_by_its_version_and_not_without_one() -> None:
-    memo, spec = Memo(), ResourceQuotaSpec(hard={"limits.cpu": "9"})
+    memo, spec = Cache(), ResourceQuotaSpec(hard={"limits.cpu": "9"})
 
     def counted(cpu: str, version: str) -> str:
         return str(memo.usage([pod(cpu, version)], spec, 0.0)["limits.cpu"])
@@ -111,7 +111,7 @@ def test_what_a_pod_counts_is_remembered_by_its_version_and_not_without_one() ->
 
 
 def test_what_a_pod_counts_is_remembered_by_release() -> None:
-    memo, spec = Memo(), ResourceQuotaSpec()
+    memo, spec = Cache(), ResourceQuotaSpec()
     resized = msgspec.structs.replace(
         pod("1", "7"),
         status=msgspec.convert(

@@ -12,7 +12,7 @@ from kubeloop.api.core import ResourceQuota
 from kubeloop.api.meta import RawResourceList
 from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.util.quantity import Quantity
-from pkg.util.resourcequota.model import Observed
+from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.planner import plan
 from pkg.util.resourcequota.policy import Mode, Policy
 from tests.decisions import applied, by_value, observed, sentences, settled
@@ -48,7 +48,7 @@ def memory_of(quota: ResourceQuota) -> int:
     return Quantity.parse(quota.hard[MEMORY]).value()
 
 
-def raised_to_4_5(before: ResourceQuota, migrations: Sequence[VirtualMachineInstanceMigration]) -> Observed:
+def raised_to_4_5(before: ResourceQuota, migrations: Sequence[VirtualMachineInstanceMigration]) -> Facts:
     """The seed's VM lives at ratio 4.5, where its base was made for 1.5."""
     here = vmi(nodeName="node-1")
     seen = observed(before, migrations, [here], ratio="4.5")
@@ -197,17 +197,17 @@ class TestAPodThatIsCountedBeforeTheConditionIsGone:
 
     def test_it_is_compensated_when_it_lasts(self) -> None:
         first = plan(observed(self.BEFORE, [vmim(refused=True)], now=10.0), self.POLICY)
-        early = plan(observed(self.BEFORE, [vmim(refused=True)], now=10.1, memory=first.memory), self.POLICY)
+        early = plan(observed(self.BEFORE, [vmim(refused=True)], now=10.1, timers=first.timers), self.POLICY)
         assert not early
         assert early.recheck_after == pytest.approx(0.15)
-        late = plan(observed(self.BEFORE, [vmim(refused=True)], now=10.3, memory=early.memory), self.POLICY)
+        late = plan(observed(self.BEFORE, [vmim(refused=True)], now=10.3, timers=early.timers), self.POLICY)
         assert COMPENSATION in late.annotations
 
     def test_it_is_forgotten_when_it_passes(self) -> None:
         first = plan(observed(self.BEFORE, [vmim(refused=True)], now=10.0), self.POLICY)
-        passed = plan(observed(self.BEFORE, [vmim("Scheduling")], now=10.2, memory=first.memory), self.POLICY)
+        passed = plan(observed(self.BEFORE, [vmim("Scheduling")], now=10.2, timers=first.timers), self.POLICY)
         assert not passed
-        again = plan(observed(self.BEFORE, [vmim(refused=True)], now=10.4, memory=passed.memory), self.POLICY)
+        again = plan(observed(self.BEFORE, [vmim(refused=True)], now=10.4, timers=passed.timers), self.POLICY)
         assert not again
         assert again.recheck_after == pytest.approx(0.25)
 

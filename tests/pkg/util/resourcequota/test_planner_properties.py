@@ -13,9 +13,9 @@ from kubeloop.api.core import ResourceQuota
 from pkg.util.names import migrating_key
 from pkg.util.quantity import Quantity
 from pkg.util.resource_list import total
+from pkg.util.resourcequota.facts import Facts, Plan
 from pkg.util.resourcequota.journal import entries
 from pkg.util.resourcequota.managed import is_off
-from pkg.util.resourcequota.model import Observed, Plan
 from pkg.util.resourcequota.planner import plan
 from pkg.util.resourcequota.policy import Mode, Policy
 from tests.decisions import applied, by_value, drawn, observed
@@ -77,7 +77,7 @@ ratios = st.sampled_from(["1.5", "4.5"])
 
 
 @st.composite
-def worlds(draw: st.DrawFn, garbled: bool = True) -> Observed:
+def worlds(draw: st.DrawFn, garbled: bool = True) -> Facts:
     """A namespace in any state; without `garbled` nothing in it is unreadable."""
     value = values | garbage if garbled else values
     stands = draw(st.dictionaries(keys, value, max_size=4)) | draw(marks)
@@ -106,7 +106,7 @@ def worlds(draw: st.DrawFn, garbled: bool = True) -> Observed:
 modes = pytest.mark.parametrize("mode", Mode)
 
 
-def after(seen: Observed, policy: Policy) -> ResourceQuota:
+def after(seen: Facts, policy: Policy) -> ResourceQuota:
     return applied(seen.quota, plan(seen, policy))
 
 
@@ -116,35 +116,35 @@ def said(plan: Plan) -> tuple[object, ...]:
         plan.annotations,
         plan.hard,
         [str(problem) for problem in plan.problems],
-        plan.memory,
+        plan.timers,
         plan.recheck_after,
     )
 
 
-def then(seen: Observed, policy: Policy) -> Observed:
+def then(seen: Facts, policy: Policy) -> Facts:
     """The same namespace after one plan has been applied, with what that plan remembered."""
-    return Observed(
+    return Facts(
         quota=after(seen, policy),
         limits=seen.limits,
         migrations=seen.migrations,
         instances=seen.instances,
         estimate=seen.estimate,
         now=seen.now,
-        memory=plan(seen, policy).memory,
+        timers=plan(seen, policy).timers,
     )
 
 
 @modes
 @given(worlds())
 @drawn
-def test_a_plan_applied_gives_an_empty_plan(mode: Mode, seen: Observed) -> None:
+def test_a_plan_applied_gives_an_empty_plan(mode: Mode, seen: Facts) -> None:
     policy = Policy(mode, settle=0.0)
     for _ in range(2 if begins_broken(seen) else 1):
         seen = then(seen, policy)
     assert not plan(seen, policy)
 
 
-def begins_broken(seen: Observed) -> bool:
+def begins_broken(seen: Facts) -> bool:
     """A quota without the memory limit, or whose compensation is garbage: that is repaired first, and only then
     it can be seen how much a refused pod lacks. One that has no base is marked, and rid of what cannot be read,
     before what we added is taken back. The second patch is the last one."""
@@ -158,7 +158,7 @@ def begins_broken(seen: Observed) -> bool:
 @modes
 @given(worlds())
 @drawn
-def test_the_same_observation_gives_the_same_plan_and_is_not_changed(mode: Mode, seen: Observed) -> None:
+def test_the_same_observation_gives_the_same_plan_and_is_not_changed(mode: Mode, seen: Facts) -> None:
     before = msgspec.json.encode(seen.quota)
     assert said(plan(seen, Policy(mode))) == said(plan(seen, Policy(mode)))
     assert msgspec.json.encode(seen.quota) == before
@@ -167,7 +167,7 @@ def test_the_same_observation_gives_the_same_plan_and_is_not_changed(mode: Mode,
 @modes
 @given(worlds())
 @drawn
-def test_hard_is_never_written_below_the_base(mode: Mode, seen: Observed) -> None:
+def test_hard_is_never_written_below_the_base(mode: Mode, seen: Facts) -> None:
     written = plan(seen, Policy(mode, settle=0.0)).hard
     granted = by_value(base_of(seen.limits))
     for name, amount in by_value({name: text for name, text in written.items() if text is not None}).items():
@@ -181,7 +181,7 @@ def test_hard_is_never_written_below_the_base(mode: Mode, seen: Observed) -> Non
 @modes
 @given(worlds(garbled=False))
 @drawn
-def test_hard_is_base_and_all_entries_and_the_compensation(mode: Mode, seen: Observed) -> None:
+def test_hard_is_base_and_all_entries_and_the_compensation(mode: Mode, seen: Facts) -> None:
     policy = Policy(mode, settle=0.0)
     quota_after = after(seen, policy)
     if is_off(seen.quota.annotations, mode):
@@ -205,7 +205,7 @@ def test_hard_is_base_and_all_entries_and_the_compensation(mode: Mode, seen: Obs
 @modes
 @given(worlds(garbled=False))
 @drawn
-def test_without_migrations_and_entries_hard_is_the_base(mode: Mode, seen: Observed) -> None:
+def test_without_migrations_and_entries_hard_is_the_base(mode: Mode, seen: Facts) -> None:
     stands = {
         key: text
         for key, text in seen.quota.annotations.items()
@@ -225,7 +225,7 @@ def test_without_migrations_and_entries_hard_is_the_base(mode: Mode, seen: Obser
 @given(worlds(), st.randoms(use_true_random=False))
 @drawn
 def test_the_order_in_which_migrations_are_listed_does_not_matter(
-    mode: Mode, seen: Observed, random: object
+    mode: Mode, seen: Facts, random: object
 ) -> None:
     shuffled = list(seen.migrations)
     random.shuffle(shuffled)  # type: ignore[attr-defined]
@@ -238,7 +238,7 @@ def test_the_order_in_which_migrations_are_listed_does_not_matter(
 @given(worlds(), phases, st.booleans())
 @drawn
 def test_when_all_migrations_are_over_nothing_is_left(
-    mode: Mode, seen: Observed, phase: str | None, refused: bool
+    mode: Mode, seen: Facts, phase: str | None, refused: bool
 ) -> None:
     """From any state: after a migration's whole life the quota is what it was without it."""
     if is_off(seen.quota.annotations, mode) or seen.limits in (
@@ -261,7 +261,7 @@ def test_when_all_migrations_are_over_nothing_is_left(
             assert not amount or hard[name] == amount
 
 
-def compensation_was_there_alone(seen: Observed) -> bool:
+def compensation_was_there_alone(seen: Facts) -> bool:
     """Upstream removes the compensation with an entry; assist mode does as upstream."""
     return COMPENSATION in seen.quota.annotations
 
@@ -294,7 +294,7 @@ def test_the_worlds_that_are_drawn_are_worth_looking_at() -> None:
 
     @given(worlds(garbled=False))
     @settings(drawn, database=None, derandomize=True)
-    def count(seen: Observed) -> None:
+    def count(seen: Facts) -> None:
         nonlocal raised
         raised += bool(plan(seen, Policy(Mode.ASSIST)).hard)
 

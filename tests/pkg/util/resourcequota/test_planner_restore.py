@@ -10,7 +10,7 @@ import pytest
 from kubeloop.api.meta import RawResourceList
 from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.util.names import migrating_key
-from pkg.util.resourcequota.model import Memory
+from pkg.util.resourcequota.facts import Timers
 from pkg.util.resourcequota.planner import plan
 from pkg.util.resourcequota.policy import Mode, Policy
 from tests.decisions import applied, by_value, observed, sentences, settled
@@ -105,7 +105,7 @@ def test_beside_harvester_the_entry_of_a_vmi_that_is_gone_waits_for_its_grace() 
     first = plan(observed(before, [vmim("Succeeded")], [], now=100.0), policy)
     assert not first
     assert first.recheck_after == 60.0
-    later = plan(observed(before, [vmim("Succeeded")], [], now=160.0, memory=first.memory), policy)
+    later = plan(observed(before, [vmim("Succeeded")], [], now=160.0, timers=first.timers), policy)
     assert later.annotations[by_name()] is None
     assert later.hard == {"limits.cpu": "3", "limits.memory": "5000Mi"}
 
@@ -284,7 +284,7 @@ def test_an_unexplained_garbage_entry_holds_scaling_up_only_for_its_grace(case: 
     assert not first.hard
     assert first.problems
     assert by_uid("stranger") not in first.annotations
-    later = plan(observed(applied(before, first), [vmim()], now=60.0, memory=first.memory), policy)
+    later = plan(observed(applied(before, first), [vmim()], now=60.0, timers=first.timers), policy)
     assert later.annotations[by_uid("stranger")] is None
     assert later.hard == RAISED
 
@@ -312,10 +312,10 @@ UNEXPLAINED = {
 def test_an_entry_that_no_migration_explains(case: tuple[Mode, dict[str, str], str, float]) -> None:
     mode, marks, key, grace = case
     policy = Policy(mode, foreign_grace=60.0)
-    quota_now, memory, began = quota(RAISED, {**marks, key: ENTRY}), Memory(), 1000.0
+    quota_now, memory, began = quota(RAISED, {**marks, key: ENTRY}), Timers(), 1000.0
     for passed in (0.0, 20.0, 59.9, 60.0):
-        made = plan(observed(quota_now, now=began + passed, memory=memory), policy)
-        quota_now, memory = applied(quota_now, made), made.memory
+        made = plan(observed(quota_now, now=began + passed, timers=memory), policy)
+        quota_now, memory = applied(quota_now, made), made.timers
         there = passed < grace
         assert (key in quota_now.annotations) is there
         assert by_value(quota_now.hard) == by_value(RAISED if there else HARD)
@@ -326,8 +326,8 @@ def test_the_grace_begins_anew_when_a_migration_explained_the_entry_in_between()
     policy = Policy(Mode.ASSIST, foreign_grace=60.0)
     before = quota(RAISED, {by_uid(): ENTRY})
     alone = plan(observed(before, now=0.0), policy)
-    explained = plan(observed(before, [vmim()], now=50.0, memory=alone.memory), policy)
-    again = plan(observed(before, now=70.0, memory=explained.memory), policy)
+    explained = plan(observed(before, [vmim()], now=50.0, timers=alone.timers), policy)
+    again = plan(observed(before, now=70.0, timers=explained.timers), policy)
     assert not again
     assert again.recheck_after == 60.0
 
@@ -374,6 +374,6 @@ def test_in_takeover_an_entry_that_was_never_ours_is_not_subtracted_from_hard() 
     policy = Policy(Mode.TAKEOVER)
     first = plan(observed(quota(HARD, {by_name(): ENTRY}), limits=""), policy)
     marked = applied(quota(HARD, {by_name(): ENTRY}), first)
-    second = plan(observed(marked, limits="", memory=first.memory), policy)
+    second = plan(observed(marked, limits="", timers=first.timers), policy)
     assert not second
     assert second.recheck_after == 60.0

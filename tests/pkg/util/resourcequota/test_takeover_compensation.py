@@ -13,7 +13,7 @@ from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigra
 from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.quantity import Quantity
 from pkg.util.quotacount.usage import pod_usage
-from pkg.util.resourcequota.model import Observed
+from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.planner import plan
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
 from tests.decisions import EXACT, after, by_value, charged, entry, namespace, remembering, sentences
@@ -50,7 +50,7 @@ def at(
 # ---- the seed's numbers --------------------------------------------------------------------------------------
 
 
-def after_the_ratio_was_raised(limits: str, hard: dict[str, str]) -> Observed:
+def after_the_ratio_was_raised(limits: str, hard: dict[str, str]) -> Facts:
     """The seed: ratio 1.5 → 4.5, the first migration has taken place, its VM is larger than the base foresaw."""
     grown = launcher(home("vm1"), node="node-1", rendering=AT_4_5)
     return namespace(
@@ -159,7 +159,7 @@ SHORTAGES = {
 }
 
 
-def short(case: Short) -> Observed:
+def short(case: Short) -> Facts:
     annotations = dict(MARKS) | ({COMPENSATION: case.stands} if case.stands else {})
     names = {pod.annotations["kubevirt.io/domain"] for pod in case.pods}
     return namespace(
@@ -207,7 +207,7 @@ def test_room_that_other_pods_take_again_and_again_is_not_made_up_for() -> None:
         hard.append(by_value(found.hard)[MEMORY])
         full = msgspec.structs.replace(found.status, used=dict(found.hard))
         seen = replace(
-            seen, quota=msgspec.structs.replace(found, status=full), memory=made.memory, now=seen.now + 1
+            seen, quota=msgspec.structs.replace(found, status=full), timers=made.timers, now=seen.now + 1
         )
     assert max(hard) == Quantity.parse(BASE_MEMORY + POD_4_5 + GROWTH)
 
@@ -266,7 +266,7 @@ def test_a_limit_that_harvesters_estimate_leaves_out_is_not_compensated() -> Non
 # ---- time ----------------------------------------------------------------------------------------------------
 
 
-def applied_and_refused() -> Observed:
+def applied_and_refused() -> Facts:
     """The entry is applied, and quota refuses the target all the same."""
     entered, _made = after(short(Short([A], [grown("a")], None)))
     return replace(short(Short([REFUSED_A], [grown("a")], None)), quota=charged(entered, [grown("a")]))
@@ -283,17 +283,17 @@ def test_a_shortage_right_after_the_room_was_made_is_looked_at_again() -> None:
     first = plan(applied_and_refused(), EXACT)
     assert not first
     assert first.recheck_after == pytest.approx(EXACT.settle)
-    early = plan(remembering(applied_and_refused(), first.memory, 0.1), EXACT)
+    early = plan(remembering(applied_and_refused(), first.timers, 0.1), EXACT)
     assert not early
     assert early.recheck_after == pytest.approx(EXACT.settle - 0.1)
-    late = plan(remembering(applied_and_refused(), early.memory, EXACT.settle), EXACT)
+    late = plan(remembering(applied_and_refused(), early.timers, EXACT.settle), EXACT)
     assert by_value(entry(late.annotations[COMPENSATION])) == {MEMORY: Quantity.parse(SHORT)}
 
 
 def test_a_shortage_that_passes_is_forgotten() -> None:
     first = plan(applied_and_refused(), EXACT)
-    passed = replace(applied_and_refused(), migrations=[A], memory=first.memory)
-    assert plan(passed, EXACT).memory.short_since is None
+    passed = replace(applied_and_refused(), migrations=[A], timers=first.timers)
+    assert plan(passed, EXACT).timers.short_since is None
 
 
 def test_with_compensation_switched_off_nothing_is_compensated() -> None:

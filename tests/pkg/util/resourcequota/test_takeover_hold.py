@@ -13,7 +13,7 @@ from kubeloop.api.core import Pod
 from pkg.api.kubevirt import MigrationState, VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.util.names import migrating_key
 from pkg.util.quantity import Quantity
-from pkg.util.resourcequota.model import Memory, Observed
+from pkg.util.resourcequota.facts import Facts, Timers
 from pkg.util.resourcequota.planner import plan
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
 from tests.decisions import EXACT, after, by_value, entry, namespace, remembering, sentences
@@ -229,7 +229,7 @@ def test_a_held_entry_of_harvesters_is_adopted() -> None:
 NOON = 1767268800.0  # 2026-01-01T12:00:00Z
 
 
-def held(ended_at: str | None = None, **more: Any) -> Observed:
+def held(ended_at: str | None = None, **more: Any) -> Facts:
     before = quota(ONE_MORE, {**MARKS, by_name(): msgspec.json.encode(POD).decode()})
     return namespace(before, [done(ended_at=ended_at)], [SOURCE, TARGET], [MOVED], **more)
 
@@ -262,7 +262,7 @@ LIMITS = {
 @sentences(LIMITS)
 def test_the_hold_has_a_limit(case: Limit) -> None:
     since = {} if case.remembered is None else {SOURCE.uid: case.remembered}
-    seen = held(case.ended_at, now=NOON, memory=Memory(held_since=since))
+    seen = held(case.ended_at, now=NOON, timers=Timers(held_since=since))
     made = plan(seen, replace(EXACT, hold_limit=case.limit))
     if case.left is not None:
         assert not made
@@ -291,7 +291,7 @@ def test_the_end_of_another_migration_does_not_count() -> None:
 def test_a_hold_that_is_over_stays_over_and_says_so_as_long_as_the_pod_counts() -> None:
     seen = held("2026-01-01T11:00:00Z", now=NOON)
     found, made = after(seen)
-    again = plan(remembering(replace(seen, quota=found), made.memory, NOON + 1), EXACT)
+    again = plan(remembering(replace(seen, quota=found), made.timers, NOON + 1), EXACT)
     assert not again
     assert [problem.reason for problem in again.problems] == ["HoldLimitReached"]
 
@@ -310,8 +310,8 @@ def test_the_limit_counts_also_while_the_vm_migrates_again() -> None:
 
 
 def test_a_restart_during_a_hold_forgets_at_most_the_time_that_was_waited() -> None:
-    seen = held(None, now=NOON, memory=Memory())
-    assert plan(seen, EXACT).memory.held_since == {SOURCE.uid: NOON}
+    seen = held(None, now=NOON, timers=Timers())
+    assert plan(seen, EXACT).timers.held_since == {SOURCE.uid: NOON}
 
 
 def test_a_vm_that_does_not_migrate_has_no_entry_whatever_pods_it_has() -> None:

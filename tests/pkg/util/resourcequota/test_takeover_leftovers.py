@@ -10,8 +10,8 @@ import pytest
 from kubeloop.api.core import Pod
 from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.util.names import migrating_key
+from pkg.util.resourcequota.facts import Timers
 from pkg.util.resourcequota.journal import entries
-from pkg.util.resourcequota.model import Memory
 from pkg.util.resourcequota.planner import plan
 from tests.decisions import EXACT, after, by_value, namespace, remembering, sentences
 from tests.objects import (
@@ -90,9 +90,9 @@ def test_an_entry_that_is_not_needed_goes(case: Left) -> None:
     if case.then == "at once":
         assert first.annotations[key] is None
         return
-    almost = plan(remembering(seen, first.memory, 1059.0), EXACT)
+    almost = plan(remembering(seen, first.timers, 1059.0), EXACT)
     assert key not in almost.annotations
-    late = plan(remembering(seen, almost.memory, 1060.0), EXACT)
+    late = plan(remembering(seen, almost.timers, 1060.0), EXACT)
     assert (late.annotations.get(key, "there") is None) is (case.then == "after the grace")
     if case.then == "after the grace":
         assert first.recheck_after == pytest.approx(60.0)
@@ -108,7 +108,7 @@ def test_after_the_grace_the_base_comes_back() -> None:
     seen = namespace(
         quota(HARD, {**MARKS, by_uid("gone"): ENTRY}),
         now=1000.0,
-        memory=Memory(unexplained={by_uid("gone"): 900.0}),
+        timers=Timers(unexplained={by_uid("gone"): 900.0}),
     )
     found, _made = after(seen)
     assert found.annotations == MARKS
@@ -117,14 +117,14 @@ def test_after_the_grace_the_base_comes_back() -> None:
 
 def test_an_entry_that_is_explained_meanwhile_begins_to_wait_anew() -> None:
     migrating = namespace(
-        quota(HARD, {**MARKS, by_uid(): ENTRY}), [vmim()], [SOURCE], [HERE], memory=Memory({by_uid(): 5.0})
+        quota(HARD, {**MARKS, by_uid(): ENTRY}), [vmim()], [SOURCE], [HERE], timers=Timers({by_uid(): 5.0})
     )
-    assert plan(migrating, EXACT).memory.unexplained == {}
+    assert plan(migrating, EXACT).timers.unexplained == {}
 
 
 def test_a_restart_begins_the_grace_anew_and_costs_no_correctness() -> None:
     seen = namespace(quota(HARD, {**MARKS, by_uid("gone"): ENTRY}), now=5.0)
-    assert plan(seen, EXACT).memory.unexplained == {by_uid("gone"): 5.0}
+    assert plan(seen, EXACT).timers.unexplained == {by_uid("gone"): 5.0}
 
 
 # ---- the quota is made again, the namespace loses its annotation ---------------------------------------------
@@ -185,7 +185,7 @@ def test_garbage_of_harvesters_in_an_entry_leaves_spec_hard_alone_until_it_goes(
     made = plan(seen, EXACT)
     assert not made.hard
     assert [problem.reason for problem in made.problems] == ["InvalidMigratingEntry"]
-    late = plan(remembering(seen, made.memory, 60.0), EXACT)
+    late = plan(remembering(seen, made.timers, 60.0), EXACT)
     assert by_value({name: text for name, text in late.hard.items() if text}) == by_value(HARD)
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from kubeloop.api.core import ResourceQuota
 from pkg.api.kubevirt import VirtualMachineInstanceMigration
-from pkg.util.resourcequota.model import Observed
+from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.planner import plan
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
 from pkg.util.resourcequota.release import release
@@ -51,7 +51,7 @@ def managed(
     return quota(dict(hard), annotations, labels=labels)
 
 
-def seen(rq: ResourceQuota, migrations: Sequence[VirtualMachineInstanceMigration] = OVER) -> Observed:
+def seen(rq: ResourceQuota, migrations: Sequence[VirtualMachineInstanceMigration] = OVER) -> Facts:
     """No Rancher, no annotation on the namespace."""
     return namespace(rq, migrations, [SOURCE], [HERE], limits="")
 

@@ -13,7 +13,7 @@ import pytest
 from kubeloop.api.core import ResourceQuota
 from pkg.api.kubevirt import VirtualMachineInstanceMigration
 from pkg.util.constants import ANNOTATION_SKIP_AUTO_SCALING, ANNOTATION_TOUCHED, LABEL_MANAGED
-from pkg.util.resourcequota.model import Memory, Plan
+from pkg.util.resourcequota.facts import Plan, Timers
 from pkg.util.resourcequota.planner import plan
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
 from pkg.util.resourcequota.touch import Touched, last_touch
@@ -35,15 +35,15 @@ class Controller:
 
     quota: ResourceQuota
     mode: Mode = Mode.TAKEOVER
-    memory: Memory = field(default_factory=Memory)
+    timers: Timers = field(default_factory=Timers)
     touches: list[float] = field(default_factory=list)
 
     def look(self, now: float, migrations: Sequence[VirtualMachineInstanceMigration]) -> Plan:
-        seen = observed(self.quota, migrations, now=START + now, memory=self.memory)
+        seen = observed(self.quota, migrations, now=START + now, timers=self.timers)
         made = plan(seen, Policy(self.mode, EstimateKind.HARVESTER))
         if made.annotations.get(ANNOTATION_TOUCHED):
             self.touches.append(now)
-        self.memory, self.quota = made.memory, applied(self.quota, made)
+        self.timers, self.quota = made.timers, applied(self.quota, made)
         return made
 
     def run(self, seconds: float, migrations: Sequence[VirtualMachineInstanceMigration]) -> None:
@@ -187,12 +187,12 @@ def test_a_quota_is_not_touched_that(case: tuple[dict[str, Any], dict[str, Any]]
     given, around = case
     annotations = {by_uid(): ENTRY, **given.get("annotations", {})}
     there = shown(quota(RAISED, **{**given, "annotations": annotations}))
-    memory = Memory()
+    memory = Timers()
     for now in (0.0, 0.25, 0.5, 0.75):
-        seen = observed(there, [vmim(refused=True)], now=START + now, memory=memory)
+        seen = observed(there, [vmim(refused=True)], now=START + now, timers=memory)
         made = plan(replace(seen, **around), Policy(mode))
         assert not made.annotations.get(ANNOTATION_TOUCHED)
-        memory = made.memory
+        memory = made.timers
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "1", '{"at":1}', "[" * 100_000])

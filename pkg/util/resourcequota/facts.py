@@ -34,7 +34,7 @@ class Estimate(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
+class Timers:
     """Since when something is seen (seconds). A restart may lose it, and a plan that is not written changes nothing of
     it: what was done stands on the quota alone."""
 
@@ -50,7 +50,7 @@ class Memory:
     """spec.hard and status.hard are what they shall be; only while a migration is refused."""
 
 
-class Memo:
+class Cache:
     """What depends on objects alone, computed once for each. Owned by the observer: the decisions
     themselves keep nothing."""
 
@@ -85,7 +85,7 @@ class Memo:
 
 
 @dataclass(frozen=True, slots=True)
-class Observed:
+class Facts:
     """Everything a decision looks at.
 
     `limits` is the namespace annotation's text ("" when there is none), `max_extra` the namespace's cap likewise;
@@ -99,7 +99,7 @@ class Observed:
     instances: Mapping[str, VirtualMachineInstance]
     estimate: Estimate
     now: float = 0.0
-    memory: Memory = field(default_factory=Memory)
+    timers: Timers = field(default_factory=Timers)
     pods: Sequence[Pod] = ()
     rendering: Rendering = field(default_factory=Rendering)
     max_extra: str = ""
@@ -107,7 +107,7 @@ class Observed:
     """The namespace has a migration budget (VirtualMachineMigrationResourceQuota): its quotas are that strategy's."""
     namespace_off: bool = False
     """A person has switched headroom off for the whole namespace."""
-    memo: Memo = field(default_factory=Memo, compare=False)
+    cache: Cache = field(default_factory=Cache, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +190,7 @@ class Plan:
     hard: Mapping[str, str | None] = field(default_factory=dict)
     """Resource name to quantity; None removes it."""
     problems: Sequence[ResourceQuotaError] = ()
-    memory: Memory = field(default_factory=Memory)
+    timers: Timers = field(default_factory=Timers)
     recheck_after: float | None = None
 
     def __bool__(self) -> bool:
