@@ -23,7 +23,7 @@ RENDERINGS = {
         "extraEnv[0].name=HTTPS_PROXY",
         "extraEnv[0].value=http://proxy.example.org",
         "logLevel=debug",
-        "networkPolicy.apiServerCIDRs={10.0.0.1/32,fd00::1/128}",
+        "networkPolicy.apiServers={10.0.0.1/32,fd00::1/128}",
     ),
     "monitoring": ("serviceMonitor.enabled=true", "prometheusRule.enabled=true"),
 }

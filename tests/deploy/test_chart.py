@@ -71,18 +71,6 @@ def test_pods_are_placed_and_labelled_as_given_and_still_selected() -> None:
         assert ("--verbose" in container["args"]) is (name != "headroom-test")
 
 
-def test_the_webhooks_port_may_be_left_to_the_api_servers() -> None:
-    def allowed(*values: str) -> dict[int, list[Any] | None]:
-        (policy,) = [each for each in rendered(*values) if each["kind"] == "NetworkPolicy"]
-        rules = policy["spec"]["ingress"]
-        return {port["port"]: rule.get("from") for rule in rules for port in rule["ports"]}
-
-    assert allowed() == {8080: None, 9443: None}
-    given = [{"ipBlock": {"cidr": cidr}} for cidr in ("10.0.0.1/32", "fd00::1/128")]
-    assert allowed(*RENDERINGS["placed"]) == {8080: None, 9443: given}
-    assert allowed("webhook.enabled=false") == {8080: None}
-
-
 def test_the_policies_alone_need_kubernetes_1_30() -> None:
     template("--kube-version=1.30.0")
     template("--kube-version=1.28.0", "--set", "policy.enabled=false")
@@ -118,7 +106,7 @@ def test_it_is_current(file: Path) -> None:
         "imagePullSecrets={registry}",
         "logLevel=warn",
         "extraEnv[0].value=1",
-        "networkPolicy.apiServerCIDRs={10.0.0.1}",
+        "networkPolicy.apiServers={10.0.0.1}",
         "topologySpreadConstraints[0].maxSkew=1",
     ],
 )
@@ -171,6 +159,16 @@ def test_the_default_rendering_has_everything_that_needs_no_other_definitions() 
         assert kinds.count(kind) == count, kind
     assert not {"Certificate", "Issuer", "ServiceMonitor"} & set(kinds)
     assert not [each for each in rendered() if "aggregationRule" in each]
+
+
+@pytest.mark.parametrize("cidrs", [[], ["10.0.0.1/32", "10.0.0.2/32"]], ids=["everyone", "API servers"])
+def test_who_reaches_the_webhook_is_a_value(cidrs: list[str]) -> None:
+    value = f"networkPolicy.apiServers={{{','.join(cidrs)}}}"
+    (policy,) = (each for each in rendered(*[value] if cidrs else []) if each["kind"] == "NetworkPolicy")
+    metrics, webhook = policy["spec"]["ingress"]
+    assert metrics == {"ports": [{"port": 8080, "protocol": "TCP"}]}
+    assert webhook["ports"] == [{"port": 9443, "protocol": "TCP"}]
+    assert [each["ipBlock"]["cidr"] for each in webhook.get("from", [])] == cidrs
 
 
 def test_two_replicas_of_each_with_an_election_of_the_controllers_alone() -> None:
