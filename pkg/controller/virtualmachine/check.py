@@ -22,9 +22,10 @@ from pkg.util.constants import (
 )
 from pkg.util.kubevirt.evidence import vm_of
 from pkg.util.kubevirt.target import launcher_usage
-from pkg.util.quantity import ZERO, Quantity, QuantityError
+from pkg.util.quantity import Quantity, QuantityError
 from pkg.util.resource_list import maximum
-from pkg.util.resourcequota.base import available, parse_base, parse_limits
+from pkg.util.resourcequota.balance import Balance
+from pkg.util.resourcequota.base import parse_base, parse_limits, quantity_of
 from pkg.util.resourcequota.claims import taken_by_migrations
 from pkg.util.resourcequota.errors import InsufficientResources, InvalidEntry, ResourceQuotaError
 from pkg.util.resourcequota.facts import Facts
@@ -73,10 +74,10 @@ def shortage_of(machine: VirtualMachine, observed: Facts) -> InsufficientResourc
         need = need_of(machine, observed)
     except (ResourceQuotaError, QuantityError):  # the quota's own controller reports it
         return None
-    held = held_by_migrations(observed)
+    used = {name: quantity_of(observed.quota.used, name) for name, _ in _CHECKED}
+    short = Balance(base, used, held_by_migrations(observed)).short(need)
     for name, word in _CHECKED:
-        left = available(base, observed.quota, held, name)
-        if left is not None and need.get(name, ZERO) > left:
+        if name in short:
             return InsufficientResources(word)
     return None
 
