@@ -19,9 +19,8 @@ from pkg.api.kubevirt import VirtualMachineInstanceMigration
 from pkg.util import constants
 from pkg.util.kubevirt.migration import is_finished, is_refused
 from pkg.util.managedtenantquota.constants import ANNOTATION_ORIGINALS
-from pkg.util.managedtenantquota.lock import moment, recognise
+from pkg.util.managedtenantquota.lock import age_of, moment, recognise
 from pkg.util.managedtenantquota.record import record_of
-from pkg.util.managedtenantquota.window import age_of
 from pkg.util.metrics import METRICS
 from pkg.util.resource_list import ResourceList, parse_resource_list, subtract, total
 from pkg.util.resourcequota.journal import ENTRY_PREFIXES, Journal

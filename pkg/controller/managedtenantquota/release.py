@@ -63,7 +63,7 @@ async def _restore(clients: Clients, writer: Writer, namespace: str) -> None:
 async def _walk(writer: Writer, observed: Observed) -> None:
     """The closing half of the sequence: there are no migrations to be released for who looks at none."""
     while not isinstance(step := decide(observed, Policy()).step, Wait):
-        observed = await writer.do(step, observed, time.time())
+        observed = await writer.do(step, observed, observed.now)
 
 
 async def _observe(clients: Clients, namespace: str) -> Observed:

@@ -184,7 +184,7 @@ class Writer:
             await self._clients.unlock(lock)
         except NotFound:
             return replace(observed, lock=None)
-        seconds = max(0.0, now - lock.since)
+        seconds = max(0.0, now - lock.seen)
         metrics.LOCK_SECONDS.observe(seconds)
         log.info("%s: unlocked after %.2f s", observed.namespace, seconds)
         still = f"the resource quotas are still to be restored: {', '.join(step.raised)}"

@@ -40,7 +40,7 @@ Webhook = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Lock:
-    """A lock that stands. `since` in seconds since the epoch, `webhooks` as on the wire."""
+    """A lock that stands. `since` in seconds since the epoch by the API server's clock, `webhooks` as on the wire."""
 
     name: str
     uid: str
@@ -52,8 +52,10 @@ class Lock:
     webhooks: Sequence[Webhook]
     ours: bool = True
     """Made by headroom: another program's has no such annotations."""
-    until: float = 0.0
-    """When it ends at the latest; 0 where nothing says."""
+    lasts: float = 0.0
+    """Seconds after which it is ended at the latest; 0 where nothing says."""
+    seen: float = 0.0
+    """Since when this process knows it; as `since`."""
     finalizers: Sequence[str] = ()
 
 
@@ -81,19 +83,31 @@ def recognise(configuration: ValidatingWebhookConfiguration) -> Lock | None:
     if not namespace:
         return None
     annotations = configuration.annotations
+    begun = moment(annotations.get(ANNOTATION_SINCE))
     return Lock(
         name=configuration.name,
         uid=configuration.uid,
         resource_version=configuration.metadata.resource_version,
         namespace=namespace,
-        since=moment(annotations.get(ANNOTATION_SINCE), configuration.metadata.creation_timestamp),
+        since=_since(configuration.metadata.creation_timestamp, begun),
         holder=annotations.get(ANNOTATION_HOLDER, ""),
         reason=annotations.get(ANNOTATION_REASON, ""),
         webhooks=configuration.webhooks or [],
         ours=ANNOTATION_SINCE in annotations,
-        until=moment(annotations.get(ANNOTATION_UNTIL)),
+        lasts=max(0.0, moment(annotations.get(ANNOTATION_UNTIL)) - begun),
         finalizers=configuration.metadata.finalizers or (),
     )
+
+
+def _since(created: str | None, begun: float) -> float:
+    """The API server's second; where in it, the clock of the process that made the lock may tell."""
+    second = moment(created)
+    return min(max(begun, second), second + 1.0) if second else begun
+
+
+def age_of(lock: Lock, now: float) -> float:
+    """Seconds since it was made, by the API server's clock. One that was set back must not keep a lock for ever."""
+    return abs(now - lock.since)
 
 
 def is_never_locked(namespace: str, patterns: Sequence[str]) -> bool:

@@ -150,7 +150,8 @@ def _update(window: Window) -> Step | None:
 
 
 def _settle(window: Window) -> Step | None:
-    left = window.policy.settle - window.age
+    seen = window.observed.lock.seen if window.observed.lock else 0.0
+    left = window.policy.settle - (window.observed.now - seen)
     return Wait(left, "the lock reaches every API server") if left > 0 else None
 
 

@@ -15,16 +15,11 @@ from pkg.util.managedtenantquota.constants import (
     EVENT_SEVERAL_BUDGETS,
     EVENT_UPSTREAM,
 )
-from pkg.util.managedtenantquota.lock import Lock
+from pkg.util.managedtenantquota.lock import Lock, age_of
 from pkg.util.managedtenantquota.model import Memory, Observed, Policy, Problem
 from pkg.util.managedtenantquota.record import Record, holds, members_of, records_of, said_by
 from pkg.util.managedtenantquota.releasable import Members, Releasable, Releases, releases
 from pkg.util.resource_list import format_resource_list, maximum, parse_resource_list
-
-
-def age_of(lock: Lock, now: float) -> float:
-    """Seconds since it was made. A clock that was set back must not keep a lock for ever."""
-    return abs(now - lock.since)
 
 
 def is_overdue(lock: Lock, now: float, policy: Policy) -> bool:

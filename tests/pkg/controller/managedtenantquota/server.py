@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from email.utils import formatdate
 from typing import Any
 
 from kubeloop.api import registry
 from kubeloop.client.client import Client
 from kubeloop.client.errors import ApiError
+from kubeloop.client.server_clock import ServerClock
 from kubeloop.controllers.errors import RetryAfter
 from kubeloop.testing.fake.server import FakeTransport
 from pkg.api.harvesterhci import SETTINGS
@@ -101,8 +103,12 @@ class Cluster:
     """Everything outside of our process: it stays when the process ends."""
 
     def __init__(self) -> None:
+        self.clock = Clock(1_800_000_000.0)
+        self.set_back = 0.0
+        """Seconds by which the API server's clock was."""
         self.writes = Writes()
         self.server = Counting(self.writes)
+        self.server.clock = lambda: self.clock.now - self.set_back
         self.budgets = self.server.kind(VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS)
         self.quotas = self.server.kind(registry.RESOURCE_QUOTAS)
         self.locks = self.server.kind(registry.VALIDATING_WEBHOOK_CONFIGURATIONS)
@@ -127,9 +133,6 @@ class Cluster:
         self.settings.given({"metadata": {"name": "additional-guest-memory-overhead-ratio"}, "value": "1.5"})
         self.quotas.given(quota())
         self.budgets.given(budget())
-        self.clock = Clock(1_800_000_000.0)
-        self.set_back = 0.0
-        """Seconds by which the clock was."""
         self.unreached = ""
         self.probe_error: ApiError | None = None
 
@@ -195,9 +198,15 @@ class Process:
     """One run of the controller: its memory ends with it."""
 
     def __init__(
-        self, cluster: Cluster, policy: Policy | None = None, never_lock: Sequence[str] = ()
+        self,
+        cluster: Cluster,
+        policy: Policy | None = None,
+        never_lock: Sequence[str] = (),
+        skew: float = 0.0,
     ) -> None:
+        """`skew`: seconds by which this machine's clock is ahead."""
         self.cluster = cluster
+        self.clock = ServerClock(cluster.clock, lambda: cluster.clock.now + skew)
         self.events = Events()
         caches = Source(
             namespaces=cluster.namespaces.cache,
@@ -221,12 +230,13 @@ class Process:
             Writer(cluster.kinds.clients, maker, self.events.recorder),
             self.events.recorder,
             policy or Policy(shortage=0.0),
-            clock=lambda: cluster.clock.now - cluster.set_back,
+            clock=self.clock,
             timer=cluster.clock,
         )
 
     async def look(self, namespace: str = "ns1") -> float | None:
         """Its locks and the namespace are worked off once; in how many seconds they want to be re-checked."""
+        self.clock.heard(formatdate(self.cluster.server.clock(), usegmt=True))
         again: dict[str, float] = {}
         for lock in self.cluster.locks.cache.list():
             try:

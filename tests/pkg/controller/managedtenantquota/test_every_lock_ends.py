@@ -124,6 +124,25 @@ async def test_a_clock_that_is_set_back_does_not_keep_a_lock(cluster: Cluster, s
     assert by_value(cluster.hard) == by_value(FULL)
 
 
+@pytest.mark.parametrize("skew", [-7200.0, -200.0, 200.0, 7200.0])
+async def test_a_process_whose_clock_is_wrong_neither_keeps_a_lock_nor_ends_it(
+    cluster: Cluster, skew: float
+) -> None:
+    """Not even one that is restarted every ten seconds; the next one's clock is wrong the other way."""
+    begun = cluster.clock.now
+    await open_window(cluster, Process(cluster, skew=skew))
+    while cluster.clock.now < begun + Policy().lock_limit - 12.0:
+        skew = -skew
+        await _pass(cluster, Process(cluster, skew=skew), 10.0)
+        assert cluster.locks.objects
+    cluster.quotas.errors["patch"] = [REFUSED] * 1000
+    while cluster.clock.now < begun + END + 2.0:
+        skew = -skew
+        await _pass(cluster, Process(cluster, skew=skew), 10.0)
+    await Process(cluster, skew=skew).look()
+    assert not cluster.locks.objects
+
+
 async def test_an_overdue_lock_ends_before_anything_is_asked(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:

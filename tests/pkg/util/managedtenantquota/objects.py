@@ -122,7 +122,7 @@ def lock(age: float = 1.0, hook: Mapping[str, Any] = HOOK, *, ours: bool = True)
         body["metadata"] |= {"annotations": {}, "creationTimestamp": timestamp(NOW - age)}
     found = recognise(msgspec.convert(body, ValidatingWebhookConfiguration))
     assert found is not None
-    return found
+    return replace(found, seen=NOW - age)
 
 
 def refused(vm: str = "vm1", **more: Any) -> VirtualMachineInstanceMigration:
