@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from pkg.util import constants
 from pkg.util.amounts import as_written, shown
 from pkg.util.quantity import ZERO, Quantity
+from pkg.util.resourcequota.entries import parse_resources
 from pkg.util.resourcequota.errors import CapReached, InvalidEntry, ResourceQuotaError, TooManyEntries
-from pkg.util.resourcequota.journal import parse_resources
 
 MAX_ANNOTATION_BYTES = 200 * 1024
 """An object's annotations may take 256 KiB; what is left is for others."""
@@ -43,9 +43,8 @@ class Caps:
         return None
 
 
-def refuse_size(what: str, annotations: Mapping[str, str]) -> ResourceQuotaError | None:
-    """Why the annotations have grown too large with `what` in them; None when they have not."""
-    size = sum(len(key.encode()) + len(text.encode()) for key, text in annotations.items())
+def refuse_size(what: str, size: int) -> ResourceQuotaError | None:
+    """Why the annotations have grown too large with `what` in them, in bytes; None when they have not."""
     if size <= MAX_ANNOTATION_BYTES:
         return None
     return TooManyEntries(f"{what} waits: the annotations would take {size} of {MAX_ANNOTATION_BYTES} bytes")

@@ -12,7 +12,7 @@ import os
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from pkg.util.resourcequota.journal import entries
+from pkg.util.resourcequota.entries import entries
 from tests.decisions import EXACT
 from tests.objects import COMPENSATION, ENTRY
 from tests.pkg.util.resourcequota.invariants import BASES, MEMORY_AMOUNTS, RANCHERS, Invariants, drawn
