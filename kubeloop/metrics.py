@@ -126,6 +126,13 @@ FRAMEWORK: Final = table(
     ),
     Metric("controller_runtime_active_workers", "gauge", "Calls in progress.", {"controller": _HANDLER}),
     Metric("controller_runtime_max_concurrent_reconciles", "gauge", "Workers.", {"controller": _HANDLER}),
+    # -- of an event loop
+    Metric(
+        "event_loop_blocked_seconds_total",
+        "counter",
+        "Seconds for which a handler kept the event loop, in pieces of more than a second.",
+        {"controller": _HANDLER},
+    ),
     # -- events on objects
     Metric(
         "event_recorder_events_total",

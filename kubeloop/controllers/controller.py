@@ -54,7 +54,8 @@ class Controller(Generic[T]):
         self._client = client
         self._cache = CacheReader(informer.indexer, informer)
         self._worker_count = workers
-        self._handlers: dict[str, NamedHandler[T]] = {}
+        self._handlers: dict[tuple[str, bool], NamedHandler[T]] = {}
+        # By name, and whether it is for removals: the two of one name are a pair, as upstream's.
         self._owners = handlers if handlers is not None else {}
         self._conflicted: set[str] = set()
         # Invariant: the keys that had their one retry without backoff since they last succeeded.
@@ -77,21 +78,26 @@ class Controller(Generic[T]):
         """Call `handler` for every object that is there, comes, changes or goes, also if it is added while the
         controller runs: the handlers that were there are then called once more too (as by lasso). ValueError when the
         name is taken."""
-        if name in self._handlers:
+        self._add(name, handler)
+
+    def on_remove(self, name: str, handler: Callable[[str, T], Awaitable[object]]) -> None:
+        """Call `handler` once an object is being deleted; it stays, by a finalizer, until that succeeded. Its name may
+        be that of an `on_change`. ValueError when another `on_remove` has it."""
+        self._add(name, RemovalHandler(name, handler, self.client), removal=True)
+
+    def _add(self, name: str, handler: Handler[T], *, removal: bool = False) -> None:
+        if (name, removal) in self._handlers:
             raise ValueError(f"controller {self.name} has a handler {name} already")
         first = not self._handlers
         label = name if self._owners.setdefault(name, self.name) == self.name else f"{name} of {self.name}"
-        self._handlers[name] = NamedHandler(name, handler, ReconcileMetrics(label, self._worker_count))
+        metrics = ReconcileMetrics(label, self._worker_count)
+        self._handlers[name, removal] = NamedHandler(name, handler, metrics)
         if first:
             self.informer.add_event_handler(EnqueueHandler(_own_key, self.queue.add))
         else:
             self.enqueue_all()
         if self._started:
             self.start_workers()
-
-    def on_remove(self, name: str, handler: Callable[[str, T], Awaitable[object]]) -> None:
-        """Call `handler` once an object is being deleted; it stays, by a finalizer, until that succeeded."""
-        self.on_change(name, RemovalHandler(name, handler, self.client))
 
     def watch_related(
         self, other: Controller[R], resolver: Resolver[R], *, reads: Reads[R] | None = None
@@ -153,6 +159,11 @@ class Controller(Generic[T]):
         if self._stopping:
             return []
         return [f"{worker.get_name()} is dead: {_cause(worker)}" for worker in self._workers if worker.done()]
+
+    def hanging(self, now: float) -> list[str]:
+        """Calls that do not end, a line each. `now` is the loop's time()."""
+        calls = [line for handler in self._handlers.values() for line in handler.hanging(now)]
+        return [f"{self.name}: {line}" for line in calls]
 
     async def _work(self) -> None:
         while True:

@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T", bound=Object)
 
 Resolver = Callable[[T], Iterable[str]]
-"""Names the keys that an object of another kind concerns (wrangler's relatedresource.Resolver)."""
+"""Names the keys, in a list, that an object of another kind concerns (wrangler's relatedresource.Resolver)."""
 
 Reads = Callable[[T], object]
 """What handlers read of an object of another kind: an update that leaves it equal is not theirs (controller-runtime's
@@ -54,7 +54,10 @@ class EnqueueHandler(Generic[T]):
         keys: dict[str, None] = {}
         for obj in objects:
             try:
-                keys.update(dict.fromkeys(self._keys_of(obj)))
+                named = self._keys_of(obj)
+                if isinstance(named, str):
+                    raise TypeError(f"a list of keys is expected, not the text {named!r}")
+                keys.update(dict.fromkeys(named))
             except Exception:
                 log.exception("cannot map %s to keys", obj.key)
         for key in keys:

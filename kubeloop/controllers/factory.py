@@ -34,6 +34,7 @@ class ControllerFactory:
         self.client = client
         self._workers = workers
         self._controllers: dict[tuple[Resource[Any], str, str, str], Controller[Any]] = {}
+        self._transforms: dict[Controller[Any], object] = {}
         self._handlers: dict[str, str] = {}
         self._required: set[Controller[Any]] = set()
         self._recorders: dict[str, EventRecorder] = {}
@@ -55,8 +56,9 @@ class ControllerFactory:
         """The controller of a kind, or of those of its objects that are in `namespace`, match `label_selector`, have
         the `name`: one for each of these choices.
 
-        Another definition of the same resource (a struct of your own) is another kind. `workers` and `transform`, which
-        sees every object before it is cached (to drop fields), count only the first time. The name, which logs, probes
+        Another definition of the same resource (a struct of your own) is another kind. `transform` sees every object
+        before it is cached (to drop fields); all who share the cache give the same one, another raises ValueError.
+        `workers` counts only the first time. The name, which logs, probes
         and queue metrics carry, is the plural; a second kind of the same plural has its group, selector and struct in
         it as well.
         """
@@ -75,8 +77,11 @@ class ControllerFactory:
                 handlers=self._handlers,
             )
             self._controllers[identity] = found
+            self._transforms[found] = transform
             if self._starter is not None and not self._stopping:
                 self._begin()  # asked for while running
+        elif transform != self._transforms[found]:
+            raise ValueError(f"the cache of {found.name} is shared, with another transform")
         return found
 
     def require(self, *controllers: Controller[Any]) -> None:
@@ -137,15 +142,20 @@ class ControllerFactory:
         return workers + [problem for informer in self._informers() for problem in informer.healthy()]
 
     def unready(self) -> list[str]:
-        """Why not all that the server has is handled, a line each: `stale` and `undecodable`. A restart would repair
-        nothing of it, and an outage of the API server would restart every replica."""
-        return self.stale() + self.undecodable()
+        """Why not all that the server has is handled, a line each: `stale`, `hanging`, `undecodable`. A restart would
+        repair nothing of it, and an outage of the API server would restart every replica."""
+        return self.stale() + self.hanging() + self.undecodable()
 
     def stale(self) -> list[str]:
         """Kinds that have not synced, watches without a sign of life."""
         now = loop_time()
         silent = [problem for informer in self._informers() for problem in informer.problems(now)]
         return [f"not synced: {name}" for name in self.unsynced()] + silent
+
+    def hanging(self) -> list[str]:
+        """Handlers that have been running for minutes on one key."""
+        now = loop_time()
+        return [line for controller in self._controllers.values() for line in controller.hanging(now)]
 
     def undecodable(self) -> list[str]:
         """Objects that do not decode: handlers see what was decoded of them before, or nothing. Who may write objects

@@ -26,6 +26,7 @@ _BUCKETS = (
 RECONCILE_TOTAL = FRAMEWORK["controller_runtime_reconcile_total"].counter()
 RECONCILE_ERRORS = FRAMEWORK["controller_runtime_reconcile_errors_total"].counter()
 RECONCILE_TIME = FRAMEWORK["controller_runtime_reconcile_time_seconds"].histogram(_BUCKETS)
+BLOCKED_SECONDS = FRAMEWORK["event_loop_blocked_seconds_total"].counter()
 ACTIVE_WORKERS = FRAMEWORK["controller_runtime_active_workers"].gauge()
 MAX_CONCURRENT_RECONCILES = FRAMEWORK["controller_runtime_max_concurrent_reconciles"].gauge()
 
@@ -38,6 +39,7 @@ class ReconcileMetrics:
         self._errors = RECONCILE_ERRORS.labels(handler)
         self._time = RECONCILE_TIME.labels(handler)
         self.active = ACTIVE_WORKERS.labels(handler)
+        self.blocked = BLOCKED_SECONDS.labels(handler)
         MAX_CONCURRENT_RECONCILES.labels(handler).set(workers)
 
     def observe(self, result: Result, seconds: float) -> None:

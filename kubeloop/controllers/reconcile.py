@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 import traceback
-from collections.abc import Awaitable, Callable, Iterable
+import types
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Generic, TypeVar
@@ -29,6 +31,10 @@ unless the cache has something newer by then. Anything else that it returns is i
 
 LONGEST_RETRY_AFTER = 60.0
 """Seconds: a longer wait that the server asks for is cut to this."""
+BLOCKED = 1.0
+"""Seconds without an `await` after which a handler has blocked the loop: leases, probes and webhooks wait for it."""
+HANGING = 300.0
+"""Seconds after which a call counts as one that never ends."""
 _REMINDER = 300.0
 """Seconds after which a repeated failure is logged again."""
 
@@ -91,45 +97,80 @@ class NamedHandler(Generic[T]):
         self._metrics = metrics
         self._failing: dict[str, tuple[object, float]] = {}
         # Invariant: the keys that failed since they last succeeded, each with its error and when that was last logged.
+        self._running: dict[str, float] = {}
+        # Invariant: the keys of the calls that have not ended, each with when its call began.
 
     async def call(self, key: str, obj: T | None) -> Verdict[T]:
         """Run it. Raises nothing but what is meant for the worker: its own cancellation, an exit of the process."""
-        started = loop_time()
+        started = self._running[key] = loop_time()
         self._metrics.active.inc()
         try:
             verdict = await self._judge(key, obj)
         finally:
             self._metrics.active.dec()
+            del self._running[key]
         self._metrics.observe(_RESULTS[verdict.outcome], loop_time() - started)
         if self._failing and verdict.outcome is not Outcome.FAILED:
             self._failing.pop(key, None)
         return verdict
 
+    def hanging(self, now: float) -> list[str]:
+        """Calls that do not end, a line each. `now` is the loop's time()."""
+        return [
+            f"{self.name} has been running for {now - began:.0f} s on {key}"
+            for key, began in self._running.items()
+            if now - began > HANGING
+        ]
+
     async def _judge(self, key: str, obj: T | None) -> Verdict[T]:
         try:
-            returned = await self._handler(key, obj)
-        except Skip as skip:
-            log.debug("%s: %s skipped: %s", self.name, key, skip)
-            return _SKIPPED
-        except RetryAfter as later:
-            log.debug("%s: %s requeued after %g s: %s", self.name, key, later.seconds, later)
-            return Verdict(Outcome.LATER, later.seconds)
-        except Conflict as conflict:
-            log.debug("%s: %s was changed by another client: %s", self.name, key, described(conflict))
-            return Verdict(Outcome.CONFLICT, not_before=_peace(conflict))
+            returned = await _stepped(self._called(key, obj), lambda seconds: self._blocked(key, seconds))
         except asyncio.CancelledError as error:
             if _worker_is_cancelled():
                 raise
             # Something that the handler awaited was cancelled, not the worker: that is the handler's failure.
             return self._failed(key, error)
         except Exception as error:
-            return self._failed(key, error)
+            return self._verdict(key, error)
         if returned is None or (left := same_object(obj, returned)) is None:
             return _DONE
         return Verdict(Outcome.DONE, returned=left)
 
+    async def _called(self, key: str, obj: T | None) -> object:
+        return await self._handler(key, obj)
+
+    def _verdict(self, key: str, error: Exception) -> Verdict[T]:
+        """Of a group (of a TaskGroup) every error counts; failures in it are one failure."""
+        verdicts: list[Verdict[T]] = []
+        failures: list[Exception] = []
+        for one in _leaves(error):
+            match one:
+                case Skip():
+                    log.debug("%s: %s skipped: %s", self.name, key, one)
+                    verdicts.append(_SKIPPED)
+                case RetryAfter():
+                    log.debug("%s: %s requeued after %g s: %s", self.name, key, one.seconds, one)
+                    verdicts.append(Verdict(Outcome.LATER, one.seconds))
+                case Conflict():
+                    log.debug("%s: %s was changed by another client: %s", self.name, key, described(one))
+                    verdicts.append(Verdict(Outcome.CONFLICT, not_before=_peace(one)))
+                case _:
+                    failures.append(one)
+        if failures:
+            verdicts.append(self._failed(key, failures[0] if len(failures) == 1 else error))
+        return combine(verdicts)
+
+    def _blocked(self, key: str, seconds: float) -> None:
+        self._metrics.blocked.inc(seconds)
+        log.warning(
+            "%s: %s kept the event loop for %.1f s, everything else waited: await, or use asyncio.to_thread",
+            self.name,
+            key,
+            seconds,
+        )
+
     def _failed(self, key: str, error: BaseException) -> Verdict[T]:
-        not_before = _peace(error)
+        not_before = max((_peace(one) or 0.0 for one in _leaves(error)), default=0.0) or None
         signature, now = _signature(error), loop_time()
         before, logged_at = self._failing.get(key, (None, now))
         if signature == before and now - logged_at < _REMINDER:
@@ -144,6 +185,39 @@ class NamedHandler(Generic[T]):
                 "%s: %s failed, will be retried: %s", self.name, key, described(error), exc_info=unexpected
             )
         return Verdict(Outcome.FAILED, not_before=not_before)
+
+
+@types.coroutine
+def _stepped(
+    steps: Coroutine[Any, Any, object], report: Callable[[float], None]
+) -> Generator[Any, Any, object]:
+    """`await steps`, with the seconds of every step that took longer than BLOCKED told to `report`."""
+    resume: Callable[[Any], Any] = steps.send
+    given: Any = None
+    while True:
+        began = time.perf_counter()
+        try:
+            waiting_for = resume(given)
+        except StopIteration as end:
+            return end.value
+        finally:
+            took = time.perf_counter() - began
+            if took > BLOCKED:
+                report(took)
+        try:
+            given = yield waiting_for
+            resume = steps.send
+        except BaseException as error:
+            given, resume = error, steps.throw
+
+
+def _leaves(error: BaseException) -> Iterator[Any]:
+    """The error, or what a group holds."""
+    if isinstance(error, BaseExceptionGroup):
+        for inner in error.exceptions:
+            yield from _leaves(inner)
+    else:
+        yield error
 
 
 def _peace(error: BaseException) -> float | None:
@@ -164,6 +238,8 @@ def _signature(error: BaseException) -> object:
     every attempt."""
     if isinstance(error, ApiError):
         return type(error), error.status
+    if isinstance(error, BaseExceptionGroup):
+        return frozenset(map(_signature, _leaves(error)))
     # A set: an exception that is kept and raised anew has the same lines in it again and again.
     lines = frozenset((frame.f_code, line) for frame, line in traceback.walk_tb(error.__traceback__))
     return type(error), lines

@@ -33,9 +33,10 @@ class Checks:
         return self.management.stale() + [f"not ready: {what}" for what in missing]
 
     def notes(self) -> list[str]:
-        """Also what a tenant may have written that does not decode: that must not take webhooks out of service."""
+        """Also what does not take webhooks out of service: a handler that hangs, what a tenant wrote and does not
+        decode."""
         said = self.admission.notes() if self.admission else []
-        return said + (self.management.undecodable() if self.management else [])
+        return said + (self.management.hanging() + self.management.undecodable() if self.management else [])
 
 
 async def answer(client: Client, stop: asyncio.Event) -> KubernetesVersion | None:

@@ -21,10 +21,13 @@ from pkg.util.resourcequota.entries import Entries, Entry, has_migrating_vm
 from pkg.util.resourcequota.errors import InvalidEntry
 from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.give_back import is_ours
-from pkg.util.resourcequota.managed import is_default, is_managed, is_off
+from pkg.util.resourcequota.managed import is_default, is_managed, is_off, switched_off
 from pkg.util.resourcequota.planner import plan
 from pkg.util.resourcequota.policy import Mode, Policy
 from pkg.util.resourcequota.vms import Vm, vms_of
+
+SWITCHED_OFF = "none: it is switched off"
+NOT_MANAGED = "none: it is not managed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +56,7 @@ class Amounts:
 @dataclass(frozen=True, slots=True)
 class QuotaStatus:
     """One quota. `kept_by` says who scales it: headroom, harvester, "harvester and headroom"
-    (mode assist), managed-tenant-quota, or "nobody" (switched off)."""
+    (mode assist), managed-tenant-quota, or why none of them does."""
 
     namespace: str
     name: str
@@ -97,8 +100,10 @@ def kept_by(observed: Facts, mode: Mode) -> str:
     quota = observed.quota
     if observed.mtq:
         return "managed-tenant-quota"
-    if not is_managed(quota) or observed.namespace_off or is_off(quota.annotations, mode):
-        return "nobody"
+    if observed.namespace_off or switched_off(quota) or is_off(quota.annotations):
+        return SWITCHED_OFF
+    if not is_managed(quota):
+        return NOT_MANAGED
     if mode is Mode.ASSIST and is_default(quota):
         return "harvester and headroom"
     return "headroom" if is_ours(quota) or not is_default(quota) else "harvester"

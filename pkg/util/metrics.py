@@ -130,7 +130,7 @@ METRICS: Final = table(
         "headroom_webhook_connections_closed_total",
         "counter",
         "Connections that were closed early.",
-        {"reason": "`limit`, `handshake`"},
+        {"reason": "`handshake`, `head`"},
         _WEBHOOK,
     ),
     Metric(

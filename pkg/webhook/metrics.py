@@ -20,6 +20,8 @@ REMEMBERED = LateGauge(METRICS["headroom_reserve_remembered_pods"])
 CERTIFICATE_EXPIRY = LateGauge(METRICS["headroom_webhook_certificate_expiry_seconds"])
 UNREACHABLE = LateGauge(METRICS["headroom_webhook_unreachable"])
 LAST_REACHED = LateGauge(METRICS["headroom_webhook_last_reached_timestamp_seconds"])
+OPEN = LateGauge(METRICS["headroom_webhook_connections"])
+CLOSED = METRICS["headroom_webhook_connections_closed_total"].counter()
 DRIFT = LateGauge(METRICS["headroom_webhook_registration_drift"])
 
 UNKNOWN_PATH = "unknown"

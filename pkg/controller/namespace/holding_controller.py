@@ -25,7 +25,6 @@ from pkg.util import constants
 from pkg.util.kubevirt.migration import is_finished
 from pkg.util.resourcequota.entries import has_migrating_vm
 from pkg.util.resourcequota.managed import is_served, switched_off
-from pkg.util.resourcequota.policy import Mode
 
 log = logging.getLogger(__name__)
 
@@ -41,11 +40,9 @@ LINGER = 30.0
 """Seconds that the label stays when nothing is held any more."""
 
 
-def holds(
-    quotas: Iterable[ResourceQuota], migrations: Iterable[VirtualMachineInstanceMigration], mode: Mode
-) -> bool:
+def holds(quotas: Iterable[ResourceQuota], migrations: Iterable[VirtualMachineInstanceMigration]) -> bool:
     """Whether a namespace with these objects holds added headroom, or is about to."""
-    ours = [quota for quota in quotas if is_served(quota, mode)]
+    ours = [quota for quota in quotas if is_served(quota)]
     if not ours:
         return False
     return any(map(_holds, ours)) or not all(map(is_finished, migrations))
@@ -71,7 +68,6 @@ class Handler:
         namespace_cache: CacheReader[Namespace],
         quota_cache: CacheReader[ResourceQuota],
         migration_cache: CacheReader[VirtualMachineInstanceMigration],
-        mode: Mode,
         *,
         reserve: bool,
         registrations: CacheReader[ValidatingWebhookConfiguration],
@@ -84,7 +80,6 @@ class Handler:
         self._namespace_cache = namespace_cache
         self._quota_cache = quota_cache
         self._migration_cache = migration_cache
-        self._mode = mode
         self._reserve = reserve
         self._registrations = registrations
         self._excluded = excluded
@@ -105,7 +100,7 @@ class Handler:
             reserve
             and not self._excluded(key)
             and not switched_off(namespace)
-            and holds(self._quota_cache.list(key), self._migration_cache.list(key), self._mode)
+            and holds(self._quota_cache.list(key), self._migration_cache.list(key))
         )
         if held:
             self._free_since.pop(key, None)

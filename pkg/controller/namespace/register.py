@@ -40,7 +40,6 @@ def register_holding(management: Management, options: Options) -> BeforeRaise:
         namespace_cache=namespaces.cache(),
         quota_cache=quotas.cache(),
         migration_cache=migrations.cache(),
-        mode=options.policy.mode,
         reserve=options.reserve,
         registrations=registrations.cache(),
         excluded=lambda namespace: bool(budgets.cache().list(namespace)),

@@ -52,18 +52,29 @@ def give_back(facts: Facts, *, to_harvester: bool = False) -> Plan:
     if not is_ours(quota):
         return Plan()
     default = is_default(quota)
-    entries, added = Entries(quota.annotations), Entries(quota.annotations).readable()
+    entries = Entries(quota.annotations)
     if to_harvester and default:
-        _keep_under_way(facts, entries)
-        entries.remove(constants.ANNOTATION_TOUCHED, *_MARKS)
+        hard = hand_over(facts, entries)
         entries.set(constants.ANNOTATION_RESYNC_NEEDED, "true")
     else:
+        hard = lowered(facts, entries.readable())
         entries.remove(*_WITH_ENTRIES, *(_MARKS if default else _RECORDS), *(entry.key for entry in entries))
+    return Plan(annotations=entries.changes(), hard=hard)
+
+
+def hand_over(facts: Facts, entries: Entries) -> dict[str, str]:
+    """Takes our marks off a default quota, and its entries but those of migrations under way, which get the key that
+    Harvester looks for; what changes of spec.hard: what Harvester does not scale is at its base."""
+    added = entries.readable()
+    _keep_under_way(facts, entries)
+    entries.remove(
+        constants.ANNOTATION_TOUCHED, constants.ANNOTATION_SKIP_AUTO_SCALING, constants.ANNOTATION_OWNER
+    )
     try:
         kept = {name: amount for name, amount in entries.added().items() if name in HARVESTERS}
     except InvalidEntry:  # Harvester leaves spec.hard alone too
-        return Plan(annotations=entries.changes())
-    return Plan(annotations=entries.changes(), hard=lowered(facts, added, kept))
+        return {}
+    return lowered(facts, added, kept)
 
 
 def release(facts: Facts) -> Plan:
@@ -78,8 +89,9 @@ def lowered(
     the base; without a base, less what was added. Garbage: nothing changes."""
     quota, kept = facts.quota, kept or {}
     base = base_of(quota, facts.limits, _EVERYTHING).limits
-    scaled = HARVESTERS if is_default(quota) and not limits_are_empty(quota.hard) else ()
-    names = {*added, *applied_to(quota), *scaled}
+    names = {*added, *applied_to(quota), *(HARVESTERS if is_default(quota) else ())}
+    if is_default(quota) and limits_are_empty(quota.hard):  # upstream: it is not scaled
+        names -= {*HARVESTERS}
     if base is None:
         return {}
     hard: ResourceList = {name: base[name] + kept.get(name, ZERO) for name in names if name in base}

@@ -1,4 +1,4 @@
-"""The decision about one ResourceQuota: from what is observed to one patch. Pure; `plan` is the only way to one.
+"""The decision about one ResourceQuota: from what is facts to one patch. Pure; `plan` is the only way to one.
 
     facts → base → VMs → entries → spec.hard → plan
 
@@ -16,12 +16,12 @@ from pkg.util import constants
 from pkg.util.kubevirt.migration import is_finished
 from pkg.util.resource_list import add, minimum, total
 from pkg.util.resourcequota.base import Base, base_of, difference, hard
-from pkg.util.resourcequota.caps import Caps
+from pkg.util.resourcequota.caps import Caps, idle
 from pkg.util.resourcequota.compensation import harvesters, lacking, promised, refused
 from pkg.util.resourcequota.entries import Entries, has_migrating_vm
 from pkg.util.resourcequota.errors import InvalidEntry, ResourceQuotaError
 from pkg.util.resourcequota.facts import Facts, Timers
-from pkg.util.resourcequota.give_back import give_back, is_ours, lowered, release
+from pkg.util.resourcequota.give_back import give_back, hand_over, is_ours, lowered, release
 from pkg.util.resourcequota.managed import is_default, is_managed, is_off, switched_off
 from pkg.util.resourcequota.plan import Plan, earliest
 from pkg.util.resourcequota.policy import Mode, Policy
@@ -49,7 +49,7 @@ def plan(facts: Facts, policy: Policy) -> Plan:
     quota = facts.quota
     if quota.deleting:
         return Plan()
-    off = facts.namespace_off or is_off(quota.annotations, policy.mode)
+    off = facts.namespace_off or is_off(quota.annotations)
     if facts.mtq or off or not is_managed(quota):
         return without_touch(quota, _given_back(facts, policy))
     return with_touch(facts, _served(facts, policy))
@@ -85,6 +85,7 @@ def _served(facts: Facts, policy: Policy, *, off: bool = False) -> Plan:
     base = Base(None) if off else base_of(quota, facts.limits, policy)
     vms, problems = vms_of(facts, policy, base)
     vms, held_since, held = hold(facts, policy, vms)
+    handed = {} if rules.mark or not is_ours(quota) else hand_over(facts, entries)
     if rules.mark:
         mark(entries, quota, base)
     wanted = wanted_of(quota, rules, base.limits or {}, vms, entries)
@@ -98,7 +99,7 @@ def _served(facts: Facts, policy: Policy, *, off: bool = False) -> Plan:
     graces = [at + grace - facts.now for key, at in unexplained.items() if entries.get(key) is not None]
     return Plan(
         annotations=entries.changes(),
-        hard=changed,
+        hard={**handed, **changed},
         problems=(*problems, *held, *base.problems, *told),
         timers=Timers(unexplained, held_since),
         recheck_after=earliest(*(at for at in (*ends, *graces) if 0 < at < float("inf")), *charged),
@@ -127,10 +128,12 @@ def _raised(
 ) -> tuple[dict[str, str], list[ResourceQuotaError]]:
     """spec.hard = base + entries + compensation, as far as it differs. An invalid entry or base: it is left alone."""
     quota = facts.quota
-    caps = Caps(quota.annotations.get(constants.ANNOTATION_MAX_EXTRA, ""), facts.max_extra)
+    given = (quota.annotations.get(constants.ANNOTATION_MAX_EXTRA, ""), facts.max_extra)
+    caps = Caps(*given)
     growth = promised(facts, policy, base, wanted) if rules.follow else {}
     stands = minimum(entries.compensation_or_none(), growth)
     added, problems = enter(base.limits or {}, wanted, stands, caps, entries)
+    problems += idle(*given, quota.hard) if rules.follow else []
     if not base.limits:
         retired = base.limits is not None and rules.follow and not facts.limits and is_marked(quota)
         return (_retired(facts, entries) if retired and is_default(quota) else {}), problems

@@ -17,11 +17,11 @@ from pkg.util.resourcequota.policy import Mode, Policy
 class Rules:
     follow: bool
     """An entry follows the migration and the pods that quota counts; else it is written once, under the VMI's uid, and
-    stays as it is until all migrations of its VM are over, with limits.cpu and limits.memory alone."""
+    stays as it is until all migrations of its VM are over, with limits.cpu and limits.timers alone."""
     mark: bool
     """The quota is marked as ours, so that Harvester leaves it alone."""
     margin: bool
-    """A refused target gets what is missing of limits.memory, and 128Mi; else the growth of the overhead."""
+    """A refused target gets what is missing of limits.timers, and 128Mi; else the growth of the overhead."""
 
     def key(self, vm_name: str, vmi_uid: str) -> str:
         """The annotation of a VM's entry."""
@@ -34,5 +34,5 @@ HARVESTERS = Rules(follow=False, mark=False, margin=True)
 
 def rules_of(quota: ResourceQuota, policy: Policy) -> Rules:
     """Harvester's controllers know default quotas only: beside them there is nothing to agree with on another."""
-    harvesters = policy.mode is Mode.ASSIST or is_off(quota.annotations, policy.mode)
+    harvesters = policy.mode is Mode.ASSIST or is_off(quota.annotations)
     return HARVESTERS if harvesters and is_default(quota) else OURS

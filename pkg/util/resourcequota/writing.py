@@ -141,7 +141,7 @@ def drop_unexplained(
 
 
 def is_marked(quota: ResourceQuota) -> bool:
-    """Whether the quota was ours already when it was observed: then its name keys are ours too."""
+    """Whether the quota was ours already when it was facts: then its name keys are ours too."""
     return (
         constants.ANNOTATION_OWNER if is_default(quota) else constants.ANNOTATION_BASE
     ) in quota.annotations

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+import time
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Never
 
 import pytest
@@ -32,6 +33,15 @@ from tests.kubeloop.controllers.controllers import Calls, Quotas
 
 def conflict() -> Conflict:
     return Conflict("the object has been modified", status=409, reason="Conflict")
+
+
+def retry_after(seconds: float) -> TooManyRequests:
+    return TooManyRequests("slow down", status=429, retry_after=seconds)
+
+
+def group(*errors: Exception) -> ExceptionGroup[Exception]:
+    """As a TaskGroup raises it."""
+    return ExceptionGroup("unhandled errors in a TaskGroup", errors)
 
 
 @virtual_time
@@ -87,7 +97,16 @@ SETTLED: dict[str, tuple[list[BaseException | None], list[float], int]] = {
     "an error does not use up the conflict's retry": ([ValueError("x"), conflict(), None], [0, 1, 1], 0),
     "what a handler awaited was cancelled: an error": ([asyncio.CancelledError()], [0, 1], 0),
     "TimeoutError is an error": ([TimeoutError()], [0, 1], 0),
-    "a group of errors is an error": ([ExceptionGroup("many", [ValueError("x")])], [0, 1], 0),
+    "a group of errors is an error": ([group(ValueError("x"))], [0, 1], 0),
+    "a conflict in a group is retried at once": ([group(conflict())], [0, 0], 0),
+    "RetryAfter in a group in a group": ([group(group(RetryAfter(30)))], [0, 30], 0),
+    "Skip in a group is called once": ([group(Skip("not mine"), Skip("nor this"))], [0], 0),
+    "of a group the most urgent counts, and the shortest time": (
+        [group(Skip(), RetryAfter(9), RetryAfter(7)), group(RetryAfter(0.5), ValueError("x"))],
+        [0, 7, 7.5],
+        0,
+    ),
+    "Retry-After of the server in a group": ([group(ValueError("x"), retry_after(40))], [0, 40], 0),
     "what fails for ever is retried for ever": ([ValueError("x")] * 12, [0, 1, 3, 7, 15, 31, 63, 127], 12),
 }
 
@@ -195,6 +214,14 @@ LOGGED: dict[str, tuple[BaseException, list[tuple[str, bool]]]] = {
     "an unexpected exception says its traceback once": (ValueError("two\nlines"), [("ERROR", True)]),
     "an error of the server is one line, once": (ServerError("x", status=500), [("ERROR", False)]),
     "waiting for a parent is no error": (NotFound("x", status=404), [("INFO", False)]),
+    "a group is one error": (
+        ExceptionGroup("many", [ValueError("x"), KeyError("y"), RetryAfter(1)]),
+        [("ERROR", True)],
+    ),
+    "what failed in a group is told without the rest": (
+        ExceptionGroup("many", [ServerError("x", status=500), RetryAfter(1)]),
+        [("ERROR", False)],
+    ),
 }
 
 
@@ -212,7 +239,8 @@ async def test_a_failure_is_logged_once_for_each_key_and_error(
     await asyncio.sleep(300)
     assert [(record.levelname, bool(record.exc_info)) for record in caplog.records] == expected
     message = caplog.records[0].getMessage()
-    assert all(part in message for part in ("quotaHandler", "ns/a", type(error).__name__))
+    failed = error.exceptions[0] if isinstance(error, ExceptionGroup) and not expected[0][1] else error
+    assert all(part in message for part in ("quotaHandler", "ns/a", type(failed).__name__))
     assert "\n" not in message
 
 
@@ -249,10 +277,6 @@ async def test_at_debug_repeats_and_conflicts_are_seen(caplog: pytest.LogCapture
     kind.controller.enqueue("ns/a", immediately=True)
     await asyncio.sleep(2)
     assert [record.levelname for record in caplog.records] == ["DEBUG", "ERROR", "DEBUG"]
-
-
-def retry_after(seconds: float) -> TooManyRequests:
-    return TooManyRequests("slow down", status=429, retry_after=seconds)
 
 
 OBEYED: dict[str, tuple[ApiError, float]] = {
@@ -563,6 +587,19 @@ async def test_a_handlers_name_can_be_taken_once() -> None:
 
 
 @virtual_time
+async def test_a_change_and_a_removal_may_share_a_name() -> None:
+    kind, changes, removals = Quotas(), Calls(), Calls()
+    kind.controller.on_change("handler", changes)
+    kind.controller.on_remove("handler", removals)
+    with pytest.raises(ValueError, match="has a handler handler already"):
+        kind.controller.on_remove("handler", Calls())
+    await kind.start()
+    kind.put("a", "ns", metadata={"finalizers": ["wrangler.cattle.io/handler"], "deletionTimestamp": "now"})
+    await settle()
+    assert (set(changes.keys), removals.keys) == ({"ns/a"}, ["ns/a"])
+
+
+@virtual_time
 async def test_two_handlers_need_one_place_in_the_informer() -> None:
     kind, one, two = Quotas(), Calls(), Calls()
     kind.controller.on_change("one", one)
@@ -595,8 +632,10 @@ class Related:
         self.kind.controller.watch_related(self.namespaces, self.quotas_of)
 
     @staticmethod
-    def quotas_of(namespace: Namespace) -> list[str]:
+    def quotas_of(namespace: Namespace) -> Iterable[str]:
         named = namespace.labels.get("quotas", "")
+        if named == "text":
+            return f"{namespace.name}/a"
         if named == "boom":
             raise ValueError(named)
         return [f"{namespace.name}/{name}" for name in named.split(".") if name]
@@ -622,6 +661,7 @@ RELATED: dict[str, tuple[list[Callable[[Related], object]], list[str]]] = {
         ["ns/a", "ns/a"],
     ),
     "an object that names nothing enqueues nothing": ([lambda r: r.put("")], []),
+    "a text in place of a list of keys enqueues nothing": ([lambda r: r.put("text")], []),
     "a resolver that fails on the old object still tells of the new one": (
         [lambda r: r.put("boom"), lambda r: r.put("a")],
         ["ns/a"],
@@ -675,6 +715,56 @@ async def test_the_reconcile_metrics_tell_how_calls_ended() -> None:
     assert REGISTRY.get_sample_value("controller_runtime_reconcile_errors_total", only) == 1
     assert REGISTRY.get_sample_value("controller_runtime_reconcile_time_seconds_count", only) == 5
     assert REGISTRY.get_sample_value("controller_runtime_max_concurrent_reconciles", only) == 2
+
+
+async def test_a_handler_that_blocks_the_loop_is_named(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("kubeloop.controllers.reconcile.BLOCKED", 0.2)
+    kind = Quotas()
+
+    async def waits(key: str, obj: ResourceQuota | None) -> None:
+        await asyncio.sleep(0.3)
+
+    async def blocks(key: str, obj: ResourceQuota | None) -> None:
+        await asyncio.sleep(0)
+        time.sleep(0.21)  # noqa: ASYNC251
+        await asyncio.sleep(0)
+
+    kind.controller.on_change("waits", waits)
+    kind.controller.on_change("blocks", blocks)
+    await kind.start()
+    kind.controller.enqueue("ns/a", immediately=True)
+    await kind.stop()
+    (line,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert line.startswith("blocks: ns/a kept the event loop for 0.2 s")
+    blocked = {
+        name: REGISTRY.get_sample_value("event_loop_blocked_seconds_total", {"controller": name})
+        for name in ("waits", "blocks")
+    }
+    assert blocked["waits"] == 0
+    assert blocked["blocks"] == pytest.approx(0.21, abs=0.1)
+
+
+@virtual_time
+async def test_a_call_that_does_not_end_is_named_after_minutes() -> None:
+    kind, go_on = Quotas(), asyncio.Event()
+
+    async def hangs(key: str, obj: ResourceQuota | None) -> None:
+        if key == "ns/a":
+            await go_on.wait()
+
+    kind.controller.on_change("hangs", hangs)
+    await kind.start()
+    kind.put("a", "ns")
+    kind.put("b", "ns")
+    await asyncio.sleep(299)
+    assert kind.controller.hanging(now()) == []
+    await asyncio.sleep(21)
+    assert kind.controller.hanging(now()) == ["quotas: hangs has been running for 320 s on ns/a"]
+    go_on.set()
+    await settle()
+    assert kind.controller.hanging(now()) == []
 
 
 @virtual_time

@@ -62,9 +62,6 @@ async def test_a_kind_has_one_controller_under_its_name(name: str) -> None:
     management = Cluster().management
     controller = getattr(management, name)
     resource: Any = KINDS[name]
-    selector = KUBEVIRT_PODS if name == "pods" else ""
-    chosen = "additional-guest-memory-overhead-ratio" if name == "settings" else ""
-    assert controller is management.controller(resource, label_selector=selector, name=chosen)
     assert controller is getattr(management, name)
     assert controller.client.resource is resource
     assert controller.name == resource.plural
@@ -272,6 +269,37 @@ async def test_readiness_names_a_kind_whose_watch_shows_no_life() -> None:
     assert problems
     assert all("resourcequotas" in problem for problem in problems)
     assert cluster.management.healthy() == []  # a restart would not heal it
+
+
+@virtual_time
+async def test_readiness_names_a_handler_that_hangs() -> None:
+    cluster = Cluster()
+
+    async def hangs(key: str, obj: ResourceQuota | None) -> None:
+        await asyncio.Event().wait()
+
+    cluster.management.resource_quotas.on_change("hangs", hangs)
+    cluster.quotas.put("q1", "ns")
+    await cluster.management.start()
+    await asyncio.sleep(360)
+    assert cluster.management.unready() == ["resourcequotas: hangs has been running for 360 s on ns/q1"]
+    assert (cluster.management.stale(), cluster.management.healthy()) == ([], [])
+    await cluster.management.stop(1)
+
+
+@virtual_time
+async def test_a_shared_cache_has_one_transform() -> None:
+    class Slim:
+        def pod(self, pod: Pod) -> Pod:
+            return pod
+
+    factory, slim = ControllerFactory(Cluster().server.client()), Slim()
+    pods = factory.controller(registry.PODS, transform=slim.pod)
+    assert factory.controller(registry.PODS, transform=slim.pod) is pods
+    for other in (Slim().pod, None):
+        with pytest.raises(ValueError, match="the cache of pods is shared, with another transform"):
+            factory.controller(registry.PODS, transform=other)
+    factory.controller(registry.PODS, namespace="ns")
 
 
 @virtual_time

@@ -14,15 +14,16 @@ import time
 import types
 from asyncio import sslproto
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import cast
 
 import pytest
 
-from pkg.webhook import connections
 from pkg.webhook.admission import ALLOW, AdmissionRequest, Decision
 from pkg.webhook.caller import Caller
-from pkg.webhook.connections import Limits
-from tests.pkg.webhook.listening import REVIEW, Peer, listening
+from pkg.webhook.listener import Limits
+from tests.kubeloop.client.pki import Authority
+from tests.pkg.webhook.listening import QUICK, REVIEW, Peer, listening
 
 CLIENTS = 500
 SECONDS = 3.0
@@ -77,44 +78,57 @@ ATTACKS: dict[str, Callable[[Peer], Awaitable[object]]] = {
     "too large": _sends(HEAD + b"Content-Length: 99999999\r\n\r\n" + b" " * 2_000_000),
     "a byte a chunk": _sends(HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + b"1\r\n \r\n" * 100_000),
     "malformed": _sends(_review(b"{")),
+    "forged": _sends(_review(REVIEW)),
     "deep JSON": _sends(_review(DEEP + b"[" * 10000 + b"]" * 10000 + b"}}")),
     "another type of content": _sends(_review(REVIEW, LAST.replace(b"application/json", b"text/plain"))),
 }
 
 
-async def _honest(port: int) -> None:
+async def _honest(port: int, key: str, *certificate: str) -> None:
     """Reviews over one connection, for some seconds; says how many, and the 99th percentile in milliseconds."""
-    streams = await asyncio.open_connection("127.0.0.1", port, ssl=_trusting())
+    tls = _trusting()
+    if certificate:
+        tls.load_cert_chain(*certificate)
+    streams = await asyncio.open_connection("127.0.0.1", port, ssl=tls)
     took, ends = [], time.monotonic() + SECONDS
     while time.monotonic() < ends:
         began = time.perf_counter()
-        await _ask(*streams)
+        await _ask(*streams, key)
         took.append(time.perf_counter() - began)
         await asyncio.sleep(0.005)
     print(len(took), sorted(took)[int(len(took) * 0.99)] * 1000)
 
 
-async def _run(what: str, port: int, *, nice: int = 0) -> list[float]:
+async def _run(what: str, port: int, *more: str, nice: int = 0) -> list[float]:
     """What another process says in the end."""
-    process = await asyncio.create_subprocess_exec(
-        *("nice", "-n", str(nice), sys.executable, "-m", __name__, what, str(port)), stdout=subprocess.PIPE
-    )
+    command = ("nice", "-n", str(nice), sys.executable, "-m", __name__, what, str(port), *more)
+    process = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE)
     out, _ = await asyncio.wait_for(process.communicate(), 60)
     assert process.returncode == 0
     return [float(word) for word in out.split()]
 
 
 @pytest.mark.cluster  # not beside other tests: it is about time, and takes the whole machine
-async def test_five_hundred_clients_that_mean_no_good_slow_honest_reviews_down_by_little() -> None:
+@pytest.mark.parametrize("with_ca", [True, False], ids=["with a CA for clients", "known by the key alone"])
+async def test_five_hundred_clients_that_mean_no_good_slow_honest_reviews_down_by_little(
+    tmp_path: Path, with_ca: bool
+) -> None:
     """The listener, the reviews and the attack each have a process. Others share the machine: where a review takes
     more than 10 ms without an attack, that is the measure."""
-    async with listening({"/allow": allow}, limits=LIMITS) as peer:
+    caller, certificate = Caller(), ()
+    if with_ca:
+        authority = Authority()
+        (tmp_path / "ca.crt").write_text(authority.pem)
+        certificate = authority.issue("kube-apiserver").write(tmp_path, "client")
+    client_ca = tmp_path / "ca.crt" if with_ca else None
+    async with listening({"/allow": allow}, limits=LIMITS, caller=caller, client_ca=client_ca) as peer:
         port = peer.server.address[1]
-        _, calm = await _run("honest", port)
+        honest = (caller.key, *certificate)
+        _, calm = await _run("honest", port, *honest)
         # Real attackers have machines of their own: here they get what the reviews leave.
         attack = asyncio.create_task(_run("attack", port, nice=19))
         await asyncio.sleep(2.0)
-        reviews, attacked = await _run("honest", port)
+        reviews, attacked = await _run("honest", port, *honest)
         (attempts,) = await attack
     print(
         f"99th percentile of {reviews:.0f} reviews beside {attempts:.0f} attacks: {attacked:.1f} ms, "
@@ -131,7 +145,7 @@ def _trusting() -> ssl.SSLContext:
     return tls
 
 
-async def _attack(port: int, clients: int = CLIENTS) -> None:
+async def _attack(port: int) -> None:
     """All of them at once, for some seconds, over and over."""
     server = types.SimpleNamespace(address=("127.0.0.1", port))
     peer = cast("Peer", types.SimpleNamespace(server=server, tls=_trusting(), send=None))
@@ -142,14 +156,14 @@ async def _attack(port: int, clients: int = CLIENTS) -> None:
 
     async def client(number: int) -> None:
         nonlocal attempts
-        await asyncio.sleep(number / clients)
+        await asyncio.sleep(number / CLIENTS)
         while True:
             attempts += 1
             with contextlib.suppress(OSError, TimeoutError):
                 await attacks[number % len(attacks)](peer)
             await asyncio.sleep(1.0)
 
-    running = [asyncio.ensure_future(client(number)) for number in range(clients)]
+    running = [asyncio.ensure_future(client(number)) for number in range(CLIENTS)]
     await asyncio.wait(running, timeout=3 * SECONDS)
     print(attempts, flush=True)
     os._exit(0)  # whatever they wait for
@@ -163,14 +177,6 @@ async def test_each_is_answered_or_closed_in_time(attack: Callable[[Peer], Await
         assert (await peer.post("/allow"))[0] == 200
 
 
-async def test_a_second_head_on_a_connection_has_its_time_too() -> None:
-    async with listening({"/allow": allow}) as peer:
-        began = time.perf_counter()
-        answer = await peer.send(_review(REVIEW, HEAD) + HEAD)
-        assert answer.startswith(b"HTTP/1.1 200")
-        assert time.perf_counter() - began < 2.0
-
-
 @pytest.mark.parametrize(
     "content",
     [
@@ -182,88 +188,11 @@ async def test_a_second_head_on_a_connection_has_its_time_too() -> None:
 async def test_what_comes_after_a_refusal_costs_little(content: bytes) -> None:
     async with listening({"/allow": allow}) as peer:
         began = time.process_time()
-        assert (await peer.send(content)).startswith(b"HTTP/1.1 41")
+        assert (await peer.send(content))[:11] in (
+            b"HTTP/1.1 41",
+            b"",
+        )  # it is closed while more is on its way
         assert time.process_time() - began < 0.2
-
-
-async def test_answers_that_strangers_do_not_read_are_not_kept() -> None:
-    caller, long = Caller(), REVIEW.replace(b"u-1", b"u" * 2_000_000)
-    short = _review(REVIEW.replace(b"u-1", b"u" * 50_000), HEAD)
-    async with listening({"/allow": allow}, limits=Limits(), caller=caller) as peer:
-        assert (await peer.post(f"/allow/{caller.key}", long))[0] == 200
-        assert (await peer.post("/allow", long))[0] == 400
-        _, writer = await asyncio.open_connection("127.0.0.1", peer.server.address[1], ssl=peer.tls)
-        writer.transport.pause_reading()
-        for _ in range(1000):
-            writer.write(short)
-            await asyncio.sleep(0.005)
-            if writer.transport.is_closing():
-                break
-        assert writer.transport.is_closing()
-
-
-async def test_empty_lines_ahead_of_a_head_give_it_no_more_time() -> None:
-    async with listening({"/allow": allow}) as peer:
-        reader, writer = await asyncio.open_connection("127.0.0.1", peer.server.address[1], ssl=peer.tls)
-        await _ask(reader, writer)
-        writer.write(b"\r\n\r\n")
-        await asyncio.sleep(0.05)
-        await _ask(reader, writer)
-        writer.write(b"\r\n\r\n")
-        await asyncio.sleep(0.05)
-        writer.write(HEAD)
-        answer = await asyncio.wait_for(reader.read(), 2)
-        assert answer.startswith(b"HTTP/1.1 408")
-        writer.close()
-
-
-@pytest.mark.parametrize(
-    ("limits", "files"),
-    [(Limits(connections=20), 4096), (Limits(per_source=20), 4096), (Limits(), 40)],
-    ids=["in all", "per source", "of files"],
-)
-async def test_over_the_limit_the_oldest_silent_connection_gives_way_and_no_other(
-    limits: Limits, files: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(resource, "getrlimit", lambda _: (files, files))
-    monkeypatch.setattr(resource, "setrlimit", lambda *_: None)
-    caller = Caller()
-    async with listening({"/allow": allow}, limits=limits, caller=caller) as peer:
-        port = peer.server.address[1]
-        proven = await asyncio.open_connection("127.0.0.1", port, ssl=peer.tls)
-        await _ask(*proven, caller.key)
-        silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(60)]
-        for _ in range(5):
-            assert (await peer.post("/allow"))[0] == 200
-        await _ask(*proven, caller.key)
-        await asyncio.sleep(0.05)
-        closed = [reader.at_eof() for reader, _ in silent]
-        assert closed[:40] == [True] * 40
-        assert closed[-10:] == [False] * 10
-        for _, writer in [proven, *silent]:
-            writer.close()
-
-
-@pytest.mark.parametrize(
-    "content",
-    [_review(REVIEW, HEAD), HEAD + b"Content-Length: 1000\r\n\r\n{", HEAD],
-    ids=["whole reviews", "half a body", "half a head"],
-)
-async def test_what_strangers_send_keeps_no_place_from_the_api_server(content: bytes) -> None:
-    caller = Caller()
-    async with listening({"/allow": allow}, limits=Limits(per_source=20), caller=caller) as peer:
-        port = peer.server.address[1]
-        proven = await asyncio.open_connection("127.0.0.1", port, ssl=peer.tls)
-        await _ask(*proven, caller.key)
-        strangers = []
-        for _ in range(30):
-            strangers.append(await asyncio.open_connection("127.0.0.1", port, ssl=peer.tls))
-            strangers[-1][1].write(content)
-            await asyncio.sleep(0.01)
-        await _ask(*proven, caller.key)
-        assert (await peer.post(f"/allow/{caller.key}"))[0] == 200
-        for _, writer in [proven, *strangers]:
-            writer.close()
 
 
 async def test_a_large_review_of_the_api_server_does_not_wait_for_those_of_strangers() -> None:
@@ -306,6 +235,47 @@ async def test_reviews_of_strangers_hold_up_the_api_servers_by_one_at_most() -> 
             assert (await reader.read()).startswith(b"HTTP/1.1 200")
 
 
+async def test_over_the_limit_connections_wait_until_silent_ones_end() -> None:
+    caller = Caller()
+    limits = Limits(connections=20, handshake=0.5, head=0.5)
+    async with listening({"/allow": allow}, limits=limits, caller=caller) as peer:
+        port = peer.server.address[1]
+        proven = await asyncio.open_connection("127.0.0.1", port, ssl=peer.tls)
+        await _ask(*proven, caller.key)
+        silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(30)]
+        silent += [await asyncio.open_connection("127.0.0.1", port, ssl=peer.tls) for _ in range(5)]
+        await asyncio.wait_for(peer.post(f"/allow/{caller.key}"), 5)
+        for reader, _ in silent:
+            await asyncio.wait_for(reader.read(), 5)
+        await _ask(*proven, caller.key)
+        for _, writer in [proven, *silent]:
+            writer.close()
+
+
+@pytest.mark.parametrize("with_tls", [True, False], ids=["after the handshake", "before it"])
+async def test_a_silent_connection_ends(with_tls: bool) -> None:
+    limits = Limits()
+    assert limits.handshake + limits.head + limits.goodbye <= 15
+    async with listening({"/allow": allow}, limits=Limits(handshake=0.3, head=0.3, goodbye=0.1)) as peer:
+        tls = peer.tls if with_tls else None
+        reader, writer = await asyncio.open_connection("127.0.0.1", peer.server.address[1], ssl=tls)
+        began = time.perf_counter()
+        await reader.read()
+        assert 0.2 < time.perf_counter() - began < 1.0
+        writer.close()
+
+
+async def test_a_connection_of_the_api_server_is_kept_and_one_of_a_stranger_not() -> None:
+    caller = Caller()
+    async with listening({"/allow": allow}, caller=caller) as peer:
+        for key, kept in ((caller.key, True), ("", False)):
+            reader, writer = await asyncio.open_connection("127.0.0.1", peer.server.address[1], ssl=peer.tls)
+            await _ask(reader, writer, key)
+            await asyncio.sleep(1.5 * QUICK.head)
+            assert reader.at_eof() is not kept
+            writer.close()
+
+
 async def test_there_may_be_as_many_connections_as_the_usual_limit_of_files() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (1024, hard))
@@ -321,21 +291,6 @@ async def test_other_tls_connections_of_the_process_are_not_changed() -> None:
     async with listening({"/allow": allow}) as peer:
         assert (await peer.post("/allow"))[0] == 200
         assert sslproto.SSLProtocol.max_size == 256 * 1024
-
-
-async def test_silent_connections_hold_up_no_handshake(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "_PACE", 0.05)
-    async with listening({"/allow": allow}, limits=Limits()) as peer:
-        port = peer.server.address[1]
-        silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(60)]
-        gone = [await asyncio.open_connection("127.0.0.1", port) for _ in range(60)]
-        for _, writer in gone:
-            writer.close()
-        began = time.perf_counter()
-        assert (await peer.post("/allow"))[0] == 200
-        assert time.perf_counter() - began < 60 * 0.05 / 2
-        for _, writer in silent:
-            writer.close()
 
 
 async def _ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, key: str = "") -> None:
@@ -364,4 +319,4 @@ async def test_work_ends_with_its_client() -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run({"attack": _attack, "honest": _honest}[sys.argv[1]](int(sys.argv[2])))
+    asyncio.run({"attack": _attack, "honest": _honest}[sys.argv[1]](int(sys.argv[2]), *sys.argv[3:]))

@@ -15,8 +15,7 @@ from prometheus_client import REGISTRY
 from kubeloop.controllers.errors import BindError
 from pkg.webhook.admission import ALLOW, AdmissionRequest, BadReview, Decision, deny
 from pkg.webhook.caller import Caller
-from pkg.webhook.connections import Limits
-from pkg.webhook.server import MAX_BODY, WebhookServer
+from pkg.webhook.server import MAX_BODY, Limits, WebhookServer
 from tests.kubeloop.client.pki import Authority
 from tests.pkg.webhook.listening import JSON, REVIEW, listening
 
@@ -221,29 +220,6 @@ class TestClients:
         async with listening(HOOKS, client_ca=ca, client_names=names) as peer:
             peer.tls.load_cert_chain(*pair)
             assert (await peer.post("/allow"))[0] == wanted
-
-    async def test_under_another_name_it_keeps_no_place_from_the_api_server(self, tmp_path: Path) -> None:
-        authority = Authority()
-        (tmp_path / "ca.crt").write_text(authority.pem)
-        own, others = (authority.issue(name).write(tmp_path, name) for name in ("kube-apiserver", "kubelet"))
-        options = {"client_ca": tmp_path / "ca.crt", "client_names": ("kube-apiserver",)}
-        async with listening(HOOKS, limits=Limits(per_source=2), **options) as peer:
-            port = peer.server.address[1]
-            peer.tls.load_cert_chain(*own)
-            reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=peer.tls)
-            review = HEAD + b"Content-Length: %d\r\n\r\n" % len(REVIEW) + REVIEW
-            writer.write(review)
-            assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200")
-            peer.tls.load_cert_chain(*others)
-            refused, other = await asyncio.open_connection("127.0.0.1", port, ssl=peer.tls)
-            other.write(review[:-1])
-            assert (await refused.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 403")
-            peer.tls.load_cert_chain(*own)
-            assert (await peer.post("/allow"))[0] == 200
-            writer.write(review)
-            assert b"HTTP/1.1 200" in await reader.readuntil(b"\r\n\r\n")
-            for each in (writer, other):
-                each.close()
 
     @pytest.mark.parametrize("issued_by_another", [False, True], ids=["none", "another CA's"])
     async def test_none(self, tmp_path: Path, issued_by_another: bool) -> None:

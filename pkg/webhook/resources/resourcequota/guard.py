@@ -28,7 +28,7 @@ def too_low(old: ResourceQuota, new: ResourceQuota, limits: str, policy: Policy)
         name for name, value in new.hard.items() if name not in old.hard or _less(value, old.hard[name])
     ]
     added = Entries(new.annotations).readable()
-    if not lowered or not added or is_off(new.annotations, policy.mode):
+    if not lowered or not added or is_off(new.annotations):
         return {}  # outside migrations everything is allowed, and repaired where need be
     try:
         granted = granted_by_namespace(limits) if is_default(old) else granted_by_record(old)

@@ -21,7 +21,6 @@ from pkg.controller.namespace.holding_controller import (
 )
 from pkg.util import constants
 from pkg.util.constants import WEBHOOK_CONFIGURATION_NAME
-from pkg.util.resourcequota.policy import Mode
 from tests.decisions import sentences
 from tests.kinds import Clock, Kind, Server
 from tests.objects import COMPENSATION, ENTRY, MARKS, SKIP, annotated_namespace, by_name, by_uid, quota, vmim
@@ -45,7 +44,7 @@ HELD = {
 @sentences(HELD)
 def test_whether_a_namespace_holds_room(case: tuple[Any, list[Any], bool]) -> None:
     found, migrations, held = case
-    assert holds([found], migrations, Mode.TAKEOVER) is held
+    assert holds([found], migrations) is held
 
 
 class OneNamespace:
@@ -67,7 +66,6 @@ class OneNamespace:
             namespace_cache=self.namespaces.cache,
             quota_cache=self.quotas.cache,
             migration_cache=self.migrations.cache,
-            mode=Mode.TAKEOVER,
             reserve=reserve,
             registrations=self.webhooks.cache,
             excluded=lambda name: name in self.excluded,

@@ -15,6 +15,7 @@ from pkg.controller.resourcequota.resourcequota_controller import Handler
 from pkg.util.constants import (
     ANNOTATION_APPLIED,
     ANNOTATION_BASE,
+    ANNOTATION_MAX_EXTRA,
     ANNOTATION_TOUCHED,
     LABEL_MANAGED,
 )
@@ -585,12 +586,28 @@ class TestWhatPeopleAreTold:
         await cluster.look()
         assert len(cluster.events.recorded) == 2
 
-    async def test_a_problem_that_comes_back_is_told_again(self) -> None:
+    @pytest.mark.parametrize(("pause", "told"), [(1.0, 1), (61.0, 2)], ids=["at once", "after a minute"])
+    async def test_a_problem_that_comes_back_is_told_again(self, pause: float, told: int) -> None:
         cluster = Cluster()
         for annotation in ("{nope", BASE, "{nope"):
             cluster.base(annotation)
             await cluster.look()
-        assert len(cluster.events.recorded) == 2
+            cluster.clock.now += pause
+        assert len(cluster.events.recorded) == told
+
+    async def test_amounts_that_change_are_no_news(self, caplog: pytest.LogCaptureFixture) -> None:
+        """What a migration that waits would add changes with the overhead ratio."""
+        cluster = Cluster(Mode.TAKEOVER)
+        cluster.quotas.given(quota(None, {ANNOTATION_MAX_EXTRA: '{"limits.memory":"1"}'}))
+        cluster.migrate("vm1")
+        for ratio in ("1.5", "2.5", "3.5", "4.5"):
+            cluster.settings.given(
+                {"metadata": {"name": "additional-guest-memory-overhead-ratio"}, "value": ratio}
+            )
+            await cluster.look()
+            cluster.clock.now += 5.0
+        assert cluster.events.reasons == ["MaxExtraReached"]
+        assert len([r for r in caplog.records if r.levelname == "WARNING"]) == 1
 
     async def test_a_garbage_entry_is_told_and_not_overwritten(self) -> None:
         cluster = Cluster()

@@ -1,0 +1,152 @@
+"""Connections of the listener: how many there may be, and how long each may take until it asks something."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import resource
+import socket
+import ssl
+from collections.abc import Coroutine
+from dataclasses import dataclass
+
+from aiohttp import web
+
+from pkg.webhook.metrics import CLOSED, OPEN
+
+log = logging.getLogger(__name__)
+
+_BACKLOG = 1024
+_AT_ONCE = 32 * 1024
+"""Bytes of a connection that the system keeps, and hands over, at a time: what is read at once is worked through before
+anything else is."""
+_FULL = 0.05
+"""Seconds until it is asked again whether there is room for a connection."""
+_TOO_LATE = b"HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """A count of connections; seconds for a TLS handshake, from there to the end of the first request's head, for a
+    request's body, and for TLS's closing alert."""
+
+    connections: int = 1024
+    handshake: float = 5.0
+    head: float = 5.0
+    body: float = 5.0
+    goodbye: float = 2.0
+
+
+class Listener:
+    """Accepts connections for a web.Server. A full one lets new connections wait."""
+
+    def __init__(self, server: web.Server, context: ssl.SSLContext | None, limits: Limits) -> None:
+        self._server = server
+        self._context = context
+        self._limits = limits
+        self._shaking_hands = 0
+        self._silent: set[object] = set()
+        # Invariant: the protocols that have not read a request's head yet.
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def start(self, host: str, port: int) -> tuple[str, int]:
+        """Listen on every address of the host; where, is the result. Raises OSError."""
+        most = _within_the_systems(self._limits.connections)
+        listening = await _listening(host, port)
+        bound = listening[0].getsockname()
+        for each in listening:
+            self._start(self._accept(each, most))
+        return bound[0], bound[1]
+
+    async def close(self) -> None:
+        """Stop accepting, and drop what has not asked anything yet."""
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+    def asked(self, protocol: object) -> None:
+        """A request came on the connection: from now on its time is the server's affair."""
+        self._silent.discard(protocol)
+
+    async def _accept(self, listening: socket.socket, most: int) -> None:
+        loop = asyncio.get_running_loop()
+        with listening:
+            while True:
+                if self._count() >= most:
+                    await asyncio.sleep(_FULL)
+                    continue
+                try:
+                    accepted, _ = await loop.sock_accept(listening)
+                except OSError as exc:  # out of file descriptors: those that stand have to end first
+                    log.warning("a connection could not be accepted: %s", exc)
+                    await asyncio.sleep(_FULL)
+                    continue
+                self._start(self._serve(accepted))
+                await asyncio.sleep(0)  # sock_accept does not wait while there are more
+
+    def _count(self) -> int:
+        there = self._shaking_hands + len(self._server.connections)
+        OPEN.set(there)
+        return there
+
+    async def _serve(self, accepted: socket.socket) -> None:
+        protocol, limits = self._server(), self._limits
+        times = (limits.handshake, limits.goodbye) if self._context is not None else (None, None)
+        self._shaking_hands += 1
+        self._silent.add(protocol)
+        try:
+            accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            transport, _ = await asyncio.get_running_loop().connect_accepted_socket(
+                lambda: protocol,
+                accepted,
+                ssl=self._context,
+                ssl_handshake_timeout=times[0],
+                ssl_shutdown_timeout=times[1],
+            )
+        except (OSError, TimeoutError) as exc:
+            CLOSED.labels("handshake").inc()
+            log.debug("no TLS handshake: %s", exc or "timed out")
+            self._silent.discard(protocol)
+            return
+        finally:
+            self._shaking_hands -= 1
+        await asyncio.sleep(limits.head)
+        self._count()
+        if protocol in self._silent:
+            self._silent.discard(protocol)
+            CLOSED.labels("head").inc()
+            transport.write(_TOO_LATE)
+            transport.close()
+
+    def _start(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+def _within_the_systems(connections: int) -> int:
+    """Half of the process's files stay for everything else: the usual soft limit is as many as the connections."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = 2 * connections
+    files = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and soft < files:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (files, hard))
+    return files // 2
+
+
+async def _listening(host: str, port: int) -> list[socket.socket]:
+    """Listening sockets on every address of a host; all of them on one port. Raises OSError."""
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(
+        asyncio.Protocol, host or None, port, backlog=_BACKLOG, start_serving=False
+    )
+    try:
+        found = [each.dup() for each in server.sockets]
+    finally:
+        server.close()
+    for each in found:
+        each.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _AT_ONCE)  # accepted ones have it too
+        each.listen(_BACKLOG)
+        each.setblocking(False)
+    return found
