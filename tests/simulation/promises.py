@@ -20,12 +20,15 @@ from kubeloop.api.registry import (
 )
 from kubeloop.testing.fake.patches import Raw
 from lab.rancher.limits import render
-from pkg.util.constants import ANNOTATION_RANCHER_RESOURCE_QUOTA
+from pkg.util.constants import (
+    ANNOTATION_OWNER,
+    ANNOTATION_RANCHER_RESOURCE_QUOTA,
+    ANNOTATION_SKIP_AUTO_SCALING,
+    LABEL_MANAGED,
+)
 from pkg.util.quantity import ZERO
 from pkg.util.quotacount.usage import pod_usage
 from pkg.util.resource_list import ResourceList, add, maximum, parse_resource_list, total
-from pkg.util.resourcequota.managed import is_off, switched_off
-from pkg.util.resourcequota.policy import Mode
 from pkg.webhook.admission import Decision
 from tests.simulation.admission import ADMIN, HEADROOM, KUBEVIRT
 from tests.simulation.cluster import Cluster
@@ -74,8 +77,8 @@ class Promises:
         for key, raw in self._cluster.raw(RESOURCE_QUOTAS).items():
             quota, base = msgspec.convert(raw, ResourceQuota), self.base(key.partition("/")[0])
             hard = parse_resource_list(quota.hard)
-            if switched_off(quota) or is_off(quota.annotations, Mode.TAKEOVER):
-                continue  # it is Harvester's own again, which is not played here
+            if _is_harvesters(quota):
+                continue
             if hard != base and hard != self._edited.get(key):
                 self._break(
                     "at rest a quota is at its base", f"{key} has {_text(hard)}, its base is {_text(base)}"
@@ -224,6 +227,14 @@ class Promises:
     def _break(self, promise: str, how: str) -> None:
         if self.broken is None:
             self.broken = Broken(monotonic(), promise, how)
+
+
+def _is_harvesters(quota: ResourceQuota) -> bool:
+    """A person has switched headroom off for it."""
+    skipped = quota.annotations.get(ANNOTATION_SKIP_AUTO_SCALING) == "true"
+    return quota.labels.get(LABEL_MANAGED) == "false" or (
+        skipped and ANNOTATION_OWNER not in quota.annotations
+    )
 
 
 def largest(usages: Iterable[ResourceList]) -> ResourceList:
