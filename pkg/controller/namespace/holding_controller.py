@@ -23,7 +23,7 @@ from kubeloop.controllers.errors import RetryAfter
 from pkg.api.kubevirt import VirtualMachineInstanceMigration
 from pkg.util import constants
 from pkg.util.kubevirt.migration import is_finished
-from pkg.util.resourcequota.journal import has_migrating_vm
+from pkg.util.resourcequota.entries import has_migrating_vm
 from pkg.util.resourcequota.managed import is_served, switched_off
 
 log = logging.getLogger(__name__)

@@ -1,6 +1,6 @@
 """What a window adds to a quota: min(source, target) of every VM that migrates, and no more than the budget. Pure.
 
-The base pays for what a VM has grown by, as in the annotation strategy: the same claims say what a side is worth.
+The base pays for what a VM has grown by, as in the annotation strategy: the same rules say what a side is worth.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from pkg.util.managedtenantquota.model import Observed
 from pkg.util.managedtenantquota.record import Record
 from pkg.util.quantity import ZERO, Quantity
 from pkg.util.resource_list import ResourceList, minimum, parse_resource_list, total
-from pkg.util.resourcequota.claims import claims
-from pkg.util.resourcequota.facts import Cache, Claim, Facts
+from pkg.util.resourcequota.base import Base
+from pkg.util.resourcequota.facts import Cache, Facts
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
+from pkg.util.resourcequota.vms import Vm, vms_of
 
 EXACT: Final = Policy(Mode.TAKEOVER, EstimateKind.EXACT)
 
@@ -83,16 +84,16 @@ class Grant:
         return need_of(missing, self._observed.surroundings.rendering, self.spec)
 
     def _wanted(self, missing: Missing) -> ResourceList:
-        claim = self._claims.get(missing.vmi.name)
-        return claim.wanted(EXACT) if claim else {}
+        vm = self._vms.get(missing.vmi.name)
+        return vm.wanted() if vm else {}
 
     def _sum(self, more: Mapping[str, ResourceList]) -> ResourceList:
-        under_way = {vm: claim.granted for vm, claim in self._claims.items()}
+        under_way = {name: vm.granted for name, vm in self._vms.items()}
         granted = total({**under_way, **self._added, **more}.values())
         return {name: amount for name, amount in minimum(self._most, granted).items() if name in self.hard}
 
     @cached_property
-    def _claims(self) -> Mapping[str, Claim]:
+    def _vms(self) -> Mapping[str, Vm]:
         seen = self._observed.surroundings
         facts = Facts(
             quota=self.quota,
@@ -105,4 +106,4 @@ class Grant:
             rendering=with_largest_defaults(seen.rendering),
             cache=self._cache,
         )
-        return claims(facts, EXACT).by_vm
+        return {vm.name: vm for vm in vms_of(facts, EXACT, Base(None))[0]}

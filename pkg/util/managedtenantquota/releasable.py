@@ -24,8 +24,8 @@ from pkg.util.managedtenantquota.model import Memory, Observed, Policy, Problem
 from pkg.util.managedtenantquota.record import Record
 from pkg.util.quantity import ZERO, QuantityError
 from pkg.util.resource_list import format_resource_list, parse_resource_list
+from pkg.util.resourcequota.entries import has_migrating_vm
 from pkg.util.resourcequota.facts import Cache
-from pkg.util.resourcequota.journal import has_migrating_vm
 
 
 @dataclass(frozen=True, slots=True)

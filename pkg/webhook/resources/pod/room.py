@@ -20,11 +20,11 @@ from dataclasses import dataclass, field
 from pkg.util.quantity import ZERO, Quantity
 from pkg.util.resource_list import ResourceList, parse_resource_list, subtract
 from pkg.util.resourcequota.base import granted_by_namespace, granted_by_record, scaled_base
-from pkg.util.resourcequota.claims import taken_by_migrations
 from pkg.util.resourcequota.errors import ResourceQuotaError
 from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.managed import is_default
 from pkg.util.resourcequota.policy import Policy
+from pkg.util.resourcequota.vms import taken_by_migrations
 from pkg.webhook.resources.pod.tally import Sums
 
 Amounts = Mapping[str, Quantity]
