@@ -14,9 +14,9 @@ _SLACK = 2.0
 class ServerClock:
     """Seconds since 1970 by the API server's clock: the Date header of an answer, plus monotonic time since.
 
-    At most a second behind, and closer with every answer; never ahead by more than two. Of several API servers behind one
-    address the last answer counts. Before the first answer, or where a proxy removes the header, it is this machine's
-    clock as it was at the start.
+    At most a second behind, and closer with every answer; never ahead by more than two. Of several API servers behind
+    one address the last answer counts. Before the first answer, or where a proxy removes the header, it is this
+    machine's clock as it was at the start.
     """
 
     def __init__(
