@@ -6,7 +6,7 @@ its own pods twice, in the other one's place: two replicas together exceed a bas
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -20,12 +20,14 @@ _SWEPT: Final = 2
 """Other namespaces that are searched at every entry: those that never ask again are forgotten."""
 
 
+Usages = Mapping[str, Mapping[str, Quantity]]
+
+
 @dataclass(frozen=True, slots=True)
 class _Pending:
     uid: str
     replaced: str | None
-    usage: Mapping[str, Quantity]
-    quotas: Collection[str]
+    usages: Usages
     since: float
 
 
@@ -39,15 +41,14 @@ class Ledger:
         self,
         namespace: str,
         uid: str,
-        usage: Mapping[str, Quantity],
-        quotas: Collection[str],
+        usages: Usages,
         now: float,
         *,
         replaced: str | None = None,
     ) -> None:
-        """A pod was let through; `quotas` are the names of those that will count it. `replaced`: the resourceVersion
-        that a resize replaces, None for a new pod."""
-        pending = _Pending(uid, replaced, usage, quotas, now)
+        """A pod was let through; `usages`: what it takes, by the names of the quotas that will count it. `replaced`:
+        the resourceVersion that a resize replaces, None for a new pod."""
+        pending = _Pending(uid, replaced, usages, now)
         self._pending.setdefault(namespace, {})[f"{uid}/{replaced}"] = pending
         REMEMBERED.set(len(self))
         for each in [each for each in self._pending if each != namespace][:_SWEPT]:
@@ -73,5 +74,5 @@ class Ledger:
     def pending(self, namespace: str, quota: str) -> Iterator[Mapping[str, Quantity]]:
         """What each pod takes of a quota."""
         for pending in self._pending.get(namespace, {}).values():
-            if quota in pending.quotas:
-                yield pending.usage
+            if quota in pending.usages:
+                yield pending.usages[quota]

@@ -18,11 +18,19 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from pkg.util.quantity import ZERO, Quantity
-from pkg.util.resource_list import ResourceList, parse_resource_list, subtract
+from pkg.util.resource_list import (
+    ResourceList,
+    add,
+    maximum,
+    minimum,
+    parse_resource_list,
+    subtract,
+)
 from pkg.util.resourcequota.base import granted_by_namespace, granted_by_record, scaled_base
-from pkg.util.resourcequota.claims import taken_by_migrations
+from pkg.util.resourcequota.claims import claims, taken_by_migrations
 from pkg.util.resourcequota.errors import ResourceQuotaError
 from pkg.util.resourcequota.facts import Facts
+from pkg.util.resourcequota.journal import Journal
 from pkg.util.resourcequota.managed import is_default
 from pkg.util.resourcequota.policy import Policy
 from pkg.webhook.resources.pod.tally import Sums
@@ -85,6 +93,21 @@ class Room:
             if taken + wanted > base:
                 short[name] = base - taken
         return short
+
+
+def left_for_target(observed: Facts, policy: Policy, vm: str) -> ResourceList:
+    """What the pods of a VM's migration may still take beyond the base: what its entry on the quota holds for them,
+    with the compensation. Before the entry is written, what it will be: until then quota decides. A VM that has no
+    source pod gets nothing."""
+    claim = claims(observed, policy).by_vm.get(vm)
+    if claim is None or not claim.room:
+        return {}
+    journal = Journal(observed.quota.annotations)
+    going_on = claim.room if claim.formula is None else maximum(claim.room, claim.formula)
+    standing = journal.standing(vm, claim.vmi_uid)
+    granted = going_on if standing is None else minimum(going_on, standing)
+    left = subtract(add(granted, journal.compensation_or_none()), claim.target)
+    return {name: amount for name, amount in left.items() if amount > ZERO}
 
 
 def room(observed: Facts, policy: Policy, sums: Sums) -> Room | None:
