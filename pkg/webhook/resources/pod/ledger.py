@@ -7,7 +7,7 @@ its own pods twice, in the other one's place: two replicas together exceed a bas
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from pkg.util.quantity import Quantity
@@ -66,6 +66,12 @@ class Ledger:
         if kept:
             self._pending[namespace] = kept
         REMEMBERED.set(len(self))
+
+    def keep(self, namespace: str, now: float) -> None:
+        """The API server does not answer: requests that were let in may be stored as late as that lasts."""
+        self._pending[namespace] = {
+            key: replace(each, since=now) for key, each in self._pending.get(namespace, {}).items()
+        }
 
     def __len__(self) -> int:
         """Pods of all namespaces."""

@@ -14,10 +14,12 @@ on their way to quota admission, still of those that have just ended, and its co
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from pkg.util.quantity import ZERO, Quantity
+from kubeloop.api.core import ResourceQuota
+from pkg.util.amounts import compared
+from pkg.util.quantity import ZERO, Quantity, QuantityError
 from pkg.util.resource_list import (
     ResourceList,
     add,
@@ -126,3 +128,26 @@ def room(observed: Facts, policy: Policy, sums: Sums) -> Room | None:
         migrations=taken_by_migrations(observed, policy),
         ended=sums.ended,
     )
+
+
+def lacks(quota: ResourceQuota, need: Amounts) -> ResourceList:
+    """What quota admission finds too little of in a quota that is not ours, and what is left of each."""
+    try:
+        left = subtract(parse_resource_list(quota.status.hard or {}), parse_resource_list(quota.used))
+    except QuantityError:
+        return {}
+    return {name: amount for name, amount in left.items() if need.get(name, ZERO) > max(ZERO, amount)}
+
+
+def exceeded(quota: ResourceQuota, need: Amounts, short: Amounts) -> str:
+    """Which quota is short, and what is left of it. It begins with quota admission's own words: KubeVirt looks for
+    them, and tries again when the quota changes."""
+    amounts = ((name, compared(name, need[name], max(left, ZERO))) for name, left in sorted(short.items()))
+    wants = ", ".join(f"{name} {asked} is requested and {left} is left" for name, (asked, left) in amounts)
+    return f"exceeded quota: resource quota {quota.key} is used up: {wants}"
+
+
+def reserved(names: Sequence[str]) -> str:
+    """Whose the rest of a quota is."""
+    whose = f" ({', '.join(names[:10])})" if names else ""
+    return f"; what headroom added to it is reserved for migrating VMs{whose}"

@@ -8,27 +8,28 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import Final
 
 from kubeloop.api.core import Pod, ResourceQuota
 from pkg.util import constants
-from pkg.util.amounts import compared
 from pkg.util.kubevirt.evidence import vm_of
 from pkg.util.kubevirt.migration import is_finished
-from pkg.util.quantity import ZERO, Quantity, QuantityError
+from pkg.util.quantity import ZERO, QuantityError
 from pkg.util.quotacount.releases import Releases
 from pkg.util.quotacount.usage import counted, pod_usage, resize_usage
 from pkg.util.resource_list import ResourceList, parse_resource_list
 from pkg.util.resourcequota.facts import Facts
+from pkg.util.resourcequota.journal import has_migrating_vm
 from pkg.util.resourcequota.managed import is_served
 from pkg.util.resourcequota.policy import Policy
 from pkg.webhook.admission import ALLOW, AdmissionRequest, BadReview, Decision, UserInfo, deny
 from pkg.webhook.deadline import NoAnswer, in_time
 from pkg.webhook.options import Options
 from pkg.webhook.resources.pod.ledger import Ledger
-from pkg.webhook.resources.pod.room import Room, left_for_target, room
+from pkg.webhook.resources.pod.room import Room, exceeded, lacks, left_for_target, reserved, room
 from pkg.webhook.resources.pod.shared_reads import SharedReads
 from pkg.webhook.resources.pod.tally import Sums, Tally
 from pkg.webhook.view import View
@@ -59,6 +60,17 @@ class _Snapshot:
     """The pods that `quotas` count: uid to resourceVersion, "" for one that is gone again."""
     behind: bool = False
     """Of a quota the pods do not add up to status.used, or its base is not known."""
+
+    @property
+    def at_rest(self) -> bool:
+        """Whether nothing is added to any of the quotas, so that quota itself holds every pod to the base."""
+        return bool(self.quotas) and not any(map(_holds, self.quotas))
+
+
+def _holds(quota: _Quota) -> bool:
+    """By what quota admission goes by, too: status.hard."""
+    spec, status = quota.object.spec.hard, quota.object.status.hard
+    return has_migrating_vm(quota.object.annotations) or spec != status or not quota.room.base
 
 
 class _Known(Enum):
@@ -140,17 +152,40 @@ class Validator:
             return self._refusal(self._cached(asked), asked, _Known.ON_ITS_WAY)
         waiting: list[str] = []
         try:
-            snapshot, refusal = await self._wait(asked, waiting)
-        except NoAnswer:
-            # What stood in its way still does; else the own count decides.
+            if refusal := await self._refused_by_another(asked):
+                return refusal
             snapshot = self._cached(asked)
-            refusal = waiting[-1] if waiting else self._refusal(snapshot, asked, _Known.ON_ITS_WAY)
+            refusal = self._refusal(snapshot, asked, _Known.STATUS)
+            if refusal or not snapshot.at_rest:
+                snapshot, refusal = await self._wait(asked, waiting)
+        except NoAnswer:
+            self._ledger.keep(asked.namespace, self._clock())
+            snapshot = await self._last_known(asked)
+            # What stood in its way still does; else the own count decides.
+            refusal = waiting[-1] if waiting else self._refusal_by_all(snapshot, asked)
         if not refusal and not request.dry_run:
             self._admit(snapshot, asked)
         return refusal
 
     def _cached(self, asked: _Pod) -> _Snapshot:
         return self._count(map(self._view.observe, self._view.quotas(asked.namespace)), None)
+
+    async def _last_known(self, asked: _Pod) -> _Snapshot:
+        """Without an answer from the API server: what the caches and the watch have."""
+        pods = None
+        with suppress(NoAnswer):
+            pods = await self._view.pods(asked.namespace)
+        return self._count(map(self._view.observe, self._view.quotas(asked.namespace)), pods)
+
+    async def _refused_by_another(self, asked: _Pod) -> str:
+        """Why a quota that is not ours will refuse the pod, by its live status; "": none will. Let through here, it
+        would never come, and hold its place for as long as it is remembered."""
+        for quota in self._view.quotas(asked.namespace):
+            if not self._is_ours(quota) and asked.counts(quota) and lacks(quota, asked.need):
+                quota = await self._view.quota_live(quota)
+                if short := lacks(quota, asked.need):
+                    return exceeded(quota, asked.need, short)
+        return ""
 
     async def _wait(self, asked: _Pod, waiting: list[str]) -> tuple[_Snapshot, str]:
         """The last read, and why the pod does not fit, after a while; `waiting` gets what stands in its way meanwhile.
@@ -192,7 +227,7 @@ class Validator:
         for quota in snapshot.quotas:
             if asked.counts(quota.object) and (short := self._short(quota, asked, known)):
                 names = self._view.migrating(quota.object)
-                return refusal_of(quota.object, self._need(quota, asked), short, names)
+                return exceeded(quota.object, self._need(quota, asked), short) + reserved(names)
         return ""
 
     def _short(self, quota: _Quota, asked: _Pod, known: _Known) -> ResourceList:
@@ -280,22 +315,6 @@ class Validator:
                 quotas.append(_Quota(quota, free, observed))
         seen = {pod.uid: pod.metadata.resource_version for pod in pods or ()}
         return _Snapshot(quotas, {**dict.fromkeys(gone, ""), **seen}, behind)
-
-
-def refusal_of(
-    quota: ResourceQuota,
-    need: Mapping[str, Quantity],
-    short: Mapping[str, Quantity],
-    names: Sequence[str],
-) -> str:
-    """What a tenant reads: which quota, what is left of it, and whose the rest is."""
-    amounts = ((name, compared(name, need[name], max(left, ZERO))) for name, left in sorted(short.items()))
-    wants = ", ".join(f"{name} {asked} is requested and {left} is left" for name, (asked, left) in amounts)
-    whose = f" ({', '.join(names[:10])})" if names else ""
-    return (
-        f"resource quota {quota.key} is used up: {wants}; "
-        f"what headroom added to it is reserved for migrating VMs{whose}"
-    )
 
 
 def _migration_of(pod: Pod) -> str:
