@@ -11,7 +11,7 @@ PYTEST_PARALLEL ?= --numprocesses 5 --dist loadfile --no-loadscope-reorder
 # The tests start hundreds of headroom processes: none of them compiles the sources again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo install test test-fast lint bench bench-full observability soak mutants build manifests image lock clean
+.PHONY: demo install test test-fast lint bench bench-full compat observability soak mutants build manifests image lock clean
 
 install: $(STAMP)
 
@@ -59,6 +59,15 @@ soak: build
 	HEADROOM_SOAK=1 $(BIN)/python -m pytest tests/e2e/test_admission_race.py tests/e2e/test_admission_reserve.py \
 	  tests/e2e/test_admission_upkeep.py
 	HEADROOM_ELECTION=real $(BIN)/python -m pytest tests/e2e/test_leader_election.py
+
+# The end-to-end core on the oldest and the newest Kubernetes, each built the first time (ten minutes).
+RELEASES ?= 1.30 1.37
+compat: $(STAMP)
+	for release in $(RELEASES); do \
+	  $(BIN)/headroom testcluster build --kubernetes $$release && \
+	  KUBELOOP_KUBERNETES=$$release $(BIN)/python -m pytest tests/e2e/test_migrations.py tests/e2e/test_takeover.py \
+	    tests/e2e/test_admission_reserve.py tests/e2e/test_mtq.py tests/e2e/test_policy.py || exit 1; \
+	done
 
 # Prometheus itself, built the first time (ten minutes), on a real run: each alert on its fault, each panel has data.
 observability: build

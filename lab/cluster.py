@@ -25,12 +25,15 @@ class Options:
     kubevirt: bool = True
     rancher: bool = True
     nodes: int = 3
+    kubernetes: str = ""
+    """As `kubeloop.testing.cluster.cluster.Options` takes it."""
 
     def embedded(self) -> cluster.Options:
         """The same for `kubeloop.testing.cluster`."""
         wanted = {"kubevirt": self.kubevirt, "rancher": self.rancher}
         return cluster.Options(
             kwok=self.kwok,
+            kubernetes=self.kubernetes,
             nodes=self.nodes,
             make_node=kubevirt_node,
             crds=CRDS,

@@ -14,10 +14,16 @@ from kubeloop.api.meta import Object, PartialObjectMetadata
 from kubeloop.api.registry import Resource
 from kubeloop.client.config import ClientConfig
 from kubeloop.client.errors import ApiError
-from kubeloop.client.resource_client import PARTIAL_METADATA, ResourceClient
+from kubeloop.client.resource_client import ResourceClient
+from kubeloop.client.resource_reader import ResourceReader
 from kubeloop.client.transport import Transport
 
 log = logging.getLogger(__name__)
+
+_PARTIAL_METADATA = (
+    "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,"
+    "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
+)
 
 T = TypeVar("T", bound=Object)
 Item = TypeVar("Item")
@@ -38,10 +44,10 @@ class Client:
             self._resources[resource] = ResourceClient(self.transport, resource)
         return cast("ResourceClient[T]", self._resources[resource])
 
-    def metadata(self, resource: Resource[Any]) -> ResourceClient[PartialObjectMetadata]:
-        """A client of the kind that gets the metadata of its objects alone. For reading."""
+    def metadata(self, resource: Resource[Any]) -> ResourceReader[PartialObjectMetadata]:
+        """Reads the metadata of the kind's objects alone."""
         partial = replace(resource, type=PartialObjectMetadata)
-        return ResourceClient(self.transport, partial, accept=PARTIAL_METADATA)
+        return ResourceReader(self.transport, partial, accept=_PARTIAL_METADATA)
 
     async def close(self) -> None:
         """Closes every connection."""

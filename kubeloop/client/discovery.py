@@ -54,19 +54,33 @@ async def is_served(transport: Transport, resource: Resource[Any]) -> bool:
     is there without it. Raises ApiError for everything else: a 404 may be that of a proxy, or of a server that is
     starting.
     """
+    names = await _served(transport, resource)
+    return names is None or resource.plural in names
+
+
+async def has_status(transport: Transport, resource: Resource[Any]) -> bool | None:
+    """Whether the kind has a status subresource; None where that cannot be told. Raises ApiError as
+    `is_served`."""
+    names = await _served(transport, resource) or set()
+    return f"{resource.plural}/status" in names if resource.plural in names else None
+
+
+async def _served(transport: Transport, resource: Resource[Any]) -> set[str] | None:
+    """The names in the list of the resource's version: none where the version is not served, None where it is and its
+    list is not."""
     prefix = "/apis" if resource.group else "/api"
     try:
         body = await transport.request("GET", f"{prefix}/{resource.api_version}", retry=False)
     except STATUS_404:
         if not resource.group:
             raise  # every server serves v1
-        return await _version_is_served(transport, resource.api_version)
+        return None if await _version_is_served(transport, resource.api_version) else set()
     listed = _well_formed(_RESOURCES, body, "APIResourceList")
     if listed.group_version != resource.api_version:
         raise ServerError(
             f"discovery answers for {listed.group_version}, not {resource.api_version}", status=500
         )
-    return any(each.name == resource.plural for each in listed.resources or [])
+    return {each.name for each in listed.resources or []}
 
 
 async def _version_is_served(transport: Transport, api_version: str) -> bool:

@@ -164,6 +164,13 @@ def not_found(resource: Resource[Any], name: str) -> NotFound:
     return NotFound(f'{resource.group_resource} "{name}" not found', status=404, reason="NotFound")
 
 
+def check_namespace(resource: Resource[Any], namespace: str, name: str = "") -> None:
+    """Raises BadRequest where an object of a namespaced kind is meant and no namespace is given."""
+    if resource.namespaced and not namespace:
+        about = f"{resource.kind} {name}".rstrip()
+        raise BadRequest(f"{about} has a namespace, and none is given", status=400, reason="BadRequest")
+
+
 def parse_retry_after(value: str | None) -> float | None:
     """Seconds of a Retry-After header: a number or an HTTP date (RFC 9110 §10.2.3), at most LONGEST_RETRY_AFTER; None
     for one that makes no sense."""

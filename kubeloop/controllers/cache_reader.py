@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 from kubeloop.api.meta import Object
 from kubeloop.cache.informer import SharedIndexInformer
 from kubeloop.cache.store import NAMESPACE_INDEX, Indexer
-from kubeloop.client.errors import NotFound, not_found
+from kubeloop.client.errors import NotFound, check_namespace, not_found
 from kubeloop.controllers.errors import CacheForbidden
 
 T = TypeVar("T", bound=Object)
@@ -32,11 +32,14 @@ class CacheReader(Generic[T]):
         return self._informer is None or self._informer.installed
 
     def get(self, *, name: str, namespace: str = "") -> T | None:
-        """The object, None when the cache has none; no namespace for cluster-scoped kinds."""
+        """The object, None when the cache has none; no namespace for cluster-scoped kinds. Raises BadRequest where
+        it is missing."""
+        if not namespace and self._informer is not None:
+            check_namespace(self._informer.resource, namespace, name)
         return self.get_by_key(f"{namespace}/{name}" if namespace else name)
 
     def require(self, *, name: str, namespace: str = "") -> T:
-        """The object. Raises NotFound in the API server's words."""
+        """As `get`. Raises NotFound in the API server's words."""
         found = self.get(name=name, namespace=namespace)
         if found is None:
             raise NotFound(name) if self._informer is None else not_found(self._informer.resource, name)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 import typer
 
 from kubeloop.testing.cluster.progress import Lines
+from kubeloop.testing.cluster.versions import KUBERNETES, KUBERNETES_DEFAULT
 from pkg.cmd.flags import add_command, option
 from pkg.cmd.options import Output
 from pkg.cmd.reports import OutputOptions
@@ -35,6 +36,21 @@ class DirectoryOptions:
 
 
 @dataclass(frozen=True)
+class ReleaseOptions:
+    """Which Kubernetes."""
+
+    title: ClassVar = "Kubernetes"
+
+    kubernetes: str = option(
+        "",
+        f"Release: {', '.join(KUBERNETES)}. Default: $KUBELOOP_KUBERNETES, the release of $KUBEBUILDER_ASSETS, "
+        f"or {KUBERNETES_DEFAULT}.",
+        metavar="RELEASE",
+        show_default=False,
+    )
+
+
+@dataclass(frozen=True)
 class UpOptions(DirectoryOptions):
     """What runs in the cluster."""
 
@@ -44,11 +60,14 @@ class UpOptions(DirectoryOptions):
     nodes: int = option(3, "Number of fake nodes.", metavar="COUNT", min=0, max=1000)
 
 
-def build() -> None:
-    """Find or build the cluster's binaries and helm (about ten minutes the first time); print where they are."""
+def build(options: ReleaseOptions) -> None:
+    """Find or build the cluster's binaries and helm (about ten minutes the first time); print where they are.
+
+    Those of several Kubernetes releases are kept side by side.
+    """
     from kubeloop.testing.cluster.binaries import ensure_binaries, ensure_helm
 
-    binaries, helm = ensure_binaries(Lines()), ensure_helm(Lines())
+    binaries, helm = ensure_binaries(Lines(), release=options.kubernetes), ensure_helm(Lines())
     for path in (
         *(binaries.etcd, binaries.kube_apiserver, binaries.kube_controller_manager, binaries.kwok),
         helm,
@@ -56,11 +75,13 @@ def build() -> None:
         typer.echo(path)
 
 
-def up(options: UpOptions) -> None:
+def up(options: UpOptions, release: ReleaseOptions) -> None:
     """Start a cluster and leave it running; returns when it is ready."""
     from lab import cluster
 
-    wanted = cluster.Options(options.kwok, options.kubevirt, options.rancher, options.nodes)
+    wanted = cluster.Options(
+        options.kwok, options.kubevirt, options.rancher, options.nodes, release.kubernetes
+    )
     started = cluster.up(options.directory, wanted, Lines())
     typer.echo(f"export KUBECONFIG={started.kubeconfig}")
 
@@ -90,6 +111,8 @@ def _print_table(found: Status) -> None:
     typer.echo(f"{'ready' if found.ready else 'not ready'}  {found.url or found.directory}")
     if found.kubeconfig:
         typer.echo(f"kubeconfig  {found.kubeconfig}")
+    for name, version in found.versions.items():
+        typer.echo(f"{name:<24} {version}")
     for name, pid in found.processes.items():
         typer.echo(f"{name:<24} {f'pid {pid}' if pid else 'not running'}")
 

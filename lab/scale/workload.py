@@ -13,7 +13,7 @@ from kubeloop.api import registry
 from kubeloop.api.registry import Resource
 from kubeloop.client.client import Client
 from kubeloop.client.errors import AlreadyExists, NotFound
-from kubeloop.client.resource_client import list_installed
+from kubeloop.client.resource_reader import list_installed
 from kubeloop.errors import ReportedError
 from kubeloop.testing.cluster.errors import ClusterError
 from kubeloop.testing.cluster.readiness import crds_served, load_crds

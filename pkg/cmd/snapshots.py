@@ -144,7 +144,7 @@ async def _settings(
 async def _list(
     client: Client, resource: Resource[T], namespace: str = "", *, selector: str = "", fields: str = ""
 ) -> list[T]:
-    from kubeloop.client.resource_client import list_installed
+    from kubeloop.client.resource_reader import list_installed
 
     return await list_installed(
         client.resource(resource), namespace, label_selector=selector, field_selector=fields

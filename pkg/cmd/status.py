@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, ClassVar
 
 from pkg.cmd import reports
+from pkg.cmd.flags import option
 from pkg.cmd.options import ClusterOptions, Output
 from pkg.cmd.reports import NamespaceOptions, ReportOptions
 from pkg.util.amounts import listed, shown
@@ -18,7 +21,30 @@ if TYPE_CHECKING:
     from pkg.report.status import QuotaStatus
 
 
-def status(chosen: NamespaceOptions, report: ReportOptions, cluster: ClusterOptions) -> None:
+class Part(StrEnum):
+    """What an installation is made of."""
+
+    CONTROLLER = "controller"
+    WEBHOOKS = "webhooks"
+
+
+@dataclass(frozen=True)
+class CheckOptions:
+    """Whether headroom itself works."""
+
+    title: ClassVar = "Options"
+
+    check: list[Part] | None = option(
+        None,
+        "Print only what is wrong with headroom itself, and exit with 1 where this part is not known to work: "
+        "controller or webhooks; may be repeated.",
+        envvar=None,
+    )
+
+
+def status(
+    chosen: NamespaceOptions, checking: CheckOptions, report: ReportOptions, cluster: ClusterOptions
+) -> int:
     """Show each managed quota: its base, what is added to it, for which VMs and since when. Writes nothing."""
 
     where = reports.check_namespace(chosen.namespace)
@@ -32,12 +58,14 @@ def status(chosen: NamespaceOptions, report: ReportOptions, cluster: ClusterOpti
         return snapshot, of(snapshot), with_budgets(snapshot)
 
     snapshot, quotas, budgets = reports.ask(cluster.kubeconfig, read)
+    if checking.check:
+        return _check(snapshot, checking.check)
     if report.output is Output.JSON:
         documents = [found.document() for found in budgets]
         found = [quota.document() for quota in quotas]
         about = {"basis": snapshot.basis.document(), "headroom": snapshot.installed.document()}
         reports.print_json({**about, "quotas": found, "budgets": documents})
-        return
+        return 0
     reports.print_alarms(snapshot.installed)
     if quotas or budgets:
         reports.print_all(*(part for quota in quotas for part in _parts(quota)))
@@ -45,6 +73,14 @@ def status(chosen: NamespaceOptions, report: ReportOptions, cluster: ClusterOpti
     else:
         reports.print_all(reports.line(f"no managed quota in {where or 'any namespace'}"))
     reports.print_remarks(snapshot.basis)
+    return 0
+
+
+def _check(snapshot: Snapshot, parts: list[Part]) -> int:
+    missing = snapshot.installed.missing(controller=Part.CONTROLLER in parts, webhooks=Part.WEBHOOKS in parts)
+    faults = [*snapshot.installed.alarms(), *missing]
+    reports.print_all(*map(reports.line, faults or ["headroom works"]))
+    return 1 if faults else 0
 
 
 def _parts(quota: QuotaStatus) -> list[RenderableType]:

@@ -190,7 +190,7 @@ def _action(
         return f"nothing: {constants.LABEL_MANAGED}=false switches it off"
     if not is_managed(quota):
         return f"nothing: it is not Rancher's default quota and has no label {constants.LABEL_MANAGED}=true"
-    if is_off(quota.annotations, policy.mode):
+    if is_off(quota.annotations):
         return f"nothing: a person has switched it off by {constants.ANNOTATION_SKIP_AUTO_SCALING}"
     if observed.mtq:
         return "nothing by itself: the namespace is managed tenant quota's"

@@ -84,6 +84,17 @@ class Installed:
             )
         return said
 
+    def missing(self, *, controller: bool, webhooks: bool) -> list[str]:
+        """What keeps these from being known to work, beside the alarms; a line each."""
+        said = []
+        if controller and self.lease is None:
+            said.append("no controller was found: there is no Lease headroom, or it may not be read")
+        if webhooks and not self.webhooks:
+            said.append("no webhooks are registered")
+        elif webhooks and self.unreachable is None:
+            said.append("it is not known whether the API server reaches the webhooks")
+        return said
+
     def document(self) -> dict[str, Any]:
         """For JSON."""
         return {

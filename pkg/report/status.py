@@ -23,10 +23,13 @@ from pkg.util.resourcequota.claims import claims
 from pkg.util.resourcequota.errors import InvalidEntry, ResourceQuotaError
 from pkg.util.resourcequota.facts import Claim, Facts
 from pkg.util.resourcequota.journal import Entry, Journal
-from pkg.util.resourcequota.managed import is_default, is_managed, is_off
+from pkg.util.resourcequota.managed import is_default, is_managed, is_off, switched_off
 from pkg.util.resourcequota.planner import plan
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
 from pkg.util.resourcequota.release import is_ours
+
+SWITCHED_OFF = "none: it is switched off"
+NOT_MANAGED = "none: it is not managed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +58,7 @@ class Amounts:
 @dataclass(frozen=True, slots=True)
 class QuotaStatus:
     """One quota. `kept_by` says who scales it: headroom, harvester, "harvester and headroom"
-    (mode assist), managed-tenant-quota, or "nobody" (switched off)."""
+    (mode assist), managed-tenant-quota, or why none of them does."""
 
     namespace: str
     name: str
@@ -99,8 +102,10 @@ def kept_by(observed: Facts, mode: Mode) -> str:
     quota = observed.quota
     if observed.mtq:
         return "managed-tenant-quota"
-    if not is_managed(quota) or observed.namespace_off or is_off(quota.annotations, mode):
-        return "nobody"
+    if observed.namespace_off or switched_off(quota) or is_off(quota.annotations):
+        return SWITCHED_OFF
+    if not is_managed(quota):
+        return NOT_MANAGED
     if mode is Mode.ASSIST and is_default(quota):
         return "harvester and headroom"
     return "headroom" if is_ours(quota) or not is_default(quota) else "harvester"

@@ -35,7 +35,7 @@ def hooks(
     mark = paths.fingerprint(endpoint, options)
     return {
         PROBE_PATH: lambda request: answer_probe(request, mark),
-        paths.VALIDATE_NAMESPACE: namespace.Validator(view, policy).validate,
+        paths.VALIDATE_NAMESPACE: namespace.Validator(view).validate,
         paths.VALIDATE_RESOURCE_QUOTA: guard.validate,
         paths.MUTATE_RESOURCE_QUOTA: guard.mutate,
         paths.VALIDATE_POD: pod.Validator(view, policy, options, accounts.makes_targets).validate,

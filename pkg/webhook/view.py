@@ -12,7 +12,7 @@ from kubeloop.api.core import Namespace, Pod, ResourceQuota
 from kubeloop.api.meta import Object
 from kubeloop.api.registry import NAMESPACES, PODS, RESOURCE_QUOTAS, Resource
 from kubeloop.client.client import Client
-from kubeloop.client.resource_client import list_installed
+from kubeloop.client.resource_reader import list_installed
 from kubeloop.controllers.cache_reader import CacheReader
 from pkg.api.kubevirt import (
     VIRTUAL_MACHINE_INSTANCE_MIGRATIONS,

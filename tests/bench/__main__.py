@@ -113,7 +113,10 @@ def main() -> int:
                 continue
             results += found
             _compare(found)
-    programs = replace(programs, notes=(*programs.notes, *failures))
+    servers = {"Kubernetes": cluster.versions["kubernetes"], "etcd": cluster.versions["etcd"]}
+    programs = replace(
+        programs, notes=(*programs.notes, *failures), versions={**servers, **programs.versions}
+    )
     _print(results, programs)
     if asked.write is not None:
         write(asked.write, results, programs, extent.rounds)

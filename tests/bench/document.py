@@ -8,7 +8,6 @@ import platform
 from html import escape
 from pathlib import Path
 
-from kubeloop.testing.cluster.versions import ETCD, KUBERNETES
 from tests.bench.peers.programs import Programs
 from tests.bench.row import Comparison, Result, Row
 
@@ -30,12 +29,11 @@ def write(document: Path, results: list[Result], programs: Programs, rounds: int
 
 
 def _measured(results: list[Result], programs: Programs, rounds: int, picture: str) -> str:
-    versions = {"Kubernetes": KUBERNETES, "etcd": ETCD, **programs.versions}
     parts = [
         f"{_machine()}, {datetime.datetime.now(datetime.UTC):%Y-%m-%d}. Median of {rounds} rounds "
         f"({(rounds + 1) // 2} for watches, migrations and admission), in which the programs alternate, and "
         "(smallest–largest).",
-        "Versions: " + ", ".join(f"{name} {version}" for name, version in versions.items()) + ".",
+        "Versions: " + ", ".join(f"{name} {version}" for name, version in programs.versions.items()) + ".",
         *programs.notes,
         f"![What the programs need]({picture})",
     ]

@@ -154,6 +154,16 @@ class Node:
         arguments = [here.get(each, each) for each in given]
         return [*arguments, f"--kubeconfig={kubeconfig}"]
 
+    def test(self) -> str:
+        """What the Job of `helm test` prints."""
+        hooks = helm(self.api, "get", "hooks", "headroom").stdout
+        (job,) = [
+            each for each in yaml.safe_load_all(hooks) if each and each["metadata"]["name"] == "headroom-test"
+        ]
+        pod = job["spec"]["template"]["spec"]
+        done = run(*self._arguments(pod), **self._environment(pod, 0))
+        return done.stdout + done.stderr
+
     def hook(self) -> str:
         """Plays the Job controller once the pre-delete hook is there; what it printed."""
         job = eventually(lambda: self.api.find(JOB), 60)
@@ -237,6 +247,7 @@ def test_installed_seen_at_work_one_replica_killed_and_removed_without_a_trace(
         namespace.migrate(phase="Pending", refused=True)
         namespace.wait_hard(RAISED)
         assert len(traces(api) - before) > 15
+        assert node.test() == "headroom works\n"
         leader.kill()
         namespace.phase("migration-of-vm1", "Succeeded")
         namespace.wait_hard(HARD, timeout=10)

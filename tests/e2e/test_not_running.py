@@ -57,11 +57,13 @@ def test_a_killed_headroom_is_the_first_line_and_a_running_one_is_not_released(
         document: dict[str, Any] = json.loads(said("explain", f"{namespace.name}/vm1", "-o", "json"))
         assert (document["headroom"]["running"], document["headroom"]["unreachable"]) == (True, "")
         assert document["headroom"]["alarms"] == []
+        assert said("status", "--check", "controller", "--check", "webhooks") == "headroom works\n"
         assert f"runs and holds the Lease {NAMESPACE}/headroom: stop it first" in said("release", code=1)
         assert namespace.quota()["metadata"]["annotations"]["headroom.harvesterhci.io/owner"] == "headroom"
     finally:
         headroom.kill()
     eventually(lambda: said("status").startswith("headroom has not been running for "))
+    assert run("status", "--check", "controller", *own, **POD).returncode == 1
     for command in (("status",), ("explain", f"{namespace.name}/vm1"), ("plan", "-n", namespace.name)):
         first, *others = said(*command).splitlines()
         assert re.match(r"headroom has not been running for \d+ s: nothing is raised or given back$", first)

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from kubeloop.testing.cluster.cluster import Cluster, EmbeddedCluster, Options
+from kubeloop.testing.cluster.versions import GOMOD
 
 ROOT = Path(__file__).parents[2]
 CONTROLLER = '''\
@@ -103,10 +104,10 @@ def project(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_wheel_has_every_module_and_data_file(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
-    modules = {str(path.relative_to(ROOT)) for path in (ROOT / "kubeloop").rglob("*.py")}
-    modules = {name for name in modules if "/build/" not in name}
-    assert modules <= names
-    assert {"kubeloop/py.typed", "kubeloop/testing/cluster/gomod/etcd/go.mod"} <= names
+    sources = ROOT / "kubeloop"
+    files = {*sources.rglob("*.py"), *GOMOD.rglob("go.*"), sources / "py.typed"}
+    wanted = {str(path.relative_to(ROOT)) for path in files}
+    assert {name for name in wanted if "/build/" not in name} <= names
     assert {name.partition("/")[0].partition("-")[0] for name in names} == {"kubeloop"}
 
 

@@ -7,6 +7,10 @@ In this order, binary by binary:
 3. the project's official release, checksum verified (download.py);
 4. a build from the Go module proxy (build.py).
 
+Which Kubernetes: the release that is asked for, else `$KUBELOOP_KUBERNETES`'s, else that of the API server in
+`$KUBEBUILDER_ASSETS`, else KUBERNETES_DEFAULT. What `$KUBEBUILDER_ASSETS` hold of another release is left out, so that
+both servers are of one.
+
 Steps 3 and 4 run under a lock of that cache folder and put a binary into it by one rename: a second process waits and
 then finds it, and no process ever sees half a file.
 """
@@ -14,7 +18,9 @@ then finds it, and no process ever sees half a file.
 from __future__ import annotations
 
 import os
+import re
 import shutil
+import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -23,19 +29,25 @@ from pathlib import Path
 
 from kubeloop.testing.cluster.build import build
 from kubeloop.testing.cluster.download import Sources, fetch, release_sources
-from kubeloop.testing.cluster.errors import ClusterError, DownloadError
+from kubeloop.testing.cluster.errors import ClusterError, DownloadError, UnknownRelease
 from kubeloop.testing.cluster.locks import locked
 from kubeloop.testing.cluster.progress import Progress, Silent
 from kubeloop.testing.cluster.versions import (
-    COMPONENTS,
+    ETCD_COMPONENT,
     HELM_COMPONENT,
+    KUBERNETES,
+    KUBERNETES_DEFAULT,
+    KWOK_COMPONENT,
     PROMETHEUS_COMPONENT,
     Component,
     go_architecture,
     go_operating_system,
+    kubernetes,
+    minor_release,
 )
 
 _SCRATCH_PREFIX = ".unfinished-"
+_VERSION = re.compile(r"\bv?(\d+\.\d+\.\d+\S*)")
 
 
 @dataclass(frozen=True)
@@ -51,11 +63,14 @@ class Binaries:
 def ensure_binaries(
     progress: Progress | None = None,
     *,
+    release: str = "",
     environ: Mapping[str, str] = os.environ,
-    components: tuple[Component, ...] = COMPONENTS,
 ) -> Binaries:
-    """All four binaries, made if need be (minutes, the first time). ClusterError says what to do otherwise."""
-    found = _ensure(progress or Silent(), environ, components)
+    """All four binaries, made if need be (minutes, the first time). ClusterError says what to do otherwise.
+
+    `release` is a Kubernetes release, "1.36" or "v1.36.3"; UnknownRelease if versions.py does not have it.
+    """
+    found = _ensure(progress or Silent(), environ, components_of(release, environ))
     return Binaries(found["etcd"], found["kube-apiserver"], found["kube-controller-manager"], found["kwok"])
 
 
@@ -71,6 +86,24 @@ def ensure_prometheus(
     return _ensure(progress or Silent(), environ, (PROMETHEUS_COMPONENT,))
 
 
+def components_of(release: str = "", environ: Mapping[str, str] = os.environ) -> tuple[Component, ...]:
+    """What the cluster runs. Raises UnknownRelease."""
+    return ETCD_COMPONENT, _chosen_kubernetes(release, environ), KWOK_COMPONENT
+
+
+def _chosen_kubernetes(release: str, environ: Mapping[str, str]) -> Component:
+    asked = release or environ.get("KUBELOOP_KUBERNETES", "")
+    if not asked:
+        assets = environ.get("KUBEBUILDER_ASSETS", "")
+        found = said_version(Path(assets) / "kube-apiserver") if assets else ""
+        return kubernetes(found or KUBERNETES_DEFAULT)
+    minor = minor_release(asked)
+    pinned = KUBERNETES.get(minor, "")
+    if not pinned or asked.removeprefix("v") not in (minor, pinned.removeprefix("v")):
+        raise UnknownRelease(f"there is no Kubernetes {asked} here: choose one of {', '.join(KUBERNETES)}")
+    return kubernetes(asked)
+
+
 def _ensure(
     progress: Progress, environ: Mapping[str, str], components: tuple[Component, ...]
 ) -> dict[str, Path]:
@@ -83,21 +116,37 @@ def _ensure(
 
 
 def find_binaries(
-    environ: Mapping[str, str] = os.environ, components: tuple[Component, ...] = COMPONENTS
+    environ: Mapping[str, str] = os.environ, components: tuple[Component, ...] | None = None
 ) -> dict[str, Path]:
     """The binaries that exist already, by file name: steps 1 and 2, without waiting for anything."""
     found: dict[str, Path] = {}
     assets = environ.get("KUBEBUILDER_ASSETS", "")
-    for component in components:
+    for component in components or components_of(environ=environ):
         for name in component.packages:
-            candidates = [cache_folder(component, environ) / name]
-            if assets:
-                candidates.insert(0, Path(assets) / name)
-            for candidate in candidates:
-                if is_executable(candidate):
-                    found[name] = candidate.absolute()
-                    break
+            if assets and _fits(Path(assets) / name, component):
+                found[name] = (Path(assets) / name).absolute()
+            elif is_executable(cached := cache_folder(component, environ) / name):
+                found[name] = cached.absolute()
     return found
+
+
+def _fits(binary: Path, component: Component) -> bool:
+    """May this binary of `$KUBEBUILDER_ASSETS` run as the component's? Of Kubernetes, only one of the same release."""
+    if component.name != "kubernetes":
+        return is_executable(binary)
+    return minor_release(said_version(binary)) == minor_release(component.version)
+
+
+def said_version(binary: Path) -> str:
+    """What `binary --version` says, as "v1.36.3"; "" of a file that cannot be run or says something else."""
+    try:
+        said = subprocess.run(
+            [binary, "--version"], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=20
+        ).stdout
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    match = _VERSION.search(said)
+    return f"v{match[1]}" if match else ""
 
 
 def cache_directory(environ: Mapping[str, str] = os.environ) -> Path:

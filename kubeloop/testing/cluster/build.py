@@ -18,7 +18,7 @@ from typing import IO
 
 from kubeloop.testing.cluster.errors import BuildError
 from kubeloop.testing.cluster.progress import Progress
-from kubeloop.testing.cluster.versions import GO_MINIMUM, GOMOD, Component
+from kubeloop.testing.cluster.versions import GO_MINIMUM, GOMOD, KUBERNETES, Component
 
 _REQUIREMENTS = GOMOD / "toolchain" / "requirements.txt"
 _RELEASE = re.compile(r"go(\d+)\.(\d+)")
@@ -97,6 +97,11 @@ def build(
 
     BuildError names the compiler's last word, what to do, and where the whole output is.
     """
+    if not component.module_directory.is_dir():
+        raise BuildError(
+            f"{name} {component.version} is not built here: put it into the folder of KUBEBUILDER_ASSETS, or set "
+            f"KUBELOOP_KUBERNETES to one of {', '.join(KUBERNETES)}"
+        )
     go = find_go(environ, progress)
     target, log = scratch / name, log_folder / f"build-{name}.log"
     progress.step(f"{name}: building {component.packages[name]} {component.version} with {go}")

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from kubeloop.client.client import Client
 from kubeloop.client.loading import load_config
 from kubeloop.testing.cluster import processes, readiness
-from kubeloop.testing.cluster.binaries import ensure_binaries
+from kubeloop.testing.cluster.binaries import Binaries, ensure_binaries, said_version
 from kubeloop.testing.cluster.control_plane import SERVERS, Command, ControlPlane, prepare
 from kubeloop.testing.cluster.errors import AlreadyRunning, ClusterError
 from kubeloop.testing.cluster.guard import Guard
@@ -26,7 +26,6 @@ from kubeloop.testing.cluster.nodes import fake_node, node_names
 from kubeloop.testing.cluster.paths import Paths
 from kubeloop.testing.cluster.processes import Process
 from kubeloop.testing.cluster.progress import Progress, Silent
-from kubeloop.testing.cluster.versions import ETCD, KUBERNETES, KWOK
 
 T = TypeVar("T")
 
@@ -49,6 +48,8 @@ class Options:
     """What a cluster consists of beside etcd, API server and controller manager. `nodes` counts only with kwok."""
 
     kwok: bool = True
+    kubernetes: str = ""
+    """A release that versions.py has, e.g. "1.36"; binaries.py says which one runs otherwise."""
     nodes: int = 3
     make_node: Callable[[str], dict[str, Any]] = fake_node
     """A Node's body by its name."""
@@ -68,6 +69,8 @@ class Cluster:
     kubeconfig: Path
     url: str
     options: Options
+    versions: Mapping[str, str] = field(default_factory=dict)
+    """What runs: of "kubernetes" as its /version says, of "etcd" and "kwok" as the binaries say."""
 
     def restart(self, name: str) -> Process:
         """Kill one of its processes ("kwok", a program's name, …) and start it again."""
@@ -169,9 +172,8 @@ def _up(directory: Path, options: Options, progress: Progress) -> Cluster:
         raise ClusterError(
             f"{directory} cannot be used as the cluster's directory: {error.strerror}"
         ) from error
-    binaries = ensure_binaries(
-        progress
-    )  # minutes, the first time: a folder that can't be used is said before
+    # Minutes, the first time: a folder that can't be used is said before.
+    binaries = ensure_binaries(progress, release=options.kubernetes)
     paths = Paths(directory.absolute())
     with _locked(paths.directory):
         running = [n for n in processes.names(paths.directory) if processes.find(paths.directory, n).alive()]
@@ -183,12 +185,15 @@ def _up(directory: Path, options: Options, progress: Progress) -> Cluster:
         try:
             began = time.monotonic()
             plane = prepare(paths, binaries, options.audit_policy)
-            _complete(_start(plane, options, progress))
-            progress.step(f"cluster: ready at {plane.url} after {time.monotonic() - began:.1f} s")
+            progress.step(f"cluster: starting in {paths.directory}")
+            versions = {"kubernetes": _complete(_start(plane, options)), **_versions(binaries, options)}
+            paths.description.write_text(json.dumps({"url": plane.url, "versions": versions}), "utf-8")
+            took = f"after {time.monotonic() - began:.1f} s"
+            progress.step(f"cluster: Kubernetes {versions['kubernetes']} ready at {plane.url} {took}")
         except BaseException:
             _down(paths)
             raise
-    return Cluster(paths.directory, paths.kubeconfig, plane.url, options)
+    return Cluster(paths.directory, paths.kubeconfig, plane.url, options, versions)
 
 
 def _complete(coroutine: Coroutine[Any, Any, T]) -> T:
@@ -201,10 +206,9 @@ def _complete(coroutine: Coroutine[Any, Any, T]) -> T:
         return pool.submit(asyncio.run, coroutine).result()
 
 
-async def _start(plane: ControlPlane, options: Options, progress: Progress) -> None:
-    """Start everything in the order in which one needs the other, and wait until it is usable."""
+async def _start(plane: ControlPlane, options: Options) -> str:
+    """Start everything in the order in which one needs the other, and wait until it is usable. What /version says."""
     patience = readiness.Patience()
-    progress.step(f"cluster: starting Kubernetes {KUBERNETES} in {plane.paths.directory}")
     _spawn(plane.etcd(), plane, patience)
     await patience.until("etcd does not listen", lambda: readiness.listens(plane.etcd_address))
     _spawn(plane.kube_apiserver(), plane, patience)
@@ -226,8 +230,9 @@ async def _start(plane: ControlPlane, options: Options, progress: Progress) -> N
         await patience.until(
             "the controller manager does not work yet", lambda: readiness.controllers_work(client)
         )
+        version = await readiness.server_version(client)
     patience.check()
-    _describe(plane)
+    return version
 
 
 async def _is_ready(kubeconfig: Path) -> bool:
@@ -239,9 +244,9 @@ def _spawn(command: Command, plane: ControlPlane, patience: readiness.Patience) 
     patience.watch(processes.spawn(command.name, command.argv, plane.paths.directory, command.env))
 
 
-def _describe(plane: ControlPlane) -> None:
-    versions = {"kubernetes": KUBERNETES, "etcd": ETCD, "kwok": KWOK}
-    plane.paths.description.write_text(json.dumps({"url": plane.url, "versions": versions}), "utf-8")
+def _versions(binaries: Binaries, options: Options) -> dict[str, str]:
+    running = {"etcd": binaries.etcd, **({"kwok": binaries.kwok} if options.kwok else {})}
+    return {name: said_version(binary) for name, binary in running.items()}
 
 
 def _down(paths: Paths) -> list[str]:

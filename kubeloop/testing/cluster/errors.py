@@ -9,6 +9,12 @@ class ClusterError(ReportedError):
     """The embedded cluster cannot be built, started or stopped."""
 
 
+class UnknownRelease(ClusterError):
+    """A Kubernetes release was asked for that the cluster does not have."""
+
+    exit_code = 2
+
+
 class BuildError(ClusterError):
     """A binary could not be built from the Go module proxy."""
 

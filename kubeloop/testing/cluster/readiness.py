@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from pathlib import Path
@@ -70,6 +71,12 @@ async def server_ready(client: Client) -> bool:
     except ApiError:
         return False
     return True
+
+
+async def server_version(client: Client) -> str:
+    """What /version says, e.g. "v1.36.3". Raises ApiError."""
+    answer = await client.transport.request("GET", "/version")
+    return str(json.loads(answer)["gitVersion"])
 
 
 def load_crds(files: Iterable[Path]) -> list[dict[str, Any]]:

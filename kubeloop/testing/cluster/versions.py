@@ -1,23 +1,34 @@
 """The one place where the versions of the embedded cluster, of helm and of Prometheus are pinned.
 
-A new version needs three edits: here, the go.mod of its folder under gomod/, and `go mod tidy` there (which rewrites
-go.sum). The Kubernetes staging modules follow the release: Kubernetes 1.34.N is built with k8s.io/X v0.34.N.
+A new version needs three edits: here, the go.mod of its folder under gomod/, and `GOFLAGS=-mod=mod go mod tidy` there
+(which rewrites go.sum). A further Kubernetes release is a row of KUBERNETES and a folder gomod/kubernetes/<minor>. Its
+go.mod replaces the modules that k8s.io/kubernetes' own go.mod replaces by folders under staging/ with their published
+releases: Kubernetes 1.36.N is built with k8s.io/X v0.36.N. etcd and kwok are the same for all of them.
 """
 
 from __future__ import annotations
 
 import platform
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
-KUBERNETES = "v1.34.4"
+#: The releases that the cluster runs: the version of each minor release.
+KUBERNETES = {
+    "1.30": "v1.30.14",
+    "1.34": "v1.34.4",
+    "1.36": "v1.36.3",
+    "1.37": "v1.37.2",
+}
+#: What runs unless another one is asked for.
+KUBERNETES_DEFAULT = "1.34"
 ETCD = "v3.6.5"
 KWOK = "v0.7.0"
 HELM = "v3.19.5"
 PROMETHEUS = "v3.9.1"
 
 #: The lowest Go release that the modules under gomod/ ask for (their `go` directive).
-GO_MINIMUM = (1, 24)
+GO_MINIMUM = (1, 26)
 
 #: Our own Go modules, shipped as package data.
 GOMOD = Path(__file__).parent / "gomod"
@@ -29,36 +40,51 @@ _ARCHITECTURES = {"x86_64": "amd64", "amd64": "amd64", "aarch64": "arm64", "arm6
 class Component:
     """One upstream project: what it is called, which release is used, and the Go packages its binaries come from.
 
-    `packages` maps a binary's file name to its Go main package.
+    `packages` maps a binary's file name to its Go main package; `module` is the folder of its Go module under gomod/,
+    where that is not its name.
     """
 
     name: str
     version: str
     packages: dict[str, str]
     ldflags: str = "-s -w"
+    module: str = ""
 
     @property
     def module_directory(self) -> Path:
-        return GOMOD / self.name
+        return GOMOD / (self.module or self.name)
 
 
-KUBERNETES_COMPONENT = Component(
-    "kubernetes",
-    KUBERNETES,
-    {
-        "kube-apiserver": "k8s.io/kubernetes/cmd/kube-apiserver",
-        "kube-controller-manager": "k8s.io/kubernetes/cmd/kube-controller-manager",
-    },
-    # Without it the API server calls itself v0.0.0-master and switches off what it takes for unreleased.
-    f"-s -w -X k8s.io/component-base/version.gitVersion={KUBERNETES}",
-)
+def minor_release(version: str) -> str:
+    """ "1.36" of "v1.36.3", "1.36.3" or "1.36"; "" of what is not a version."""
+    match = re.match(r"v?(\d+)\.(\d+)(\.|$)", version)
+    return f"{match[1]}.{match[2]}" if match else ""
+
+
+def kubernetes(version: str) -> Component:
+    """The pinned version of the minor release of `version`; where none is pinned, `version`, which cannot be built."""
+    minor = minor_release(version)
+    version = KUBERNETES.get(minor, version)
+    major, _, number = minor.partition(".")
+    stamp = "k8s.io/component-base/version"
+    return Component(
+        "kubernetes",
+        version,
+        {
+            "kube-apiserver": "k8s.io/kubernetes/cmd/kube-apiserver",
+            "kube-controller-manager": "k8s.io/kubernetes/cmd/kube-controller-manager",
+        },
+        # Without it the API server calls itself v0.0.0-master and switches off what it takes for unreleased.
+        f"-s -w -X {stamp}.gitVersion={version} -X {stamp}.gitMajor={major} -X {stamp}.gitMinor={number}",
+        f"kubernetes/{minor}",
+    )
+
+
 ETCD_COMPONENT = Component("etcd", ETCD, {"etcd": "go.etcd.io/etcd/server/v3"})
 KWOK_COMPONENT = Component("kwok", KWOK, {"kwok": "sigs.k8s.io/kwok/cmd/kwok"})
 
-#: What the embedded cluster runs.
-COMPONENTS = (ETCD_COMPONENT, KUBERNETES_COMPONENT, KWOK_COMPONENT)
-
-_KUBERNETES_MAJOR, _KUBERNETES_MINOR, _ = KUBERNETES.removeprefix("v").split(".")
+#: The release of k8s.io/client-go that helm is built with.
+_HELM_MAJOR, _HELM_MINOR = "1", "34"
 #: No part of the cluster: what the chart is rendered, linted and installed with.
 HELM_COMPONENT = Component(
     "helm",
@@ -66,10 +92,10 @@ HELM_COMPONENT = Component(
     {"helm": "helm.sh/helm/v3/cmd/helm"},
     # As helm's own Makefile does: its version, and the Kubernetes release that it renders for without a cluster.
     f"-s -w -X helm.sh/helm/v3/internal/version.version={HELM}"
-    f" -X helm.sh/helm/v3/pkg/lint/rules.k8sVersionMajor={_KUBERNETES_MAJOR}"
-    f" -X helm.sh/helm/v3/pkg/lint/rules.k8sVersionMinor={_KUBERNETES_MINOR}"
-    f" -X helm.sh/helm/v3/pkg/chartutil.k8sVersionMajor={_KUBERNETES_MAJOR}"
-    f" -X helm.sh/helm/v3/pkg/chartutil.k8sVersionMinor={_KUBERNETES_MINOR}",
+    f" -X helm.sh/helm/v3/pkg/lint/rules.k8sVersionMajor={_HELM_MAJOR}"
+    f" -X helm.sh/helm/v3/pkg/lint/rules.k8sVersionMinor={_HELM_MINOR}"
+    f" -X helm.sh/helm/v3/pkg/chartutil.k8sVersionMajor={_HELM_MAJOR}"
+    f" -X helm.sh/helm/v3/pkg/chartutil.k8sVersionMinor={_HELM_MINOR}",
 )
 
 #: What `make observability` scrapes with, and checks the alerts by. Its Go module counts v0.309.1 for v3.9.1.

@@ -10,5 +10,6 @@ merge and JSON patches, delete; resourceVersion, uid and generation; conflicts, 
 discovery. One contract test runs on it and on a real API server.
 
 What it does not have: admission, schemas and defaults, quota, server-side apply, garbage collection, grace periods,
-rights. Namespaces need not exist. A definition that says nothing of a status subresource has none.
+rights. Namespaces need not exist. Only a real server knows whether a definition that does not say it has a status
+subresource: writes of its status raise ValueError.
 """

@@ -162,7 +162,11 @@ class FakeTransport(Transport):
         found = [resource for resource in served if resource.api_version == version]
         if not found:
             raise errors.NotServed("404 page not found", status=404)
-        kinds = [{"name": r.plural, "kind": r.kind, "namespaced": r.namespaced, "verbs": []} for r in found]
+        kinds = [
+            {"name": name, "kind": r.kind, "namespaced": r.namespaced, "verbs": []}
+            for r in found
+            for name in (r.plural, *[f"{r.plural}/status"] * bool(r.status_subresource))
+        ]
         return {"kind": "APIResourceList", "groupVersion": version, "resources": kinds}
 
     # -- writes -------------------------------------------------------------------------------------------------------
@@ -218,6 +222,10 @@ class FakeTransport(Transport):
             problem = f'metadata.uid: Invalid value: "{metadata["uid"]}": field is immutable'
             raise errors.Invalid(
                 f'{resource.kind} "{was["name"]}" is invalid: {problem}', status=422, reason="Invalid"
+            )
+        if resource.status_subresource is None and changed.get("status") != current.get("status"):
+            raise ValueError(
+                f"say status_subresource of {resource.kind}: the fake cannot know whether it has one"
             )
         new = copy.deepcopy(current if subresource else changed)
         if subresource or resource.status_subresource:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from kubeloop.api.admissionregistration import ValidatingWebhookConfiguration
 from kubeloop.api.core import Lease, Pod, ResourceQuota
 from kubeloop.client.errors import ApiError, Forbidden, NotFound
-from kubeloop.client.resource_client import list_installed
+from kubeloop.client.resource_reader import list_installed
 from kubeloop.controllers.cache_reader import CacheReader
 from pkg.api.kubevirt import VirtualMachineInstanceMigration
 from pkg.api.mtq import VirtualMachineMigrationResourceQuota

@@ -7,7 +7,7 @@ from contextlib import suppress
 
 from kubeloop.client.client import Client, for_each
 from kubeloop.client.errors import NotFound
-from kubeloop.client.resource_client import list_installed
+from kubeloop.client.resource_reader import list_installed
 from kubeloop.client.retry import retry_on_conflict
 from kubeloop.controllers.events import EventRecorder
 from pkg.api.mtq import VirtualMachineMigrationResourceQuota

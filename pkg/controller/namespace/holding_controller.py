@@ -30,7 +30,6 @@ from pkg.util.kubevirt.migration import is_finished
 from pkg.util.resourcequota.base import quantity_of
 from pkg.util.resourcequota.journal import has_migrating_vm
 from pkg.util.resourcequota.managed import is_served, switched_off
-from pkg.util.resourcequota.policy import Mode
 
 log = logging.getLogger(__name__)
 
@@ -47,11 +46,9 @@ LINGER = 30.0
 """Seconds that the label stays when nothing is held any more."""
 
 
-def holds(
-    quotas: Iterable[ResourceQuota], migrations: Iterable[VirtualMachineInstanceMigration], mode: Mode
-) -> bool:
+def holds(quotas: Iterable[ResourceQuota], migrations: Iterable[VirtualMachineInstanceMigration]) -> bool:
     """Whether a namespace with these objects holds added headroom, or is about to."""
-    ours = [quota for quota in quotas if is_served(quota, mode)]
+    ours = [quota for quota in quotas if is_served(quota)]
     if not ours:
         return False
     return any(map(_holds, ours)) or not all(map(is_finished, migrations))
@@ -89,7 +86,6 @@ class Handler:
         quota_cache: CacheReader[ResourceQuota],
         migration_cache: CacheReader[VirtualMachineInstanceMigration],
         instance_cache: CacheReader[VirtualMachineInstance],
-        mode: Mode,
         *,
         reserve: bool,
         registrations: CacheReader[ValidatingWebhookConfiguration],
@@ -103,7 +99,6 @@ class Handler:
         self._quota_cache = quota_cache
         self._migration_cache = migration_cache
         self._instance_cache = instance_cache
-        self._mode = mode
         self._reserve = reserve
         self._registrations = registrations
         self._excluded = excluded
@@ -134,8 +129,8 @@ class Handler:
     def _wants(self, name: str, policy: str) -> bool:
         quotas = self._quota_cache.list(name)
         if policy != _FAIL and self._instance_cache.list(name):
-            return any(is_served(quota, self._mode) for quota in quotas)
-        return holds(quotas, self._migration_cache.list(name), self._mode)
+            return any(is_served(quota) for quota in quotas)
+        return holds(quotas, self._migration_cache.list(name))
 
     async def before_raise(self, namespace: str) -> None:
         """Call before a quota of the namespace is raised. Raises RetryAfter while the label does not count yet.

@@ -42,7 +42,6 @@ def register_holding(management: Management, options: Options) -> BeforeRaise:
         quota_cache=quotas.cache(),
         migration_cache=migrations.cache(),
         instance_cache=instances.cache(),
-        mode=options.policy.mode,
         reserve=options.reserve,
         registrations=registrations.cache(),
         excluded=lambda namespace: bool(budgets.cache().list(namespace)),

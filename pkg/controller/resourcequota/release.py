@@ -8,7 +8,7 @@ from kubeloop.api.core import ResourceQuota
 from kubeloop.api.registry import NAMESPACES, RESOURCE_QUOTAS
 from kubeloop.client.client import Client, for_each
 from kubeloop.client.errors import Conflict, Invalid, NotFound
-from kubeloop.client.resource_client import list_installed
+from kubeloop.client.resource_reader import list_installed
 from kubeloop.client.retry import retry_on_conflict
 from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINE_INSTANCES
 from pkg.util.resourcequota.facts import Facts

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 import msgspec
 
@@ -45,6 +46,8 @@ log = logging.getLogger(__name__)
 _RECORDS = frozenset({ANNOTATION_BASE, ANNOTATION_APPLIED})
 """Of a quota without Rancher; both stand while it is raised."""
 
+_GONE: Final = 60.0
+"""Seconds after which a problem that was no longer found is reported again when it comes back."""
 BeforeRaise = Callable[[str], Awaitable[None]]
 """Called with a namespace's name before a quota of its is raised; may raise RetryAfter."""
 
@@ -65,7 +68,8 @@ class _Remembered:
     """Of the last decision, with its patch if it made one."""
     lower_since: float | None = None
     """Since when headroom is to be given back (batching.may_lower_after)."""
-    said: Sequence[tuple[str, str]] = ()
+    said: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    """The states of problems that were reported, and when each was last found."""
     would_write: str = ""
 
 
@@ -232,15 +236,16 @@ class Handler:
         return self._dry_run
 
     def _say(self, observed: Facts, kept: _Remembered, problems: Sequence[ResourceQuotaError]) -> None:
-        """An event for what people have to know, about the VM that it concerns or the quota, once until it changes."""
-        said = [(problem.reason, str(problem)) for problem in problems]
-        for problem, spoken in zip(problems, said, strict=True):
-            if spoken in kept.said:
+        """An event for what people have to know, about the VM that it concerns or the quota: one for each state."""
+        now = self._clock()
+        before = {state: at for state, at in kept.said.items() if now - at < _GONE}
+        kept.said = before | {problem.state: now for problem in problems}
+        for problem in problems:
+            if problem.state in before:
                 continue
             log.warning("%s: %s", observed.quota.key, problem)
             about = observed.instances.get(problem.vm) or observed.quota
             self._events.event(about, problem.kind, problem.reason, str(problem))
-        kept.said = said
 
 
 def _raises(quota: ResourceQuota, decided: Plan) -> bool:

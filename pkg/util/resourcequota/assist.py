@@ -40,14 +40,17 @@ from pkg.util.resourcequota.journal import (
 )
 from pkg.util.resourcequota.managed import is_off
 from pkg.util.resourcequota.policy import EstimateKind, Policy
+from pkg.util.resourcequota.release import hand_over, is_ours
 
 SCALED = (LIMITS_CPU, LIMITS_MEMORY)
 """The resources that Harvester scales."""
 
 
 def plan(facts: Facts, policy: Policy) -> Plan:
-    """The patch for one default ResourceQuota; one that is switched off is only restored."""
-    journal, off = Journal(facts.quota.annotations), is_off(facts.quota.annotations, policy.mode)
+    """The patch for one default ResourceQuota; one that is switched off is only restored. What mode takeover has left
+    there is handed over to Harvester in the same patch."""
+    journal, off = Journal(facts.quota.annotations), is_off(facts.quota.annotations)
+    beyond = hand_over(journal, facts) if is_ours(facts.quota) else {}
     asked = demands(facts.migrations, facts.instances)
     dropped = _drop(journal, facts, policy, asked, off=off)
     base = _Base(None) if off else _base(facts, policy)
@@ -59,7 +62,7 @@ def plan(facts: Facts, policy: Policy) -> Plan:
     _flag(journal, dropped.dropped, settled=base.limits is not None)
     return Plan(
         annotations=journal.changes(),
-        hard=scaled.hard,
+        hard={**beyond, **scaled.hard},
         problems=(*base.problems, *found.problems, *scaled.problems),
         timers=Timers(dropped.since, scaled.settled.since),
         recheck_after=earliest(dropped.recheck_after, scaled.settled.recheck_after),

@@ -143,6 +143,13 @@ def counts_of_pods(name: str) -> bool:
     return name.startswith(("requests.", "limits.")) and name not in _NO_POD_RESOURCES
 
 
+def is_added(name: str) -> bool:
+    """Whether a resource is one that some quota could count of pods, by Kubernetes' own names; extended ones have a
+    domain."""
+    plain = name.removeprefix("requests.").removeprefix("limits.")
+    return counts_of_pods(name) and (plain in _PLAIN or plain.startswith("hugepages-") or "/" in plain)
+
+
 def scaled_base(granted: Mapping[str, Quantity], hard: RawResourceList, policy: Policy) -> ResourceList:
     """The non-zero limits that entries are added to, by their name in spec.hard.
 

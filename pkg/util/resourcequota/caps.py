@@ -5,12 +5,20 @@ A migration that a cap leaves out waits; the first in line is served first.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from contextlib import suppress
 
 from pkg.util import constants
 from pkg.util.amounts import as_written, shown
 from pkg.util.quantity import ZERO, Quantity
-from pkg.util.resourcequota.errors import CapReached, InvalidEntry, ResourceQuotaError, TooManyEntries
+from pkg.util.resourcequota.base import is_added
+from pkg.util.resourcequota.errors import (
+    CapReached,
+    IdleCap,
+    InvalidEntry,
+    ResourceQuotaError,
+    TooManyEntries,
+)
 from pkg.util.resourcequota.journal import parse_resources
 
 MAX_ANNOTATION_BYTES = 200 * 1024
@@ -41,6 +49,22 @@ class Caps:
                         f"{what} waits: {name} would be raised by {raised}, max-extra is {most}"
                     )
         return None
+
+
+def idle(on_quota: str, on_namespace: str, hard: Collection[str]) -> list[ResourceQuotaError]:
+    """The names in `max-extra` that cap nothing: on a quota those that its spec.hard does not have, on a namespace,
+    whose quotas may limit different things, those that are no resource that headroom adds."""
+    texts = (
+        (on_quota, lambda name: name in hard, "spec.hard does not have it"),
+        (on_namespace, is_added, "quotas do not count it of pods"),
+    )
+    found: list[ResourceQuotaError] = []
+    for text, caps, why in texts:
+        with suppress(InvalidEntry):  # garbage is said where something is to be added
+            cap = parse_resources(constants.ANNOTATION_MAX_EXTRA, text) if text else {}
+            names = sorted(name for name in cap if not caps(name))
+            found += [IdleCap(f"max-extra of {name} caps nothing: {why}") for name in names]
+    return found
 
 
 def refuse_size(what: str, annotations: Mapping[str, str]) -> ResourceQuotaError | None:

@@ -14,6 +14,11 @@ class ResourceQuotaError(Exception):
         super().__init__(message)
         self.vm = vm
 
+    @property
+    def state(self) -> tuple[str, str]:
+        """What stays the same while the amounts in the message change: it is one event."""
+        return self.reason, self.vm or str(self).partition(":")[0]
+
 
 class InvalidNamespaceAnnotation(ResourceQuotaError):
     """`field.cattle.io/resourceQuota` is not the JSON that Rancher writes (upstream: an error, retried)."""
@@ -68,6 +73,12 @@ class CapReached(ResourceQuotaError):
     """`max-extra` allows no more to be added: the migration waits."""
 
     reason = "MaxExtraReached"
+
+
+class IdleCap(ResourceQuotaError):
+    """`max-extra` names something that is never added, a misspelled resource for example."""
+
+    reason = "MaxExtraCapsNothing"
 
 
 class TooManyEntries(ResourceQuotaError):

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from kubeloop.api.core import ResourceQuota
 from kubeloop.api.meta import Object
 from pkg.util import constants
-from pkg.util.resourcequota.policy import Mode
 
 
 def is_default(quota: ResourceQuota) -> bool:
@@ -35,12 +34,12 @@ def switched_off(*objects: Object) -> bool:
     )
 
 
-def is_off(annotations: Mapping[str, str], mode: Mode) -> bool:
-    """Whether auto-scaling is switched off there. In takeover mode our own mark says that the skip is ours."""
+def is_off(annotations: Mapping[str, str]) -> bool:
+    """Whether a person has switched auto-scaling off there. Our own mark says that the skip is ours."""
     skipped = annotations.get(constants.ANNOTATION_SKIP_AUTO_SCALING) == "true"
-    return skipped and (mode is Mode.ASSIST or constants.ANNOTATION_OWNER not in annotations)
+    return skipped and constants.ANNOTATION_OWNER not in annotations
 
 
-def is_served(quota: ResourceQuota, mode: Mode) -> bool:
+def is_served(quota: ResourceQuota) -> bool:
     """Whether headroom scales a ResourceQuota and no one has switched that off on it."""
-    return is_managed(quota) and not is_off(quota.annotations, mode)
+    return is_managed(quota) and not is_off(quota.annotations)

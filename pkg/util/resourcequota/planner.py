@@ -23,7 +23,7 @@ def plan(facts: Facts, policy: Policy) -> Plan:
     quota = facts.quota
     if quota.deleting:
         return Plan()
-    off = facts.namespace_off or is_off(quota.annotations, policy.mode)
+    off = facts.namespace_off or is_off(quota.annotations)
     if facts.mtq or off or not is_managed(quota):
         return without_touch(quota, _given_back(facts, policy))
     return with_touch(facts, _served(facts, policy))

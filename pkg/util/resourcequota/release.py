@@ -43,17 +43,27 @@ def release(facts: Facts) -> Plan:
     if not is_default(facts.quota):
         return retire(facts.quota)
     journal = Journal(facts.quota.annotations)
-    journal.remove(constants.ANNOTATION_OWNER)
-    journal.remove(constants.ANNOTATION_SKIP_AUTO_SCALING)
-    journal.remove(constants.ANNOTATION_TOUCHED)
-    hard: dict[str, str] = {}
-    with suppress(ResourceQuotaError):  # garbage: spec.hard stays, Harvester leaves it alone too
-        hard |= _beyond_harvester(journal, facts)
-    _rename_entries(journal, facts)
+    hard = hand_over(journal, facts)
     journal.set(constants.ANNOTATION_RESYNC_NEEDED, "true")
     with suppress(ResourceQuotaError):
         hard |= _hard(journal, facts)
     return Plan(annotations=journal.changes(), hard=hard)
+
+
+def hand_over(journal: Journal, facts: Facts) -> dict[str, str]:
+    """Takes our marks off a default quota and gives its entries the keys that Harvester looks for; what of spec.hard
+    Harvester would never lower again, at its base."""
+    for mark in (
+        constants.ANNOTATION_OWNER,
+        constants.ANNOTATION_SKIP_AUTO_SCALING,
+        constants.ANNOTATION_TOUCHED,
+    ):
+        journal.remove(mark)
+    hard: dict[str, str] = {}
+    with suppress(ResourceQuotaError):  # garbage: spec.hard stays, Harvester leaves it alone too
+        hard = _beyond_harvester(journal, facts)
+    _rename_entries(journal, facts)
+    return hard
 
 
 def give_up(facts: Facts) -> Plan:

@@ -19,7 +19,7 @@ from pkg.util.quantity import ZERO, Quantity
 from pkg.util.quotacount.usage import COUNT_PODS
 from pkg.util.resource_list import ResourceList, add, maximum, minimum, parse_resource_list, subtract, total
 from pkg.util.resourcequota.base import Base, base_of, difference, quantity_of, scaled_hard
-from pkg.util.resourcequota.caps import Caps, refuse_size
+from pkg.util.resourcequota.caps import Caps, idle, refuse_size
 from pkg.util.resourcequota.claims import claims
 from pkg.util.resourcequota.compensation import Scaled, compensated, known_shortage
 from pkg.util.resourcequota.errors import HoldLimitReached, InvalidEntry, ResourceQuotaError
@@ -200,7 +200,8 @@ def _enter(
     known: Mapping[str, Quantity],
 ) -> tuple[ResourceList, list[ResourceQuotaError]]:
     """Write the entries, as long as the caps and the annotations have room; what they add up to, and who waits."""
-    caps = Caps(facts.quota.annotations.get(constants.ANNOTATION_MAX_EXTRA, ""), facts.max_extra)
+    given = (facts.quota.annotations.get(constants.ANNOTATION_MAX_EXTRA, ""), facts.max_extra)
+    caps = Caps(*given)
     compensation = minimum(journal.compensation_or_none(), known)
     keys = {each.key for each in wanted}
     added = total(
@@ -208,7 +209,7 @@ def _enter(
         for entry in journal.entries()
         if entry.key not in keys
     )
-    problems: list[ResourceQuotaError] = []
+    problems = idle(*given, facts.quota.hard)
     for each in wanted:
         what = f"migration of VM {each.claim.vm_name}"
         value: ResourceList | None = each.value

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -119,7 +120,7 @@ REFUSED: dict[str, tuple[type[errors.ApiError], Callable[[ResourceClient[Resourc
         errors.BadRequest,
         lambda q, ns: q.create(quota("new", namespace="another"), namespace=ns),
     ),
-    "a create without a namespace": (errors.ApiError, lambda q, ns: q.create(quota("new"))),
+    "a create without a namespace": (errors.BadRequest, lambda q, ns: q.create(quota("new"))),
     "a patch of what is not there": (
         errors.NotFound,
         lambda q, ns: q.merge_patch({}, name="x", namespace=ns),
@@ -281,6 +282,23 @@ async def test_status_is_written_through_its_subresource_alone(client: Client, n
     patched = await budgets.merge_patch(msgspec.json.encode(both), name="b", namespace=namespace)
     assert patched.status.additional_migration_resources == {"limits.cpu": "2"}
     assert (patched.labels, patched.metadata.generation) == ({"a": "b"}, 2)
+
+
+async def test_a_definition_that_says_nothing_of_its_status_asks_the_server(
+    client: Client, namespace: str
+) -> None:
+    spec: dict[str, Any] = {"spec": {"additionalMigrationResources": {}}}
+    cases: list[tuple[Any, dict[str, Any], bool]] = [(BUDGETS, spec, True), (registry.SECRETS, {}, False)]
+    for resource, fields, has in cases:
+        unsaid: ResourceClient[Any] = ResourceClient(
+            client.transport, dataclasses.replace(resource, status_subresource=None)
+        )
+        body = {"metadata": {"generateName": "unsaid-"}, **fields}
+        made = await unsaid.create(body, namespace=namespace)
+        with pytest.raises(errors.BadRequest, match=f"status of {resource.kind} is written"):
+            await unsaid.merge_patch(
+                {"status": {}}, name=made.name, namespace=namespace, subresource="" if has else "status"
+            )
 
 
 async def test_a_kind_without_a_namespace_and_without_a_status(client: Client) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from kubeloop.api import registry
 from kubeloop.api.core import ResourceQuota
-from kubeloop.api.meta import Object
+from kubeloop.api.meta import Object, ObjectMeta
 from kubeloop.client import errors
 from kubeloop.client.client import Client
 from kubeloop.client.decode import WatchEvent
@@ -102,7 +102,15 @@ async def test_an_answer_that_is_not_the_object_is_an_error(
 async def test_a_namespaced_object_without_its_namespace_is_never_asked_for(
     server: ScriptedServer, quotas: ResourceClient[ResourceQuota]
 ) -> None:
-    for call in (quotas.get(name="q"), quotas.delete(name="q"), quotas.merge_patch({}, name="q")):
+    unnamed: dict[str, Any] = {"metadata": {"name": "q"}}
+    for call in (
+        quotas.get(name="q"),
+        quotas.delete(name="q"),
+        quotas.merge_patch({}, name="q"),
+        quotas.create(unnamed),
+        quotas.create(b"{}"),
+        quotas.create_or_update(unnamed, lambda found: found),
+    ):
         with pytest.raises(errors.BadRequest, match="has a namespace, and none is given"):
             await call
     assert server.requests == []
@@ -255,6 +263,18 @@ async def test_create_sends_the_body_and_gives_the_object(
     assert server.requests[0].json == {"apiVersion": "v1", "kind": "ResourceQuota", **sent}
     assert server.requests[0].headers["Content-Type"] == "application/json"
     assert server.requests[1].body == b'{"as":"bytes"}'
+
+
+@pytest.mark.parametrize("metadata", [{"name": "q", "namespace": "ns"}, ObjectMeta(name="q", namespace="ns")])
+async def test_create_reads_the_namespace_from_the_body(
+    server: ScriptedServer, quotas: ResourceClient[ResourceQuota], metadata: Any
+) -> None:
+    server.script(POST, IN_NS, body(QUOTA, 201))
+    assert (await quotas.create({"metadata": metadata})).key == "ns/q"
+    server.script(GET, ONE, status(404, "NotFound"))
+    server.script(POST, IN_NS, body(QUOTA, 201))
+    if isinstance(metadata, dict):
+        assert (await quotas.create_or_update({"metadata": metadata}, lambda found: found)).key == "ns/q"
 
 
 async def test_a_second_create_already_exists(

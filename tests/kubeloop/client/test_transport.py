@@ -15,7 +15,7 @@ import pytest
 from aiohttp import web
 
 from kubeloop.api.registry import PODS
-from kubeloop.client import errors, resource_client
+from kubeloop.client import errors, resource_reader
 from kubeloop.client import transport as transport_module
 from kubeloop.client.config import ClientConfig
 from kubeloop.client.credentials import Credential
@@ -379,7 +379,7 @@ async def drip(request: web.Request) -> web.StreamResponse:
 
 
 async def test_a_slow_list_is_not_a_failed_list(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resource_client, "REQUEST_TIMEOUT", 0.2)
+    monkeypatch.setattr(resource_reader, "REQUEST_TIMEOUT", 0.2)
     pods = ResourceClient(rig.transport, PODS)
 
     async def slowly(request: web.Request) -> web.StreamResponse:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from kubeloop.api import registry
 from kubeloop.api.core import Namespace, Pod
 from kubeloop.api.meta import ObjectMeta
 from kubeloop.cache.informer import SharedIndexInformer
 from kubeloop.cache.store import Indexer
-from kubeloop.client.errors import NotFound
+from kubeloop.client.errors import BadRequest, NotFound
 from kubeloop.controllers.cache_reader import CacheReader
 from pkg.api.harvesterhci import SETTINGS, Setting
 from tests.kinds import Kind
@@ -42,6 +43,16 @@ def test_get_of_a_cluster_scoped_kind() -> None:
     cache = CacheReader(indexer)
     assert cache.get(name="ns") is namespace
     assert cache.get_by_key("ns") is namespace
+
+
+@pytest.mark.parametrize("read", ["get", "require"])
+def test_a_namespaced_kind_is_not_read_without_a_namespace(read: str) -> None:
+    informer = SharedIndexInformer(Kind(registry.PODS).client)
+    informer.indexer.replace(PODS)
+    cache = CacheReader(informer.indexer, informer)
+    assert cache.get(name="a", namespace="one") is PODS[0]
+    with pytest.raises(BadRequest, match="Pod a has a namespace, and none is given"):
+        getattr(cache, read)(name="a")
 
 
 @pytest.mark.parametrize(("namespace", "expected"), [("", PODS), ("one", PODS[:2]), ("nowhere", [])])

@@ -32,7 +32,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
     return calls
 
 
-ALL = {"kwok": True, "kubevirt": True, "rancher": True, "nodes": 3}
+ALL = {"kwok": True, "kubevirt": True, "rancher": True, "nodes": 3, "kubernetes": ""}
 
 
 @pytest.mark.parametrize(
@@ -45,6 +45,9 @@ ALL = {"kwok": True, "kubevirt": True, "rancher": True, "nodes": 3}
         pytest.param(["--dir", "/d", "--no-rancher"], {}, ALL | {"rancher": False}, id="leaves Rancher out"),
         pytest.param(["--dir", "/d", "--no-kwok"], {}, ALL | {"kwok": False}, id="leaves kwok out"),
         pytest.param(["--dir", "/d", "--nodes", "7"], {}, ALL | {"nodes": 7}, id="takes a number of nodes"),
+        pytest.param(
+            ["--dir", "/d", "--kubernetes", "1.37"], {}, ALL | {"kubernetes": "1.37"}, id="takes a release"
+        ),
         pytest.param([], {"HEADROOM_DIR": "/d"}, ALL, id="takes its directory from the environment"),
         pytest.param(
             ["--dir", "/d"],
@@ -53,8 +56,9 @@ ALL = {"kwok": True, "kubevirt": True, "rancher": True, "nodes": 3}
                 "HEADROOM_RANCHER": "0",
                 "HEADROOM_KWOK": "no",
                 "HEADROOM_NODES": "1",
+                "HEADROOM_KUBERNETES": "1.30",
             },
-            {"kwok": False, "kubevirt": False, "rancher": False, "nodes": 1},
+            {"kwok": False, "kubevirt": False, "rancher": False, "nodes": 1, "kubernetes": "1.30"},
             id="takes every flag from the environment",
         ),
     ],
@@ -97,6 +101,17 @@ def test_a_failure_is_one_line_on_standard_error_and_exits_1(
     assert capfd.readouterr() == ("", f"headroom: {error}\n")
 
 
+@pytest.mark.parametrize("words", [["build"], ["up", "--dir"]])
+def test_a_release_that_is_not_there_is_a_wrong_call(
+    words: list[str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    directory = [str(tmp_path)] if words[-1] == "--dir" else []
+    assert run(["testcluster", *words, *directory, "--kubernetes", "1.29"]) == 2
+    out, err = capfd.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert err.startswith("headroom: there is no Kubernetes 1.29 here: choose one of 1.30, 1.34, 1.36, 1.37")
+
+
 def test_down_where_nothing_runs_is_no_failure(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["down", "--dir", str(tmp_path)])
     assert (result.exit_code, result.stdout) == (0, "nothing was running\n")
@@ -107,12 +122,18 @@ def test_status_exits_by_readiness(
     ready: bool, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = cluster.Status(
-        str(tmp_path), ready, "https://127.0.0.1:1", "/d/kubeconfig", {"etcd": 7, "kwok": 0}
+        str(tmp_path),
+        ready,
+        "https://127.0.0.1:1",
+        "/d/kubeconfig",
+        {"etcd": 7, "kwok": 0},
+        {"kubernetes": "v1.36.3"},
     )
     monkeypatch.setattr(cluster, "status", lambda directory: found)
     result = CliRunner().invoke(app, ["status", "--dir", str(tmp_path)])
     assert result.exit_code == code
     lines = [line.split() for line in result.stdout.splitlines()]
+    assert ["kubernetes", "v1.36.3"] in lines
     assert ["etcd", "pid", "7"] in lines
     assert ["kwok", "not", "running"] in lines
 

@@ -79,6 +79,25 @@ def test_what_is_wrong_is_said(case: Found) -> None:
     assert (installed.alarms(), installed.stopped) == (list(case.alarms), case.stopped)
 
 
+MISSING = {
+    "nothing is known": (Installed(), ["no controller was found", "no webhooks are registered"]),
+    "all of it works": (Installed(Held("pod-0", 2.0, 15.0), {PODS: "Ignore"}, ""), []),
+    "webhooks that may not be probed": (
+        Installed(Held("pod-0", 2.0, 15.0), {PODS: "Ignore"}, None),
+        ["it is not known whether the API server reaches the webhooks"],
+    ),
+}
+
+
+@sentences(MISSING)
+def test_what_a_check_asks_for_is_known_to_work_or_named(case: tuple[Installed, list[str]]) -> None:
+    installed, expected = case
+    found = installed.missing(controller=True, webhooks=True)
+    assert len(found) == len(expected)
+    assert all(map(str.startswith, found, expected))
+    assert installed.missing(controller=False, webhooks=False) == []
+
+
 LEASES = {
     "renewed two seconds ago": (HELD, Held("pod-0", 2.0, 15.0), True),
     "run out": (LeaseSpec("pod-0", 1, None, HELD.renew_time), Held("pod-0", 2.0, 1.0), False),

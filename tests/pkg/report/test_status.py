@@ -142,11 +142,11 @@ MANAGED = {"headroom.harvesterhci.io/managed": "true"}
 KEPT: Mapping[str, tuple[ResourceQuota, str]] = {
     "ours by mark": (quota(HARD, MARKS), "headroom"),
     "Rancher's default without our mark": (quota(HARD), "harvester"),
-    "switched off by a person": (quota(HARD, {SKIP: "true"}), "nobody"),
+    "switched off by a person": (quota(HARD, {SKIP: "true"}), "none: it is switched off"),
     "managed by label": (quota(HARD, labels=MANAGED), "headroom"),
     "not managed, but something was added to it": (
         quota(HARD, {by_name(): ENTRY}, labels={"a": "b"}),
-        "nobody",
+        "none: it is not managed",
     ),
 }
 

@@ -38,7 +38,14 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- range .Values.rancherUsers }}
 - --rancher-user={{ . }}
 {{- end }}
+{{ include "headroom.logArgs" . }}
+{{- end -}}
+
+{{- define "headroom.logArgs" -}}
 - --log-format={{ .Values.logFormat }}
+{{- if eq .Values.logLevel "debug" }}
+- --verbose
+{{- end }}
 {{- end -}}
 
 {{- define "headroom.webhookArgs" -}}
@@ -67,10 +74,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 automountServiceAccountToken: true
 priorityClassName: {{ .root.Values.priorityClassName }}
 {{- with .root.Values.imagePullSecrets }}
-imagePullSecrets:
-  {{- range . }}
-  - name: {{ . }}
-  {{- end }}
+imagePullSecrets: {{- toYaml . | nindent 2 }}
 {{- end }}
 securityContext:
   runAsNonRoot: true
@@ -92,6 +96,9 @@ env:
     valueFrom: {fieldRef: {fieldPath: metadata.name}}
   - name: HEADROOM_NAMESPACE
     valueFrom: {fieldRef: {fieldPath: metadata.namespace}}
+  {{- with .root.Values.extraEnv }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
 securityContext:
   allowPrivilegeEscalation: false
   readOnlyRootFilesystem: true
@@ -118,11 +125,11 @@ spec:
   template:
     metadata:
       labels:
-        {{- include "headroom.labels" .root | nindent 8 }}
-        app.kubernetes.io/component: {{ .component }}
+        {{- $own := merge (dict "app.kubernetes.io/component" .component) (include "headroom.labels" .root | fromYaml) }}
         {{- if .webhook }}
-        headroom.harvesterhci.io/webhook: "true"
+        {{- $_ := set $own "headroom.harvesterhci.io/webhook" "true" }}
         {{- end }}
+        {{- toYaml (merge $own .root.Values.podLabels) | nindent 8 }}
       {{- with .root.Values.podAnnotations }}
       annotations: {{- toYaml . | nindent 8 }}
       {{- end }}
@@ -130,16 +137,24 @@ spec:
       serviceAccountName: {{ .account }}
       {{- include "headroom.podSpec" . | nindent 6 }}
       terminationGracePeriodSeconds: 20
+      {{- $replicas := dict "matchLabels" (dict "app.kubernetes.io/name" "headroom" "app.kubernetes.io/component" .component) }}
       affinity:
+        {{- with .root.Values.affinity }}
+        {{- toYaml . | nindent 8 }}
+        {{- else }}
         podAntiAffinity:
           preferredDuringSchedulingIgnoredDuringExecution:
             - weight: 100
               podAffinityTerm:
                 topologyKey: kubernetes.io/hostname
-                labelSelector:
-                  matchLabels:
-                    app.kubernetes.io/name: headroom
-                    app.kubernetes.io/component: {{ .component }}
+                labelSelector: {{- toYaml $replicas | nindent 18 }}
+        {{- end }}
+      {{- with .root.Values.topologySpreadConstraints }}
+      topologySpreadConstraints:
+        {{- range . }}
+        - {{- toYaml (merge (deepCopy .) (dict "labelSelector" $replicas)) | nindent 10 }}
+        {{- end }}
+      {{- end }}
       containers:
         - name: headroom
           {{- include "headroom.container" . | nindent 10 }}

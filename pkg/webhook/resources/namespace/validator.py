@@ -18,7 +18,6 @@ from pkg.util.resourcequota.base import parse_limits, quantity_of
 from pkg.util.resourcequota.errors import InvalidNamespaceAnnotation
 from pkg.util.resourcequota.journal import has_migrating_vm
 from pkg.util.resourcequota.managed import is_served, switched_off
-from pkg.util.resourcequota.policy import Policy
 from pkg.webhook.admission import ALLOW, AdmissionRequest, Decision, deny
 from pkg.webhook.deadline import NoAnswer
 from pkg.webhook.resources.resourcequota.validator import switching_off
@@ -71,15 +70,14 @@ def insufficient(annotation: str, used: Mapping[str, str | int | float]) -> str 
 class Validator:
     """The caches suggest, the API server decides: a live look precedes a denial."""
 
-    def __init__(self, view: View, policy: Policy) -> None:
+    def __init__(self, view: View) -> None:
         self._view = view
-        self._policy = policy
 
     async def validate(self, request: AdmissionRequest) -> Decision:
         """UPDATE."""
         old, new = request.old(Namespace), request.new(Namespace)
         if switched_off(new) and not switched_off(old):
-            quotas = (quota for quota in self._view.quotas(new.name) if is_served(quota, self._policy.mode))
+            quotas = (quota for quota in self._view.quotas(new.name) if is_served(quota))
             names = {name for quota in quotas for name in self._view.migrating(quota)}
             return switching_off(f"namespace {new.name}", sorted(names))
         suggested = decide(old, new, self._view.default_quotas(new.name))

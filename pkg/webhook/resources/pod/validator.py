@@ -295,7 +295,7 @@ class Validator:
         return await asyncio.gather(*map(self._view.quota_live, known))
 
     def _is_ours(self, quota: ResourceQuota) -> bool:
-        return is_served(quota, self._policy.mode)
+        return is_served(quota)
 
     def _count(self, found: Iterable[Facts], pods: list[Pod] | None, gone: Collection[str] = ()) -> _Snapshot:
         """`pods` None: status.used is all there is. `gone`: uids of pods that were there and are not any longer."""

@@ -30,7 +30,7 @@ def too_low(old: ResourceQuota, new: ResourceQuota, limits: str, policy: Policy)
     journal = Journal(new.annotations)
     added = [entry.readable() for entry in journal.entries()]
     compensation = journal.compensation_or_none()
-    if not lowered or not (added or compensation) or is_off(new.annotations, policy.mode):
+    if not lowered or not (added or compensation) or is_off(new.annotations):
         return {}  # outside migrations everything is allowed, and repaired where need be
     try:
         granted = granted_by_namespace(limits) if is_default(old) else granted_by_record(old)

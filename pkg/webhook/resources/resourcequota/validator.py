@@ -21,6 +21,7 @@ from pkg.webhook.resources.resourcequota.guard import too_low
 from pkg.webhook.view import View, annotation_of
 
 EVENT_CORRECTED: Final = "ResourceQuotaCorrected"
+_CORRECTED: Final = "a write of {user} that lowered limits below what migrating VMs need was corrected"
 Tell = Callable[[ResourceQuota, str, str, str], None]
 """EventRecorder.event."""
 
@@ -87,11 +88,7 @@ class Guard:
             return await self._validate_delete(request.old(ResourceQuota))
         old, quota = request.old(ResourceQuota), request.new(ResourceQuota)
         if switched_off(quota):
-            names = (
-                ()
-                if switched_off(old) or not is_served(old, self._policy.mode)
-                else self._view.migrating(old)
-            )
+            names = () if switched_off(old) or not is_served(old) else self._view.migrating(old)
             return switching_off(f"resource quota {quota.key}", names)
         lowest = await self._too_low(old, quota)
         if lowest:
@@ -103,7 +100,7 @@ class Guard:
         """What the write does to the marks and records of a managed quota that has to wait; "": nothing."""
         if is_managed(old) and not is_managed(new):
             return "its label can be removed"
-        if constants.ANNOTATION_OWNER in old.annotations and is_off(new.annotations, self._policy.mode):
+        if constants.ANNOTATION_OWNER in old.annotations and is_off(new.annotations):
             return f"{constants.ANNOTATION_OWNER} can be removed"
         base = old.annotations.get(constants.ANNOTATION_BASE)
         if is_labelled(old) and base not in (None, new.annotations.get(constants.ANNOTATION_BASE)):
@@ -121,7 +118,8 @@ class Guard:
             return ALLOW
         what = corrected(quota, lowest, self._view.migrating(quota))
         if request.authenticated and not request.dry_run:
-            self._tell(quota, "Normal", EVENT_CORRECTED, what)
+            # The same words each time: repeats are counted in one event.
+            self._tell(quota, "Normal", EVENT_CORRECTED, _CORRECTED.format(user=request.user_info.username))
         audit = {"corrected": ",".join(f"{name}={value}" for name, value in lowest.items())}
         return Decision(patch=correction(lowest), warnings=[what], audit=audit)
 
@@ -157,7 +155,7 @@ class Guard:
     async def _refuse_while_migrating(self, quota: ResourceQuota, what: str) -> Decision:
         """For a write that takes the quota away from the migrations whose entries stand on it. Without an answer from
         the API server it is refused."""
-        if not is_served(quota, self._policy.mode) or not has_migrating_vm(quota.annotations):
+        if not is_served(quota) or not has_migrating_vm(quota.annotations):
             return ALLOW
         with suppress(NoAnswer):
             namespace = await self._view.namespace_live(quota.namespace)

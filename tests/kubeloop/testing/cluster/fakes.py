@@ -27,6 +27,11 @@ printf '#!/bin/sh\\necho built %s\\n' "$1" > "$out"
 """
 
 
+def versioned(version: str, then: str = "") -> str:
+    """A script that is Kubernetes' `version`, and does `then` when it is run."""
+    return f'#!/bin/sh\nif [ "$1" = --version ]; then echo "Kubernetes {version}"; exit; fi\n{then}\n'
+
+
 def write_executable(path: Path, text: str) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, "utf-8")

@@ -11,24 +11,32 @@ import pytest
 from kubeloop.testing.cluster.binaries import (
     cache_directory,
     cache_folder,
+    components_of,
     ensure_binaries,
     ensure_helm,
     find_binaries,
+    said_version,
 )
-from kubeloop.testing.cluster.errors import BuildError, ClusterError
-from kubeloop.testing.cluster.versions import COMPONENTS, HELM_COMPONENT, KWOK, KWOK_COMPONENT
+from kubeloop.testing.cluster.errors import BuildError, ClusterError, UnknownRelease
+from kubeloop.testing.cluster.versions import (
+    HELM_COMPONENT,
+    KUBERNETES,
+    KUBERNETES_DEFAULT,
+    KWOK,
+    KWOK_COMPONENT,
+)
 from kubeloop.testing.polling import eventually
 
-from .fakes import Answer, Notes, environment, go_calls, serve, sha256, write_executable
+from .fakes import Answer, Notes, environment, go_calls, serve, sha256, versioned, write_executable
 
 NAMES = ["etcd", "kube-apiserver", "kube-controller-manager", "kwok"]
-PACKAGES = [package for component in COMPONENTS for package in component.packages.values()]
+PACKAGES = [package for component in components_of(environ={}) for package in component.packages.values()]
 ROOT = Path(__file__).parents[4]
 
 
-def _assets(folder: Path, names: list[str]) -> Path:
+def _assets(folder: Path, names: list[str], version: str = KUBERNETES[KUBERNETES_DEFAULT]) -> Path:
     for name in names:
-        write_executable(folder / name, "#!/bin/sh\n")
+        write_executable(folder / name, versioned(version))
     return folder
 
 
@@ -60,6 +68,85 @@ def test_one_of_two_binaries_of_a_project_in_kubebuilder_assets_leaves_the_other
     assert binaries.kube_apiserver.parent == tmp_path / "assets"
     assert binaries.kube_controller_manager.parent != tmp_path / "assets"
     assert "k8s.io/kubernetes/cmd/kube-apiserver" not in go_calls(environ)
+
+
+SERVERS = NAMES[1:3]
+ASSETS, CACHE = "assets", "cache"
+
+
+@pytest.mark.parametrize(
+    ("asked", "variable", "assets", "names", "version", "places"),
+    [
+        pytest.param("", "", "", [], KUBERNETES_DEFAULT, [CACHE, CACHE], id="nothing asked: the default"),
+        pytest.param("1.30", "", "", [], "1.30", [CACHE, CACHE], id="asked for"),
+        pytest.param("", "1.37", "", [], "1.37", [CACHE, CACHE], id="asked for by the variable"),
+        pytest.param("1.30", "1.37", "", [], "1.30", [CACHE, CACHE], id="asked for, over the variable"),
+        pytest.param(KUBERNETES["1.30"], "", "", [], "1.30", [CACHE, CACHE], id="a version that is pinned"),
+        pytest.param("", "", "v1.37.0", SERVERS, "1.37", [ASSETS, ASSETS], id="the assets' release"),
+        pytest.param("", "", "v1.33.9", SERVERS, "v1.33.9", [ASSETS, ASSETS], id="the assets' unknown one"),
+        pytest.param("1.37", "", "v1.37.0", SERVERS, "1.37", [ASSETS, ASSETS], id="asked for, and in the assets"),
+        pytest.param("1.30", "", "v1.37.0", SERVERS, "1.30", [CACHE, CACHE], id="asked for, not in the assets"),
+        pytest.param("", "", "v1.30.1", SERVERS[:1], "1.30", [ASSETS, CACHE], id="one server in the assets: both"),
+    ],
+)  # fmt: skip
+def test_the_kubernetes_that_runs(
+    asked: str, variable: str, assets: str, names: list[str], version: str, places: list[str], tmp_path: Path
+) -> None:
+    environ = environment(tmp_path, KUBELOOP_KUBERNETES=variable)
+    if assets:
+        environ["KUBEBUILDER_ASSETS"] = str(_assets(tmp_path / "assets", names, assets))
+    binaries = ensure_binaries(release=asked, environ=environ)
+    _, kubernetes, _ = components_of(asked, environ)
+    assert kubernetes.version == KUBERNETES.get(version, version)
+    folders = {ASSETS: tmp_path / "assets", CACHE: cache_folder(kubernetes, environ)}
+    found = [binaries.kube_apiserver.parent, binaries.kube_controller_manager.parent]
+    assert found == [folders[place] for place in places]
+    built = [line.split()[0] for line in _go_log(environ) if "k8s.io/kubernetes" in line]
+    assert built == [str(kubernetes.module_directory)] * places.count(CACHE)
+
+
+def _go_log(environ: dict[str, str]) -> list[str]:
+    log = Path(environ["FAKE_GO_LOG"])
+    return log.read_text().splitlines() if log.exists() else []
+
+
+@pytest.mark.parametrize("release", ["1.29", "v1.36.99", "latest", "1"])
+@pytest.mark.parametrize("variable", [False, True])
+def test_a_release_that_is_not_there_is_one_clear_error(release: str, variable: bool, tmp_path: Path) -> None:
+    environ = environment(tmp_path) | ({"KUBELOOP_KUBERNETES": release} if variable else {})
+    with pytest.raises(
+        UnknownRelease, match=rf"there is no Kubernetes {release} here: choose one of 1\.30, "
+    ):
+        ensure_binaries(release="" if variable else release, environ=environ)
+
+
+def test_what_is_lacking_of_a_release_that_is_not_there_is_one_clear_error(tmp_path: Path) -> None:
+    assets = _assets(tmp_path / "assets", NAMES[:2], "v1.33.9")
+    with pytest.raises(BuildError, match=r"kube-controller-manager v1\.33\.9 is not built here: put it into"):
+        ensure_binaries(environ=environment(tmp_path, KUBEBUILDER_ASSETS=str(assets)))
+
+
+@pytest.mark.parametrize(
+    ("said", "version"),
+    [
+        ("Kubernetes v1.36.3", "v1.36.3"),
+        ("Kubernetes v1.34.4+rke2r1", "v1.34.4+rke2r1"),
+        ("etcd Version: 3.6.5\nGo Version: go1.26.8", "v3.6.5"),
+        ("kwok version v0.7.0 go1.26.8 (linux/amd64)", "v0.7.0"),
+        ("go version go1.26.8", ""),
+        ("", ""),
+    ],
+)
+def test_the_version_of_a_binary_that_says(said: str, version: str, tmp_path: Path) -> None:
+    assert said_version(write_executable(tmp_path / "binary", f"#!/bin/sh\necho '{said}'\n")) == version
+
+
+@pytest.mark.parametrize("text", [None, "no program", "#!/bin/sh\nexit 1\n"])
+def test_a_binary_that_does_not_run_has_no_version(text: str | None, tmp_path: Path) -> None:
+    binary = tmp_path / "binary"
+    if text is not None:
+        write_executable(binary, text)
+    assert said_version(binary) == ""
 
 
 def test_a_file_in_kubebuilder_assets_that_cannot_be_run_does_not_count(tmp_path: Path) -> None:

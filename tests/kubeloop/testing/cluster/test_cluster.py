@@ -14,9 +14,10 @@ from typing import Any
 import pytest
 
 from kubeloop.testing.cluster import cluster, processes
+from kubeloop.testing.cluster.binaries import components_of
 from kubeloop.testing.cluster.cluster import Cluster
 from kubeloop.testing.cluster.errors import AlreadyRunning
-from kubeloop.testing.cluster.versions import KUBERNETES
+from kubeloop.testing.cluster.versions import ETCD, KWOK, minor_release
 from kubeloop.testing.polling import eventually
 from lab.cluster import EmbeddedCluster, Options
 from tests.e2e.api import Api, ApiFailure
@@ -72,8 +73,16 @@ def test_it_is_ready_and_says_so(running: Cluster) -> None:
     assert json.loads(found.as_json())["kubeconfig"] == str(running.kubeconfig)
 
 
-def test_it_is_the_pinned_kubernetes(api: Api) -> None:
-    assert api.get("/version")["gitVersion"] == KUBERNETES
+def test_what_runs_is_what_is_named(running: Cluster, api: Api) -> None:
+    _, chosen, _ = components_of()
+    said = api.get("/version")
+    assert (
+        minor_release(said["gitVersion"])
+        == minor_release(chosen.version)
+        == f"{said['major']}.{said['minor']}"
+    )
+    assert running.versions == {"kubernetes": said["gitVersion"], "etcd": ETCD, "kwok": KWOK}
+    assert cluster.status(running.directory).versions == running.versions
 
 
 def test_it_listens_on_loopback_only(running: Cluster) -> None:

@@ -14,9 +14,10 @@ import pytest
 from kubeloop.testing.cluster import cluster, processes
 from kubeloop.testing.cluster.errors import AlreadyRunning, ClusterError, StartError
 from kubeloop.testing.cluster.guard import Guard
+from kubeloop.testing.cluster.versions import KUBERNETES, KUBERNETES_DEFAULT
 from kubeloop.testing.polling import eventually
 
-from .fakes import write_executable
+from .fakes import versioned, write_executable
 
 ROOT = Path(__file__).parents[4]
 
@@ -27,8 +28,9 @@ port = next(word for word in sys.argv if word.startswith("--listen-client-urls="
 server = socket.create_server(("127.0.0.1", int(port)))
 time.sleep(600)
 """
-_SLEEPS = "#!/bin/sh\nexec sleep 600\n"
-_FAILS = "#!/bin/sh\necho 'starting' >&2\necho 'unknown flag: --frobnicate' >&2\nexit 1\n"
+_VERSION = KUBERNETES[KUBERNETES_DEFAULT]
+_SLEEPS = versioned(_VERSION, "exec sleep 600")
+_FAILS = versioned(_VERSION, "echo 'starting' >&2\necho 'unknown flag: --frobnicate' >&2\nexit 1")
 
 
 @pytest.fixture
@@ -47,6 +49,7 @@ def servers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("kube-apiserver", "kube-controller-manager", "kwok"):
         write_executable(assets / name, _SLEEPS)
     monkeypatch.setenv("KUBEBUILDER_ASSETS", str(assets))
+    monkeypatch.delenv("KUBELOOP_KUBERNETES", raising=False)
     return assets
 
 
@@ -177,7 +180,7 @@ def test_down_leaves_files_alone_that_are_not_the_clusters(directory: Path) -> N
 def test_a_directory_that_cannot_be_made_is_one_clear_error_before_anything_is_built(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cluster, "ensure_binaries", lambda _: pytest.fail("they were looked for"))
+    monkeypatch.setattr(cluster, "ensure_binaries", lambda *_, **__: pytest.fail("they were looked for"))
     (tmp_path / "file").touch()
     with pytest.raises(ClusterError, match="cannot be used as the cluster's directory"):
         cluster.up(tmp_path / "file" / "cluster")

@@ -17,22 +17,24 @@ from kubeloop.testing.cluster.download import (
 )
 from kubeloop.testing.cluster.errors import ChecksumMismatch, DownloadError
 from kubeloop.testing.cluster.versions import (
-    COMPONENTS,
     ETCD,
     ETCD_COMPONENT,
     HELM,
     HELM_COMPONENT,
-    KUBERNETES,
-    KUBERNETES_COMPONENT,
+    KUBERNETES_DEFAULT,
     KWOK,
     KWOK_COMPONENT,
     PROMETHEUS,
     PROMETHEUS_COMPONENT,
     Component,
+    kubernetes,
 )
 
 from .fakes import Answer, Notes, cut_short, serve, sha256, tarball, trickle
 
+KUBERNETES_COMPONENT = kubernetes(KUBERNETES_DEFAULT)
+KUBERNETES = KUBERNETES_COMPONENT.version
+COMPONENTS = (ETCD_COMPONENT, KUBERNETES_COMPONENT, KWOK_COMPONENT)
 DIGEST = "0123456789abcdef" * 4
 
 

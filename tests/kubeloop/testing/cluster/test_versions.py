@@ -7,18 +7,24 @@ import re
 import pytest
 
 from kubeloop.testing.cluster.versions import (
-    COMPONENTS,
     ETCD,
+    ETCD_COMPONENT,
     GO_MINIMUM,
     HELM,
     HELM_COMPONENT,
     KUBERNETES,
+    KUBERNETES_DEFAULT,
     KWOK,
+    KWOK_COMPONENT,
     PROMETHEUS,
     PROMETHEUS_COMPONENT,
     Component,
     go_architecture,
+    kubernetes,
+    minor_release,
 )
+
+RELEASES = [kubernetes(minor) for minor in KUBERNETES]
 
 
 def _go_mod(component: Component) -> str:
@@ -27,8 +33,8 @@ def _go_mod(component: Component) -> str:
 
 @pytest.mark.parametrize(
     "component",
-    [*COMPONENTS, HELM_COMPONENT, PROMETHEUS_COMPONENT],
-    ids=lambda component: component.name,
+    [ETCD_COMPONENT, *RELEASES, KWOK_COMPONENT, HELM_COMPONENT, PROMETHEUS_COMPONENT],
+    ids=lambda component: component.module or component.name,
 )
 class TestModuleOf:
     def test_it_asks_for_a_go_release_that_the_toolchain_check_lets_pass(self, component: Component) -> None:
@@ -53,9 +59,9 @@ _MODULE_OF_PROMETHEUS = f"v0.{_MAJOR}{_MINOR:02}.{_PATCH}"
 @pytest.mark.parametrize(
     ("component", "module", "version"),
     [
-        (COMPONENTS[0], "go.etcd.io/etcd/server/v3", ETCD),
-        (COMPONENTS[1], "k8s.io/kubernetes", KUBERNETES),
-        (COMPONENTS[2], "sigs.k8s.io/kwok", KWOK),
+        (ETCD_COMPONENT, "go.etcd.io/etcd/server/v3", ETCD),
+        *((component, "k8s.io/kubernetes", component.version) for component in RELEASES),
+        (KWOK_COMPONENT, "sigs.k8s.io/kwok", KWOK),
         (HELM_COMPONENT, "helm.sh/helm/v3", HELM),
         (PROMETHEUS_COMPONENT, "github.com/prometheus/prometheus", _MODULE_OF_PROMETHEUS),
     ],
@@ -66,11 +72,43 @@ def test_the_required_release_is_the_pinned_one(component: Component, module: st
     )
 
 
-def test_all_31_staging_modules_follow_the_kubernetes_release() -> None:
-    replaced = re.findall(r"^\s+(k8s\.io/\S+) => (\S+) (\S+)$", _go_mod(COMPONENTS[1]), re.MULTILINE)
-    assert len(replaced) == 31
+@pytest.mark.parametrize("component", RELEASES, ids=lambda component: component.version)
+def test_all_staging_modules_follow_the_kubernetes_release(component: Component) -> None:
+    text = _go_mod(component)
+    replaced = re.findall(r"^\s+(k8s\.io/\S+) => (\S+) (\S+)$", text, re.MULTILINE)
     assert all(name == target for name, target, _ in replaced)
-    assert {version for _, _, version in replaced} == {KUBERNETES.replace("v1.", "v0.", 1)}
+    assert {version for _, _, version in replaced} == {component.version.replace("v1.", "v0.", 1)}
+    unreplaced = set(re.findall(r"^\s+(k8s\.io/\S+) v0\.0\.0 ", text, re.MULTILINE))
+    assert unreplaced < {name for name, _, _ in replaced}
+
+
+def test_each_row_is_a_version_of_its_minor_release_and_the_default_is_one_of_them() -> None:
+    assert [minor_release(version) for version in KUBERNETES.values()] == list(KUBERNETES)
+    assert KUBERNETES_DEFAULT in KUBERNETES
+
+
+def test_helm_renders_for_the_kubernetes_that_it_is_built_with() -> None:
+    built_with = re.search(r"\sk8s\.io/client-go v0\.(\d+)\.", _go_mod(HELM_COMPONENT))
+    assert built_with is not None
+    assert HELM_COMPONENT.ldflags.count(f"k8sVersionMinor={built_with[1]}") == 2
+
+
+@pytest.mark.parametrize(
+    ("version", "minor"),
+    [
+        ("v1.36.3", "1.36"),
+        ("1.36.3", "1.36"),
+        ("v1.36.0-rc.1", "1.36"),
+        ("v1.34.4+rke2r1", "1.34"),
+        ("1.30", "1.30"),
+        ("1", ""),
+        ("1.36beta", ""),
+        ("latest", ""),
+        ("", ""),
+    ],
+)
+def test_the_minor_release_of(version: str, minor: str) -> None:
+    assert minor_release(version) == minor
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,6 @@ from pkg.controller.namespace.holding_controller import (
 )
 from pkg.util import constants
 from pkg.util.constants import WEBHOOK_CONFIGURATION_NAME
-from pkg.util.resourcequota.policy import Mode
 from tests.decisions import sentences
 from tests.kinds import Clock, Kind, Server
 from tests.objects import (
@@ -71,7 +70,7 @@ HELD = {
 @sentences(HELD)
 def test_whether_a_namespace_holds_room(case: tuple[Any, list[Any], bool]) -> None:
     found, migrations, held = case
-    assert holds([found], migrations, Mode.TAKEOVER) is held
+    assert holds([found], migrations) is held
 
 
 class OneNamespace:
@@ -95,7 +94,6 @@ class OneNamespace:
             quota_cache=self.quotas.cache,
             migration_cache=self.migrations.cache,
             instance_cache=self.instances.cache,
-            mode=Mode.TAKEOVER,
             reserve=reserve,
             registrations=self.webhooks.cache,
             excluded=lambda name: name in self.excluded,

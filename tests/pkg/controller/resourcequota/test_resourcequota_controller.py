@@ -592,12 +592,30 @@ class TestWhatPeopleAreTold:
         await cluster.look()
         assert len(cluster.events.recorded) == 2
 
-    async def test_a_problem_that_comes_back_is_told_again(self) -> None:
+    @pytest.mark.parametrize(("pause", "told"), [(1.0, 1), (61.0, 2)], ids=["at once", "after a minute"])
+    async def test_a_problem_that_comes_back_is_told_again(self, pause: float, told: int) -> None:
         cluster = Cluster()
         for annotation in ("{nope", BASE, "{nope"):
             cluster.base(annotation)
             await cluster.look()
-        assert len(cluster.events.recorded) == 2
+            cluster.clock.now += pause
+        assert len(cluster.events.recorded) == told
+
+    async def test_amounts_that_change_are_no_news(self, caplog: pytest.LogCaptureFixture) -> None:
+        """Beside Harvester; what the quota lacks changes with what others use."""
+        cluster = Cluster()
+        cluster.base('{"limit":{"limitsCpu":"10","limitsMemory":"50Gi"}}')
+        cluster.pods.given(launcher(node="node-1"))
+        cluster.instances.given(vmi(nodeName="node-1"))
+        cluster.migrations.given(vmim("Pending", refused=True))
+        for used in ("1", "2", "3", "4"):
+            cluster.quotas.given(
+                quota({"limits.cpu": "10", "limits.memory": "50Gi", "pods": "1"}, used={"pods": used})
+            )
+            await cluster.look()
+            cluster.clock.now += 5.0
+        assert cluster.events.reasons == ["MigrationNotServed"]
+        assert len([r for r in caplog.records if r.levelname == "WARNING"]) == 1
 
     async def test_a_garbage_entry_is_told_and_not_overwritten(self) -> None:
         cluster = Cluster()

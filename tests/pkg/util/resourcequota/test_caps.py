@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from pkg.util.resourcequota.caps import MAX_ANNOTATION_BYTES, Caps, refuse_size
+from pkg.util.resourcequota.caps import MAX_ANNOTATION_BYTES, Caps, idle, refuse_size
 from pkg.util.resourcequota.errors import CapReached, TooManyEntries
 from tests.decisions import by_value, sentences
 
@@ -68,3 +68,39 @@ def test_annotations_may_take_200_kib_by_bytes() -> None:
     refusal = refuse_size("migration of VM vm1", full | {"l": ""})
     assert isinstance(refusal, TooManyEntries)
     assert "204801 of 204800 bytes" in str(refusal)
+
+
+HARD_HAS = {"limits.memory", "requests.nvidia.com/gpu"}
+IDLE = {
+    "no cap": ("", "", []),
+    "names that spec.hard has": ('{"limits.memory":"1Gi","requests.nvidia.com/gpu":"1"}', "", []),
+    "a misspelled name": (
+        '{"limit.memory":"1Gi"}',
+        "",
+        ["limit.memory caps nothing: spec.hard does not have it"],
+    ),
+    "a name of another quota": ('{"pods":"1"}', "", ["pods caps nothing: spec.hard does not have it"]),
+    "on the namespace, a name of another quota": (
+        "",
+        '{"pods":"1","requests.a.b/c":"1","hugepages-2Mi":"2Mi"}',
+        [],
+    ),
+    "on the namespace, names that no quota has": (
+        "",
+        '{"limit.memory":"1Gi","limits.memry":"1Gi","services":"1"}',
+        [
+            f"{name} caps nothing: quotas do not count it of pods"
+            for name in ("limit.memory", "limits.memry", "services")
+        ],
+    ),
+    "garbage is said elsewhere": ("lots", "[]", []),
+}
+
+
+@sentences(IDLE)
+def test_names_that_cap_nothing_are_told(case: tuple[str, str, Sequence[str]]) -> None:
+    on_quota, on_namespace, said = case
+    found = idle(on_quota, on_namespace, HARD_HAS)
+    assert [str(problem) for problem in found] == [f"max-extra of {text}" for text in said]
+    assert {problem.reason for problem in found} <= {"MaxExtraCapsNothing"}
+    assert len({problem.state for problem in found}) == len(found)

@@ -184,7 +184,7 @@ def test_hard_is_never_written_below_the_base(mode: Mode, seen: Facts) -> None:
 def test_hard_is_base_and_all_entries_and_the_compensation(mode: Mode, seen: Facts) -> None:
     policy = Policy(mode, settle=0.0)
     quota_after = after(seen, policy)
-    if is_off(seen.quota.annotations, mode):
+    if is_off(seen.quota.annotations):
         assert quota_after.hard == seen.quota.hard
         return
     hard_before = by_value(seen.quota.hard)
@@ -214,7 +214,7 @@ def test_without_migrations_and_entries_hard_is_the_base(mode: Mode, seen: Facts
     quiet = observed(quota(seen.quota.hard, stands, used=seen.quota.used), limits=seen.limits)
     done = by_value(after(quiet, Policy(mode)).hard)
     scaled = any(by_value(seen.quota.hard).get(name) for name in SCALED)
-    if scaled and not is_off(stands, mode):
+    if scaled and not is_off(stands):
         for name, amount in by_value(base_of(seen.limits)).items():
             assert not amount or done[name] == amount
     else:
@@ -241,7 +241,7 @@ def test_when_all_migrations_are_over_nothing_is_left(
     mode: Mode, seen: Facts, phase: str | None, refused: bool
 ) -> None:
     """From any state: after a migration's whole life the quota is what it was without it."""
-    if is_off(seen.quota.annotations, mode) or seen.limits in (
+    if is_off(seen.quota.annotations) or seen.limits in (
         "",
         "{}",
         "{nope",

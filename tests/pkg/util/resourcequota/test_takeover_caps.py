@@ -55,7 +55,7 @@ CAPPED = {
     "room for two, to the milli": Capped(ROOM_FOR_TWO, "", ["vm1", "vm2"]),
     "the smaller of both": Capped(ROOM_FOR_TWO, ROOM_FOR_ONE, ["vm2"]),
     "no room at all": Capped('{"limits.memory":"0"}', "", []),
-    "a cap of what is not counted": Capped('{"pods":"0"}', "", ["vm0", "vm1", "vm2"]),
+    "a cap of what is not counted": Capped("", '{"pods":"0"}', ["vm0", "vm1", "vm2"]),
     "a cap that is garbage": Capped("lots", "", []),
 }
 

@@ -179,7 +179,7 @@ def test_what_is_used_is_read_in_any_spelling(used: Any) -> None:
 
 async def test_a_cache_that_is_behind_denies_nothing() -> None:
     view = FakeView(State(quota(annotations={by_name(): ENTRY})), State(quota()))
-    decision = await Validator(view, POLICY).validate(
+    decision = await Validator(view).validate(
         request(annotated_namespace(limit(limitsCpu="9")), annotated_namespace(OLD))
     )
     assert decision.allowed
@@ -188,7 +188,7 @@ async def test_a_cache_that_is_behind_denies_nothing() -> None:
 
 async def test_a_live_look_may_find_another_reason() -> None:
     view = FakeView(State(quota(annotations={by_name(): ENTRY})), State(quota(used=USED)))
-    decision = await Validator(view, POLICY).validate(
+    decision = await Validator(view).validate(
         request(annotated_namespace(limit(limitsCpu="2")), annotated_namespace(OLD))
     )
     assert decision.message == CANT + "new CPU limit 2 is lower than the current used CPU limit 2015m"
@@ -196,7 +196,7 @@ async def test_a_live_look_may_find_another_reason() -> None:
 
 async def test_when_the_api_server_does_not_answer_the_cache_decides() -> None:
     view = FakeView(State(quota(annotations={by_name(): ENTRY})), None)
-    decision = await Validator(view, POLICY).validate(
+    decision = await Validator(view).validate(
         request(annotated_namespace(limit(limitsCpu="9")), annotated_namespace(OLD))
     )
     assert decision.message == MIGRATES
@@ -205,7 +205,7 @@ async def test_when_the_api_server_does_not_answer_the_cache_decides() -> None:
 async def test_what_the_cache_allows_costs_no_look() -> None:
     view = FakeView(State(quota()), State(quota()))
     assert (
-        await Validator(view, POLICY).validate(
+        await Validator(view).validate(
             request(annotated_namespace(limit(limitsCpu="9")), annotated_namespace(OLD))
         )
     ).allowed
@@ -216,11 +216,9 @@ async def test_who_switches_a_namespace_off_is_told_whose_room_goes() -> None:
     raised = State(quota(annotations={**MARKS, by_name(): ENTRY}), migrations=[vmim("Running")])
     off = annotated_namespace(OLD)
     off.metadata.annotations[LABEL_MANAGED] = "false"
-    decision = await Validator(FakeView(raised, raised), POLICY).validate(
-        request(off, annotated_namespace(OLD))
-    )
+    decision = await Validator(FakeView(raised, raised)).validate(request(off, annotated_namespace(OLD)))
     assert decision.allowed
     (warning,) = decision.warnings
     assert "namespace ns1: headroom gives it back; the migrations of vm1 lose the headroom" in warning
-    again = await Validator(FakeView(raised, raised), POLICY).validate(request(off, off))
+    again = await Validator(FakeView(raised, raised)).validate(request(off, off))
     assert (again.allowed, again.warnings) == (True, ())

@@ -70,6 +70,19 @@ async def test_a_correction_is_told_if_the_api_server_asked(
     assert events == ["ResourceQuotaCorrected"] * told
 
 
+async def test_every_correction_is_told_in_the_same_words_so_that_they_are_counted_in_one_event() -> None:
+    told: list[str] = []
+    guarded = Guard(
+        FakeView(RUNNING, RUNNING), POLICY, Options(), lambda _q, _type, _reason, what: told.append(what)
+    )
+    for wanted in (LOWERED, quota({**HARD, "limits.cpu": "4"}, ONE)):
+        decision = await guarded.mutate(request(wanted, STANDING, user=RANCHER, authenticated=True))
+        assert decision.patch
+    assert (
+        told == [f"a write of {RANCHER} that lowered limits below what migrating VMs need was corrected"] * 2
+    )
+
+
 async def test_only_what_is_too_low_is_corrected() -> None:
     new = quota({"limits.cpu": "3", "limits.memory": "1Ti"}, ONE)
     decision = await guard(FakeView(RUNNING, RUNNING)).mutate(request(new, STANDING, user=RANCHER))

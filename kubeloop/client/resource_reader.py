@@ -1,0 +1,203 @@
+"""Reading one kind: get, list, watch."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Generic, TypeVar
+from urllib.parse import quote
+
+from kubeloop.api.meta import Object
+from kubeloop.api.registry import Resource
+from kubeloop.client import discovery
+from kubeloop.client.decode import Decoder, ListPage, ObjectList, WatchEvent, decoder_for
+from kubeloop.client.errors import STATUS_404, BadRequest, ServerError, check_namespace
+from kubeloop.client.transport import JSON, READ_TIMEOUT, REQUEST_TIMEOUT, Transport
+
+T = TypeVar("T", bound=Object)
+
+PAGE_SIZE = 500
+
+
+class ResourceReader(Generic[T]):
+    """Requests that read one kind. Every method raises a subclass of ApiError; `namespace` "" is all, or a
+    cluster-scoped kind. Which object is meant is said by keywords, here and in the cache: two strings in a row are
+    swapped too easily. Names are checked before they become part of a path."""
+
+    def __init__(self, transport: Transport, resource: Resource[T], *, accept: str = JSON) -> None:
+        """`accept`: the media type that gets, lists and watches ask for."""
+        self.transport = transport
+        self.resource = resource
+        self._accept = accept
+        self._decoder: Decoder[T] = decoder_for(resource.type)
+
+    async def get(self, *, name: str, namespace: str = "") -> T:
+        """One object. Raises NotFound; NotServed for a kind that is not installed."""
+        path = self._object_path(name, namespace)
+        return self._answer(name, await self.transport.request("GET", path, accept=self._accept))
+
+    async def list(
+        self, namespace: str = "", *, label_selector: str = "", field_selector: str = ""
+    ) -> ObjectList[T]:
+        """Every object. Raises Gone when the pages' snapshot expires midway."""
+        found: ObjectList[T] = ObjectList()
+        continue_ = ""
+        while True:
+            page = await self.list_page(
+                namespace,
+                limit=PAGE_SIZE,
+                continue_=continue_,
+                label_selector=label_selector,
+                field_selector=field_selector,
+            )
+            found += page.items
+            found.resource_version = page.metadata.resource_version
+            continue_ = page.metadata.continue_
+            if not continue_:
+                return found
+
+    async def list_page(
+        self,
+        namespace: str = "",
+        *,
+        limit: int = 0,
+        continue_: str = "",
+        resource_version: str = "",
+        resource_version_match: str = "",
+        label_selector: str = "",
+        field_selector: str = "",
+        retry: bool = True,
+    ) -> ListPage[T]:
+        """One page of at most `limit` objects (0: all). Objects that don't decode are reported."""
+        params = _params(
+            limit=str(limit or ""),
+            **{"continue": continue_},
+            resourceVersion=resource_version,
+            resourceVersionMatch=resource_version_match,
+            labelSelector=label_selector,
+            fieldSelector=field_selector,
+        )
+        path = self._collection_path(namespace)
+        # However long a large list takes on a thin wire, it goes on while something comes.
+        body = await self.transport.request(
+            "GET",
+            path,
+            params=params,
+            accept=self._accept,
+            timeout=None,
+            read_timeout=REQUEST_TIMEOUT,
+            retry=retry,
+        )
+        return self._decoder.list_page(body)
+
+    async def is_served(self) -> bool:
+        """Whether the server knows the kind, by its discovery. Raises ApiError where that cannot be told."""
+        return await discovery.is_served(self.transport, self.resource)
+
+    def select(
+        self, *, namespace: str = "", label_selector: str = "", field_selector: str = ""
+    ) -> Selection[T]:
+        """The part of the kind that an informer lists and watches (client-go's tweakListOptions)."""
+        return Selection(
+            self, namespace=namespace, label_selector=label_selector, field_selector=field_selector
+        )
+
+    @contextlib.asynccontextmanager
+    async def watch(
+        self,
+        namespace: str = "",
+        *,
+        resource_version: str = "",
+        timeout_seconds: float | None = None,
+        send_initial_events: bool = False,
+        label_selector: str = "",
+        field_selector: str = "",
+        read_timeout: float = READ_TIMEOUT,
+    ) -> AsyncIterator[AsyncIterator[WatchEvent[T]]]:
+        """`async with client.watch(...) as events`, then `async for event in events`; bookmarks are asked for.
+
+        `timeout_seconds`: when the server ends the watch by itself; `read_timeout`: seconds of silence after
+        which it counts as dead. An ERROR event is handed out like the others (`error_from_status` makes an
+        exception of it). Raises ApiError on entry, Unreachable or ServerError while reading.
+        """
+        params = _params(
+            watch="true",
+            allowWatchBookmarks="true",
+            resourceVersion=resource_version,
+            timeoutSeconds=str(int(timeout_seconds)) if timeout_seconds else "",
+            sendInitialEvents="true" if send_initial_events else "",
+            resourceVersionMatch="NotOlderThan" if send_initial_events else "",
+            labelSelector=label_selector,
+            fieldSelector=field_selector,
+        )
+        path = self._collection_path(namespace)
+        async with self.transport.stream(path, params, read_timeout, accept=self._accept) as lines:
+            events = self._events(lines)
+            try:
+                yield events
+            finally:
+                await events.aclose()
+
+    def _answer(self, name: str, body: bytes) -> T:
+        """The object of an answer; what has no name, or another one, is not it. Raises ServerError."""
+        obj = self._decoder.object(body)
+        if not obj.name or (name and obj.name != name):
+            kind, said = self.resource.kind, f"names {obj.name!r}" if obj.name else "has no name"
+            raise ServerError(f"the answer is not {kind} {name}: it {said}", status=500)
+        return obj
+
+    async def _events(self, lines: AsyncIterator[bytes]) -> AsyncGenerator[WatchEvent[T], None]:
+        decode = self._decoder.watch_event
+        async for line in lines:
+            yield decode(line)
+
+    def _collection_path(self, namespace: str) -> str:
+        return self.resource.path(_segment(namespace) if namespace else "")
+
+    def _object_path(self, name: str, namespace: str, subresource: str = "") -> str:
+        check_namespace(self.resource, namespace, name)
+        return self.resource.path(_segment(namespace) if namespace else "", _segment(name), subresource)
+
+
+class Selection(Generic[T]):
+    """A ListerWatcher over some of a kind's objects; `ResourceReader.select` makes it."""
+
+    def __init__(self, client: ResourceReader[T], **options: Any) -> None:
+        self.resource = client.resource
+        self._client = client
+        self._options = options
+
+    async def is_served(self) -> bool:
+        return await self._client.is_served()
+
+    async def list_page(self, **options: Any) -> ListPage[T]:
+        return await self._client.list_page(**self._options, **options)
+
+    def watch(self, **options: Any) -> AbstractAsyncContextManager[AsyncIterator[WatchEvent[T]]]:
+        return self._client.watch(**self._options, **options)
+
+
+def _segment(name: str) -> str:
+    """A name as part of a path. Raises BadRequest for one that no object can have, as client-go's request
+    does: a name that comes out of a tenant's spec may not lead elsewhere, and a delete without a name would
+    delete them all."""
+    if name in ("", ".", "..") or "/" in name or "%" in name:
+        raise BadRequest(f"{name!r} is not a name of an object", status=400, reason="BadRequest")
+    return quote(name, safe="")
+
+
+def _params(**params: str) -> dict[str, str]:
+    return {key: value for key, value in params.items() if value}
+
+
+async def list_installed(
+    client: ResourceReader[T], namespace: str = "", *, label_selector: str = "", field_selector: str = ""
+) -> list[T]:
+    """Every object; empty where discovery confirms that the kind is not installed. Raises ApiError."""
+    try:
+        return await client.list(namespace, label_selector=label_selector, field_selector=field_selector)
+    except STATUS_404:
+        if await client.is_served():
+            raise
+        return []
