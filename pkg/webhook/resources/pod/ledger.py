@@ -69,9 +69,8 @@ class Ledger:
 
     def keep(self, namespace: str, now: float) -> None:
         """The API server does not answer: requests that were let in may be stored as late as that lasts."""
-        self._pending[namespace] = {
-            key: replace(each, since=now) for key, each in self._pending.get(namespace, {}).items()
-        }
+        pending = self._pending.get(namespace, {})
+        pending.update({key: replace(each, since=now) for key, each in pending.items()})
 
     def __len__(self) -> int:
         """Pods of all namespaces."""

@@ -70,7 +70,7 @@ class _Snapshot:
 def _holds(quota: _Quota) -> bool:
     """By what quota admission goes by, too: status.hard."""
     spec, status = quota.object.spec.hard, quota.object.status.hard
-    return has_migrating_vm(quota.object.annotations) or spec != status or not quota.room.base
+    return has_migrating_vm(quota.object.annotations) or spec != status
 
 
 class _Known(Enum):
