@@ -12,15 +12,21 @@ from kubeloop.api.registry import Resource
 from kubeloop.cache.informer import SharedIndexInformer, wait_for_cache_sync
 from kubeloop.cache.processor import ResourceEventHandlerFuncs
 from kubeloop.client.client import Client
+from kubeloop.testing.cluster.errors import ClusterError
 
 T = TypeVar("T", bound=Object)
 _SYNC_TIMEOUT = 120.0
 
 
 class Watching:
-    """The kinds that were named by `watch` are followed inside `async with`."""
+    """The kinds that were named by `watch` are followed inside `async with`, which raises ClusterError when they cannot
+    be listed: what is not seen would be taken for what is not there."""
 
-    def __init__(self, client: Client, namespaces: Collection[str]) -> None:
+    def __init__(
+        self, client: Client, namespaces: Collection[str], *, sync_timeout: float = _SYNC_TIMEOUT
+    ) -> None:
+        """`sync_timeout`: seconds to the first lists of all kinds."""
+        self._sync_timeout = sync_timeout
         self._client = client
         self._namespaces = frozenset(namespaces)
         self._changed = asyncio.Event()
@@ -58,7 +64,11 @@ class Watching:
     async def __aenter__(self) -> Self:
         for informer in self._informers:
             informer.start()
-        await wait_for_cache_sync(*self._informers, timeout=_SYNC_TIMEOUT)
+        if not await wait_for_cache_sync(*self._informers, timeout=self._sync_timeout):
+            await self.__aexit__(None, None, None)
+            raise ClusterError(
+                f"the API server did not list all that is followed within {self._sync_timeout:g} s"
+            )
         return self
 
     async def __aexit__(

@@ -46,14 +46,17 @@ class Controller(Generic[T]):
         rate_limiter: RateLimiter[str] | None = None,
         client: ResourceClient[T] | None = None,
         handlers: dict[str, str] | None = None,
+        selects: Callable[[str], bool] = lambda _: True,
     ) -> None:
-        """`handlers`: whose each handler's name is, over all controllers of a process, for their metrics."""
+        """`handlers`: whose each handler's name is, over all controllers of a process, for their metrics. `selects`:
+        for which keys handlers are called."""
         self.name = name
         self.informer = informer
         self.queue: RateLimitingQueue[str] = RateLimitingQueue(name, rate_limiter=rate_limiter)
         self._client = client
         self._cache = CacheReader(informer.indexer, informer)
         self._worker_count = workers
+        self._selects = selects
         self._handlers: dict[tuple[str, bool], NamedHandler[T]] = {}
         # By name, and whether it is for removals: the two of one name are a pair, as upstream's.
         self._owners = handlers if handlers is not None else {}
@@ -206,7 +209,7 @@ class Controller(Generic[T]):
         # The object is read anew for every handler: the one before may have waited long enough for it to change.
         verdicts: list[Verdict[T]] = []
         returned: T | None = None
-        for handler in tuple(self._handlers.values()):
+        for handler in tuple(self._handlers.values()) if self._selects(key) else ():
             verdict = await handler.call(key, self._current(key, returned))
             returned = verdict.returned or returned
             verdicts.append(verdict)

@@ -27,12 +27,16 @@ _POLL = 1.0
 class ControllerFactory:
     """Controllers by kind, made when first asked for (lasso's SharedControllerFactory).
 
-    `workers` is the number of workers of every controller. The client stays the caller's to close.
+    `workers` is the number of workers of every controller. The client stays the caller's to close. `selects` says for
+    which keys (`namespace/name`, or `name`) handlers are called; caches hold all.
     """
 
-    def __init__(self, client: Client, *, workers: int = 10) -> None:
+    def __init__(
+        self, client: Client, *, workers: int = 10, selects: Callable[[str], bool] = lambda _: True
+    ) -> None:
         self.client = client
         self._workers = workers
+        self._selects = selects
         self._controllers: dict[tuple[Resource[Any], str, str, str], Controller[Any]] = {}
         self._transforms: dict[Controller[Any], object] = {}
         self._handlers: dict[str, str] = {}
@@ -75,6 +79,7 @@ class ControllerFactory:
                 workers=workers or self._workers,
                 client=client,
                 handlers=self._handlers,
+                selects=self._selects,
             )
             self._controllers[identity] = found
             self._transforms[found] = transform

@@ -34,6 +34,11 @@ class ScaleOptions:
     allow_real_nodes: bool = option(
         False, "Run on a cluster that has KubeVirt nodes of its own.", "--allow-real-nodes"
     )
+    clean: bool = option(
+        False,
+        "Run nothing: remove what a run that was killed has left on the cluster of --kubeconfig.",
+        "--clean",
+    )
     seed: int = option(0, "Seed of the VMs' sizes.", metavar="NUMBER")
     out: Path | None = option(
         None, "Folder for report.json and report.html. Default: headroom-scale-TIME.", metavar="DIR"
@@ -52,6 +57,8 @@ def scale(options: ScaleOptions) -> int:
         raise WrongCall(f"--namespaces {options.namespaces} is more than --vms {options.vms}")
     if options.kubeconfig is not None and not options.kubeconfig.is_file():
         raise WrongCall(f"--kubeconfig {options.kubeconfig}: there is no such file")
+    if options.clean:
+        return _clean(options.kubeconfig)
     rate = _rate(options.rate)
     out = options.out or Path(f"headroom-scale-{time.strftime('%Y%m%d-%H%M%S')}")
     _check_folder(out)
@@ -71,6 +78,14 @@ def scale(options: ScaleOptions) -> int:
     from lab.scale.run import run_scale
 
     return run_scale(settings)
+
+
+def _clean(kubeconfig: Path | None) -> int:
+    if kubeconfig is None:
+        raise WrongCall("--clean needs --kubeconfig: an embedded cluster goes with its run")
+    from lab.scale.run import clean
+
+    return clean(str(kubeconfig))
 
 
 def _rate(text: str) -> float:

@@ -33,6 +33,7 @@ from lab.scale.counters import (
 from lab.scale.display import Display
 from lab.scale.measurements import RESOURCES, Amounts, Measurements
 from lab.scale.plan import Plan, Settings
+from lab.scale.removal import Removal
 from lab.scale.report import Costs, Moment
 from lab.scale.site import Site, Usage, embedded_site, given_site, usage
 from lab.scale.workload import Workload
@@ -61,6 +62,22 @@ def run_scale(settings: Settings) -> int:
         site = stack.enter_context(embedded_site() if given is None else given_site(Path(given)))
         stack.callback(_ignore_signals)
         return asyncio.run(_until_signal(site, settings))
+
+
+def clean(kubeconfig: str) -> int:
+    """Removes what runs have left on a cluster; 0. Raises ClusterError, ApiError, ConfigError."""
+    display = Display()
+
+    async def remove() -> None:
+        async with Client(load_config(kubeconfig), user_agent="headroom-scale") as client:
+            display.stage("removing what runs have left")
+            await Removal(client).remove(display.done)
+
+    try:
+        asyncio.run(remove())
+    finally:
+        display.close()
+    return 0
 
 
 def _ignore_signals() -> None:
@@ -110,11 +127,12 @@ class _Run:
         async with Client(config, user_agent="headroom-scale") as client:
             workload = Workload(client, self._plan)
             await workload.refuse_real_nodes()
+            await workload.refuse_beside_another()
             try:
                 report = await self._measured(client, workload)
             finally:
                 self.cleaning_up = True
-                await self._clean_up(workload)
+                await self._clean_up(client)
                 self._display.close()
         self._write(report)
         whole = report["succeeded"] == report["migrations"] and report["restored"]
@@ -281,13 +299,13 @@ class _Run:
             self._costs.cpu = round(after[3].cpu - before[3].cpu, 2)
             self._costs.peak = after[3].peak
 
-    async def _clean_up(self, workload: Workload) -> None:
+    async def _clean_up(self, client: Client) -> None:
         """headroom first, so that nothing is written any more; an embedded cluster goes as a whole."""
         if self._headroom is not None:
             await self._headroom.stop()
         if not self._site.embedded:
             self._display.stage("removing what was made")
-            await workload.remove(self._display.done)
+            await Removal(client, self._plan.run).remove(self._display.done)
 
     def _write(self, report: dict[str, object]) -> None:
         """The files and the table. Raises OSError."""

@@ -71,7 +71,14 @@ class Site:
 
     async def start_headroom(self, plan: Plan) -> Headroom:
         """`headroom controller`; returns when it is ready or has ended. Raises ClusterError."""
-        flags = ["--namespace", plan.system_namespace, "--no-leader-elect"]
+        # Of the cluster's other namespaces nothing is touched.
+        flags = [
+            "--namespace",
+            plan.system_namespace,
+            "--no-leader-elect",
+            "--only-namespace",
+            f"{plan.run}-*",
+        ]
         if plan.settings.strategy is Strategy.VMMRQ:
             flags.append(WEBHOOK)
         return await Headroom.start(self.directory, self.kubeconfig, tuple(flags))

@@ -1,18 +1,17 @@
-"""Makes the run's objects on a cluster, and removes every one of them."""
+"""Makes the run's objects on a cluster."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
 from kubeloop.api import registry
-from kubeloop.api.registry import Resource
 from kubeloop.client.client import Client
-from kubeloop.client.errors import AlreadyExists, NotFound
+from kubeloop.client.errors import AlreadyExists
 from kubeloop.client.resource_reader import list_installed
 from kubeloop.errors import ReportedError
 from kubeloop.testing.cluster.errors import ClusterError
@@ -20,29 +19,22 @@ from kubeloop.testing.cluster.readiness import crds_served, load_crds
 from lab.cluster import CRDS
 from lab.scale import plan as objects
 from lab.scale.plan import KWOK_MARKS, LABEL_RUN, SCHEDULABLE, Plan, Strategy
+from lab.scale.removal import WEBHOOKS, in_parallel
 from pkg.api.kubevirt import (
     KUBEVIRTS,
     VIRTUAL_MACHINE_INSTANCE_MIGRATIONS,
-    VIRTUAL_MACHINE_INSTANCES,
     VIRTUAL_MACHINES,
 )
 from pkg.api.mtq import VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS
+from pkg.cmd.installed import LEASE
 from pkg.config.probe import PROBE_CONFIGURATION
+from pkg.report.installation import held
 from pkg.util import constants
 
 _CONCURRENCY = 32
 _POLL = 0.2
 _SERVED_TIMEOUT = 60.0
-_REMOVAL_TIMEOUT = 180.0
-_STUCK = 60.0
-"""Seconds after which finalizers that no controller has taken off are taken off here."""
 _CRDS = registry.CUSTOM_RESOURCE_DEFINITIONS
-_NODE_LEASES = "kube-node-lease"
-_WITH_FINALIZERS: tuple[Resource[Any], ...] = (
-    VIRTUAL_MACHINE_INSTANCE_MIGRATIONS,
-    VIRTUAL_MACHINE_INSTANCES,
-    VIRTUAL_MACHINES,
-)
 
 
 class RealNodes(ReportedError):
@@ -51,17 +43,10 @@ class RealNodes(ReportedError):
     exit_code = 2
 
 
-async def in_parallel(calls: Iterable[Callable[[], Awaitable[Any]]]) -> None:
-    """Run the calls, 32 at once; the first error is raised and ends the others."""
-    waiting = iter(calls)
+class Installed(ReportedError):
+    """headroom is installed on the cluster."""
 
-    async def work() -> None:
-        for call in waiting:
-            await call()
-
-    async with asyncio.TaskGroup() as group:
-        for _ in range(_CONCURRENCY):
-            group.create_task(work())
+    exit_code = 2
 
 
 class Workload:
@@ -70,8 +55,6 @@ class Workload:
     def __init__(self, client: Client, plan: Plan) -> None:
         self._client = client
         self._plan = plan
-        self._definitions: list[str] = []
-        self._webhooks_before: frozenset[tuple[str, str]] = frozenset()
 
     async def refuse_real_nodes(self) -> None:
         """Raises RealNodes where VMs may run that are not kwok's."""
@@ -83,19 +66,33 @@ class Workload:
                 "use another cluster, or --allow-real-nodes"
             )
 
+    async def refuse_beside_another(self) -> None:
+        """Raises Installed where headroom runs or is registered: two would write the same quotas. ApiError."""
+        if self._plan.settings.external:
+            return
+        found = [
+            f"{resource.kind} {each.name}"
+            for resource in WEBHOOKS
+            for each in await self._client.resource(resource).list()
+            if each.name in _REGISTRATIONS
+        ]
+        leases = await self._client.resource(registry.LEASES).list(field_selector=f"metadata.name={LEASE}")
+        now = time.time()
+        found += [f"Lease {each.key}" for each in leases if held(each.spec, now).live]
+        if found:
+            raise Installed(
+                f"headroom is installed on the cluster ({', '.join(found)}): measure that one with --external"
+            )
+
     async def install(self) -> None:
         """The CRDs that are missing, and the nodes. Raises ApiError, ClusterError."""
-        self._webhooks_before = frozenset(await self._webhooks())
         installed = {each.name for each in await self._client.resource(_CRDS).list()}
         wanted = load_crds(CRDS)
-        missing = {name: each for each in wanted if (name := each["metadata"]["name"]) not in installed}
-        for name, definition in missing.items():
-            # Noted before it is made: a request that is cancelled has its effect all the same.
-            self._definitions.append(name)
-            try:
-                await self._client.resource(_CRDS).create(definition)
-            except AlreadyExists:  # another's, made meanwhile
-                self._definitions.remove(name)
+        for definition in (each for each in wanted if each["metadata"]["name"] not in installed):
+            labels = {**definition["metadata"].get("labels", {}), LABEL_RUN: self._plan.run}
+            metadata = definition["metadata"] | {"labels": labels}
+            with contextlib.suppress(AlreadyExists):  # another's, made meanwhile
+                await self._client.resource(_CRDS).create(definition | {"metadata": metadata})
         deadline = time.monotonic() + _SERVED_TIMEOUT
         while not await crds_served(self._client, wanted):
             if time.monotonic() > deadline:
@@ -151,70 +148,5 @@ class Workload:
             objects.migration(vm), namespace=namespace
         )
 
-    async def remove(self, told: Callable[[int, int], None]) -> None:
-        """Everything: webhook configurations first, they may refuse what follows. kwok and the stand-in must run still.
 
-        Raises ClusterError for what is left after three minutes.
-        """
-        for kind, name in sorted(await self._webhooks() - self._webhooks_before):
-            await self._delete(_WEBHOOKS[kind], name)
-        selector = f"{LABEL_RUN}={self._plan.run}"
-        namespaces = self._client.resource(registry.NAMESPACES)
-        most, began = 0, time.monotonic()
-        while left := await namespaces.list(label_selector=selector):
-            # In every round: what was being created when the run was cancelled may come now.
-            await in_parallel(
-                partial(self._delete, registry.NAMESPACES, each.name) for each in left if not each.deleting
-            )
-            most = max(most, len(left))
-            told(most - len(left), most)
-            waited = time.monotonic() - began
-            if waited > _REMOVAL_TIMEOUT:
-                raise ClusterError(f"namespaces are left: kubectl delete namespace -l {selector}")
-            if waited > _STUCK:
-                await self._take_finalizers_off([each.name for each in left])
-            await asyncio.sleep(1.0)
-        began = time.monotonic()
-        while nodes := await self._client.resource(registry.NODES).list(label_selector=selector):
-            for node in nodes:
-                if not node.deleting:
-                    await self._delete(registry.NODES, node.name)
-                    await self._delete(registry.LEASES, node.name, _NODE_LEASES)
-            if time.monotonic() - began > _REMOVAL_TIMEOUT:
-                raise ClusterError(f"nodes are left: kubectl delete node -l {selector}")
-            await asyncio.sleep(_POLL)
-        for name in self._definitions:
-            await self._delete(_CRDS, name)
-
-    async def _take_finalizers_off(self, namespaces: Iterable[str]) -> None:
-        for namespace in namespaces:
-            for resource in _WITH_FINALIZERS:
-                for obj in await list_installed(self._client.resource(resource), namespace):
-                    with contextlib.suppress(NotFound):
-                        await self._client.resource(resource).merge_patch(
-                            {"metadata": {"finalizers": None}}, name=obj.name, namespace=namespace
-                        )
-
-    async def _delete(self, resource: Resource[Any], name: str, namespace: str = "") -> None:
-        with contextlib.suppress(NotFound):
-            await self._client.resource(resource).delete(name=name, namespace=namespace)
-
-    async def _webhooks(self) -> set[tuple[str, str]]:
-        """Every webhook configuration, by kind and name: with `--strategy vmmrq` headroom writes some."""
-        return {
-            (kind, each.name)
-            for kind, resource in _WEBHOOKS.items()
-            for each in await self._client.resource(resource).list()
-            if self._is_ours(each.name)
-        }
-
-    def _is_ours(self, name: str) -> bool:
-        """The lock of one of the run's namespaces; a registration of headroom, unless it is another's."""
-        registered = name in (constants.WEBHOOK_CONFIGURATION_NAME, PROBE_CONFIGURATION)
-        return name.startswith(f"lock.{self._plan.run}-") or (registered and not self._plan.settings.external)
-
-
-_WEBHOOKS: dict[str, Resource[Any]] = {
-    "mutating": registry.MUTATING_WEBHOOK_CONFIGURATIONS,
-    "validating": registry.VALIDATING_WEBHOOK_CONFIGURATIONS,
-}
+_REGISTRATIONS = (constants.WEBHOOK_CONFIGURATION_NAME, PROBE_CONFIGURATION)

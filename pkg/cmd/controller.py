@@ -92,5 +92,6 @@ def _options(policy: PolicyOptions, controllers: ControllerOptions) -> Options:
         lock_limit=controllers.lock_limit,
         controller_users=tuple(policy.controller_user or ()),
         kubevirt_users=tuple(policy.kubevirt_user or ()),
+        only_namespaces=tuple(controllers.only_namespace or ()),
         never_lock=tuple(controllers.never_lock or ()),
     )

@@ -187,6 +187,12 @@ class ControllerOptions:
         min=1.0,
         max=1e9,
     )
+    only_namespace: list[str] | None = option(
+        None,
+        "Serve these namespaces and leave all others as they are, for a test on a cluster in use; may be repeated. "
+        "Default: all.",
+        metavar="PATTERN",
+    )
     never_lock: list[str] | None = option(
         None,
         "Namespaces that are never locked for a migration, beside headroom's own, kube-*, and those of KubeVirt, "

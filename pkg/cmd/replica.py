@@ -78,9 +78,8 @@ class Replica:
             leader = await stack.enter_async_context(
                 Client(self.config, user_agent=USER_AGENT, before_write=guard)
             )
-            await self._run(
-                stop, checks, Management(leader, kubernetes, workers=self.workers), replica, elector
-            )
+            management = Management(leader, kubernetes, workers=self.workers, selects=self.options.selects)
+            await self._run(stop, checks, management, replica, elector)
 
     def _elector(self, replica: Client, stack: contextlib.AsyncExitStack) -> LeaderElector | None:
         """None where there is no election. It writes events by itself: the leader's client writes nothing before."""

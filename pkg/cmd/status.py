@@ -38,7 +38,6 @@ class CheckOptions:
         None,
         "Print only what is wrong with headroom itself, and exit with 1 where this part is not known to work: "
         "controller or webhooks; may be repeated.",
-        envvar=None,
     )
 
 

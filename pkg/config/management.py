@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from kubeloop.api import registry
 from kubeloop.api.admissionregistration import ValidatingWebhookConfiguration
 from kubeloop.api.core import LimitRange, Namespace, Pod, ResourceQuota
@@ -39,8 +41,9 @@ class Management(ControllerFactory):
         *,
         workers: int = 10,
         whole_pods: bool = False,
+        selects: Callable[[str], bool] = lambda _: True,
     ) -> None:
-        super().__init__(client, workers=workers)
+        super().__init__(client, workers=workers, selects=selects)
         self.kubernetes = kubernetes or KubernetesVersion()
         self._slim = Slim()
         self._pod_transform = None if whole_pods else self._slim.pod

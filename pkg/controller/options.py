@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 
 from pkg.util.kubevirt.profiles import Profile
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
@@ -24,9 +25,16 @@ class Options:
     """Seconds that a namespace with a migration budget is locked at most."""
     namespace: str = "default"
     """Headroom's own."""
+    only_namespaces: Sequence[str] = ()
+    """Shell patterns of the namespaces that are served; none: all are."""
     never_lock: Sequence[str] = ()
     """More namespaces (shell patterns) that are never locked."""
     controller_users: Sequence[str] = ()
     """Accounts beside our own whose writes a lock lets through: those of other installations of headroom."""
     kubevirt_users: Sequence[str] = ()
     """virt-controller's account, where it is not the usual one."""
+
+    def selects(self, key: str) -> bool:
+        """Whether anything is done about the object of a key: by its namespace, or the one that it is or locks."""
+        namespace = key.partition("/")[0].removeprefix("lock.").removesuffix(".com")
+        return not self.only_namespaces or any(fnmatchcase(namespace, each) for each in self.only_namespaces)

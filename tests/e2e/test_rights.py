@@ -117,7 +117,10 @@ def asked(cluster: Cluster, api: Api, own_kubeconfig: Path) -> list[Request]:
         done = run(*command, *own, HEADROOM_NAMESPACE=NAMESPACE)  # as in a pod
         assert done.returncode == 0, done.stderr
     for flags in ((), ("--failure-policy", "Fail")):
-        with headroom(cluster, "webhook", *flags, "--kubeconfig", str(webhooks)):
+        with (
+            headroom(cluster, "webhook", *flags, "--kubeconfig", str(webhooks)),
+            headroom(cluster, "controller", *own),  # what it adds is what the webhook protects
+        ):
             run_as_admin(cluster, a_quota_is_lowered)
     run("release", "--only", "webhooks", "--kubeconfig", str(webhooks), HEADROOM_NAMESPACE=NAMESPACE)
     return list(requests(cluster.directory, since))

@@ -19,6 +19,7 @@ from kubeloop.testing.polling import eventually
 from lab.cluster import CRDS as CRD_FILES
 from lab.cluster import EmbeddedCluster, Options
 from tests.e2e.api import CORE, Api
+from tests.e2e.tenant import Tenant
 from tests.program import COMMAND, ROOT, environment, run
 
 pytestmark = pytest.mark.cluster
@@ -84,6 +85,8 @@ class Onlooker(threading.Thread):
 def test_its_figures_are_what_others_count_and_nothing_is_left(
     bare: Cluster, bare_api: Api, tmp_path: Path
 ) -> None:
+    tenant = Tenant(bare_api)
+    standing = tenant.quota()
     before, onlooker = everything(bare_api), Onlooker(Api(bare.kubeconfig))
     onlooker.start()
     words = ["--kubeconfig", str(bare.kubeconfig), "--out", str(tmp_path)]
@@ -103,6 +106,13 @@ def test_its_figures_are_what_others_count_and_nothing_is_left(
     assert "<svg" in (tmp_path / "report.html").read_text("utf-8")
     assert "migrations a minute" in done.stdout
     nothing_is_left(bare_api, before)
+    found = tenant.quota()
+    assert (found["metadata"].get("annotations"), found["spec"]) == (
+        standing["metadata"].get("annotations"),
+        standing["spec"],
+    )
+    tenant.leave()
+    eventually(lambda: tenant.name not in names(bare_api, f"{CORE}/namespaces"))
 
 
 @pytest.mark.parametrize(
@@ -135,6 +145,25 @@ def test_ctrl_c_cleans_up(bare: Cluster, bare_api: Api, tmp_path: Path, stage: s
     said = program.communicate(timeout=60)[1]
     assert program.returncode == 130, said
     assert "Traceback" not in said
+    nothing_is_left(bare_api, before)
+
+
+def test_what_a_killed_run_leaves_is_removed_by_clean(bare: Cluster, bare_api: Api, tmp_path: Path) -> None:
+    before = everything(bare_api)
+    own = ["--kubeconfig", str(bare.kubeconfig)]
+    words = ["scale", *SIZE, "--rate", "0.2/s", "--strategy", "vmmrq", *own, "--out", str(tmp_path)]
+    program = subprocess.Popen(
+        [*COMMAND, *words], env=environment() | {"CI": "true"}, cwd=ROOT, stderr=subprocess.PIPE, text=True
+    )
+    assert program.stderr is not None
+    for line in program.stderr:
+        if "migrating" in line:
+            break
+    program.kill()
+    program.communicate(timeout=60)
+    assert everything(bare_api) != before
+    done = run("scale", "--clean", *own, timeout=120, CI="true")
+    assert (done.returncode, "Traceback" in done.stderr) == (0, False), done.stderr
     nothing_is_left(bare_api, before)
 
 

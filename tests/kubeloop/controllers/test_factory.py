@@ -89,6 +89,21 @@ async def test_a_selector_keeps_other_objects_out_of_the_cache() -> None:
 
 
 @virtual_time
+async def test_handlers_are_called_for_the_selected_keys_alone_and_caches_hold_all() -> None:
+    server, calls = Server(), Calls()
+    management = Management(server.client(), selects=lambda key: key.startswith("mine/"))
+    management.resource_quotas.on_change("handler", calls)
+    for namespace in ("mine", "others"):
+        server.kind(registry.RESOURCE_QUOTAS).put("q", namespace)
+    await management.start()
+    await settle()
+    management.resource_quotas.enqueue("others/q", immediately=True)
+    await settle()
+    assert set(calls.keys) == {"mine/q"}
+    assert len(management.resource_quotas.cache().list()) == 2
+
+
+@virtual_time
 async def test_no_handler_is_called_before_every_cache_has_synced() -> None:
     cluster, calls = Cluster(), Calls()
     cluster.management.resource_quotas.on_change("handler", calls)

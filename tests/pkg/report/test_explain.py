@@ -89,6 +89,12 @@ ASKED = {
         quota(HARD, labels={"a": "b"}),
         action="no label headroom.harvesterhci.io/managed=true",
     ),
+    "it does not migrate, and headroom would raise the quota, but not enough": Asked(
+        Verdict.COULD_NOT_MIGRATE,
+        "headroom would not raise the quota enough",
+        limits='{"limit":{"limitsCpu":"3000m"}}',
+        action="would raise limits.cpu from 3 to 5015m, which is not enough",
+    ),
     "it does not migrate, and the annotation grants something else": Asked(
         Verdict.COULD_NOT_MIGRATE,
         "lacks",

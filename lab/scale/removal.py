@@ -1,0 +1,166 @@
+"""Removes what runs have made on a cluster: it is all found by label or name, so that a run that was killed is removed
+by the next call."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
+from typing import Any
+
+from kubeloop.api import registry
+from kubeloop.api.registry import Resource
+from kubeloop.client.client import Client
+from kubeloop.client.errors import NotFound
+from kubeloop.client.resource_reader import list_installed
+from kubeloop.testing.cluster.errors import ClusterError
+from lab.kubevirt.options import SCALE_NAMESPACES
+from lab.scale.plan import LABEL_RUN
+from pkg.api.kubevirt import (
+    KUBEVIRTS,
+    VIRTUAL_MACHINE_INSTANCE_MIGRATIONS,
+    VIRTUAL_MACHINE_INSTANCES,
+    VIRTUAL_MACHINES,
+)
+from pkg.api.mtq import VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS
+from pkg.config.probe import PROBE_CONFIGURATION
+from pkg.util import constants
+from pkg.util.managedtenantquota.constants import NAMESPACE_NAME_LABEL
+
+_CONCURRENCY = 32
+_POLL = 0.2
+_TIMEOUT = 180.0
+_STUCK = 60.0
+"""Seconds after which objects that no stand-in has ended are ended here."""
+_CRDS = registry.CUSTOM_RESOURCE_DEFINITIONS
+_NODE_LEASES = "kube-node-lease"
+_WITH_FINALIZERS: tuple[Resource[Any], ...] = (
+    VIRTUAL_MACHINE_INSTANCE_MIGRATIONS,
+    VIRTUAL_MACHINE_INSTANCES,
+    VIRTUAL_MACHINES,
+)
+_DEFINED: tuple[Resource[Any], ...] = (
+    *_WITH_FINALIZERS,
+    KUBEVIRTS,
+    VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS,
+)
+WEBHOOKS: tuple[Resource[Any], ...] = (
+    registry.VALIDATING_WEBHOOK_CONFIGURATIONS,
+    registry.MUTATING_WEBHOOK_CONFIGURATIONS,
+)
+
+
+async def in_parallel(calls: Iterable[Callable[[], Awaitable[Any]]]) -> None:
+    """Run the calls, 32 at once; the first error is raised and ends the others."""
+    waiting = iter(calls)
+
+    async def work() -> None:
+        for call in waiting:
+            await call()
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(_CONCURRENCY):
+            group.create_task(work())
+
+
+class Removal:
+    """Of one run whose stand-ins still work, or, `run` being "", of all that were killed."""
+
+    def __init__(self, client: Client, run: str = "") -> None:
+        self._client = client
+        self._stuck = _STUCK if run else 0.0
+        self._prefix = f"{run}-" if run else SCALE_NAMESPACES
+        self._selector = f"{LABEL_RUN}={run}" if run else LABEL_RUN
+
+    async def remove(self, told: Callable[[int, int], None]) -> None:
+        """Webhook configurations first, they may refuse what follows. Raises ClusterError for what is left after three
+        minutes, ApiError."""
+        await self._remove_webhooks()
+        await self._remove_namespaces(told)
+        await self._remove_nodes()
+        await self._remove_definitions()
+
+    async def _remove_webhooks(self) -> None:
+        """With `--strategy vmmrq` headroom writes some: locks, and its registration, which says by the probe whose it
+        is. The probe last: it is what tells."""
+        names = [constants.WEBHOOK_CONFIGURATION_NAME] if await self._is_ours() else []
+        for resource in WEBHOOKS:
+            locks = [
+                each.name
+                for each in await self._client.resource(resource).list()
+                if each.name.startswith(f"lock.{self._prefix}")
+            ]
+            for name in (*locks, *names):
+                await self._delete(resource, name)
+        if names:
+            await self._delete(registry.MUTATING_WEBHOOK_CONFIGURATIONS, PROBE_CONFIGURATION)
+
+    async def _is_ours(self) -> bool:
+        """Whether the registration of headroom is that of a run: it probes in headroom's own namespace."""
+        probes = self._client.resource(registry.MUTATING_WEBHOOK_CONFIGURATIONS)
+        with contextlib.suppress(NotFound):
+            found = await probes.get(name=PROBE_CONFIGURATION)
+            selectors = [webhook.get("namespaceSelector") or {} for webhook in found.webhooks or ()]
+            names = [(each.get("matchLabels") or {}).get(NAMESPACE_NAME_LABEL, "") for each in selectors]
+            return bool(names) and all(name.startswith(self._prefix) for name in names)
+        return False
+
+    async def _remove_namespaces(self, told: Callable[[int, int], None]) -> None:
+        namespaces = self._client.resource(registry.NAMESPACES)
+        most, began = 0, time.monotonic()
+        while left := await namespaces.list(label_selector=self._selector):
+            # In every round: what was being created when the run was cancelled may come now.
+            await in_parallel(
+                partial(self._delete, registry.NAMESPACES, each.name) for each in left if not each.deleting
+            )
+            most = max(most, len(left))
+            told(most - len(left), most)
+            waited = time.monotonic() - began
+            if waited > _TIMEOUT:
+                raise ClusterError(f"namespaces are left: kubectl delete namespace -l {self._selector}")
+            if waited > self._stuck:
+                await self._end([each.name for each in left])
+            await asyncio.sleep(1.0)
+
+    async def _remove_nodes(self) -> None:
+        began = time.monotonic()
+        while nodes := await self._client.resource(registry.NODES).list(label_selector=self._selector):
+            for node in nodes:
+                if not node.deleting:
+                    await self._delete(registry.NODES, node.name)
+                    await self._delete(registry.LEASES, node.name, _NODE_LEASES)
+            if time.monotonic() - began > _TIMEOUT:
+                raise ClusterError(f"nodes are left: kubectl delete node -l {self._selector}")
+            await asyncio.sleep(_POLL)
+
+    async def _remove_definitions(self) -> None:
+        """Those that a run has installed and nothing uses: a definition takes every object of its kind with it."""
+        used = {
+            f"{resource.plural}.{resource.group}"
+            for resource in _DEFINED
+            if await list_installed(self._client.resource(resource))
+        }
+        for definition in await self._client.resource(_CRDS).list(label_selector=self._selector):
+            if definition.name not in used:
+                await self._delete(_CRDS, definition.name)
+
+    async def _end(self, namespaces: Iterable[str]) -> None:
+        """What stand-ins would do: no controller takes the finalizers off, and no kubelet ends the pods."""
+        for namespace in namespaces:
+            for pod in await self._client.resource(registry.PODS).list(namespace):
+                with contextlib.suppress(NotFound):
+                    await self._client.resource(registry.PODS).delete(
+                        name=pod.name, namespace=namespace, grace_period_seconds=0
+                    )
+            for resource in _WITH_FINALIZERS:
+                for obj in await list_installed(self._client.resource(resource), namespace):
+                    with contextlib.suppress(NotFound):
+                        await self._client.resource(resource).merge_patch(
+                            {"metadata": {"finalizers": None}}, name=obj.name, namespace=namespace
+                        )
+
+    async def _delete(self, resource: Resource[Any], name: str, namespace: str = "") -> None:
+        with contextlib.suppress(NotFound):
+            await self._client.resource(resource).delete(name=name, namespace=namespace)

@@ -1,0 +1,142 @@
+"""What a run removes from a cluster, and what it never touches; with what it refuses to begin."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kubeloop.api import registry
+from kubeloop.api.registry import Resource
+from kubeloop.client.errors import ServerError
+from kubeloop.testing.fake.server import FakeCluster
+from lab.scale.plan import LABEL_RUN, Plan, Settings
+from lab.scale.removal import Removal
+from lab.scale.workload import Installed, Workload
+from pkg.api.kubevirt import VIRTUAL_MACHINES
+from pkg.config.probe import PROBE_CONFIGURATION
+from pkg.util.constants import WEBHOOK_CONFIGURATION_NAME
+
+VALIDATING, MUTATING = registry.VALIDATING_WEBHOOK_CONFIGURATIONS, registry.MUTATING_WEBHOOK_CONFIGURATIONS
+CRDS = registry.CUSTOM_RESOURCE_DEFINITIONS
+RUN = "headroom-scale-abc123"
+
+
+def of_run(run: str) -> dict[str, str]:
+    return {LABEL_RUN: run}
+
+
+def put(cluster: FakeCluster, resource: Resource[Any], name: str, **more: Any) -> None:
+    metadata = {"name": name, **more.pop("metadata", {})}
+    cluster.put(resource, {"metadata": metadata, **more})
+
+
+def registered(cluster: FakeCluster, namespace: str) -> None:
+    """headroom, installed in a namespace."""
+    selector = {"matchLabels": {"kubernetes.io/metadata.name": namespace}}
+    for resource in (VALIDATING, MUTATING):
+        put(cluster, resource, WEBHOOK_CONFIGURATION_NAME, webhooks=[])
+    put(cluster, MUTATING, PROBE_CONFIGURATION, webhooks=[{"name": "probe", "namespaceSelector": selector}])
+
+
+def left(cluster: FakeCluster, *resources: Resource[Any]) -> set[str]:
+    return {obj["metadata"]["name"] for resource in resources for obj in cluster.raw(resource).values()}
+
+
+def prefix() -> str:
+    from lab.kubevirt.options import SCALE_NAMESPACES
+
+    return SCALE_NAMESPACES
+
+
+@pytest.fixture
+def cluster() -> FakeCluster:
+    """Two runs' leftovers beside what is the cluster's own."""
+    made = FakeCluster()
+    for run in (f"{prefix()}aaa", f"{prefix()}bbb"):
+        put(made, registry.NAMESPACES, f"{run}-001", metadata={"labels": of_run(run)})
+        put(made, registry.NODES, f"{run}-node-001", metadata={"labels": of_run(run)})
+        put(made, VALIDATING, f"lock.{run}-001.com", webhooks=[])
+    put(made, CRDS, "kubevirts.kubevirt.io", metadata={"labels": of_run(f"{prefix()}aaa")})
+    put(made, CRDS, "virtualmachines.kubevirt.io", metadata={"labels": of_run(f"{prefix()}aaa")})
+    put(made, registry.NAMESPACES, "tenant")
+    put(made, registry.NODES, "metal")
+    put(made, VALIDATING, "lock.tenant.com", webhooks=[])
+    put(made, CRDS, "others.example.org")
+    return made
+
+
+KINDS = (registry.NAMESPACES, registry.NODES, VALIDATING, MUTATING, CRDS)
+
+
+async def test_one_run_is_removed_and_nothing_else(cluster: FakeCluster) -> None:
+    run = f"{prefix()}aaa"
+    registered(cluster, f"{run}-system")
+    await Removal(cluster.client(), run).remove(lambda *_: None)
+    other = f"{prefix()}bbb"
+    kept = {"tenant", "metal", "lock.tenant.com", "others.example.org"}
+    assert left(cluster, *KINDS) == kept | {f"{other}-001", f"{other}-node-001", f"lock.{other}-001.com"}
+
+
+async def test_every_run_is_removed_and_nothing_else(cluster: FakeCluster) -> None:
+    registered(cluster, f"{prefix()}ccc-system")
+    await Removal(cluster.client()).remove(lambda *_: None)
+    assert left(cluster, *KINDS) == {"tenant", "metal", "lock.tenant.com", "others.example.org"}
+
+
+async def test_a_registration_that_is_not_a_runs_stays(cluster: FakeCluster) -> None:
+    registered(cluster, "headroom-system")
+    await Removal(cluster.client()).remove(lambda *_: None)
+    assert {WEBHOOK_CONFIGURATION_NAME, PROBE_CONFIGURATION} <= left(cluster, VALIDATING, MUTATING)
+
+
+async def test_a_definition_that_is_used_by_now_stays(cluster: FakeCluster) -> None:
+    """KubeVirt was installed since the run was killed."""
+    put(cluster, VIRTUAL_MACHINES, "web", metadata={"namespace": "tenant"})
+    await Removal(cluster.client()).remove(lambda *_: None)
+    assert "virtualmachines.kubevirt.io" in left(cluster, CRDS)
+    assert "kubevirts.kubevirt.io" not in left(cluster, CRDS)
+
+
+async def test_a_failed_list_takes_nothing_of_the_cluster(cluster: FakeCluster) -> None:
+    """Of the registration it is not known whose it is: it stays."""
+    registered(cluster, "headroom-system")
+
+    def fail(request: Any) -> None:
+        if request.verb == "get" and request.plural == MUTATING.plural:
+            raise ServerError("etcd leader changed", status=500)
+
+    cluster.reactors.append(fail)
+    with pytest.raises(ServerError):
+        await Removal(cluster.client()).remove(lambda *_: None)
+    assert {WEBHOOK_CONFIGURATION_NAME, PROBE_CONFIGURATION} <= left(cluster, VALIDATING, MUTATING)
+
+
+def workload(cluster: FakeCluster, *, external: bool = False) -> Workload:
+    return Workload(cluster.client(), Plan(Settings(Path("x"), kubeconfig="k", external=external), RUN))
+
+
+async def test_beside_a_registered_headroom_only_that_one_is_measured() -> None:
+    cluster = FakeCluster()
+    registered(cluster, "headroom-system")
+    with pytest.raises(
+        Installed, match=r"ValidatingWebhookConfiguration headroom\.harvesterhci\.io.*--external"
+    ):
+        await workload(cluster).refuse_beside_another()
+    await workload(cluster, external=True).refuse_beside_another()
+
+
+@pytest.mark.parametrize(("ago", "refused"), [(1.0, True), (60.0, False)], ids=["it runs", "it ran"])
+async def test_beside_a_headroom_that_holds_its_lease_too(ago: float, refused: bool) -> None:
+    cluster = FakeCluster()
+    renewed = datetime.fromtimestamp(time.time() - ago, UTC).isoformat()
+    spec = {"holderIdentity": "pod-0", "leaseDurationSeconds": 15, "renewTime": renewed}
+    put(cluster, registry.LEASES, "headroom", metadata={"namespace": "headroom-system"}, spec=spec)
+    if refused:
+        with pytest.raises(Installed, match="Lease headroom-system/headroom"):
+            await workload(cluster).refuse_beside_another()
+    else:
+        await workload(cluster).refuse_beside_another()
