@@ -11,7 +11,7 @@ PYTEST_PARALLEL ?= --numprocesses 5 --dist loadfile --no-loadscope-reorder
 # The tests start hundreds of headroom processes: none of them compiles the sources again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo install test test-fast lint bench bench-full compat observability soak mutants build manifests image lock clean
+.PHONY: demo install test test-fast lint bench bench-full compat observability soak simulate mutants build manifests image lock clean
 
 install: $(STAMP)
 
@@ -68,6 +68,13 @@ compat: $(STAMP)
 	  KUBELOOP_KUBERNETES=$$release $(BIN)/python -m pytest tests/e2e/test_migrations.py tests/e2e/test_takeover.py \
 	    tests/e2e/test_admission_reserve.py tests/e2e/test_mtq.py tests/e2e/test_policy.py || exit 1; \
 	done
+
+# The whole stack in virtual time, from ever new seeds: for HOURS, or as many stories as SEEDS. `make simulate SEED=4711`
+# tells one of them again and shortens it; WITHOUT="enlarge shrink" leaves actions out, PLANTED=… plants a fault.
+HOURS ?= 1
+simulate: $(STAMP)
+	$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED),$(if $(SEEDS),--seeds $(SEEDS),--hours $(HOURS))) \
+	  $(if $(PLANTED),--planted $(PLANTED)) $(if $(WITHOUT),--without $(WITHOUT))
 
 # Prometheus itself, built the first time (ten minutes), on a real run: each alert on its fault, each panel has data.
 observability: build

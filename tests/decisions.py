@@ -18,7 +18,8 @@ from pkg.util.kubevirt.overhead import harvester_delta
 from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.kubevirt.target import usage_of
 from pkg.util.quantity import Quantity, QuantityError
-from pkg.util.resourcequota.facts import Estimate, Facts, Plan, Timers
+from pkg.util.resourcequota.facts import Estimate, Facts, Timers
+from pkg.util.resourcequota.plan import Plan
 from pkg.util.resourcequota.planner import plan
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
 from tests.objects import AT_1_5, BASE, RESYNC, vmi
@@ -158,7 +159,7 @@ def settled(
     **more: Any,
 ) -> ResourceQuota:
     """The quota once nothing changes any more; more than `patches` patches for one observation are a failure."""
-    policy = Policy(mode, settle=0.0)
+    policy = Policy(mode)
     known = None if instances is None else list(instances)
     memory = Timers()
     for _ in range(patches):
@@ -186,7 +187,6 @@ def after(seen: Facts, policy: Policy = EXACT) -> tuple[ResourceQuota, Plan]:
 
     A second patch for the same observation is a failure.
     """
-    policy = dataclasses.replace(policy, settle=0.0)
     made = plan(seen, policy)
     done = applied(seen.quota, made)
     again = plan(dataclasses.replace(seen, quota=done, timers=made.timers), policy)

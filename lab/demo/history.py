@@ -19,7 +19,7 @@ from pkg.util.kubevirt.migration import is_refused
 from pkg.util.quantity import ZERO, Quantity
 from pkg.util.quotacount.usage import pod_usage
 from pkg.util.resource_list import ResourceList, parse_resource_list
-from pkg.util.resourcequota.journal import ENTRY_PREFIXES
+from pkg.util.resourcequota.entries import ENTRY_PREFIXES
 
 
 @dataclass(frozen=True, slots=True)

@@ -81,7 +81,7 @@ async def _basis(client: Client, chosen: ReportOptions) -> Basis:
         version = ""
     # Several: the API servers are being upgraded. What a controller that has ended said is outdated.
     versions = found.kubernetes if found and version in found.kubernetes else (version,)
-    return Basis(Policy(mode, estimate, settle=0.0), source, versions)
+    return Basis(Policy(mode, estimate), source, versions)
 
 
 async def _installation(client: Client, chosen: ReportOptions) -> tuple[Installation, str] | None:

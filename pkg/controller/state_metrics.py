@@ -23,7 +23,7 @@ from pkg.util.managedtenantquota.lock import moment, originals_of, recognise
 from pkg.util.managedtenantquota.window import age_of
 from pkg.util.metrics import METRICS
 from pkg.util.resource_list import ResourceList, parse_resource_list, subtract, total
-from pkg.util.resourcequota.journal import ENTRY_PREFIXES, Journal
+from pkg.util.resourcequota.entries import ENTRY_PREFIXES, Entries
 from pkg.util.resourcequota.managed import is_managed
 from pkg.util.resourcequota.observe import Listed, Reader, Source
 
@@ -134,8 +134,8 @@ class StateMetrics(Collector):
         annotations = quota.annotations
         if not any(key.startswith(_MARKS) for key in annotations):
             return None
-        journal, hard = Journal(annotations), parse_resource_list(quota.hard)
-        amounts = [each.readable() for each in journal.entries()]
+        journal, hard = Entries(annotations), parse_resource_list(quota.hard)
+        amounts = [each.readable() for each in journal]
         amounts.append(journal.compensation_or_none())
         originals = originals_of(quota)
         if originals is not None:
@@ -146,11 +146,11 @@ class StateMetrics(Collector):
         begun = self._begun(journal, quota.namespace)
         entries = {
             each.key: min(self._seen.get((quota.uid, each.key), now), begun.get(each.key, now))
-            for each in journal.entries()
+            for each in journal
         }
         return _Raised(quota, added, entries, frozenset(begun)) if entries or added else None
 
-    def _begun(self, journal: Journal, namespace: str) -> dict[str, float]:
+    def _begun(self, journal: Entries, namespace: str) -> dict[str, float]:
         """Keys of entries to the creation of the oldest migration under way that they are for."""
         found: dict[str, float] = {}
         for migration in self._source.migrations.list(namespace):

@@ -128,7 +128,7 @@ def restored(about: Mapping[str, Any], objects: Iterable[Mapping[str, Any]]) -> 
         kind = str(document["kind"])
         by_kind[kind].append(msgspec.convert(document, _KINDS[kind]))
     basis = about["basis"]
-    policy = Policy(Mode(basis["mode"]), EstimateKind(basis["estimate"]), settle=0.0)
+    policy = Policy(Mode(basis["mode"]), EstimateKind(basis["estimate"]))
     return Snapshot(
         now=float(about["now"]),
         namespaces=by_kind["Namespace"],

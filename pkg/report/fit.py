@@ -28,13 +28,14 @@ from pkg.util.amounts import listed, shown
 from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.quantity import ZERO, Quantity
 from pkg.util.resource_list import ResourceList, format_resource_list, parse_resource_list, subtract, total
-from pkg.util.resourcequota.claims import claims
-from pkg.util.resourcequota.errors import NotServed
-from pkg.util.resourcequota.facts import Facts, Plan
-from pkg.util.resourcequota.journal import Journal
+from pkg.util.resourcequota.base import base_of
+from pkg.util.resourcequota.entries import Entries
+from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.managed import is_managed, is_off, switched_off
+from pkg.util.resourcequota.plan import Plan
 from pkg.util.resourcequota.planner import plan
 from pkg.util.resourcequota.policy import Mode, Policy
+from pkg.util.resourcequota.vms import Vm, vms_of
 
 _NAMED = re.compile(r"\bVM ([a-z0-9](?:[-.a-z0-9]*[a-z0-9])?)")
 """The VMs that a problem's sentence is about."""
@@ -152,12 +153,12 @@ def _fit(observed: Facts, vms: Collection[str], policy: Policy, *, would: bool) 
 
 
 def _to_come(observed: Facts, vms: Collection[str]) -> ResourceList:
-    found = claims(observed, REPORTED).by_vm
-    result: ResourceList = {}
-    for name in vms:
-        for resource, amount in (found[name].to_come if name in found else {}).items():
-            result[resource] = result.get(resource, ZERO) + amount
-    return result
+    return total(vm.to_come for vm in _vms(observed, vms))
+
+
+def _vms(observed: Facts, names: Collection[str]) -> list[Vm]:
+    base = base_of(observed.quota, observed.limits, REPORTED)
+    return [vm for vm in vms_of(observed, REPORTED, base)[0] if vm.name in names]
 
 
 def _needs(quota: ResourceQuota, to_come: Mapping[str, Quantity]) -> list[Need]:
@@ -208,21 +209,21 @@ def _action(
     if any(need.missing for need in needs):
         return "nothing: the namespace's annotation grants none of what is missing"
     instances = ((vm, observed.instances.get(vm)) for vm in vms)
-    journal = Journal(quota.annotations)
+    journal = Entries(quota.annotations)
     entered = any(journal.keys_of(name, vmi.uid if vmi else "") for name, vmi in instances)
     return "the quota is raised enough already" if entered else "nothing: the quota is large enough"
 
 
 def _said(decided: Plan, vms: Collection[str]) -> list[str]:
-    """What the plan complains of, without what is about other VMs alone, and what `_unserved` says better."""
-    texts = [str(problem) for problem in decided.problems if not isinstance(problem, NotServed)]
+    """What the plan complains of, without what is about other VMs alone."""
+    texts = [str(problem) for problem in decided.problems]
     return [text for text in texts if not (named := set(_NAMED.findall(text))) or named & set(vms)]
 
 
 def _growth(observed: Facts, short: Collection[str], vms: Collection[str]) -> str:
     """How CPU or memory hotplug has enlarged the VMs, in the resources that stay `short`: no entry pays for that."""
-    found = [claim for name, claim in claims(observed, REPORTED).by_vm.items() if name in vms]
-    more = subtract(total(claim.to_come for claim in found), total(claim.room for claim in found))
+    found = _vms(observed, vms)
+    more = subtract(total(vm.to_come for vm in found), total(vm.allowed for vm in found))
     grown = {name: amount for name, amount in more.items() if amount > ZERO and name in short}
     return f"the VM has grown by {listed(grown)}, which the quota's base has to cover" if grown else ""
 

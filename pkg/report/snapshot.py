@@ -21,7 +21,7 @@ from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.observe import Listed, Observer, Source, harvester_estimate
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
 
-REPORTED = Policy(Mode.TAKEOVER, EstimateKind.EXACT, settle=0.0)
+REPORTED = Policy(Mode.TAKEOVER, EstimateKind.EXACT)
 """What quota counts, whatever headroom does about it; and what reports assume of a controller
 that they know nothing of. Nothing is left to wait for."""
 

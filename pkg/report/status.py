@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from kubeloop.api.core import ResourceQuota
@@ -14,19 +14,17 @@ from pkg.util.kubevirt.migration import Stage
 from pkg.util.quantity import ZERO, Quantity
 from pkg.util.resource_list import ResourceList, format_resource_list, parse_resource_list, total
 from pkg.util.resourcequota.base import (
+    base_of,
     counts_of_pods,
-    granted_by_namespace,
-    granted_by_record,
-    scaled_base,
 )
-from pkg.util.resourcequota.claims import claims
-from pkg.util.resourcequota.errors import InvalidEntry, ResourceQuotaError
-from pkg.util.resourcequota.facts import Claim, Facts
-from pkg.util.resourcequota.journal import Entry, Journal
+from pkg.util.resourcequota.entries import Entries, Entry, has_migrating_vm
+from pkg.util.resourcequota.errors import InvalidEntry
+from pkg.util.resourcequota.facts import Facts
+from pkg.util.resourcequota.give_back import is_ours
 from pkg.util.resourcequota.managed import is_default, is_managed, is_off, switched_off
 from pkg.util.resourcequota.planner import plan
-from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
-from pkg.util.resourcequota.release import is_ours
+from pkg.util.resourcequota.policy import Mode, Policy
+from pkg.util.resourcequota.vms import Vm, vms_of
 
 SWITCHED_OFF = "none: it is switched off"
 NOT_MANAGED = "none: it is not managed"
@@ -92,7 +90,7 @@ class QuotaStatus:
 
 def status(snapshot: Snapshot) -> list[QuotaStatus]:
     """Every quota that is managed, or that something was added to, by namespace and name."""
-    quotas = [quota for quota in snapshot.quotas if is_managed(quota) or Journal(quota.annotations).entries()]
+    quotas = [quota for quota in snapshot.quotas if is_managed(quota) or has_migrating_vm(quota.annotations)]
     policy = snapshot.basis.policy
     return [_status(snapshot.observe(quota), policy) for quota in sorted(quotas, key=lambda quota: quota.key)]
 
@@ -112,10 +110,10 @@ def kept_by(observed: Facts, mode: Mode) -> str:
 
 
 def _status(observed: Facts, policy: Policy) -> QuotaStatus:
-    quota, journal = observed.quota, Journal(observed.quota.annotations)
+    quota, journal = observed.quota, Entries(observed.quota.annotations)
     problems: list[str] = []
     base = _base(observed, policy, problems)
-    readable = [entry for entry in journal.entries() if _readable(entry, problems)]
+    readable = [entry for entry in journal if _readable(entry, problems)]
     compensation = _compensation(journal, problems)
     added = total([*(entry.resources for entry in readable), compensation])
     rows = _rows(quota, base, added)
@@ -147,15 +145,9 @@ def _status(observed: Facts, policy: Policy) -> QuotaStatus:
 
 def _base(observed: Facts, policy: Policy, problems: list[str]) -> ResourceList:
     """Of what the running mode adds to: beside Harvester that is what Harvester adds to."""
-    quota = observed.quota
-    try:
-        granted = granted_by_namespace(observed.limits) if is_default(quota) else granted_by_record(quota)
-    except ResourceQuotaError as exc:
-        problems.append(str(exc))
-        return {}
-    if policy.mode is Mode.ASSIST and is_default(quota):
-        policy = replace(policy, estimate=EstimateKind.HARVESTER)
-    return scaled_base(granted, quota.hard, policy)
+    base = base_of(observed.quota, observed.limits, policy)
+    problems += [str(problem) for problem in base.problems]
+    return base.limits or {}
 
 
 def _readable(entry: Entry, problems: list[str]) -> bool:
@@ -166,7 +158,7 @@ def _readable(entry: Entry, problems: list[str]) -> bool:
         return False
 
 
-def _compensation(journal: Journal, problems: list[str]) -> Mapping[str, Quantity]:
+def _compensation(journal: Entries, problems: list[str]) -> Mapping[str, Quantity]:
     try:
         return journal.compensation
     except InvalidEntry as exc:
@@ -183,25 +175,27 @@ def _rows(quota: ResourceQuota, base: ResourceList, added: ResourceList) -> list
     ]
 
 
-def _additions(observed: Facts, journal: Journal, entries: Sequence[Entry]) -> list[Addition]:
-    claimed: dict[str, Claim] = {}
-    for claim in claims(observed, REPORTED).by_vm.values():
-        claimed |= dict.fromkeys(journal.keys_of(claim.vm_name, claim.vmi_uid), claim)
-    return [_addition(observed, entry, claimed.get(entry.key)) for entry in entries]
+def _additions(observed: Facts, journal: Entries, entries: Sequence[Entry]) -> list[Addition]:
+    by_key: dict[str, Vm] = {}
+    base = base_of(observed.quota, observed.limits, REPORTED)
+    for vm in vms_of(observed, REPORTED, base)[0]:
+        by_key |= dict.fromkeys(journal.keys_of(vm.name, vm.uid), vm)
+    return [_addition(entry, by_key.get(entry.key)) for entry in entries]
 
 
-def _addition(observed: Facts, entry: Entry, claim: Claim | None) -> Addition:
-    if claim is None or (claim.stage is Stage.FINISHED and not claim.old):
-        vm = claim.vm_name if claim else entry.target.value
-        return Addition(vm, entry.key, "unexplained", "", entry.resources)
-    of_vm = [m for m in observed.migrations if m.spec.vmi_name == claim.vm_name]
-    if claim.stage < Stage.ANNOUNCED:
-        ends = [m.status.migration_state.end_timestamp or "" for m in of_vm if m.status.migration_state]
-        return Addition(claim.vm_name, entry.key, "held", max(ends, default=""), entry.resources)
-    active = [m for m in of_vm if m.phase not in constants.FINAL_PHASES]
+def _addition(entry: Entry, vm: Vm | None) -> Addition:
+    if vm is None or (vm.stage is Stage.FINISHED and not vm.old):
+        name = vm.name if vm else entry.vm.value
+        return Addition(name, entry.key, "unexplained", "", entry.resources)
+    if vm.stage < Stage.ANNOUNCED:
+        ends = [
+            m.status.migration_state.end_timestamp or "" for m in vm.migrations if m.status.migration_state
+        ]
+        return Addition(vm.name, entry.key, "held", max(ends, default=""), entry.resources)
+    active = [m for m in vm.migrations if m.phase not in constants.FINAL_PHASES]
     oldest = min(active, key=lambda m: m.metadata.creation_timestamp or "")
     state = oldest.phase or "not begun"
-    return Addition(claim.vm_name, entry.key, state, claim.since, entry.resources)
+    return Addition(vm.name, entry.key, state, vm.since, entry.resources)
 
 
 def _spelled(row: Amounts) -> dict[str, str | None]:

@@ -15,7 +15,7 @@ from pkg.util.constants import LIMITS_CPU
 from pkg.util.kubevirt.migration import is_refused
 from pkg.util.names import migrating_key
 from pkg.util.quantity import ZERO, Quantity
-from pkg.util.resourcequota.journal import Journal
+from pkg.util.resourcequota.entries import Entries
 from pkg.util.resourcequota.touch import last_touch
 
 SEEN_LATE = 0.1
@@ -86,7 +86,7 @@ class Sightings:
         """An event of a quota."""
         now, before = self.clock(), self.rooms.get(quota.namespace, Room())
         hard, status, used = (_cpu(each) for each in (quota.hard, quota.status.hard or {}, quota.used))
-        entries = list(Journal(quota.annotations).entries())
+        entries = list(Entries(quota.annotations))
         wanted = sum((entry.readable().get(LIMITS_CPU, ZERO) for entry in entries), self.base)
         keys = frozenset(entry.key for entry in entries)
         shown = {key: before.shown.get(key, now) for key in keys} if min(hard, status) >= wanted else {}

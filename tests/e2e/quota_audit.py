@@ -20,7 +20,7 @@ from pkg.util.kubevirt.evidence import vm_of
 from pkg.util.quantity import ZERO, Quantity
 from pkg.util.quotacount.usage import pod_usage
 from pkg.util.resource_list import ResourceList, add, parse_resource_list, total
-from pkg.util.resourcequota.journal import entries
+from pkg.util.resourcequota.entries import entries
 
 _MARGIN = 1.0
 """Seconds that a refusal may take to become known: it is told by an Event, written in the background."""
@@ -70,7 +70,7 @@ class QuotaAudit:
         if standing and short:
             self.reverts.append(f"version {quota.metadata.resource_version}: {short}")
         granted = not _below(quota.status.hard or {}, needed)
-        admin = {(entry.target.value, entry.text) for entry in standing} if granted else set()
+        admin = {(entry.vm.value, entry.text) for entry in standing} if granted else set()
         now = time.monotonic()
         self._room_since = {entry: self._room_since.get(entry, now) for entry in admin}
         self._room_of = {vm: since for (vm, _), since in self._room_since.items()}

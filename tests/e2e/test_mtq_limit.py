@@ -17,7 +17,7 @@ from pkg.util import constants
 from pkg.util.managedtenantquota.constants import ANNOTATION_ORIGINALS
 from pkg.util.managedtenantquota.lock import Originals, lock_body, lock_webhook
 from pkg.util.quantity import Quantity
-from pkg.util.resourcequota.journal import has_migrating_vm
+from pkg.util.resourcequota.entries import has_migrating_vm
 from tests.e2e.admin import Admin
 from tests.e2e.conftest import frozen
 from tests.e2e.mtq_namespace import BUDGETS, LOCKS, Namespace, hanging, made, watched

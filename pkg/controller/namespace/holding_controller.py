@@ -28,7 +28,7 @@ from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigra
 from pkg.util import constants
 from pkg.util.kubevirt.migration import is_finished
 from pkg.util.resourcequota.base import quantity_of
-from pkg.util.resourcequota.journal import has_migrating_vm
+from pkg.util.resourcequota.entries import has_migrating_vm
 from pkg.util.resourcequota.managed import is_served, switched_off
 
 log = logging.getLogger(__name__)

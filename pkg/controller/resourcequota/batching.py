@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.util import constants
 from pkg.util.kubevirt.migration import is_refused
-from pkg.util.resourcequota.journal import ENTRY_PREFIXES, Journal
+from pkg.util.resourcequota.entries import ENTRY_PREFIXES, Entries
 
 MOMENT = 0.04
 """Seconds where something is urgent and there is an entry beside it."""
@@ -47,7 +47,7 @@ def is_urgent(
 ) -> bool:
     """Whether a migration was refused, was just created, or is about to be tried and has no entry yet. `instance` gives
     a VMI by name."""
-    journal = Journal(annotations)
+    journal = Entries(annotations)
     for migration in migrations:
         if migration.phase == constants.PHASE_UNSET or is_refused(migration):
             return True  # an entry that stands may be for what an earlier migration left

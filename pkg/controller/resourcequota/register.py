@@ -33,7 +33,6 @@ def register(
     observer = Observer(management.source(), options.profile)
     handler = Handler(
         quotas.client,
-        management.pods.client,
         observer,
         events,
         options.policy,

@@ -12,8 +12,8 @@ from kubeloop.client.resource_reader import list_installed
 from kubeloop.client.retry import retry_on_conflict
 from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINE_INSTANCES
 from pkg.util.resourcequota.facts import Facts
+from pkg.util.resourcequota.give_back import is_ours, release
 from pkg.util.resourcequota.observe import Listed, Observer, Source
-from pkg.util.resourcequota.release import is_ours, release
 
 
 async def release_all(client: Client) -> list[str]:

@@ -14,7 +14,7 @@ from typing import Final
 
 import msgspec
 
-from kubeloop.api.core import Pod, ResourceQuota
+from kubeloop.api.core import ResourceQuota
 from kubeloop.api.meta import RawResourceList
 from kubeloop.client.errors import Conflict, Invalid, NotFound
 from kubeloop.client.resource_client import ResourceClient
@@ -30,14 +30,14 @@ from pkg.controller.resourcequota.batching import (
     is_urgent,
     may_lower_after,
 )
-from pkg.util.constants import ANNOTATION_APPLIED, ANNOTATION_BASE, ANNOTATION_TOUCHED, LABEL_APP
+from pkg.util.constants import ANNOTATION_APPLIED, ANNOTATION_BASE, ANNOTATION_TOUCHED
 from pkg.util.metrics import METRICS
 from pkg.util.quantity import Quantity
 from pkg.util.resourcequota.base import quantity_of
 from pkg.util.resourcequota.errors import ResourceQuotaError
-from pkg.util.resourcequota.facts import Facts, Plan, Timers
-from pkg.util.resourcequota.journal import compensates_more
-from pkg.util.resourcequota.observe import Listed, Observer
+from pkg.util.resourcequota.facts import Facts, Timers
+from pkg.util.resourcequota.observe import Observer
+from pkg.util.resourcequota.plan import Plan
 from pkg.util.resourcequota.planner import plan
 from pkg.util.resourcequota.policy import Policy
 
@@ -79,7 +79,6 @@ class Handler:
     def __init__(
         self,
         quotas: ResourceClient[ResourceQuota],
-        pods: ResourceClient[Pod],
         observer: Observer,
         events: EventRecorder,
         policy: Policy,
@@ -89,7 +88,6 @@ class Handler:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._quotas = quotas
-        self._pods = pods
         self._observer = observer
         self._events = events
         self._policy = policy
@@ -134,9 +132,6 @@ class Handler:
         kept.decided_at = self._clock()
         observed = self._observer.observe(quota, kept.decided_at, kept.timers)
         decided = self._plan(observed, kept)
-        if compensates_more(quota.annotations, decided.annotations):
-            observed = await self._observe_live(quota, kept.timers)
-            quota, decided = observed.quota, self._plan(observed, kept)
         kept.timers = decided.timers
         self._say(observed, kept, decided.problems)
         if not decided.hard:
@@ -162,14 +157,6 @@ class Handler:
         recorded = msgspec.structs.replace(quota, metadata=metadata)
         decided = plan(replace(observed, quota=recorded), self._policy)
         return replace(decided, annotations={**records, **decided.annotations})
-
-    async def _observe_live(self, quota: ResourceQuota, memory: Timers) -> Facts:
-        """With what the API server says now. status.used counts a target pod before a watch shows it: then nothing is
-        missing. The quota is read first, so that no pod is in its count that is not in the list."""
-        now = await self._quotas.get(name=quota.name, namespace=quota.namespace)
-        pods = await self._pods.list(quota.namespace, label_selector=LABEL_APP)
-        source = replace(self._observer.source, pods=Listed(pods))
-        return self._observer.observe(now, self._clock(), memory, source=source)
 
     def _batch(self, quota: ResourceQuota, kept: _Remembered) -> None:
         """Soon after a decision the next one waits, after a patch an urgent one too; unless another client changed

@@ -26,11 +26,11 @@ from pkg.util.quantity import Quantity, QuantityError
 from pkg.util.resource_list import maximum
 from pkg.util.resourcequota.balance import Balance
 from pkg.util.resourcequota.base import parse_base, parse_limits, quantity_of
-from pkg.util.resourcequota.claims import taken_by_migrations
+from pkg.util.resourcequota.entries import held_by_entries
 from pkg.util.resourcequota.errors import InsufficientResources, InvalidEntry, ResourceQuotaError
 from pkg.util.resourcequota.facts import Facts
-from pkg.util.resourcequota.journal import held_by_entries
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
+from pkg.util.resourcequota.vms import taken_by_migrations
 
 _CHECKED: Final = (
     (LIMITS_CPU, "cpu"),

@@ -1,17 +1,15 @@
-"""What the migrations of a namespace ask of its quota: one Demand a VM. Pure.
+"""What a migration asks of its namespace's quota. Pure.
 
 Phases are a table. A phase that is not in it counts as migrating: newer KubeVirt adds some.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from enum import IntEnum
 
 from kubeloop.api.objects import condition_is_true
-from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
+from pkg.api.kubevirt import VirtualMachineInstanceMigration
 from pkg.util import constants
 
 
@@ -37,20 +35,6 @@ _STAGES = {
     constants.PHASE_SUCCEEDED: Stage.FINISHED,
     constants.PHASE_FAILED: Stage.FINISHED,
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Demand:
-    """What a VM's migrations ask for."""
-
-    vm_name: str
-    stage: Stage
-    vmi: VirtualMachineInstance | None
-
-    @property
-    def vmi_uid(self) -> str:
-        """Empty when the VMI is not there."""
-        return self.vmi.uid if self.vmi else ""
 
 
 def is_finished(migration: VirtualMachineInstanceMigration) -> bool:
@@ -96,20 +80,3 @@ def stage_of(migration: VirtualMachineInstanceMigration) -> Stage:
     if abort_requested(migration) or migration.deleting or is_decentralized(migration):
         return Stage.ANNOUNCED
     return Stage.REFUSED if is_refused(migration) else stage
-
-
-def demands(
-    migrations: Iterable[VirtualMachineInstanceMigration], instances: Mapping[str, VirtualMachineInstance]
-) -> dict[str, Demand]:
-    """One Demand a VM that has migrations, by VM name in sorted order. `instances` is by VMI name."""
-    by_vm: dict[str, list[VirtualMachineInstanceMigration]] = defaultdict(list)
-    for migration in migrations:
-        by_vm[migration.spec.vmi_name].append(migration)
-    return {
-        name: Demand(
-            vm_name=name,
-            stage=max(map(stage_of, by_vm[name])),
-            vmi=instances.get(name),
-        )
-        for name in sorted(by_vm)
-    }

@@ -23,7 +23,7 @@ from pkg.util.managedtenantquota.missing_targets import Missing, missing_targets
 from pkg.util.managedtenantquota.model import Memory, Observed, Policy, Problem
 from pkg.util.quantity import ZERO, QuantityError
 from pkg.util.resource_list import ResourceList, parse_resource_list
-from pkg.util.resourcequota.journal import has_migrating_vm
+from pkg.util.resourcequota.entries import has_migrating_vm
 
 
 @dataclass(frozen=True, slots=True)

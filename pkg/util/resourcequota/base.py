@@ -8,8 +8,9 @@ pkg/util/resourcequota (calculator.go, utils.go). The arithmetic works on any re
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from types import MappingProxyType
 
 from kubeloop.api.core import ResourceQuota
@@ -18,7 +19,8 @@ from pkg.util import constants
 from pkg.util.amounts import as_written, shown
 from pkg.util.constants import LIMITS_CPU, LIMITS_MEMORY
 from pkg.util.quantity import ZERO, Quantity, QuantityError
-from pkg.util.resource_list import ResourceList, parse_resource_list, subtract, total
+from pkg.util.resource_list import ResourceList, parse_resource_list, subtract
+from pkg.util.resourcequota.entries import Entries, has_migrating_vm, parse_resources
 from pkg.util.resourcequota.errors import (
     BaseEdited,
     InvalidBaseQuantity,
@@ -26,10 +28,8 @@ from pkg.util.resourcequota.errors import (
     InvalidNamespaceAnnotation,
     ResourceQuotaError,
 )
-from pkg.util.resourcequota.facts import Facts
-from pkg.util.resourcequota.journal import Journal, entries, has_migrating_vm, parse_resources
 from pkg.util.resourcequota.managed import is_default
-from pkg.util.resourcequota.policy import EstimateKind, Policy
+from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
 
 RESOURCE_NAMES: Mapping[str, str] = MappingProxyType(
     {
@@ -165,9 +165,10 @@ def scaled_base(granted: Mapping[str, Quantity], hard: RawResourceList, policy: 
     return {name: limit for name, limit in found.items() if limit is not None and not limit.is_zero()}
 
 
-def granted_by_namespace(annotation: str) -> ResourceList:
+@lru_cache(maxsize=4096)
+def granted_by_namespace(annotation: str) -> Mapping[str, Quantity]:
     """The base of Rancher's default quota. Raises InvalidNamespaceAnnotation, InvalidBaseQuantity."""
-    return dict(parse_base(annotation)) if annotation else {}
+    return MappingProxyType(dict(parse_base(annotation)) if annotation else {})
 
 
 def granted_by_record(quota: ResourceQuota) -> ResourceList:
@@ -179,14 +180,13 @@ def granted_by_record(quota: ResourceQuota) -> ResourceList:
     """
     annotations, hard = quota.annotations, _hard(quota)
     text = annotations.get(constants.ANNOTATION_BASE)
-    applied, edited = _applied(quota), edits_of(quota)
-    added = has_migrating_vm(annotations) or constants.ANNOTATION_MIGRATING_COMPENSATION in annotations
-    if not (applied or (text is not None and added)):
+    applied, edited = applied_to(quota), edits_of(quota)
+    raised = has_migrating_vm(annotations) or constants.ANNOTATION_MIGRATING_COMPENSATION in annotations
+    if not (applied or (text is not None and raised)):
         return hard
     if text is None:
-        standing = (entry.readable() for entry in entries(annotations))
-        held = total([*standing, Journal(annotations).compensation_or_none()])
-        return subtract(hard, {name: held.get(name, ZERO) for name in applied.keys() - edited.keys()})
+        added = Entries(annotations).readable()
+        return subtract(hard, {name: added.get(name, ZERO) for name in applied.keys() - edited.keys()})
     try:
         record = parse_resources(constants.ANNOTATION_BASE, text)
     except InvalidEntry as exc:
@@ -199,7 +199,7 @@ def granted_by_record(quota: ResourceQuota) -> ResourceList:
 
 def edits_of(quota: ResourceQuota) -> Mapping[str, Quantity | None]:
     """The limits that people changed while the quota was raised, with what we had made of them; None: not scaled."""
-    applied = _applied(quota)
+    applied = applied_to(quota)
     if not applied:
         return {}
     changed = {name: limit for name, limit in applied.items() if difference(quota.hard, {name: limit})}
@@ -207,7 +207,7 @@ def edits_of(quota: ResourceQuota) -> Mapping[str, Quantity | None]:
     return {**changed, **added}
 
 
-def _applied(quota: ResourceQuota) -> ResourceList:
+def applied_to(quota: ResourceQuota) -> ResourceList:
     """What we raised spec.hard to; empty: nothing tells."""
     text = quota.annotations.get(constants.ANNOTATION_APPLIED, "")
     try:
@@ -225,31 +225,35 @@ def _hard(quota: ResourceQuota) -> ResourceList:
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """The limits that entries are added to; empty: there are none, None: what says so is garbage. `record` is what a
-    quota without Rancher shall have recorded."""
+    """The limits that entries are added to, none of them zero; empty: there are none, None: what says so is garbage.
+    `record` is what a quota without Rancher shall have recorded."""
 
     limits: ResourceList | None
     record: ResourceList | None = None
     problems: tuple[ResourceQuotaError, ...] = ()
 
 
-def base_of(facts: Facts, policy: Policy) -> Base:
-    """The base of a quota in takeover mode."""
-    quota, record = facts.quota, None
+def base_of(quota: ResourceQuota, annotation: str, policy: Policy) -> Base:
+    """The base of a quota; `annotation` is its namespace's, "" where there is none."""
+    record = None
+    beside_harvester = policy.mode is Mode.ASSIST and is_default(quota)
     try:
         if is_default(quota):
-            key = ("base", facts.limits)  # read twice by each decision, and it hardly ever changes
-            granted = facts.cache.made(key, (), lambda: granted_by_namespace(facts.limits))
+            granted = granted_by_namespace(annotation)
         else:
             granted = record = granted_by_record(quota)
     except ResourceQuotaError as exc:
-        return Base(None, problems=(exc,))
+        # Upstream: the order to compute again is answered where only a quantity is garbage.
+        answered = beside_harvester and isinstance(exc, InvalidBaseQuantity)
+        return Base({} if answered else None, problems=(exc,))
     # Upstream's rule for a quota that limits neither cpu nor memory, where only those two are scaled.
-    harvester = policy.estimate is EstimateKind.HARVESTER and not policy.render
-    if harvester and limits_are_empty(quota.hard):
+    only_both = beside_harvester or policy.estimate is EstimateKind.HARVESTER
+    if only_both and not policy.render and limits_are_empty(quota.hard):
         return Base({}, record)
-    edited = () if is_default(quota) else _edited(quota)
-    return Base(scaled_base(granted, quota.hard, policy), record, edited)
+    limits = scaled_base(granted, quota.hard, policy)
+    if beside_harvester and not policy.render:
+        limits = {name: limits[name] for name in HARVESTERS if name in limits}
+    return Base(limits, record, () if is_default(quota) else _edited(quota))
 
 
 def _edited(quota: ResourceQuota) -> tuple[ResourceQuotaError, ...]:
@@ -267,21 +271,18 @@ def _edited(quota: ResourceQuota) -> tuple[ResourceQuotaError, ...]:
 
 # ---- spec.hard -----------------------------------------------------------------------------------------------
 
+HARVESTERS = (LIMITS_CPU, LIMITS_MEMORY)
+"""The resources that Harvester scales."""
 COMPENSATION_MARGIN = Quantity.parse("128Mi")
 """Upstream's allowance for what KubeVirt's own estimate leaves out (additionalCompensationMemory)."""
 
 
-def scaled_hard(
-    base: Mapping[str, Quantity],
-    entries: Iterable[Mapping[str, Quantity]],
-    compensation: Mapping[str, Quantity],
-) -> ResourceList:
-    """spec.hard as it shall be: for each non-zero limit of the base, base + all entries + compensation.
+def hard(base: Mapping[str, Quantity], added: Mapping[str, Quantity]) -> ResourceList:
+    """spec.hard as it shall be: each limit of the base, and all entries with the compensation on top.
 
     A resource that the base does not limit is left alone (upstream CalculateNewResourceQuotaFromBaseDelta).
     """
-    delta = total([*entries, compensation])
-    return {name: limit + delta.get(name, ZERO) for name, limit in base.items() if not limit.is_zero()}
+    return {name: limit + added.get(name, ZERO) for name, limit in base.items() if not limit.is_zero()}
 
 
 def difference(hard: RawResourceList, wanted: Mapping[str, Quantity]) -> dict[str, str]:
@@ -315,16 +316,3 @@ def shortage(used: Quantity, need: Quantity, hard: Quantity) -> Quantity:
     """How much of one resource is missing for a pod of `need`: used + need - hard, at least zero."""
     missing = used + need - hard
     return missing if missing > ZERO else ZERO
-
-
-def available(
-    base: Mapping[str, Quantity], quota: ResourceQuota, held: Mapping[str, Quantity], name: str
-) -> Quantity | None:
-    """What is left of one resource, maybe less than nothing; None where the base does not limit it.
-
-    Source: Harvester pkg/util/resourcequota/calculator.go; the entries stand for the migrations.
-    """
-    limit = base.get(name, ZERO)
-    if limit.is_zero():
-        return None
-    return limit - (quantity_of(quota.used, name) - held.get(name, ZERO))

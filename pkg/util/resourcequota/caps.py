@@ -12,6 +12,7 @@ from pkg.util import constants
 from pkg.util.amounts import as_written, shown
 from pkg.util.quantity import ZERO, Quantity
 from pkg.util.resourcequota.base import is_added
+from pkg.util.resourcequota.entries import parse_resources
 from pkg.util.resourcequota.errors import (
     CapReached,
     IdleCap,
@@ -19,7 +20,6 @@ from pkg.util.resourcequota.errors import (
     ResourceQuotaError,
     TooManyEntries,
 )
-from pkg.util.resourcequota.journal import parse_resources
 
 MAX_ANNOTATION_BYTES = 200 * 1024
 """An object's annotations may take 256 KiB; what is left is for others."""
@@ -67,9 +67,8 @@ def idle(on_quota: str, on_namespace: str, hard: Collection[str]) -> list[Resour
     return found
 
 
-def refuse_size(what: str, annotations: Mapping[str, str]) -> ResourceQuotaError | None:
-    """Why the annotations have grown too large with `what` in them; None when they have not."""
-    size = sum(len(key.encode()) + len(text.encode()) for key, text in annotations.items())
+def refuse_size(what: str, size: int) -> ResourceQuotaError | None:
+    """Why the annotations have grown too large with `what` in them, in bytes; None when they have not."""
     if size <= MAX_ANNOTATION_BYTES:
         return None
     return TooManyEntries(f"{what} waits: the annotations would take {size} of {MAX_ANNOTATION_BYTES} bytes")

@@ -1,214 +1,91 @@
-"""Compensation: headroom for a target pod that quota refused although its entry is applied. Pure.
+"""Compensation: headroom for target pods that quota refused although their entries are applied. Pure.
 
 It happens when the namespace already uses more than its base, for example after the overhead ratio was raised
-(Harvester issue 9435). Whether to believe in a shortage is one question for both modes. How much it is, is upstream's
-answer in assist mode (`limits.memory` only, what is missing plus 128Mi), and in takeover what is missing for a reason.
+(Harvester issue 9435). While a migration is refused, what the VMs of its namespace can have grown by is added, as far
+as it is missing: bounded by what operators have changed, whatever other pods use. Beside Harvester its own rule holds:
+`limits.memory` only, what is missing plus 128Mi.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import partial
 
 from kubeloop.api.core import ResourceQuota
 from pkg.api.kubevirt import VirtualMachineInstance
 from pkg.util import constants
-from pkg.util.kubevirt.evidence import sides_of
+from pkg.util.constants import LIMITS_MEMORY
 from pkg.util.kubevirt.migration import Stage
 from pkg.util.kubevirt.observed_overhead import overhead_of
 from pkg.util.kubevirt.overhead import factor_of
 from pkg.util.kubevirt.rendering import Rendering
-from pkg.util.kubevirt.target import rendered_pod, shape_of
-from pkg.util.names import migrating_key
+from pkg.util.kubevirt.target import rendered_pod
 from pkg.util.quantity import ZERO, Quantity
 from pkg.util.quotacount.usage import pod_usage
-from pkg.util.resource_list import ResourceList, add, minimum, subtract, total
-from pkg.util.resourcequota.base import COMPENSATION_MARGIN, quantity_of, shortage
-from pkg.util.resourcequota.caps import Caps
-from pkg.util.resourcequota.claims import controlled_pods, migrations_by_vm, rendering_of
-from pkg.util.resourcequota.errors import ResourceQuotaError
-from pkg.util.resourcequota.facts import Claim, Claims, Facts
-from pkg.util.resourcequota.journal import Journal
+from pkg.util.resource_list import ResourceList, maximum, minimum, subtract, total
+from pkg.util.resourcequota.base import COMPENSATION_MARGIN, Base, hard, quantity_of, shortage
+from pkg.util.resourcequota.entries import Entries
+from pkg.util.resourcequota.errors import InvalidEntry
+from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.policy import Policy
+from pkg.util.resourcequota.vms import Vm, controlled_pods, rendering_of
+from pkg.util.resourcequota.writing import Wanted
 
 
-@dataclass(frozen=True, slots=True)
-class Settled:
-    """Whether a shortage is believed, since when it is seen, and in how many seconds to ask again."""
-
-    believed: bool = False
-    since: float | None = None
-    recheck_after: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Scaled:
-    """What changes in spec.hard; whether a shortage is believed."""
-
-    hard: Mapping[str, str | None] = field(default_factory=dict)
-    problems: Sequence[ResourceQuotaError] = ()
-    settled: Settled = field(default_factory=Settled)
-
-
-def settled(facts: Facts, policy: Policy, *, applied: bool) -> Settled:
-    """Whether to believe in a shortage now; `applied`: spec.hard has the headroom already.
-
-    One that is seen before the headroom was made is real. Afterwards KubeVirt may just have created the target
-    pod: status.used counts it already while the condition still says refused. That passes by itself.
-    """
-    if not applied:
-        return Settled(believed=True)
-    since = facts.now if facts.timers.short_since is None else facts.timers.short_since
-    left = since + policy.settle - facts.now
-    return Settled(believed=left <= 0, since=since, recheck_after=left if left > 0 else None)
-
-
-# ---- assist --------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class MemoryState:
-    """limits.timers of a quota: `used` by the pods, `without` compensation the limit it shall have, and the
-    compensation that `stands`. `fixed`: the limit cannot be computed and stays whatever is compensated."""
-
-    used: Quantity
-    without: Quantity
-    stands: Quantity
-    fixed: bool = False
-
-    def limit(self, compensation: Quantity) -> Quantity:
-        return self.without if self.fixed else self.without + compensation
-
-
-def compensation_for(state: MemoryState, need: Quantity) -> Quantity:
-    """The compensation under which a pod of `need` bytes fits; the one that stands when it is enough.
-
-    Upstream measures what is missing against a limit that already holds the old compensation and then
-    replaces it, which can swing between two values for ever. Its value is kept where it settles (the old one
-    is at most 128Mi); elsewhere the whole shortage is compensated, which settles at once.
-    """
-    missing = shortage(state.used, need, state.limit(state.stands))
-    if missing.is_zero():
-        return state.stands
-    replaced = missing + COMPENSATION_MARGIN
-    if state.fixed or shortage(state.used, need, state.limit(replaced)).is_zero():
-        return replaced
-    return shortage(state.used, need, state.without) + COMPENSATION_MARGIN
-
-
-# ---- takeover ------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Compensated:
-    """The compensation that shall stand."""
-
-    value: ResourceList = field(default_factory=dict)
-    problems: Sequence[ResourceQuotaError] = ()
-    settled: Settled = field(default_factory=Settled)
-
-
-def compensated(
-    facts: Facts,
-    policy: Policy,
-    found: Claims,
-    journal: Journal,
-    without: Mapping[str, Quantity],
-    *,
-    added: ResourceList,
-    known: ResourceList,
-) -> Compensated:
-    """Headroom for target pods that quota refused although their entries are applied, as far as there is a reason:
-    VMs that have outgrown the base by a raised overhead ratio, and an estimate that is known to be short. What
-    is missing because other pods took the headroom is not made up for: they would take that too.
-
-    `without`: spec.hard without a compensation; `added`: what the entries add; `known`: see `known_shortage`."""
-    refused = [
-        claim
-        for claim in found.by_vm.values()
-        if claim.stage is Stage.REFUSED and claim.to_come and journal.has(migrating_key(claim.vm_name))
-    ]
+def promised(facts: Facts, policy: Policy, base: Base, wanted: Sequence[Wanted]) -> ResourceList:
+    """The most that is added while a target pod is refused: what the namespace's VMs have outgrown the base by, and
+    what Harvester's estimate leaves out of the refused ones'."""
+    refused = [each for each in wanted if each.vm.stage is Stage.REFUSED and each.vm.to_come]
     if not refused or not policy.compensate:
-        return Compensated()
-    missing = minimum(_missing(facts.quota, found, refused, journal, without), known)
-    stands = minimum(journal.compensation_or_none(), known)
-    if all(stands.get(name, ZERO) >= short for name, short in missing.items()):
-        return Compensated(stands)
-    applied = total([without, {n: q for n, q in stands.items() if n in without}])
-    shown = all(quantity_of(facts.quota.hard, name) >= limit for name, limit in applied.items())
-    lasting = settled(facts, policy, applied=shown)
-    if not lasting.believed:
-        return Compensated(stands, settled=lasting)
-    names = ", ".join(f"VM {claim.vm_name}" for claim in refused)
-    caps = Caps(facts.quota.annotations.get(constants.ANNOTATION_MAX_EXTRA, ""), facts.max_extra)
-    refusal = caps.refuse(f"compensation for {names}", total([added, missing]))
-    if refusal is not None:
-        return Compensated(stands, [refusal], lasting)
-    return Compensated(missing, settled=lasting)
-
-
-def known_shortage(
-    facts: Facts, policy: Policy, wanted: Iterable[tuple[Claim, ResourceList]]
-) -> ResourceList:
-    """The most that can be missing for a known reason: what the VMs have outgrown the base by, and what Harvester's
-    estimate leaves out. Nothing while no target pod is refused."""
-    refused = [(claim, value) for claim, value in wanted if claim.stage is Stage.REFUSED and claim.to_come]
-    if not refused:
         return {}
-    more = []
-    for claim, value in refused:
-        left_out = subtract(claim.room, value)
-        more.append({name: q for name, q in left_out.items() if q > ZERO and name in value})
-    return total([overhead_growth(facts, policy), *more])
+    left_out = (subtract(each.vm.allowed, each.value) for each in refused)
+    more = [
+        {name: amount for name, amount in left.items() if amount > ZERO and name in each.value}
+        for each, left in zip(refused, left_out, strict=True)
+    ]
+    grown = overhead_growth(facts, rendering_of(facts, base))
+    return {name: amount for name, amount in total([grown, *more]).items() if name in (base.limits or {})}
 
 
-def _missing(
+def lacking(
     quota: ResourceQuota,
-    found: Claims,
-    refused: Sequence[Claim],
-    journal: Journal,
+    vms: Sequence[Vm],
     without: Mapping[str, Quantity],
+    growth: Mapping[str, Quantity],
+    stands: Mapping[str, Quantity],
 ) -> ResourceList:
-    """What the refused pods lack against base and entries, by resource."""
-    needed = total([*(claim.to_come for claim in refused), *_reserved(found, refused, journal)])
-    asked = {name for claim in refused for name in claim.to_come}
+    """What of the growth the pods to come lack where spec.hard is `without` a compensation, all of them together: the
+    one that comes first takes the headroom of another. What `stands` is not lowered while a pod is refused."""
+    to_come = total(vm.to_come for vm in vms if vm.stage >= Stage.WANTED)
+    used = {name: quantity_of(quota.used, name) for name in growth}
     short = {
-        name: shortage(quantity_of(quota.used, name), needed.get(name, ZERO), limit)
-        for name, limit in without.items()
-        if name in asked
+        name: min(most, shortage(used[name], to_come.get(name, ZERO), without[name]))
+        for name, most in growth.items()
     }
-    return {name: amount for name, amount in short.items() if amount > ZERO}
+    wanted = maximum(short, minimum(stands, growth))
+    return {name: amount for name, amount in wanted.items() if amount > ZERO}
 
 
-def _reserved(found: Claims, refused: Sequence[Claim], journal: Journal) -> Iterable[ResourceList]:
-    """The headroom of target pods that are still to come and were not refused: the pod that comes first may take it,
-    so a refused pod does not fit as long as it fits only into another's headroom."""
-    for claim in found.by_vm.values():
-        key = migrating_key(claim.vm_name)
-        if claim.stage >= Stage.WANTED and claim not in refused and journal.has(key):
-            there = total([claim.left_over, claim.target])
-            free = subtract(journal.resources(key), there)
-            yield {name: amount for name, amount in free.items() if amount > ZERO}
+def refused(vms: Sequence[Vm]) -> str:
+    """The VMs whose targets are refused, for a sentence."""
+    return ", ".join(f"VM {vm.name}" for vm in vms if vm.stage is Stage.REFUSED and vm.to_come)
 
 
-def overhead_growth(facts: Facts, policy: Policy) -> ResourceList:
+def overhead_growth(facts: Facts, rendering: Rendering) -> ResourceList:
     """By how much the namespace's running VMs can have outgrown the base because the overhead ratio was raised: the
     one reason for which pods that were all let in can be more than the base and the entries."""
-    rendering = rendering_of(facts, policy)
-    grown: ResourceList = {}
     if factor_of(rendering.ratio) <= factor_of(rendering.usual_ratio):
-        return grown
+        return {}
     pods = controlled_pods(facts)
-    of_vm = migrations_by_vm(facts)
+    grown: list[ResourceList] = []
     for name, vmi in facts.instances.items():
-        with suppress(Exception):  # said by its claim
-            if sides_of(vmi, of_vm.get(name, ()), pods).home:
-                key = ("growth", shape_of(vmi, ()), rendering.quota_limits)
+        if (vmi.status.phase or constants.PHASE_RUNNING) == constants.PHASE_RUNNING and pods.of(vmi.uid):
+            key = ("growth", vmi.namespace, name, rendering.quota_limits)
+            with suppress(Exception):  # said of the VM
                 work_out = partial(_growth, vmi, rendering)
-                grown = add(grown, facts.cache.made(key, (facts.rendering,), work_out))
-    return grown
+                grown.append(facts.cache.made(key, (vmi, facts.rendering), work_out))
+    return total(grown)
 
 
 def _growth(vmi: VirtualMachineInstance, rendering: Rendering) -> ResourceList:
@@ -221,3 +98,40 @@ def _growth(vmi: VirtualMachineInstance, rendering: Rendering) -> ResourceList:
     before, now = at(rendering.usual_ratio), at(rendering.ratio)
     more = {name: now[name] - before[name] for name in now if name in before}
     return {name: amount for name, amount in more.items() if amount > ZERO}
+
+
+def harvesters(
+    quota: ResourceQuota, base: Mapping[str, Quantity], vms: Sequence[Vm], entries: Entries
+) -> ResourceList | None:
+    """The compensation beside Harvester for the largest of the refused target pods; None: it stays as it is."""
+    refused = [
+        vm for vm in vms if vm.stage is Stage.REFUSED and not vm.target and entries.keys_of(vm.name, vm.uid)
+    ]
+    need = max(((vm.need() or {}).get(LIMITS_MEMORY, ZERO) for vm in refused), default=ZERO)
+    limit, used = (quantity_of(each, LIMITS_MEMORY) for each in (quota.hard, quota.used))
+    if need.is_zero() or limit.is_zero() or LIMITS_MEMORY not in base:
+        return None
+    try:
+        stands = entries.compensation.get(LIMITS_MEMORY, ZERO)
+        without = hard(base, entries.added())[LIMITS_MEMORY] - stands
+    except InvalidEntry:  # as upstream, what is missing of the limit that there is
+        stands, without = ZERO, limit
+    wanted = compensation_for(used, without, stands, need)
+    return None if wanted == stands else {LIMITS_MEMORY: wanted}
+
+
+def compensation_for(used: Quantity, without: Quantity, stands: Quantity, need: Quantity) -> Quantity:
+    """The compensation under which a pod of `need` bytes fits; the one that stands when it is enough. `without` is the
+    limit without one.
+
+    Upstream measures what is missing against a limit that already holds the old compensation and then
+    replaces it, which can swing between two values for ever. Its value is kept where it settles (the old one
+    is at most 128Mi); elsewhere the whole shortage is compensated, which settles at once.
+    """
+    missing = shortage(used, need, without + stands)
+    if missing.is_zero():
+        return stands
+    replaced = missing + COMPENSATION_MARGIN
+    if shortage(used, need, without + replaced).is_zero():
+        return replaced
+    return shortage(used, need, without) + COMPENSATION_MARGIN

@@ -44,12 +44,6 @@ class NoLimits(ResourceQuotaError):
     reason = "MigrationNotScaled"
 
 
-class NotServed(ResourceQuotaError):
-    """Mode assist, and a refused migration lacks what Harvester's rules never add."""
-
-    reason = "MigrationNotServed"
-
-
 class NotUnderstood(ResourceQuotaError):
     """Something about one VM cannot be worked out: it gets no headroom, the others go on."""
 

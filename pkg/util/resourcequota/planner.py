@@ -1,21 +1,47 @@
 """The decision about one ResourceQuota: from what is facts to one patch. Pure; `plan` is the only way to one.
 
-Level-triggered: the truth is the migrations and the pods, the annotations are the journal. The same
-observation always gives the same plan, and a plan applied gives an observation whose plan is empty.
+    facts → base → VMs → entries → spec.hard → plan
+
+Level-triggered: the truth is the migrations and the pods, the annotations say what was added. The same facts always
+give the same plan, and a plan applied gives facts whose plan is empty. Whatever happens to the annotations or to
+spec.hard, the next patch repairs it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
-from pkg.util.resourcequota import assist, takeover
-from pkg.util.resourcequota.facts import Facts, Plan
-from pkg.util.resourcequota.journal import has_migrating_vm
+from pkg.util import constants
+from pkg.util.kubevirt.migration import is_finished
+from pkg.util.resource_list import add, minimum, total
+from pkg.util.resourcequota.base import Base, base_of, difference, hard
+from pkg.util.resourcequota.caps import Caps, idle
+from pkg.util.resourcequota.compensation import harvesters, lacking, promised, refused
+from pkg.util.resourcequota.entries import Entries, has_migrating_vm
+from pkg.util.resourcequota.errors import InvalidEntry, ResourceQuotaError
+from pkg.util.resourcequota.facts import Facts, Timers
+from pkg.util.resourcequota.give_back import give_back, hand_over, is_ours, lowered, release
 from pkg.util.resourcequota.managed import is_default, is_managed, is_off, switched_off
+from pkg.util.resourcequota.plan import Plan, earliest
 from pkg.util.resourcequota.policy import Mode, Policy
-from pkg.util.resourcequota.release import give_up, is_ours, release, retire, with_entries
-from pkg.util.resourcequota.touch import with_touch, without_touch
-from pkg.util.resourcequota.unserved import with_unserved
+from pkg.util.resourcequota.rules import Rules, rules_of
+from pkg.util.resourcequota.touch import has_entry, with_touch, without_touch
+from pkg.util.resourcequota.vms import Vm, vms_of
+from pkg.util.resourcequota.writing import (
+    Wanted,
+    drop,
+    drop_unexplained,
+    enter,
+    hold,
+    is_marked,
+    mark,
+    wanted_of,
+)
+
+_COMPENSATION = constants.ANNOTATION_MIGRATING_COMPENSATION
+_AFTER_GRACE = 0.05
+"""Seconds: Kubernetes still charges a pod at the very moment at which its grace ends."""
 
 
 def plan(facts: Facts, policy: Policy) -> Plan:
@@ -29,14 +55,6 @@ def plan(facts: Facts, policy: Policy) -> Plan:
     return with_touch(facts, _served(facts, policy))
 
 
-def _served(facts: Facts, policy: Policy) -> Plan:
-    if policy.mode is Mode.TAKEOVER:
-        return takeover.plan(facts, policy)
-    # Harvester's controllers know default quotas only: beside them there is nothing to agree with on another.
-    strategy = assist if is_default(facts.quota) else takeover
-    return with_unserved(facts, policy, strategy.plan(facts, policy))
-
-
 def _given_back(facts: Facts, policy: Policy) -> Plan:
     """Nothing is added here any longer, and migrations that are refused stay so."""
     quota = facts.quota
@@ -44,16 +62,110 @@ def _given_back(facts: Facts, policy: Policy) -> Plan:
         return _left_to_mtq(facts, policy)
     if facts.namespace_off or switched_off(quota):
         return release(facts)
-    if is_managed(quota):  # a person's skip, which also stops Harvester
-        return assist.plan(facts, policy) if is_default(quota) else Plan()
-    return retire(quota) if is_ours(quota) else Plan()  # it has lost the label
+    if is_managed(quota):  # a person's skip, which also stops Harvester: only what is over goes
+        return _served(facts, policy, off=True) if is_default(quota) else Plan()
+    return give_back(facts) if not is_default(quota) else Plan()  # it has lost the label
 
 
 def _left_to_mtq(facts: Facts, policy: Policy) -> Plan:
     """Never two strategies on one quota. In assist mode Harvester stays: existing entries run out, nothing is added. A
     quota without entries is left alone: its limits are the other strategy's."""
-    given_up, quota = give_up(facts), facts.quota
+    quota = facts.quota
     stands = has_migrating_vm(quota.annotations) and is_default(quota)
-    if given_up or policy.mode is Mode.TAKEOVER or not stands:
-        return given_up
-    return assist.plan(replace(facts, migrations=with_entries(facts)), policy)
+    if is_ours(quota) or policy.mode is Mode.TAKEOVER or not stands:
+        return give_back(facts)
+    entries = Entries(quota.annotations)
+    kept = [each for each in facts.migrations if is_finished(each) or has_entry(facts, entries, each)]
+    return _served(replace(facts, migrations=kept), policy)
+
+
+def _served(facts: Facts, policy: Policy, *, off: bool = False) -> Plan:
+    """The line itself: marks, entries, compensation and spec.hard together."""
+    quota, rules, entries = facts.quota, rules_of(facts.quota, policy), Entries(facts.quota.annotations)
+    base = Base(None) if off else base_of(quota, facts.limits, policy)
+    vms, problems = vms_of(facts, policy, base)
+    vms, held_since, held = hold(facts, policy, vms)
+    handed = {} if rules.mark or not is_ours(quota) else hand_over(facts, entries)
+    if rules.mark:
+        mark(entries, quota, base)
+    wanted = wanted_of(quota, rules, base.limits or {}, vms, entries)
+    over, explained = drop(facts, rules, base, vms, wanted, entries)
+    grace = float("inf") if off else policy.foreign_grace
+    dropped, unexplained = drop_unexplained(facts, grace, explained, entries)
+    _flag(rules, base, entries, dropped=over or dropped)
+    changed, told = _raised(facts, policy, rules, base, vms, wanted, entries)
+    ends = [at + policy.hold_limit - facts.now for at in held_since.values()]
+    charged = [at + _AFTER_GRACE - facts.now for vm in vms for at in vm.charged_until]
+    graces = [at + grace - facts.now for key, at in unexplained.items() if entries.get(key) is not None]
+    return Plan(
+        annotations=entries.changes(),
+        hard={**handed, **changed},
+        problems=(*problems, *held, *base.problems, *told),
+        timers=Timers(unexplained, held_since),
+        recheck_after=earliest(*(at for at in (*ends, *graces) if 0 < at < float("inf")), *charged),
+    )
+
+
+def _flag(rules: Rules, base: Base, entries: Entries, *, dropped: bool) -> None:
+    """What an entry's end means beside Harvester: its compensation goes (as upstream), and where spec.hard is not
+    looked at here, migratingScalingResyncNeeded orders its rq controller to compute again."""
+    if dropped and not rules.follow:
+        entries.remove(_COMPENSATION)
+        if base.limits is None:
+            entries.set(constants.ANNOTATION_RESYNC_NEEDED, "true")
+    if base.limits is not None and entries.get(constants.ANNOTATION_RESYNC_NEEDED) == "true":
+        entries.set(constants.ANNOTATION_RESYNC_NEEDED, "false")
+
+
+def _raised(
+    facts: Facts,
+    policy: Policy,
+    rules: Rules,
+    base: Base,
+    vms: Sequence[Vm],
+    wanted: Sequence[Wanted],
+    entries: Entries,
+) -> tuple[dict[str, str], list[ResourceQuotaError]]:
+    """spec.hard = base + entries + compensation, as far as it differs. An invalid entry or base: it is left alone."""
+    quota = facts.quota
+    given = (quota.annotations.get(constants.ANNOTATION_MAX_EXTRA, ""), facts.max_extra)
+    caps = Caps(*given)
+    growth = promised(facts, policy, base, wanted) if rules.follow else {}
+    stands = minimum(entries.compensation_or_none(), growth)
+    added, problems = enter(base.limits or {}, wanted, stands, caps, entries)
+    problems += idle(*given, quota.hard) if rules.follow else []
+    if not base.limits:
+        retired = base.limits is not None and rules.follow and not facts.limits and is_marked(quota)
+        return (_retired(facts, entries) if retired and is_default(quota) else {}), problems
+    try:
+        if rules.margin:
+            compensation = harvesters(quota, base.limits, vms, entries)
+        else:
+            without = hard(base.limits, entries.added(compensated=False))
+            compensation = lacking(quota, vms, without, growth, stands)
+            grown = None if compensation == stands else add(added, compensation)
+            if grown and (refusal := caps.refuse(f"compensation for {refused(vms)}", grown)):
+                problems.append(refusal)
+                compensation = stands
+        if compensation is not None:
+            entries.compensate(compensation)
+        wanted_hard = hard(base.limits, entries.added())
+    except InvalidEntry as exc:
+        return {}, [*problems, exc]
+    if rules.follow and not is_default(quota):
+        if wanted_hard == base.limits:
+            entries.remove(constants.ANNOTATION_APPLIED)
+        else:
+            entries.put(constants.ANNOTATION_APPLIED, wanted_hard)
+    return difference(quota.hard, wanted_hard), problems
+
+
+def _retired(facts: Facts, entries: Entries) -> dict[str, str]:
+    """The namespace lost its annotation: what we added is removed, and with it every entry of ours. One that was found
+    when the quota was taken over has perhaps never been applied."""
+    quota, foreign = facts.quota, facts.timers.unexplained
+    before = Entries(quota.annotations)
+    ours = [entry for entry in before if entry.vm.kind != "uid" and entry.key not in foreign]
+    added = total([*(entry.readable() for entry in ours), before.compensation_or_none()])
+    entries.remove(_COMPENSATION, *(entry.key for entry in ours))
+    return lowered(facts, added)

@@ -28,9 +28,6 @@ class Policy:
     estimate: EstimateKind = EstimateKind.HARVESTER
     foreign_grace: float = 60.0
     """An entry that no migration explains and that is not ours goes after this long."""
-    settle: float = 0.25
-    """A shortage seen right after a raise is re-checked after this long: KubeVirt's condition
-    is older than its target pod, and status.used then already counts the pod."""
     hold_limit: float = 600.0
     """How long after its migration a source pod that never ends keeps its headroom."""
     compensate: bool = True

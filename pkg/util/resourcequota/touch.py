@@ -15,13 +15,14 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from kubeloop.api.core import ResourceQuota
+from pkg.api.kubevirt import VirtualMachineInstanceMigration
 from pkg.util import constants
 from pkg.util.kubevirt.migration import is_refused
 from pkg.util.quantity import QuantityError
 from pkg.util.resource_list import parse_resource_list
-from pkg.util.resourcequota.facts import Facts, Plan, earliest
-from pkg.util.resourcequota.journal import Journal, has_migrating_vm
-from pkg.util.resourcequota.release import has_entry
+from pkg.util.resourcequota.entries import Entries, has_migrating_vm
+from pkg.util.resourcequota.facts import Facts
+from pkg.util.resourcequota.plan import Plan, earliest
 
 FIRST = 0.25
 """Seconds from the moment at which the headroom is seen in status.hard to the first touch."""
@@ -95,10 +96,15 @@ def _annotations_after(quota: ResourceQuota, made: Plan) -> Mapping[str, str]:
 
 def _refused(facts: Facts) -> Iterator[str]:
     """The migrations that are refused although they have an entry, by uid."""
-    journal = Journal(facts.quota.annotations)
+    entries = Entries(facts.quota.annotations)
     for migration in facts.migrations:
-        if is_refused(migration) and not migration.deleting and has_entry(facts, journal, migration):
+        if is_refused(migration) and not migration.deleting and has_entry(facts, entries, migration):
             yield migration.uid
+
+
+def has_entry(facts: Facts, entries: Entries, migration: VirtualMachineInstanceMigration) -> bool:
+    vmi = facts.instances.get(migration.spec.vmi_name)
+    return bool(entries.keys_of(migration.spec.vmi_name, vmi.uid if vmi else ""))
 
 
 def _shown(quota: ResourceQuota) -> bool:

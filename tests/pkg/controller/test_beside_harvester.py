@@ -15,7 +15,7 @@ from pkg.util import constants
 from pkg.util.kubevirt.migration import abort_requested
 from pkg.util.quantity import Quantity
 from pkg.util.resourcequota.base import parse_base
-from pkg.util.resourcequota.journal import held_by_entries
+from pkg.util.resourcequota.entries import held_by_entries
 from tests.decisions import observed
 from tests.objects import by_name, limits_text, quota, vm, vmi, vmim
 from tests.pkg.controller.virtualmachine.vm_namespace import VmNamespace

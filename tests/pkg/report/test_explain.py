@@ -267,7 +267,7 @@ def test_compensation_is_part_of_what_headroom_does() -> None:
 def test_room_that_harvesters_controllers_have_made_is_there_already() -> None:
     """Their entries are named after the VMI's uid."""
     made = quota({"limits.cpu": "5", "limits.memory": "9980344313"}, {by_uid(): ENTRY})
-    basis = Basis(Policy(Mode.ASSIST, settle=0.0), "flags")
+    basis = Basis(Policy(Mode.ASSIST), "flags")
     (fit,) = explain(replace(cluster([made], [vmim()], [SOURCE], [HERE]), basis=basis), HERE).fits
     assert fit.action == "the quota is raised enough already"
 
@@ -277,7 +277,7 @@ def test_beside_harvester_takeover_is_promised_only_where_it_makes_room(used: st
     """Of the second, others use what no migration's entry makes up for."""
     full = quota({"limits.cpu": "2015m"}, used={"limits.cpu": used})
     seen = cluster([full], [REFUSED], [SOURCE], [HERE], limits='{"limit":{"limitsCpu":"2015m"}}')
-    basis = Basis(Policy(Mode.ASSIST, settle=0.0), "flags")
+    basis = Basis(Policy(Mode.ASSIST), "flags")
     (fit,) = explain(replace(seen, basis=basis), HERE).fits
     assert "mode assist leaves limits.cpu" in fit.action
     assert ("--mode takeover adds it" in fit.action) is served

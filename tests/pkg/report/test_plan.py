@@ -69,7 +69,7 @@ def test_which_of_my_vms_could_still_migrate_at_ratio_4_5(case: Seed) -> None:
 def test_harvesters_formula_is_tried_at_the_ratio_too() -> None:
     """As the seed of Harvester saw it: 5000Mi grow to 10865341313 at 4.5."""
     seen = replace(running(vms("vm1")), quotas=[charged(quota(HARD), [launcher()])])
-    seen = replace(seen, basis=Basis(Policy(Mode.ASSIST, EstimateKind.HARVESTER, settle=0.0), "flags"))
+    seen = replace(seen, basis=Basis(Policy(Mode.ASSIST, EstimateKind.HARVESTER), "flags"))
     added = [only(plan_migrations(seen, ratio)).fits[0].raised["limits.memory"] for ratio in (None, "4.5")]
     assert [str(amount) for amount in added] == ["4737464313", "5622461313"]
 

@@ -180,7 +180,7 @@ def test_beside_harvester_there_is_a_base_only_of_what_harvester_adds_to(
 ) -> None:
     limits = '{"limit":{"limitsCpu":"3000m","limitsMemory":"5000Mi","pods":"9"}}'
     seen = cluster([quota({**HARD, "pods": "9"})], limits=limits)
-    basis = Basis(Policy(mode, EstimateKind.EXACT, settle=0.0), "flags")
+    basis = Basis(Policy(mode, EstimateKind.EXACT), "flags")
     resources = one(status(replace(seen, basis=basis))).document()["resources"]
     assert (resources["limits.cpu"]["base"], resources["pods"]["base"]) == ("3", base)
 

@@ -15,8 +15,8 @@ from pkg.util.constants import LIMITS_CPU, LIMITS_MEMORY
 from pkg.util.go_errors import json_error, quantity_error
 from pkg.util.quantity import Quantity, QuantityError
 from pkg.util.resourcequota.base import parse_limits, quantity_of
+from pkg.util.resourcequota.entries import has_migrating_vm
 from pkg.util.resourcequota.errors import InvalidNamespaceAnnotation
-from pkg.util.resourcequota.journal import has_migrating_vm
 from pkg.util.resourcequota.managed import is_served, switched_off
 from pkg.webhook.admission import ALLOW, AdmissionRequest, Decision, deny
 from pkg.webhook.deadline import NoAnswer

@@ -28,13 +28,11 @@ from pkg.util.resource_list import (
     parse_resource_list,
     subtract,
 )
-from pkg.util.resourcequota.base import granted_by_namespace, granted_by_record, scaled_base
-from pkg.util.resourcequota.claims import claims, taken_by_migrations
-from pkg.util.resourcequota.errors import ResourceQuotaError
+from pkg.util.resourcequota.base import base_of
+from pkg.util.resourcequota.entries import Entries
 from pkg.util.resourcequota.facts import Facts
-from pkg.util.resourcequota.journal import Journal
-from pkg.util.resourcequota.managed import is_default
 from pkg.util.resourcequota.policy import Policy
+from pkg.util.resourcequota.vms import taken_by_migrations, vms_of
 from pkg.webhook.resources.pod.tally import Sums
 
 Amounts = Mapping[str, Quantity]
@@ -101,14 +99,15 @@ def left_for_target(observed: Facts, policy: Policy, vm: str) -> ResourceList:
     """What the pods of a VM's migration may still take beyond the base: what its entry on the quota holds for them,
     with the compensation. Before the entry is written, what it will be: until then quota decides. A VM that has no
     source pod gets nothing."""
-    claim = claims(observed, policy).by_vm.get(vm)
-    if claim is None or not claim.room:
+    base = base_of(observed.quota, observed.limits, policy)
+    found = next((each for each in vms_of(observed, policy, base)[0] if each.name == vm), None)
+    if found is None or not found.allowed:
         return {}
-    journal = Journal(observed.quota.annotations)
-    going_on = claim.room if claim.formula is None else maximum(claim.room, claim.formula)
-    standing = journal.standing(vm, claim.vmi_uid)
-    granted = going_on if standing is None else minimum(going_on, standing)
-    left = subtract(add(granted, journal.compensation_or_none()), claim.target)
+    entries = Entries(observed.quota.annotations)
+    granted, standing = maximum(found.allowed, found.formula or {}), entries.of(vm, found.uid)
+    if standing is not None:
+        granted = minimum(granted, standing)
+    left = subtract(add(granted, entries.compensation_or_none()), found.target)
     return {name: amount for name, amount in left.items() if amount > ZERO}
 
 
@@ -116,12 +115,11 @@ def room(observed: Facts, policy: Policy, sums: Sums) -> Room | None:
     """The room of `observed.quota`; None where nothing says what its base is. `sums` is what the quota charges for
     all of `observed.pods`, the namespace's."""
     quota = observed.quota
-    try:
-        granted = granted_by_namespace(observed.limits) if is_default(quota) else granted_by_record(quota)
-    except ResourceQuotaError:
+    base = base_of(quota, observed.limits, policy).limits
+    if base is None:
         return None
     return Room(
-        base=scaled_base(granted, quota.hard, policy),
+        base=base,
         hard=parse_resource_list(quota.hard),
         used=parse_resource_list(quota.used),
         counted=sums.counted,

@@ -21,8 +21,8 @@ from pkg.util.quantity import ZERO, QuantityError
 from pkg.util.quotacount.releases import Releases
 from pkg.util.quotacount.usage import counted, pod_usage, resize_usage
 from pkg.util.resource_list import ResourceList, parse_resource_list
+from pkg.util.resourcequota.entries import has_migrating_vm
 from pkg.util.resourcequota.facts import Facts
-from pkg.util.resourcequota.journal import has_migrating_vm
 from pkg.util.resourcequota.managed import is_served
 from pkg.util.resourcequota.policy import Policy
 from pkg.webhook.admission import ALLOW, AdmissionRequest, BadReview, Decision, UserInfo, deny

@@ -14,9 +14,9 @@ from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigra
 from pkg.util.names import EntryKey, migrating_key
 from pkg.util.quantity import Quantity, QuantityError
 from pkg.util.resource_list import ResourceList
-from pkg.util.resourcequota.base import granted_by_namespace, granted_by_record, scaled_base, scaled_hard
+from pkg.util.resourcequota.base import granted_by_namespace, granted_by_record, hard, scaled_base
+from pkg.util.resourcequota.entries import Entries, entries
 from pkg.util.resourcequota.errors import ResourceQuotaError
-from pkg.util.resourcequota.journal import Journal, entries
 from pkg.util.resourcequota.managed import is_default, is_off
 from pkg.util.resourcequota.policy import Policy
 
@@ -27,16 +27,14 @@ def too_low(old: ResourceQuota, new: ResourceQuota, limits: str, policy: Policy)
     lowered = [
         name for name, value in new.hard.items() if name not in old.hard or _less(value, old.hard[name])
     ]
-    journal = Journal(new.annotations)
-    added = [entry.readable() for entry in journal.entries()]
-    compensation = journal.compensation_or_none()
-    if not lowered or not (added or compensation) or is_off(new.annotations):
+    added = Entries(new.annotations).readable()
+    if not lowered or not added or is_off(new.annotations):
         return {}  # outside migrations everything is allowed, and repaired where need be
     try:
         granted = granted_by_namespace(limits) if is_default(old) else granted_by_record(old)
     except ResourceQuotaError:
         return {}
-    lowest = scaled_hard(scaled_base(granted, {**new.hard, **old.hard}, policy), added, compensation)
+    lowest = hard(scaled_base(granted, {**new.hard, **old.hard}, policy), added)
     return {
         name: lowest[name]
         for name in sorted(lowered)
@@ -52,9 +50,7 @@ def migrating(
     """The names of the VMs whose entries stand on a quota, in order; a VMI's uid where no name is known."""
     by_uid = {vmi.uid: vmi.name for vmi in instances}
     by_key = {migrating_key(each.spec.vmi_name): each.spec.vmi_name for each in migrations}
-    return tuple(
-        sorted({_name(entry.key, entry.target, by_uid, by_key) for entry in entries(quota.annotations)})
-    )
+    return tuple(sorted({_name(entry.key, entry.vm, by_uid, by_key) for entry in entries(quota.annotations)}))
 
 
 def _name(key: str, target: EntryKey, by_uid: Mapping[str, str], by_key: Mapping[str, str]) -> str:

@@ -10,7 +10,7 @@ from typing import Any, Final
 from kubeloop.api.core import ResourceQuota
 from pkg.util import constants
 from pkg.util.quantity import Quantity
-from pkg.util.resourcequota.journal import has_migrating_vm
+from pkg.util.resourcequota.entries import has_migrating_vm
 from pkg.util.resourcequota.managed import is_labelled, is_managed, is_off, is_served, switched_off
 from pkg.util.resourcequota.policy import Policy
 from pkg.webhook.admission import ALLOW, AdmissionRequest, Decision, deny

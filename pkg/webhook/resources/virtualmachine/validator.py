@@ -16,9 +16,11 @@ from pkg.api.kubevirt import VirtualMachine
 from pkg.util import constants
 from pkg.util.constants import REQUESTS_STORAGE
 from pkg.util.quantity import ZERO, Quantity, QuantityError
-from pkg.util.resourcequota.base import available, parse_limits
+from pkg.util.resource_list import parse_resource_list
+from pkg.util.resourcequota.balance import Balance
+from pkg.util.resourcequota.base import parse_limits
+from pkg.util.resourcequota.entries import held_by_entries
 from pkg.util.resourcequota.errors import InsufficientResources, ResourceQuotaError
-from pkg.util.resourcequota.journal import held_by_entries
 from pkg.webhook.admission import ALLOW, AdmissionRequest, Decision, deny
 from pkg.webhook.deadline import NoAnswer
 from pkg.webhook.view import View, annotation_of
@@ -65,15 +67,17 @@ def decide(
         need = storage_of(new) - _storage_before(old)
         if old is not None and need <= ZERO:
             return ALLOW
-        lefts = [
-            available({REQUESTS_STORAGE: limit}, q, held_by_entries(q.annotations), REQUESTS_STORAGE)
+        short = [
+            Balance(
+                {REQUESTS_STORAGE: limit}, parse_resource_list(q.used), held_by_entries(q.annotations)
+            ).short({REQUESTS_STORAGE: need})
             for q in quotas
         ]
     except ResourceQuotaError as exc:
         return Decision(warnings=(str(exc),))
     except ValueError as exc:
         return deny(str(exc), reason="no-room")
-    if any(left is not None and left < need for left in lefts):
+    if any(short):
         return deny(str(InsufficientResources(_STORAGE)), reason="no-room")
     return ALLOW
 

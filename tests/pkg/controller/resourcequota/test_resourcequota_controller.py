@@ -15,27 +15,22 @@ from pkg.controller.resourcequota.resourcequota_controller import Handler
 from pkg.util.constants import (
     ANNOTATION_APPLIED,
     ANNOTATION_BASE,
+    ANNOTATION_MAX_EXTRA,
     ANNOTATION_TOUCHED,
     LABEL_MANAGED,
-    SETTING_OVERHEAD_RATIO,
 )
-from pkg.util.quotacount.usage import pod_usage
-from pkg.util.resource_list import total
 from pkg.util.resourcequota.observe import Observer, Source
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
-from tests.decisions import by_value, named
+from tests.decisions import by_value
 from tests.kinds import Clock, Events, Kind
 from tests.objects import (
-    AT_4_5,
     BASE,
-    COMPENSATION,
     ENTRY,
     HARD,
     MARKS,
     RAISED,
     by_name,
     by_uid,
-    launcher,
     quota,
     vmi,
     vmim,
@@ -70,7 +65,6 @@ class Cluster:
         )
         self.handler = Handler(
             self.quotas.client,
-            self.pods.client,
             Observer(caches),
             self.events.recorder,
             Policy(mode, EstimateKind.HARVESTER, **policy),
@@ -602,19 +596,17 @@ class TestWhatPeopleAreTold:
         assert len(cluster.events.recorded) == told
 
     async def test_amounts_that_change_are_no_news(self, caplog: pytest.LogCaptureFixture) -> None:
-        """Beside Harvester; what the quota lacks changes with what others use."""
-        cluster = Cluster()
-        cluster.base('{"limit":{"limitsCpu":"10","limitsMemory":"50Gi"}}')
-        cluster.pods.given(launcher(node="node-1"))
-        cluster.instances.given(vmi(nodeName="node-1"))
-        cluster.migrations.given(vmim("Pending", refused=True))
-        for used in ("1", "2", "3", "4"):
-            cluster.quotas.given(
-                quota({"limits.cpu": "10", "limits.memory": "50Gi", "pods": "1"}, used={"pods": used})
+        """What a migration that waits would add changes with the overhead ratio."""
+        cluster = Cluster(Mode.TAKEOVER)
+        cluster.quotas.given(quota(None, {ANNOTATION_MAX_EXTRA: '{"limits.memory":"1"}'}))
+        cluster.migrate("vm1")
+        for ratio in ("1.5", "2.5", "3.5", "4.5"):
+            cluster.settings.given(
+                {"metadata": {"name": "additional-guest-memory-overhead-ratio"}, "value": ratio}
             )
             await cluster.look()
             cluster.clock.now += 5.0
-        assert cluster.events.reasons == ["MigrationNotServed"]
+        assert cluster.events.reasons == ["MaxExtraReached"]
         assert len([r for r in caplog.records if r.levelname == "WARNING"]) == 1
 
     async def test_a_garbage_entry_is_told_and_not_overwritten(self) -> None:
@@ -705,15 +697,6 @@ class TestTime:
         await cluster.look()
         assert ANNOTATION_TOUCHED in cluster.now.annotations
 
-    async def test_a_refusal_is_believed_after_a_quarter_of_a_second(self) -> None:
-        cluster = Cluster()
-        cluster.quotas.given(quota(RAISED, {by_uid(): ENTRY}, used={"limits.memory": "9980344313"}))
-        cluster.migrate("vm1", refused=True)
-        assert await cluster.look() == pytest.approx(0.25)
-        cluster.clock.now += 0.25
-        await cluster.look()
-        assert "harvesterhci.io/migratingCompensation" in cluster.now.annotations
-
 
 async def test_a_dry_run_writes_nothing_and_says_once_what_it_would(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
@@ -764,28 +747,3 @@ async def test_another_setting_says_nothing_about_the_ratio() -> None:
     cluster.migrate("vm1")
     await cluster.look()
     assert by_value(cluster.now.hard) == by_value(RAISED)
-
-
-@pytest.mark.parametrize("created", [False, True], ids=["the room is missing", "the target is there"])
-async def test_nothing_is_compensated_once_the_target_is_there_whatever_the_watch_of_pods_shows(
-    created: bool,
-) -> None:
-    """status.used counts a target pod before a watch shows it."""
-    cluster = Cluster(Mode.TAKEOVER, settle=0.0)
-    cluster.settings.given({"metadata": {"name": SETTING_OVERHEAD_RATIO, "uid": "s"}, "value": "4.5"})
-    home, move = vmi(nodeName="node-1"), vmim(refused=True)
-    grown = launcher(home, rendering=AT_4_5)
-    target = launcher(home, rendering=AT_4_5, node="node-2", migration=move, created="2026-01-01T00:01:00Z")
-    cluster.instances.given(home)
-    cluster.pods.given(grown)
-    cluster.migrations.given(named(vmim(), [grown], [home]))
-    await cluster.look()
-    cluster.migrations.given(named(move, [grown], [home]))
-    cluster.pods.lagging = True
-    if created:
-        cluster.pods.given(target)
-    used = total([pod_usage(grown), pod_usage(target)] if created else [pod_usage(grown)])
-    status = {"hard": cluster.now.hard, "used": {name: str(used[name]) for name in cluster.now.hard}}
-    cluster.quotas.edited(KEY, {"status": status})
-    await cluster.look()
-    assert (COMPENSATION in cluster.now.annotations) is not created

@@ -12,13 +12,12 @@ from pkg.api.kubevirt import VirtualMachineInstanceMigration
 from pkg.util.kubevirt.migration import (
     Stage,
     abort_requested,
-    demands,
     is_finished,
     is_refused,
     stage_of,
 )
 from tests.decisions import sentences
-from tests.objects import vmi, vmim
+from tests.objects import vmim
 
 FINISHED, ANNOUNCED, CREATED = Stage.FINISHED, Stage.ANNOUNCED, Stage.CREATED
 WANTED, REFUSED = Stage.WANTED, Stage.REFUSED
@@ -106,19 +105,5 @@ ONE_VM = {
 
 
 @sentences(ONE_VM)
-def test_several_migrations_of_one_vm_are_one_demand(case: OneVM) -> None:
-    asked = demands(case.migrations, {"vm1": vmi()})
-    assert list(asked) == ["vm1"]
-    assert asked["vm1"].stage is case.stage
-    assert asked["vm1"].vmi_uid == "uid-vm1"
-
-
-def test_demands_are_by_vm_in_sorted_order_with_or_without_vmi() -> None:
-    asked = demands([vmim(vm="b"), vmim(vm="c"), vmim(vm="a")], {"a": vmi("a"), "unasked": vmi("unasked")})
-    assert list(asked) == ["a", "b", "c"]
-    assert [demand.vmi is not None for demand in asked.values()] == [True, False, False]
-    assert [demand.vmi_uid for demand in asked.values()] == ["uid-a", "", ""]
-
-
-def test_no_migrations_no_demands() -> None:
-    assert demands([], {"vm1": vmi()}) == {}
+def test_of_several_migrations_of_one_vm_the_greatest_stage_counts(case: OneVM) -> None:
+    assert max(map(stage_of, case.migrations)) is case.stage

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, Phase, settings
 
 from pkg.util.quantity import ZERO, Quantity
 from pkg.util.resource_list import ResourceList, parse_resource_list, total
-from pkg.util.resourcequota.journal import ENTRY_PREFIXES, entries
+from pkg.util.resourcequota.entries import ENTRY_PREFIXES, entries
 from tests.decisions import EXACT, by_value
 from tests.objects import COMPENSATION, MARKS
 from tests.pkg.util.resourcequota.model_cluster import BrokenInvariant, Cluster

@@ -19,7 +19,8 @@ from pkg.util.constants import ANNOTATION_TOUCHED
 from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.quantity import ZERO
 from pkg.util.resource_list import ResourceList, parse_resource_list, total
-from pkg.util.resourcequota.facts import Cache, Facts, Plan, Timers
+from pkg.util.resourcequota.facts import Cache, Facts, Timers
+from pkg.util.resourcequota.plan import Plan
 from pkg.util.resourcequota.planner import plan
 from tests.decisions import EXACT, estimate
 from tests.objects import attachment, quota

@@ -30,7 +30,7 @@ from tests.objects import (
     vmim,
 )
 
-TAKEOVER = Policy(Mode.TAKEOVER, EstimateKind.EXACT, settle=0.0)
+TAKEOVER = Policy(Mode.TAKEOVER, EstimateKind.EXACT)
 ARRIVED = vmi(nodeName="node-2", phase="Running")
 HERE = vmi(nodeName="node-1", phase="Running")
 SOURCE = launcher(node="node-1")

@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 
 from kubeloop.api.meta import RawResourceList
 from pkg.util.quantity import ZERO, Quantity
-from pkg.util.resource_list import parse_resource_list
+from pkg.util.resource_list import parse_resource_list, total
 from pkg.util.resourcequota.base import (
     difference,
+    hard,
     limits_are_empty,
     quantity_of,
-    scaled_hard,
     shortage,
 )
 from tests.decisions import by_value, drawn, sentences
@@ -57,12 +57,8 @@ SUMS = {
 
 @sentences(SUMS)
 def test_sum(case: Sum) -> None:
-    hard = scaled_hard(
-        parse_resource_list(case.base),
-        [parse_resource_list(entry) for entry in case.entries],
-        parse_resource_list(case.compensation),
-    )
-    assert hard == by_value(case.hard)
+    added = total(map(parse_resource_list, [*case.entries, case.compensation]))
+    assert hard(parse_resource_list(case.base), added) == by_value(case.hard)
 
 
 @dataclass(frozen=True)
@@ -118,9 +114,9 @@ amounts = st.integers(min_value=0, max_value=2**50).map(Quantity.of)
 @drawn
 @given(amounts, amounts, amounts)
 def test_shortage_is_what_is_missing_and_never_negative(
-    used: Quantity, need: Quantity, hard: Quantity
+    used: Quantity, need: Quantity, limit: Quantity
 ) -> None:
-    missing = shortage(used, need, hard)
+    missing = shortage(used, need, limit)
     assert missing >= ZERO
-    assert used + need <= hard + missing
-    assert missing.is_zero() or used + need == hard + missing
+    assert used + need <= limit + missing
+    assert missing.is_zero() or used + need == limit + missing

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pkg.util.resourcequota.caps import MAX_ANNOTATION_BYTES, Caps, idle, refuse_size
+from pkg.util.resourcequota.entries import Entries
 from pkg.util.resourcequota.errors import CapReached, TooManyEntries
 from tests.decisions import by_value, sentences
 
@@ -63,9 +64,9 @@ def test_a_refusal_says_what_waits() -> None:
 
 def test_annotations_may_take_200_kib_by_bytes() -> None:
     key = "k" * 10
-    full = {key: "ü" * ((MAX_ANNOTATION_BYTES - 10) // 2)}
-    assert refuse_size("x", full) is None
-    refusal = refuse_size("migration of VM vm1", full | {"l": ""})
+    full = Entries({key: "ü" * ((MAX_ANNOTATION_BYTES - 13) // 2), "k": ""})
+    assert refuse_size("x", full.size_with("k", {})) is None
+    refusal = refuse_size("migration of VM vm1", full.size_with("kk", {}))
     assert isinstance(refusal, TooManyEntries)
     assert "204801 of 204800 bytes" in str(refusal)
 

@@ -7,9 +7,9 @@ import pytest
 
 from kubeloop.api.core import ResourceQuota
 from pkg.util.names import migrating_uid_key
+from pkg.util.resourcequota.give_back import release
 from pkg.util.resourcequota.planner import plan
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
-from pkg.util.resourcequota.release import release
 from tests.decisions import applied, by_value, charged, namespace
 from tests.objects import HARD, OWNER, SKIP, by_name, launcher, quota, uid_of, vmi, vmim
 
@@ -21,8 +21,8 @@ HARD_OF_PODS = {**HARD, "pods": "1", "requests.memory": "5000Mi"}
 LIMITS = '{"limit":{"limitsCpu":"3","limitsMemory":"5000Mi","pods":"1","requestsMemory":"5000Mi"}}'  # as HARD_OF_PODS
 BY_UID = migrating_uid_key(uid_of("vm1"))
 MODES = {
-    Mode.TAKEOVER: [Policy(Mode.TAKEOVER, kind, settle=0.0) for kind in EstimateKind],
-    Mode.ASSIST: [Policy(Mode.ASSIST, EstimateKind.HARVESTER, settle=0.0)],
+    Mode.TAKEOVER: [Policy(Mode.TAKEOVER, kind) for kind in EstimateKind],
+    Mode.ASSIST: [Policy(Mode.ASSIST, EstimateKind.HARVESTER)],
 }
 
 

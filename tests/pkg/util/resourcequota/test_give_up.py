@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import pytest
 
 from kubeloop.api.meta import RawResourceList
-from pkg.util.resourcequota.facts import Plan
+from pkg.util.resourcequota.plan import Plan
 from pkg.util.resourcequota.planner import plan
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
 from tests.decisions import applied, by_value, namespace, observed, sentences
@@ -69,8 +69,11 @@ class Case:
         "without a base what was added is taken off": Case(
             RAISED, {**MARKS, by_name(): ENTRY}, HARD, {}, limits=""
         ),
-        "an entry that is garbage goes, and spec.hard stays": Case(
-            RAISED, {**MARKS, by_name(): "{"}, RAISED, {}
+        "an entry that is garbage goes, and spec.hard is the base": Case(
+            RAISED, {**MARKS, by_name(): "{"}, HARD, {}
+        ),
+        "without a base what an entry that is garbage added cannot be told": Case(
+            RAISED, {**MARKS, by_name(): "{"}, RAISED, {}, limits=""
         ),
         "a quota that was never ours is not touched": Case(
             RAISED, {by_uid(): ENTRY}, RAISED, {by_uid(): ENTRY}

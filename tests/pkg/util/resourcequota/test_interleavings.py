@@ -12,8 +12,7 @@ import os
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from pkg.util.resourcequota.journal import entries
-from tests.decisions import EXACT
+from pkg.util.resourcequota.entries import entries
 from tests.objects import COMPENSATION, ENTRY
 from tests.pkg.util.resourcequota.invariants import BASES, MEMORY_AMOUNTS, RANCHERS, Invariants, drawn
 from tests.pkg.util.resourcequota.model_cluster import BrokenInvariant
@@ -222,7 +221,7 @@ class Interleavings(RuleBasedStateMachine, Invariants):
                 made.recheck_after for made in self.cluster.reconcile() if made.recheck_after is not None
             ]
             self.follow_people()
-            if last or not waits or min(waits) > EXACT.settle:
+            if last or not waits or min(waits) > 0.25:
                 break
             self.cluster.now += min(waits)
         if self.cluster.frozen:

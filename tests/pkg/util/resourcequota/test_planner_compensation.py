@@ -115,7 +115,7 @@ def test_a_person_s_skip_is_not_compensated() -> None:
         used={MEMORY: HARD_MEMORY},
     )
     for mode in Mode:
-        assert not plan(observed(before, [vmim(refused=True)]), Policy(mode, settle=0.0))
+        assert not plan(observed(before, [vmim(refused=True)]), Policy(mode))
 
 
 def test_a_quota_without_memory_limit_is_not_compensated() -> None:
@@ -159,7 +159,7 @@ def test_a_compensation_that_is_enough_stays_as_it_is() -> None:
         {by_uid(): ENTRY, **stands},
         used={MEMORY: HARD_MEMORY - NEED_AT_1_5 + 1},
     )
-    assert not plan(observed(before, [vmim(refused=True)]), Policy(Mode.ASSIST, settle=0.0))
+    assert not plan(observed(before, [vmim(refused=True)]), Policy(Mode.ASSIST))
 
 
 def test_a_standing_compensation_that_is_too_small_grows_instead_of_swinging() -> None:
@@ -184,38 +184,10 @@ def test_spec_hard_falls_later_and_the_compensation_is_looked_at_again() -> None
     assert memory_of(after) >= HARD_MEMORY + NEED_AT_1_5
 
 
-class TestAPodThatIsCountedBeforeTheConditionIsGone:
-    """KubeVirt's condition outlives the refusal: status.used counts the target pod while it still says refused."""
-
-    POLICY = Policy(Mode.ASSIST, settle=0.25)
-    BEFORE = refused_at(HARD_MEMORY - 100)
-
-    def test_a_shortage_after_the_room_was_made_is_looked_at_again_first(self) -> None:
-        made = plan(observed(self.BEFORE, [vmim(refused=True)], now=10.0), self.POLICY)
-        assert not made
-        assert made.recheck_after == pytest.approx(0.25)
-
-    def test_it_is_compensated_when_it_lasts(self) -> None:
-        first = plan(observed(self.BEFORE, [vmim(refused=True)], now=10.0), self.POLICY)
-        early = plan(observed(self.BEFORE, [vmim(refused=True)], now=10.1, timers=first.timers), self.POLICY)
-        assert not early
-        assert early.recheck_after == pytest.approx(0.15)
-        late = plan(observed(self.BEFORE, [vmim(refused=True)], now=10.3, timers=early.timers), self.POLICY)
-        assert COMPENSATION in late.annotations
-
-    def test_it_is_forgotten_when_it_passes(self) -> None:
-        first = plan(observed(self.BEFORE, [vmim(refused=True)], now=10.0), self.POLICY)
-        passed = plan(observed(self.BEFORE, [vmim("Scheduling")], now=10.2, timers=first.timers), self.POLICY)
-        assert not passed
-        again = plan(observed(self.BEFORE, [vmim(refused=True)], now=10.4, timers=passed.timers), self.POLICY)
-        assert not again
-        assert again.recheck_after == pytest.approx(0.25)
-
-
 def test_with_the_last_entry_goes_the_compensation_and_the_namespace_is_back_at_its_base() -> None:
     for mode in Mode:
         before = quota(used={MEMORY: 6 * 2**30})
-        during = applied(before, plan(raised_to_4_5(before, [vmim(refused=True)]), Policy(mode, settle=0.0)))
+        during = applied(before, plan(raised_to_4_5(before, [vmim(refused=True)]), Policy(mode)))
         assert COMPENSATION in during.annotations
         after = settled(during, [vmim("Succeeded")], mode=mode)
         assert COMPENSATION not in after.annotations

@@ -13,9 +13,10 @@ from kubeloop.api.core import ResourceQuota
 from pkg.util.names import migrating_key
 from pkg.util.quantity import Quantity
 from pkg.util.resource_list import total
-from pkg.util.resourcequota.facts import Facts, Plan
-from pkg.util.resourcequota.journal import entries
+from pkg.util.resourcequota.entries import entries
+from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.managed import is_off
+from pkg.util.resourcequota.plan import Plan
 from pkg.util.resourcequota.planner import plan
 from pkg.util.resourcequota.policy import Mode, Policy
 from tests.decisions import applied, by_value, drawn, observed
@@ -138,7 +139,7 @@ def then(seen: Facts, policy: Policy) -> Facts:
 @given(worlds())
 @drawn
 def test_a_plan_applied_gives_an_empty_plan(mode: Mode, seen: Facts) -> None:
-    policy = Policy(mode, settle=0.0)
+    policy = Policy(mode)
     for _ in range(2 if begins_broken(seen) else 1):
         seen = then(seen, policy)
     assert not plan(seen, policy)
@@ -168,7 +169,7 @@ def test_the_same_observation_gives_the_same_plan_and_is_not_changed(mode: Mode,
 @given(worlds())
 @drawn
 def test_hard_is_never_written_below_the_base(mode: Mode, seen: Facts) -> None:
-    written = plan(seen, Policy(mode, settle=0.0)).hard
+    written = plan(seen, Policy(mode)).hard
     granted = by_value(base_of(seen.limits))
     for name, amount in by_value({name: text for name, text in written.items() if text is not None}).items():
         if not seen.limits:  # the annotation is gone: what we had added is taken back, nothing is ever raised
@@ -182,7 +183,7 @@ def test_hard_is_never_written_below_the_base(mode: Mode, seen: Facts) -> None:
 @given(worlds(garbled=False))
 @drawn
 def test_hard_is_base_and_all_entries_and_the_compensation(mode: Mode, seen: Facts) -> None:
-    policy = Policy(mode, settle=0.0)
+    policy = Policy(mode)
     quota_after = after(seen, policy)
     if is_off(seen.quota.annotations):
         assert quota_after.hard == seen.quota.hard
@@ -248,7 +249,7 @@ def test_when_all_migrations_are_over_nothing_is_left(
         '{"limit":{"limitsCpu":"x"}}',
     ):
         return
-    policy = Policy(mode, settle=0.0, foreign_grace=0.0)
+    policy = Policy(mode, foreign_grace=0.0)
     instance = vmi("vm1")
     state = seen.quota
     for step in (vmim(phase, refused=refused), vmim("Running"), vmim("Succeeded")):
@@ -274,8 +275,8 @@ def compensation_was_there_alone(seen: Facts) -> bool:
 @drawn
 def test_no_text_anywhere_makes_it_fail(mode: Mode, text: str, key: str) -> None:
     seen = observed(quota(None, {key: text, RESYNC: text}), [vmim(refused=True)], limits=text)
-    plan(seen, Policy(mode, settle=0.0))
-    plan(observed(seen.quota, seen.migrations), Policy(mode, settle=0.0))
+    plan(seen, Policy(mode))
+    plan(observed(seen.quota, seen.migrations), Policy(mode))
 
 
 def base_of(limits: str) -> dict[str, str]:

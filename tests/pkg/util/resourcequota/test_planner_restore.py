@@ -99,20 +99,11 @@ def test_a_quota_with_a_persons_skip_loses_the_entry_but_keeps_its_hard() -> Non
         assert after.annotations == {SKIP: "true", RESYNC: "true"}
 
 
-def test_beside_harvester_the_entry_of_a_vmi_that_is_gone_waits_for_its_grace() -> None:
-    before = quota(RAISED, {by_name(): ENTRY})
-    policy = Policy(Mode.ASSIST, foreign_grace=60.0)
-    first = plan(observed(before, [vmim("Succeeded")], [], now=100.0), policy)
-    assert not first
-    assert first.recheck_after == 60.0
-    later = plan(observed(before, [vmim("Succeeded")], [], now=160.0, timers=first.timers), policy)
-    assert later.annotations[by_name()] is None
-    assert later.hard == {"limits.cpu": "3", "limits.memory": "5000Mi"}
-
-
-def test_in_takeover_the_entry_of_a_vmi_that_is_gone_goes_with_its_migration() -> None:
-    before = quota(RAISED, {**MARKS, by_name(): ENTRY})
-    after = settled(before, [vmim("Succeeded")], [], mode=Mode.TAKEOVER)
+@pytest.mark.parametrize("mode", Mode)
+def test_the_entry_of_a_vmi_that_is_gone_goes_with_its_migration(mode: Mode) -> None:
+    marks = MARKS if mode is Mode.TAKEOVER else {}
+    before = quota(RAISED, {**marks, by_name(): ENTRY})
+    after = settled(before, [vmim("Succeeded")], [], mode=mode)
     assert by_value(after.hard) == by_value(HARD)
     assert by_name() not in after.annotations
 

@@ -10,9 +10,9 @@ import pytest
 from kubeloop.api.meta import RawResourceList
 from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.util.names import migrating_key
+from pkg.util.resourcequota.give_back import release
 from pkg.util.resourcequota.planner import plan
 from pkg.util.resourcequota.policy import Mode, Policy
-from pkg.util.resourcequota.release import release, with_entries
 from tests.decisions import applied, by_value, observed, sentences, settled
 from tests.objects import (
     BASE,
@@ -28,7 +28,6 @@ from tests.objects import (
     by_name,
     by_uid,
     quota,
-    vmi,
     vmim,
 )
 
@@ -132,10 +131,3 @@ def test_taken_given_back_and_taken_again_the_numbers_are_the_same() -> None:
     again = settled(given, [vmim()], mode=Mode.TAKEOVER)
     assert by_value(again.hard) == by_value(taken.hard)
     assert set(again.annotations) == {*MARKS, by_name(), RESYNC}
-
-
-@pytest.mark.parametrize("key", [by_uid(), by_name()])
-def test_an_entry_of_either_form_stands_for_its_migration(key: str) -> None:
-    waits, other = vmim(), vmim(vm="vm2", name="other")
-    looked = observed(quota(RAISED, {key: ENTRY}), [waits, other], [vmi(), vmi("vm2")])
-    assert with_entries(looked) == [waits]

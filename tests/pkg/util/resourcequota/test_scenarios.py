@@ -20,8 +20,8 @@ from pkg.util.names import migrating_uid_key
 from pkg.util.quantity import Quantity
 from pkg.util.resource_list import add, total
 from pkg.util.resourcequota.base import parse_base
+from pkg.util.resourcequota.entries import entries, parse_resources
 from pkg.util.resourcequota.facts import Facts
-from pkg.util.resourcequota.journal import entries, parse_resources
 from pkg.util.resourcequota.policy import Mode
 from tests.decisions import by_value, entries_by_value, estimate, observed, settled
 from tests.objects import COMPENSATION

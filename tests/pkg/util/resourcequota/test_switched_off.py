@@ -11,10 +11,10 @@ import pytest
 
 from kubeloop.api.core import Namespace, ResourceQuota
 from pkg.util.constants import LABEL_DEFAULT_RESOURCE_QUOTA, LABEL_MANAGED
+from pkg.util.resourcequota.give_back import release
 from pkg.util.resourcequota.managed import is_managed, switched_off
 from pkg.util.resourcequota.planner import plan
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
-from pkg.util.resourcequota.release import release
 from tests.decisions import applied, by_value, observed, sentences
 from tests.objects import DEFAULT_LABELS, ENTRY, HARD, MARKS, RAISED, by_name, quota, vmim
 

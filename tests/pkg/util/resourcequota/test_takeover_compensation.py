@@ -16,7 +16,7 @@ from pkg.util.quotacount.usage import pod_usage
 from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.planner import plan
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
-from tests.decisions import EXACT, after, by_value, charged, entry, namespace, remembering, sentences
+from tests.decisions import EXACT, after, by_value, charged, entry, namespace, sentences
 from tests.objects import (
     AT_1_5,
     AT_4_5,
@@ -266,34 +266,10 @@ def test_a_limit_that_harvesters_estimate_leaves_out_is_not_compensated() -> Non
 # ---- time ----------------------------------------------------------------------------------------------------
 
 
-def applied_and_refused() -> Facts:
-    """The entry is applied, and quota refuses the target all the same."""
-    entered, _made = after(short(Short([A], [grown("a")], None)))
-    return replace(short(Short([REFUSED_A], [grown("a")], None)), quota=charged(entered, [grown("a")]))
-
-
 def test_a_shortage_that_is_seen_before_the_room_was_made_is_compensated_with_the_same_patch() -> None:
     """Refused, and only then headroom started."""
     made = plan(short(Short([REFUSED_A], [grown("a")], SHORT)), EXACT)
     assert {by_name("a"), COMPENSATION} <= made.annotations.keys()
-
-
-def test_a_shortage_right_after_the_room_was_made_is_looked_at_again() -> None:
-    """status.used may count a target pod that the pods' watch has not shown yet."""
-    first = plan(applied_and_refused(), EXACT)
-    assert not first
-    assert first.recheck_after == pytest.approx(EXACT.settle)
-    early = plan(remembering(applied_and_refused(), first.timers, 0.1), EXACT)
-    assert not early
-    assert early.recheck_after == pytest.approx(EXACT.settle - 0.1)
-    late = plan(remembering(applied_and_refused(), early.timers, EXACT.settle), EXACT)
-    assert by_value(entry(late.annotations[COMPENSATION])) == {MEMORY: Quantity.parse(SHORT)}
-
-
-def test_a_shortage_that_passes_is_forgotten() -> None:
-    first = plan(applied_and_refused(), EXACT)
-    passed = replace(applied_and_refused(), migrations=[A], timers=first.timers)
-    assert plan(passed, EXACT).timers.short_since is None
 
 
 def test_with_compensation_switched_off_nothing_is_compensated() -> None:

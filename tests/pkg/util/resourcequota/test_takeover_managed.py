@@ -11,9 +11,9 @@ import pytest
 from kubeloop.api.core import ResourceQuota
 from pkg.api.kubevirt import VirtualMachineInstanceMigration
 from pkg.util.resourcequota.facts import Facts
+from pkg.util.resourcequota.give_back import release
 from pkg.util.resourcequota.planner import plan
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
-from pkg.util.resourcequota.release import release
 from tests.decisions import EXACT, after, applied, by_value, charged, namespace, sentences
 from tests.objects import (
     COMPENSATION,

@@ -20,7 +20,7 @@ from pkg.api.kubevirt import (
 from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.quantity import Quantity
 from pkg.util.resource_list import add, parse_resource_list
-from pkg.util.resourcequota.journal import entries
+from pkg.util.resourcequota.entries import entries
 from pkg.util.resourcequota.planner import plan
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
 from tests.decisions import EXACT, after, by_value, charged, entry, named, namespace, sentences
@@ -292,7 +292,7 @@ def test_a_scoped_quota_is_scaled_for_the_pods_that_it_counts(case: Scoped) -> N
     migrations = [vmim(vm="high"), vmim(vm="low")]
     seen = namespace(rq, migrations, [launcher(HIGH), launcher(LOW)], [HIGH, LOW])
     found, _made = after(seen)
-    assert sorted(e.target.value for e in entries(found.annotations)) == list(case.scaled_for)
+    assert sorted(e.vm.value for e in entries(found.annotations)) == list(case.scaled_for)
     assert by_value(found.hard)["limits.cpu"] == Quantity.parse(f"{3000 + 1015 * len(case.scaled_for)}m")
 
 

@@ -1,4 +1,4 @@
-"""The journal: every form of an entry's key, whichever controller wrote it, and changes as a merge patch."""
+"""Entries: every form of an entry's key, whichever controller wrote it, and changes as a merge patch."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import pytest
 
 from pkg.util.names import EntryKey, migrating_key
 from pkg.util.quantity import Quantity
+from pkg.util.resourcequota.entries import Entries, entries, has_migrating_vm, parse_resources
 from pkg.util.resourcequota.errors import InvalidEntry
-from pkg.util.resourcequota.journal import Journal, entries, has_migrating_vm, parse_resources
 from tests.decisions import by_value, sentences
 from tests.objects import COMPENSATION, ENTRY, LONG_NAME, OWNER, RESYNC, SKIP, by_name, by_uid
 
@@ -61,7 +61,7 @@ def test_every_form_of_key_is_an_entry_and_nothing_else_is() -> None:
         "example.com/migrating-vm1": "{}",
         "harvesterhci.io/migrating": "{}",
     }
-    found = {entry.key: entry.target for entry in entries(annotations)}
+    found = {entry.key: entry.vm for entry in entries(annotations)}
     assert found == {
         by_name(): EntryKey("name", "vm1"),
         by_name("a.b-c"): EntryKey("name", "a.b-c"),
@@ -80,72 +80,57 @@ def test_a_quota_without_entries_has_no_migrating_vm() -> None:
     assert not has_migrating_vm({COMPENSATION: "{}", RESYNC: "true", SKIP: "true"})
 
 
-class TestJournal:
+class TestEntries:
     def test_nothing_done_is_no_change(self) -> None:
-        journal = Journal({by_uid(): ENTRY})
-        assert journal.changes() == {}
+        entries_ = Entries({by_uid(): ENTRY})
+        assert entries_.changes() == {}
 
     def test_what_is_set_and_taken_back_is_no_change(self) -> None:
-        journal = Journal({RESYNC: "true"})
-        journal.set(RESYNC, "false")
-        journal.set(RESYNC, "true")
-        journal.put(by_uid(), ENTRY_VALUES)
-        journal.remove(by_uid())
-        assert journal.changes() == {}
+        entries_ = Entries({RESYNC: "true"})
+        entries_.set(RESYNC, "false")
+        entries_.set(RESYNC, "true")
+        entries_.put(by_uid(), ENTRY_VALUES)
+        entries_.remove(by_uid())
+        assert entries_.changes() == {}
 
     def test_removed_keys_become_null(self) -> None:
-        journal = Journal({by_uid(): ENTRY, "example.com/other": "kept"})
-        assert journal.remove(by_uid())
-        assert not journal.remove(by_uid())
-        assert journal.changes() == {by_uid(): None}
-
-    def test_moving_keeps_the_text(self) -> None:
-        journal = Journal({by_uid(): '{"limits.cpu": "2e0"}'})
-        journal.move(by_uid(), by_name())
-        assert journal.changes() == {by_uid(): None, by_name(): '{"limits.cpu": "2e0"}'}
-
-    def test_moving_to_where_it_stands_is_no_change(self) -> None:
-        journal = Journal({by_name(): ENTRY})
-        journal.move(by_name(), by_name())
-        assert journal.changes() == {}
+        entries_ = Entries({by_uid(): ENTRY, "example.com/other": "kept"})
+        assert entries_.remove(by_uid())
+        assert not entries_.remove(by_uid())
+        assert entries_.changes() == {by_uid(): None}
 
     def test_the_object_itself_is_never_touched(self) -> None:
         annotations = {by_uid(): ENTRY}
-        journal = Journal(annotations)
-        journal.remove(by_uid())
-        journal.set(SKIP, "true")
+        entries_ = Entries(annotations)
+        entries_.remove(by_uid())
+        entries_.set(SKIP, "true")
         assert annotations == {by_uid(): ENTRY}
 
     def test_an_entry_that_says_the_same_keeps_its_spelling(self) -> None:
-        journal = Journal({by_uid(): '{ "limits.memory": 4737464313, "limits.cpu": "2e0" }'})
-        journal.put(by_uid(), ENTRY_VALUES)
-        assert journal.changes() == {}
+        entries_ = Entries({by_uid(): '{ "limits.memory": 4737464313, "limits.cpu": "2e0" }'})
+        entries_.put(by_uid(), ENTRY_VALUES)
+        assert entries_.changes() == {}
 
     @pytest.mark.parametrize("text", ["{nope", '{"limits.cpu":"1"}', "{}", ""])
     def test_an_entry_that_says_something_else_is_written(self, text: str) -> None:
-        journal = Journal({by_uid(): text})
-        journal.put(by_uid(), ENTRY_VALUES)
-        assert journal.changes() == {by_uid(): ENTRY}
+        entries_ = Entries({by_uid(): text})
+        entries_.put(by_uid(), ENTRY_VALUES)
+        assert entries_.changes() == {by_uid(): ENTRY}
 
     @pytest.mark.parametrize("vm", ["vm1", LONG_NAME])
     def test_the_keys_of_a_vm_are_all_its_forms(self, vm: str) -> None:
         keys = sorted({by_name(vm), migrating_key(vm), by_uid(vm)})
         others = {by_name(vm + "-2"): ENTRY, by_uid(vm + "-2"): ENTRY}
-        journal = Journal(dict.fromkeys(keys, ENTRY) | others)
-        assert journal.keys_of(vm, f"uid-{vm}") == keys
-        assert journal.keys_of(vm, "") == [key for key in keys if "UID" not in key]
-
-    def test_is_true_means_the_word(self) -> None:
-        journal = Journal({"a": "true", "b": "True", "c": ""})
-        assert [journal.is_true(key) for key in "abcd"] == [True, False, False, False]
-        assert [journal.has(key) for key in "abcd"] == [True, True, True, False]
+        entries_ = Entries(dict.fromkeys(keys, ENTRY) | others)
+        assert entries_.keys_of(vm, f"uid-{vm}") == keys
+        assert entries_.keys_of(vm, "") == [key for key in keys if "UID" not in key]
 
     @pytest.mark.parametrize(
         "annotations", [{}, {COMPENSATION: ""}, {COMPENSATION: "{}"}, {COMPENSATION: "null"}]
     )
     def test_no_compensation(self, annotations: dict[str, str]) -> None:
-        assert dict(Journal(annotations).compensation) == {}
+        assert dict(Entries(annotations).compensation) == {}
 
     def test_a_compensation_that_is_garbage(self) -> None:
         with pytest.raises(InvalidEntry, match="migratingCompensation"):
-            _ = Journal({COMPENSATION: "128Mi"}).compensation
+            _ = Entries({COMPENSATION: "128Mi"}).compensation

@@ -1,0 +1,159 @@
+"""What the annotations of a ResourceQuota say about migrations: an entry for each VM, and the compensation.
+
+Wire format of Harvester (pkg/util/resourcequota/utils.go). Reading understands all three forms of an entry's key,
+whichever controller wrote it; nothing here touches spec.hard.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+
+from pkg.util import constants
+from pkg.util.names import EntryKey, migrating_key, migrating_uid_key, parse_entry_key
+from pkg.util.quantity import Quantity
+from pkg.util.resource_list import ResourceList, marshal, maximum, total, unmarshal
+from pkg.util.resourcequota.errors import InvalidEntry
+
+ENTRY_PREFIXES = (constants.ANNOTATION_MIGRATING_NAME_PREFIX, constants.ANNOTATION_MIGRATING_UID_PREFIX)
+_COMPENSATION = constants.ANNOTATION_MIGRATING_COMPENSATION
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One migrating VM on a ResourceQuota: the annotation's key, what the key says, and its value as text."""
+
+    key: str
+    vm: EntryKey
+    text: str
+
+    @property
+    def resources(self) -> ResourceList:
+        """The entry's ResourceList. Raises InvalidEntry naming the annotation."""
+        return parse_resources(self.key, self.text)
+
+    def readable(self) -> ResourceList:
+        """What the entry adds: an invalid one has never added anything."""
+        try:
+            return self.resources
+        except InvalidEntry:
+            return {}
+
+
+def parse_resources(key: str, text: str) -> ResourceList:
+    """A ResourceList from an annotation, read as Go's decoder reads it: null is zero, plain numbers are fine.
+
+    Raises InvalidEntry with the annotation's key.
+    """
+    try:
+        return unmarshal(text)
+    except (ValueError, RecursionError) as exc:
+        raise InvalidEntry(f"annotation {key} is not a resource list ({exc}): {text[:80]!r}") from exc
+
+
+def has_migrating_vm(annotations: Mapping[str, str]) -> bool:
+    """Whether there is any migrating entry, readable or not (upstream HasMigratingVM)."""
+    return any(key.startswith(ENTRY_PREFIXES) for key in annotations)
+
+
+def entries(annotations: Mapping[str, str]) -> Iterator[Entry]:
+    """Every migrating entry, in the order of the keys."""
+    for key in sorted(annotations):
+        vm = parse_entry_key(key) if key.startswith(ENTRY_PREFIXES) else None
+        if vm is not None:
+            yield Entry(key, vm, annotations[key])
+
+
+class Entries:
+    """A ResourceQuota's annotations: what they say, and what they shall say once `changes` are written. The object
+    itself is never touched."""
+
+    def __init__(self, annotations: Mapping[str, str]) -> None:
+        self._before = annotations
+        self._after = dict(annotations)
+
+    def __iter__(self) -> Iterator[Entry]:
+        return entries(self._after)
+
+    def changes(self) -> dict[str, str | None]:
+        """Keys to set, and keys to remove (None)."""
+        changed: dict[str, str | None] = {
+            key: value for key, value in self._after.items() if self._before.get(key) != value
+        }
+        changed.update((key, None) for key in self._before if key not in self._after)
+        return changed
+
+    def keys_of(self, vm_name: str, vmi_uid: str) -> list[str]:
+        """Every key of this VM's entries: by name, by hashed name, by UID."""
+        name = constants.ANNOTATION_MIGRATING_NAME_PREFIX + vm_name
+        candidates = {name, migrating_key(vm_name), migrating_uid_key(vmi_uid)}
+        return sorted(key for key in candidates if key in self._after)
+
+    def of(self, vm_name: str, vmi_uid: str) -> ResourceList | None:
+        """A VM's entries under all forms of its key, the greatest value of each resource; None: none that can be
+        read."""
+        found: ResourceList | None = None
+        for key in self.keys_of(vm_name, vmi_uid):
+            with suppress(InvalidEntry):
+                found = maximum(found or {}, parse_resources(key, self._after[key]))
+        return found
+
+    def added(self, *, compensated: bool = True) -> ResourceList:
+        """All entries and the compensation together. Raises InvalidEntry."""
+        return total([*(entry.resources for entry in self), self.compensation if compensated else {}])
+
+    def readable(self) -> ResourceList:
+        """The same without what is invalid."""
+        return total([*(entry.readable() for entry in self), self.compensation_or_none()])
+
+    @property
+    def compensation(self) -> ResourceList:
+        """The compensation's ResourceList; absent or empty is none. Raises InvalidEntry."""
+        text = self._after.get(_COMPENSATION, "")
+        return parse_resources(_COMPENSATION, text) if text else {}
+
+    def compensation_or_none(self) -> ResourceList:
+        """An invalid one counts as absent: it is ours to write."""
+        try:
+            return self.compensation
+        except InvalidEntry:
+            return {}
+
+    def get(self, key: str) -> str | None:
+        return self._after.get(key)
+
+    def size_with(self, key: str, resources: Mapping[str, Quantity]) -> int:
+        """Bytes of the annotations with this entry."""
+        after = self._after | {key: marshal(resources)}
+        return sum(len(name.encode()) + len(text.encode()) for name, text in after.items())
+
+    def put(self, key: str, resources: Mapping[str, Quantity]) -> None:
+        """Write a ResourceList; one whose value already says the same keeps its spelling."""
+        if key in self._after:
+            with suppress(InvalidEntry):
+                if parse_resources(key, self._after[key]) == resources:
+                    return
+        self._after[key] = marshal(resources)
+
+    def compensate(self, resources: Mapping[str, Quantity]) -> None:
+        """Write the compensation, or remove it where there is none."""
+        if resources:
+            self.put(_COMPENSATION, resources)
+        else:
+            self.remove(_COMPENSATION)
+
+    def set(self, key: str, value: str) -> None:
+        self._after[key] = value
+
+    def remove(self, *keys: str) -> bool:
+        """Whether one of them was there."""
+        there = self._after.keys() & set(keys)
+        for key in there:
+            del self._after[key]
+        return bool(there)
+
+
+def held_by_entries(annotations: Mapping[str, str]) -> ResourceList:
+    """The sum of all migrating entries on a quota. Raises InvalidEntry."""
+    return total(entry.resources for entry in entries(annotations))

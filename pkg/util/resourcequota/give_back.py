@@ -1,0 +1,119 @@
+"""Giving a ResourceQuota back: no entry, spec.hard at its base, none of our marks. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from kubeloop.api.core import ResourceQuota
+from pkg.util import constants
+from pkg.util.kubevirt.migration import is_finished
+from pkg.util.names import migrating_uid_key
+from pkg.util.quantity import ZERO, Quantity
+from pkg.util.resource_list import ResourceList, subtract
+from pkg.util.resourcequota.base import (
+    HARVESTERS,
+    applied_to,
+    base_of,
+    difference,
+    limits_are_empty,
+    quantity_of,
+)
+from pkg.util.resourcequota.entries import Entries
+from pkg.util.resourcequota.errors import InvalidEntry
+from pkg.util.resourcequota.facts import Facts
+from pkg.util.resourcequota.managed import is_default
+from pkg.util.resourcequota.plan import Plan
+from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
+
+_EVERYTHING = Policy(Mode.TAKEOVER, EstimateKind.EXACT)
+_WITH_ENTRIES = (constants.ANNOTATION_MIGRATING_COMPENSATION, constants.ANNOTATION_TOUCHED)
+_MARKS = (
+    constants.ANNOTATION_RESYNC_NEEDED,
+    constants.ANNOTATION_SKIP_AUTO_SCALING,
+    constants.ANNOTATION_OWNER,
+)
+_RECORDS = (constants.ANNOTATION_APPLIED, constants.ANNOTATION_BASE)
+
+
+def is_ours(quota: ResourceQuota) -> bool:
+    """Whether there is anything to give back: our mark on a default quota, one of our records on another."""
+    marks = {constants.ANNOTATION_OWNER} if is_default(quota) else set(_RECORDS)
+    return not marks.isdisjoint(quota.annotations)
+
+
+def give_back(facts: Facts, *, to_harvester: bool = False) -> Plan:
+    """The patch after which nothing of ours is left; empty for a quota not ours.
+
+    `to_harvester`: its own controllers go on from here on a default quota. The entries of migrations under way stay,
+    under the key that it looks for when it restores, and spec.hard gets at once the value that its next sync, which
+    the resync flag orders, would give it: what it does not scale is at its base.
+    """
+    quota = facts.quota
+    if not is_ours(quota):
+        return Plan()
+    default = is_default(quota)
+    entries = Entries(quota.annotations)
+    if to_harvester and default:
+        hard = hand_over(facts, entries)
+        entries.set(constants.ANNOTATION_RESYNC_NEEDED, "true")
+    else:
+        hard = lowered(facts, entries.readable())
+        entries.remove(*_WITH_ENTRIES, *(_MARKS if default else _RECORDS), *(entry.key for entry in entries))
+    return Plan(annotations=entries.changes(), hard=hard)
+
+
+def hand_over(facts: Facts, entries: Entries) -> dict[str, str]:
+    """Takes our marks off a default quota, and its entries but those of migrations under way, which get the key that
+    Harvester looks for; what changes of spec.hard: what Harvester does not scale is at its base."""
+    added = entries.readable()
+    _keep_under_way(facts, entries)
+    entries.remove(
+        constants.ANNOTATION_TOUCHED, constants.ANNOTATION_SKIP_AUTO_SCALING, constants.ANNOTATION_OWNER
+    )
+    try:
+        kept = {name: amount for name, amount in entries.added().items() if name in HARVESTERS}
+    except InvalidEntry:  # Harvester leaves spec.hard alone too
+        return {}
+    return lowered(facts, added, kept)
+
+
+def release(facts: Facts) -> Plan:
+    """The patch after which Harvester's own controllers go on from where we stop."""
+    return give_back(facts, to_harvester=True)
+
+
+def lowered(
+    facts: Facts, added: Mapping[str, Quantity], kept: Mapping[str, Quantity] | None = None
+) -> dict[str, str]:
+    """What of spec.hard changes where all that was `added` goes but what is `kept`: the limits that were raised are at
+    the base; without a base, less what was added. Garbage: nothing changes."""
+    quota, kept = facts.quota, kept or {}
+    base = base_of(quota, facts.limits, _EVERYTHING).limits
+    names = {*added, *applied_to(quota), *(HARVESTERS if is_default(quota) else ())}
+    if is_default(quota) and limits_are_empty(quota.hard):  # upstream: it is not scaled
+        names -= {*HARVESTERS}
+    if base is None:
+        return {}
+    hard: ResourceList = {name: base[name] + kept.get(name, ZERO) for name in names if name in base}
+    if not base:
+        now = {name: quantity_of(quota.hard, name) for name in added if name in quota.hard}
+        less = subtract(now, {name: added[name] - kept.get(name, ZERO) for name in now})
+        hard = {name: limit for name, limit in less.items() if limit >= ZERO}
+    return difference(quota.hard, hard)
+
+
+def _keep_under_way(facts: Facts, entries: Entries) -> None:
+    """Only entries of migrations under way, one a VM, under the VMI's uid; with the last one goes the compensation."""
+    needed: set[str] = set()
+    for migration in facts.migrations:
+        vmi = facts.instances.get(migration.spec.vmi_name)
+        keys = entries.keys_of(migration.spec.vmi_name, vmi.uid if vmi else "")
+        if is_finished(migration) or not keys:
+            continue
+        if vmi is not None and (ours := migrating_uid_key(vmi.uid)) not in needed:
+            entries.set(ours, entries.get(keys[0]) or "")
+            keys = [ours]
+        needed.update(keys)
+    entries.remove(*(entry.key for entry in entries if entry.key not in needed))
+    if not needed:  # Harvester removes it with the last entry only
+        entries.remove(constants.ANNOTATION_MIGRATING_COMPENSATION)

@@ -1,0 +1,345 @@
+"""What each VM of a namespace may have of one ResourceQuota beyond the base. Pure.
+
+The base is for one side of a VM: a launcher pod and its attachment pod. What is added is for the other one:
+
+    what old sides still use + the target: min(the source as KubeVirt would render it today, the target)
+
+so the same sum holds the headroom before the target exists, while both run, and until the source is gone. What a VM has
+grown by, the base pays. `pkg.util.kubevirt.evidence` says which pods are sides, `target` what they are worth at most.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from kubeloop.api.core import Pod, ResourceQuotaSpec
+from kubeloop.api.meta import RawResourceList
+from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
+from pkg.util import constants
+from pkg.util.amounts import shown
+from pkg.util.constants import LIMITS_CPU, LIMITS_MEMORY
+from pkg.util.kubevirt.evidence import ControlledPods, Sides, charged_until, ended_launchers, sides_of
+from pkg.util.kubevirt.migration import Stage, is_finished, may_attach, stage_of
+from pkg.util.kubevirt.observed_overhead import is_resized
+from pkg.util.kubevirt.rendering import Rendering, limited_by
+from pkg.util.kubevirt.target import (
+    Bound,
+    Side,
+    attachments_usage,
+    bound_of,
+    has_hotplugged_volumes,
+    side_as_it_was,
+    target_usage,
+    within,
+)
+from pkg.util.quantity import ZERO, Quantity
+from pkg.util.resource_list import ResourceList, add, maximum, minimum, smallest, subtract, total
+from pkg.util.resourcequota.base import Base, base_of
+from pkg.util.resourcequota.errors import NoLimits, NotUnderstood, ResourceQuotaError, SideTooLarge
+from pkg.util.resourcequota.facts import Facts
+from pkg.util.resourcequota.policy import EstimateKind, Policy
+
+_BOTH_LIMITS: RawResourceList = {LIMITS_CPU: "1", LIMITS_MEMORY: "1"}
+"""Which of them count is asked of the base: spec.hard may have lost one, and gets it back with the same patch."""
+_Render = Callable[[VirtualMachineInstance, Side, Rendering, ResourceQuotaSpec], ResourceList]
+_LONGEST = 250
+"""Characters of what is said about a VM that is not understood."""
+
+
+@dataclass(frozen=True, slots=True)
+class OldSide:
+    """A side that a migration left behind. `ended` is when that was, in seconds since the epoch, None where that
+    is not known."""
+
+    uid: str
+    usage: ResourceList
+    ended: float | None
+
+
+class Vm:
+    """One VM at one moment. Resources are by every name that quota counts them under."""
+
+    def __init__(
+        self,
+        name: str,
+        facts: Facts,
+        rendering: Rendering,
+        policy: Policy,
+        migrations: Sequence[VirtualMachineInstanceMigration],
+        sides: Sides,
+    ) -> None:
+        self.name = name
+        self.vmi = facts.instances.get(name)
+        self.uid = self.vmi.uid if self.vmi else ""
+        self.migrations = migrations
+        self.problems: list[ResourceQuotaError] = []
+        self._sides, self._rendering, self._spec = sides, rendering, facts.quota.spec
+        self._active = [each for each in migrations if not is_finished(each)]
+        self._exact = policy.estimate is EstimateKind.EXACT
+        self.since = min((each.metadata.creation_timestamp or "" for each in self._active), default="")
+        """The creation time (RFC 3339) of its oldest migration under way: first come, first served."""
+        self.stage = self._stage()
+        moving = self.stage >= Stage.ANNOUNCED and bool(sides.home) and self._may_go_on()
+        self._usages = {
+            side.launcher.uid: (
+                self._usage_of(facts, [side.launcher]),
+                self._usage_of(facts, side.attachments),
+            )
+            for side in ((*sides.home, *sides.target, *sides.old) if moving or sides.old else ())
+        }
+        self._bound = self._bound_of() if self._usages else Bound({}, {})
+        self._home = self._worth(sides.home)
+        self.old = tuple(self._old(side) for side in sides.old)
+        self.target = self._worth(sides.target) if moving else {}
+        """What an existing target uses, as far as its VMI's spec goes: a fact, however little of it was granted."""
+        self.allowed, self.to_come = self._allowed() if moving else ({}, {})
+        """What the target may have while the migration may still go on, its pods and those still to be created; and
+        what quota will count of those that do not exist yet."""
+        self.formula = None if self._exact else self._formula(facts)
+        """Harvester's number for the same migration, under `--estimate harvester`."""
+        self.ended = ZERO
+        """How many pods of earlier migrations are over and still there, while this one needs headroom: as objects they
+        count."""
+        self.charged_until = charged_until((*sides.home, *sides.target, *sides.old))
+
+    # ---- what it comes to ------------------------------------------------------------------------------------
+
+    @property
+    def left_over(self) -> ResourceList:
+        return total(side.usage for side in self.old)
+
+    @property
+    def granted(self) -> ResourceList:
+        """What its pods use of what is granted to them."""
+        return add(self.left_over, minimum(self.target, self.allowed))
+
+    def need(self) -> ResourceList | None:
+        """What an entry for its migration says; None: Harvester's formula has no number for it."""
+        return self.allowed if self._exact else self.formula
+
+    def wanted(self) -> ResourceList:
+        """The wanted entry, whatever the present one is."""
+        if self.stage < Stage.ANNOUNCED:
+            return self.left_over
+        if self.stage is Stage.ANNOUNCED:
+            return self.granted
+        return add(self.left_over, self.need() or {})
+
+    def upper_bound(self) -> ResourceList:
+        """The most that is kept of an existing entry: what the pods that it was granted for use, and what the
+        migration would be granted today if it goes on after all."""
+        return add(self.left_over, maximum(self.target, maximum(self.allowed, self.formula or {})))
+
+    def without(self, over: Sequence[OldSide]) -> Vm:
+        """The same VM without these old sides."""
+        other = object.__new__(Vm)
+        other.__dict__.update(self.__dict__, old=tuple(side for side in self.old if side not in over))
+        return other
+
+    # ---- how it is worked out --------------------------------------------------------------------------------
+
+    def _stage(self) -> Stage:
+        if self._sides.arrived and self._active:
+            return Stage.ARRIVED
+        asked = max(map(stage_of, self.migrations), default=Stage.FINISHED)
+        if asked < (Stage.CREATED if self._exact else Stage.WANTED):
+            return min(asked, Stage.ANNOUNCED)
+        ready = self._may_go_on() and (bool(self._sides.home) or not self._exact)
+        return max(asked, Stage.WANTED) if ready else Stage.ANNOUNCED
+
+    def _may_go_on(self) -> bool:
+        """KubeVirt creates a target only of a VMI that runs. One without any status is upstream's case."""
+        if self.vmi is None or self.vmi.deleting:
+            return False
+        unset = () if self._exact else (None, "")
+        return self.vmi.status.phase in (constants.PHASE_RUNNING, *unset)
+
+    def _allowed(self) -> tuple[ResourceList, ResourceList]:
+        """(what the target may have, what quota will count of its pods that are still to come).
+
+        The source as KubeVirt would render it today has the growth of the overhead in it, and whatever else operators
+        have changed since; what was plugged into the VM is only in the target. A target that exists may be older than
+        that: it counts as far as the source that runs.
+        """
+        assert self.vmi is not None
+        coming = self._today(target_usage)
+        today = self._today(side_as_it_was) if is_resized(self.vmi) else coming
+        source = maximum(self._home, today)
+        if not self._sides.target:
+            return minimum(source, coming), coming
+        attachment = self._attachment_to_come()
+        return minimum(source, add(self.target, attachment)), attachment
+
+    def _today(self, render: _Render) -> ResourceList:
+        """A side as it would be rendered today, from each that qualifies as the source: the smallest."""
+        assert self.vmi is not None
+        found = [
+            render(self.vmi, self._believed(side), self._rendering, self._spec) for side in self._sides.home
+        ]
+        most = add(self._bound.launcher, self._bound.attachment)
+        return smallest(within(usage, most, self.vmi) for usage in found)
+
+    def _attachment_to_come(self) -> ResourceList:
+        vmi = self.vmi
+        assert vmi is not None
+        attaching = any(map(may_attach, self._active))
+        attached = any(side.attachments for side in self._sides.target)
+        if not attaching or not has_hotplugged_volumes(vmi) or attached:
+            return {}
+        return attachments_usage(vmi, self._believed(self._sides.home[0]), self._rendering, self._spec)
+
+    def _formula(self, facts: Facts) -> ResourceList | None:
+        if self.stage < Stage.ANNOUNCED or self.vmi is None or not self._may_go_on():
+            return None
+        formula = facts.estimate(self.vmi, _BOTH_LIMITS)
+        if formula is None and self.stage >= Stage.WANTED:
+            self._say(NoLimits, "has neither a cpu nor a memory limit")
+        return dict(formula) if formula is not None else None
+
+    def _old(self, side: Side) -> OldSide:
+        """What is left over is beyond the base as far as it is not larger than the side that the VM lives in."""
+        usage = self._worth((side,))
+        if self._home:
+            usage = minimum(usage, self._home)
+        return OldSide(side.launcher.uid, usage, self._ended(side))
+
+    def _ended(self, side: Side) -> float | None:
+        """When the migration that left a side behind ended, as far as KubeVirt says so. Too early a time only shortens
+        the hold."""
+        name = side.launcher.name
+        ordered = sorted(self.migrations, key=lambda m: m.metadata.creation_timestamp or "")
+        states = [m.status.migration_state for m in ordered if m.status.migration_state]
+        left = [state for state in states if state.source_pod == name]
+        last = (left or [state for state in states if state.target_pod == name])[-1:]
+        with suppress(ValueError, OverflowError):
+            return max(
+                (datetime.fromisoformat(s.end_timestamp or "").timestamp() for s in last), default=None
+            )
+        return None
+
+    # ---- what a side is worth --------------------------------------------------------------------------------
+
+    def _usage_of(self, facts: Facts, pods: Sequence[Pod]) -> ResourceList:
+        return facts.cache.usage(pods, self._spec, facts.now, self._rendering.kubernetes)
+
+    def _worth(self, sides: Sequence[Side]) -> ResourceList:
+        """What is counted of a side, the launcher and the attachment pod each as far as the VM's spec goes; the
+        smallest of several."""
+        counted = [self._usages[side.launcher.uid] for side in sides if self._usages]
+        usage = smallest(add(*both) for both in counted)
+        if self.vmi is None:
+            return usage
+        limited = smallest(
+            add(within(launcher, self._bound.launcher, self.vmi), minimum(attached, self._bound.attachment))
+            for launcher, attached in counted
+        )
+        if limited != usage:
+            more = subtract(usage, limited)
+            what = ", ".join(f"{name} by {shown(q, name)}" for name, q in sorted(more.items()) if q > ZERO)
+            name = sides[0].launcher.name
+            self._say(SideTooLarge, f"pod {name} exceeds what the VM's spec renders to: {what}")
+        return limited
+
+    def _believed(self, side: Side) -> Side:
+        """The side as a pattern for the next one: without an attachment pod that KubeVirt would not make so large."""
+        there = self._usages[side.launcher.uid][1]
+        return side if minimum(there, self._bound.attachment) == there else replace(side, attachments=())
+
+    def _bound_of(self) -> Bound:
+        """The most that a side is worth. The pod overhead of the RuntimeClass that the KubeVirt CR names for launchers
+        is the launcher's own: the API server sets it from the RuntimeClass, a cluster object, and admits no pod that
+        says otherwise (its RuntimeClass admission plugin)."""
+        if self.vmi is None or not self._sides.home:
+            return Bound({}, {})
+        rendering, launcher = self._rendering, self._sides.home[0].launcher
+        named = rendering.kubevirt.default_runtime_class
+        if named and launcher.spec.runtime_class_name == named and launcher.spec.overhead:
+            rendering = replace(rendering, pod_overhead=launcher.spec.overhead)
+        return bound_of(self.vmi, rendering, self._spec)
+
+    def _say(self, kind: type[ResourceQuotaError], what: str) -> None:
+        self.problems.append(kind(f"VM {self.name} {what}", vm=self.name))
+
+
+# ---- all of a namespace --------------------------------------------------------------------------------------
+
+
+def vms_of(facts: Facts, policy: Policy, base: Base) -> tuple[list[Vm], list[ResourceQuotaError]]:
+    """Every VM that migrates or has an old side left, by name, and what is to be said about them.
+
+    Whatever goes wrong with one VM is that VM's problem: nothing is added for it, and the others go on.
+    """
+    pods, rendering = controlled_pods(facts), rendering_of(facts, base)
+    found: list[Vm] = []
+    problems: list[ResourceQuotaError] = []
+    for name, migrations in sorted(_migrations_by_vm(facts).items()):
+        try:
+            vm = _vm(name, facts, rendering, policy, migrations, pods)
+        except Exception as exc:  # a tenant's objects, read by formulas that were made for KubeVirt's
+            problems.append(NotUnderstood(f"VM {name}: {type(exc).__name__}: {exc}"[:_LONGEST], vm=name))
+        else:
+            found.append(vm)
+            problems += vm.problems
+    return found, problems
+
+
+def _vm(
+    name: str,
+    facts: Facts,
+    rendering: Rendering,
+    policy: Policy,
+    migrations: Sequence[VirtualMachineInstanceMigration],
+    pods: ControlledPods,
+) -> Vm:
+    """Worked out once as long as its objects are the same: of a namespace's VMs few change from one decision to the
+    next."""
+    vmi = facts.instances.get(name)
+    own = pods.concerning(vmi, migrations)
+    key: Hashable = ("vm", vmi.namespace, name, policy, rendering.quota_limits) if vmi else None
+    if facts.quota.spec.scopes or facts.quota.spec.scope_selector or any(pod.deleting for pod in own):
+        key = None  # the time, or what else the quota asks of a pod, decides as well
+
+    def work_out() -> Vm:
+        vm = Vm(name, facts, rendering, policy, migrations, sides_of(vmi, migrations, pods))
+        if vmi is not None and vm.allowed:
+            vm.ended = Quantity.of(len(ended_launchers(vmi, migrations, pods)))
+        return vm
+
+    return facts.cache.made(key, (vmi, facts.rendering, *migrations, *own), work_out)
+
+
+def controlled_pods(facts: Facts) -> ControlledPods:
+    """Sorted out once as long as the namespace has the same pods, none of which ends by itself as time goes by."""
+    pods = tuple(facts.pods)
+    key: Hashable = None if any(pod.deleting for pod in pods) else ("pods", facts.quota.namespace)
+    return facts.cache.made(key, pods, lambda: ControlledPods(pods, facts.now))
+
+
+def rendering_of(facts: Facts, base: Base) -> Rendering:
+    """With the limits that this quota asks for, also where spec.hard has lost one: it gets it back with the same
+    patch."""
+    limits = facts.rendering.quota_limits | limited_by({*facts.quota.hard, *(base.limits or {})})
+    if limits == facts.rendering.quota_limits:
+        return facts.rendering
+    return replace(facts.rendering, quota_limits=limits)
+
+
+def _migrations_by_vm(facts: Facts) -> Mapping[str, Sequence[VirtualMachineInstanceMigration]]:
+    """The migrations of each VM; none of one whose VMI still names the pods of a migration that was deleted."""
+    of_vm: dict[str, list[VirtualMachineInstanceMigration]] = defaultdict(list)
+    for migration in facts.migrations:
+        of_vm[migration.spec.vmi_name].append(migration)
+    for name, vmi in facts.instances.items():
+        if vmi.status.migration_state is not None:
+            of_vm.setdefault(name, [])
+    return of_vm
+
+
+def taken_by_migrations(facts: Facts, policy: Policy) -> ResourceList:
+    """What the pods of migrations use of what is granted to them: targets, and what is left over of sources."""
+    base = base_of(facts.quota, facts.limits, policy)
+    return total(vm.granted for vm in vms_of(facts, policy, base)[0])

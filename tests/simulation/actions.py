@@ -1,0 +1,232 @@
+"""What can happen in a story: one function each, its first line is how the story tells it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from kubeloop.api.registry import NAMESPACES, PODS
+from kubeloop.client.errors import ApiError
+from pkg.api.kubevirt import (
+    VIRTUAL_MACHINE_INSTANCE_MIGRATIONS,
+    VIRTUAL_MACHINE_INSTANCES,
+    VIRTUAL_MACHINES,
+)
+from pkg.api.mtq import VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS
+from pkg.util.constants import (
+    ANNOTATION_RANCHER_RESOURCE_QUOTA,
+    ANNOTATION_SKIP_AUTO_SCALING,
+    LABEL_CREATED_BY,
+    LABEL_MANAGED,
+    LABEL_MIGRATION_JOB_UID,
+)
+from tests.simulation.cluster import RECOVERY
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+
+@dataclass(frozen=True)
+class Action:
+    """At a time of the story, in seconds."""
+
+    at: float
+    name: str
+    arguments: dict[str, Any] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        told = (ACTIONS[self.name].__doc__ or "").format(**self.arguments)
+        return f"{self.at:8.2f} s  {told}"
+
+    async def happen(self, world: World) -> None:
+        """What is refused has happened all the same."""
+        with suppress(ApiError):
+            await ACTIONS[self.name](world, **self.arguments)
+
+
+# A tenant, with all verbs of `edit` and the right to migrate.
+
+
+async def migrate(world: World, vm: str) -> None:
+    """the tenant migrates {vm}"""
+    namespace, _, name = vm.partition("/")
+    body = {"metadata": {"generateName": f"{name}-"}, "spec": {"vmiName": name}}
+    await world.tenant.resource(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS).create(body, namespace=namespace)
+
+
+async def abort(world: World, vm: str) -> None:
+    """the tenant aborts the migrations of {vm}"""
+    await world.abort(vm)
+
+
+async def pods(world: World, namespace: str, cpu: str, number: int) -> None:
+    """the tenant wants {number} pods of {cpu} in {namespace}"""
+    for _ in range(number):
+        world.want_pod(namespace, cpu)
+
+
+async def free(world: World, namespace: str) -> None:
+    """the tenant deletes its pods in {namespace}"""
+    found = await world.tenant.resource(PODS).list(namespace, label_selector="app=tenant")
+    for pod in found:
+        await world.tenant.resource(PODS).delete(name=pod.name, namespace=namespace)
+
+
+async def forge(world: World, vm: str, cpu: str) -> None:
+    """the tenant creates a pod of {cpu} that looks like a migration target of {vm}"""
+    namespace, _, name = vm.partition("/")
+    launcher, migration = world.launcher(vm), world.migration(vm)
+    if launcher is None:
+        return
+    metadata = {
+        key: launcher["metadata"].get(key) or {} for key in ("labels", "annotations", "ownerReferences")
+    }
+    job = migration["metadata"]["uid"] if migration else "none"
+    metadata["labels"] = {**metadata["labels"], LABEL_MIGRATION_JOB_UID: job}
+    await world.create_pod(namespace, cpu, {**metadata, "generateName": f"virt-launcher-{name}-"})
+
+
+async def relabel(world: World, vm: str) -> None:
+    """the tenant takes the labels off the launchers of {vm}"""
+    for raw in world.launchers(vm):
+        labels = {LABEL_CREATED_BY: "nobody", LABEL_MIGRATION_JOB_UID: None}
+        await world.tenant.resource(PODS).merge_patch(
+            {"metadata": {"labels": labels}}, name=raw["metadata"]["name"], namespace=vm.partition("/")[0]
+        )
+
+
+async def shrink(world: World, vm: str, cpu: str) -> None:
+    """the tenant resizes the launcher of {vm} in place to {cpu}"""
+    launcher = world.launcher(vm)
+    if launcher is not None:
+        await world.resize(launcher, cpu)
+
+
+async def grow(world: World, namespace: str, cpu: str) -> None:
+    """the tenant resizes a pod of its own in {namespace} to {cpu}"""
+    own = world.own_pods(namespace)
+    if own:
+        await world.resize(own[0], cpu)
+
+
+async def enlarge(world: World, vm: str, cpu: str) -> None:
+    """the tenant gives {vm} {cpu}, live"""
+    namespace, _, name = vm.partition("/")
+    limits = {"domain": {"resources": {"limits": {"cpu": cpu}}}}
+    template = {"spec": {"template": {"spec": limits}}}
+    await world.tenant.resource(VIRTUAL_MACHINES).merge_patch(template, name=name, namespace=namespace)
+    await world.virt_api.resource(VIRTUAL_MACHINE_INSTANCES).merge_patch(
+        {"spec": limits}, name=name, namespace=namespace
+    )
+    await migrate(world, vm)
+
+
+async def recreate(world: World, vm: str) -> None:
+    """the tenant deletes {vm} and creates it again at once"""
+    namespace, _, name = vm.partition("/")
+    await world.tenant.resource(VIRTUAL_MACHINES).delete(name=name, namespace=namespace)
+    await world.create_machine(vm)
+
+
+# People who administer, and Rancher.
+
+
+async def base(world: World, namespace: str, cpu: str) -> None:
+    """an administrator makes the base of {namespace} {cpu}"""
+    limit = json.dumps({"limit": {"limitsCpu": cpu, "limitsMemory": "20Gi"}})
+    metadata = {"annotations": {ANNOTATION_RANCHER_RESOURCE_QUOTA: limit}}
+    await world.admin.resource(NAMESPACES).merge_patch({"metadata": metadata}, name=namespace)
+
+
+async def edit(world: World, namespace: str, cpu: str) -> None:
+    """an administrator sets limits.cpu of the quota in {namespace} to {cpu}"""
+    await world.patch_quota(namespace, {"spec": {"hard": {"limits.cpu": cpu}}})
+
+
+async def skip(world: World, namespace: str, on: bool) -> None:
+    """an administrator sets skipResourceQuotaAutoScaling on the quota in {namespace}: {on}"""
+    value = "true" if on else None
+    await world.patch_quota(namespace, {"metadata": {"annotations": {ANNOTATION_SKIP_AUTO_SCALING: value}}})
+
+
+async def switch(world: World, namespace: str, on: bool) -> None:
+    """an administrator sets the label managed of the quota in {namespace} back ({on}) or to false"""
+    value = None if on else "false"
+    await world.patch_quota(namespace, {"metadata": {"labels": {LABEL_MANAGED: value}}})
+
+
+async def budget(world: World, namespace: str, cpu: str) -> None:
+    """an administrator gives {namespace} a migration budget of {cpu}"""
+    amounts = {"limits.cpu": cpu, "limits.memory": "4Gi"}
+    body = {"metadata": {"name": "budget"}, "spec": {"additionalMigrationResources": amounts}}
+    await world.admin.resource(VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS).create(body, namespace=namespace)
+
+
+async def restart_agent(world: World) -> None:
+    """Rancher's agent restarts"""
+    if world.programs.agent is not None:
+        world.programs.agent.restart()
+
+
+async def revert(world: World, namespace: str) -> None:
+    """Rancher writes the base over the quota in {namespace}"""
+    await world.revert(namespace)
+
+
+# What breaks.
+
+
+async def kill(world: World, process: str, down: float) -> None:
+    """{process} is killed, and starts again after {down:.1f} s"""
+    world.cluster.trouble(down + RECOVERY)
+    world.processes[process].kill(down)
+
+
+async def freeze(world: World, process: str, seconds: float) -> None:
+    """{process} is stopped for {seconds:.1f} s"""
+    world.cluster.trouble(seconds + RECOVERY)
+    world.processes[process].freeze(seconds)
+
+
+async def set_clock(world: World, process: str, skew: float) -> None:
+    """the clock of {process} is {skew:+.0f} s off"""
+    world.processes[process].skew = skew
+
+
+async def count_nothing(world: World, seconds: float) -> None:
+    """the quota controller is away for {seconds:.1f} s"""
+    world.cluster.trouble(seconds)
+    world.quota_controller.away(seconds)
+
+
+async def silence(world: World, seconds: float) -> None:
+    """etcd is silent for {seconds:.1f} s"""
+    world.cluster.silence(seconds)
+
+
+async def fail(world: World, share: float, seconds: float) -> None:
+    """{share:.0%} of all requests get 429 or 503 for {seconds:.1f} s"""
+    world.cluster.fail(share, seconds)
+
+
+async def stall(world: World, plural: str, seconds: float) -> None:
+    """watches of {plural} bring nothing for {seconds:.1f} s"""
+    world.cluster.stall(plural, seconds)
+
+
+async def compact(world: World) -> None:
+    """etcd is compacted"""
+    world.cluster.compact()
+
+
+ACTIONS: dict[str, Callable[..., Awaitable[None]]] = {
+    each.__name__: each
+    for each in (
+        *(migrate, abort, pods, free, forge, relabel, shrink, grow, enlarge, recreate),
+        *(base, edit, skip, switch, budget, restart_agent, revert),
+        *(kill, freeze, set_clock, count_nothing, silence, fail, stall, compact),
+    )
+}

@@ -1,0 +1,107 @@
+"""The programs that run in the simulation: headroom as its command wires it, KubeVirt's and Rancher's stand-ins."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Sequence
+
+from kubeloop.api.registry import PODS
+from kubeloop.client.errors import refuse_write
+from kubeloop.leaderelection.elector import LeaderElectionConfig, LeaderElector
+from kubeloop.leaderelection.lease_lock import LeaseLock
+from lab.kubevirt import options as kubevirt_options
+from lab.kubevirt.register import register as register_kubevirt
+from lab.rancher.namespace_controller import Agent
+from lab.rancher.namespace_controller import register as register_rancher
+from pkg.config.kubernetes_version import KubernetesVersion
+from pkg.config.management import Management
+from pkg.controller.options import Options
+from pkg.controller.registry import register_all
+from pkg.util.kubevirt.accounts import virt_controllers
+from pkg.util.resourcequota.observe import Observer
+from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
+from pkg.webhook.configurations import Endpoint
+from pkg.webhook.namespace_pods import NamespacePods
+from pkg.webhook.options import FailurePolicy
+from pkg.webhook.options import Options as WebhookOptions
+from pkg.webhook.register import hooks
+from pkg.webhook.resources.lock.validator import Accounts, Locks
+from pkg.webhook.view import View
+from tests.simulation.admission import HEADROOM, KUBEVIRT, RANCHER
+from tests.simulation.process import Process
+from tests.simulation.server import ApiServer, client
+
+NAMESPACE = "headroom-system"
+ENDPOINT = Endpoint(url="https://headroom.invalid:9443")
+POLICY = Policy(Mode.TAKEOVER, EstimateKind.EXACT)
+LOCK_LIMIT = 20.0
+"""Shorter than the default: a story is."""
+WEBHOOKS = WebhookOptions(own_user=HEADROOM, namespace=NAMESPACE, failure_policy=FailurePolicy.FAIL)
+
+Program = Callable[[Process], "asyncio.Future[None]"]
+
+
+class Programs:
+    """Each method is a program's main."""
+
+    def __init__(self, servers: Sequence[ApiServer], source_linger: float) -> None:
+        self._servers = servers
+        self._source_linger = source_linger
+        self.agent: Agent | None = None
+        """Rancher's, while it runs."""
+
+    async def headroom(self, process: Process) -> None:
+        """`headroom controller --webhook --leader-elect`."""
+        replica = client(self._servers, HEADROOM, process)
+        lock = LeaseLock(replica, NAMESPACE, "headroom", f"{process.name}-{process.life()}")
+        elector = LeaderElector(lock, LeaderElectionConfig())
+        leader = client(self._servers, HEADROOM, process, elector.before_write)
+        management = Management(leader, KubernetesVersion("v1.34.0"))
+        options = Options(POLICY, reserve=True, namespace=NAMESPACE, lock_limit=LOCK_LIMIT)
+        register_all(management, management.recorder("headroom"), options)
+        observer = Observer(management.source())
+        view = View(
+            replica, observer, management.resource_quotas.cache(), NamespacePods(replica.resource(PODS))
+        )
+        kubevirts = management.kubevirts.cache()
+        accounts = Accounts([HEADROOM], lambda: virt_controllers(kubevirts.list()))
+        locks = Locks(management.locks.cache(), management.locks.client)
+        tell = management.recorder("headroom").event
+        served = hooks(view, POLICY, WEBHOOKS, ENDPOINT, locks, accounts, tell)
+        leading = asyncio.Event()
+        election = asyncio.create_task(elector.run(leading.set))
+        await management.start(leading)
+        await management.wait_for_sync()
+        process.hooks = served
+        await election
+
+    async def dry_run(self, process: Process) -> None:
+        """`headroom controller --dry-run`, by an account of its own."""
+        connection = client(self._servers, f"{HEADROOM}-dry-run", process, refuse_write)
+        management = Management(connection, KubernetesVersion("v1.34.0"))
+        register_all(management, management.recorder("headroom"), Options(POLICY, reserve=True, dry_run=True))
+        await management.start()
+        await asyncio.Event().wait()
+
+    async def kubevirt(self, process: Process) -> None:
+        management = Management(client(self._servers, KUBEVIRT, process), whole_pods=True)
+        options = kubevirt_options.Options(
+            source_linger=self._source_linger,
+            phase_delay=0.2,
+            parallel_migrations=20,
+            parallel_outbound=20,
+            first_retry=1.0,
+            max_retry=10.0,
+            finished_linger=5.0,
+        )
+        register_kubevirt(management, options)
+        await management.start()
+        await asyncio.Event().wait()
+
+    async def rancher(self, process: Process) -> None:
+        management = Management(client(self._servers, RANCHER, process), whole_pods=True)
+        self.agent = register_rancher(management)
+        await management.start()
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.Event().wait()

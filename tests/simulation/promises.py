@@ -1,0 +1,246 @@
+"""The promises of docs/security.md, held against the objects themselves at every write."""
+
+from __future__ import annotations
+
+import functools
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from kubeloop.api.core import Pod, ResourceQuota
+from kubeloop.api.registry import (
+    NAMESPACES,
+    PODS,
+    RESOURCE_QUOTAS,
+    VALIDATING_WEBHOOK_CONFIGURATIONS,
+    Resource,
+)
+from kubeloop.testing.fake.patches import Raw
+from lab.rancher.limits import render
+from pkg.util.constants import (
+    ANNOTATION_OWNER,
+    ANNOTATION_RANCHER_RESOURCE_QUOTA,
+    ANNOTATION_SKIP_AUTO_SCALING,
+    LABEL_MANAGED,
+)
+from pkg.util.quantity import ZERO
+from pkg.util.quotacount.usage import pod_usage
+from pkg.util.resource_list import ResourceList, add, maximum, parse_resource_list, total
+from pkg.webhook.admission import Decision
+from tests.simulation.admission import ADMIN, HEADROOM, KUBEVIRT
+from tests.simulation.cluster import Cluster
+from tests.simulation.programs import LOCK_LIMIT
+from tests.simulation.repeatable import monotonic
+from tests.simulation.server import Write
+
+GRACE = 15.0
+"""Seconds beyond its limit that a lock may stand: ten of its own, and the time of a request."""
+
+
+@dataclass(frozen=True)
+class Broken:
+    """A promise that was not kept."""
+
+    at: float
+    promise: str
+    how: str
+
+    def __str__(self) -> str:
+        return f"{self.at:8.2f} s  BROKEN: {self.promise}: {self.how}"
+
+
+class Promises:
+    """`broken` is the first promise that was not kept."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.broken: Broken | None = None
+        self.followers: list[Callable[[Write], None]] = []
+        """Called with every write that nothing refuses."""
+        self._cluster = cluster
+        self._tolerated: dict[str, ResourceList] = {}
+        """By namespace: by how much it is above its base because that was lowered."""
+        self._excesses: defaultdict[str, deque[tuple[float, ResourceList]]] = defaultdict(
+            lambda: deque(maxlen=200)
+        )
+        self._sides: dict[str, tuple[str, str]] = {}
+        """Uid of a pod that KubeVirt itself created → its VM instance, its launcher."""
+        self._edited: dict[str, ResourceList] = {}
+        """spec.hard as an administrator wrote it last, by the quota's key."""
+        self._usage: dict[tuple[str, str], ResourceList] = {}
+        cluster.seen.append(self._see)
+
+    def at_rest(self) -> None:
+        """Nothing migrates any more, and everything has had its time."""
+        for key, raw in self._cluster.raw(RESOURCE_QUOTAS).items():
+            quota, base = msgspec.convert(raw, ResourceQuota), self.base(key.partition("/")[0])
+            hard = parse_resource_list(quota.hard)
+            if _is_harvesters(quota):
+                continue
+            if hard != base and hard != self._edited.get(key):
+                self._break(
+                    "at rest a quota is at its base", f"{key} has {_text(hard)}, its base is {_text(base)}"
+                )
+        for raw in self._locks():
+            self._break("at rest nothing is locked", raw["metadata"]["name"])
+
+    def reviewed(self, write: Write, path: str, decision: Decision | None) -> None:
+        """What headroom's webhooks have answered."""
+        if path == "/lock" and decision is not None and write.resource is PODS:
+            age = self._age_of_lock(write.namespace)
+            strange = write.user not in (KUBEVIRT, HEADROOM)  # only KubeVirt creates targets
+            if decision.allowed and strange and 0.5 < age < LOCK_LIMIT - 1 and write.operation == "CREATE":
+                self._break(
+                    "a lock holds until its end", f"{write.user} created {write.name} after {age:.0f} s"
+                )
+            if not decision.allowed and age > LOCK_LIMIT + GRACE:
+                self._break("no lock refuses past its end", f"{write.namespace} after {age:.0f} s")
+
+    def admitted(self, write: Write) -> None:
+        """A write that nothing refuses."""
+        for see in self.followers:
+            see(write)
+        if write.user.endswith("dry-run"):
+            self._break("--dry-run writes nothing", f"{write.operation} {write.plural} {write.name}")
+        if write.resource is RESOURCE_QUOTAS and write.user == ADMIN and write.new is not None:
+            hard = parse_resource_list(write.new["spec"]["hard"])
+            if write.old is None or hard != parse_resource_list(write.old["spec"]["hard"]):
+                self._edited[f"{write.namespace}/{write.name}"] = hard
+        if write.resource is PODS and write.operation == "CREATE" and write.new is not None:
+            self._came(write)
+
+    def base(self, namespace: str) -> ResourceList:
+        raw = self._cluster.raw(NAMESPACES).get(namespace) or {"metadata": {}}
+        annotation = (raw["metadata"].get("annotations") or {}).get(ANNOTATION_RANCHER_RESOURCE_QUOTA)
+        return parse_resource_list(render(annotation)) if annotation else {}
+
+    def excess(self, namespace: str) -> ResourceList:
+        """What is used beyond the base, the migrations' own share taken off: of every VM its largest side counts."""
+        sides: defaultdict[str, defaultdict[str, ResourceList]] = defaultdict(lambda: defaultdict(dict))
+        ordinary = []
+        for raw, side in self._counted(namespace):
+            usage = self._usage_of(raw)
+            if side is None:
+                ordinary.append(usage)
+            else:
+                vm, launcher = side
+                sides[vm][launcher] = add(sides[vm][launcher], usage)
+        used, base = (
+            total([*ordinary, *(largest(of_vm.values()) for of_vm in sides.values())]),
+            self.base(namespace),
+        )
+        return {name: used.get(name, ZERO) - amount for name, amount in base.items()}
+
+    def most_excess(self, namespace: str, since: float) -> ResourceList:
+        """The most of every resource at any time since then; below zero where there was room."""
+        then = [excess for at, excess in self._excesses[namespace] if at >= since]
+        before = [excess for at, excess in self._excesses[namespace] if at < since][-1:]
+        seen = [*before, *then, self.excess(namespace)]
+        return {name: max(excess.get(name, ZERO) for excess in seen) for name in self.base(namespace)}
+
+    def refused(self, namespace: str, cpu: str, since: float) -> None:
+        """An honest pod that had room, twice in a row."""
+        how = f"one of {cpu} in {namespace}, since {since:.2f} s"
+        self._break("no honest pod with room is refused twice in a row over 2.5 s", how)
+
+    # What happens.
+
+    def _came(self, write: Write) -> None:
+        assert write.new is not None
+        metadata = write.new["metadata"]
+        labels = metadata.get("labels") or {}
+        owner = next(iter(metadata.get("ownerReferences") or ()), {"uid": ""})["uid"]
+        if write.user == KUBEVIRT and labels.get("kubevirt.io") == "virt-launcher":
+            self._sides[metadata["uid"]] = (labels["kubevirt.io/created-by"], metadata["uid"])
+        elif write.user == KUBEVIRT and owner in self._sides:
+            self._sides[metadata["uid"]] = self._sides[owner]
+
+    def _see(self, resource: Resource[Any], key: str, old: Raw | None, new: Raw | None) -> None:
+        if resource is NAMESPACES and old is not None:
+            self._tolerate(key)
+        elif resource is PODS:
+            self._check_used(key.partition("/")[0])
+        if self._cluster.steps % 20 == 0:
+            self._check_locks()
+
+    def _tolerate(self, namespace: str) -> None:
+        """The base has changed: what is above it by now is no migration's doing."""
+        self._tolerated[namespace] = {name: max(ZERO, more) for name, more in self.excess(namespace).items()}
+
+    def _check_used(self, namespace: str) -> None:
+        excess, tolerated = self.excess(namespace), self._tolerated.setdefault(namespace, {})
+        self._excesses[namespace].append((monotonic(), excess))
+        slack = self._slack(namespace)
+        over = {
+            name: more
+            for name, more in excess.items()
+            if more > tolerated.get(name, ZERO) + slack.get(name, ZERO)
+        }
+        if over:
+            base = self.base(namespace)
+            how = ", ".join(
+                f"{name} {base[name] + more} of {base[name]}" for name, more in sorted(over.items())
+            )
+            self._break(
+                "used is never above the base and what was granted",
+                f"{namespace}, migrations left out: {how}",
+            )
+        for name, most in tolerated.items():
+            tolerated[name] = min(most, max(ZERO, excess.get(name, ZERO)))
+
+    def _slack(self, namespace: str) -> ResourceList:
+        """Two replicas may let in two last pods at a time, the larger of which is too much."""
+        if self._cluster.traits.replicas == 1:
+            return {}
+        return largest(self._usage_of(raw) for raw, side in self._counted(namespace) if side is None)
+
+    def _check_locks(self) -> None:
+        for raw in self._locks():
+            name = raw["metadata"]["name"].removeprefix("lock.").removesuffix(".com")
+            if self._age_of_lock(name) > LOCK_LIMIT + GRACE and not self._cluster.is_troubled:
+                self._break("no lock stands past its end", name)
+
+    def _locks(self) -> Iterator[Raw]:
+        for key, raw in self._cluster.raw(VALIDATING_WEBHOOK_CONFIGURATIONS).items():
+            if key.startswith("lock."):
+                yield raw
+
+    def _age_of_lock(self, namespace: str) -> float:
+        """By the API server's clock; 0 without one."""
+        raw = self._cluster.raw(VALIDATING_WEBHOOK_CONFIGURATIONS).get(f"lock.{namespace}.com")
+        return self._cluster.age(raw) if raw else 0.0
+
+    def _counted(self, namespace: str) -> Iterator[tuple[Raw, tuple[str, str] | None]]:
+        """The pods that quota counts; of KubeVirt's own with their VM instance and launcher."""
+        for key, raw in self._cluster.raw(PODS).items():
+            if key.startswith(f"{namespace}/") and raw["status"].get("phase") not in ("Succeeded", "Failed"):
+                yield raw, self._sides.get(raw["metadata"]["uid"])
+
+    def _usage_of(self, raw: Raw) -> ResourceList:
+        version = (raw["metadata"]["uid"], raw["metadata"]["resourceVersion"])
+        if version not in self._usage:
+            self._usage[version] = pod_usage(msgspec.convert(raw, Pod))
+        return self._usage[version]
+
+    def _break(self, promise: str, how: str) -> None:
+        if self.broken is None:
+            self.broken = Broken(monotonic(), promise, how)
+
+
+def _is_harvesters(quota: ResourceQuota) -> bool:
+    """A person has switched headroom off for it."""
+    skipped = quota.annotations.get(ANNOTATION_SKIP_AUTO_SCALING) == "true"
+    return quota.labels.get(LABEL_MANAGED) == "false" or (
+        skipped and ANNOTATION_OWNER not in quota.annotations
+    )
+
+
+def largest(usages: Iterable[ResourceList]) -> ResourceList:
+    """Of each resource the most."""
+    return functools.reduce(maximum, usages, {})
+
+
+def _text(amounts: ResourceList) -> str:
+    return ", ".join(f"{name} {amount}" for name, amount in sorted(amounts.items()))

@@ -1,0 +1,225 @@
+"""A story: what a seed stands for, how it is told, and how it gets short."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Collection, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, fields, replace
+from random import Random
+from typing import Any
+
+from kubeloop.testing.virtual_time import VirtualTimeLoop
+from tests.simulation import repeatable
+from tests.simulation.actions import Action
+from tests.simulation.cluster import SIMPLEST, Traits
+from tests.simulation.process import outside, task_factory
+from tests.simulation.promises import Broken
+from tests.simulation.repeatable import monotonic
+from tests.simulation.server import Write
+from tests.simulation.world import MACHINES, SPACES, World
+
+BEGIN, LENGTH = 10.0, 90.0
+"""Seconds until the first action, and between the first and the last."""
+
+
+@dataclass(frozen=True)
+class Story:
+    """The same seed, traits and actions make the same story."""
+
+    seed: int
+    traits: Traits
+    actions: tuple[Action, ...]
+
+    def __str__(self) -> str:
+        unusual = [
+            f"{field.name}={getattr(self.traits, field.name)}"
+            for field in fields(Traits)
+            if getattr(self.traits, field.name) != getattr(SIMPLEST, field.name)
+        ]
+        return "\n".join(
+            [f"seed {self.seed}: {', '.join(unusual) or 'the simplest cluster'}", *map(str, self.actions)]
+        )
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """`digest` is the same for the same story."""
+
+    broken: Broken | None
+    digest: str
+    steps: int
+
+
+def tell(story: Story, see: Callable[[Write], None] | None = None) -> Outcome:
+    """From its beginning to its end, or to the first broken promise. `see` is called with every write."""
+    repeatable.begin(story.seed)
+    loop = VirtualTimeLoop()
+    loop.set_task_factory(task_factory)
+    loop.set_exception_handler(lambda _loop, _context: None)
+    try:
+        return loop.run_until_complete(_tell(story, see))
+    finally:
+        for task in asyncio.all_tasks(loop):
+            task.cancel()
+        with suppress(Exception):
+            loop.run_until_complete(asyncio.sleep(0))
+        loop.close()
+
+
+async def _tell(story: Story, see: Callable[[Write], None] | None) -> Outcome:
+    world = World(story.traits, story.seed)
+    if see is not None:
+        world.promises.followers.append(see)
+    telling = outside(_happen(world, story))
+    while not telling.done() and world.promises.broken is None:
+        await asyncio.wait([telling], timeout=1.0)
+    if world.promises.broken is None:
+        telling.result()
+        world.promises.at_rest()
+    telling.cancel()
+    return Outcome(world.promises.broken, world.digest.hexdigest(), world.cluster.steps)
+
+
+async def _happen(world: World, story: Story) -> None:
+    await world.begin()
+    doing = []
+    for action in story.actions:
+        await asyncio.sleep(max(0.0, action.at - monotonic()))
+        doing.append(outside(action.happen(world)))
+    await asyncio.sleep(max(0.0, BEGIN + LENGTH - monotonic()))
+    await world.rest()
+    for task in doing:
+        if task.done():
+            task.result()
+
+
+# From a seed.
+
+
+def story_of(seed: int, without: Collection[str] = ()) -> Story:
+    """`without`: names of actions that are left out."""
+    random = Random(seed)
+    traits = _traits(random)
+    number = random.randint(5, 50)
+    names = random.choices(list(_LIKELY), [weight for weight, _ in _LIKELY.values()], k=number)
+    times = sorted(round(random.uniform(BEGIN, BEGIN + LENGTH), 2) for _ in names)
+    made = (Action(at, name, _LIKELY[name][1](random, traits)) for at, name in zip(times, names, strict=True))
+    return Story(seed, traits, tuple(action for action in made if action.name not in without))
+
+
+def _traits(random: Random) -> Traits:
+    replicas = random.choice((1, 2))
+    slow = random.choice((0.02, 0.1, 0.3))
+    return Traits(
+        replicas=replicas,
+        servers=random.choice((1, 1, 2)),
+        skew=random.choice((0.0, 0.0, 200.0, -200.0)),
+        policy=random.random() < 0.7,
+        watch_lag=(0.0, slow),
+        admission_lag=random.choice((0.02, 0.1)),
+        counted=random.choice(((0.02, 0.1), (0.05, 0.5))),
+        kubelet=random.choice(((0.05, 0.5), (0.1, 2.0))),
+        source_linger=random.choice((1.0, 5.0, 20.0)),
+    )
+
+
+Arguments = Callable[[Random, Traits], dict[str, Any]]
+
+
+def _vm(random: Random, _: Traits) -> dict[str, Any]:
+    return {"vm": random.choice(MACHINES)}
+
+
+def _space(random: Random, _: Traits) -> dict[str, Any]:
+    return {"namespace": random.choice(SPACES)}
+
+
+def _nothing(_: Random, __: Traits) -> dict[str, Any]:
+    return {}
+
+
+def _with(common: Arguments, **choices: tuple[Any, ...]) -> Arguments:
+    return lambda random, traits: {
+        **common(random, traits),
+        **{name: random.choice(values) for name, values in choices.items()},
+    }
+
+
+def _process(random: Random, traits: Traits) -> dict[str, Any]:
+    replicas = [f"headroom-{number}" for number in range(traits.replicas)]
+    return {"process": random.choice([*replicas, *replicas, "kubevirt", "rancher"])}
+
+
+_LIKELY: dict[str, tuple[float, Arguments]] = {
+    "migrate": (8, _vm),
+    "abort": (1, _vm),
+    "pods": (6, _with(_space, cpu=("100m", "200m", "500m", "900m", "1"), number=(1, 1, 2, 5))),
+    "free": (2, _space),
+    "forge": (1, _with(_vm, cpu=("200m", "900m"))),
+    "relabel": (0.5, _vm),
+    "shrink": (1, _with(_vm, cpu=("100m", "500m"))),
+    "grow": (1, _with(_space, cpu=("500m", "1"))),
+    "enlarge": (1, _with(_vm, cpu=("1500m", "2"))),
+    "recreate": (0.5, _vm),
+    "base": (1, _with(_space, cpu=("2500m", "3", "4"))),
+    "edit": (0.5, _with(_space, cpu=("2", "3", "3500m"))),
+    "skip": (0.3, _with(_space, on=(True, False))),
+    "switch": (0.3, _with(_space, on=(True, False))),
+    "budget": (0.3, _with(_space, cpu=("1100m", "2500m"))),
+    "restart_agent": (1, _nothing),
+    "revert": (1, _space),
+    "kill": (1.5, _with(_process, down=(0.1, 2.0, 20.0))),
+    "freeze": (0.7, _with(_process, seconds=(1.0, 12.0, 40.0))),
+    "set_clock": (0.3, _with(_process, skew=(200.0, -200.0, 0.0))),
+    "count_nothing": (1, _with(_nothing, seconds=(2.0, 40.0))),
+    "silence": (0.6, _with(_nothing, seconds=(2.0, 5.0, 14.0))),
+    "fail": (0.7, _with(_nothing, share=(0.1, 0.5), seconds=(2.0, 10.0))),
+    "stall": (
+        1,
+        _with(
+            _nothing,
+            plural=("pods", "resourcequotas", "virtualmachineinstances", "virtualmachineinstancemigrations"),
+            seconds=(1.0, 5.0),
+        ),
+    ),
+    "compact": (0.5, _nothing),
+}
+"""How often each action comes, and what it may be about."""
+
+
+# Short.
+
+
+def shrunk(story: Story, promise: str, seconds: float = 120.0) -> Story:
+    """The shortest story found in that time that breaks the same promise."""
+    until = time.perf_counter() + seconds
+
+    def breaks(tried: Story) -> bool:
+        broken = tell(tried).broken
+        return broken is not None and broken.promise == promise
+
+    broken = tell(story).broken
+    early = tuple(action for action in story.actions if broken is None or action.at <= broken.at)
+    story = replace(story, actions=early)
+    size = max(1, len(story.actions) // 2)
+    while size and time.perf_counter() < until:
+        shorter = next(
+            (each for each in _without(story, size) if time.perf_counter() < until and breaks(each)), None
+        )
+        if shorter is None:
+            size //= 2
+        else:
+            story, size = shorter, min(size, max(1, len(shorter.actions)))
+    for field in fields(Traits):
+        simpler = replace(story, traits=replace(story.traits, **{field.name: getattr(SIMPLEST, field.name)}))
+        if simpler != story and time.perf_counter() < until and breaks(simpler):
+            story = simpler
+    return story
+
+
+def _without(story: Story, size: int) -> Iterator[Story]:
+    """With so many actions fewer, the last ones first: what comes after the break matters least."""
+    for start in range(max(0, len(story.actions) - size), -1, -size):
+        yield replace(story, actions=story.actions[:start] + story.actions[start + size :])

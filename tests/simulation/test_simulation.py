@@ -1,0 +1,27 @@
+"""Some stories, and that a story can be told again. `make simulate` tells others for hours."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+OPEN = ("enlarge", "shrink")
+"""A target passes the reserve whatever its size: until that is so no longer, these break the first promise."""
+
+
+def simulate(*arguments: str) -> list[str]:
+    """The lines that `python -m tests.simulation` prints."""
+    command = [sys.executable, "-m", "tests.simulation", *arguments, "--without", *OPEN]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600)
+    assert not done.stderr, done.stderr
+    return done.stdout.splitlines()
+
+
+def test_every_promise_is_kept_and_a_story_is_the_same_in_another_process() -> None:
+    *told, last = simulate("--seeds", "8", "--first", "1", "--digests", "--processes", "2")
+    assert " 0 broken" in last, "\n".join(told)
+    *again, _ = simulate("--seeds", "1", "--first", "5", "--digests", "--processes", "1")
+    assert again
+    assert set(again) < set(told)

@@ -1,0 +1,238 @@
+"""The world of one story: a cluster, the programs that run in it, and the hands of those who act."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+from collections.abc import Sequence
+from random import Random
+from typing import Any
+
+from kubeloop.api.registry import (
+    MUTATING_WEBHOOK_CONFIGURATIONS,
+    NAMESPACES,
+    PODS,
+    RESOURCE_QUOTAS,
+    VALIDATING_WEBHOOK_CONFIGURATIONS,
+    Resource,
+)
+from kubeloop.client.errors import ApiError, Forbidden
+from kubeloop.testing.fake.patches import Raw
+from lab.kubevirt.objects import NODES
+from pkg.api.kubevirt import KUBEVIRTS, VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINES
+from pkg.config.probe import PROBE_CONFIGURATION
+from pkg.util.constants import LABEL_DEFAULT_RESOURCE_QUOTA, WEBHOOK_CONFIGURATION_NAME
+from pkg.util.quantity import ZERO
+from pkg.util.resource_list import ResourceList, parse_resource_list
+from pkg.webhook.configurations import mutating, probing, validating
+from tests.simulation import actions
+from tests.simulation.admission import ADMIN, KUBEVIRT, RANCHER, TENANT, Admission
+from tests.simulation.cluster import Cluster, Traits
+from tests.simulation.control_plane import Kubelets, QuotaController
+from tests.simulation.process import Process, outside
+from tests.simulation.programs import ENDPOINT, WEBHOOKS, Programs
+from tests.simulation.promises import Promises
+from tests.simulation.repeatable import monotonic
+from tests.simulation.server import ApiServer, client
+
+VIRT_API = "system:serviceaccount:kubevirt:kubevirt-apiserver"
+SPACES = ("ns0", "ns1")
+MACHINES = tuple(f"{space}/{name}" for space in SPACES for name in ("a", "b"))
+BASE = "3"
+VM_CPU = "1"
+FINAL = ("Succeeded", "Failed")
+
+
+class World:
+    """`begin`, then actions, then `rest`."""
+
+    def __init__(self, traits: Traits, seed: int) -> None:
+        self.random = Random(seed)
+        self.cluster = cluster = Cluster(traits, self.random)
+        self.digest = hashlib.sha256()
+        cluster.seen.append(self._note)
+        self.promises = Promises(cluster)
+        self.quota_controller = QuotaController(cluster)
+        self.kubelets = Kubelets(cluster)
+        replicas: list[Process] = []
+        self.servers = [self._server(f"server-{n}", replicas) for n in range(traits.servers)]
+        self.programs = Programs(self.servers, traits.source_linger)
+        for number in range(traits.replicas):
+            skew = traits.skew if number == traits.replicas - 1 else 0.0
+            replicas.append(Process(f"headroom-{number}", self.programs.headroom, skew))
+        others = (
+            Process("kubevirt", self.programs.kubevirt),
+            Process("rancher", self.programs.rancher),
+            Process("dry-run", self.programs.dry_run),
+        )
+        self.processes = {each.name: each for each in (*replicas, *others)}
+        self.tenant, self.admin, self.virt_api, self.rancher, self.kubevirt = (
+            client(self.servers, user) for user in (TENANT, ADMIN, VIRT_API, RANCHER, KUBEVIRT)
+        )
+        self._wanting: list[asyncio.Task[None]] = []
+
+    async def begin(self) -> None:
+        """Every program runs, and every VM."""
+        self._install()
+        for process in self.processes.values():
+            process.start()
+        await asyncio.sleep(5.0)
+        for vm in MACHINES:
+            await self.create_machine(vm)
+        await asyncio.sleep(5.0)
+
+    async def rest(self) -> None:
+        """Nothing is wanted any more; everything has time to come to its end."""
+        for task in self._wanting:
+            task.cancel()
+        await asyncio.sleep(40.0)
+        for _ in range(3):
+            for vm in MACHINES:
+                await self.abort(vm)
+            await asyncio.sleep(10.0)
+        await asyncio.sleep(100.0)
+
+    def _server(self, name: str, replicas: Sequence[Process]) -> ApiServer:
+        lag = self.random.uniform(0.0, self.cluster.traits.admission_lag)
+        admission = Admission(self.cluster, replicas, lag, self.promises)
+        return ApiServer(name, self.cluster, admission)
+
+    def _note(self, resource: Resource[Any], key: str, _old: Raw | None, new: Raw | None) -> None:
+        version = new["metadata"]["resourceVersion"] if new else "gone"
+        self.digest.update(f"{monotonic():.6f} {resource.plural} {key} {version}\n".encode())
+
+    def _install(self) -> None:
+        put = self.cluster.put
+        ready = {"conditions": [{"type": "Ready", "status": "True"}]}
+        for number in range(3):
+            put(NODES, {"metadata": {"name": f"node-{number}"}, "status": ready})
+        status = {"phase": "Deployed", "observedKubeVirtVersion": "v1.8.0"}
+        put(KUBEVIRTS, {"metadata": {"name": "kubevirt", "namespace": "kubevirt"}, "status": status})
+        for kind, name, webhooks in (
+            (
+                VALIDATING_WEBHOOK_CONFIGURATIONS,
+                WEBHOOK_CONFIGURATION_NAME,
+                validating(ENDPOINT, WEBHOOKS, b"CA"),
+            ),
+            (
+                MUTATING_WEBHOOK_CONFIGURATIONS,
+                WEBHOOK_CONFIGURATION_NAME,
+                mutating(ENDPOINT, WEBHOOKS, b"CA"),
+            ),
+            (MUTATING_WEBHOOK_CONFIGURATIONS, PROBE_CONFIGURATION, probing(ENDPOINT, WEBHOOKS, b"CA")),
+        ):
+            put(kind, {"metadata": {"name": name}, "webhooks": webhooks})
+        for name in SPACES:
+            limit = json.dumps({"limit": {"limitsCpu": BASE, "limitsMemory": "20Gi"}})
+            metadata: Raw = {"name": name, "annotations": {actions.ANNOTATION_RANCHER_RESOURCE_QUOTA: limit}}
+            put(NAMESPACES, {"metadata": metadata})
+            hard = {"limits.cpu": BASE, "limits.memory": "20Gi"}
+            metadata = {"name": "quota", "namespace": name, "labels": {LABEL_DEFAULT_RESOURCE_QUOTA: "true"}}
+            used = {"limits.cpu": "0", "limits.memory": "0"}
+            put(
+                RESOURCE_QUOTAS,
+                {"metadata": metadata, "spec": {"hard": hard}, "status": {"hard": hard, "used": used}},
+            )
+
+    # What actions do.
+
+    async def create_machine(self, vm: str) -> None:
+        namespace, _, name = vm.partition("/")
+        resources = {"limits": {"cpu": VM_CPU, "memory": "64Mi"}}
+        domain = {"cpu": {"cores": 1}, "resources": resources, "devices": {}}
+        spec = {"runStrategy": "Always", "template": {"spec": {"domain": domain}}}
+        body = {"metadata": {"name": name}, "spec": spec}
+        await self.tenant.resource(VIRTUAL_MACHINES).create(body, namespace=namespace)
+
+    async def abort(self, vm: str) -> None:
+        """KubeVirt's finalizer is not played: a migration that is deleted is gone."""
+        for key, raw in list(self.cluster.raw(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS).items()):
+            unfinished = raw.get("status", {}).get("phase") not in FINAL
+            if f"{key.partition('/')[0]}/{raw['spec']['vmiName']}" == vm and unfinished:
+                migrations = self.admin.resource(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS)
+                await migrations.delete(name=raw["metadata"]["name"], namespace=raw["metadata"]["namespace"])
+
+    def launchers(self, vm: str) -> list[Raw]:
+        """Of a VM that live, the oldest first."""
+        namespace, _, name = vm.partition("/")
+        return [
+            raw
+            for key, raw in self.cluster.raw(PODS).items()
+            if key.startswith(f"{namespace}/virt-launcher-{name}-")
+            and raw["status"].get("phase") not in FINAL
+        ]
+
+    def launcher(self, vm: str) -> Raw | None:
+        return next(iter(self.launchers(vm)), None)
+
+    def migration(self, vm: str) -> Raw | None:
+        """Under way."""
+        for key, raw in self.cluster.raw(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS).items():
+            unfinished = raw.get("status", {}).get("phase") not in FINAL
+            if f"{key.partition('/')[0]}/{raw['spec']['vmiName']}" == vm and unfinished:
+                return raw
+        return None
+
+    def own_pods(self, namespace: str) -> list[Raw]:
+        """The tenant's."""
+        found = self.cluster.raw(PODS).items()
+        return [raw for key, raw in found if key.startswith(f"{namespace}/tenant-")]
+
+    async def create_pod(self, namespace: str, cpu: str, metadata: Raw) -> None:
+        container = {"name": "c", "resources": {"limits": {"cpu": cpu, "memory": "16Mi"}}}
+        await self.tenant.resource(PODS).create(
+            {"metadata": metadata, "spec": {"containers": [container]}}, namespace=namespace
+        )
+
+    async def resize(self, pod: Raw, cpu: str) -> None:
+        containers = [dict(each) for each in pod["spec"]["containers"]]
+        resources = containers[0].get("resources") or {}
+        containers[0]["resources"] = {**resources, "limits": {**(resources.get("limits") or {}), "cpu": cpu}}
+        path = PODS.path(pod["metadata"]["namespace"], pod["metadata"]["name"], "resize")
+        body = json.dumps({"spec": {"containers": containers}}).encode()
+        await self.tenant.transport.request(
+            "PATCH", path, body=body, content_type="application/merge-patch+json"
+        )
+
+    async def patch_quota(self, namespace: str, patch: Raw) -> None:
+        await self.admin.resource(RESOURCE_QUOTAS).merge_patch(patch, name="quota", namespace=namespace)
+
+    async def revert(self, namespace: str) -> None:
+        hard = {name: str(amount) for name, amount in self.promises.base(namespace).items()}
+        operations = [{"op": "add", "path": "/spec/hard", "value": hard}]
+        await self.rancher.resource(RESOURCE_QUOTAS).json_patch(operations, name="quota", namespace=namespace)
+
+    # Honest tenants.
+
+    def want_pod(self, namespace: str, cpu: str) -> None:
+        self._wanting.append(outside(self._try_pod(namespace, cpu)))
+
+    async def _try_pod(self, namespace: str, cpu: str) -> None:
+        """Until it is there, or has been refused a few times."""
+        need = parse_resource_list({"limits.cpu": cpu, "limits.memory": "16Mi"})
+        refused_since: float | None = None
+        for _ in range(4):
+            asked_at = monotonic()
+            try:
+                metadata = {"generateName": "tenant-", "labels": {"app": "tenant"}}
+                await self.create_pod(namespace, cpu, metadata)
+                return
+            except Forbidden as error:
+                ours = "is used up" in error.message
+                had_room = self._had_room(namespace, need, refused_since or asked_at)
+                if not (ours and had_room):
+                    refused_since = None
+                elif refused_since is None:
+                    refused_since = asked_at
+                elif monotonic() - refused_since > 2.5:
+                    self.promises.refused(namespace, cpu, refused_since)
+            except ApiError:
+                refused_since = None
+            await asyncio.sleep(1.0)
+
+    def _had_room(self, namespace: str, need: ResourceList, since: float) -> bool:
+        """All the time since then, in a cluster without trouble."""
+        most = self.promises.most_excess(namespace, since)
+        fits = all(most.get(name, ZERO) + amount <= ZERO for name, amount in need.items())
+        return fits and not self.cluster.is_troubled
