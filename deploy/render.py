@@ -1,5 +1,5 @@
-"""Renders deploy/*.yaml and the chart's README from the chart, and docs/metrics.md from the table of metrics: `make
-manifests`. A test checks that they are."""
+"""Renders deploy/*.yaml and the chart's README from the chart, docs/metrics.md and docs/reference.md from tables in the
+code: `make manifests`. A test checks that they are."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 
+from deploy.reference import reference
 from kubeloop.metrics import FRAMEWORK, Metric
 from kubeloop.testing.cluster.binaries import ensure_helm
 from pkg.util.metrics import METRICS
@@ -151,6 +152,7 @@ FILES: dict[Path, Callable[[], str]] = {
     DEPLOY / "monitoring" / "rules.yaml": rules,
     CHART / "README.md": readme,
     DEPLOY.parent / "docs" / "metrics.md": metrics,
+    DEPLOY.parent / "docs" / "reference.md": reference,
 }
 
 if __name__ == "__main__":

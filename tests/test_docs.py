@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 import re
 from pathlib import Path
 
 from typer.testing import CliRunner
 
+from kubeloop.testing.cluster.versions import KUBERNETES
 from pkg.cmd.lab import add_lab
 from pkg.cmd.main import app
+from pkg.util.events import EVENTS
+from tests.pkg.util.quotacount.test_recorded import RELEASES
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 TEXT = "\n".join(page.read_text("utf-8") for page in PAGES)
-SOURCES = "\n".join(
-    path.read_text("utf-8")
-    for room in ("kubeloop", "pkg", "lab")
-    for path in sorted((ROOT / room).rglob("*.py"))
+PRODUCT, SOURCES = (
+    "\n".join(path.read_text("utf-8") for room in rooms for path in sorted((ROOT / room).rglob("*.py")))
+    for rooms in (["pkg"], ["kubeloop", "pkg", "lab"])
 )
 add_lab(app)
 
@@ -73,7 +77,7 @@ def test_every_flag_exists() -> None:
         "scale",
         "testcluster up",
     )
-    listed = "\n".join(help_of(*command.split()) for command in commands)
+    listed = "\n".join(help_of(*command.split()) for command in ("", *commands))
     for flag in flags_in(TEXT) - {"--strict", "--help"}:
         assert re.search(rf"(?<![\w-]){flag}(?![\w-])", listed), flag
 
@@ -84,20 +88,64 @@ def test_every_link_leads_somewhere() -> None:
             assert (page.parent / target).exists(), f"{page.name}: {target}"
 
 
+CELL = 240
+"""Two lines of a page 120 characters wide."""
+LONG_CELLS = {"security.md", "scale.md"}
+"""Pages that still have longer ones."""
+
+
+def test_no_cell_of_a_table_is_longer_than_two_lines() -> None:
+    for page in PAGES:
+        cells = [
+            cell.strip()
+            for line in page.read_text("utf-8").splitlines()
+            if line.startswith("| ")
+            for cell in line.split(" | ")
+        ]
+        longest = max(cells, key=len, default="")
+        assert len(longest) <= CELL or page.name in LONG_CELLS, f"{page.name}: {longest}"
+
+
 def test_every_make_target_exists() -> None:
     makefile = (ROOT / "Makefile").read_text("utf-8")
     for target in re.findall(r"\bmake ([a-z][a-z-]*)", code_of(TEXT)):
         assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
 
 
-def test_every_event_exists() -> None:
-    section = (
-        (ROOT / "docs" / "operations.md").read_text("utf-8").partition("## Events")[2].partition("\n## ")[0]
+REASON = re.compile(r'^ *(?:EVENT[A-Z_]*|reason)(?:: Final)? = "([A-Z][A-Za-z]+)"$', re.MULTILINE)
+QUOTED = {
+    "FailedCreate": "KubeVirt's own",
+    "ResourceQuotaNotScaled": "of the base class, which is never raised",
+}
+
+
+def test_every_event_is_in_the_table_and_exists() -> None:
+    """Each reason is a constant EVENT… or an attribute `reason` in the code."""
+    assert {each.reason for each in EVENTS} == set(REASON.findall(PRODUCT)) - set(QUOTED)
+
+
+def called_tested(row: str) -> list[str]:
+    """The releases in the column *tested* of a row of the table of versions."""
+    table = (ROOT / "docs" / "upgrade.md").read_text("utf-8")
+    (line,) = [each for each in table.splitlines() if each.startswith(f"| {row} |")]
+    return re.findall(r"\d+\.\d+", line.split("|")[2])
+
+
+def test_only_what_a_test_runs_is_called_tested() -> None:
+    """The embedded cluster runs each of its releases; pods and renderings are compared with recorded answers."""
+    assert called_tested("Kubernetes, end to end") == list(KUBERNETES)
+    assert called_tested("Kubernetes, what quota counts") == list(RELEASES)
+    vectors = ROOT / "tests" / "vectors" / "rendered.jsonl.gz"
+    with gzip.open(vectors, "rt", encoding="utf-8") as file:
+        rendered = {re.sub(r"^v|\.\d+$", "", json.loads(line)["kubevirt"]) for line in file}
+    first, last = called_tested("KubeVirt, launcher pods")
+    assert (first, last, len(rendered)) == (min(rendered), max(rendered), 7)
+    assert (
+        called_tested("Harvester")
+        == called_tested("Rancher")
+        == called_tested("KubeVirt, its controllers")
+        == []
     )
-    names = set(re.findall(r"`([A-Z][A-Za-z]+)`", section))
-    assert names
-    for name in names - {"ResourceQuota"}:
-        assert f'"{name}"' in SOURCES, name
 
 
 def test_every_key_on_objects_exists() -> None:

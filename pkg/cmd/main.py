@@ -60,7 +60,7 @@ _COMMANDS = (
     quantity.quantity,
     version,
 )
-_OWN = frozenset(command.__name__ for command in _COMMANDS)
+OWN = frozenset(command.__name__ for command in _COMMANDS)
 """The lab, whose commands come from another distribution, is looked for only where something else is asked for."""
 for _command in _COMMANDS:
     add_command(app, _command)
@@ -73,7 +73,7 @@ def main() -> None:
 
 def run(arguments: list[str]) -> int:
     """The exit code of one call. What goes wrong is one line on stderr, never a traceback."""
-    if not _OWN.intersection(arguments[:1]):
+    if not OWN.intersection(arguments[:1]):
         add_lab(app)
     try:
         return _code(app(args=arguments, prog_name="headroom", standalone_mode=False))

@@ -1,4 +1,4 @@
-"""The emergency page of docs/operations.md: its commands as they are written there, after headroom was killed."""
+"""The emergency page of docs/emergency.md: its commands as they are written there, after headroom was killed."""
 
 from __future__ import annotations
 
@@ -31,18 +31,13 @@ from tests.program import COMMAND, ROOT, program
 
 pytestmark = pytest.mark.cluster
 
-PAGE = (
-    (ROOT / "docs" / "operations.md")
-    .read_text("utf-8")
-    .partition("\n## Emergency\n")[2]
-    .partition("\n## ")[0]
-)
+PAGE = (ROOT / "docs" / "emergency.md").read_text("utf-8").partition("\n## ")[0]
 ROWS = {
     cells[1].strip().partition(",")[0]: re.findall(r"`([^`]+)`", "|".join(cells[2:]))
     for cells in (line.split("|") for line in PAGE.splitlines() if line.startswith("| "))
 }
 WEBHOOKS, LOCKS, QUOTAS = "take every webhook out", "end every lock", "give every quota back"
-SCALE = re.findall(r"`(kubectl [^`]+ scale [^`]+)`", PAGE)
+SCALE = re.findall(r"^kubectl .* scale .*$", PAGE, re.MULTILINE)
 CONFIGURATIONS = (registry.VALIDATING_WEBHOOK_CONFIGURATIONS, registry.MUTATING_WEBHOOK_CONFIGURATIONS)
 WITH_KUBECTL = pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not installed")
 DEPLOYMENTS = Resource("apps", "v1", "deployments", "Deployment", Object)

@@ -1,0 +1,160 @@
+"""The events that headroom writes: the table that docs/reference.md is made from. A test holds it against the code."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """`about` is the kind of object that it is written on; `remedy` is what to do, "" where nothing is to be done."""
+
+    reason: str
+    about: str
+    meaning: str
+    remedy: str = ""
+    kind: str = "Warning"
+
+
+_QUOTA: Final = "ResourceQuota"
+_VMI: Final = "VirtualMachineInstance"
+_OWN: Final = "ConfigMap `headroom`"
+_BUDGET: Final = "VMMRQ, VMIM"
+EVENTS: Final = (
+    # -- what keeps a quota from being raised
+    Event(
+        "InvalidResourceQuotaAnnotation",
+        "ResourceQuota, Namespace",
+        "`field.cattle.io/resourceQuota` of the namespace or the recorded base is not valid; spec.hard is not changed.",
+        "Correct it: `kubectl get namespace NS -o yaml`",
+    ),
+    Event(
+        "InvalidMigratingEntry",
+        _QUOTA,
+        "An annotation `harvesterhci.io/migrating…` is not a ResourceList; spec.hard is not changed.",
+        "Correct or remove it: `kubectl -n NS get resourcequota -o yaml`",
+    ),
+    Event(
+        "MigrationNotScaled",
+        _VMI,
+        "The VM has no limits, or something about it can't be worked out.",
+        "Read the event's text; set limits on the VM",
+    ),
+    Event(
+        "PodExceedsVirtualMachine",
+        _VMI,
+        "A pod of the VM counts more than KubeVirt renders; nothing is added for the surplus.",
+        "Find out what changed the pod: `kubectl -n NS get pods -o yaml`",
+    ),
+    Event(
+        "MaxExtraReached",
+        "ResourceQuota, VirtualMachineInstance",
+        "The cap `max-extra` is used up; the migration waits.",
+        "Raise it, or let other migrations finish: `headroom status -n NS`",
+    ),
+    Event(
+        "MaxExtraCapsNothing",
+        _QUOTA,
+        "`max-extra` names a resource that is not limited there.",
+        "Correct the name",
+    ),
+    Event(
+        "TooManyMigrations",
+        _VMI,
+        "The quota's annotations are nearly full; the migration waits for others.",
+        "Nothing, or fewer migrations at once",
+    ),
+    Event(
+        "HoldLimitReached",
+        _VMI,
+        "A source pod still counts long after its migration; its headroom is taken back.",
+        "Find out why it does not end: `kubectl -n NS get pods -l kubevirt.io=virt-launcher`",
+    ),
+    Event(
+        "InsufficientResourceQuota",
+        "VirtualMachine",
+        "The VM cannot start within the quota and was halted.",
+        "Raise the quota, then start the VM: `headroom status -n NS`",
+    ),
+    Event(
+        "BaseChanged",
+        _QUOTA,
+        "The quota was changed while it was raised: what was written is its new base.",
+        kind="Normal",
+    ),
+    Event(
+        "ResourceQuotaCorrected",
+        _QUOTA,
+        "A write of Rancher's would have taken the added headroom away; it was corrected.",
+        kind="Normal",
+    ),
+    # -- the installation
+    Event(
+        "LeaseNotAcquired",
+        _OWN,
+        "A replica can't read or write the Lease, and would not take over.",
+        "Apply the roles of the version that runs; see /readyz",
+    ),
+    Event(
+        "WebhookNotReached",
+        _OWN,
+        "The webhooks are registered, and the API server does not reach them.",
+        "[The webhooks do not answer](troubleshooting.md#the-webhooks-do-not-answer)",
+    ),
+    Event(
+        "PodPolicyMissing",
+        _OWN,
+        "The admission policies for pods are not in force.",
+        "`kubectl apply --server-side -f deploy/policy.yaml`, see [security](security.md)",
+    ),
+    # -- managed tenant quota
+    Event(
+        "NotEnoughResourceToRelease",
+        _BUDGET,
+        "The budget is smaller than what the target pod needs.",
+        "Raise `additionalMigrationResources`: `headroom explain NS/VM`",
+    ),
+    Event(
+        "MultipleMigrationResourceQuotas",
+        _BUDGET,
+        "The namespace has more than one budget; none is used.",
+        "Keep exactly one",
+    ),
+    Event(
+        "InvalidMigrationResourceQuota", _BUDGET, "The budget is not valid.", "Correct what the event names"
+    ),
+    Event(
+        "LockUnavailable",
+        _BUDGET,
+        "The namespace can't be locked or a quota not raised; nothing stays locked or raised.",
+        "Read the event's text; see /readyz and the controller's log",
+    ),
+    Event(
+        "LockLimitReached",
+        _BUDGET,
+        "The target pod did not appear in time; the lock was ended.",
+        "See virt-controller's log, `headroom explain NS/VM`",
+    ),
+    Event(
+        "ResourceQuotaNotRestored",
+        _BUDGET,
+        "Something refuses that a raised quota is restored; it is tried again.",
+        "Remove what the event names",
+    ),
+    Event(
+        "NamespaceNotUnlocked",
+        _BUDGET,
+        "Something refuses that the lock is deleted. Once it has ended, it refuses nothing.",
+        "`headroom release --only locks`",
+    ),
+    Event(
+        "UpstreamControllerRunning",
+        _BUDGET,
+        "KubeVirt's own controller holds its Lease; headroom raises nothing there.",
+        "Stop one of the two",
+    ),
+    Event("NamespaceLocked", _BUDGET, "The namespace is locked for a migration.", kind="Normal"),
+    Event("ResourceQuotaRaised", _BUDGET, "A quota was raised under the lock.", kind="Normal"),
+    Event("NamespaceUnlocked", _BUDGET, "The lock has ended.", kind="Normal"),
+)

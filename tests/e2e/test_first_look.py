@@ -1,0 +1,84 @@
+"""docs/first-look.md: its commands, in their order, on the embedded cluster. kubectl's are sent as it sends them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from kubeloop.testing.cluster.cluster import Cluster
+from kubeloop.testing.polling import eventually
+from tests.e2e.accounts import documents
+from tests.e2e.api import CORE, KUBEVIRT, Api
+from tests.program import ROOT, headroom, run
+
+pytestmark = pytest.mark.cluster
+
+PAGE = (ROOT / "docs" / "first-look.md").read_text("utf-8")
+COLLECTIONS = {
+    "Namespace": f"{CORE}/namespaces",
+    "ResourceQuota": f"{CORE}/namespaces/{{}}/resourcequotas",
+    "VirtualMachine": f"{KUBEVIRT}/namespaces/{{}}/virtualmachines",
+    "VirtualMachineInstanceMigration": f"{KUBEVIRT}/namespaces/{{}}/virtualmachineinstancemigrations",
+}
+PLURALS = {"vmi": "virtualmachineinstances", "vmim": "virtualmachineinstancemigrations"}
+WAIT = re.compile(r"kubectl -n (\S+) wait (\w+)/(\S+) --for=jsonpath=\{\.status\.phase\}=(\w+) --timeout=5m")
+
+
+@pytest.fixture
+def terminal(cluster: Cluster, api: Api) -> Iterator[Terminal]:
+    with ExitStack() as started:
+        yield Terminal(cluster, api, started)
+    api.delete(f"{CORE}/namespaces/headroom-try")
+
+
+class Terminal:
+    """Runs a line of the page; what it printed."""
+
+    def __init__(self, cluster: Cluster, api: Api, started: ExitStack) -> None:
+        self._cluster = cluster
+        self._api = api
+        self._started = started
+
+    def __call__(self, line: str) -> str:
+        if line.startswith("headroom controller "):
+            # Its account is an administrator's, as on the page; the addresses are free ones.
+            self._started.enter_context(headroom(self._cluster, *line.split()[1:]))
+            return ""
+        if line.startswith("headroom "):
+            done = run(*line.split()[1:], "--kubeconfig", str(self._cluster.kubeconfig))
+            assert done.returncode == 0, done.stderr
+            return done.stdout
+        if waits := WAIT.fullmatch(line):
+            self._wait(*waits.groups())
+            return ""
+        verb, file = line.removeprefix("kubectl ").split(" -f ")
+        getattr(self, verb)(file)
+        return ""
+
+    def _wait(self, namespace: str, kind: str, name: str, phase: str) -> None:
+        path = f"{KUBEVIRT}/namespaces/{namespace}/{PLURALS[kind]}/{name}"
+        eventually(lambda: (self._api.find(path) or {}).get("status", {}).get("phase") == phase, 60)
+
+    def apply(self, file: str) -> None:
+        for each in documents(ROOT / file):
+            where = COLLECTIONS[each["kind"]].format(each["metadata"].get("namespace"))
+            self._api.create(where, each)
+
+    def delete(self, file: str) -> None:
+        names = [each["metadata"]["name"] for each in documents(ROOT / file) if each["kind"] == "Namespace"]
+        for name in names:
+            self._api.delete(f"{CORE}/namespaces/{name}")
+
+
+def test_every_command_of_the_page_does_what_the_page_says(terminal: Terminal) -> None:
+    lines = "\n".join(re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)).splitlines()
+    printed = {line: terminal(line) for line in lines if line}
+    assert (
+        "headroom-try/vm1 waits for quota: move-vm1 does not fit: try lacks 50m of limits.cpu"
+        in (printed["headroom explain headroom-try/vm1"])
+    )
+    assert re.search(r"limits.cpu +2 +1025m +3025m", printed["headroom status -n headroom-try"])
+    assert "headroom-try/vm1" in printed["headroom plan -n headroom-try"]
