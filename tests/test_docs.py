@@ -45,7 +45,7 @@ def flags_in(text: str) -> set[str]:
     ours = [
         line
         for line in code_of(text).splitlines()
-        if not line.lstrip().startswith(("helm", "kubectl", "pip"))
+        if not line.lstrip().startswith(("helm", "kubectl", "pip", "cosign", "(cd"))
     ]
     return set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", "\n".join(ours)))
 

@@ -93,7 +93,7 @@ USER_AGENT: Final = "headroom"
 """In every request; the API server names the field manager after it."""
 LABEL_MANAGED: Final = "headroom.harvesterhci.io/managed"
 LABEL_HOLDING: Final = "headroom.harvesterhci.io/holding"
-"""On a namespace: quotas in it are raised now, so the API server calls the webhook for its new pods."""
+"""On a namespace: quotas in it are raised, or may be, so the API server calls the webhook for its new pods."""
 ANNOTATION_BASE: Final = "headroom.harvesterhci.io/base"
 ANNOTATION_APPLIED: Final = "headroom.harvesterhci.io/applied"
 """Beside the recorded base while something is added to it: spec.hard as we wrote it, a ResourceList as JSON. A

@@ -1,5 +1,5 @@
 """All pods of the few namespaces that hold added headroom: watched from the first question on, until the last
-question is `forget` seconds old.
+question is IDLE seconds old, twice that at most.
 
 A process caches KubeVirt's pods only, for a cluster has many others. A live list would do for one question, but the API
 server makes it wait for its own cache, and a tenant may ask a hundred times a second.
@@ -46,13 +46,15 @@ class NamespacePods:
         self._asked_at: dict[str, float] = {}
         # Invariant: whatever is watched was asked about.
         self._ending: set[asyncio.Task[None]] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        # Invariant: set while anything is watched.
 
     async def of(self, namespace: str) -> list[Pod] | None:
         """What the watch has brought so far; None while the first list has not come."""
         self._asked_at[namespace] = self._clock()
         informer = self._informers.get(namespace)
         if informer is None:
-            self._make_room()
+            self._make_room(1)
             informer = self._informers[namespace] = SharedIndexInformer(
                 self._pods.select(namespace=namespace)
             )
@@ -63,6 +65,8 @@ class NamespacePods:
             )
             informer.start()
             log.debug("watching the pods of %s", namespace)
+            if self._timer is None:
+                self._timer = asyncio.get_running_loop().call_later(IDLE, self._end_idle)
         if not informer.has_synced() and not await informer.wait_for_sync(SYNC_TIMEOUT):
             return None
         return informer.indexer.list()
@@ -73,14 +77,21 @@ class NamespacePods:
 
     async def close(self) -> None:
         """End every watch."""
+        if self._timer is not None:
+            self._timer.cancel()
         for namespace in list(self._informers):
             self._end(namespace)
         if self._ending:
             await asyncio.wait(self._ending)
 
-    def _make_room(self) -> None:
+    def _end_idle(self) -> None:
+        self._make_room(0)
+        waits = bool(self._informers)
+        self._timer = asyncio.get_running_loop().call_later(IDLE, self._end_idle) if waits else None
+
+    def _make_room(self, more: int) -> None:
         longest_idle_first = sorted(self._informers, key=self._asked_at.__getitem__)
-        too_many = len(longest_idle_first) - MOST + 1
+        too_many = len(longest_idle_first) - MOST + more
         for number, namespace in enumerate(longest_idle_first):
             if number < too_many or self._clock() - self._asked_at[namespace] > IDLE:
                 self._end(namespace)

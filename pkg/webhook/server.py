@@ -135,7 +135,7 @@ class WebhookServer:
             response = await self._answer(request, path, metrics, authenticated=authenticated)
         finally:
             metrics.in_flight.dec()
-        if not authenticated:
+        if not authenticated and self._turn is not None:
             response.force_close()  # a stranger keeps no connection
         metrics.answered(response.status, time.perf_counter() - started)
         return response

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
@@ -24,11 +23,9 @@ from pkg.util import constants
 from pkg.util.quotacount.releases import Releases
 from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.observe import Listed, Observer
-from pkg.webhook.deadline import NoAnswer, in_time
+from pkg.webhook.deadline import in_time
 from pkg.webhook.namespace_pods import NamespacePods
 from pkg.webhook.resources.resourcequota.guard import migrating
-
-log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 K = TypeVar("K", bound=Object)
@@ -93,16 +90,12 @@ class View:
         return self._source.migrations.list(namespace)
 
     async def quota_live(self, quota: ResourceQuota) -> ResourceQuota:
-        """One quota as it is now; the cached one when the API server does not answer, or knows it no more.
+        """One quota as it is now; the cached one when the API server knows it no more.
 
         A get, not a list: a list waits for the API server's own cache, up to a tenth of a second.
         """
         quotas = self._client.resource(RESOURCE_QUOTAS)
-        try:
-            live = await in_time(quotas.get(name=quota.name, namespace=quota.namespace))
-        except NoAnswer as exc:
-            log.warning("resource quota %s: its cached status counts: %s", quota.key, exc)
-            return quota
+        live = await in_time(quotas.get(name=quota.name, namespace=quota.namespace))
         return live if live is not None and live.uid == quota.uid else quota
 
     async def quotas_live(self, namespace: str) -> list[ResourceQuota]:

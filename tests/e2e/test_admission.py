@@ -4,6 +4,7 @@ KubeVirt stand-in, quota by Kubernetes."""
 from __future__ import annotations
 
 import json
+import time
 
 import pytest
 
@@ -204,6 +205,41 @@ async def test_added_room_is_for_the_migration_and_the_base_for_all_pods(admin: 
         )
     await admin.until_phase(namespace, migration, "Succeeded")
     await until(lambda: has_hard(admin, namespace, BASE), "the room's end")
+
+
+async def test_a_namespace_with_a_vm_is_labelled_before_anything_migrates(admin: Admin) -> None:
+    namespace = await admin.namespace()
+    assert not await admin.is_labelled(namespace)
+    await admin.machine(namespace)
+    await until(lambda: admin.is_labelled(namespace), "the label")
+    began = time.monotonic()
+    await admin.migrate(namespace)
+    raised = {**BASE, "limits.cpu": Quantity.parse("3") + TARGET_CPU}
+
+    async def is_raised() -> bool:
+        return (await admin.hard(namespace))["limits.cpu"] == raised["limits.cpu"]
+
+    await until(is_raised, "the raise", pause=0.002)
+    print(f"the first migration of a namespace was raised after {(time.monotonic() - began) * 1000:.0f} ms")
+
+
+async def test_a_pod_that_another_quota_refuses_is_refused_before_it(admin: Admin) -> None:
+    namespace = await admin.namespace()
+    tenant = admin.by("tenant")
+    body = {"metadata": {"name": "second"}, "spec": {"hard": {"limits.cpu": "2100m"}}}
+    await admin.client.resource(registry.RESOURCE_QUOTAS).create(body, namespace=namespace)
+    await admin.machine(namespace)
+    await until(lambda: admin.is_labelled(namespace), "the label")
+
+    async def is_refused_here() -> bool:
+        """Not by quota, which comes after the webhooks."""
+        try:
+            await admin.pod(namespace, tenant, cpu="90m")
+        except Forbidden as refusal:
+            return f"resource quota {namespace}/second is used up" in refusal.message
+        return False
+
+    await until(is_refused_here, "the webhook's word", pause=0.1)
 
 
 async def test_elsewhere_no_pod_is_looked_at(admin: Admin, running: Program) -> None:

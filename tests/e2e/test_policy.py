@@ -145,6 +145,37 @@ def test_a_launcher_s_marks_are_kubevirt_s_alone(attacked: AttackedNamespace) ->
     mallory.delete(path, gracePeriodSeconds="0")
 
 
+RESIZED: Raw = {
+    "spec": {
+        "containers": [
+            {
+                "name": "compute",
+                "resources": {
+                    "limits": {"cpu": "100m", "memory": "64Mi"},
+                    "requests": {"cpu": "100m", "memory": "64Mi"},
+                },
+            }
+        ]
+    }
+}
+
+
+@pytest.mark.parametrize(
+    "mark", ["a launcher by label", "an attachment by label", "a pod controlled by the VMI"]
+)
+def test_a_vm_s_pod_is_resized_by_kubevirt_and_kubelets_alone(attacked: AttackedNamespace, mark: str) -> None:
+    """One that shrinks leaves room that its migration takes once more."""
+    body = pod("launcher", **FORGED[mark](attacked.owner))
+    attacked.kubevirt.create(attacked.pods, body)
+    attacked.kubevirt.create(attacked.pods, pod("plain"))
+    path = f"{attacked.pods}/launcher/resize"
+    refused(attacked.api.patch, path, RESIZED)
+    kubelet = attacked.api.as_user("system:node:node-1", "system:nodes", "system:masters")
+    for user in (kubelet, attacked.kubevirt):
+        user.patch(path, RESIZED)
+    attacked.api.patch(f"{attacked.pods}/plain/resize", RESIZED)
+
+
 def test_pods_that_carry_no_mark_are_not_concerned(attacked: AttackedNamespace) -> None:
     """KubeVirt's own components and CDI's pods among them; a VMI as an owner that does not control is no mark."""
     ordinary: list[Raw] = [

@@ -1,8 +1,12 @@
-"""Labels the namespaces that hold added headroom, so that the webhook sees their new pods and no others.
+"""Labels the namespaces whose pods the webhook shall see: those with a managed quota and a VM, so that the label is
+there long before the first migration.
 
-The label is set before the headroom is added. An API server learns of it by a watch, and pods that it admitted just
-before still have to pass quota admission: `before_raise` delays the raise until both have happened. A label that stays
-a little longer than the headroom costs a few webhook calls, and saves the next migration the delay.
+The label is set before headroom is added. An API server learns of it by a watch, and pods that it admitted just before
+still have to pass quota admission: where the label is new, `before_raise` delays the raise until both have happened.
+
+Where the API server refuses pods while no webhook answers (failurePolicy Fail), an outage would stop the pods of every
+namespace with a VM. There only namespaces that hold added headroom, or are about to, have the label, and the first
+migration of a namespace waits for it.
 """
 
 from __future__ import annotations
@@ -20,9 +24,10 @@ from kubeloop.client.errors import ApiError, NotFound
 from kubeloop.client.resource_client import ResourceClient
 from kubeloop.controllers.cache_reader import CacheReader
 from kubeloop.controllers.errors import RetryAfter
-from pkg.api.kubevirt import VirtualMachineInstanceMigration
+from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.util import constants
 from pkg.util.kubevirt.migration import is_finished
+from pkg.util.resourcequota.base import quantity_of
 from pkg.util.resourcequota.entries import has_migrating_vm
 from pkg.util.resourcequota.managed import is_served, switched_off
 
@@ -36,6 +41,7 @@ SETTLE_FACTOR = 10.0
 LONGEST_SETTLE = 2.0
 CACHE_LAG = 1.0
 """Seconds after which a label that was written and does not show counts as removed by another writer."""
+_FAIL = "Fail"
 LINGER = 30.0
 """Seconds that the label stays when nothing is held any more."""
 
@@ -48,15 +54,26 @@ def holds(quotas: Iterable[ResourceQuota], migrations: Iterable[VirtualMachineIn
     return any(map(_holds, ours)) or not all(map(is_finished, migrations))
 
 
-def sees_pods(registration: ValidatingWebhookConfiguration) -> bool:
-    """Whether one of the webhooks is about pods."""
-    rules = [rule for webhook in registration.webhooks or () for rule in webhook.get("rules") or ()]
-    return any("pods" in (rule.get("resources") or ()) for rule in rules)
+def policy_for_pods(registrations: Iterable[ValidatingWebhookConfiguration]) -> str:
+    """The failurePolicy of the webhook that is about pods; "" when there is none."""
+    for webhook in (each for registration in registrations for each in registration.webhooks or ()):
+        if any("pods" in (rule.get("resources") or ()) for rule in webhook.get("rules") or ()):
+            return str(webhook.get("failurePolicy") or _FAIL)
+    return ""
+
+
+def admits_more(quota: ResourceQuota) -> bool:
+    """Whether quota admission goes by a higher limit than spec.hard says: it goes by status.hard."""
+    if quota.status.hard == quota.spec.hard:
+        return False
+    allowed = quota.status.hard or {}
+    return any(quantity_of(allowed, name) > quantity_of(quota.hard, name) for name in quota.hard)
 
 
 def _holds(quota: ResourceQuota) -> bool:
     annotations = quota.annotations
-    return has_migrating_vm(annotations) or constants.ANNOTATION_MIGRATING_COMPENSATION in annotations
+    added = has_migrating_vm(annotations) or constants.ANNOTATION_MIGRATING_COMPENSATION in annotations
+    return added or admits_more(quota)
 
 
 class Handler:
@@ -68,6 +85,7 @@ class Handler:
         namespace_cache: CacheReader[Namespace],
         quota_cache: CacheReader[ResourceQuota],
         migration_cache: CacheReader[VirtualMachineInstanceMigration],
+        instance_cache: CacheReader[VirtualMachineInstance],
         *,
         reserve: bool,
         registrations: CacheReader[ValidatingWebhookConfiguration],
@@ -80,6 +98,7 @@ class Handler:
         self._namespace_cache = namespace_cache
         self._quota_cache = quota_cache
         self._migration_cache = migration_cache
+        self._instance_cache = instance_cache
         self._reserve = reserve
         self._registrations = registrations
         self._excluded = excluded
@@ -95,30 +114,30 @@ class Handler:
         if namespace is None or namespace.deleting:
             self._forget(key)
             return
-        reserve = self._is_on()
-        held = (
-            reserve
-            and not self._excluded(key)
-            and not switched_off(namespace)
-            and holds(self._quota_cache.list(key), self._migration_cache.list(key))
-        )
-        if held:
+        policy = self._policy_for_pods()
+        if policy and not self._excluded(key) and not switched_off(namespace) and self._wants(key, policy):
             self._free_since.pop(key, None)
             await self._ensure(key)
             if not _is_labelled(namespace):
                 raise RetryAfter(CACHE_LAG, "waiting for the label to appear in the cache")
         elif _is_labelled(namespace):
-            await self._release(key, reserve)
+            await self._release(key, reserve=bool(policy))
 
-    def _is_on(self) -> bool:
-        return self._reserve and any(map(sees_pods, self._registrations.list()))
+    def _policy_for_pods(self) -> str:
+        return policy_for_pods(self._registrations.list()) if self._reserve else ""
+
+    def _wants(self, name: str, policy: str) -> bool:
+        quotas = self._quota_cache.list(name)
+        if policy != _FAIL and self._instance_cache.list(name):
+            return any(is_served(quota) for quota in quotas)
+        return holds(quotas, self._migration_cache.list(name))
 
     async def before_raise(self, namespace: str) -> None:
         """Call before a quota of the namespace is raised. Raises RetryAfter while the label does not count yet.
 
         A label that cannot be written does not delay a migration: the headroom is then not reserved.
         """
-        if not self._is_on():
+        if not self._policy_for_pods():
             return
         self._free_since.pop(namespace, None)
         try:
@@ -144,7 +163,7 @@ class Handler:
         now = self._labelled_at[name] = self._clock()
         self._counts_from[name] = now + min(LONGEST_SETTLE, max(SETTLE, SETTLE_FACTOR * (now - began)))
 
-    async def _release(self, name: str, reserve: bool) -> None:
+    async def _release(self, name: str, *, reserve: bool) -> None:
         since = self._free_since.setdefault(name, self._clock())
         left = since + LINGER - self._clock()
         if reserve and left > 0:

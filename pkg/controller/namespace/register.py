@@ -7,7 +7,7 @@ from kubeloop.api.meta import Object
 from kubeloop.controllers.events import EventRecorder
 from pkg.config.management import Management
 from pkg.controller.namespace.holding_controller import Handler as HoldingHandler
-from pkg.controller.namespace.holding_controller import sees_pods
+from pkg.controller.namespace.holding_controller import admits_more, policy_for_pods
 from pkg.controller.namespace.namespace_controller import Handler
 from pkg.controller.options import Options
 from pkg.controller.resourcequota.resourcequota_controller import BeforeRaise
@@ -33,6 +33,7 @@ def register_holding(management: Management, options: Options) -> BeforeRaise:
     namespaces = management.namespaces
     quotas = management.resource_quotas
     migrations = management.virtual_machine_instance_migrations
+    instances = management.virtual_machine_instances
     budgets = management.virtual_machine_migration_resource_quotas
     registrations = management.own_webhooks
     handler = HoldingHandler(
@@ -40,6 +41,7 @@ def register_holding(management: Management, options: Options) -> BeforeRaise:
         namespace_cache=namespaces.cache(),
         quota_cache=quotas.cache(),
         migration_cache=migrations.cache(),
+        instance_cache=instances.cache(),
         reserve=options.reserve,
         registrations=registrations.cache(),
         excluded=lambda namespace: bool(budgets.cache().list(namespace)),
@@ -47,16 +49,19 @@ def register_holding(management: Management, options: Options) -> BeforeRaise:
     namespaces.on_change(HOLDING_CONTROLLER, handler.on_namespace_changed)
     namespaces.watch_related(quotas, _namespace_of, reads=_read_of_quota)
     namespaces.watch_related(migrations, _namespace_of, reads=is_finished)
+    namespaces.watch_related(instances, _namespace_of, reads=lambda _: None)
     namespaces.watch_related(budgets, _namespace_of)
     namespaces.watch_related(
-        registrations, lambda _: {quota.namespace for quota in quotas.cache().list()}, reads=sees_pods
+        registrations,
+        lambda _: {quota.namespace for quota in quotas.cache().list()},
+        reads=lambda each: policy_for_pods([each]),
     )
     return handler.before_raise
 
 
 def _read_of_quota(quota: ResourceQuota) -> object:
-    """Not the status, which changes with every pod."""
-    return quota.labels, quota.annotations, quota.deleting
+    """Not status.used, which changes with every pod."""
+    return quota.labels, quota.annotations, quota.deleting, admits_more(quota)
 
 
 def _namespace_of(obj: Object) -> list[str]:

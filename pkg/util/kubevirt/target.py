@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import reduce
-from hashlib import blake2b
 
 import msgspec
 
@@ -49,7 +48,6 @@ from pkg.util.quotacount.usage import (
 )
 from pkg.util.resource_list import ResourceList, add, maximum, total
 
-_encode = msgspec.json.Encoder().encode
 _MEMORY_NAMES = (MEMORY, REQUESTS_MEMORY, LIMITS_MEMORY)
 
 
@@ -63,17 +61,6 @@ class Side:
     @property
     def pods(self) -> tuple[Pod, ...]:
         return (self.launcher, *self.attachments)
-
-
-def shape_of(vmi: VirtualMachineInstance, pods: Iterable[Pod]) -> bytes:
-    """A digest of all that a rendering can depend on. A migration changes its VMI and its pods a dozen times, and this
-    two or three times: versions, labels, the VM's phase and place, and how its migration goes on are not in it."""
-    parts = [vmi.namespace, *rendered_from(vmi)]
-    for pod in pods:
-        meta = pod.metadata
-        parts += [meta.annotations, meta.deletion_timestamp, meta.deletion_grace_period_seconds]
-        parts += [msgspec.structs.replace(pod.spec, node_name=None), pod.status]
-    return blake2b(_encode(parts), digest_size=16).digest()
 
 
 def rendered_from(vmi: VirtualMachineInstance) -> list[object]:

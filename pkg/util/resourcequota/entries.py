@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache
 
 from pkg.util import constants
 from pkg.util.names import EntryKey, migrating_key, migrating_uid_key, parse_entry_key
@@ -47,9 +48,13 @@ def parse_resources(key: str, text: str) -> ResourceList:
     Raises InvalidEntry with the annotation's key.
     """
     try:
-        return unmarshal(text)
+        return _unmarshalled(text)
     except (ValueError, RecursionError) as exc:
         raise InvalidEntry(f"annotation {key} is not a resource list ({exc}): {text[:80]!r}") from exc
+
+
+_unmarshalled = lru_cache(maxsize=4096)(unmarshal)
+"""The same dict for the same text: it is never changed."""
 
 
 def has_migrating_vm(annotations: Mapping[str, str]) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
@@ -60,11 +59,11 @@ class Cache:
         return total([self._usage(pod, releases) for pod in pods if counted(pod, spec, now, releases)])
 
     def made(self, key: Hashable, of: tuple[object, ...], work_out: Callable[[], T]) -> T:
-        """What depends on `key` and on these very objects; with no key it is not kept."""
+        """What depends on `key` and on these objects, or on others that are equal; with no key it is not kept."""
         if key is None:
             return work_out()
         found = self._made.get(key)
-        if found is None or len(found[0]) != len(of) or not all(map(operator.is_, found[0], of)):
+        if found is None or found[0] != of:
             found = self._made[key] = (of, work_out())
         value: T = found[1]
         return value

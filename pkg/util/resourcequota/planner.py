@@ -84,7 +84,7 @@ def _served(facts: Facts, policy: Policy, *, off: bool = False) -> Plan:
     quota, rules, entries = facts.quota, rules_of(facts.quota, policy), Entries(facts.quota.annotations)
     base = Base(None) if off else base_of(quota, facts.limits, policy)
     vms, problems = vms_of(facts, policy, base)
-    vms, held_since, held = hold(facts, policy, vms)
+    vms, held_since, held = hold(facts, policy, vms) if rules.follow else (vms, {}, [])
     handed = {} if rules.mark or not is_ours(quota) else hand_over(facts, entries)
     if rules.mark:
         mark(entries, quota, base)
@@ -99,7 +99,7 @@ def _served(facts: Facts, policy: Policy, *, off: bool = False) -> Plan:
     graces = [at + grace - facts.now for key, at in unexplained.items() if entries.get(key) is not None]
     return Plan(
         annotations=entries.changes(),
-        hard={**handed, **changed},
+        hard={name: to for name, to in handed.items() if name not in (base.limits or {})} | changed,
         problems=(*problems, *held, *base.problems, *told),
         timers=Timers(unexplained, held_since),
         recheck_after=earliest(*(at for at in (*ends, *graces) if 0 < at < float("inf")), *charged),

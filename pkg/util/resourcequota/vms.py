@@ -15,6 +15,8 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
+from typing import TypeVar
 
 from kubeloop.api.core import Pod, ResourceQuotaSpec
 from kubeloop.api.meta import RawResourceList
@@ -32,6 +34,7 @@ from pkg.util.kubevirt.target import (
     attachments_usage,
     bound_of,
     has_hotplugged_volumes,
+    rendered_from,
     side_as_it_was,
     target_usage,
     within,
@@ -46,6 +49,7 @@ from pkg.util.resourcequota.policy import EstimateKind, Policy
 _BOTH_LIMITS: RawResourceList = {LIMITS_CPU: "1", LIMITS_MEMORY: "1"}
 """Which of them count is asked of the base: spec.hard may have lost one, and gets it back with the same patch."""
 _Render = Callable[[VirtualMachineInstance, Side, Rendering, ResourceQuotaSpec], ResourceList]
+_T = TypeVar("_T")
 _LONGEST = 250
 """Characters of what is said about a VM that is not understood."""
 
@@ -78,6 +82,7 @@ class Vm:
         self.migrations = migrations
         self.problems: list[ResourceQuotaError] = []
         self._sides, self._rendering, self._spec = sides, rendering, facts.quota.spec
+        self._cache = facts.cache
         self._active = [each for each in migrations if not is_finished(each)]
         self._exact = policy.estimate is EstimateKind.EXACT
         self.since = min((each.metadata.creation_timestamp or "" for each in self._active), default="")
@@ -177,8 +182,10 @@ class Vm:
     def _today(self, render: _Render) -> ResourceList:
         """A side as it would be rendered today, from each that qualifies as the source: the smallest."""
         assert self.vmi is not None
+        sides = [self._believed(side) for side in self._sides.home]
         found = [
-            render(self.vmi, self._believed(side), self._rendering, self._spec) for side in self._sides.home
+            self._rendered((render.__name__, number), side.pods, partial(render, self.vmi, side))
+            for number, side in enumerate(sides)
         ]
         most = add(self._bound.launcher, self._bound.attachment)
         return smallest(within(usage, most, self.vmi) for usage in found)
@@ -253,13 +260,23 @@ class Vm:
         """The most that a side is worth. The pod overhead of the RuntimeClass that the KubeVirt CR names for launchers
         is the launcher's own: the API server sets it from the RuntimeClass, a cluster object, and admits no pod that
         says otherwise (its RuntimeClass admission plugin)."""
-        if self.vmi is None or not self._sides.home:
+        vmi = self.vmi
+        if vmi is None or not self._sides.home:
             return Bound({}, {})
         rendering, launcher = self._rendering, self._sides.home[0].launcher
         named = rendering.kubevirt.default_runtime_class
         if named and launcher.spec.runtime_class_name == named and launcher.spec.overhead:
             rendering = replace(rendering, pod_overhead=launcher.spec.overhead)
-        return bound_of(self.vmi, rendering, self._spec)
+        return self._rendered("bound", [launcher], lambda _, spec: bound_of(vmi, rendering, spec))
+
+    def _rendered(
+        self, what: Hashable, pods: Sequence[Pod], render: Callable[[Rendering, ResourceQuotaSpec], _T]
+    ) -> _T:
+        """Rendered once as long as all that it is made of is equal: most changes of a VMI are of its state."""
+        assert self.vmi is not None
+        key = (what, self.vmi.namespace, self.name) if not is_scoped(self._spec) else None
+        made_of = (self._rendering, rendered_from(self.vmi), *pods)
+        return self._cache.made(key, made_of, lambda: render(self._rendering, self._spec))
 
     def _say(self, kind: type[ResourceQuotaError], what: str) -> None:
         self.problems.append(kind(f"VM {self.name} {what}", vm=self.name))
@@ -300,7 +317,7 @@ def _vm(
     vmi = facts.instances.get(name)
     own = pods.concerning(vmi, migrations)
     key: Hashable = ("vm", vmi.namespace, name, policy, rendering.quota_limits) if vmi else None
-    if facts.quota.spec.scopes or facts.quota.spec.scope_selector or any(pod.deleting for pod in own):
+    if is_scoped(facts.quota.spec) or any(pod.deleting for pod in own):
         key = None  # the time, or what else the quota asks of a pod, decides as well
 
     def work_out() -> Vm:
@@ -310,6 +327,10 @@ def _vm(
         return vm
 
     return facts.cache.made(key, (vmi, facts.rendering, *migrations, *own), work_out)
+
+
+def is_scoped(spec: ResourceQuotaSpec) -> bool:
+    return bool(spec.scopes or spec.scope_selector)
 
 
 def controlled_pods(facts: Facts) -> ControlledPods:

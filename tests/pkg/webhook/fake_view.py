@@ -127,8 +127,7 @@ class FakeView(View):
         return self._answer("observe").observe(quota)
 
     async def quota_live(self, quota: ResourceQuota) -> ResourceQuota:
-        self.looked.append("quota")
-        found = [q for q in (self.live.quotas if self.live else ()) if q.name == quota.name]
+        found = [q for q in self._answer("quota").quotas if q.name == quota.name]
         return found[0] if found else quota
 
     async def quotas_live(self, namespace: str) -> list[ResourceQuota]:

@@ -62,6 +62,19 @@ async def test_a_namespace_without_questions_is_not_watched_for_ever() -> None:
     assert kind.server.watches == 0
 
 
+async def test_a_watch_ends_also_when_nothing_is_asked_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The namespace was deleted, and no review comes from any other."""
+    monkeypatch.setattr(module, "IDLE", 0.2)
+    kind = Kind(PODS)
+    pods = NamespacePods(kind.client)
+    await pods.of("ns1")
+    await until(lambda: kind.server.watches == 1)
+    await until(lambda: kind.server.watches == 0, seconds=2)
+    await pods.of("ns1")
+    await until(lambda: kind.server.watches == 1)
+    await pods.close()
+
+
 async def test_of_too_many_the_one_that_was_asked_about_least_recently_gives_way(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

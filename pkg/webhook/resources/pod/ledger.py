@@ -6,8 +6,8 @@ its own pods twice, in the other one's place: two replicas together exceed a bas
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Final
 
 from pkg.util.quantity import Quantity
@@ -20,12 +20,14 @@ _SWEPT: Final = 2
 """Other namespaces that are searched at every entry: those that never ask again are forgotten."""
 
 
+Usages = Mapping[str, Mapping[str, Quantity]]
+
+
 @dataclass(frozen=True, slots=True)
 class _Pending:
     uid: str
     replaced: str | None
-    usage: Mapping[str, Quantity]
-    quotas: Collection[str]
+    usages: Usages
     since: float
 
 
@@ -39,15 +41,14 @@ class Ledger:
         self,
         namespace: str,
         uid: str,
-        usage: Mapping[str, Quantity],
-        quotas: Collection[str],
+        usages: Usages,
         now: float,
         *,
         replaced: str | None = None,
     ) -> None:
-        """A pod was let through; `quotas` are the names of those that will count it. `replaced`: the resourceVersion
-        that a resize replaces, None for a new pod."""
-        pending = _Pending(uid, replaced, usage, quotas, now)
+        """A pod was let through; `usages`: what it takes, by the names of the quotas that will count it. `replaced`:
+        the resourceVersion that a resize replaces, None for a new pod."""
+        pending = _Pending(uid, replaced, usages, now)
         self._pending.setdefault(namespace, {})[f"{uid}/{replaced}"] = pending
         REMEMBERED.set(len(self))
         for each in [each for each in self._pending if each != namespace][:_SWEPT]:
@@ -66,6 +67,11 @@ class Ledger:
             self._pending[namespace] = kept
         REMEMBERED.set(len(self))
 
+    def keep(self, namespace: str, now: float) -> None:
+        """The API server does not answer: requests that were let in may be stored as late as that lasts."""
+        pending = self._pending.get(namespace, {})
+        pending.update({key: replace(each, since=now) for key, each in pending.items()})
+
     def __len__(self) -> int:
         """Pods of all namespaces."""
         return sum(map(len, self._pending.values()))
@@ -73,5 +79,5 @@ class Ledger:
     def pending(self, namespace: str, quota: str) -> Iterator[Mapping[str, Quantity]]:
         """What each pod takes of a quota."""
         for pending in self._pending.get(namespace, {}).values():
-            if quota in pending.quotas:
-                yield pending.usage
+            if quota in pending.usages:
+                yield pending.usages[quota]

@@ -14,17 +14,25 @@ on their way to quota admission, still of those that have just ended, and its co
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from pkg.util.quantity import ZERO, Quantity
-from pkg.util.resource_list import ResourceList, parse_resource_list, subtract
-from pkg.util.resourcequota.base import granted_by_namespace, granted_by_record, scaled_base
-from pkg.util.resourcequota.errors import ResourceQuotaError
+from kubeloop.api.core import ResourceQuota
+from pkg.util.amounts import compared
+from pkg.util.quantity import ZERO, Quantity, QuantityError
+from pkg.util.resource_list import (
+    ResourceList,
+    add,
+    maximum,
+    minimum,
+    parse_resource_list,
+    subtract,
+)
+from pkg.util.resourcequota.base import base_of
+from pkg.util.resourcequota.entries import Entries
 from pkg.util.resourcequota.facts import Facts
-from pkg.util.resourcequota.managed import is_default
 from pkg.util.resourcequota.policy import Policy
-from pkg.util.resourcequota.vms import taken_by_migrations
+from pkg.util.resourcequota.vms import taken_by_migrations, vms_of
 from pkg.webhook.resources.pod.tally import Sums
 
 Amounts = Mapping[str, Quantity]
@@ -87,19 +95,57 @@ class Room:
         return short
 
 
+def left_for_target(observed: Facts, policy: Policy, vm: str) -> ResourceList:
+    """What the pods of a VM's migration may still take beyond the base: what its entry on the quota holds for them,
+    with the compensation. Before the entry is written, what it will be: until then quota decides. A VM that has no
+    source pod gets nothing."""
+    base = base_of(observed.quota, observed.limits, policy)
+    found = next((each for each in vms_of(observed, policy, base)[0] if each.name == vm), None)
+    if found is None or not found.allowed:
+        return {}
+    entries = Entries(observed.quota.annotations)
+    granted, standing = maximum(found.allowed, found.formula or {}), entries.of(vm, found.uid)
+    if standing is not None:
+        granted = minimum(granted, standing)
+    left = subtract(add(granted, entries.compensation_or_none()), found.target)
+    return {name: amount for name, amount in left.items() if amount > ZERO}
+
+
 def room(observed: Facts, policy: Policy, sums: Sums) -> Room | None:
     """The room of `observed.quota`; None where nothing says what its base is. `sums` is what the quota charges for
     all of `observed.pods`, the namespace's."""
     quota = observed.quota
-    try:
-        granted = granted_by_namespace(observed.limits) if is_default(quota) else granted_by_record(quota)
-    except ResourceQuotaError:
+    base = base_of(quota, observed.limits, policy).limits
+    if base is None:
         return None
     return Room(
-        base=scaled_base(granted, quota.hard, policy),
+        base=base,
         hard=parse_resource_list(quota.hard),
         used=parse_resource_list(quota.used),
         counted=sums.counted,
         migrations=taken_by_migrations(observed, policy),
         ended=sums.ended,
     )
+
+
+def lacks(quota: ResourceQuota, need: Amounts) -> ResourceList:
+    """What quota admission finds too little of in a quota that is not ours, and what is left of each."""
+    try:
+        left = subtract(parse_resource_list(quota.status.hard or {}), parse_resource_list(quota.used))
+    except QuantityError:
+        return {}
+    return {name: amount for name, amount in left.items() if need.get(name, ZERO) > max(ZERO, amount)}
+
+
+def exceeded(quota: ResourceQuota, need: Amounts, short: Amounts) -> str:
+    """Which quota is short, and what is left of it. It begins with quota admission's own words: KubeVirt looks for
+    them, and tries again when the quota changes."""
+    amounts = ((name, compared(name, need[name], max(left, ZERO))) for name, left in sorted(short.items()))
+    wants = ", ".join(f"{name} {asked} is requested and {left} is left" for name, (asked, left) in amounts)
+    return f"exceeded quota: resource quota {quota.key} is used up: {wants}"
+
+
+def reserved(names: Sequence[str]) -> str:
+    """Whose the rest of a quota is."""
+    whose = f" ({', '.join(names[:10])})" if names else ""
+    return f"; what headroom added to it is reserved for migrating VMs{whose}"

@@ -8,19 +8,20 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import Final
 
 from kubeloop.api.core import Pod, ResourceQuota
 from pkg.util import constants
-from pkg.util.amounts import compared
 from pkg.util.kubevirt.evidence import vm_of
 from pkg.util.kubevirt.migration import is_finished
-from pkg.util.quantity import ZERO, Quantity, QuantityError
+from pkg.util.quantity import ZERO, QuantityError
 from pkg.util.quotacount.releases import Releases
 from pkg.util.quotacount.usage import counted, pod_usage, resize_usage
 from pkg.util.resource_list import ResourceList, parse_resource_list
+from pkg.util.resourcequota.entries import has_migrating_vm
 from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.managed import is_served
 from pkg.util.resourcequota.policy import Policy
@@ -28,7 +29,7 @@ from pkg.webhook.admission import ALLOW, AdmissionRequest, BadReview, Decision, 
 from pkg.webhook.deadline import NoAnswer, in_time
 from pkg.webhook.options import Options
 from pkg.webhook.resources.pod.ledger import Ledger
-from pkg.webhook.resources.pod.room import Room, room
+from pkg.webhook.resources.pod.room import Room, exceeded, lacks, left_for_target, reserved, room
 from pkg.webhook.resources.pod.shared_reads import SharedReads
 from pkg.webhook.resources.pod.tally import Sums, Tally
 from pkg.webhook.view import View
@@ -49,6 +50,7 @@ class _Quota:
 
     object: ResourceQuota
     room: Room
+    observed: Facts
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +60,17 @@ class _Snapshot:
     """The pods that `quotas` count: uid to resourceVersion, "" for one that is gone again."""
     behind: bool = False
     """Of a quota the pods do not add up to status.used, or its base is not known."""
+
+    @property
+    def at_rest(self) -> bool:
+        """Whether nothing is added to any of the quotas, so that quota itself holds every pod to the base."""
+        return bool(self.quotas) and not any(map(_holds, self.quotas))
+
+
+def _holds(quota: _Quota) -> bool:
+    """By what quota admission goes by, too: status.hard."""
+    spec, status = quota.object.spec.hard, quota.object.status.hard
+    return has_migrating_vm(quota.object.annotations) or spec != status
 
 
 class _Known(Enum):
@@ -82,6 +95,8 @@ class _Pod:
     need: ResourceList
     uid: str
     replaced: str | None = None
+    migration: str = ""
+    """The uid of the migration that KubeVirt made it for."""
 
     def counts(self, quota: ResourceQuota) -> bool:
         return counted(self.pod, quota.spec, releases=self.releases)
@@ -119,9 +134,15 @@ class Validator:
             asked = _asked(request, self._view.releases())
         except QuantityError as exc:  # the API server lets none of these come here
             raise BadReview(f"the pod's resources: {exc}") from exc
-        if request.operation != "UPDATE" and await self._is_of_migration(asked.pod, request):
-            return ALLOW
+        if request.operation != "UPDATE" and self._makes_targets(request.user_info):
+            asked = replace(asked, migration=_migration_of(asked.pod))
+            if asked.migration and not self._beyond_grant(self._cached(asked), asked):
+                return ALLOW  # KubeVirt's own pod is not held up because the API server is slow
         refusal = await self._decide(request, asked)
+        if refusal and asked.migration:
+            refusal = (
+                f"exceeded quota: {refusal}"  # the words by which KubeVirt tries again when the quota changes
+            )
         return deny(refusal, reason="no-room") if refusal else ALLOW
 
     async def _decide(self, request: AdmissionRequest, asked: _Pod) -> str:
@@ -131,17 +152,40 @@ class Validator:
             return self._refusal(self._cached(asked), asked, _Known.ON_ITS_WAY)
         waiting: list[str] = []
         try:
-            snapshot, refusal = await self._wait(asked, waiting)
-        except NoAnswer:
-            # What stood in its way still does; else the own count decides.
+            if refusal := await self._refused_by_another(asked):
+                return refusal
             snapshot = self._cached(asked)
-            refusal = waiting[-1] if waiting else self._refusal(snapshot, asked, _Known.ON_ITS_WAY)
+            refusal = self._refusal(snapshot, asked, _Known.STATUS)
+            if refusal or not snapshot.at_rest:
+                snapshot, refusal = await self._wait(asked, waiting)
+        except NoAnswer:
+            self._ledger.keep(asked.namespace, self._clock())
+            snapshot = await self._last_known(asked)
+            # What stood in its way still does; else the own count decides.
+            refusal = waiting[-1] if waiting else self._refusal_by_all(snapshot, asked)
         if not refusal and not request.dry_run:
             self._admit(snapshot, asked)
         return refusal
 
     def _cached(self, asked: _Pod) -> _Snapshot:
         return self._count(map(self._view.observe, self._view.quotas(asked.namespace)), None)
+
+    async def _last_known(self, asked: _Pod) -> _Snapshot:
+        """Without an answer from the API server: what the caches and the watch have."""
+        pods = None
+        with suppress(NoAnswer):
+            pods = await self._view.pods(asked.namespace)
+        return self._count(map(self._view.observe, self._view.quotas(asked.namespace)), pods)
+
+    async def _refused_by_another(self, asked: _Pod) -> str:
+        """Why a quota that is not ours will refuse the pod, by its live status; "": none will. Let through here, it
+        would never come, and hold its place for as long as it is remembered."""
+        for quota in self._view.quotas(asked.namespace):
+            if not self._is_ours(quota) and asked.counts(quota) and lacks(quota, asked.need):
+                quota = await self._view.quota_live(quota)
+                if short := lacks(quota, asked.need):
+                    return exceeded(quota, asked.need, short)
+        return ""
 
     async def _wait(self, asked: _Pod, waiting: list[str]) -> tuple[_Snapshot, str]:
         """The last read, and why the pod does not fit, after a while; `waiting` gets what stands in its way meanwhile.
@@ -182,43 +226,42 @@ class Validator:
         self._ledger.settle(asked.namespace, snapshot.seen, self._clock())
         for quota in snapshot.quotas:
             if asked.counts(quota.object) and (short := self._short(quota, asked, known)):
-                return refusal_of(quota.object, asked.need, short, self._view.migrating(quota.object))
+                names = self._view.migrating(quota.object)
+                return exceeded(quota.object, self._need(quota, asked), short) + reserved(names)
         return ""
 
     def _short(self, quota: _Quota, asked: _Pod, known: _Known) -> ResourceList:
+        need = self._need(quota, asked)
         if known is _Known.THERE:
-            return quota.room.short_beside(asked.need)
+            return quota.room.short_beside(need)
         pending = list(self._ledger.pending(asked.namespace, quota.object.name))
         # Twice: another replica may have let through as much at the same moment, which nothing shows yet.
         short_by = quota.room.short_by_status if known is _Known.STATUS else quota.room.short_by_count
-        return short_by(pending * 2, asked.need)
+        return short_by(pending * 2, need)
 
     def _admit(self, snapshot: _Snapshot, asked: _Pod) -> None:
         """Remember the pod until it is seen."""
-        quotas = [quota for quota in snapshot.quotas if asked.counts(quota.object)]
-        if quotas:
-            names = frozenset(quota.object.name for quota in quotas)
-            now = self._clock()
-            self._ledger.admit(asked.namespace, asked.uid, asked.need, names, now, replaced=asked.replaced)
+        quotas = (quota for quota in snapshot.quotas if asked.counts(quota.object))
+        usages = {quota.object.name: self._need(quota, asked) for quota in quotas}
+        if usages:
+            self._ledger.admit(asked.namespace, asked.uid, usages, self._clock(), replaced=asked.replaced)
 
-    async def _is_of_migration(self, pod: Pod, request: AdmissionRequest) -> bool:
-        """A target or attachment pod of a migration under way, made by KubeVirt: every tenant can write a label.
-        KubeVirt copies the labels of a VMI to its launcher, so the launcher's VM has to be the one that migrates."""
-        migration = pod.labels.get(constants.LABEL_MIGRATION_JOB_UID)
-        if not migration or pod.labels.get(constants.LABEL_APP) not in _OF_MIGRATION:
-            return False
-        if not self._makes_targets(request.user_info):
-            return False
-        known = self._view.migrations(request.namespace)
-        if not any(m.uid == migration for m in known):
-            try:
-                known = await self._view.migrations_live(request.namespace)
-            except NoAnswer:
-                return True  # KubeVirt's own pod is not held up because the API server is slow
-        whose = vm_of(pod)
-        return any(
-            m.uid == migration and not is_finished(m) and whose in ("", m.spec.vmi_name) for m in known
-        )
+    def _need(self, quota: _Quota, asked: _Pod) -> ResourceList:
+        """What a pod takes of a base. A target has what its own VM was granted: KubeVirt copies the labels of a VMI to
+        its launcher, so the launcher's VM has to be the one that migrates."""
+        of_pod = vm_of(asked.pod)
+        for each in quota.observed.migrations if asked.migration else ():
+            vm = each.spec.vmi_name
+            if each.uid == asked.migration and not is_finished(each) and of_pod in ("", vm):
+                left = left_for_target(quota.observed, self._policy, vm)
+                need = {name: amount - left.get(name, ZERO) for name, amount in asked.need.items()}
+                return {name: amount for name, amount in need.items() if amount > ZERO}
+        return asked.need
+
+    def _beyond_grant(self, snapshot: _Snapshot, asked: _Pod) -> bool:
+        """Whether a target takes anything of a base."""
+        quotas = (quota for quota in snapshot.quotas if asked.counts(quota.object))
+        return any(name in quota.room.base for quota in quotas for name in self._need(quota, asked))
 
     async def _read(self, namespace: str) -> _Snapshot:
         """Live quotas, and pods as a watch brings them."""
@@ -269,25 +312,15 @@ class Validator:
             free = room(observed, self._policy, sums)
             behind |= free is None or free.is_behind
             if free is not None:
-                quotas.append(_Quota(quota, free))
+                quotas.append(_Quota(quota, free, observed))
         seen = {pod.uid: pod.metadata.resource_version for pod in pods or ()}
         return _Snapshot(quotas, {**dict.fromkeys(gone, ""), **seen}, behind)
 
 
-def refusal_of(
-    quota: ResourceQuota,
-    need: Mapping[str, Quantity],
-    short: Mapping[str, Quantity],
-    names: Sequence[str],
-) -> str:
-    """What a tenant reads: which quota, what is left of it, and whose the rest is."""
-    amounts = ((name, compared(name, need[name], max(left, ZERO))) for name, left in sorted(short.items()))
-    wants = ", ".join(f"{name} {asked} is requested and {left} is left" for name, (asked, left) in amounts)
-    whose = f" ({', '.join(names[:10])})" if names else ""
-    return (
-        f"resource quota {quota.key} is used up: {wants}; "
-        f"what headroom added to it is reserved for migrating VMs{whose}"
-    )
+def _migration_of(pod: Pod) -> str:
+    """What a launcher or attachment pod says of the migration that it is for."""
+    of_vm = pod.labels.get(constants.LABEL_APP) in _OF_MIGRATION
+    return pod.labels.get(constants.LABEL_MIGRATION_JOB_UID, "") if of_vm else ""
 
 
 def _asked(request: AdmissionRequest, releases: Releases) -> _Pod:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from kubeloop.api import registry
+from kubeloop.api.core import ResourceQuota
 from kubeloop.client.errors import Forbidden
 from kubeloop.controllers.errors import RetryAfter
-from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCE_MIGRATIONS
+from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINE_INSTANCES
 from pkg.controller.namespace.holding_controller import (
     CACHE_LAG,
     LINGER,
@@ -23,14 +25,38 @@ from pkg.util import constants
 from pkg.util.constants import WEBHOOK_CONFIGURATION_NAME
 from tests.decisions import sentences
 from tests.kinds import Clock, Kind, Server
-from tests.objects import COMPENSATION, ENTRY, MARKS, SKIP, annotated_namespace, by_name, by_uid, quota, vmim
+from tests.objects import (
+    COMPENSATION,
+    ENTRY,
+    MARKS,
+    SKIP,
+    annotated_namespace,
+    by_name,
+    by_uid,
+    quota,
+    vmi,
+    vmim,
+)
 
 ONE = {**MARKS, by_name(): ENTRY}
+
+
+def lagging(status: dict[str, str]) -> ResourceQuota:
+    """The controller manager has not seen spec.hard yet."""
+    found = quota(annotations=MARKS)
+    return msgspec.structs.replace(found, status=msgspec.structs.replace(found.status, hard=dict(status)))
+
 
 HELD = {
     "an entry stands": (quota(annotations=ONE), [], True),
     "one by uid": (quota(annotations={by_uid(): ENTRY}), [], True),
     "one that is garbage": (quota(annotations={by_name(): "x"}), [], True),
+    "quota admission still goes by more than spec.hard": (lagging({"limits.cpu": "5"}), [], True),
+    "quota admission goes by less, or by another spelling": (
+        lagging({"limits.cpu": "2", "limits.memory": "5120000Ki"}),
+        [],
+        False,
+    ),
     "a compensation stands": (quota(annotations={COMPENSATION: "{}"}), [], True),
     "a migration was announced": (quota(annotations=MARKS), [vmim(None)], True),
     "a migration runs": (quota(annotations=MARKS), [vmim("Running")], True),
@@ -54,6 +80,7 @@ class OneNamespace:
         self.namespaces: Kind[Any] = Kind(registry.NAMESPACES)
         self.quotas: Kind[Any] = Kind(registry.RESOURCE_QUOTAS)
         self.migrations: Kind[Any] = Kind(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS)
+        self.instances: Kind[Any] = Kind(VIRTUAL_MACHINE_INSTANCES)
         self.webhooks: Kind[Any] = Kind(registry.VALIDATING_WEBHOOK_CONFIGURATIONS)
         self.excluded: set[str] = set()
         self.clock = Clock()
@@ -66,15 +93,16 @@ class OneNamespace:
             namespace_cache=self.namespaces.cache,
             quota_cache=self.quotas.cache,
             migration_cache=self.migrations.cache,
+            instance_cache=self.instances.cache,
             reserve=reserve,
             registrations=self.webhooks.cache,
             excluded=lambda name: name in self.excluded,
             clock=self.clock,
         )
 
-    def register(self, *resources: list[str]) -> None:
+    def register(self, *resources: list[str], policy: str = "Ignore") -> None:
         """Webhooks with these rules."""
-        rules = [{"rules": [{"resources": each}]} for each in resources]
+        rules = [{"rules": [{"resources": each}], "failurePolicy": policy} for each in resources]
         self.webhooks.given({"metadata": {"name": WEBHOOK_CONFIGURATION_NAME, "uid": "u"}, "webhooks": rules})
 
     async def handle(self) -> float | None:
@@ -225,3 +253,23 @@ async def test_release_takes_the_label_off_where_it_is_and_asks_for_no_other_nam
     assert await unlabel_all(server.client()) == ["held"]
     assert not server.raw(registry.NAMESPACES)["held"]["metadata"].get("labels")
     assert server.asked("list")[0]["labelSelector"] == constants.LABEL_HOLDING
+
+
+@pytest.mark.parametrize(
+    ("found", "policy", "labelled"),
+    [(quota(), "Ignore", True), (quota(labels={}), "Ignore", False), (quota(), "Fail", False)],
+    ids=["a managed quota", "another quota", "an outage would stop its pods"],
+)
+async def test_a_namespace_with_a_vm_is_labelled_before_anything_migrates(
+    found: ResourceQuota, policy: str, labelled: bool
+) -> None:
+    one = OneNamespace()
+    one.register(["pods"], policy=policy)
+    one.quotas.given(found)
+    await one.handle()
+    assert not one.labelled
+    one.instances.given(vmi())
+    await one.handle()
+    assert one.labelled is labelled
+    one.clock.now += SETTLE
+    assert (await one.before_raise() is None) is labelled

@@ -10,8 +10,8 @@ USAGE = {"limits.cpu": Quantity.parse("1")}
 
 def test_a_pod_is_pending_until_it_is_seen() -> None:
     ledger = Ledger()
-    ledger.admit("ns1", "a", USAGE, {"q1"}, 0.0)
-    ledger.admit("ns1", "b", USAGE, {"q1", "q2"}, 0.0)
+    ledger.admit("ns1", "a", {"q1": USAGE}, 0.0)
+    ledger.admit("ns1", "b", {"q1": USAGE, "q2": USAGE}, 0.0)
     assert len(list(ledger.pending("ns1", "q1"))) == 2
     assert len(list(ledger.pending("ns1", "q2"))) == 1
     ledger.settle("ns1", {"a": "1"}, 1.0)
@@ -22,7 +22,7 @@ def test_a_pod_is_pending_until_it_is_seen() -> None:
 
 def test_one_that_never_turns_up_is_given_up() -> None:
     ledger = Ledger()
-    ledger.admit("ns1", "a", USAGE, {"q1"}, 0.0)
+    ledger.admit("ns1", "a", {"q1": USAGE}, 0.0)
     ledger.settle("ns1", {}, EXPIRY - 0.1)
     assert list(ledger.pending("ns1", "q1"))
     ledger.settle("ns1", {}, EXPIRY)
@@ -31,7 +31,7 @@ def test_one_that_never_turns_up_is_given_up() -> None:
 
 def test_namespaces_do_not_know_of_each_other() -> None:
     ledger = Ledger()
-    ledger.admit("ns1", "a", USAGE, {"q1"}, 0.0)
+    ledger.admit("ns1", "a", {"q1": USAGE}, 0.0)
     ledger.settle("ns2", {"a": "1"}, 0.0)
     assert list(ledger.pending("ns1", "q1"))
     assert not list(ledger.pending("ns2", "q1"))
@@ -39,7 +39,7 @@ def test_namespaces_do_not_know_of_each_other() -> None:
 
 def test_a_growth_is_pending_until_the_pod_has_a_newer_version() -> None:
     ledger = Ledger()
-    ledger.admit("ns1", "a", {}, {"quota"}, 0.0, replaced="7")
+    ledger.admit("ns1", "a", {"quota": {}}, 0.0, replaced="7")
     ledger.settle("ns1", {"a": "7"}, 1.0)
     assert len(list(ledger.pending("ns1", "quota"))) == 1
     ledger.settle("ns1", {"a": "8"}, 1.0)
@@ -49,5 +49,5 @@ def test_a_growth_is_pending_until_the_pod_has_a_newer_version() -> None:
 def test_namespaces_that_never_ask_again_are_forgotten() -> None:
     ledger = Ledger()
     for number in range(1000):
-        ledger.admit(f"ns{number}", "a", {}, {"quota"}, number * EXPIRY)
+        ledger.admit(f"ns{number}", "a", {"quota": {}}, number * EXPIRY)
     assert len(ledger._pending) <= 3

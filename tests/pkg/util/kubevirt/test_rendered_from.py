@@ -15,7 +15,7 @@ from kubeloop.client.decode import decoder_for
 from pkg.api.kubevirt import VirtualMachineInstance
 from pkg.util import constants
 from pkg.util.kubevirt.rendering import Rendering
-from pkg.util.kubevirt.target import Side, bound_of, shape_of, target_usage
+from pkg.util.kubevirt.target import Side, bound_of, rendered_from, target_usage
 
 RECORDED = Path(__file__).parents[3] / "vectors" / "recorded"
 VMI = json.loads((RECORDED / "virtualmachineinstance-t1-vm1.json").read_text())
@@ -63,7 +63,7 @@ BEFORE, SOURCE = changed(lambda vmi, pod: None)
 def test_a_migrations_progress_changes_no_rendering(name: str) -> None:
     vmi, pod = changed(PROGRESS[name])
     assert (vmi, pod) != (BEFORE, SOURCE)
-    assert shape_of(vmi, [pod]) == shape_of(BEFORE, [SOURCE])
+    assert rendered_from(vmi) == rendered_from(BEFORE)
     rendering, spec = Rendering(), ResourceQuotaSpec()
     assert target_usage(vmi, Side(pod), rendering, spec) == target_usage(
         BEFORE, Side(SOURCE), rendering, spec
@@ -72,6 +72,6 @@ def test_a_migrations_progress_changes_no_rendering(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", MATTERS)
-def test_what_may_change_an_amount_is_another_shape(name: str) -> None:
+def test_what_may_change_an_amount_is_rendered_anew(name: str) -> None:
     vmi, pod = changed(MATTERS[name])
-    assert shape_of(vmi, [pod]) != shape_of(BEFORE, [SOURCE])
+    assert (rendered_from(vmi), pod) != (rendered_from(BEFORE), SOURCE)

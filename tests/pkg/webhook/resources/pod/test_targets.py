@@ -1,0 +1,100 @@
+"""A target is let through up to what its own VM was granted; the rest is the base's, like any pod."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from kubeloop.api.core import Pod
+from pkg.util import constants
+from tests.objects import MARKS, by_name, controlled_by, plain_launcher, pod, quota, uid_of, vmi, vmim
+from tests.pkg.webhook.fake_view import KUBEVIRT, FakeView, State, request
+from tests.pkg.webhook.resources.pod.test_validator import Clock, validator
+
+LIMITS = '{"limit":{"limitsCpu":"6","limitsMemory":"90Gi"}}'
+GRANTED = '{"limits.cpu":"2","limits.memory":"4Gi"}'
+MIGRATION = "uid-migration-of-{}"
+
+
+def target(vm: str, cpu: str = "2", *, app: str = constants.APP_VIRT_LAUNCHER) -> Pod:
+    labels = {constants.LABEL_APP: app, constants.LABEL_MIGRATION_JOB_UID: MIGRATION.format(vm)}
+    owners = controlled_by("VirtualMachineInstance", vm, uid_of(vm))
+    return pod(cpu, "1Gi", name=f"virt-launcher-{vm}-target", labels=labels, ownerReferences=owners)
+
+
+def namespace(
+    *others: Pod,
+    entries: tuple[str, ...] = ("vm1", "vm2"),
+    phase: str | None = "Running",
+    granted: str = GRANTED,
+) -> State:
+    """Two VMs of 2 CPU that migrate in a base of 6 CPU; `phase` is vm2's."""
+    annotations = {**MARKS, **{by_name(vm): granted for vm in entries}}
+    hard = {"limits.cpu": str(6 + 2 * len(entries)), "limits.memory": "100Gi"}
+    sources = [plain_launcher(vm) for vm in ("vm1", *(["vm2"] if phase == "Running" else []))]
+    used = 2 * len(sources) + (1.9 if others else 0)
+    instances = [vmi("vm1", nodeName="node1"), vmi("vm2", nodeName="node1", phase=phase)]
+    return State(
+        quota(hard, annotations, used={"limits.cpu": str(used)}),
+        migrations=[vmim("Pending", vm) for vm in ("vm1", "vm2")],
+        instances=instances,
+        pods=[*sources, *others],
+        limits=LIMITS,
+    )
+
+
+FULL = pod("1.9", name="filler")
+CASES = {
+    "as large as its source": (namespace(FULL), target("vm2"), True),
+    "enlarged by a live update, which the base does not cover": (namespace(FULL), target("vm2", "4"), False),
+    "enlarged, and the base covers it": (namespace(), target("vm2", "4"), True),
+    "enlarged by more than the base covers": (namespace(), target("vm2", "4100m"), False),
+    "nothing was added for it yet: quota decides": (namespace(FULL, entries=("vm1",)), target("vm2"), True),
+    "the entry holds less, by a cap": (namespace(FULL, granted='{"limits.cpu":"1"}'), target("vm2"), False),
+    "the receiver of a decentralized migration is the only pod of its VM": (
+        namespace(FULL, pod("2", name="more"), phase="WaitingForSync"),
+        target("vm2", "3"),
+        False,
+    ),
+    "a launcher with a copied label, of a VM that never ran": (
+        namespace(FULL, pod("2", name="more"), phase=None),
+        target("vm2"),
+        False,
+    ),
+    "another VM's launcher with the label of a migration": (
+        namespace(FULL),
+        msgspec.structs.replace(
+            target("vm2"), metadata=msgspec.structs.replace(
+                target("vm2").metadata,
+                owner_references=plain_launcher("vm3").metadata.owner_references,
+            )
+        ),
+        False,
+    ),
+    "an attachment pod within what was granted": (
+        namespace(FULL), target("vm2", "100m", app=constants.APP_HOTPLUG_DISK), True
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", list(CASES.values()), ids=list(CASES))
+async def test_a_target_is(case: tuple[State, Pod, bool]) -> None:
+    state, asked, admitted = case
+    decision = await validator(FakeView(state, state)).validate(request(asked, user=KUBEVIRT))
+    assert decision.allowed is admitted, decision.message
+    assert admitted or decision.message.startswith("exceeded quota: ")  # KubeVirt looks for these words
+
+
+async def test_within_what_was_granted_nothing_is_asked_and_nothing_is_kept_waiting() -> None:
+    clock, view = Clock(), FakeView(namespace(FULL), None)
+    assert (await validator(view, clock).validate(request(target("vm2"), user=KUBEVIRT))).allowed
+    assert (view.looked, clock.now) == ([], 100.0)
+
+
+async def test_what_a_target_takes_of_the_base_is_remembered() -> None:
+    """Until it is seen, no other pod is given the same."""
+    clock, view = Clock(), FakeView(namespace(), namespace())
+    checked = validator(view, clock)
+    assert (await checked.validate(request(target("vm2", "3"), user=KUBEVIRT))).allowed
+    assert (await checked.validate(request(pod("100m")))).allowed
+    assert clock.now > 100.0
