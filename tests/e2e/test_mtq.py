@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from kubeloop.api import registry
 from kubeloop.client.client import Client
-from kubeloop.client.errors import Forbidden, NotFound
+from kubeloop.client.errors import ApiError, Forbidden, NotFound
 from kubeloop.testing.cluster.cluster import Cluster
 from kubeloop.testing.polling import until
 from pkg.util import constants
+from pkg.util.managedtenantquota.lock import leaving_out, lock_body, lock_webhook
 from tests.e2e.admin import Admin
 from tests.e2e.conftest import frozen
 from tests.e2e.mtq_namespace import BUDGETS, LOCKS, Namespace, hanging, made, watched
@@ -164,6 +167,27 @@ async def test_tenants_are_refused_during_the_lock_and_pass_after_it(
     await quotas.merge_patch(patch, name="quota", namespace=name)
     await budgets.delete(name="budget", namespace=name)
     await pods.list(name)
+
+
+async def test_the_api_server_itself_knows_whose_target_pods_pass(admin: Admin) -> None:
+    """The lock's webhook answers nobody: what is asked about it is refused."""
+    namespace, user = await made(admin), "system:serviceaccount:kubevirt:kubevirt-controller"
+    where = {"url": "https://127.0.0.1:9/lock", "caBundle": "Q0E="}
+    hook = lock_webhook(namespace.name, where, holders=[], virt_controllers=[user])
+    body = lock_body(namespace.name, leaving_out(hook, ["a", "b"]), now=time.time(), holder="", reason="")
+    await admin.client.resource(LOCKS).create(body)
+    virt_controller = admin.by(user)
+
+    async def is_refused(migration: str) -> bool:
+        labels = {constants.LABEL_MIGRATION_JOB_UID: migration}
+        try:
+            await admin.pod(namespace.name, virt_controller, labels=labels)
+        except ApiError as exc:
+            return "failed calling webhook" in exc.message
+        return False
+
+    await until(lambda: is_refused("a"), "the lock to be in force")
+    assert [await is_refused(each) for each in ("a", "b", "c")] == [True, True, False]
 
 
 async def _is_raised(namespace: Namespace, hard: dict[str, str]) -> bool:

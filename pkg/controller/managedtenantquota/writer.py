@@ -105,11 +105,10 @@ class Writer:
 
     async def _lock(self, step: MakeLock, observed: Observed, now: float) -> Observed:
         assert self._locks is not None
-        assert observed.wanted_lock is not None
         holder = await self._locks.holder()
         body = lock_body(
             observed.namespace,
-            observed.wanted_lock,
+            step.webhook,
             now=now,
             holder=holder,
             reason=step.reason,
@@ -125,14 +124,13 @@ class Writer:
 
     async def _update(self, step: UpdateLock, observed: Observed) -> Observed:
         assert self._locks is not None
-        assert observed.wanted_lock is not None
         patch: dict[str, Any] = {
             "metadata": {
                 "resourceVersion": step.lock.resource_version,
                 "labels": LOCK_LABELS,
                 "annotations": {ANNOTATION_HOLDER: await self._locks.holder()},
             },
-            "webhooks": [dict(observed.wanted_lock)],
+            "webhooks": [step.webhook],
         }
         updated = await self._clients.locks.merge_patch(patch, name=step.lock.name)
         log.info("%s: lock %s updated", observed.namespace, step.lock.name)

@@ -7,7 +7,7 @@ lengths. What a configuration locks is read from its namespaceSelector; from its
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -176,7 +176,7 @@ def lock_webhook(
         "matchConditions": [
             {"name": "not-the-holder", "expression": f"!({_OF_QUOTAS} && {_is_one_of(holders)})"},
             {
-                "name": "not-a-target-pod",
+                "name": _TARGETS,
                 "expression": f"!({_IS_TARGET} && {_is_one_of(virt_controllers)})",
             },
             {
@@ -185,6 +185,29 @@ def lock_webhook(
             },
         ],
     }
+
+
+def leaving_out(webhook: Mapping[str, Any], migrations: Collection[str]) -> Webhook:
+    """The lock's webhook, which refuses the target pods of these migrations (uids) as well: they do not fit into what
+    is added for them, and would take what is added for others."""
+    if not migrations:
+        return dict(webhook)
+    left_out = f"!(object.metadata.labels['{constants.LABEL_MIGRATION_JOB_UID}'] in {json.dumps(sorted(migrations))})"
+    conditions = [
+        {**each, "expression": f"{each['expression'].removesuffix(')')} && {left_out})"}
+        if each["name"] == _TARGETS
+        else each
+        for each in webhook.get("matchConditions", ())
+    ]
+    return {**webhook, "matchConditions": conditions}
+
+
+def is_left_out(lock: Lock, migration: str) -> bool:
+    """Whether the lock refuses the target pod of this migration (uid)."""
+    conditions = [each for webhook in lock.webhooks for each in webhook.get("matchConditions") or ()]
+    return any(
+        each["name"] == _TARGETS and json.dumps(migration) in each["expression"] for each in conditions
+    )
 
 
 def lock_body(
@@ -226,6 +249,7 @@ def fits(lock: Lock, wanted: Mapping[str, Any]) -> bool:
     )
 
 
+_TARGETS: Final = "not-a-target-pod"
 _OF_QUOTAS: Final = "request.resource.resource in ['resourcequotas', 'virtualmachinemigrationresourcequotas']"
 _IS_TARGET: Final = (
     "request.resource.resource == 'pods' && request.operation == 'CREATE' && has(object.metadata.labels)"

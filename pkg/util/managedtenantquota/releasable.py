@@ -54,6 +54,8 @@ class Releases:
     recheck_after: float | None = None
     waiting: Mapping[str, str] = field(default_factory=dict)
     """Why a migration that could be released is not, now, by its name: for people."""
+    left_out: Collection[str] = ()
+    """The uids of the refused migrations that are not released."""
     added: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """What is added to each of the blocking quotas, by name."""
 
@@ -107,21 +109,21 @@ class _Run:
         self.waiting: dict[str, str] = {}
 
     def run(self) -> Releases:
-        for missing in missing_targets(self.observed.surroundings):
+        refused = missing_targets(self.observed.surroundings)
+        for missing in refused:
             if not self._has_to_wait(missing):
                 self._judge(missing)
         blocking = {name for found in self.releasable for name in found.blocking}
+        released = {found.migration.uid for found in self.releasable}
+        added = {each.name: format_resource_list(each.added) for each in self.grants if each.name in blocking}
         return Releases(
             self.releasable,
             self.problems,
             self.short_since,
             self.recheck_after,
             self.waiting,
-            {
-                grant.name: format_resource_list(grant.added)
-                for grant in self.grants
-                if grant.name in blocking
-            },
+            left_out={each.migration.uid for each in refused} - released,
+            added=added,
         )
 
     def _has_to_wait(self, missing: Missing) -> bool:

@@ -18,7 +18,7 @@ import msgspec
 from kubeloop.api.core import ResourceQuota, ResourceQuotaSpec
 from kubeloop.api.meta import RawQuantity
 from pkg.api.mtq import VirtualMachineMigrationResourceQuota
-from pkg.util.managedtenantquota.lock import Lock, fits
+from pkg.util.managedtenantquota.lock import Lock, Webhook, fits, leaving_out
 from pkg.util.managedtenantquota.model import Memory, Observed, Policy, Problem
 from pkg.util.managedtenantquota.record import Record, holds, members_of
 from pkg.util.managedtenantquota.window import Window, window_of
@@ -27,8 +27,9 @@ from pkg.util.resource_list import format_resource_list, maximum, parse_resource
 
 @dataclass(frozen=True, slots=True)
 class MakeLock:
-    """Create the lock; `reason` are the VMs that it is for."""
+    """Create the lock with this webhook; `reason` are the VMs that it is for."""
 
+    webhook: Webhook
     reason: str
     longest: float = 0.0
     """Seconds that it lasts at most."""
@@ -36,9 +37,10 @@ class MakeLock:
 
 @dataclass(frozen=True, slots=True)
 class UpdateLock:
-    """A lock stands that is not as it shall be: another installation's, or the CA has changed."""
+    """A lock stands that is not as it shall be: another installation's, the CA has changed, or it is for others."""
 
     lock: Lock
+    webhook: Webhook
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,14 +141,16 @@ def _lock(window: Window) -> Step | None:
         return None
     vms = sorted({each.migration.spec.vmi_name for each in window.wanted})
     reason = ", ".join(vms[:_SHOWN]) + (f" and {len(vms) - _SHOWN} more" if len(vms) > _SHOWN else "")
-    return MakeLock(reason, window.policy.lock_limit + window.policy.grace)
+    webhook = leaving_out(window.observed.wanted_lock or {}, window.left_out)
+    return MakeLock(webhook, reason, window.policy.lock_limit + window.policy.grace)
 
 
 def _update(window: Window) -> Step | None:
     lock, wanted = window.observed.lock, window.observed.wanted_lock
-    if lock is None or wanted is None or fits(lock, wanted):
+    if lock is None or wanted is None:
         return None
-    return UpdateLock(lock)
+    webhook = leaving_out(wanted, window.left_out)
+    return None if fits(lock, webhook) else UpdateLock(lock, webhook)
 
 
 def _settle(window: Window) -> Step | None:

@@ -44,6 +44,8 @@ class Window:
     wanted: Sequence[Releasable] = ()
     added: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """What the window adds, by quota."""
+    left_out: Collection[str] = ()
+    """The uids of the refused migrations that the window is not for."""
     problems: Sequence[Problem] = ()
     memory: Memory = field(default_factory=Memory)
     recheck_after: float | None = None
@@ -165,6 +167,7 @@ def window_of(observed: Observed, policy: Policy) -> Window:
     window = replace(
         window,
         added=found.added,
+        left_out=found.left_out,
         problems=found.problems,
         memory=memory,
         recheck_after=found.recheck_after,

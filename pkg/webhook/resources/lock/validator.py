@@ -21,6 +21,7 @@ from pkg.util.managedtenantquota.lock import (
     NAMESPACE_CONTROLLERS,
     Lock,
     age_of,
+    is_left_out,
     lock_name,
     locked_namespace,
     recognise,
@@ -72,6 +73,11 @@ def passes(request: AdmissionRequest, accounts: Accounts) -> bool:
     return constants.LABEL_MIGRATION_JOB_UID in request.new(Pod).labels
 
 
+def _migration(request: AdmissionRequest) -> str:
+    """The uid of the migration that a target pod is for."""
+    return request.new(Pod).labels.get(constants.LABEL_MIGRATION_JOB_UID, "")
+
+
 def refusal(
     request: AdmissionRequest, lock: Lock | None, since: str = "", left: float = math.inf
 ) -> Decision:
@@ -98,12 +104,15 @@ class Validator:
 
     async def validate(self, request: AdmissionRequest) -> Decision:
         """Whatever a lock's rules name."""
-        if passes(request, self._accounts):
+        is_passed = passes(request, self._accounts)
+        if is_passed and request.resource.resource != "pods":
             return ALLOW
         try:
             lock = await self._locks.find(request.namespace)
         except NoAnswer:
-            return refusal(request, None)  # it was locked when the API server asked
+            return ALLOW if is_passed else refusal(request, None)  # it was locked when the API server asked
+        if is_passed and not (lock and is_left_out(lock, _migration(request))):
+            return ALLOW
         if lock is None or (left := self._locks.left(lock)) <= 0:
             return ALLOW  # it has ended, or would have, did its controller run
         return refusal(request, lock, self._locks.since(lock), left)

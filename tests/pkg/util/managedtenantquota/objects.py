@@ -205,9 +205,9 @@ def after(observed: Observed, step: Step) -> Observed:
     """What stands once the step is written, and the controller manager has looked."""
     match step:
         case MakeLock():
-            return replace(observed, lock=lock(age=NOW - observed.now))
+            return replace(observed, lock=lock(NOW - observed.now, step.webhook))
         case UpdateLock():
-            return replace(observed, lock=lock(age=NOW - step.lock.since))
+            return replace(observed, lock=lock(NOW - step.lock.since, step.webhook))
         case Save() | Clear():
             status = merged(msgspec.to_builtins(step.budget.status), step.patch["status"])
             typed = msgspec.convert(status, type(step.budget.status))

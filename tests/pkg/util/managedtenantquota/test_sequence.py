@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from pkg.util.managedtenantquota.constants import ANNOTATION_ORIGINALS
+from pkg.util.managedtenantquota.lock import is_left_out
 from pkg.util.managedtenantquota.model import Memory, Observed, Policy
 from pkg.util.managedtenantquota.record import holds, members_of
 from pkg.util.managedtenantquota.sequence import (
@@ -23,7 +24,7 @@ from pkg.util.managedtenantquota.sequence import (
     Wait,
 )
 from tests.decisions import by_value, sentences
-from tests.objects import vmim
+from tests.objects import launcher, running_vmi, vmim
 from tests.pkg.util.managedtenantquota.objects import (
     ENOUGH,
     FULL,
@@ -378,6 +379,32 @@ def test_the_lock_names_the_vms_it_is_for() -> None:
     assert step.reason == "vm00, vm01, vm02, vm03, vm04, vm05, vm06, vm07, vm08, vm09 and 2 more"
 
 
+def test_a_lock_leaves_out_the_target_that_would_take_what_is_added_for_others() -> None:
+    """vm1 has grown: what it lacks the base does not have, and the window of vm2 is not for it."""
+    condition = {"type": "HotVCPUChange", "status": "True"}
+    grown = running_vmi("vm1", limits={"cpu": "3", "memory": "4Gi"}, conditions=[condition])
+    large = running_vmi("vm2", limits={"cpu": "8", "memory": "4Gi"})
+    around = surroundings(
+        [refused("vm1"), refused("vm2")], instances=[grown, large], pods=[source("vm1"), launcher(large)]
+    )
+    seen = observed(
+        [quota({"limits.cpu": "10030m"}, {"limits.cpu": "10030m"})], [budget({"limits.cpu": "47"})], around
+    )
+    step = next_step(seen)
+    assert isinstance(step, MakeLock)
+    assert step.reason == "vm2"
+    held = after(seen, step)
+    assert held.lock is not None
+    assert is_left_out(held.lock, "uid-migration-of-vm1")
+    assert not is_left_out(held.lock, "uid-migration-of-vm2")
+    _, opened = walked(seen)
+    assert by_value(opened.quotas[0].hard) == by_value({"limits.cpu": "18045m"})
+    alone = replace(
+        opened, surroundings=surroundings([refused("vm2")], instances=[large], pods=[launcher(large)])
+    )
+    assert isinstance(next_step(alone), UpdateLock)
+
+
 def _many(count: int, **more: Any) -> Any:
     return surroundings([refused(f"vm{number:02}") for number in range(count)], **more)
 
@@ -398,7 +425,8 @@ def test_who_comes_soon_joins_and_who_comes_late_waits_for_the_next() -> None:
     both = surroundings([refused(), refused("vm2")])
     members = budget({"limits.cpu": "9", "limits.memory": "20Gi"}, saved=SAVED, added=ENOUGH)
     assert isinstance(next_step(observed(quotas, [members], both, lock=lock(age=5))), Save)
-    assert isinstance(next_step(observed(quotas, [members], both, lock=lock(age=11))), Wait)
+    names, _ = walked(observed(quotas, [members], both, lock=lock(age=11)))
+    assert names == ["UpdateLock"], "it is not for the second one"
     late = surroundings([vmim("Scheduling"), refused("vm2")])
     assert isinstance(next_step(observed(quotas, [members], late, lock=lock(age=11))), Restore)
 

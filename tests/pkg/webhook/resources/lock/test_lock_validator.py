@@ -11,7 +11,7 @@ import pytest
 from kubeloop.api.admissionregistration import ValidatingWebhookConfiguration
 from kubeloop.api.registry import VALIDATING_WEBHOOK_CONFIGURATIONS
 from kubeloop.client.errors import Unreachable
-from pkg.util.managedtenantquota.lock import lock_body, lock_webhook
+from pkg.util.managedtenantquota.lock import leaving_out, lock_body, lock_webhook
 from pkg.webhook.admission import AdmissionRequest, Decision
 from pkg.webhook.deadline import deadline
 from pkg.webhook.resources.lock.validator import Accounts, Locks, Validator, passes
@@ -182,6 +182,16 @@ async def test_a_lock_that_the_cache_does_not_show_yet_is_asked_for() -> None:
     decision = await Validator(locks_of(kind), ACCOUNTS).validate(request())
     assert not decision.allowed
     assert "since 2027-01-15T08:00:00Z" in decision.message
+
+
+async def test_a_target_that_is_left_out_is_refused() -> None:
+    hook = lock_webhook("ns1", {"url": "https://h/lock"}, holders=[ME], virt_controllers=[VIRT])
+    kind = Locked()
+    kind.given(lock_body("ns1", leaving_out(hook, ["uid"]), now=SINCE, holder="", reason="vm2", longest=130))
+    found = Validator(locks_of(kind), ACCOUNTS)
+    others = {"kubevirt.io/migrationJobUID": "another"}
+    answers = [await found.validate(request(user=VIRT, labels=each)) for each in (JOB, others)]
+    assert [answer.allowed for answer in answers] == [False, True]
 
 
 async def test_an_api_server_that_does_not_answer_leaves_it_locked() -> None:
