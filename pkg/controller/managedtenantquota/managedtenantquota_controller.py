@@ -24,8 +24,8 @@ from pkg.util.managedtenantquota.constants import (
     EVENT_UNLOCK_REFUSED,
 )
 from pkg.util.managedtenantquota.lock import Lock, age_of, recognise
-from pkg.util.managedtenantquota.model import Memory, Observed, Policy, Problem
-from pkg.util.managedtenantquota.record import holds, record_of
+from pkg.util.managedtenantquota.model import Observed, Policy, Problem, Timers
+from pkg.util.managedtenantquota.record import is_in_use, record_of
 from pkg.util.managedtenantquota.sequence import (
     Decision,
     Opening,
@@ -73,22 +73,22 @@ class Handler:
         self._timer = timer
         self._seen: dict[str, tuple[str, float]] = {}
         """A namespace to the uid of its last lock and the time by `timer` when that was first seen."""
-        self._memories: dict[str, Memory] = {}
+        self._timers: dict[str, Timers] = {}
         self._failures: dict[str, int] = {}
         self._said: TTLCache[tuple[str, str], bool] = TTLCache(_SAID, ttl=_SAID_SECONDS, timer=loop_time)
 
     async def on_namespace_changed(self, key: str, _namespace: Namespace | None) -> None:
         """Do the next step. Raises RetryAfter while there is something to re-check, also after an ApiError."""
-        memory = self._memory(key)
+        timers = self._timers_of(key)
         if not self._observer.concerns_us(key):
             self._forget(key)
             return
-        observed = self._aged(self._observer.cached(key, self._clock(), memory))
+        observed = self._aged(self._observer.cached(key, self._clock(), timers))
         try:
             decision = self._decide(key, observed)
             if decision.writes:
                 async with asyncio.timeout(self._left(observed.lock) or None):
-                    observed = self._aged(await self._observer.live(key, self._clock(), self._memory(key)))
+                    observed = self._aged(await self._observer.live(key, self._clock(), self._timers_of(key)))
                     decision, observed = await self._write(key, observed)
         except TimeoutError as exc:
             raise RetryAfter(_FIRST_PAUSE, "the lock has to end, whatever is waited for") from exc
@@ -109,7 +109,7 @@ class Handler:
         lock = self._since(lock, now)
         if not is_overdue(lock, now, self._policy):
             raise RetryAfter(self._left(lock), "the lock has to end then")
-        observed = self._observer.cached(key, now, self._memory(key))
+        observed = self._observer.cached(key, now, self._timers_of(key))
         step = self._decide(key, replace(observed, lock=lock)).step
         assert isinstance(step, Unlock)
         observed = await self._try(key, step, observed)
@@ -123,7 +123,7 @@ class Handler:
             if isinstance(decision.step, Wait):
                 return decision, observed
             observed = await self._try(key, decision.step, observed)
-            observed = self._aged(replace(observed, now=self._clock(), memory=self._memory(key)))
+            observed = self._aged(replace(observed, now=self._clock(), timers=self._timers_of(key)))
         raise RetryAfter(_PAUSE, "there is more to write")
 
     async def _try(self, key: str, step: Write, observed: Observed) -> Observed:
@@ -149,7 +149,7 @@ class Handler:
                     self._say(key, Problem(reason, message, observed.budgets, f"{reason}/{lock.uid}"))
                     return replace(observed, not_unlocked=str(exc))
                 case _ if isinstance(step, Opening):
-                    self._memories[key] = replace(self._memory(key), refused=str(exc))
+                    self._timers[key] = replace(self._timers_of(key), refused=str(exc))
             raise
 
     async def _do(self, step: Write, observed: Observed) -> Observed:
@@ -189,7 +189,7 @@ class Handler:
 
     def _decide(self, key: str, observed: Observed) -> Decision:
         decision = decide(observed, self._policy)
-        self._memories[key] = decision.memory
+        self._timers[key] = decision.timers
         for problem in decision.problems:
             self._say(key, problem)
         return decision
@@ -209,7 +209,7 @@ class Handler:
         """Re-checks what has begun, even if an event was lost. Raises RetryAfter."""
         assert isinstance(decision.step, Wait)
         waits = [decision.step.seconds]
-        begun = observed.lock is not None or any(map(holds, observed.budgets))
+        begun = observed.lock is not None or any(map(is_in_use, observed.budgets))
         if begun or any(map(record_of, observed.quotas)) or decision.problems:
             waits.append(self._policy.sweep)
         seconds = [wait for wait in waits if wait is not None]
@@ -217,9 +217,9 @@ class Handler:
             raise RetryAfter(min(seconds), decision.step.why)
 
     def _forget(self, key: str) -> None:
-        self._memories.pop(key, None)
+        self._timers.pop(key, None)
         self._failures.pop(key, None)
         self._seen.pop(key, None)
 
-    def _memory(self, key: str) -> Memory:
-        return self._memories.get(key, Memory())
+    def _timers_of(self, key: str) -> Timers:
+        return self._timers.get(key, Timers())

@@ -25,7 +25,7 @@ from pkg.util.managedtenantquota.lock import (
     recognise,
 )
 from pkg.util.managedtenantquota.missing_targets import surroundings
-from pkg.util.managedtenantquota.model import Memory, Observed
+from pkg.util.managedtenantquota.model import Observed, Timers
 from pkg.util.managedtenantquota.record import record_of
 from pkg.util.resourcequota.observe import Source
 
@@ -65,7 +65,7 @@ class Observer:
             return True
         return any(map(record_of, kinds.quotas.list(namespace)))
 
-    def cached(self, namespace: str, now: float, memory: Memory) -> Observed:
+    def cached(self, namespace: str, now: float, timers: Timers) -> Observed:
         """By the source. How a lock shall look is not looked at."""
         kinds = self._kinds
         return Observed(
@@ -76,16 +76,16 @@ class Observer:
             quotas=kinds.quotas.list(namespace),
             surroundings=surroundings(self._source, namespace, self._has_target, self._profile),
             now=now,
-            memory=memory,
+            timers=timers,
         )
 
-    async def live(self, namespace: str, now: float, memory: Memory) -> Observed:
+    async def live(self, namespace: str, now: float, timers: Timers) -> Observed:
         """Budgets, quotas and lock as the API server has them now. Raises ApiError.
 
         The budgets are read first: a status that holds nothing then means that the quotas, read after it, are as they
         were. The save is bound to the version of that status.
         """
-        observed = self.cached(namespace, now, memory)
+        observed = self.cached(namespace, now, timers)
         budgets, lock, wanted, upstream = await asyncio.gather(
             list_installed(self._kinds.clients.budgets, namespace),
             self._live_lock(namespace, observed.lock),

@@ -14,7 +14,7 @@ from pkg.api.mtq import VirtualMachineMigrationResourceQuota
 from pkg.controller.managedtenantquota.writer import Clients, Writer
 from pkg.util.managedtenantquota.lock import Lock, recognise
 from pkg.util.managedtenantquota.model import Observed, Policy, Surroundings
-from pkg.util.managedtenantquota.record import holds, record_of
+from pkg.util.managedtenantquota.record import is_in_use, record_of
 from pkg.util.managedtenantquota.sequence import Wait, decide
 
 
@@ -50,7 +50,7 @@ async def _unlock(clients: Clients, lock: Lock) -> None:
 async def _budgets(clients: Clients, namespace: str = "") -> list[VirtualMachineMigrationResourceQuota]:
     """Those that hold something; none where the kind is not installed."""
     found = await list_installed(clients.budgets, namespace)
-    return [budget for budget in found if holds(budget)]
+    return [budget for budget in found if is_in_use(budget)]
 
 
 async def _restore(clients: Clients, writer: Writer, namespace: str) -> None:

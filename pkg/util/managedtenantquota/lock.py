@@ -141,6 +141,28 @@ def _path(config: Mapping[str, Any]) -> str:
     return urlsplit(config.get("url") or "").path or (config.get("service") or {}).get("path") or ""
 
 
+def _rule(group: str, resources: list[str], operations: list[str]) -> Webhook:
+    return {
+        "apiGroups": [group],
+        "apiVersions": ["*"],
+        "resources": resources,
+        "operations": operations,
+        "scope": "Namespaced",
+    }
+
+
+_RULES: Final = [
+    _rule("", ["resourcequotas"], ["UPDATE", "DELETE"]),
+    _rule(
+        "mtq.kubevirt.io",
+        ["virtualmachinemigrationresourcequotas", "virtualmachinemigrationresourcequotas/status"],
+        ["CREATE", "UPDATE", "DELETE"],
+    ),
+    _rule("", ["pods"], ["CREATE"]),
+    _rule("", ["pods/resize"], ["UPDATE"]),  # a pod may also grow into the headroom
+]
+
+
 def lock_webhook(
     namespace: str, where: Mapping[str, Any], *, holders: Sequence[str], virt_controllers: Sequence[str]
 ) -> Webhook:
@@ -157,20 +179,7 @@ def lock_webhook(
         "matchPolicy": "Equivalent",
         "namespaceSelector": {"matchLabels": {NAMESPACE_NAME_LABEL: namespace}},
         "objectSelector": {},
-        "rules": [
-            _rule("", ["resourcequotas"], ["UPDATE", "DELETE"]),
-            _rule(
-                "mtq.kubevirt.io",
-                [
-                    "virtualmachinemigrationresourcequotas",
-                    "virtualmachinemigrationresourcequotas/status",
-                ],
-                ["CREATE", "UPDATE", "DELETE"],
-            ),
-            _rule("", ["pods"], ["CREATE"]),
-            # A pod may also grow into the headroom.
-            _rule("", ["pods/resize"], ["UPDATE"]),
-        ],
+        "rules": _RULES,
         "sideEffects": "None",
         "timeoutSeconds": TIMEOUT_SECONDS,
         "matchConditions": [
@@ -261,16 +270,6 @@ def _is_one_of(users: Sequence[str]) -> str:
     """In CEL. JSON's strings are CEL's too."""
     plain = [user for user in users if user and not any(character in user for character in "*?[")]
     return f"request.userInfo.username in {json.dumps(plain)}"
-
-
-def _rule(group: str, resources: list[str], operations: list[str]) -> Webhook:
-    return {
-        "apiGroups": [group],
-        "apiVersions": ["*"],
-        "resources": resources,
-        "operations": operations,
-        "scope": "Namespaced",
-    }
 
 
 def _selected(webhook: Mapping[str, Any]) -> str:

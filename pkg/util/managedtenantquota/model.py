@@ -24,11 +24,11 @@ class Policy:
     """Beyond that limit the quotas get so long to be restored under the lock; then the lock ends in any case."""
     settle: float = 0.1
     """From the lock to what it protects: every API server knows by then, and what it let through has been counted."""
-    joining: float = 10.0
+    open_to_others: float = 10.0
     """Migrations that come while a window is younger than this share it; later ones wait for the next."""
-    rest: float = 600.0
+    longest_pause: float = 600.0
     """A migration whose target pod did not come within the lock's limit is left alone for this long."""
-    first_rest: float = 0.5
+    first_pause: float = 0.5
     """A migration for which the API server refused to lock, save or raise is left alone for this long, and twice as
     long after each further time, up to `sweep`. Where the lock stood for longer than this, it is left alone for that
     long at first, and up to as many times longer or `rest`."""
@@ -37,7 +37,7 @@ class Policy:
     the cache does not show yet."""
     sweep: float = 30.0
     """A namespace that something is still to be done in is re-checked after this long (upstream's)."""
-    busy: float = 2.0
+    recheck: float = 2.0
     """A migration that KubeVirt's parallel limits hold up is re-checked after this long (upstream: 5 s, too
     long for a place that other namespaces compete for); so is one whose namespace cannot be locked: a webhook that
     restarts is back in seconds."""
@@ -55,12 +55,12 @@ class Problem:
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
+class Timers:
     """What one decision passes to the next: waiting times only, which a restart may lose."""
 
     short_since: Mapping[str, float] = field(default_factory=dict)
     """Migration uid to the time when the budget was first seen not to suffice for it."""
-    resting: Mapping[str, float] = field(default_factory=dict)
+    paused: Mapping[str, float] = field(default_factory=dict)
     """Migration uid to the time until which it is left alone."""
     refused: str = ""
     """Why a write that was to open or widen a window was refused, until that is decided about."""
@@ -109,4 +109,4 @@ class Observed:
     """Quotas whose restore was refused in this pass, by name, and why."""
     not_unlocked: str = ""
     """Why the lock's deletion was refused in this pass; "" where it was not."""
-    memory: Memory = field(default_factory=Memory)
+    timers: Timers = field(default_factory=Timers)

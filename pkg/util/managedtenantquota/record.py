@@ -51,7 +51,7 @@ def record_of(quota: ResourceQuota) -> Record | None:
     return None
 
 
-def holds(budget: VirtualMachineMigrationResourceQuota) -> bool:
+def is_in_use(budget: VirtualMachineMigrationResourceQuota) -> bool:
     """Whether the status says that something is raised. What may be added alone says nothing: upstream always keeps
     that there."""
     status = budget.status

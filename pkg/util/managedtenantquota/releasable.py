@@ -20,7 +20,7 @@ from pkg.util.kubevirt.parallel_migrations import hindrance, limits_of
 from pkg.util.managedtenantquota.constants import EVENT_INVALID_BUDGET, EVENT_NOT_ENOUGH
 from pkg.util.managedtenantquota.grants import Grant
 from pkg.util.managedtenantquota.missing_targets import Missing, missing_targets
-from pkg.util.managedtenantquota.model import Memory, Observed, Policy, Problem
+from pkg.util.managedtenantquota.model import Observed, Policy, Problem, Timers
 from pkg.util.managedtenantquota.record import Record
 from pkg.util.quantity import ZERO, QuantityError
 from pkg.util.resource_list import format_resource_list, parse_resource_list
@@ -127,8 +127,8 @@ class _Run:
         )
 
     def _has_to_wait(self, missing: Missing) -> bool:
-        memory: Memory = self.observed.memory
-        left = memory.resting.get(missing.migration.uid, 0.0) - self.observed.now
+        timers: Timers = self.observed.timers
+        left = timers.paused.get(missing.migration.uid, 0.0) - self.observed.now
         if left > 0:
             why = f"a window for it was closed without a target pod, it is retried in {left:.0f} s"
             return self._let_wait(missing, left, why)
@@ -136,7 +136,9 @@ class _Run:
             return self._let_wait(missing, self.policy.sweep, _LATE)
         node = missing.vmi.status.node_name or ""
         hindered = missing.launcher and hindrance(self.observed.surroundings.running, node, self.limits)
-        return bool(hindered) and self._let_wait(missing, self.policy.busy, f"KubeVirt's limits: {hindered}")
+        return bool(hindered) and self._let_wait(
+            missing, self.policy.recheck, f"KubeVirt's limits: {hindered}"
+        )
 
     def _let_wait(self, missing: Missing, seconds: float, why: str) -> bool:
         self.waiting[missing.migration.name] = why
@@ -173,7 +175,7 @@ class _Run:
         """A shortage is reported once it lasts. Until then a migration keeps its part in the window: status.used counts
         a target pod before the cache shows it."""
         now, uid = self.observed.now, missing.migration.uid
-        since = self.observed.memory.short_since.get(uid, now)
+        since = self.observed.timers.short_since.get(uid, now)
         self.short_since[uid] = since
         left = since + self.policy.shortage - now
         if left <= 0:

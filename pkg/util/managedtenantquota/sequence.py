@@ -19,8 +19,8 @@ from kubeloop.api.core import ResourceQuota, ResourceQuotaSpec
 from kubeloop.api.meta import RawQuantity
 from pkg.api.mtq import VirtualMachineMigrationResourceQuota
 from pkg.util.managedtenantquota.lock import Lock, Webhook, fits, leaving_out
-from pkg.util.managedtenantquota.model import Memory, Observed, Policy, Problem
-from pkg.util.managedtenantquota.record import Record, holds, members_of
+from pkg.util.managedtenantquota.model import Observed, Policy, Problem, Timers
+from pkg.util.managedtenantquota.record import Record, is_in_use, members_of
 from pkg.util.managedtenantquota.window import Window, window_of
 from pkg.util.resource_list import format_resource_list, maximum, parse_resource_list
 
@@ -104,7 +104,7 @@ class Decision:
 
     step: Step
     problems: Sequence[Problem] = ()
-    memory: Memory = field(default_factory=Memory)
+    timers: Timers = field(default_factory=Timers)
 
     @property
     def writes(self) -> bool:
@@ -116,7 +116,7 @@ def decide(observed: Observed, policy: Policy) -> Decision:
     window = window_of(observed, policy)
     table = HANDS_OFF if window.left_to_upstream else OPENING if window.wanted else CLOSING
     step = next(step for row in table if (step := row(window)) is not None)
-    return Decision(step, window.problems, window.memory)
+    return Decision(step, window.problems, window.timers)
 
 
 # Whatever else there is to be done.
@@ -227,7 +227,7 @@ def _await_enforcement(window: Window) -> Step | None:
 
 def _clear(window: Window) -> Step | None:
     """Nothing is raised any more."""
-    saved = [budget for budget in window.observed.budgets if holds(budget)]
+    saved = [budget for budget in window.observed.budgets if is_in_use(budget)]
     return _cleared(saved[0]) if saved else None
 
 
@@ -253,7 +253,7 @@ def _cleared(budget: VirtualMachineMigrationResourceQuota) -> Clear:
     return Clear(budget, _bound(budget, status))
 
 
-def _rest(window: Window) -> Step:
+def _idle(window: Window) -> Step:
     return Wait(window.recheck_after, "nothing to do")
 
 
@@ -273,7 +273,7 @@ CLOSING: Final[Sequence[Row]] = (
     _clear,
     _unlock,
     _mirror,
-    _rest,
+    _idle,
 )
 """The first row that has something to say is the next step; the last one of each always has."""
 

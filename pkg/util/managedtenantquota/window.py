@@ -16,8 +16,8 @@ from pkg.util.managedtenantquota.constants import (
     EVENT_UPSTREAM,
 )
 from pkg.util.managedtenantquota.lock import Lock, age_of
-from pkg.util.managedtenantquota.model import Memory, Observed, Policy, Problem
-from pkg.util.managedtenantquota.record import Record, holds, members_of, records_of, said_by
+from pkg.util.managedtenantquota.model import Observed, Policy, Problem, Timers
+from pkg.util.managedtenantquota.record import Record, is_in_use, members_of, records_of, said_by
 from pkg.util.managedtenantquota.releasable import Members, Releasable, Releases, releases
 from pkg.util.resource_list import format_resource_list, maximum, parse_resource_list
 
@@ -47,7 +47,7 @@ class Window:
     left_out: Collection[str] = ()
     """The uids of the refused migrations that the window is not for."""
     problems: Sequence[Problem] = ()
-    memory: Memory = field(default_factory=Memory)
+    timers: Timers = field(default_factory=Timers)
     recheck_after: float | None = None
     waiting: Mapping[str, str] = field(default_factory=dict)
 
@@ -149,27 +149,27 @@ def window_of(observed: Observed, policy: Policy) -> Window:
         contradicted |= {n for n in said if n in records and said[n].hard != records[n].hard}
         if others and unreadable:
             problems.append(_unreadable(budget, unreadable))
-    window = Window(observed, policy, records, left, contradicted, problems=problems, memory=observed.memory)
+    window = Window(observed, policy, records, left, contradicted, problems=problems, timers=observed.timers)
     if observed.upstream:
-        return _replaced(window, (), _upstream(observed), window.memory, policy.sweep)
+        return _replaced(window, (), _upstream(observed), window.timers, policy.sweep)
     if not observed.exists or not observed.budgets or problems:
         return window
     if len(observed.budgets) > 1:
-        return _replaced(window, (), _several(observed), window.memory, None)
+        return _replaced(window, (), _several(observed), window.timers, None)
     if _has_to_go_back(window):
         return window
-    late = window.age >= policy.joining or (window.locked and not observed.can_lock)
-    closed = late and not observed.memory.refused
+    late = window.age >= policy.open_to_others or (window.locked and not observed.can_lock)
+    closed = late and not observed.timers.refused
     found = releases(observed, policy, records, Members(window.members.keys(), closed))
-    memory = replace(
-        observed.memory, short_since=found.short_since or {}, resting=_still_resting(observed), refused=""
+    timers = replace(
+        observed.timers, short_since=found.short_since or {}, paused=_still_paused(observed), refused=""
     )
     window = replace(
         window,
         added=found.added,
         left_out=found.left_out,
         problems=found.problems,
-        memory=memory,
+        timers=timers,
         recheck_after=found.recheck_after,
         waiting=found.waiting,
     )
@@ -181,7 +181,7 @@ def _has_to_go_back(window: Window) -> bool:
     (budget,) = window.observed.budgets
     if budget.deleting or window.observed.not_restored:
         return True
-    if not window.locked and (window.records or holds(budget)):
+    if not window.locked and (window.records or is_in_use(budget)):
         return True  # the lock was deleted
     return any(quota.name not in window.records for quota, _, _ in window.to_restore())
 
@@ -190,36 +190,38 @@ def _with_purpose(window: Window, found: Releases) -> Window:
     """What of the releasable the window is opened, or kept open, for."""
     observed, policy = window.observed, window.policy
     wanted = found.releasable
-    if wanted and observed.memory.refused:
+    if wanted and observed.timers.refused:
         return _refused(window, wanted)
     if window.age >= policy.lock_limit:
         return _at_the_limit(window, wanted)
     if wanted and not window.locked and not observed.can_lock:
-        return _replaced(window, (), _no_lock(observed), window.memory, policy.busy)
+        return _replaced(window, (), _no_lock(observed), window.timers, policy.recheck)
     # What is raised already stays under the lock that stands: the API server enforces it without an answer of ours.
-    again = window.recheck_after if observed.can_lock else policy.busy
-    opened = _replaced(window, wanted, None, window.memory, again)
+    again = window.recheck_after if observed.can_lock else policy.recheck
+    opened = _replaced(window, wanted, None, window.timers, again)
     if wanted and opened.locked and opened.next_to_raise() is None:
-        return replace(opened, memory=replace(opened.memory, refusals=0))
+        return replace(opened, timers=replace(opened.timers, refusals=0))
     return opened
 
 
 def _refused(window: Window, wanted: Sequence[Releasable]) -> Window:
     """What cannot be raised is no reason to keep the namespace locked: it is closed, and tried again later."""
-    observed, policy, memory = window.observed, window.policy, window.memory
+    observed, policy, timers = window.observed, window.policy, window.timers
     # An answer that is long in coming keeps the namespace locked: it is left open for as long first, then for longer.
-    first = max(policy.first_rest, window.age)
-    seconds = min(first * 2.0**memory.refusals, first * policy.sweep / policy.first_rest, policy.rest)
-    resting = {**memory.resting, **{each.migration.uid: observed.now + seconds for each in wanted}}
-    memory = replace(memory, resting=resting, refusals=min(memory.refusals + 1, 20))
-    why = observed.memory.refused
+    first = max(policy.first_pause, window.age)
+    seconds = min(
+        first * 2.0**timers.refusals, first * policy.sweep / policy.first_pause, policy.longest_pause
+    )
+    paused = {**timers.paused, **{each.migration.uid: observed.now + seconds for each in wanted}}
+    timers = replace(timers, paused=paused, refusals=min(timers.refusals + 1, 20))
+    why = observed.timers.refused
     message = (
         f"the quotas of namespace {observed.namespace} cannot be raised, the migrations are retried in "
         f"{seconds:.1f} s: {why}"
     )
     key = f"{EVENT_LOCK_UNAVAILABLE}/{why.partition(':')[0]}"
     problem = Problem(EVENT_LOCK_UNAVAILABLE, message, list(observed.budgets), key)
-    return _replaced(window, (), problem, memory, seconds)
+    return _replaced(window, (), problem, timers, seconds)
 
 
 def _at_the_limit(window: Window, wanted: Sequence[Releasable]) -> Window:
@@ -231,28 +233,30 @@ def _at_the_limit(window: Window, wanted: Sequence[Releasable]) -> Window:
     observed, policy = window.observed, window.policy
     if not wanted:
         return window
-    opened = _replaced(window, wanted, None, window.memory, None)
+    opened = _replaced(window, wanted, None, window.timers, None)
     was_raised = opened.next_to_raise() is None
-    until = observed.now + policy.rest
-    tired = {each.migration.uid: until for each in wanted} if was_raised else {}
-    resting = {**window.memory.resting, **tired}
+    until = observed.now + policy.longest_pause
+    paused = {each.migration.uid: until for each in wanted} if was_raised else {}
+    paused = {**window.timers.paused, **paused}
     names = ", ".join(each.migration.name for each in wanted)
     left = policy.lock_limit + policy.grace - window.age
     ends = f"in {left:.0f} s at the latest" if left > 0 else "now"
     message = (
         f"namespace {observed.namespace} has been locked for {int(window.age)} s and no target pod has appeared for "
         f"{names}: the quotas are being restored, the lock ends {ends}"
-        + (f"; the migrations are retried in {policy.rest:g} s" if was_raised else "")
+        + (f"; the migrations are retried in {policy.longest_pause:g} s" if was_raised else "")
     )
     about = [*(each.migration for each in wanted), *observed.budgets]
     since = observed.lock.since if observed.lock else 0.0
     problem = Problem(EVENT_LOCK_LIMIT, message, about, f"{EVENT_LOCK_LIMIT}/{since}")
-    memory = replace(window.memory, resting=resting)
-    return _replaced(window, (), problem, memory, policy.rest if was_raised else window.recheck_after)
+    timers = replace(window.timers, paused=paused)
+    return _replaced(
+        window, (), problem, timers, policy.longest_pause if was_raised else window.recheck_after
+    )
 
 
-def _still_resting(observed: Observed) -> dict[str, float]:
-    return {uid: until for uid, until in observed.memory.resting.items() if until > observed.now}
+def _still_paused(observed: Observed) -> dict[str, float]:
+    return {uid: until for uid, until in observed.timers.paused.items() if until > observed.now}
 
 
 def _unreadable(budget: VirtualMachineMigrationResourceQuota, unreadable: Sequence[str]) -> Problem:
@@ -292,8 +296,8 @@ def _replaced(
     window: Window,
     wanted: Sequence[Releasable],
     problem: Problem | None,
-    memory: Memory,
+    timers: Timers,
     recheck_after: float | None,
 ) -> Window:
     problems = [*window.problems, *([problem] if problem else [])]
-    return replace(window, wanted=wanted, problems=problems, memory=memory, recheck_after=recheck_after)
+    return replace(window, wanted=wanted, problems=problems, timers=timers, recheck_after=recheck_after)

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from pkg.api.mtq import VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS, VirtualMachineMigrationResourceQuota
-from pkg.util.managedtenantquota.record import holds, members_of, said_by
+from pkg.util.managedtenantquota.record import is_in_use, members_of, said_by
 
 EXAMPLE = """
 apiVersion: mtq.kubevirt.io/v1alpha1
@@ -56,7 +56,7 @@ def read(body: Any) -> VirtualMachineMigrationResourceQuota:
 def test_upstreams_example() -> None:
     found = read(yaml.safe_load(EXAMPLE))
     assert found.additional == {"requests.cpu": "500m", "requests.memory": "512Mi"}
-    assert not holds(found)
+    assert not is_in_use(found)
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_upstreams_example() -> None:
 def test_one_that_grants_nothing(body: dict[str, Any]) -> None:
     found = read({"metadata": {"name": "v"}, **body})
     assert found.additional == {}
-    assert not holds(found)
+    assert not is_in_use(found)
 
 
 def test_one_in_the_middle_of_its_work() -> None:
@@ -74,7 +74,7 @@ def test_one_in_the_middle_of_its_work() -> None:
     records, unreadable = said_by(found)
     assert set(records) == {"a", "b"}
     assert records["b"].added == {"requests.memory": "512Mi", "pods": 2}
-    assert (unreadable, holds(found)) == ([], True)
+    assert (unreadable, is_in_use(found)) == ([], True)
 
 
 def test_a_saved_spec_comes_back_whole() -> None:

@@ -15,7 +15,7 @@ from pkg.report.budget import managed, report, reports, why_it_waits
 from pkg.report.explain import Explanation, Verdict, explain
 from pkg.report.snapshot import Snapshot
 from pkg.util.managedtenantquota.lock import lock_body
-from pkg.util.managedtenantquota.model import Memory, Observed
+from pkg.util.managedtenantquota.model import Observed, Timers
 from tests.decisions import sentences
 from tests.objects import running_vmi, vmim
 from tests.pkg.util.managedtenantquota.objects import (
@@ -68,7 +68,7 @@ class Case:
             observed(around=surroundings(running=["a"] * 5)), "KubeVirt's limits: 5 migrations run, 5 may"
         ),
         "it rests": Case(
-            observed(memory=Memory(resting={"uid-migration-of-vm1": NOW + 60})), "it is retried in 60 s"
+            observed(timers=Timers(paused={"uid-migration-of-vm1": NOW + 60})), "it is retried in 60 s"
         ),
         "the other strategy's": Case(
             observed([quota(annotations={"harvesterhci.io/migrating-vm1": "{}"})]), "by annotations"
@@ -106,8 +106,8 @@ def test_a_namespace_in_the_middle_of_it() -> None:
 
 
 def test_a_namespace_at_rest_and_one_without_a_budget() -> None:
-    resting = report(observed(around=surroundings([])))
-    assert (resting.lock, resting.raised, resting.problems) == (None, [], [])
+    paused = report(observed(around=surroundings([])))
+    assert (paused.lock, paused.raised, paused.problems) == (None, [], [])
     assert report(observed(budgets=[])).additional == {}
 
 

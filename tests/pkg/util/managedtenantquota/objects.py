@@ -1,4 +1,4 @@
-"""A namespace with a budget in memory: its quotas, VMs, migrations and lock, and what one step makes of them.
+"""A namespace with a budget in timers: its quotas, VMs, migrations and lock, and what one step makes of them.
 
 Everything is the seed's unless a test says otherwise: VM vm1 with limits 2 / 4Gi, its pod counts SIDE.
 """
@@ -26,7 +26,7 @@ from pkg.util.managedtenantquota.lock import (
     recognise,
     timestamp,
 )
-from pkg.util.managedtenantquota.model import Memory, Observed, Policy, Surroundings
+from pkg.util.managedtenantquota.model import Observed, Policy, Surroundings, Timers
 from pkg.util.managedtenantquota.record import Record
 from pkg.util.managedtenantquota.releasable import Members, Releases, releases
 from pkg.util.managedtenantquota.sequence import (
@@ -173,7 +173,7 @@ def observed(
     *,
     lock: Lock | None = None,
     exists: bool = True,
-    memory: Memory | None = None,
+    timers: Timers | None = None,
     now: float = NOW,
     why_not: str = "",
 ) -> Observed:
@@ -189,7 +189,7 @@ def observed(
         can_lock=not why_not,
         why_not=why_not,
         wanted_lock=None if why_not else HOOK,
-        memory=memory or Memory(),
+        timers=timers or Timers(),
     )
 
 
@@ -237,7 +237,7 @@ def walked(observed: Observed, policy: Policy | None = None, most: int = 50) -> 
     names: list[str] = []
     for _ in range(most):
         made = decide(observed, policy or Policy())
-        observed = replace(observed, memory=made.memory)
+        observed = replace(observed, timers=made.timers)
         if isinstance(made.step, Wait):
             if made.step.seconds is None or made.step.seconds > 0.5:
                 return names, observed

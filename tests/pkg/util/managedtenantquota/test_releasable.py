@@ -14,7 +14,7 @@ from kubeloop.api.meta import RawResourceList
 from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.managedtenantquota.missing_targets import running_sources, with_largest_defaults
-from pkg.util.managedtenantquota.model import Memory, Policy, Surroundings
+from pkg.util.managedtenantquota.model import Policy, Surroundings, Timers
 from pkg.util.managedtenantquota.releasable import Releases, is_taken
 from pkg.util.resourcequota.observe import Listed, Source
 from tests.decisions import sentences
@@ -205,7 +205,7 @@ class TestWhoIsRefused:
 class TestParallelLimits:
     def waits(self, **more: Any) -> bool:
         found = look([quota()], surroundings(**more))
-        assert (found.recheck_after == AT_ONCE.busy) is not bool(found.releasable)
+        assert (found.recheck_after == AT_ONCE.recheck) is not bool(found.releasable)
         return not found.releasable
 
     def test_kubevirts_defaults(self) -> None:
@@ -270,11 +270,11 @@ def test_an_invalid_vmi_is_reported_and_costs_the_others_nothing() -> None:
 
 
 def test_a_migration_that_rests_is_left_alone_until_its_time() -> None:
-    memory = Memory(resting={"uid-migration-of-vm1": NOW + 9})
-    found = look([quota()], memory=memory)
+    timers = Timers(paused={"uid-migration-of-vm1": NOW + 9})
+    found = look([quota()], timers=timers)
     assert not found.releasable
     assert found.recheck_after == 9
-    assert look([quota()], memory=memory, now=NOW + 9).releasable
+    assert look([quota()], timers=timers, now=NOW + 9).releasable
 
 
 @pytest.mark.parametrize(
@@ -367,14 +367,14 @@ class TestShortage:
         first = look([quota()], additional={}, policy=policy)
         assert not first.problems
         assert first.recheck_after == 0.5
-        memory = Memory(short_since=first.short_since or {})
-        later = look([quota()], additional={}, policy=policy, memory=memory, now=NOW + 0.5)
+        timers = Timers(short_since=first.short_since or {})
+        later = look([quota()], additional={}, policy=policy, timers=timers, now=NOW + 0.5)
         assert [problem.reason for problem in later.problems] == ["NotEnoughResourceToRelease"]
         assert later.short_since == first.short_since
 
     def test_it_begins_anew_when_it_was_gone(self) -> None:
-        memory = Memory(short_since={"uid-migration-of-vm1": NOW - 9})
-        assert look([quota(TWICE)], memory=memory).short_since == {}
+        timers = Timers(short_since={"uid-migration-of-vm1": NOW - 9})
+        assert look([quota(TWICE)], timers=timers).short_since == {}
 
     def test_the_migration_and_the_budget_are_told(self) -> None:
         (problem,) = look([quota()], additional={}).problems

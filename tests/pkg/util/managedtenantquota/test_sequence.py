@@ -11,8 +11,8 @@ import pytest
 
 from pkg.util.managedtenantquota.constants import ANNOTATION_ORIGINALS
 from pkg.util.managedtenantquota.lock import is_left_out
-from pkg.util.managedtenantquota.model import Memory, Observed, Policy
-from pkg.util.managedtenantquota.record import holds, members_of
+from pkg.util.managedtenantquota.model import Observed, Policy, Timers
+from pkg.util.managedtenantquota.record import is_in_use, members_of
 from pkg.util.managedtenantquota.sequence import (
     Clear,
     MakeLock,
@@ -529,7 +529,7 @@ def test_the_whole_way() -> None:
     names, closed = walked(replace(open_, surroundings=DONE))
     assert names == ["Restore", "Restore", "Clear", "Unlock"]
     assert closed.lock is None
-    assert not holds(closed.budgets[0])
+    assert not is_in_use(closed.budgets[0])
     assert msgspec.to_builtins(closed.budgets[0].status) == MIRRORED
     assert {q.name: by_value(q.hard) for q in closed.quotas} == {
         "quota": by_value(FULL),
@@ -571,7 +571,7 @@ def test_the_stops_are_all_the_writes() -> None:
 )
 @pytest.mark.parametrize("downtime", [0.0, 30.0, 500.0])
 def test_ended_after_any_write_the_namespace_comes_to_rest(stop: int, around: Any, downtime: float) -> None:
-    seen = replace(STOPS[stop], surroundings=around, memory=Memory(), now=NOW + downtime)
+    seen = replace(STOPS[stop], surroundings=around, timers=Timers(), now=NOW + downtime)
     _, end = walked(seen)
     assert end.lock is None
     assert msgspec.to_builtins(end.budgets[0].status) == MIRRORED
@@ -581,8 +581,8 @@ def test_ended_after_any_write_the_namespace_comes_to_rest(stop: int, around: An
 @pytest.mark.parametrize("stop", range(len(STOPS)))
 @pytest.mark.parametrize("downtime", [0.0, 30.0, 500.0])
 def test_ended_after_any_write_a_migration_that_still_waits_is_released(stop: int, downtime: float) -> None:
-    seen = replace(STOPS[stop], surroundings=surroundings(), memory=Memory(), now=NOW + downtime)
-    _, end = walked(seen, Policy(rest=0.0))
+    seen = replace(STOPS[stop], surroundings=surroundings(), timers=Timers(), now=NOW + downtime)
+    _, end = walked(seen, Policy(longest_pause=0.0))
     assert [by_value(q.hard) for q in end.quotas] == [by_value(GRANTED)] * 2
     assert end.lock is not None
     assert {q.name for q in end.quotas if ANNOTATION_ORIGINALS in q.annotations} == {"quota", "second"}
