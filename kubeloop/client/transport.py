@@ -83,6 +83,9 @@ class Transport:
     ApiError that it raises is what the request raises, and nothing was sent.
     """
 
+    checked_caches = False
+    """Whether caches of this client notice objects that are changed in place; a fake cluster's do."""
+
     def __init__(
         self,
         config: ClientConfig,

@@ -6,6 +6,7 @@ import hashlib
 import io
 import json
 import os
+import re
 import stat
 import subprocess
 import tarfile
@@ -101,6 +102,18 @@ def test_the_sbom_names_the_wheels_and_the_images_packages(
         "pkg:deb/debian/libc6@2.36-9?distro=debian-12",
     ]
     assert document["metadata"]["component"]["version"] == release.VERSION
+
+
+def test_every_file_names_the_same_version() -> None:
+    """The one in setup.cfg."""
+    chart = yaml.safe_load((release.CHART / "Chart.yaml").read_text("utf-8"))
+    changes = (release.ROOT / "CHANGELOG.md").read_text("utf-8")
+    dated = re.search(r"^## (\S+) \(\d{4}-\d\d-\d\d\)$", changes, re.MULTILINE)
+    assert dated
+    assert dated[1] == chart["version"] == chart["appVersion"] == release.VERSION
+    for file in ("Dockerfile", "deploy/krew/headroom.yaml", "deploy/harvester-addon.yaml", "docs/install.md"):
+        named = set(re.findall(r"\b\d+\.\d+\.\d+\b", (release.ROOT / file).read_text("utf-8")))
+        assert release.VERSION in named, file
 
 
 def test_checksums_are_those_of_the_files(tmp_path: Path) -> None:

@@ -47,6 +47,8 @@ class FakeCluster(Objects):
 class FakeTransport(Transport):
     """The API server's side of a Transport: requests are answered out of a FakeCluster, by the API server's rules."""
 
+    checked_caches = True
+
     def __init__(self, cluster: Objects) -> None:
         super().__init__(ClientConfig("http://fake.invalid"))
         self._cluster = cluster
