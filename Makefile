@@ -11,7 +11,7 @@ PYTEST_PARALLEL ?= --numprocesses 5 --dist loadfile --no-loadscope-reorder
 # The tests start hundreds of headroom processes: none of them compiles the sources again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo install test test-fast lint bench bench-full compat observability soak simulate mutants build manifests image lock clean
+.PHONY: demo install test test-fast lint bench bench-full compat observability soak simulate mutants build manifests image release lock clean
 
 install: $(STAMP)
 
@@ -37,6 +37,12 @@ manifests: build
 # An OCI archive in build/, without a container engine, and headroom from it (as root alone); needs Debian 12.
 image: $(STAMP)
 	$(BIN)/python -m deploy.image
+
+# dist/: wheel, chart, image, kubectl plugin, SBOM, checksums. The same commit gives the same bytes. Needs Debian 12, as `make image`.
+release: build
+	test -x .venv/release/bin/cyclonedx-py || $(PYTHON) -m venv .venv/release
+	.venv/release/bin/python -m pip install --quiet --disable-pip-version-check cyclonedx-bom==7.5.0
+	$(BIN)/python -m deploy.release .venv/release/bin/cyclonedx-py
 
 bench: build
 	$(BIN)/python -m tests.bench

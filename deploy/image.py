@@ -76,6 +76,7 @@ def assemble(root: Path, architecture: str, scratch: Path) -> None:
         (root / name).symlink_to(f"usr/{name}")
     for package in _debian(architecture, scratch):
         _unpack(package, root)
+        _note(package, root / "var/lib/dpkg/status.d")
     _wheels(root / SITE, architecture)
     (root / "usr/bin/headroom").write_text(_SCRIPT)
     (root / "usr/bin/headroom").chmod(0o755)
@@ -116,6 +117,13 @@ def _unpack(package: Path, root: Path) -> None:
                     member.name = f"./usr{member.name[1:]}"
             if not (member.isdir() and (root / member.name).exists()):
                 content.extract(member, root, filter="tar")
+
+
+def _note(package: Path, folder: Path) -> None:
+    """What scanners and `make release` read: the package's name and version, as in images without a dpkg database."""
+    shown = subprocess.run(["dpkg-deb", "--field", package], check=True, capture_output=True).stdout
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / package.name.partition("_")[0]).write_bytes(shown)
 
 
 def _wheels(site: Path, architecture: str) -> None:

@@ -45,7 +45,7 @@ def flags_in(text: str) -> set[str]:
     ours = [
         line
         for line in code_of(text).splitlines()
-        if not line.lstrip().startswith(("helm", "kubectl", "pip"))
+        if not line.lstrip().startswith(("helm", "kubectl", "pip", "cosign", "(cd"))
     ]
     return set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", "\n".join(ours)))
 
@@ -88,9 +88,23 @@ def test_every_link_leads_somewhere() -> None:
             assert (page.parent / target).exists(), f"{page.name}: {target}"
 
 
+def anchors(page: Path) -> set[str]:
+    """GitHub's of each heading."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text("utf-8"), re.MULTILINE)
+    plain = (re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", each) for each in headings)
+    return {re.sub(r"[^\w\- ]", "", each.lower()).replace(" ", "-") for each in plain}
+
+
+def test_every_anchor_is_a_heading() -> None:
+    for page in PAGES:
+        for target, anchor in re.findall(r"\]\(([^)#:]*)#([^)]+)\)", page.read_text("utf-8")):
+            named = page.parent / target if target else page
+            assert anchor in anchors(named), f"{page.name}: {target}#{anchor}"
+
+
 CELL = 240
 """Two lines of a page 120 characters wide."""
-LONG_CELLS = {"security.md", "scale.md"}
+LONG_CELLS = {"security.md"}
 """Pages that still have longer ones."""
 
 

@@ -11,7 +11,7 @@ from kubeloop.api.registry import Resource
 
 
 class VirtualMachineTemplateSpec(Struct):
-    default_version_id: str = ""
+    default_version_id: str = msgspec.field(default="", name="defaultVersionId")
 
 
 class VirtualMachineTemplateStatus(Struct):
@@ -25,7 +25,7 @@ class VirtualMachineTemplate(Object):
 
 
 class VirtualMachineTemplateVersionSpec(Struct):
-    template_id: str = ""
+    template_id: str = msgspec.field(default="", name="templateId")
     vm: dict[str, Any] = msgspec.field(default_factory=dict)
 
 

@@ -20,8 +20,41 @@ RawResourceList = dict[str, RawQuantity]
 _OPTIONS: dict[str, Any] = {"kw_only": True, "frozen": True}
 # Passed as a dict: type checkers want `frozen` repeated on every subclass, msgspec inherits it.
 
+_ACRONYMS = {
+    word.lower(): word
+    for word in [
+        "API",
+        "CIDR",
+        "CIDRs",
+        "CPU",
+        "FQDN",
+        "ID",
+        "IDs",
+        "IP",
+        "IPs",
+        "IPC",
+        "PID",
+        "TLS",
+        "UID",
+        "UIDs",
+        "URI",
+        "URL",
+        "URLs",
+        "UUID",
+        "WWNs",
+    ]
+}
+"""Words that Kubernetes writes in capitals within a field's name: podIP, externalIPs, nonResourceURLs."""
 
-class Struct(msgspec.Struct, rename="camel", omit_defaults=True, gc=False, **_OPTIONS):
+
+def wire_name(name: str) -> str:
+    """A field's name in JSON: pod_ip is podIP, uid is uid. Where a kind writes it in another way, the struct says it:
+    `msgspec.field(name="migrationUid")`."""
+    first, *words = name.split("_")
+    return first + "".join(_ACRONYMS.get(word) or word.title() for word in words)
+
+
+class Struct(msgspec.Struct, rename=wire_name, omit_defaults=True, gc=False, **_OPTIONS):
     """Base of every API type. Frozen: cached objects are shared by all readers.
 
     `gc=False` because API objects are trees: without cycles the collector has nothing to find in them, and a

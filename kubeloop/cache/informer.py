@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Generic, TypeVar
 
 from kubeloop.api.meta import Object
+from kubeloop.cache.changes import CheckedIndexer
 from kubeloop.cache.processor import HandlerRegistration, ResourceEventHandler, SharedProcessor
 from kubeloop.cache.recovery import ReflectorOptions
 from kubeloop.cache.reflector import ListerWatcher, Reflector
@@ -34,10 +35,13 @@ class SharedIndexInformer(Generic[T]):
         transform: Callable[[T], T] | None = None,
         indexers: Mapping[str, IndexFunc[T]] | None = None,
         options: ReflectorOptions | None = None,
+        checked: bool = False,
     ) -> None:
+        """`checked`: for tests, the store notices objects that are changed in place."""
         self.resource = client.resource
         self.kind = client.resource.plural
-        self.indexer: Indexer[T] = Indexer(indexers=indexers)
+        self.indexer: Indexer[T] = CheckedIndexer() if checked else Indexer()
+        self.indexer.add_indexers(indexers or {})
         self._resync_period = resync_period
         self._processor: SharedProcessor[T] = SharedProcessor(self.kind, self.indexer, transform)
         self._reflector: Reflector[T] = Reflector(client, self._processor, options=options)

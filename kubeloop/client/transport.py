@@ -26,6 +26,7 @@ from kubeloop.client.decode import split_lines
 from kubeloop.client.errors import ApiError, ConfigError, Unauthorized, error_from_response
 from kubeloop.client.metrics import RestClientMetrics, default_metrics
 from kubeloop.client.retry import Closed, RetryPolicy, TokenBucket, Untrusted, unreachable_errors
+from kubeloop.client.server_clock import ServerClock
 
 log = logging.getLogger(__name__)
 
@@ -82,6 +83,9 @@ class Transport:
     ApiError that it raises is what the request raises, and nothing was sent.
     """
 
+    checked_caches = False
+    """Whether caches of this client notice objects that are changed in place; a fake cluster's do."""
+
     def __init__(
         self,
         config: ClientConfig,
@@ -95,6 +99,7 @@ class Transport:
         before_write: BeforeWrite | None = None,
     ) -> None:
         self.config = config
+        self.server_clock = ServerClock()
         self._strict = strict
         self._before_write = before_write
         self._headers = {
@@ -277,6 +282,7 @@ class Transport:
                     **options,
                 )
             code = response.status
+            self.server_clock.heard(response.headers.get("Date", ""))
         finally:
             self._metrics.observe(method, self._metrics_host, code, time.perf_counter() - started)
         return response

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import Generic, TypeVar
 
 from kubeloop.api.meta import Object
+from kubeloop.cache.changes import CheckedIndexer
 from kubeloop.cache.informer import SharedIndexInformer
 from kubeloop.client.resource_client import ResourceClient
 from kubeloop.controllers.cache_reader import CacheReader, newer
@@ -94,6 +95,8 @@ class Controller(Generic[T]):
         first = not self._handlers
         label = name if self._owners.setdefault(name, self.name) == self.name else f"{name} of {self.name}"
         metrics = ReconcileMetrics(label, self._worker_count)
+        if isinstance(self.informer.indexer, CheckedIndexer):
+            handler = _checked(handler, self.informer.indexer)
         self._handlers[name, removal] = NamedHandler(name, handler, metrics)
         if first:
             self.informer.add_event_handler(EnqueueHandler(_own_key, self.queue.add))
@@ -214,6 +217,16 @@ class Controller(Generic[T]):
             returned = verdict.returned or returned
             verdicts.append(verdict)
         return combine(verdicts)
+
+
+def _checked(handler: Handler[T], indexer: CheckedIndexer[T]) -> Handler[T]:
+    async def call(key: str, obj: T | None) -> object:
+        try:
+            return await handler(key, obj)
+        finally:
+            indexer.check(key)
+
+    return call
 
 
 def _own_key(obj: Object) -> tuple[str]:

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from kubeloop.api.meta import Object
 from kubeloop.api.registry import Resource
+from kubeloop.cache.changes import ChangedInPlace, CheckedIndexer
 from kubeloop.cache.crds import CustomResourceWatch
 from kubeloop.cache.informer import SharedIndexInformer, wait_for_cache_sync
 from kubeloop.client.client import Client
@@ -75,7 +76,11 @@ class ControllerFactory:
             source = client.select(namespace=namespace, label_selector=label_selector, field_selector=fields)
             found = Controller(
                 self._free_name(resource, selected),
-                SharedIndexInformer(source if selected else client, transform=transform),
+                SharedIndexInformer(
+                    source if selected else client,
+                    transform=transform,
+                    checked=self.client.transport.checked_caches,
+                ),
                 workers=workers or self._workers,
                 client=client,
                 handlers=self._handlers,
@@ -117,7 +122,9 @@ class ControllerFactory:
         return await wait_for_cache_sync(*self._informers(), timeout=timeout)
 
     async def stop(self, timeout: float = 10.0) -> None:
-        """Drain: workers finish what is queued, events are written, within `timeout` seconds; then all ends."""
+        """Drain: workers finish what is queued, events are written, within `timeout` seconds; then all ends.
+
+        Raises ChangedInPlace, with a fake cluster's client, if a cached object was changed."""
         self._stopping = True
         deadline = loop_time() + timeout
         if self._starter is not None:
@@ -126,6 +133,10 @@ class ControllerFactory:
         left = max(0.0, deadline - loop_time())
         await asyncio.gather(*(recorder.stop(left) for recorder in self._recorders.values()))
         await asyncio.gather(self._definitions.stop(), *(informer.stop() for informer in self._informers()))
+        indexers = [informer.indexer for informer in self._informers()]
+        changed = [line for each in indexers if isinstance(each, CheckedIndexer) for line in each.changed()]
+        if changed:
+            raise ChangedInPlace("; ".join(changed))
 
     def synced(self) -> bool:
         """Whether every cache in use holds what the server had."""

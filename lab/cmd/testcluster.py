@@ -39,19 +39,19 @@ class DirectoryOptions:
 class ReleaseOptions:
     """Which Kubernetes."""
 
-    title: ClassVar = "Kubernetes"
+    title: ClassVar = "Options"
 
     kubernetes: str = option(
         "",
-        f"Release: {', '.join(KUBERNETES)}. Default: $KUBELOOP_KUBERNETES, the release of $KUBEBUILDER_ASSETS, "
-        f"or {KUBERNETES_DEFAULT}.",
+        f"Kubernetes release: {', '.join(KUBERNETES)}. Default: $KUBELOOP_KUBERNETES, the release of "
+        f"$KUBEBUILDER_ASSETS, or {KUBERNETES_DEFAULT}.",
         metavar="RELEASE",
         show_default=False,
     )
 
 
 @dataclass(frozen=True)
-class UpOptions(DirectoryOptions):
+class UpOptions(ReleaseOptions, DirectoryOptions):
     """What runs in the cluster."""
 
     kubevirt: bool = option(True, "Run the stand-in for KubeVirt's controllers.")
@@ -75,12 +75,12 @@ def build(options: ReleaseOptions) -> None:
         typer.echo(path)
 
 
-def up(options: UpOptions, release: ReleaseOptions) -> None:
+def up(options: UpOptions) -> None:
     """Start a cluster and leave it running; returns when it is ready."""
     from lab import cluster
 
     wanted = cluster.Options(
-        options.kwok, options.kubevirt, options.rancher, options.nodes, release.kubernetes
+        options.kwok, options.kubevirt, options.rancher, options.nodes, options.kubernetes
     )
     started = cluster.up(options.directory, wanted, Lines())
     typer.echo(f"export KUBECONFIG={started.kubeconfig}")

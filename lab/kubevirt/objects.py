@@ -21,7 +21,7 @@ class MigrationState(kubevirt.MigrationState):
     start_timestamp: str | None = None
     target_node: str | None = None
     target_node_address: str | None = None
-    target_attachment_pod_uid: str | None = msgspec.field(name="targetAttachmentPodUID", default=None)
+    target_attachment_pod_uid: str | None = None
     target_memory_overhead: str | None = None
     target_node_domain_detected: bool = False
     target_node_domain_ready_timestamp: str | None = None

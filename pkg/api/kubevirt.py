@@ -25,7 +25,7 @@ class CPU(Struct):
     cores: int = 0
     sockets: int = 0
     threads: int = 0
-    dedicated_cpu_placement: bool = False
+    dedicated_cpu_placement: bool = msgspec.field(default=False, name="dedicatedCpuPlacement")
     isolate_emulator_thread: bool = False
 
 
@@ -223,7 +223,7 @@ class VirtualMachineInstanceSpec(Struct):
 class MigrationState(Struct):
     """kubevirt.io/v1 VirtualMachineInstanceMigrationState."""
 
-    migration_uid: str | None = None
+    migration_uid: str | None = msgspec.field(default=None, name="migrationUid")
     completed: bool = False
     failed: bool = False
     abort_requested: bool = False
@@ -244,7 +244,7 @@ class AttachmentPod(Struct):
     """kubevirt.io/v1 HotplugVolumeStatus."""
 
     attach_pod_name: str | None = None
-    attach_pod_uid: str | None = msgspec.field(name="attachPodUID", default=None)
+    attach_pod_uid: str | None = None
 
 
 class VolumeStatus(Struct):
@@ -398,9 +398,7 @@ class KubeVirtConfiguration(Struct):
     virtual_machine_options: VirtualMachineOptions | None = None
     developer_configuration: DeveloperConfiguration | None = None
     network: NetworkConfiguration | None = None
-    auto_cpu_limit_namespace_label_selector: LabelSelector | None = msgspec.field(
-        name="autoCPULimitNamespaceLabelSelector", default=None
-    )
+    auto_cpu_limit_namespace_label_selector: LabelSelector | None = None
     default_runtime_class: str = ""
 
     @property

@@ -120,7 +120,8 @@ class Admission:
 
 
 def _locks(management: Management) -> Locks:
-    return Locks(management.locks.cache(), management.locks.client)
+    client = management.client
+    return Locks(management.locks.cache(), management.locks.client, client.transport.server_clock)
 
 
 def _accounts(management: Management, options: Options, policy: PolicyOptions) -> Accounts:

@@ -109,10 +109,9 @@ class PolicyOptions:
     mode: Mode = option(
         Mode.TAKEOVER, "takeover replaces Harvester's migration-quota controllers, assist runs beside them."
     )
-    estimate: EstimateKind | None = option(
-        None,
-        "How much a migration needs: Harvester's formula, or exactly what quota counts of the target pod. "
-        "Default: exact in takeover mode, else harvester.",
+    estimate: EstimateKind = option(
+        EstimateKind.EXACT,
+        "How much a migration needs: Harvester's formula, or exactly what quota counts of the target pod.",
     )
     kubevirt_profile: str | None = option(
         None,
@@ -149,8 +148,7 @@ class PolicyOptions:
 
     def policy(self) -> Policy:
         """The policy of one decision; flags of the controllers alone keep their defaults."""
-        default = EstimateKind.EXACT if self.mode is Mode.TAKEOVER else EstimateKind.HARVESTER
-        return Policy(self.mode, self.estimate or default, hold_limit=self.hold_limit)
+        return Policy(self.mode, self.estimate, hold_limit=self.hold_limit)
 
     def reserves(self) -> bool:
         """Whether other pods are kept out of the headroom that is added for migrations."""

@@ -129,10 +129,18 @@ class Replica:
 
     def _state_metrics(self, management: Management, leads: Callable[[], bool]) -> StateMetrics:
         """Call before `management.start`, which waits for the caches that are asked for."""
-        management.virtual_machine_instance_migrations.informer.add_event_handler(observe_wait(leads))
+        management.virtual_machine_instance_migrations.informer.add_event_handler(
+            observe_wait(leads, management.client.transport.server_clock)
+        )
         # A dry run needs no rights for what it never writes.
         locks = None if self.options.dry_run else management.locks.cache()
-        return StateMetrics(management.source(), locks, lock_limit=self.options.lock_limit, leads=leads)
+        return StateMetrics(
+            management.source(),
+            locks,
+            lock_limit=self.options.lock_limit,
+            leads=leads,
+            clock=management.client.transport.server_clock,
+        )
 
     async def _look_after(
         self, management: Management, leading: asyncio.Event | None, state: StateMetrics

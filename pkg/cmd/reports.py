@@ -47,7 +47,7 @@ class ReportOptions(OutputOptions):
         None, "Report for this mode. Default: the running controller's, else takeover."
     )
     estimate: EstimateKind | None = option(
-        None, "Report for this estimate. Default: the running controller's, else the mode's default."
+        None, "Report for this estimate. Default: the running controller's, else exact."
     )
     headroom_namespace: str | None = option(
         None,

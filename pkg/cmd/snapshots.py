@@ -71,8 +71,8 @@ async def _basis(client: Client, chosen: ReportOptions) -> Basis:
     said = await _installation(client, chosen)
     found, source = said or (None, "")
     mode = chosen.mode or (found.mode if found else Mode.TAKEOVER)
-    default = EstimateKind.EXACT if mode is Mode.TAKEOVER else EstimateKind.HARVESTER
-    estimate = chosen.estimate or (found.estimate if found and found.mode is mode else default)
+    running = found.estimate if found and found.mode is mode else EstimateKind.EXACT
+    estimate = chosen.estimate or running
     if chosen.mode or chosen.estimate:
         source = "flags"
     try:

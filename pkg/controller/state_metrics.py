@@ -19,8 +19,8 @@ from pkg.api.kubevirt import VirtualMachineInstanceMigration
 from pkg.util import constants
 from pkg.util.kubevirt.migration import is_finished, is_refused
 from pkg.util.managedtenantquota.constants import ANNOTATION_ORIGINALS
-from pkg.util.managedtenantquota.lock import moment, originals_of, recognise
-from pkg.util.managedtenantquota.window import age_of
+from pkg.util.managedtenantquota.lock import age_of, moment, recognise
+from pkg.util.managedtenantquota.record import record_of
 from pkg.util.metrics import METRICS
 from pkg.util.resource_list import ResourceList, parse_resource_list, subtract, total
 from pkg.util.resourcequota.entries import ENTRY_PREFIXES, Entries
@@ -137,9 +137,9 @@ class StateMetrics(Collector):
         journal, hard = Entries(annotations), parse_resource_list(quota.hard)
         amounts = [each.readable() for each in journal]
         amounts.append(journal.compensation_or_none())
-        originals = originals_of(quota)
-        if originals is not None:
-            amounts.append(subtract(hard, parse_resource_list(originals.quotas[quota.name])))
+        record = record_of(quota)
+        if record is not None:
+            amounts.append(subtract(hard, parse_resource_list(record.hard)))
         added = {
             name: amount for name, amount in total(amounts).items() if name in hard and not amount.is_zero()
         }

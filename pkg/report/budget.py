@@ -67,18 +67,17 @@ class Report:
 
 
 def report(observed: Observed, policy: Policy | None = None) -> Report:
-    """The namespace at this moment. Raises QuantityError when the journal holds no quantities."""
+    """The namespace at this moment."""
     window = window_of(observed, _at_once(policy))
     raised = []
-    for journal in window.saved:
-        for name, original in journal.originals.items():
-            quota = window.quota(name)
-            blocked = sorted(each for each, quotas in journal.members.items() if name in quotas)
-            raised.append(Raised(name, quota.hard if quota else {}, original.hard or {}, blocked))
+    for name, record in {**window.left, **window.records}.items():
+        quota = window.quota(name)
+        blocked = sorted(each for each, quotas in window.members.items() if name in quotas)
+        raised.append(Raised(name, quota.hard if quota else {}, dict(record.hard), blocked))
     return Report(
         namespace=observed.namespace,
         budgets=sorted(budget.name for budget in observed.budgets),
-        additional=dict(window.journal.additional) if window.journals else {},
+        additional=dict(observed.budgets[0].additional) if observed.budgets else {},
         lock=observed.lock,
         raised=raised,
         problems=[problem.message for problem in window.problems],
@@ -119,7 +118,7 @@ def why_it_waits(observed: Observed, migration: str, policy: Policy | None = Non
 def _stage(window: Window) -> str:
     if not window.locked:
         return "the namespace is about to be locked"
-    if window.unsaved() or window.next_to_raise() is not None:
+    if window.next_to_raise() is not None:
         return "the namespace is locked, they are about to be raised"
     return "the namespace is locked, they are raised, KubeVirt will create it"
 

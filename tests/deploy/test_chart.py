@@ -153,8 +153,8 @@ def test_the_default_rendering_has_everything_that_needs_no_other_definitions() 
         "ServiceAccount": 2,
         "PodDisruptionBudget": 2,
         "NetworkPolicy": 1,
-        "ValidatingAdmissionPolicy": 3,
-        "ValidatingAdmissionPolicyBinding": 3,
+        "ValidatingAdmissionPolicy": 4,
+        "ValidatingAdmissionPolicyBinding": 4,
     }.items():
         assert kinds.count(kind) == count, kind
     assert not {"Certificate", "Issuer", "ServiceMonitor"} & set(kinds)
@@ -209,6 +209,13 @@ def test_the_policies_name_the_chosen_accounts() -> None:
     about_pods = [each for each in policies if each["metadata"]["name"].startswith("headroom-vm-pods")]
     assert len(about_pods) == 2
     assert all(account in yaml.safe_dump(each, width=10_000) for each in about_pods)
+
+
+@pytest.mark.parametrize("value", ["policy.enabled=false", "policy.migrationBudgets=false"])
+def test_who_creates_migration_budgets_can_be_left_to_rbac(value: str) -> None:
+    policies = [each["metadata"]["name"] for each in rendered(value) if "AdmissionPolicy" in each["kind"]]
+    assert "headroom-migration-budgets" not in policies
+    assert bool(policies) is (value != "policy.enabled=false")
 
 
 def test_a_pod_is_ready_before_the_webhooks_are_registered() -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import yaml
 
 from kubeloop.testing.polling import eventually
+from pkg.api.mtq import VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS as BUDGETS
 from tests.e2e.api import CORE, Api, ApiFailure, Raw
 
 POLICY = Path(__file__).parents[2] / "deploy" / "policy.yaml"
@@ -21,6 +22,18 @@ PLURALS = {
 }
 MALLORY = "mallory"
 REFUSED = "only KubeVirt"
+BUDGETEER: dict[str, Raw] = {
+    "clusterroles": {
+        "metadata": {"name": "budgeteer"},
+        "rules": [{"apiGroups": [BUDGETS.group], "resources": [BUDGETS.plural], "verbs": ["create"]}],
+    },
+    "clusterrolebindings": {
+        "metadata": {"name": "budgeteer"},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "budgeteer"},
+        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "budgeteer"}],
+    },
+}
+"""A user who may create migration budgets and nothing else."""
 LAUNCHER = {"kubevirt.io": "virt-launcher"}
 VIRT_CONTROLLER = "system:serviceaccount:kubevirt:kubevirt-controller"
 
@@ -36,6 +49,8 @@ def applied_policy(api: Api) -> Iterator[None]:
     one binding can be in force a second before the next, and a second after its deletion."""
     plain = f"{CORE}/namespaces/default/pods/plain"
     api.create(f"{CORE}/namespaces/default/pods", pod("plain"))
+    for path, body in BUDGETEER.items():
+        api.create(f"{RBAC}/{path}", body)
     for body in policy():
         api.create(f"{ADMISSION}/{PLURALS[body['kind']]}", body)
     try:
@@ -46,15 +61,19 @@ def applied_policy(api: Api) -> Iterator[None]:
             api.delete(f"{ADMISSION}/{PLURALS[body['kind']]}/{body['metadata']['name']}")
         eventually(lambda: not any(_in_force(api)), 20)
         api.delete(plain, gracePeriodSeconds="0")
+        for path, body in BUDGETEER.items():
+            api.delete(f"{RBAC}/{path}/{body['metadata']['name']}")
 
 
 def _in_force(api: Api) -> list[bool]:
     """Of each policy, in the order of the file, whether it refuses a write; nothing is written."""
     headroom = api.as_user("system:serviceaccount:headroom-system:headroom", "system:masters")
+    budgeteer = api.as_user("budgeteer", "system:authenticated")
     default, mark = f"{CORE}/namespaces/default", {"metadata": {"labels": LAUNCHER}}
     return [
         _refused(lambda: api.create(f"{default}/pods?dryRun=All", pod("probe", labels=LAUNCHER))),
         _refused(lambda: api.patch(f"{default}/pods/plain?dryRun=All", mark)),
+        _refused(lambda: budgeteer.create(f"{BUDGETS.path('default')}?dryRun=All", budget())),
         _refused(lambda: headroom.patch(f"{default}?dryRun=All", mark)),
     ]
 
@@ -71,11 +90,14 @@ def _refused(write: Callable[[], Raw]) -> bool:
 
 def tenant_of(api: Api, namespace: str) -> Api:
     """Requests of a tenant: the cluster's own role `edit` in one namespace, and what KubeVirt's releases before the
-    role kubevirt.io:migrate add to it."""
+    role kubevirt.io:migrate add to it; and migration budgets, by an administrator's mistake."""
     where = f"{RBAC}/namespaces/{namespace}"
     everything = ["get", "list", "watch", "create", "update", "patch", "delete", "deletecollection"]
     kinds = ["virtualmachines", "virtualmachineinstances", "virtualmachineinstancemigrations"]
-    rules = [{"apiGroups": ["kubevirt.io"], "resources": kinds, "verbs": everything}]
+    rules = [
+        {"apiGroups": ["kubevirt.io"], "resources": kinds, "verbs": everything},
+        {"apiGroups": [BUDGETS.group], "resources": [BUDGETS.plural], "verbs": everything},
+    ]
     api.create(f"{where}/roles", {"metadata": {"name": "vms"}, "rules": rules})
     for kind, role in (("ClusterRole", "edit"), ("Role", "vms")):
         body: Raw = {
@@ -96,6 +118,16 @@ def pod(name: str, cpu: str = "1", memory: str = "64Mi", **metadata: Any) -> Raw
     return {
         "metadata": {"name": name, **metadata},
         "spec": {"containers": [container], "automountServiceAccountToken": False},
+    }
+
+
+def budget(**additional: str) -> Raw:
+    """A VirtualMachineMigrationResourceQuota."""
+    return {
+        "apiVersion": BUDGETS.api_version,
+        "kind": BUDGETS.kind,
+        "metadata": {"name": "budget"},
+        "spec": {"additionalMigrationResources": additional},
     }
 
 

@@ -15,7 +15,8 @@ from kubeloop.testing.cluster.cluster import Cluster
 from kubeloop.testing.polling import until
 from pkg.util import constants
 from pkg.util.managedtenantquota.constants import ANNOTATION_ORIGINALS
-from pkg.util.managedtenantquota.lock import Originals, lock_body, lock_webhook
+from pkg.util.managedtenantquota.lock import lock_body, lock_webhook
+from pkg.util.managedtenantquota.record import Record
 from pkg.util.quantity import Quantity
 from pkg.util.resourcequota.entries import has_migrating_vm
 from tests.e2e.admin import Admin
@@ -76,13 +77,13 @@ async def test_no_lock_waits_for_the_restores_of_others(admin: Admin) -> None:
     """More namespaces than are worked on at a time, and no restore gets an answer."""
     client, begun = admin.client, time.time()
     where = {"url": "https://127.0.0.1:9/lock", "caBundle": "Q0E="}
-    raised = Originals({"quota": {"pods": "5"}}, {"pods": "3"})
+    raised = Record({"pods": "5"}, {"pods": "3"})
     locked = [Namespace(admin, await admin.namespace(annotated=False)) for _ in range(15)]
     async with hanging(admin, "resourcequotas", {"hangs": "yes"}, "Fail"):
         for each in locked:
             hook = lock_webhook(each.name, where, holders=[], virt_controllers=[])
-            lock = lock_body(each.name, hook, now=begun, holder="me", reason="vm1", originals=raised)
-            metadata = {"name": "quota", "annotations": {ANNOTATION_ORIGINALS: raised.text()}}
+            lock = lock_body(each.name, hook, now=begun, holder="me", reason="vm1")
+            metadata = {"name": "quota", "annotations": {ANNOTATION_ORIGINALS: raised.text("quota")}}
             quota = {"metadata": metadata, "spec": {"hard": {"pods": "8"}}}
             patch = {"metadata": {"labels": {"hangs": "yes"}}}
             await client.resource(registry.NAMESPACES).merge_patch(patch, name=each.name)

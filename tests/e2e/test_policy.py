@@ -12,10 +12,12 @@ from kubeloop.testing.polling import eventually
 from tests.e2e.api import Api, ApiFailure, Raw
 from tests.e2e.conftest import MakeTenant
 from tests.e2e.hostile_tenant import (
+    BUDGETS,
     LAUNCHER,
     REFUSED,
     VIRT_CONTROLLER,
     applied_policy,
+    budget,
     controller_reference,
     pod,
     tenant_of,
@@ -211,3 +213,45 @@ def test_an_orphaned_pod_loses_its_owner_to_the_garbage_collector(attacked: Atta
     attacked.api.delete(vmi, propagationPolicy="Orphan")
     eventually(lambda: attacked.api.find(vmi) is None or None, 60)  # it learns of new kinds every 30 s
     assert not attacked.api.get(path)["metadata"].get("ownerReferences")
+
+
+class TestMigrationBudgets:
+    """mallory may write them, and no ResourceQuota."""
+
+    def of(self, attacked: AttackedNamespace) -> tuple[str, str]:
+        namespace = attacked.vmi["metadata"]["namespace"]
+        return BUDGETS.path(namespace), BUDGETS.path(namespace, "budget")
+
+    def refused(self, write: Callable[[str, Raw], Any], path: str, body: Raw) -> None:
+        with pytest.raises(ApiFailure) as failure:
+            write(path, body)
+        assert failure.value.status == 403, failure.value
+        assert "only by users who may update resourcequotas in the namespace" in failure.value.message
+
+    def test_none_is_created_or_enlarged_by_who_may_not_update_quotas(
+        self, attacked: AttackedNamespace
+    ) -> None:
+        all_of_them, path = self.of(attacked)
+        mallory = attacked.mallory
+        self.refused(mallory.create, all_of_them, budget(**{"limits.cpu": "47"}))
+        self.refused(mallory.create, all_of_them, budget())
+        attacked.api.create(all_of_them, budget(**{"limits.cpu": "2", "pods": "1"}))
+        for larger in ({"limits.cpu": "2001m"}, {"limits.cpu": "47"}, {"limits.memory": "1"}, {"pods": "2"}):
+            patch: Raw = {"spec": {"additionalMigrationResources": larger}}
+            self.refused(mallory.patch, path, patch)
+            whole = mallory.get(path)
+            whole["spec"]["additionalMigrationResources"] |= larger
+            self.refused(mallory.replace, path, whole)
+
+    def test_one_that_is_there_stays_writable(self, attacked: AttackedNamespace) -> None:
+        all_of_them, path = self.of(attacked)
+        attacked.api.create(all_of_them, budget(**{"limits.cpu": "2", "pods": "1"}))
+        for smaller in ({"limits.cpu": "2000m"}, {"limits.cpu": "1"}, {"pods": None}):
+            attacked.mallory.patch(path, {"spec": {"additionalMigrationResources": smaller}})
+        attacked.mallory.patch(path, {"metadata": {"labels": {"a": "b"}}})
+        attacked.mallory.delete(path)
+
+    def test_who_may_update_quotas_enlarges_them(self, attacked: AttackedNamespace) -> None:
+        all_of_them, path = self.of(attacked)
+        attacked.api.create(all_of_them, budget(**{"limits.cpu": "2"}))
+        attacked.api.patch(path, {"spec": {"additionalMigrationResources": {"limits.cpu": "3", "pods": 2}}})

@@ -21,7 +21,7 @@ KUBERNETES = {
     "1.37": "v1.37.2",
 }
 #: What runs unless another one is asked for.
-KUBERNETES_DEFAULT = "1.34"
+KUBERNETES_DEFAULT = "1.36"
 ETCD = "v3.6.5"
 KWOK = "v0.7.0"
 HELM = "v3.19.5"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import time
 import uuid
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from kubeloop.api.meta import Object, now_rfc3339
+from kubeloop.api.meta import Object, rfc3339
 from kubeloop.api.registry import BY_TYPE, Resource
 from kubeloop.client import errors
 from kubeloop.client.decode import INITIAL_EVENTS_END, decoder_for
@@ -50,6 +51,8 @@ class Objects:
         """`resources`: the kinds that are installed; default: every one that is defined."""
         self.requests: list[Request] = []
         self.reactors: list[Reactor] = []
+        self.clock: Callable[[], float] = time.time
+        # Of creationTimestamps.
         self.open = asyncio.Event()
         # Cleared: watches bring nothing for now (the caches lag).
         self.open.set()
@@ -68,7 +71,7 @@ class Objects:
         key = key_of(metadata.get("namespace", ""), metadata["name"])
         old = self.raw(resource).get(key)
         metadata.setdefault("uid", old["metadata"]["uid"] if old else str(uuid.uuid4()))
-        metadata.setdefault("creationTimestamp", now_rfc3339())
+        metadata.setdefault("creationTimestamp", rfc3339(self.clock()))
         return self._typed(resource, self.store(resource, key, old, raw))
 
     def raw(self, resource: Resource[Any]) -> dict[str, Raw]:

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from kubeloop.api.meta import now_rfc3339
+from kubeloop.api.meta import rfc3339
 from kubeloop.api.registry import Resource
 from kubeloop.client import errors
 from kubeloop.client.client import Client
@@ -46,6 +46,8 @@ class FakeCluster(Objects):
 
 class FakeTransport(Transport):
     """The API server's side of a Transport: requests are answered out of a FakeCluster, by the API server's rules."""
+
+    checked_caches = True
 
     def __init__(self, cluster: Objects) -> None:
         super().__init__(ClientConfig("http://fake.invalid"))
@@ -199,7 +201,11 @@ class FakeTransport(Transport):
             raise errors.AlreadyExists(message, status=409, reason="AlreadyExists")
         for given in ("deletionTimestamp", "deletionGracePeriodSeconds"):
             metadata.pop(given, None)
-        metadata |= {"name": name, "uid": str(uuid.uuid4()), "creationTimestamp": now_rfc3339()}
+        metadata |= {
+            "name": name,
+            "uid": str(uuid.uuid4()),
+            "creationTimestamp": rfc3339(self._cluster.clock()),
+        }
         if resource.group:
             metadata["generation"] = 1
         if resource.status_subresource:
@@ -278,7 +284,10 @@ class FakeTransport(Transport):
         if metadata.get("deletionTimestamp"):
             return current
         marked = copy.deepcopy(current)
-        marked["metadata"] |= {"deletionTimestamp": now_rfc3339(), "deletionGracePeriodSeconds": 0}
+        marked["metadata"] |= {
+            "deletionTimestamp": rfc3339(self._cluster.clock()),
+            "deletionGracePeriodSeconds": 0,
+        }
         return self._cluster.store(resource, key, current, marked)
 
 

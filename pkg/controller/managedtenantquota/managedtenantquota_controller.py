@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -24,8 +23,9 @@ from pkg.util.managedtenantquota.constants import (
     EVENT_RESTORE_REFUSED,
     EVENT_UNLOCK_REFUSED,
 )
-from pkg.util.managedtenantquota.lock import Lock, originals_of, recognise
+from pkg.util.managedtenantquota.lock import Lock, age_of, recognise
 from pkg.util.managedtenantquota.model import Memory, Observed, Policy, Problem
+from pkg.util.managedtenantquota.record import holds, record_of
 from pkg.util.managedtenantquota.sequence import (
     Decision,
     Opening,
@@ -35,7 +35,7 @@ from pkg.util.managedtenantquota.sequence import (
     Write,
     decide,
 )
-from pkg.util.managedtenantquota.window import age_of, is_overdue, journal_of
+from pkg.util.managedtenantquota.window import is_overdue
 
 log = logging.getLogger(__name__)
 
@@ -61,10 +61,10 @@ class Handler:
         writer: Writer,
         events: EventRecorder,
         policy: Policy,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float],
         timer: Callable[[], float] = loop_time,
     ) -> None:
-        """`timer` gives seconds that never go back."""
+        """`clock`: the API server's; `timer` gives seconds that never go back."""
         self._observer = observer
         self._writer = writer
         self._events = events
@@ -72,7 +72,7 @@ class Handler:
         self._clock = clock
         self._timer = timer
         self._seen: dict[str, tuple[str, float]] = {}
-        """A locked namespace to the lock's uid and the time by `timer` when it was first seen."""
+        """A namespace to the uid of its last lock and the time by `timer` when that was first seen."""
         self._memories: dict[str, Memory] = {}
         self._failures: dict[str, int] = {}
         self._said: TTLCache[tuple[str, str], bool] = TTLCache(_SAID, ttl=_SAID_SECONDS, timer=loop_time)
@@ -123,7 +123,7 @@ class Handler:
             if isinstance(decision.step, Wait):
                 return decision, observed
             observed = await self._try(key, decision.step, observed)
-            observed = replace(observed, now=self._clock(), memory=self._memory(key))
+            observed = self._aged(replace(observed, now=self._clock(), memory=self._memory(key)))
         raise RetryAfter(_PAUSE, "there is more to write")
 
     async def _try(self, key: str, step: Write, observed: Observed) -> Observed:
@@ -163,18 +163,16 @@ class Handler:
 
     def _aged(self, observed: Observed) -> Observed:
         """A lock is at least as old as we have seen it stand: a clock that is set back must not keep it longer."""
-        if observed.lock is None:
-            self._seen.pop(observed.namespace, None)
-            return observed
-        return replace(observed, lock=self._since(observed.lock, observed.now))
+        lock = observed.lock
+        return observed if lock is None else replace(observed, lock=self._since(lock, observed.now))
 
     def _since(self, lock: Lock, now: float) -> Lock:
         uid, first = self._seen.get(lock.namespace, ("", 0.0))
         if uid != lock.uid:
             first = self._timer()
             self._seen[lock.namespace] = lock.uid, first
-        age = max(age_of(lock, now), self._timer() - first)
-        return replace(lock, since=now - age)
+        seen = self._timer() - first
+        return replace(lock, since=now - max(age_of(lock, now), seen), seen=now - seen)
 
     def _pause(self, key: str, observed: Observed) -> float:
         """Seconds until the next try: longer each time, and never past the moment at which the lock has to end."""
@@ -211,9 +209,8 @@ class Handler:
         """Re-checks what has begun, even if an event was lost. Raises RetryAfter."""
         assert isinstance(decision.step, Wait)
         waits = [decision.step.seconds]
-        saved = any(not journal_of(budget).empty for budget in observed.budgets)
-        begun = observed.lock is not None or saved or any(map(originals_of, observed.quotas))
-        if begun or decision.problems:
+        begun = observed.lock is not None or any(map(holds, observed.budgets))
+        if begun or any(map(record_of, observed.quotas)) or decision.problems:
             waits.append(self._policy.sweep)
         seconds = [wait for wait in waits if wait is not None]
         if seconds:

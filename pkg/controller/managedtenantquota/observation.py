@@ -22,11 +22,11 @@ from pkg.util.managedtenantquota.lock import (
     lock_name,
     locked_namespace,
     moment,
-    originals_of,
     recognise,
 )
 from pkg.util.managedtenantquota.missing_targets import surroundings
 from pkg.util.managedtenantquota.model import Memory, Observed
+from pkg.util.managedtenantquota.record import record_of
 from pkg.util.resourcequota.observe import Source
 
 LOCKS_BY_NAMESPACE = "locked namespace"
@@ -63,7 +63,7 @@ class Observer:
         kinds = self._kinds
         if kinds.budgets.list(namespace) or kinds.locks.by_index(LOCKS_BY_NAMESPACE, namespace):
             return True
-        return any(map(originals_of, kinds.quotas.list(namespace)))
+        return any(map(record_of, kinds.quotas.list(namespace)))
 
     def cached(self, namespace: str, now: float, memory: Memory) -> Observed:
         """By the source. How a lock shall look is not looked at."""

@@ -40,7 +40,8 @@ def register(management: Management, events: EventRecorder, options: Options) ->
         probe=partial(probe, management.client, options.namespace),
     )
     observer = Observer(management.source(), kinds, maker, options.profile)
-    handler = Handler(observer, Writer(clients, maker, events), events, Policy(lock_limit=options.lock_limit))
+    policy, clock = Policy(lock_limit=options.lock_limit), management.client.transport.server_clock
+    handler = Handler(observer, Writer(clients, maker, events), events, policy, clock)
     namespaces.on_change(MANAGED_TENANT_QUOTA_CONTROLLER, handler.on_namespace_changed)
     locks.on_change(MANAGED_TENANT_QUOTA_CONTROLLER, handler.on_lock_changed)
 

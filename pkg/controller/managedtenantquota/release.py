@@ -12,10 +12,10 @@ from kubeloop.client.retry import retry_on_conflict
 from kubeloop.controllers.events import EventRecorder
 from pkg.api.mtq import VirtualMachineMigrationResourceQuota
 from pkg.controller.managedtenantquota.writer import Clients, Writer
-from pkg.util.managedtenantquota.lock import Lock, originals_of, recognise
+from pkg.util.managedtenantquota.lock import Lock, recognise
 from pkg.util.managedtenantquota.model import Observed, Policy, Surroundings
+from pkg.util.managedtenantquota.record import holds, record_of
 from pkg.util.managedtenantquota.sequence import Wait, decide
-from pkg.util.managedtenantquota.window import journal_of
 
 
 async def close_all(client: Client) -> list[str]:
@@ -30,7 +30,7 @@ async def close_all(client: Client) -> list[str]:
     try:
         await for_each(locks, lambda lock: _unlock(clients, lock))
     finally:  # also where one could not be deleted
-        raised = [quota.namespace for quota in await clients.quotas.list() if originals_of(quota)]
+        raised = [quota.namespace for quota in await clients.quotas.list() if record_of(quota)]
         saved = [budget.namespace for budget in await _budgets(clients)]
         namespaces = sorted({*(lock.namespace for lock in locks), *raised, *saved})
         events = EventRecorder(client, "headroom")
@@ -50,7 +50,7 @@ async def _unlock(clients: Clients, lock: Lock) -> None:
 async def _budgets(clients: Clients, namespace: str = "") -> list[VirtualMachineMigrationResourceQuota]:
     """Those that hold something; none where the kind is not installed."""
     found = await list_installed(clients.budgets, namespace)
-    return [budget for budget in found if not journal_of(budget).empty]
+    return [budget for budget in found if holds(budget)]
 
 
 async def _restore(clients: Clients, writer: Writer, namespace: str) -> None:
@@ -63,7 +63,7 @@ async def _restore(clients: Clients, writer: Writer, namespace: str) -> None:
 async def _walk(writer: Writer, observed: Observed) -> None:
     """The closing half of the sequence: there are no migrations to be released for who looks at none."""
     while not isinstance(step := decide(observed, Policy()).step, Wait):
-        observed = await writer.do(step, observed, time.time())
+        observed = await writer.do(step, observed, observed.now)
 
 
 async def _observe(clients: Clients, namespace: str) -> Observed:

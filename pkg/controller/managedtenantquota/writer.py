@@ -30,6 +30,7 @@ from pkg.util.managedtenantquota.constants import (
 )
 from pkg.util.managedtenantquota.lock import Lock, lock_body, recognise
 from pkg.util.managedtenantquota.model import Observed
+from pkg.util.managedtenantquota.record import members_of
 from pkg.util.managedtenantquota.sequence import (
     Clear,
     MakeLock,
@@ -40,7 +41,6 @@ from pkg.util.managedtenantquota.sequence import (
     UpdateLock,
     Write,
 )
-from pkg.util.managedtenantquota.window import journal_of
 from pkg.util.resource_list import parse_resource_list
 
 log = logging.getLogger(__name__)
@@ -113,7 +113,6 @@ class Writer:
             now=now,
             holder=holder,
             reason=step.reason,
-            originals=step.originals,
             longest=step.longest,
         )
         try:
@@ -131,10 +130,7 @@ class Writer:
             "metadata": {
                 "resourceVersion": step.lock.resource_version,
                 "labels": LOCK_LABELS,
-                "annotations": {
-                    ANNOTATION_HOLDER: await self._locks.holder(),
-                    ANNOTATION_ORIGINALS: step.originals.text(),
-                },
+                "annotations": {ANNOTATION_HOLDER: await self._locks.holder()},
             },
             "webhooks": [dict(observed.wanted_lock)],
         }
@@ -163,7 +159,7 @@ class Writer:
 
     async def _quota(self, step: Raise | Restore, observed: Observed) -> Observed:
         quota = step.quota
-        record = step.originals.text() if step.originals else None
+        record = step.record.text(quota.name) if step.record else None
         patch = {
             "metadata": {
                 "resourceVersion": quota.metadata.resource_version,
@@ -188,7 +184,7 @@ class Writer:
             await self._clients.unlock(lock)
         except NotFound:
             return replace(observed, lock=None)
-        seconds = max(0.0, now - lock.since)
+        seconds = max(0.0, now - lock.seen)
         metrics.LOCK_SECONDS.observe(seconds)
         log.info("%s: unlocked after %.2f s", observed.namespace, seconds)
         still = f"the resource quotas are still to be restored: {', '.join(step.raised)}"
@@ -206,7 +202,7 @@ class Writer:
 
 def _sharing(observed: Observed, quota: str) -> list[VirtualMachineInstanceMigration]:
     """The migrations of the window that the quota blocks."""
-    members = {name for b in observed.budgets for name, q in journal_of(b).members.items() if quota in q}
+    members = {name for b in observed.budgets for name, q in members_of(b).items() if quota in q}
     return [migration for migration in observed.surroundings.migrations if migration.name in members]
 
 

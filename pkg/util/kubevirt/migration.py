@@ -5,7 +5,8 @@ Phases are a table. A phase that is not in it counts as migrating: newer KubeVir
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from datetime import datetime
 from enum import IntEnum
 
 from kubeloop.api.objects import condition_is_true
@@ -80,3 +81,16 @@ def stage_of(migration: VirtualMachineInstanceMigration) -> Stage:
     if abort_requested(migration) or migration.deleting or is_decentralized(migration):
         return Stage.ANNOUNCED
     return Stage.REFUSED if is_refused(migration) else stage
+
+
+def left_at(pod: str, migrations: Iterable[VirtualMachineInstanceMigration]) -> float | None:
+    """When the migration that left a launcher pod of this name behind ended, in seconds since the epoch, as far as
+    KubeVirt says so. Too early a time only shortens the hold."""
+    ordered = sorted(migrations, key=lambda each: each.metadata.creation_timestamp or "")
+    states = [each.status.migration_state for each in ordered if each.status.migration_state]
+    left = [state for state in states if state.source_pod == pod]
+    last = (left or [state for state in states if state.target_pod == pod])[-1:]
+    try:
+        return datetime.fromisoformat(last[0].end_timestamp or "").timestamp() if last else None
+    except (ValueError, OverflowError):
+        return None

@@ -275,12 +275,19 @@ class Bound:
     attachment: ResourceList
 
 
-def bound_of(vmi: VirtualMachineInstance, rendering: Rendering, spec: ResourceQuotaSpec) -> Bound:
+def bound_of(
+    vmi: VirtualMachineInstance, rendering: Rendering, spec: ResourceQuotaSpec, launcher: Pod | None = None
+) -> Bound:
     """What the VMI's own spec renders to at the largest overhead that any known release gives at any ratio, with
-    support containers and sidecars, and KubeVirt's own attachment pod.
+    support containers and sidecars, and KubeVirt's own attachment pod. The pod overhead of the RuntimeClass that the
+    KubeVirt CR names for launchers is the `launcher`'s own: the API server sets it from the RuntimeClass, a cluster
+    object, and admits no pod that says otherwise (its RuntimeClass admission plugin).
 
     Raises QuantityError when a quantity of the VMI is none.
     """
+    named = rendering.kubevirt.default_runtime_class
+    if named and launcher and launcher.spec.runtime_class_name == named and launcher.spec.overhead:
+        rendering = replace(rendering, pod_overhead=launcher.spec.overhead)
     return Bound(largest_launcher(vmi, rendering), attachments_usage(vmi, None, rendering, spec))
 
 

@@ -7,49 +7,47 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from kubeloop.api.core import ResourceQuota
 from kubeloop.api.meta import RawResourceList
+from pkg.util.managedtenantquota.record import Record
 from pkg.util.quantity import ZERO, Quantity
 from pkg.util.resource_list import ResourceList, parse_resource_list
 from pkg.util.resourcequota.base import difference
 
 
-def with_budget(hard: RawResourceList, additional: RawResourceList) -> ResourceList:
-    """Every limit of spec.hard with what the budget adds to it. Raises QuantityError."""
-    added = parse_resource_list(additional)
-    return {name: limit + added.get(name, ZERO) for name, limit in parse_resource_list(hard).items()}
-
-
-def to_raise(hard: RawResourceList, original: RawResourceList, additional: RawResourceList) -> dict[str, str]:
+def to_raise(hard: RawResourceList, record: Record) -> dict[str, str]:
     """The change of a quota that says what it said originally; empty when nothing is added. A limit that says less than
-    that stays: what is said to have been saved is no way to a larger quota, for any writer. Raises QuantityError."""
-    now, before = parse_resource_list(hard), parse_resource_list(original)
-    raised = with_budget(original, additional)
-    return difference(hard, {n: raised[n] for n, limit in before.items() if n in now and limit <= now[n]})
+    that, or more than it would be raised to, stays. Raises QuantityError."""
+    now, before, added = _parsed(hard, record)
+    raised = {name: limit + added.get(name, ZERO) for name, limit in before.items()}
+    return difference(
+        hard, {n: raised[n] for n, limit in before.items() if n in now and limit <= now[n] < raised[n]}
+    )
 
 
-def to_restore(
-    hard: RawResourceList, original: RawResourceList, additional: RawResourceList, *, locked: bool
-) -> dict[str, str]:
-    """The change that takes back what was added. Raises QuantityError.
+def to_restore(hard: RawResourceList, record: Record, *, exactly: bool) -> dict[str, str]:
+    """The change that takes back what was added; no limit rises by it. Raises QuantityError.
 
-    While the lock stands no other client can have written: the saved limits are the truth. Without it a limit that says
-    a value that we did not write was set by a person, and stays. No limit rises by it.
+    `exactly`: only a limit that says what it was raised to. Any other value was written by a person, and stays.
     """
-    now, before = parse_resource_list(hard), parse_resource_list(original)
-    raised = with_budget(original, additional)
+    now, before, added = _parsed(hard, record)
     ours = {
         name: limit
         for name, limit in before.items()
-        if name in now and limit < now[name] and (locked or now[name] == raised[name])
+        if name in now and limit < now[name] and (not exactly or now[name] == limit + added.get(name, ZERO))
     }
     return difference(hard, ours)
 
 
-def is_enforced(hard: RawResourceList, enforced: RawResourceList, additional: RawResourceList) -> bool:
-    """Whether quota admission goes by spec.hard already: it reads status.hard, which the controller manager copies."""
-    names = [name for name in additional if name in hard]
-    wanted = parse_resource_list({name: hard[name] for name in names})
-    return not difference(enforced, wanted)
+def _parsed(hard: RawResourceList, record: Record) -> tuple[ResourceList, ResourceList, ResourceList]:
+    return parse_resource_list(hard), parse_resource_list(record.hard), parse_resource_list(record.added)
+
+
+def is_enforced(quota: ResourceQuota) -> bool:
+    """Whether quota admission goes by spec.hard already, or by less: it reads status.hard, which the controller manager
+    copies."""
+    now, used = parse_resource_list(quota.hard), parse_resource_list(quota.status.hard)
+    return all(used[name] <= limit for name, limit in now.items() if name in used)
 
 
 def exceeded(

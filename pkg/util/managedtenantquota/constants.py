@@ -11,16 +11,15 @@ NAMESPACE_NAME_LABEL: Final = "kubernetes.io/metadata.name"
 """Kubernetes' own label on every namespace: a lock's namespaceSelector."""
 
 ANNOTATION_SINCE: Final = "headroom.harvesterhci.io/locked-since"
-"""On a lock: RFC 3339 with fractions of a second; its creationTimestamp has none."""
+"""On a lock: RFC 3339 with fractions of a second; its creationTimestamp has none. Its age goes by that one."""
 ANNOTATION_UNTIL: Final = "headroom.harvesterhci.io/locked-until"
-"""The moment at which the lock is ended at the latest."""
+"""The moment at which the lock is ended at the latest, by the same clock as the other one."""
 ANNOTATION_HOLDER: Final = "headroom.harvesterhci.io/locked-by"
 ANNOTATION_REASON: Final = "headroom.harvesterhci.io/locked-for"
 """On a lock: the VMs whose migrations it was made for."""
 
 ANNOTATION_ORIGINALS: Final = "headroom.harvesterhci.io/originals"
-"""On a lock: spec.hard of the quotas that are raised under it, as JSON; and on each of them what it says of itself, for
-as long as it is raised. It survives the VMMRQ, whose status says the same, and the lock."""
+"""On a raised quota: spec.hard as it was, and what was added, as JSON."""
 
 NEVER_LOCKED: Final = (
     "kube-*",

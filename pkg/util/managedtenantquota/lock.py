@@ -15,16 +15,11 @@ from fnmatch import fnmatchcase
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-import msgspec
-
 from kubeloop.api.admissionregistration import ValidatingWebhookConfiguration
-from kubeloop.api.core import ResourceQuota
-from kubeloop.api.meta import RawResourceList, Struct
 from pkg.util import constants
 from pkg.util.constants import LOCK_PATH
 from pkg.util.managedtenantquota.constants import (
     ANNOTATION_HOLDER,
-    ANNOTATION_ORIGINALS,
     ANNOTATION_REASON,
     ANNOTATION_SINCE,
     ANNOTATION_UNTIL,
@@ -40,26 +35,12 @@ NAMESPACE_CONTROLLERS: Final = (
 )
 """Who empties a namespace that is being deleted: that must not have to wait for us."""
 
-MANAGER: Final = "headroom"
-"""The first part of our User-Agent: what managedFields call us."""
-
 Webhook = dict[str, Any]
-
-
-class Originals(Struct):
-    """What a lock, or a raised quota, records: spec.hard of the quotas by name, and what is added to them."""
-
-    quotas: dict[str, RawResourceList] = msgspec.field(default_factory=dict)
-    additional: RawResourceList = msgspec.field(default_factory=dict)
-
-    def text(self) -> str:
-        """The annotation's value; the same content gives the same text."""
-        return msgspec.json.encode(self, order="sorted").decode()
 
 
 @dataclass(frozen=True, slots=True)
 class Lock:
-    """A lock that stands. `since` in seconds since the epoch, `webhooks` as on the wire."""
+    """A lock that stands. `since` in seconds since the epoch by the API server's clock, `webhooks` as on the wire."""
 
     name: str
     uid: str
@@ -69,12 +50,12 @@ class Lock:
     holder: str
     reason: str
     webhooks: Sequence[Webhook]
-    recorded: str = ""
-    """The annotation with the originals as it stands, whichever replica wrote it."""
-    originals: Originals | None = None
-    """The same, if it was written by headroom; None otherwise."""
-    until: float = 0.0
-    """When it ends at the latest; 0 where nothing says."""
+    ours: bool = True
+    """Made by headroom: another program's has no such annotations."""
+    lasts: float = 0.0
+    """Seconds after which it is ended at the latest; 0 where nothing says."""
+    seen: float = 0.0
+    """Since when this process knows it; as `since`."""
     finalizers: Sequence[str] = ()
 
 
@@ -102,20 +83,31 @@ def recognise(configuration: ValidatingWebhookConfiguration) -> Lock | None:
     if not namespace:
         return None
     annotations = configuration.annotations
+    begun = moment(annotations.get(ANNOTATION_SINCE))
     return Lock(
         name=configuration.name,
         uid=configuration.uid,
         resource_version=configuration.metadata.resource_version,
         namespace=namespace,
-        since=moment(annotations.get(ANNOTATION_SINCE), configuration.metadata.creation_timestamp),
+        since=_since(configuration.metadata.creation_timestamp, begun),
         holder=annotations.get(ANNOTATION_HOLDER, ""),
         reason=annotations.get(ANNOTATION_REASON, ""),
         webhooks=configuration.webhooks or [],
-        recorded=annotations.get(ANNOTATION_ORIGINALS, ""),
-        originals=_originals(configuration),
-        until=moment(annotations.get(ANNOTATION_UNTIL)),
+        ours=ANNOTATION_SINCE in annotations,
+        lasts=max(0.0, moment(annotations.get(ANNOTATION_UNTIL)) - begun),
         finalizers=configuration.metadata.finalizers or (),
     )
+
+
+def _since(created: str | None, begun: float) -> float:
+    """The API server's second; where in it, the clock of the process that made the lock may tell."""
+    second = moment(created)
+    return min(max(begun, second), second + 1.0) if second else begun
+
+
+def age_of(lock: Lock, now: float) -> float:
+    """Seconds since it was made, by the API server's clock. One that was set back must not keep a lock for ever."""
+    return abs(now - lock.since)
 
 
 def is_never_locked(namespace: str, patterns: Sequence[str]) -> bool:
@@ -202,7 +194,6 @@ def lock_body(
     now: float,
     holder: str,
     reason: str,
-    originals: Originals | None = None,
     longest: float = 0.0,
 ) -> Webhook:
     """The whole configuration, to be created. `longest`: seconds that it lasts at most, 0 when that is not known."""
@@ -217,7 +208,6 @@ def lock_body(
                 **({ANNOTATION_UNTIL: timestamp(now + longest)} if longest else {}),
                 ANNOTATION_HOLDER: holder,
                 ANNOTATION_REASON: reason,
-                ANNOTATION_ORIGINALS: (originals or Originals()).text(),
             },
         },
         "webhooks": [dict(webhook)],
@@ -257,29 +247,6 @@ def _rule(group: str, resources: list[str], operations: list[str]) -> Webhook:
         "operations": operations,
         "scope": "Namespaced",
     }
-
-
-def _originals(configuration: ValidatingWebhookConfiguration) -> Originals | None:
-    """None also for garbage, and for what another program wrote."""
-    if not configuration.metadata.wrote_annotation(MANAGER, ANNOTATION_ORIGINALS):
-        return None
-    return _decoded(configuration.annotations[ANNOTATION_ORIGINALS])
-
-
-def originals_of(quota: ResourceQuota) -> Originals | None:
-    """What a raised quota says of itself; None where it says nothing, or garbage. Who could write it could write
-    spec.hard as well."""
-    found = _decoded(quota.annotations.get(ANNOTATION_ORIGINALS, ""))
-    if found is None or quota.name not in found.quotas:
-        return None
-    return Originals({quota.name: found.quotas[quota.name]}, found.additional)
-
-
-def _decoded(text: str) -> Originals | None:
-    if text:
-        with suppress(msgspec.DecodeError):
-            return msgspec.json.decode(text, type=Originals)
-    return None
 
 
 def _selected(webhook: Mapping[str, Any]) -> str:

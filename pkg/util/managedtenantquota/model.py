@@ -85,7 +85,7 @@ class Surroundings:
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """Everything a decision looks at; `now` in seconds since the epoch.
+    """Everything a decision looks at; `now` in seconds since the epoch by the API server's clock.
 
     `wanted_lock` is the webhook that a lock shall hold; None: it cannot be served, or is not looked at
     (`can_lock`).

@@ -1,29 +1,31 @@
-"""Which refused migrations the budget can release, and which quotas are in their way. Pure.
+"""Which refused migrations the budget can release together, and which quotas are in their way. Pure.
 
-    blocking = refused with today's spec.hard, admitted with what the budget adds
+    blocking = refused with today's spec.hard, admitted with what a window adds
 
 A quota that refuses even then leaves the migration where it is, and nothing is changed for its sake.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from kubeloop.api.core import ResourceQuota, ResourceQuotaSpec
-from kubeloop.api.meta import Object, RawResourceList
+from kubeloop.api.core import ResourceQuota
+from kubeloop.api.meta import Object
 from pkg.api.kubevirt import VirtualMachineInstanceMigration
 from pkg.api.mtq import VirtualMachineMigrationResourceQuota
 from pkg.util import constants
 from pkg.util.amounts import compared
 from pkg.util.kubevirt.parallel_migrations import hindrance, limits_of
-from pkg.util.managedtenantquota.budget import exceeded, with_budget
 from pkg.util.managedtenantquota.constants import EVENT_INVALID_BUDGET, EVENT_NOT_ENOUGH
-from pkg.util.managedtenantquota.missing_targets import Missing, missing_targets, need_of
+from pkg.util.managedtenantquota.grants import Grant
+from pkg.util.managedtenantquota.missing_targets import Missing, missing_targets
 from pkg.util.managedtenantquota.model import Memory, Observed, Policy, Problem
+from pkg.util.managedtenantquota.record import Record
 from pkg.util.quantity import ZERO, QuantityError
-from pkg.util.resource_list import ResourceList, parse_resource_list
+from pkg.util.resource_list import format_resource_list, parse_resource_list
 from pkg.util.resourcequota.entries import has_migrating_vm
+from pkg.util.resourcequota.facts import Cache
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +34,14 @@ class Releasable:
 
     migration: VirtualMachineInstanceMigration
     blocking: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Members:
+    """The migrations that the open window is for, by name; `closed` to others."""
+
+    names: Collection[str] = ()
+    closed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +54,8 @@ class Releases:
     recheck_after: float | None = None
     waiting: Mapping[str, str] = field(default_factory=dict)
     """Why a migration that could be released is not, now, by its name: for people."""
+    added: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """What is added to each of the blocking quotas, by name."""
 
     @property
     def blocking(self) -> set[str]:
@@ -51,20 +63,23 @@ class Releases:
         return {name for found in self.releasable for name in found.blocking}
 
 
-def releases(
-    observed: Observed,
-    policy: Policy,
-    additional: RawResourceList,
-    originals: Mapping[str, ResourceQuotaSpec],
-) -> Releases:
-    """`additional` is what the budget adds, `originals` how the raised quotas were before."""
+def releases(observed: Observed, policy: Policy, records: Mapping[str, Record], members: Members) -> Releases:
+    """`records`: how the raised quotas were before."""
+    (budget,) = observed.budgets
     try:
-        negative = [name for name, added in parse_resource_list(additional).items() if added < ZERO]
+        most = parse_resource_list(budget.additional)
+        negative = [name for name, added in most.items() if added < ZERO]
     except QuantityError as exc:
         return Releases(problems=[_invalid(observed.budgets, str(exc))])
     if negative:
         return Releases(problems=[_invalid(observed.budgets, f"{', '.join(negative)}: less than nothing")])
-    return _Run(observed, policy, additional, originals).run()
+    cache = Cache()
+    grants = [
+        Grant(quota, records.get(quota.name), observed, most, cache)
+        for quota in observed.quotas
+        if quota.spec.hard and not quota.deleting
+    ]
+    return _Run(observed, policy, grants, members).run()
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,17 +94,11 @@ class _Shortage:
 class _Run:
     """One run of `releases`."""
 
-    def __init__(
-        self,
-        observed: Observed,
-        policy: Policy,
-        additional: RawResourceList,
-        originals: Mapping[str, ResourceQuotaSpec],
-    ) -> None:
+    def __init__(self, observed: Observed, policy: Policy, grants: Sequence[Grant], members: Members) -> None:
         self.observed = observed
         self.policy = policy
-        self.additional = additional
-        self.originals = originals
+        self.grants = grants
+        self.members = members
         self.limits = limits_of(observed.surroundings.rendering.kubevirt)
         self.releasable: list[Releasable] = []
         self.problems: list[Problem] = []
@@ -101,7 +110,19 @@ class _Run:
         for missing in missing_targets(self.observed.surroundings):
             if not self._has_to_wait(missing):
                 self._judge(missing)
-        return Releases(self.releasable, self.problems, self.short_since, self.recheck_after, self.waiting)
+        blocking = {name for found in self.releasable for name in found.blocking}
+        return Releases(
+            self.releasable,
+            self.problems,
+            self.short_since,
+            self.recheck_after,
+            self.waiting,
+            {
+                grant.name: format_resource_list(grant.added)
+                for grant in self.grants
+                if grant.name in blocking
+            },
+        )
 
     def _has_to_wait(self, missing: Missing) -> bool:
         memory: Memory = self.observed.memory
@@ -109,6 +130,8 @@ class _Run:
         if left > 0:
             why = f"a window for it was closed without a target pod, it is retried in {left:.0f} s"
             return self._let_wait(missing, left, why)
+        if self.members.closed and missing.migration.name not in self.members.names:
+            return self._let_wait(missing, self.policy.sweep, _LATE)
         node = missing.vmi.status.node_name or ""
         hindered = missing.launcher and hindrance(self.observed.surroundings.running, node, self.limits)
         return bool(hindered) and self._let_wait(missing, self.policy.busy, f"KubeVirt's limits: {hindered}")
@@ -119,49 +142,43 @@ class _Run:
         return True
 
     def _judge(self, missing: Missing) -> None:
-        blocking: list[str] = []
-        shortages: list[_Shortage] = []
         try:
-            for quota in self.observed.quotas:
-                refused = self._evaluate(missing, quota, shortages)
-                if refused and is_taken(quota):
-                    # The other strategy is about to give it back: its limits are not the original ones.
-                    self._let_wait(missing, self.policy.sweep, _TAKEN.format(quota.name))
-                    return
-                if refused:
-                    blocking.append(quota.name)
+            blocking = [grant for grant in self.grants if grant.refuses(missing)]
+            taken = next((grant.name for grant in blocking if is_taken(grant.quota)), None)
+            if taken is not None:
+                # The other strategy is about to give it back: its limits are not the original ones.
+                self._let_wait(missing, self.policy.sweep, _TAKEN.format(taken))
+                return
+            shortages = [
+                _Shortage(grant.name, name, _text(grant, missing, name))
+                for grant in self.grants
+                for name in grant.lacks(missing)
+            ]
+            if shortages and not self._is_being_let_in(missing, shortages):
+                return
+            if blocking:
+                self._let_in(missing, blocking, pending=not shortages)
         except QuantityError as exc:
             self._say(missing, [_Shortage("", "", f"what it needs cannot be determined: {exc}")])
-            return
-        if shortages:
-            self._fall_short(missing, shortages)
-        elif blocking:
-            self.releasable.append(Releasable(missing.migration, tuple(sorted(blocking))))
 
-    def _evaluate(self, missing: Missing, quota: ResourceQuota, shortages: list[_Shortage]) -> bool:
-        """Whether the quota refuses the pod as it was before; what it refuses even when raised goes to `shortages`."""
-        spec = self.originals.get(quota.name, quota.spec)
-        if quota.deleting or not spec.hard:
-            return False
-        next_pod, all_pods = need_of(missing, self.observed.surroundings.rendering, spec)
-        used = parse_resource_list(quota.used)
-        hard, most = parse_resource_list(spec.hard), with_budget(spec.hard, self.additional)
-        shortages += [
-            _Shortage(quota.name, name, _text(quota.name, name, all_pods, used, hard, most))
-            for name in exceeded(all_pods, used, most)
-        ]
-        return bool(exceeded(next_pod, used, hard))
+    def _let_in(self, missing: Missing, blocking: Sequence[Grant], *, pending: bool) -> None:
+        for grant in self.grants:
+            grant.let_in(missing, pending=pending)
+        names = tuple(sorted(grant.name for grant in blocking))
+        self.releasable.append(Releasable(missing.migration, names))
 
-    def _fall_short(self, missing: Missing, shortages: Sequence[_Shortage]) -> None:
-        """A shortage is reported once it lasts."""
+    def _is_being_let_in(self, missing: Missing, shortages: Sequence[_Shortage]) -> bool:
+        """A shortage is reported once it lasts. Until then a migration keeps its part in the window: status.used counts
+        a target pod before the cache shows it."""
         now, uid = self.observed.now, missing.migration.uid
         since = self.observed.memory.short_since.get(uid, now)
         self.short_since[uid] = since
         left = since + self.policy.shortage - now
-        if left > 0:
-            self._wait(left)
-            return
-        self._say(missing, shortages)
+        if left <= 0:
+            self._say(missing, shortages)
+            return False
+        self._wait(left)
+        return missing.migration.name in self.members.names
 
     def _say(self, missing: Missing, shortages: Sequence[_Shortage]) -> None:
         migration = missing.migration
@@ -193,15 +210,14 @@ def is_taken(quota: ResourceQuota) -> bool:
     )
 
 
+_LATE = "a window is open for other migrations: it is for the next one"
 _TAKEN = "resource quota {} still holds what was added for migrations by annotations"
 
 
-def _text(
-    quota: str, name: str, need: ResourceList, used: ResourceList, hard: ResourceList, most: ResourceList
-) -> str:
-    amounts = compared(name, need[name], used.get(name, ZERO), hard[name], most[name])
+def _text(grant: Grant, missing: Missing, name: str) -> str:
+    amounts = compared(name, *grant.compared(missing, name))
     return "{} of quota {}: requested {}, used {}, limited {}, with what may be added {}".format(
-        name, quota, *amounts
+        name, grant.name, *amounts
     )
 
 

@@ -10,34 +10,35 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 from typing import Any, Final
 
 import msgspec
 
 from kubeloop.api.core import ResourceQuota, ResourceQuotaSpec
-from kubeloop.api.meta import RawResourceList
+from kubeloop.api.meta import RawQuantity
 from pkg.api.mtq import VirtualMachineMigrationResourceQuota
-from pkg.util.managedtenantquota.lock import Lock, Originals, fits
+from pkg.util.managedtenantquota.lock import Lock, fits
 from pkg.util.managedtenantquota.model import Memory, Observed, Policy, Problem
-from pkg.util.managedtenantquota.window import Window, journal_of, window_of
+from pkg.util.managedtenantquota.record import Record, holds, members_of
+from pkg.util.managedtenantquota.window import Window, window_of
+from pkg.util.resource_list import format_resource_list, maximum, parse_resource_list
 
 
 @dataclass(frozen=True, slots=True)
 class MakeLock:
-    """Create the lock; `reason` are the VMs that it is for, `originals` how the quotas are that block them."""
+    """Create the lock; `reason` are the VMs that it is for."""
 
     reason: str
-    originals: Originals
     longest: float = 0.0
     """Seconds that it lasts at most."""
 
 
 @dataclass(frozen=True, slots=True)
 class UpdateLock:
-    """A lock stands that is not as it shall be: another installation's, the CA has changed, or another quota blocks."""
+    """A lock stands that is not as it shall be: another installation's, or the CA has changed."""
 
     lock: Lock
-    originals: Originals
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,16 +55,16 @@ class Raise:
 
     quota: ResourceQuota
     hard: Mapping[str, str]
-    originals: Originals
+    record: Record
 
 
 @dataclass(frozen=True, slots=True)
 class Restore:
-    """Take back what was added to a quota; `originals` is what it records further on, None: nothing."""
+    """Take back what was added to a quota; `record` is what it records further on, None: nothing."""
 
     quota: ResourceQuota
     hard: Mapping[str, str]
-    originals: Originals | None
+    record: Record | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,54 +139,55 @@ def _lock(window: Window) -> Step | None:
         return None
     vms = sorted({each.migration.spec.vmi_name for each in window.wanted})
     reason = ", ".join(vms[:_SHOWN]) + (f" and {len(vms) - _SHOWN} more" if len(vms) > _SHOWN else "")
-    return MakeLock(reason, window.originals(), window.policy.lock_limit + window.policy.grace)
+    return MakeLock(reason, window.policy.lock_limit + window.policy.grace)
 
 
 def _update(window: Window) -> Step | None:
-    """What the lock records has to be right before anything is raised."""
     lock, wanted = window.observed.lock, window.observed.wanted_lock
-    if lock is None or wanted is None:
+    if lock is None or wanted is None or fits(lock, wanted):
         return None
-    originals = window.originals()
-    if fits(lock, wanted) and lock.recorded == originals.text():
-        return None
-    return UpdateLock(lock, originals)
+    return UpdateLock(lock)
 
 
 def _settle(window: Window) -> Step | None:
-    left = window.policy.settle - window.age
+    seen = window.observed.lock.seen if window.observed.lock else 0.0
+    left = window.policy.settle - (window.observed.now - seen)
     return Wait(left, "the lock reaches every API server") if left > 0 else None
 
 
 def _save(window: Window) -> Step | None:
-    if not window.unsaved():
+    """For people, and for KubeVirt's own controller, should it replace us: nothing here is read from it."""
+    budget, records = window.observed.budgets[0], window.to_record()
+    added = [parse_resource_list(record.added) for record in records.values()]
+    additional = format_resource_list(reduce(maximum, added, {}))
+    said, status = budget.status, _status(window, records)
+    known = {each.name for each in said.original_blocking_resource_quotas or ()}
+    is_complete = known >= records.keys() and members_of(budget).keys() >= window.members.keys()
+    if is_complete and (said.additional_migration_resources or {}) == additional:
         return None
-    journal, budget = window.journal, window.observed.budgets[0]
-    originals = dict(journal.originals)
-    for name in window.blocking:
-        quota = window.quota(name)
-        if name not in originals and quota is not None:
-            originals[name] = quota.spec
-    members = {each.migration.name: list(each.blocking) for each in window.wanted}
-    status = {
-        "originalBlockingResourceQuotas": _saved(originals),
-        "migrationsToBlockingResourceQuotas": {**{n: list(q) for n, q in journal.members.items()}, **members},
-        "additionalMigrationResources": _instead_of(budget, journal.additional),
-    }
+    status["additionalMigrationResources"] = _instead_of(budget, additional)
     return Save(budget, _bound(budget, status))
 
 
-def _saved(originals: Mapping[str, ResourceQuotaSpec]) -> list[dict[str, Any]]:
-    return [{"name": name, "spec": msgspec.to_builtins(originals[name])} for name in sorted(originals)]
+def _status(window: Window, records: Mapping[str, Record]) -> dict[str, Any]:
+    saved = []
+    for name in sorted(records):
+        quota = window.quota(name)
+        spec = quota.spec if quota is not None else ResourceQuotaSpec()
+        was = msgspec.structs.replace(spec, hard=records[name].hard)
+        saved.append({"name": name, "spec": msgspec.to_builtins(was)})
+    members = {name: list(quotas) for name, quotas in window.members.items()}
+    return {"originalBlockingResourceQuotas": saved, "migrationsToBlockingResourceQuotas": members}
 
 
-def _instead_of(budget: VirtualMachineMigrationResourceQuota, additional: RawResourceList) -> dict[str, Any]:
+def _instead_of(
+    budget: VirtualMachineMigrationResourceQuota, additional: Mapping[str, RawQuantity]
+) -> dict[str, Any]:
     """What the status says to be added; a merge patch has to take out by name what it says and is not."""
-    return dict.fromkeys(budget.status.additional_migration_resources or {}) | additional
+    return dict.fromkeys(budget.status.additional_migration_resources or {}) | dict(additional)
 
 
 def _raise(window: Window) -> Step | None:
-    """To the saved limits and the budget, whatever it says now: under the lock the saved limits are the truth."""
     found = window.next_to_raise()
     return Raise(*found) if found else None
 
@@ -221,7 +223,7 @@ def _await_enforcement(window: Window) -> Step | None:
 
 def _clear(window: Window) -> Step | None:
     """Nothing is raised any more."""
-    saved = [budget for budget in window.observed.budgets if not journal_of(budget).empty]
+    saved = [budget for budget in window.observed.budgets if holds(budget)]
     return _cleared(saved[0]) if saved else None
 
 

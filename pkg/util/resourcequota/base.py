@@ -235,10 +235,10 @@ class Base:
 
 def base_of(quota: ResourceQuota, annotation: str, policy: Policy) -> Base:
     """The base of a quota; `annotation` is its namespace's, "" where there is none."""
-    record = None
-    beside_harvester = policy.mode is Mode.ASSIST and is_default(quota)
+    record, default = None, is_default(quota)
+    beside_harvester = policy.mode is Mode.ASSIST and default
     try:
-        if is_default(quota):
+        if default:
             granted = granted_by_namespace(annotation)
         else:
             granted = record = granted_by_record(quota)
@@ -253,7 +253,7 @@ def base_of(quota: ResourceQuota, annotation: str, policy: Policy) -> Base:
     limits = scaled_base(granted, quota.hard, policy)
     if beside_harvester and not policy.render:
         limits = {name: limits[name] for name in HARVESTERS if name in limits}
-    return Base(limits, record, () if is_default(quota) else _edited(quota))
+    return Base(limits, record, () if default else _edited(quota))
 
 
 def _edited(quota: ResourceQuota) -> tuple[ResourceQuotaError, ...]:

@@ -1,4 +1,4 @@
-"""The input and the output of a decision about a ResourceQuota. Plain data."""
+"""What a decision about a ResourceQuota looks at, and since when something is seen. Plain data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The decision about one ResourceQuota: from what is facts to one patch. Pure; `plan` is the only way to one.
+"""The decision about one ResourceQuota: from what is observed to one patch. Pure; `plan` is the only way to one.
 
     facts → base → VMs → entries → spec.hard → plan
 
@@ -81,17 +81,20 @@ def _left_to_mtq(facts: Facts, policy: Policy) -> Plan:
 
 def _served(facts: Facts, policy: Policy, *, off: bool = False) -> Plan:
     """The line itself: marks, entries, compensation and spec.hard together."""
-    quota, rules, entries = facts.quota, rules_of(facts.quota, policy), Entries(facts.quota.annotations)
+    quota, entries = facts.quota, Entries(facts.quota.annotations)
+    rules = rules_of(quota, policy, off=off)
     base = Base(None) if off else base_of(quota, facts.limits, policy)
     vms, problems = vms_of(facts, policy, base)
     vms, held_since, held = hold(facts, policy, vms) if rules.follow else (vms, {}, [])
-    handed = {} if rules.mark or not is_ours(quota) else hand_over(facts, entries)
-    if rules.mark:
-        mark(entries, quota, base)
+    handed: dict[str, str] = {}
+    if rules.follow:
+        mark(entries, rules, base)
+    elif constants.ANNOTATION_OWNER in quota.annotations:  # mode takeover has left it
+        handed = hand_over(facts, entries)
     wanted = wanted_of(quota, rules, base.limits or {}, vms, entries)
     over, explained = drop(facts, rules, base, vms, wanted, entries)
     grace = float("inf") if off else policy.foreign_grace
-    dropped, unexplained = drop_unexplained(facts, grace, explained, entries)
+    dropped, unexplained = drop_unexplained(facts, rules, grace, explained, entries)
     _flag(rules, base, entries, dropped=over or dropped)
     changed, told = _raised(facts, policy, rules, base, vms, wanted, entries)
     ends = [at + policy.hold_limit - facts.now for at in held_since.values()]
@@ -135,8 +138,8 @@ def _raised(
     added, problems = enter(base.limits or {}, wanted, stands, caps, entries)
     problems += idle(*given, quota.hard) if rules.follow else []
     if not base.limits:
-        retired = base.limits is not None and rules.follow and not facts.limits and is_marked(quota)
-        return (_retired(facts, entries) if retired and is_default(quota) else {}), problems
+        retired = base.limits is not None and rules.mark and not facts.limits and is_marked(quota, rules)
+        return (_retired(facts, entries) if retired else {}), problems
     try:
         if rules.margin:
             compensation = harvesters(quota, base.limits, vms, entries)
@@ -152,7 +155,7 @@ def _raised(
         wanted_hard = hard(base.limits, entries.added())
     except InvalidEntry as exc:
         return {}, [*problems, exc]
-    if rules.follow and not is_default(quota):
+    if rules.follow and not rules.mark:
         if wanted_hard == base.limits:
             entries.remove(constants.ANNOTATION_APPLIED)
         else:

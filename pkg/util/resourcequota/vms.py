@@ -12,9 +12,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
-from datetime import datetime
 from functools import partial
 from typing import TypeVar
 
@@ -25,7 +23,7 @@ from pkg.util import constants
 from pkg.util.amounts import shown
 from pkg.util.constants import LIMITS_CPU, LIMITS_MEMORY
 from pkg.util.kubevirt.evidence import ControlledPods, Sides, charged_until, ended_launchers, sides_of
-from pkg.util.kubevirt.migration import Stage, is_finished, may_attach, stage_of
+from pkg.util.kubevirt.migration import Stage, is_finished, left_at, may_attach, stage_of
 from pkg.util.kubevirt.observed_overhead import is_resized
 from pkg.util.kubevirt.rendering import Rendering, limited_by
 from pkg.util.kubevirt.target import (
@@ -88,7 +86,10 @@ class Vm:
         self.since = min((each.metadata.creation_timestamp or "" for each in self._active), default="")
         """The creation time (RFC 3339) of its oldest migration under way: first come, first served."""
         self.stage = self._stage()
-        moving = self.stage >= Stage.ANNOUNCED and bool(sides.home) and self._may_go_on()
+        self._work_out(facts, moving=self.stage >= Stage.ANNOUNCED and bool(sides.home) and self._may_go_on())
+
+    def _work_out(self, facts: Facts, *, moving: bool) -> None:
+        sides = self._sides
         self._usages = {
             side.launcher.uid: (
                 self._usage_of(facts, [side.launcher]),
@@ -212,21 +213,7 @@ class Vm:
         usage = self._worth((side,))
         if self._home:
             usage = minimum(usage, self._home)
-        return OldSide(side.launcher.uid, usage, self._ended(side))
-
-    def _ended(self, side: Side) -> float | None:
-        """When the migration that left a side behind ended, as far as KubeVirt says so. Too early a time only shortens
-        the hold."""
-        name = side.launcher.name
-        ordered = sorted(self.migrations, key=lambda m: m.metadata.creation_timestamp or "")
-        states = [m.status.migration_state for m in ordered if m.status.migration_state]
-        left = [state for state in states if state.source_pod == name]
-        last = (left or [state for state in states if state.target_pod == name])[-1:]
-        with suppress(ValueError, OverflowError):
-            return max(
-                (datetime.fromisoformat(s.end_timestamp or "").timestamp() for s in last), default=None
-            )
-        return None
+        return OldSide(side.launcher.uid, usage, left_at(side.launcher.name, self.migrations))
 
     # ---- what a side is worth --------------------------------------------------------------------------------
 
@@ -257,17 +244,14 @@ class Vm:
         return side if minimum(there, self._bound.attachment) == there else replace(side, attachments=())
 
     def _bound_of(self) -> Bound:
-        """The most that a side is worth. The pod overhead of the RuntimeClass that the KubeVirt CR names for launchers
-        is the launcher's own: the API server sets it from the RuntimeClass, a cluster object, and admits no pod that
-        says otherwise (its RuntimeClass admission plugin)."""
+        """The most that a side is worth."""
         vmi = self.vmi
         if vmi is None or not self._sides.home:
             return Bound({}, {})
-        rendering, launcher = self._rendering, self._sides.home[0].launcher
-        named = rendering.kubevirt.default_runtime_class
-        if named and launcher.spec.runtime_class_name == named and launcher.spec.overhead:
-            rendering = replace(rendering, pod_overhead=launcher.spec.overhead)
-        return self._rendered("bound", [launcher], lambda _, spec: bound_of(vmi, rendering, spec))
+        launcher = self._sides.home[0].launcher
+        return self._rendered(
+            "bound", [launcher], lambda rendering, spec: bound_of(vmi, rendering, spec, launcher)
+        )
 
     def _rendered(
         self, what: Hashable, pods: Sequence[Pod], render: Callable[[Rendering, ResourceQuotaSpec], _T]

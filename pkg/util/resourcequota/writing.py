@@ -19,7 +19,6 @@ from pkg.util.resourcequota.caps import Caps, refuse_size
 from pkg.util.resourcequota.entries import Entries
 from pkg.util.resourcequota.errors import HoldLimitReached, ResourceQuotaError
 from pkg.util.resourcequota.facts import Facts
-from pkg.util.resourcequota.managed import is_default
 from pkg.util.resourcequota.policy import Policy
 from pkg.util.resourcequota.rules import Rules
 from pkg.util.resourcequota.vms import Vm
@@ -60,9 +59,9 @@ def hold(
     return kept, since, problems
 
 
-def mark(entries: Entries, quota: ResourceQuota, base: Base) -> None:
+def mark(entries: Entries, rules: Rules, base: Base) -> None:
     """The quota is ours: Harvester leaves it alone, or its base is recorded."""
-    if is_default(quota):
+    if rules.mark:
         entries.set(constants.ANNOTATION_SKIP_AUTO_SCALING, "true")
         entries.set(constants.ANNOTATION_OWNER, constants.OWNER)
     elif base.record is not None:
@@ -120,7 +119,7 @@ def drop(
 
 
 def drop_unexplained(
-    facts: Facts, grace: float, explained: Collection[str], entries: Entries
+    facts: Facts, rules: Rules, grace: float, explained: Collection[str], entries: Entries
 ) -> tuple[bool, Mapping[str, float]]:
     """Drop entries that no migration explains: our own at once, others after `grace` seconds. Whether one went, and
     since when each of the others is seen: also one that goes, for the drop may not be written, and is then due at once.
@@ -128,7 +127,7 @@ def drop_unexplained(
     A name key on a quota that carried our mark already is our own, unless it was found there when the quota was taken
     over: then the timers have it.
     """
-    ours, since = is_marked(facts.quota), facts.timers.unexplained
+    ours, since = is_marked(facts.quota, rules), facts.timers.unexplained
     removed = False
     seen: dict[str, float] = {}
     for entry in [entry for entry in entries if entry.key not in explained]:
@@ -140,11 +139,10 @@ def drop_unexplained(
     return removed, seen
 
 
-def is_marked(quota: ResourceQuota) -> bool:
-    """Whether the quota was ours already when it was facts: then its name keys are ours too."""
-    return (
-        constants.ANNOTATION_OWNER if is_default(quota) else constants.ANNOTATION_BASE
-    ) in quota.annotations
+def is_marked(quota: ResourceQuota, rules: Rules) -> bool:
+    """Whether the quota was ours already when it was observed: then its name keys are ours too."""
+    recorded = rules.follow and not rules.mark
+    return (constants.ANNOTATION_BASE if recorded else constants.ANNOTATION_OWNER) in quota.annotations
 
 
 def enter(

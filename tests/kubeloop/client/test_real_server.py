@@ -22,6 +22,7 @@ from kubeloop.client.client import Client
 from kubeloop.client.loading import load_config
 from kubeloop.client.resource_client import ResourceClient
 from kubeloop.testing.cluster.cluster import Cluster
+from kubeloop.testing.schemas import check_served
 from lab.cluster import EmbeddedCluster, Options
 from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCES
 from tests.kubeloop.client.kubeconfigs import Plugin
@@ -153,3 +154,9 @@ async def test_a_server_that_is_killed_breaks_a_watch_and_is_found_again(
                 break
             except (errors.Unreachable, errors.ServerError, errors.Forbidden, errors.Unauthorized):
                 await asyncio.sleep(0.2)
+
+
+async def test_the_structs_of_kubernetes_kinds_are_those_of_the_server(client: Client) -> None:
+    kinds = [value for value in vars(registry).values() if isinstance(value, registry.Resource)]
+    problems = {resource.kind: await check_served(client, resource) for resource in kinds}
+    assert {kind: lines for kind, lines in problems.items() if lines} == {}

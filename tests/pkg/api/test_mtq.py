@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from pkg.api.mtq import VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS, VirtualMachineMigrationResourceQuota
-from pkg.util.managedtenantquota.window import journal_of
+from pkg.util.managedtenantquota.record import holds, members_of, said_by
 
 EXAMPLE = """
 apiVersion: mtq.kubevirt.io/v1alpha1
@@ -56,7 +56,7 @@ def read(body: Any) -> VirtualMachineMigrationResourceQuota:
 def test_upstreams_example() -> None:
     found = read(yaml.safe_load(EXAMPLE))
     assert found.additional == {"requests.cpu": "500m", "requests.memory": "512Mi"}
-    assert journal_of(found).empty
+    assert not holds(found)
 
 
 @pytest.mark.parametrize(
@@ -65,15 +65,16 @@ def test_upstreams_example() -> None:
 def test_one_that_grants_nothing(body: dict[str, Any]) -> None:
     found = read({"metadata": {"name": "v"}, **body})
     assert found.additional == {}
-    assert journal_of(found).empty
+    assert not holds(found)
 
 
 def test_one_in_the_middle_of_its_work() -> None:
-    journal = journal_of(read(IN_USE))
-    assert journal.members == {"one": ("a", "b"), "two": ()}
-    assert set(journal.originals) == {"a", "b"}
-    assert journal.additional == {"requests.memory": "512Mi", "pods": 2}
-    assert not journal.empty
+    found = read(IN_USE)
+    assert members_of(found) == {"one": ["a", "b"], "two": []}
+    records, unreadable = said_by(found)
+    assert set(records) == {"a", "b"}
+    assert records["b"].added == {"requests.memory": "512Mi", "pods": 2}
+    assert (unreadable, holds(found)) == ([], True)
 
 
 def test_a_saved_spec_comes_back_whole() -> None:

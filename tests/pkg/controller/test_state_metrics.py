@@ -14,7 +14,7 @@ from kubeloop.api.meta import Object, rfc3339
 from kubeloop.controllers.errors import CacheForbidden
 from pkg.controller.state_metrics import MOST_NAMESPACES, OTHERS, WAIT, StateMetrics, observe_wait
 from pkg.util.constants import WEBHOOK_CONFIGURATION_NAME
-from pkg.util.managedtenantquota.lock import Originals
+from pkg.util.managedtenantquota.record import Record
 from pkg.util.names import migrating_key
 from pkg.util.resourcequota.observe import Listed, Source
 from tests.objects import build, by_name, by_uid, quota, running_vmi, vmim
@@ -159,7 +159,7 @@ def test_an_entry_that_cannot_be_read_adds_nothing() -> None:
 
 
 def test_what_a_lock_window_adds() -> None:
-    originals = Originals({"default-abc": {"limits.cpu": "3"}}, {"limits.cpu": "2"}).text()
+    originals = Record({"limits.cpu": "3"}, {"limits.cpu": "2"}).text("default-abc")
     metrics = state(quota({"limits.cpu": "5"}, {"headroom.harvesterhci.io/originals": originals}))
     assert samples(metrics, "headroom_quota_added") == {("ns1", "limits.cpu"): 2}
     assert samples(metrics, "headroom_quotas_raised") == {(): 1}

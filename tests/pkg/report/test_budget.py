@@ -24,6 +24,7 @@ from tests.pkg.util.managedtenantquota.objects import (
     HOOK,
     NOW,
     RAISED,
+    RECORD,
     TWICE,
     budget,
     lock,
@@ -55,7 +56,7 @@ class Case:
         ),
         "about to be raised": Case(observed(lock=lock()), "is locked, they are about to be raised"),
         "raised": Case(
-            observed([quota(RAISED)], [budget(saved=SAVED)], lock=lock()),
+            observed([quota(RAISED, annotations=RECORD)], [budget(saved=SAVED)], lock=lock()),
             "they are raised, KubeVirt will create it",
         ),
         "the budget does not suffice": Case(
@@ -95,7 +96,7 @@ def test_another_migrations_shortage_is_not_its_own() -> None:
 
 
 def test_a_namespace_in_the_middle_of_it() -> None:
-    found = report(observed([quota(RAISED)], [budget(saved=SAVED)], lock=lock()))
+    found = report(observed([quota(RAISED, annotations=RECORD)], [budget(saved=SAVED)], lock=lock()))
     assert (found.namespace, found.budgets, found.additional) == ("ns1", ["budget"], ENOUGH)
     assert found.lock == lock()
     (raised,) = found.raised
@@ -160,7 +161,11 @@ def test_a_migration_that_waits_for_its_window() -> None:
 
 
 def test_a_migration_whose_quotas_are_raised_waits_for_kubevirt() -> None:
-    given = {"quotas": [quota(RAISED)], "budgets": [budget(saved={"quota": FULL})], "locks": [locked()]}
+    given = {
+        "quotas": [quota(RAISED, annotations=RECORD)],
+        "budgets": [budget(saved={"quota": FULL})],
+        "locks": [locked()],
+    }
     assert explained(snapshot([refused()], **given)).verdict is Verdict.WAITS_FOR_KUBEVIRT
 
 
@@ -175,7 +180,11 @@ def test_a_namespace_without_a_budget_is_explained_as_everywhere() -> None:
 
 
 def test_the_status_of_a_namespace_in_the_middle_of_it() -> None:
-    given = {"quotas": [quota(RAISED)], "budgets": [budget(saved={"quota": FULL})], "locks": [locked()]}
+    given = {
+        "quotas": [quota(RAISED, annotations=RECORD)],
+        "budgets": [budget(saved={"quota": FULL})],
+        "locks": [locked()],
+    }
     (found,) = reports(snapshot([refused()], **given))
     assert found.document() == {
         "namespace": "ns1",

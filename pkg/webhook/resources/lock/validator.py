@@ -7,7 +7,6 @@ servers that know none.
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Collection
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
@@ -21,6 +20,7 @@ from pkg.util import constants
 from pkg.util.managedtenantquota.lock import (
     NAMESPACE_CONTROLLERS,
     Lock,
+    age_of,
     lock_name,
     locked_namespace,
     recognise,
@@ -92,10 +92,9 @@ def refusal(
 class Validator:
     """Answers for every lock. One that is past its end refuses nothing any more, whether its controller runs or not."""
 
-    def __init__(self, locks: Locks, accounts: Accounts, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, locks: Locks, accounts: Accounts) -> None:
         self._locks = locks
         self._accounts = accounts
-        self._clock = clock
 
     async def validate(self, request: AdmissionRequest) -> Decision:
         """Whatever a lock's rules name."""
@@ -105,8 +104,7 @@ class Validator:
             lock = await self._locks.find(request.namespace)
         except NoAnswer:
             return refusal(request, None)  # it was locked when the API server asked
-        left = lock.until - self._clock() if lock is not None and lock.until else math.inf
-        if lock is None or left <= 0:
+        if lock is None or (left := self._locks.left(lock)) <= 0:
             return ALLOW  # it has ended, or would have, did its controller run
         return refusal(request, lock, self._locks.since(lock), left)
 
@@ -121,10 +119,13 @@ class Locks:
         self,
         cache: CacheReader[ValidatingWebhookConfiguration],
         client: ResourceClient[ValidatingWebhookConfiguration],
+        clock: Callable[[], float],
     ) -> None:
+        """`clock`: the API server's, in seconds since the epoch."""
         cache.add_indexer(_BY_NAMESPACE, lambda lock: [locked_namespace(lock)])
         self._cache = cache
         self._client = client
+        self._clock = clock
 
     async def find(self, namespace: str) -> Lock | None:
         """The namespace's lock, None when there is none any more. Raises NoAnswer."""
@@ -134,6 +135,10 @@ class Locks:
         there = await in_time(self._client.get(name=lock_name(namespace)))
         found = recognise(there) if there is not None else None
         return found if found is not None and found.namespace == namespace else None
+
+    def left(self, lock: Lock) -> float:
+        """Seconds that it lasts at most, infinite when that is not known."""
+        return lock.lasts - age_of(lock, self._clock()) if lock.lasts else math.inf
 
     @staticmethod
     def since(lock: Lock) -> str:

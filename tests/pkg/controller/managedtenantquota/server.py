@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from email.utils import formatdate
 from typing import Any
-
-import msgspec
 
 from kubeloop.api import registry
 from kubeloop.client.client import Client
 from kubeloop.client.errors import ApiError
+from kubeloop.client.server_clock import ServerClock
 from kubeloop.controllers.errors import RetryAfter
 from kubeloop.testing.fake.server import FakeTransport
 from pkg.api.harvesterhci import SETTINGS
@@ -29,7 +29,7 @@ from pkg.util.resourcequota.observe import Source
 from tests.decisions import by_value
 from tests.kinds import Clock, Events, Kind, Server
 from tests.objects import running_vmi
-from tests.pkg.util.managedtenantquota.objects import FULL, RAISED, budget, quota, refused, source, target
+from tests.pkg.util.managedtenantquota.objects import FULL, GRANTED, budget, quota, refused, source, target
 
 REGISTRATION = {
     "metadata": {"name": "headroom.harvesterhci.io"},
@@ -74,21 +74,10 @@ class _Counted(FakeTransport):
         self._writes = writes
 
     async def request(self, method: str, path: str, **options: Any) -> bytes:
-        if method == "POST":
-            options["body"] = _managed(options["body"])
         answer = await super().request(method, path, **options)
         if method != "GET":
             self._writes.done(method, path)
         return answer
-
-
-def _managed(body: bytes) -> bytes:
-    """With the managedFields that the API server writes: whose the annotations are."""
-    created = msgspec.json.decode(body)
-    metadata = created["metadata"]
-    keys = {f"f:{key}": {} for key in metadata.get("annotations", {})}
-    metadata["managedFields"] = [{"manager": "headroom", "fieldsV1": {"f:metadata": {"f:annotations": keys}}}]
-    return msgspec.json.encode(created)
 
 
 class Writes:
@@ -114,8 +103,12 @@ class Cluster:
     """Everything outside of our process: it stays when the process ends."""
 
     def __init__(self) -> None:
+        self.clock = Clock(1_800_000_000.0)
+        self.set_back = 0.0
+        """Seconds by which the API server's clock was."""
         self.writes = Writes()
         self.server = Counting(self.writes)
+        self.server.clock = lambda: self.clock.now - self.set_back
         self.budgets = self.server.kind(VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS)
         self.quotas = self.server.kind(registry.RESOURCE_QUOTAS)
         self.locks = self.server.kind(registry.VALIDATING_WEBHOOK_CONFIGURATIONS)
@@ -140,9 +133,6 @@ class Cluster:
         self.settings.given({"metadata": {"name": "additional-guest-memory-overhead-ratio"}, "value": "1.5"})
         self.quotas.given(quota())
         self.budgets.given(budget())
-        self.clock = Clock(1_800_000_000.0)
-        self.set_back = 0.0
-        """Seconds by which the clock was."""
         self.unreached = ""
         self.probe_error: ApiError | None = None
 
@@ -208,9 +198,15 @@ class Process:
     """One run of the controller: its memory ends with it."""
 
     def __init__(
-        self, cluster: Cluster, policy: Policy | None = None, never_lock: Sequence[str] = ()
+        self,
+        cluster: Cluster,
+        policy: Policy | None = None,
+        never_lock: Sequence[str] = (),
+        skew: float = 0.0,
     ) -> None:
+        """`skew`: seconds by which this machine's clock is ahead."""
         self.cluster = cluster
+        self.clock = ServerClock(cluster.clock, lambda: cluster.clock.now + skew)
         self.events = Events()
         caches = Source(
             namespaces=cluster.namespaces.cache,
@@ -234,12 +230,13 @@ class Process:
             Writer(cluster.kinds.clients, maker, self.events.recorder),
             self.events.recorder,
             policy or Policy(shortage=0.0),
-            clock=lambda: cluster.clock.now - cluster.set_back,
+            clock=self.clock,
             timer=cluster.clock,
         )
 
     async def look(self, namespace: str = "ns1") -> float | None:
         """Its locks and the namespace are worked off once; in how many seconds they want to be re-checked."""
+        self.clock.heard(formatdate(self.cluster.server.clock(), usegmt=True))
         again: dict[str, float] = {}
         for lock in self.cluster.locks.cache.list():
             try:
@@ -282,7 +279,7 @@ class _Client:
 
 async def open_window(cluster: Cluster, process: Process) -> None:
     assert await process.settle() == 30.0
-    assert by_value(cluster.hard) == by_value(RAISED)
+    assert by_value(cluster.hard) == by_value(GRANTED)
 
 
 async def close_window(cluster: Cluster, process: Process) -> None:

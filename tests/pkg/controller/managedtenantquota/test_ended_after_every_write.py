@@ -14,7 +14,7 @@ from tests.pkg.controller.managedtenantquota.server import (
     close_window,
     open_window,
 )
-from tests.pkg.util.managedtenantquota.objects import RAISED
+from tests.pkg.util.managedtenantquota.objects import GRANTED
 
 WRITES = 6
 """Of the whole way with one blocking quota; `test_the_writes_are_enumerated` counts them."""
@@ -55,7 +55,7 @@ async def test_ended_after_any_write_and_started_again(number: int, fate: str, d
     # Raised for longer than a lock may last, and no target came: then it is left alone for a while.
     rests = number == len(OPENING) and downtime > Policy().lock_limit
     if fate == "it waits still" and not admitted and not rests:
-        assert by_value(cluster.hard) == by_value(RAISED)
+        assert by_value(cluster.hard) == by_value(GRANTED)
         cluster.admit()
         for _ in range(3):
             await process.settle()

@@ -12,7 +12,7 @@ from pkg.controller.managedtenantquota import managedtenantquota_controller
 from pkg.util.managedtenantquota.model import Policy
 from tests.decisions import by_value
 from tests.pkg.controller.managedtenantquota.server import Cluster, Process, open_window
-from tests.pkg.util.managedtenantquota.objects import FULL, RAISED
+from tests.pkg.util.managedtenantquota.objects import FULL, GRANTED
 
 END = Policy().lock_limit + Policy().grace
 REFUSED = Forbidden("another policy says no", status=403, reason="Forbidden")
@@ -124,6 +124,25 @@ async def test_a_clock_that_is_set_back_does_not_keep_a_lock(cluster: Cluster, s
     assert by_value(cluster.hard) == by_value(FULL)
 
 
+@pytest.mark.parametrize("skew", [-7200.0, -200.0, 200.0, 7200.0])
+async def test_a_process_whose_clock_is_wrong_neither_keeps_a_lock_nor_ends_it(
+    cluster: Cluster, skew: float
+) -> None:
+    """Not even one that is restarted every ten seconds; the next one's clock is wrong the other way."""
+    begun = cluster.clock.now
+    await open_window(cluster, Process(cluster, skew=skew))
+    while cluster.clock.now < begun + Policy().lock_limit - 12.0:
+        skew = -skew
+        await _pass(cluster, Process(cluster, skew=skew), 10.0)
+        assert cluster.locks.objects
+    cluster.quotas.errors["patch"] = [REFUSED] * 1000
+    while cluster.clock.now < begun + END + 2.0:
+        skew = -skew
+        await _pass(cluster, Process(cluster, skew=skew), 10.0)
+    await Process(cluster, skew=skew).look()
+    assert not cluster.locks.objects
+
+
 async def test_an_overdue_lock_ends_before_anything_is_asked(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -184,7 +203,7 @@ async def test_what_is_raised_without_budget_and_lock_is_restored_by_the_next_pr
     await _pass(cluster, process, END + 0.1)
     await process.look()
     assert not cluster.locks.objects
-    assert by_value(cluster.hard) == by_value(RAISED)
+    assert by_value(cluster.hard) == by_value(GRANTED)
     cluster.quotas.errors.clear()
     again = Process(cluster)
     await again.settle()
@@ -199,7 +218,7 @@ async def test_a_restore_that_is_refused_is_said_and_tried_again(cluster: Cluste
     cluster.admit()
     cluster.quotas.errors["patch"] = [REFUSED] * 1000
     await _pass(cluster, process, END + 1.0)
-    assert by_value(cluster.hard) == by_value(RAISED)
+    assert by_value(cluster.hard) == by_value(GRANTED)
     told = {reason: message for _, _, reason, message in process.events.recorded}
     assert "quota is still raised" in told["ResourceQuotaNotRestored"]
     assert "still to be restored: quota" in told["NamespaceUnlocked"]
@@ -222,7 +241,7 @@ async def test_a_namespace_is_not_kept_locked_for_what_cannot_be_raised(
     ]
     getattr(cluster, kind).errors.clear()
     await _pass(cluster, process, 31.0)
-    assert by_value(cluster.hard) == by_value(RAISED)
+    assert by_value(cluster.hard) == by_value(GRANTED)
 
 
 @pytest.mark.parametrize("kind", ["budgets", "quotas"])
@@ -244,7 +263,7 @@ async def test_what_never_answers_locks_the_namespace_ever_more_rarely(cluster: 
 async def test_a_write_that_fails_once_delays_a_migration_for_a_moment(cluster: Cluster) -> None:
     cluster.budgets.errors["patch"] = [BROKEN]
     await _pass(cluster, Process(cluster), 2.0)
-    assert by_value(cluster.hard) == by_value(RAISED)
+    assert by_value(cluster.hard) == by_value(GRANTED)
 
 
 async def test_a_lock_that_cannot_be_deleted_does_not_keep_the_quota_raised(cluster: Cluster) -> None:
@@ -262,7 +281,7 @@ async def test_a_lock_that_cannot_be_deleted_does_not_keep_the_quota_raised(clus
     assert cluster.at_rest
 
 
-@pytest.mark.parametrize("saved", [FULL, dict.fromkeys(FULL, "0"), {"limits.cpu": "banana"}, RAISED])
+@pytest.mark.parametrize("saved", [FULL, dict.fromkeys(FULL, "0"), {"limits.cpu": "banana"}, GRANTED])
 async def test_a_status_that_can_never_be_written_keeps_nothing_raised(
     cluster: Cluster, saved: dict[str, str]
 ) -> None:

@@ -19,7 +19,7 @@ from tests.pkg.controller.managedtenantquota.server import (
     close_window,
     open_window,
 )
-from tests.pkg.util.managedtenantquota.objects import FULL, HOOK, RAISED, TWICE, budget, quota
+from tests.pkg.util.managedtenantquota.objects import FULL, GRANTED, HOOK, RAISED, TWICE, budget, quota
 
 
 async def test_a_migration_is_released_by_six_writes(cluster: Cluster) -> None:
@@ -193,7 +193,7 @@ async def test_a_clock_that_stands_still_is_no_reason_to_raise_early(cluster: Cl
     assert cluster.hard == FULL
     cluster.clock.now += 5.0
     await process.look()
-    assert by_value(cluster.hard) == by_value(RAISED)
+    assert by_value(cluster.hard) == by_value(GRANTED)
 
 
 async def test_several_migrations_share_one_lock(cluster: Cluster) -> None:

@@ -9,7 +9,7 @@ from pkg.controller.managedtenantquota.release import close_all
 from pkg.util.managedtenantquota.lock import lock_body, lock_webhook
 from tests.decisions import by_value
 from tests.pkg.controller.managedtenantquota.server import KEY, Cluster, Process
-from tests.pkg.util.managedtenantquota.objects import FULL, RAISED, quota
+from tests.pkg.util.managedtenantquota.objects import FULL, GRANTED, quota
 
 REFUSED = Forbidden("another policy says no", status=403, reason="Forbidden")
 
@@ -20,7 +20,7 @@ async def cluster() -> Cluster:
     found = Cluster()
     found.refuse()
     await Process(found).settle()
-    assert by_value(found.hard) == by_value(RAISED)
+    assert by_value(found.hard) == by_value(GRANTED)
     found.enforce()
     return found
 
@@ -75,7 +75,7 @@ async def test_a_quota_that_cannot_be_restored_keeps_no_other_namespace_from_it(
     with pytest.raises(Forbidden, match="another policy says no"):
         await close(cluster)
     assert not cluster.locks.objects
-    assert by_value(cluster.hard) == by_value(RAISED)
+    assert by_value(cluster.hard) == by_value(GRANTED)
     assert by_value(cluster.quotas.now("ns2/quota").hard) == by_value(FULL)
     assert await close(cluster) == ["ns1"]
     assert by_value(cluster.hard) == by_value(FULL)

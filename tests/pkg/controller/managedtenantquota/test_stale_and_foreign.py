@@ -11,7 +11,7 @@ from tests.pkg.controller.managedtenantquota.server import (
     close_window,
     open_window,
 )
-from tests.pkg.util.managedtenantquota.objects import FULL, RAISED
+from tests.pkg.util.managedtenantquota.objects import FULL, GRANTED
 
 
 class TestStaleCaches:
@@ -43,7 +43,7 @@ class TestStaleCaches:
         cluster.lag()  # shows the lock, but not what follows
         cluster.clock.now += 0.2
         await process.look()
-        assert by_value(cluster.hard) == by_value(RAISED)
+        assert by_value(cluster.hard) == by_value(GRANTED)
         for _ in range(3):
             await process.look()
         (saved,) = cluster.status["originalBlockingResourceQuotas"]

@@ -5,14 +5,14 @@ Everything is the seed's unless a test says otherwise: VM vm1 with limits 2 / 4G
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import msgspec
 
 from kubeloop.api.admissionregistration import ValidatingWebhookConfiguration
-from kubeloop.api.core import Pod, ResourceQuota, ResourceQuotaSpec
+from kubeloop.api.core import Pod, ResourceQuota
 from kubeloop.api.meta import RawResourceList
 from kubeloop.testing.fake.patches import merged
 from pkg.api.kubevirt import KubeVirtConfiguration, VirtualMachineInstance, VirtualMachineInstanceMigration
@@ -20,15 +20,15 @@ from pkg.api.mtq import VirtualMachineMigrationResourceQuota
 from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.managedtenantquota.constants import ANNOTATION_ORIGINALS
 from pkg.util.managedtenantquota.lock import (
-    MANAGER,
     Lock,
-    Originals,
     lock_body,
     lock_webhook,
     recognise,
+    timestamp,
 )
 from pkg.util.managedtenantquota.model import Memory, Observed, Policy, Surroundings
-from pkg.util.managedtenantquota.releasable import Releases, releases
+from pkg.util.managedtenantquota.record import Record
+from pkg.util.managedtenantquota.releasable import Members, Releases, releases
 from pkg.util.managedtenantquota.sequence import (
     Clear,
     Decision,
@@ -55,6 +55,9 @@ FULL = {"limits.cpu": SIDE["limits.cpu"], "limits.memory": SIDE["limits.memory"]
 TWICE = {"limits.cpu": "4030m", "limits.memory": str(2 * 4797464313)}
 ENOUGH = {"limits.cpu": "3", "limits.memory": "5Gi"}
 RAISED = {"limits.cpu": "5015m", "limits.memory": str(4797464313 + 5 * 2**30)}
+"""By all that the budget adds, as KubeVirt's own controller does."""
+GRANTED = TWICE
+"""By what a window adds for one VM."""
 WHERE = {"url": "https://127.0.0.1:9443/lock", "caBundle": "Q0E="}
 HOOK = lock_webhook("ns1", WHERE, holders=["me"], virt_controllers=["virt"])
 
@@ -107,40 +110,19 @@ def budget(
     return build(VirtualMachineMigrationResourceQuota, name, spec, status, **metadata)
 
 
-OURS = [
-    {
-        "manager": MANAGER,
-        "fieldsV1": {"f:metadata": {"f:annotations": {f"f:{ANNOTATION_ORIGINALS}": {}}}},
-    }
-]
-"""The managedFields of a lock whose annotation we wrote."""
+RECORD = {ANNOTATION_ORIGINALS: Record(FULL, ENOUGH).text("quota")}
+"""The annotations of a quota that was raised by all of it."""
 
 
-def originals(quotas: Mapping[str, RawResourceList] | None = None) -> Originals:
-    """What a lock records: `quota` unless told otherwise."""
-    found = {"quota": FULL} if quotas is None else quotas
-    return Originals(quotas={name: dict(hard) for name, hard in found.items()}, additional=ENOUGH)
-
-
-def lock(
-    age: float = 1.0,
-    hook: Mapping[str, Any] = HOOK,
-    recorded: Originals | None = None,
-    fields: Sequence[Mapping[str, Any]] = OURS,
-) -> Lock:
-    """Ours, `age` seconds old; it records `quota` unless told otherwise."""
-    body = lock_body(
-        "ns1",
-        hook,
-        now=NOW - age,
-        holder="headroom (me) on host",
-        reason="vm1",
-        originals=recorded or originals(),
-    )
-    body["metadata"] |= {"uid": "uid-lock", "resourceVersion": "11", "managedFields": list(fields)}
+def lock(age: float = 1.0, hook: Mapping[str, Any] = HOOK, *, ours: bool = True) -> Lock:
+    """`age` seconds old."""
+    body = lock_body("ns1", hook, now=NOW - age, holder="headroom (me) on host", reason="vm1")
+    body["metadata"] |= {"uid": "uid-lock", "resourceVersion": "11"}
+    if not ours:
+        body["metadata"] |= {"annotations": {}, "creationTimestamp": timestamp(NOW - age)}
     found = recognise(msgspec.convert(body, ValidatingWebhookConfiguration))
     assert found is not None
-    return found
+    return replace(found, seen=NOW - age)
 
 
 def refused(vm: str = "vm1", **more: Any) -> VirtualMachineInstanceMigration:
@@ -223,9 +205,9 @@ def after(observed: Observed, step: Step) -> Observed:
     """What stands once the step is written, and the controller manager has looked."""
     match step:
         case MakeLock():
-            return replace(observed, lock=lock(age=NOW - observed.now, recorded=step.originals))
+            return replace(observed, lock=lock(age=NOW - observed.now))
         case UpdateLock():
-            return replace(observed, lock=lock(age=NOW - step.lock.since, recorded=step.originals))
+            return replace(observed, lock=lock(age=NOW - step.lock.since))
         case Save() | Clear():
             status = merged(msgspec.to_builtins(step.budget.status), step.patch["status"])
             typed = msgspec.convert(status, type(step.budget.status))
@@ -235,7 +217,7 @@ def after(observed: Observed, step: Step) -> Observed:
             )
         case Raise() | Restore():
             hard = {**step.quota.hard, **step.hard}
-            record = {ANNOTATION_ORIGINALS: step.originals.text()} if step.originals else {}
+            record = {ANNOTATION_ORIGINALS: step.record.text(step.quota.name)} if step.record else {}
             spec = msgspec.structs.replace(step.quota.spec, hard=hard)
             done = msgspec.structs.replace(
                 step.quota,
@@ -272,10 +254,11 @@ def look(
     *,
     additional: RawResourceList = ENOUGH,
     originals: Mapping[str, RawResourceList] | None = None,
+    members: Collection[str] = (),
     policy: Policy = AT_ONCE,
     **more: Any,
 ) -> Releases:
     """A look at the refused migrations of the namespace."""
-    saved = {name: ResourceQuotaSpec(hard=hard) for name, hard in (originals or {}).items()}
-    seen: Observed = observed(quotas, None, around, **more)
-    return releases(seen, policy, additional, saved)
+    records = {name: Record(hard, {}) for name, hard in (originals or {}).items()}
+    seen: Observed = observed(quotas, [budget(additional)], around, **more)
+    return releases(seen, policy, records, Members(members))

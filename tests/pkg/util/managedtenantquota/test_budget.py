@@ -7,10 +7,12 @@ from typing import NamedTuple
 import pytest
 
 from kubeloop.api.meta import RawResourceList
-from pkg.util.managedtenantquota.budget import exceeded, is_enforced, to_raise, to_restore, with_budget
-from pkg.util.quantity import Quantity, QuantityError
+from pkg.util.managedtenantquota.budget import exceeded, is_enforced, to_raise, to_restore
+from pkg.util.managedtenantquota.record import Record
+from pkg.util.quantity import QuantityError
 from pkg.util.resource_list import parse_resource_list
 from tests.decisions import by_value, sentences
+from tests.pkg.util.managedtenantquota.objects import quota
 
 
 class Raising(NamedTuple):
@@ -47,6 +49,9 @@ class Raising(NamedTuple):
         "under the lock what another client wrote is no limit to start from": Raising(
             {"limits.cpu": "3"}, {"limits.cpu": "2"}, {"limits.cpu": "4"}, {"limits.cpu": "5"}
         ),
+        "what says more than that is not lowered": Raising(
+            {"limits.cpu": "3"}, {"limits.cpu": "2"}, {"limits.cpu": "9"}, {}
+        ),
         "numbers are quantities too": Raising({"pods": 3}, {"pods": 1}, {"pods": 3}, {"pods": "4"}),
         "a resource that a person took out is not put back": Raising(
             {"limits.cpu": "3", "pods": "1"}, {"pods": "1"}, {"limits.cpu": "3"}, {}
@@ -54,7 +59,7 @@ class Raising(NamedTuple):
     }
 )
 def test_raising(case: Raising) -> None:
-    assert by_value(to_raise(case.now, case.original, case.additional)) == by_value(case.change)
+    assert by_value(to_raise(case.now, Record(case.original, case.additional))) == by_value(case.change)
 
 
 class Restoring(NamedTuple):
@@ -98,16 +103,16 @@ ORIGINAL, ADDED, UP = {"limits.cpu": "3", "pods": "5"}, {"limits.cpu": "2"}, {"l
     }
 )
 def test_restoring(case: Restoring) -> None:
-    locked = to_restore(case.now, case.original, case.additional, locked=True)
-    unlocked = to_restore(case.now, case.original, case.additional, locked=False)
+    locked = to_restore(case.now, Record(case.original, case.additional), exactly=False)
+    unlocked = to_restore(case.now, Record(case.original, case.additional), exactly=True)
     assert by_value(locked) == by_value(case.locked)
     assert by_value(unlocked) == by_value(case.unlocked)
 
 
 def test_raised_and_restored_is_as_before() -> None:
-    raised = {**ORIGINAL, **to_raise(ORIGINAL, ORIGINAL, ADDED)}
-    for locked in (True, False):
-        back = {**raised, **to_restore(raised, ORIGINAL, ADDED, locked=locked)}
+    raised = {**ORIGINAL, **to_raise(ORIGINAL, Record(ORIGINAL, ADDED))}
+    for exactly in (True, False):
+        back = {**raised, **to_restore(raised, Record(ORIGINAL, ADDED), exactly=exactly)}
         assert by_value(back) == by_value(ORIGINAL)
 
 
@@ -142,24 +147,20 @@ def test_quota_admission(case: Checking) -> None:
     assert exceeded(need, used, hard) == case.refused
 
 
-def test_every_limit_is_kept_when_a_budget_is_added() -> None:
-    total = with_budget({"limits.cpu": "3", "pods": "5"}, {"limits.cpu": "500m", "secrets": "1"})
-    assert total == {"limits.cpu": Quantity.parse("3500m"), "pods": Quantity.parse("5")}
-
-
 @pytest.mark.parametrize(
     ("enforced", "done"),
-    [({"limits.cpu": "3", "pods": "5"}, True), ({"limits.cpu": "5", "pods": "5"}, False), ({}, False)],
-    ids=["status says the same", "status is raised still", "status is empty"],
+    [
+        ({"limits.cpu": "3", "pods": "5"}, True),
+        ({"limits.cpu": "5", "pods": "5"}, False),
+        ({"limits.cpu": "3", "pods": "1"}, True),
+        ({"secrets": "1"}, True),
+    ],
+    ids=["status says the same", "status is raised still", "status is lower", "status is of something else"],
 )
 def test_admission_goes_by_the_status(enforced: RawResourceList, done: bool) -> None:
-    assert is_enforced(ORIGINAL, enforced, ADDED) is done
+    assert is_enforced(quota(ORIGINAL, enforced=enforced)) is done
 
 
-def test_what_the_budget_does_not_name_need_not_be_waited_for() -> None:
-    assert is_enforced(ORIGINAL, {"limits.cpu": "3", "pods": "1"}, ADDED)
-
-
-def test_a_budget_that_is_no_quantity_names_its_resource() -> None:
+def test_a_record_that_is_no_quantity_names_its_resource() -> None:
     with pytest.raises(QuantityError, match=r"limits\.cpu"):
-        with_budget({"limits.cpu": "3"}, {"limits.cpu": "much"})
+        to_raise({"limits.cpu": "3"}, Record({"limits.cpu": "3"}, {"limits.cpu": "much"}))

@@ -15,7 +15,7 @@ from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigra
 from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.managedtenantquota.missing_targets import running_sources, with_largest_defaults
 from pkg.util.managedtenantquota.model import Memory, Policy, Surroundings
-from pkg.util.managedtenantquota.releasable import is_taken
+from pkg.util.managedtenantquota.releasable import Releases, is_taken
 from pkg.util.resourcequota.observe import Listed, Source
 from tests.decisions import sentences
 from tests.objects import attachment, ended, limit_range, running_vmi, vmim
@@ -128,7 +128,7 @@ def test_what_others_took_of_the_raised_room_counts() -> None:
     found = look([raised], originals={"quota": FULL})
     assert found.releasable == []
     assert (
-        "requested 2015m, used 4030m, limited 2015m, with what may be added 5015m"
+        "requested 2015m, used 4030m, limited 2015m, with what may be added 4030m"
         in found.problems[0].message
     )
 
@@ -198,8 +198,8 @@ class TestWhoIsRefused:
         earlier = msgspec.structs.replace(source(), metadata=metadata)
         assert self.found(refused(), pods=[earlier, source()]) == ["vm1"]
 
-    def test_a_source_pod_that_is_not_known_is_rendered(self) -> None:
-        assert self.found(refused(), pods=[]) == ["vm1"]
+    def test_not_while_its_source_pod_is_not_known(self) -> None:
+        assert self.found(refused(), pods=[]) == []
 
 
 class TestParallelLimits:
@@ -385,3 +385,54 @@ class TestShortage:
         (first,), (second,) = (look([each], additional={}).problems for each in (one, other))
         assert first.message != second.message
         assert first.key == second.key
+
+
+class TestWhatAWindowGrants:
+    """min(source, target) of every VM that migrates: what a VM has grown by, the base pays."""
+
+    def grown(self, cpu: str = "4", vm: str = "vm1") -> VirtualMachineInstance:
+        """CPUs are plugged into it: the target has them."""
+        condition = {"type": "HotVCPUChange", "status": "True"}
+        return running_vmi(vm, limits={"cpu": cpu, "memory": "4Gi"}, conditions=[condition])
+
+    def cpu(self, hard: str, used: str, *vms: VirtualMachineInstance, **more: Any) -> Releases:
+        around = surroundings([refused(vm.name) for vm in vms], instances=vms, **more)
+        quotas = [quota({"limits.cpu": hard}, {"limits.cpu": used})]
+        return look(quotas, around, additional={"limits.cpu": "47"})
+
+    def test_the_source_where_the_target_is_larger(self) -> None:
+        found = self.cpu("4015m", "2015m", self.grown("4"))
+        assert found.added == {"quota": {"limits.cpu": "2015m"}}
+
+    def test_what_it_has_grown_by_has_to_fit_the_base(self) -> None:
+        found = self.cpu("3", "2015m", self.grown("4"))
+        assert not found.releasable
+        assert "limited 3, with what may be added 5015m" in found.problems[0].message
+
+    def test_not_what_is_added_for_another_vm(self) -> None:
+        found = self.cpu("6", "5930m", self.grown("4"), running_vmi("vm2"))
+        assert [each.migration.spec.vmi_name for each in found.releasable] == ["vm2"]
+        assert found.added == {"quota": {"limits.cpu": "2015m"}}
+
+    def test_several_targets_together(self) -> None:
+        found = self.cpu("4030m", "4030m", running_vmi("vm1"), running_vmi("vm2"))
+        assert found.added == {"quota": {"limits.cpu": "4030m"}}
+
+    def test_no_more_than_the_budget(self) -> None:
+        vms = [running_vmi("vm1"), running_vmi("vm2")]
+        around = surroundings([refused(vm.name) for vm in vms], instances=vms)
+        full = quota({"limits.cpu": "4030m"}, {"limits.cpu": "4030m"})
+        found = look([full], around, additional={"limits.cpu": "3"})
+        assert [each.migration.spec.vmi_name for each in found.releasable] == ["vm1"]
+        assert found.added == {"quota": {"limits.cpu": "2015m"}}
+
+    def test_vms_whose_sides_both_run_keep_theirs(self) -> None:
+        moving, migration = running_vmi("vm1"), vmim("Running")
+        around = surroundings(
+            [migration, refused("vm2")],
+            instances=[moving, running_vmi("vm2")],
+            pods=[source("vm1"), target(migration, "Running"), source("vm2")],
+        )
+        full = quota({"limits.cpu": "4030m"}, {"limits.cpu": "6045m"})
+        found = look([full], around, additional={"limits.cpu": "47"})
+        assert found.added == {"quota": {"limits.cpu": "4030m"}}

@@ -114,6 +114,7 @@ class Locked(Kind[ValidatingWebhookConfiguration]):
 
     def __init__(self) -> None:
         super().__init__(VALIDATING_WEBHOOK_CONFIGURATIONS)
+        self.server.clock = lambda: SINCE
         self.delay = 0.0
         self.server.reactors.insert(0, lambda _: asyncio.sleep(self.delay))
 
@@ -132,7 +133,11 @@ def server(*, locked: bool, namespace: str = "ns1") -> Locked:
 
 def validator(*, locked: bool, age: float = 10.5) -> Validator:
     kind = server(locked=locked)
-    return Validator(Locks(kind.cache, kind.client), ACCOUNTS, lambda: SINCE + age)
+    return Validator(locks_of(kind, age), ACCOUNTS)
+
+
+def locks_of(kind: Locked, age: float = 10.5) -> Locks:
+    return Locks(kind.cache, kind.client, lambda: SINCE + age)
 
 
 async def said(operation: str, resource: str) -> str:
@@ -161,17 +166,27 @@ async def test_a_lock_past_its_end_refuses_nothing_also_when_no_controller_delet
     assert (await validator(locked=True, age=age).validate(request())).allowed is allowed
 
 
+@pytest.mark.parametrize("skew", [-7200.0, -200.0, 200.0, 7200.0])
+async def test_the_clock_of_who_made_a_lock_does_not_matter(skew: float) -> None:
+    hook = lock_webhook("ns1", {"url": "https://h/lock"}, holders=[ME], virt_controllers=[VIRT])
+    for age, allowed in ((128.0, False), (132.0, True)):
+        kind = Locked()
+        kind.given(lock_body("ns1", hook, now=SINCE + skew, holder="", reason="", longest=130))
+        decision = await Validator(locks_of(kind, age), ACCOUNTS).validate(request())
+        assert decision.allowed is allowed
+
+
 async def test_a_lock_that_the_cache_does_not_show_yet_is_asked_for() -> None:
     kind = server(locked=True)
     kind.indexer.replace([])
-    decision = await Validator(Locks(kind.cache, kind.client), ACCOUNTS).validate(request())
+    decision = await Validator(locks_of(kind), ACCOUNTS).validate(request())
     assert not decision.allowed
     assert "since 2027-01-15T08:00:00Z" in decision.message
 
 
 async def test_an_api_server_that_does_not_answer_leaves_it_locked() -> None:
     kind = server(locked=False)
-    locks = Locks(kind.cache, kind.client)
+    locks = locks_of(kind)
     kind.errors["get"] = [Unreachable("gone")]
     decision = await Validator(locks, ACCOUNTS).validate(request())
     assert not decision.allowed
@@ -185,4 +200,4 @@ async def test_another_namespaces_lock_under_this_name_locks_nothing_here() -> N
     kind = server(locked=False)
     other = server(locked=True, namespace="other").objects["lock.other.com"]
     kind.given({**other, "metadata": {**other["metadata"], "name": "lock.ns1.com"}})
-    assert (await Validator(Locks(kind.cache, kind.client), ACCOUNTS).validate(request())).allowed
+    assert (await Validator(locks_of(kind), ACCOUNTS).validate(request())).allowed

@@ -1,0 +1,127 @@
+"""Compares structs with the schemas of a CRD or a server: a name that is misspelt is always empty, and nothing says so.
+
+assert check_struct(Thing, crd_schema(yaml.safe_load(crd_file), "v1")) == []
+assert await check_served(client, SERVICES) == []
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import msgspec
+from msgspec import inspect
+
+from kubeloop.api.meta import Object, Struct
+from kubeloop.api.registry import Resource
+from kubeloop.client.client import Client
+
+Schema = Mapping[str, Any]
+
+_TYPES: dict[type[inspect.Type], str] = {
+    inspect.StrType: "string",
+    inspect.IntType: "integer",
+    inspect.FloatType: "number",
+    inspect.BoolType: "boolean",
+    inspect.ListType: "array",
+    inspect.VarTupleType: "array",
+    inspect.DictType: "object",
+    inspect.StructType: "object",
+}
+
+
+def crd_schema(definition: Schema, version: str) -> Schema:
+    """The schema of a version of a CustomResourceDefinition. Raises KeyError or ValueError where it has none."""
+    (found,) = (
+        each["schema"]["openAPIV3Schema"]
+        for each in definition["spec"]["versions"]
+        if each["name"] == version
+    )
+    schema: Schema = found
+    return schema
+
+
+def check_struct(
+    kind: type[Object], schema: Schema, definitions: Mapping[str, Schema] | None = None
+) -> list[str]:
+    """What is wrong with the struct, a line each: fields that the schema does not have or has with another type, and
+    fields of the schema that a struct lacks which says that it declares all (`whole`; it may declare more: Condition
+    has what the conditions of many kinds have).
+
+    `definitions`: what the schema's references name. The metadata of a CRD's schema has no fields and is not compared.
+    """
+    return list(_Comparison(definitions or {}).compared("", inspect.type_info(kind), schema))
+
+
+async def check_served(client: Client, resource: Resource[Any]) -> list[str]:
+    """As check_struct, with the schema of the API server. Raises ApiError, KeyError where the server has none."""
+    prefix = "apis" if resource.group else "api"
+    answer = await client.transport.request("GET", f"/openapi/v3/{prefix}/{resource.api_version}")
+    definitions: dict[str, Schema] = msgspec.json.decode(answer)["components"]["schemas"]
+    wanted = {"group": resource.group, "version": resource.version, "kind": resource.kind}
+    for schema in definitions.values():
+        if wanted in schema.get("x-kubernetes-group-version-kind", ()):
+            return check_struct(resource.type, schema, definitions)
+    raise KeyError(f"{resource.kind} is not among the schemas of {resource.api_version}")
+
+
+class _Comparison:
+    """Of a kind with its schema; a struct that stands in several places of it is compared at the first."""
+
+    def __init__(self, definitions: Mapping[str, Schema]) -> None:
+        self._definitions = definitions
+        self._seen: set[tuple[type, int]] = set()
+
+    def compared(self, path: str, kind: inspect.Type, schema: Schema) -> Iterator[str]:
+        schema = self._resolved(schema)
+        kinds = kind.types if isinstance(kind, inspect.UnionType) else (kind,)
+        expected, given = _expected(schema), {_TYPES[type(each)] for each in kinds if type(each) in _TYPES}
+        if expected and given and not expected & given:
+            said, declared = "|".join(sorted(expected)), "|".join(sorted(given))
+            yield f"{path} is declared as {declared}, the schema says {said}"
+            return
+        for each in kinds:
+            if isinstance(each, inspect.StructType) and schema.get("properties"):
+                yield from self._fields(path, each, schema["properties"])
+            elif isinstance(each, inspect.CollectionType) and "items" in schema:
+                yield from self.compared(f"{path}[]", each.item_type, schema["items"])
+            elif isinstance(each, inspect.DictType) and isinstance(
+                schema.get("additionalProperties"), Mapping
+            ):
+                yield from self.compared(f"{path}.*", each.value_type, schema["additionalProperties"])
+
+    def _fields(self, path: str, kind: inspect.StructType, properties: Mapping[str, Schema]) -> Iterator[str]:
+        if (kind.cls, id(properties)) in self._seen:
+            return
+        self._seen.add((kind.cls, id(properties)))
+        prefix = f"{path}." if path else ""
+        whole = issubclass(kind.cls, Struct) and kind.cls.whole
+        alike = {name.lower(): name for name in properties}
+        for field in kind.fields:
+            name = field.encode_name
+            if name in properties:
+                yield from self.compared(prefix + name, field.type, properties[name])
+            elif not whole:
+                meant = alike.get(name.lower())
+                yield f"{prefix}{name} is not in the schema" + (f", which has {meant}" if meant else "")
+        if whole:
+            for name in sorted(properties.keys() - {field.encode_name for field in kind.fields}):
+                yield f"{kind.cls.__name__} says that it declares all, and lacks {prefix}{name}"
+
+    def _resolved(self, schema: Schema) -> Schema:
+        """Behind references; a server writes `allOf: [{$ref: …}]` where it adds a default or a text."""
+        while True:
+            parts = schema.get("allOf", ())
+            reference = schema.get("$ref") or (parts[0].get("$ref") if len(parts) == 1 else None)
+            if reference is None:
+                return schema
+            schema = self._definitions[reference.rpartition("/")[2]]
+
+
+def _expected(schema: Schema) -> set[str]:
+    """The JSON types that the schema takes, none where it does not say it."""
+    if schema.get("x-kubernetes-int-or-string"):
+        return {"integer", "string"}
+    options = [schema, *schema.get("oneOf", ()), *schema.get("anyOf", ())]
+    found = {option["type"] for option in options if isinstance(option.get("type"), str)}
+    return found | ({"integer"} if "number" in found else set())

@@ -1,0 +1,100 @@
+"""What is recorded of a raised quota: spec.hard as it was, and what was added to it. Pure.
+
+The quota's own annotation is written by the same patch that raises it, and removed by the one that restores it. The
+status of a VirtualMachineMigrationResourceQuota is for people, and for KubeVirt's own controller: it is read only of
+quotas that have no annotation, where that controller may have left them raised.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+
+import msgspec
+
+from kubeloop.api.core import ResourceQuota
+from kubeloop.api.meta import RawQuantity, RawResourceList, Struct
+from pkg.api.mtq import VirtualMachineMigrationResourceQuota
+from pkg.util.managedtenantquota.constants import ANNOTATION_ORIGINALS
+from pkg.util.quantity import ZERO, Quantity, QuantityError
+
+
+class _Annotation(Struct):
+    """On the wire: by quota, although a quota records only itself."""
+
+    quotas: dict[str, RawResourceList] = msgspec.field(default_factory=dict)
+    additional: RawResourceList = msgspec.field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """spec.hard of a quota as it was, and what was added."""
+
+    hard: Mapping[str, RawQuantity]
+    added: Mapping[str, RawQuantity]
+
+    def text(self, quota: str) -> str:
+        """The value of the quota's annotation."""
+        return msgspec.json.encode(
+            _Annotation({quota: dict(self.hard)}, dict(self.added)), order="sorted"
+        ).decode()
+
+
+def record_of(quota: ResourceQuota) -> Record | None:
+    """What a raised quota says of itself; None where it says nothing, or garbage. A user who could write it could
+    write spec.hard as well."""
+    with suppress(msgspec.DecodeError):
+        found = msgspec.json.decode(quota.annotations.get(ANNOTATION_ORIGINALS, ""), type=_Annotation)
+        if quota.name in found.quotas:
+            return Record(readable(found.quotas[quota.name])[0], readable(found.additional)[0])
+    return None
+
+
+def holds(budget: VirtualMachineMigrationResourceQuota) -> bool:
+    """Whether the status says that something is raised. What may be added alone says nothing: upstream always keeps
+    that there."""
+    status = budget.status
+    return bool(status.original_blocking_resource_quotas or status.migrations_to_blocking_resource_quotas)
+
+
+def members_of(budget: VirtualMachineMigrationResourceQuota) -> dict[str, list[str]]:
+    """The migrations that share the window, by name, and the quotas that refused each."""
+    members = budget.status.migrations_to_blocking_resource_quotas or {}
+    return {name: list(quotas or ()) for name, quotas in members.items()}
+
+
+def said_by(budget: VirtualMachineMigrationResourceQuota) -> tuple[dict[str, Record], list[str]]:
+    """The records in a status, by quota, and what in it cannot be read."""
+    records, unreadable = {}, []
+    saved = budget.status.original_blocking_resource_quotas or ()
+    added, bad = readable(budget.status.additional_migration_resources or budget.additional)
+    if saved:
+        unreadable += [f"{name} of what was added" for name in bad]
+    for each in saved:
+        hard, bad = readable(each.spec.hard or {})
+        records[each.name] = Record(hard, added)
+        unreadable += [f"{name} of quota {each.name}" for name in bad]
+    return records, unreadable
+
+
+def readable(resources: RawResourceList) -> tuple[RawResourceList, list[str]]:
+    """The resources whose quantities are such and not negative, and the names of the others."""
+    good: RawResourceList = {}
+    bad = []
+    for name, value in resources.items():
+        try:
+            is_good = Quantity.parse(value) >= ZERO
+        except QuantityError:
+            is_good = False
+        if is_good:
+            good[name] = value
+        else:
+            bad.append(name)
+    return good, bad
+
+
+def records_of(quotas: Iterable[ResourceQuota]) -> dict[str, Record]:
+    """What the raised ones of them say of themselves, by name."""
+    found = ((quota.name, record_of(quota)) for quota in quotas)
+    return {name: record for name, record in found if record is not None}
