@@ -3,6 +3,7 @@ KubeVirt stand-in, quota by Kubernetes."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 
@@ -13,6 +14,7 @@ from kubeloop.api.core import Event
 from kubeloop.client.errors import ApiError, Forbidden
 from kubeloop.testing.polling import until
 from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINES
+from pkg.controller.namespace.holding_controller import LONGEST_SETTLE
 from pkg.util import constants
 from pkg.util.quantity import Quantity
 from tests.bodies import quota_text
@@ -212,6 +214,7 @@ async def test_a_namespace_with_a_vm_is_labelled_before_anything_migrates(admin:
     assert not await admin.is_labelled(namespace)
     await admin.machine(namespace)
     await until(lambda: admin.is_labelled(namespace), "the label")
+    await asyncio.sleep(LONGEST_SETTLE)  # a VM is there for longer than this before it migrates
     began = time.monotonic()
     await admin.migrate(namespace)
     raised = {**BASE, "limits.cpu": Quantity.parse("3") + TARGET_CPU}
