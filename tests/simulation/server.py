@@ -187,7 +187,7 @@ class Connection(FakeTransport):
     ) -> None:
         super().__init__(servers[0].cluster)
         self._servers = servers
-        self._user = user
+        self.user = user
         self._process = process
         self._life = process.life() if process else 0
         self._before = before_write
@@ -231,7 +231,7 @@ class Connection(FakeTransport):
         await self._latency()
         server = self._cluster_random().choice(self._servers)
         # The server goes on with what it has begun, whether it is waited for or not.
-        serving = outside(server.serve(self._user, method, path, params, body, content_type))
+        serving = outside(server.serve(self.user, method, path, params, body, content_type))
         serving.add_done_callback(_looked_at)
         answer = await asyncio.shield(serving)
         await self._latency()
