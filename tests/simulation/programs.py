@@ -70,7 +70,7 @@ class Programs:
         )
         kubevirts = management.kubevirts.cache()
         accounts = Accounts([HEADROOM], lambda: virt_controllers(kubevirts.list()))
-        locks = Locks(management.locks.cache(), management.locks.client)
+        locks = Locks(management.locks.cache(), management.locks.client, leader.transport.server_clock)
         tell = management.recorder("headroom").event
         served = hooks(view, POLICY, WEBHOOKS, ENDPOINT, locks, accounts, tell)
         for plant in PLANTED:
