@@ -76,7 +76,7 @@ compat: $(STAMP)
 	done
 
 # The whole stack in virtual time, from ever new seeds: for HOURS, or as many stories as SEEDS. `make simulate SEED=4711`
-# tells one of them again and shortens it; WITHOUT="enlarge shrink" leaves actions out, PLANTED=… plants a fault.
+# tells one of them again and shortens it; WITHOUT="kill freeze" leaves actions out, PLANTED=clock plants a fault.
 HOURS ?= 1
 simulate: $(STAMP)
 	$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED),$(if $(SEEDS),--seeds $(SEEDS),--hours $(HOURS))) \

@@ -63,6 +63,10 @@ def explain(
     reports.print_alarms(snapshot.installed)
     heading = f"{namespace}/{name} {found.verdict}: {found.summary}"
     reports.print_all(reports.line(heading), *(part for fit in found.fits for part in _parts(fit)))
+    if found.verdict == "waits for KubeVirt":
+        reports.print_all(
+            reports.line("what headroom does not cover, and what to do instead: docs/limits.md")
+        )
     reports.print_remarks(snapshot.basis)
 
 

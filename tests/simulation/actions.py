@@ -17,12 +17,14 @@ from pkg.api.kubevirt import (
 )
 from pkg.api.mtq import VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS
 from pkg.util.constants import (
+    ANNOTATION_MIGRATING_NAME_PREFIX,
     ANNOTATION_RANCHER_RESOURCE_QUOTA,
     ANNOTATION_SKIP_AUTO_SCALING,
     LABEL_CREATED_BY,
     LABEL_MANAGED,
     LABEL_MIGRATION_JOB_UID,
 )
+from pkg.util.quantity import Quantity
 from tests.simulation.cluster import RECOVERY
 
 if TYPE_CHECKING:
@@ -165,6 +167,14 @@ async def budget(world: World, namespace: str, cpu: str) -> None:
     await world.admin.resource(VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS).create(body, namespace=namespace)
 
 
+async def leave_entry(world: World, namespace: str) -> None:
+    """an administrator's tool leaves an entry of 700m for a VM that is gone on the quota in {namespace}"""
+    annotations = {f"{ANNOTATION_MIGRATING_NAME_PREFIX}gone": '{"limits.cpu":"700m"}'}
+    raised = world.promises.base(namespace)["limits.cpu"] + Quantity.parse("700m")
+    patch = {"metadata": {"annotations": annotations}, "spec": {"hard": {"limits.cpu": str(raised)}}}
+    await world.patch_quota(namespace, patch)
+
+
 async def restart_agent(world: World) -> None:
     """Rancher's agent restarts"""
     if world.programs.agent is not None:
@@ -226,7 +236,7 @@ ACTIONS: dict[str, Callable[..., Awaitable[None]]] = {
     each.__name__: each
     for each in (
         *(migrate, abort, pods, free, forge, relabel, shrink, grow, enlarge, recreate),
-        *(base, edit, skip, switch, budget, restart_agent, revert),
+        *(base, edit, skip, switch, budget, leave_entry, restart_agent, revert),
         *(kill, freeze, set_clock, count_nothing, silence, fail, stall, compact),
     )
 }

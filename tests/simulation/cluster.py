@@ -24,8 +24,6 @@ class Traits:
 
     replicas: int = 1
     servers: int = 1
-    skew: float = 0.0
-    """By which the last replica's clock is ahead."""
     policy: bool = True
     """deploy/policy.yaml is in force."""
     latency: tuple[float, float] = (0.002, 0.008)

@@ -22,9 +22,9 @@ RESTART = 1.0
 class Process:
     """`program` is called for every start. Whatever it creates (tasks, timers) runs with its clock and ends with it."""
 
-    def __init__(self, name: str, program: Callable[[Process], Awaitable[None]], skew: float = 0.0) -> None:
+    def __init__(self, name: str, program: Callable[[Process], Awaitable[None]]) -> None:
         self.name = name
-        self.skew = skew
+        self.skew = 0.0
         self.hooks: Mapping[str, Hook] = {}
         """The webhooks that it answers, by path; empty while it does not listen."""
         self._program = program

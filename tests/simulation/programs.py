@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from kubeloop.api.registry import PODS
 from kubeloop.client.errors import refuse_write
@@ -27,6 +28,7 @@ from pkg.webhook.options import FailurePolicy
 from pkg.webhook.options import Options as WebhookOptions
 from pkg.webhook.register import hooks
 from pkg.webhook.resources.lock.validator import Accounts, Locks
+from pkg.webhook.server import Hook
 from pkg.webhook.view import View
 from tests.simulation.admission import HEADROOM, KUBEVIRT, RANCHER
 from tests.simulation.process import Process
@@ -39,7 +41,9 @@ LOCK_LIMIT = 20.0
 """Shorter than the default: a story is."""
 WEBHOOKS = WebhookOptions(own_user=HEADROOM, namespace=NAMESPACE, failure_policy=FailurePolicy.FAIL)
 
-Program = Callable[[Process], "asyncio.Future[None]"]
+PLANTED: list[Callable[[Mapping[str, Hook], Management], Mapping[str, Hook]]] = []
+"""What takes the place of the webhooks (planted.py)."""
+DRY_RUN: dict[str, Any] = {"dry_run": True}
 
 
 class Programs:
@@ -66,9 +70,11 @@ class Programs:
         )
         kubevirts = management.kubevirts.cache()
         accounts = Accounts([HEADROOM], lambda: virt_controllers(kubevirts.list()))
-        locks = Locks(management.locks.cache(), management.locks.client)
+        locks = Locks(management.locks.cache(), management.locks.client, leader.transport.server_clock)
         tell = management.recorder("headroom").event
         served = hooks(view, POLICY, WEBHOOKS, ENDPOINT, locks, accounts, tell)
+        for plant in PLANTED:
+            served = plant(served, management)
         leading = asyncio.Event()
         election = asyncio.create_task(elector.run(leading.set))
         await management.start(leading)
@@ -78,9 +84,9 @@ class Programs:
 
     async def dry_run(self, process: Process) -> None:
         """`headroom controller --dry-run`, by an account of its own."""
-        connection = client(self._servers, f"{HEADROOM}-dry-run", process, refuse_write)
+        connection = client(self._servers, f"{HEADROOM}-dry-run", process, refuse_write if DRY_RUN else None)
         management = Management(connection, KubernetesVersion("v1.34.0"))
-        register_all(management, management.recorder("headroom"), Options(POLICY, reserve=True, dry_run=True))
+        register_all(management, management.recorder("headroom"), Options(POLICY, reserve=True, **DRY_RUN))
         await management.start()
         await asyncio.Event().wait()
 

@@ -20,7 +20,9 @@ from kubeloop.api.registry import (
 )
 from kubeloop.testing.fake.patches import Raw
 from lab.rancher.limits import render
+from pkg.api.mtq import VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS
 from pkg.util.constants import (
+    ANNOTATION_MIGRATING_NAME_PREFIX,
     ANNOTATION_OWNER,
     ANNOTATION_RANCHER_RESOURCE_QUOTA,
     ANNOTATION_SKIP_AUTO_SCALING,
@@ -36,6 +38,8 @@ from tests.simulation.programs import LOCK_LIMIT
 from tests.simulation.repeatable import monotonic
 from tests.simulation.server import Write
 
+FOREIGN = 90.0
+"""Seconds that an entry without a VM may stand: sixty by --foreign-grace, and the time of a decision."""
 GRACE = 15.0
 """Seconds beyond its limit that a lock may stand: ten of its own, and the time of a request."""
 
@@ -69,6 +73,8 @@ class Promises:
         """Uid of a pod that KubeVirt itself created → its VM instance, its launcher."""
         self._edited: dict[str, ResourceList] = {}
         """spec.hard as an administrator wrote it last, by the quota's key."""
+        self._gone_since: dict[str, float] = {}
+        """By quota: since when an entry of a VM that is gone stands there, in a cluster without trouble."""
         self._usage: dict[tuple[str, str], ResourceList] = {}
         cluster.seen.append(self._see)
 
@@ -91,7 +97,7 @@ class Promises:
         if path == "/lock" and decision is not None and write.resource is PODS:
             age = self._age_of_lock(write.namespace)
             strange = write.user not in (KUBEVIRT, HEADROOM)  # only KubeVirt creates targets
-            if decision.allowed and strange and 0.5 < age < LOCK_LIMIT - 1 and write.operation == "CREATE":
+            if decision.allowed and strange and 0.25 < age < LOCK_LIMIT - 1 and write.operation == "CREATE":
                 self._break(
                     "a lock holds until its end", f"{write.user} created {write.name} after {age:.0f} s"
                 )
@@ -164,12 +170,18 @@ class Promises:
             self._check_used(key.partition("/")[0])
         if self._cluster.steps % 20 == 0:
             self._check_locks()
+            self._check_entries()
+
+    def _quotas(self, namespace: str) -> list[ResourceQuota]:
+        return [quota for quota in self._cluster.all(RESOURCE_QUOTAS) if quota.namespace == namespace]
 
     def _tolerate(self, namespace: str) -> None:
         """The base has changed: what is above it by now is no migration's doing."""
         self._tolerated[namespace] = {name: max(ZERO, more) for name, more in self.excess(namespace).items()}
 
     def _check_used(self, namespace: str) -> None:
+        if any(map(_is_harvesters, self._quotas(namespace))):
+            self._tolerate(namespace)
         excess, tolerated = self.excess(namespace), self._tolerated.setdefault(namespace, {})
         self._excesses[namespace].append((monotonic(), excess))
         slack = self._slack(namespace)
@@ -201,6 +213,26 @@ class Promises:
             name = raw["metadata"]["name"].removeprefix("lock.").removesuffix(".com")
             if self._age_of_lock(name) > LOCK_LIMIT + GRACE and not self._cluster.is_troubled:
                 self._break("no lock stands past its end", name)
+
+    def _check_entries(self) -> None:
+        """Of a VM that never was: nothing can explain it."""
+        stands = {
+            key
+            for key, raw in self._cluster.raw(RESOURCE_QUOTAS).items()
+            if f"{ANNOTATION_MIGRATING_NAME_PREFIX}gone" in (raw["metadata"].get("annotations") or {})
+            and not _is_harvesters(msgspec.convert(raw, ResourceQuota))
+            and not self._has_budget(key.partition("/")[0])
+        }
+        since = monotonic() if self._cluster.is_troubled else None
+        self._gone_since = {key: since or self._gone_since.get(key, monotonic()) for key in stands}
+        for key, first in self._gone_since.items():
+            if monotonic() - first > FOREIGN:
+                self._break("an entry of a VM that is gone goes", f"{key} had it for {FOREIGN:.0f} s")
+
+    def _has_budget(self, namespace: str) -> bool:
+        """Its quotas are raised by windows, and entries there mean nothing."""
+        budgets = self._cluster.all(VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS)
+        return any(budget.namespace == namespace for budget in budgets)
 
     def _locks(self) -> Iterator[Raw]:
         for key, raw in self._cluster.raw(VALIDATING_WEBHOOK_CONFIGURATIONS).items():

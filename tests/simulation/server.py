@@ -8,6 +8,8 @@ import copy
 import uuid
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import format_datetime
 from typing import Any
 
 import msgspec
@@ -22,7 +24,7 @@ from kubeloop.testing.fake.patches import Raw, json_patched, merged
 from kubeloop.testing.fake.server import FakeTransport
 from tests.simulation.cluster import Cluster
 from tests.simulation.process import Process, outside
-from tests.simulation.repeatable import wall
+from tests.simulation.repeatable import START, monotonic, wall
 
 GRACE = 30
 _READS = ("GET", "HEAD")
@@ -187,7 +189,7 @@ class Connection(FakeTransport):
     ) -> None:
         super().__init__(servers[0].cluster)
         self._servers = servers
-        self._user = user
+        self.user = user
         self._process = process
         self._life = process.life() if process else 0
         self._before = before_write
@@ -231,9 +233,12 @@ class Connection(FakeTransport):
         await self._latency()
         server = self._cluster_random().choice(self._servers)
         # The server goes on with what it has begun, whether it is waited for or not.
-        serving = outside(server.serve(self._user, method, path, params, body, content_type))
+        serving = outside(server.serve(self.user, method, path, params, body, content_type))
         serving.add_done_callback(_looked_at)
         answer = await asyncio.shield(serving)
+        self.server_clock.heard(
+            format_datetime(datetime.fromtimestamp(START + monotonic(), UTC), usegmt=True)
+        )
         await self._latency()
         if self._process:
             await self._process.alive(self._life)

@@ -31,7 +31,7 @@ from tests.simulation.admission import ADMIN, KUBEVIRT, RANCHER, TENANT, Admissi
 from tests.simulation.cluster import Cluster, Traits
 from tests.simulation.control_plane import Kubelets, QuotaController
 from tests.simulation.process import Process, outside
-from tests.simulation.programs import ENDPOINT, WEBHOOKS, Programs
+from tests.simulation.programs import ENDPOINT, NAMESPACE, WEBHOOKS, Programs
 from tests.simulation.promises import Promises
 from tests.simulation.repeatable import monotonic
 from tests.simulation.server import ApiServer, client
@@ -58,9 +58,8 @@ class World:
         replicas: list[Process] = []
         self.servers = [self._server(f"server-{n}", replicas) for n in range(traits.servers)]
         self.programs = Programs(self.servers, traits.source_linger)
-        for number in range(traits.replicas):
-            skew = traits.skew if number == traits.replicas - 1 else 0.0
-            replicas.append(Process(f"headroom-{number}", self.programs.headroom, skew))
+        numbers = range(traits.replicas)
+        replicas.extend(Process(f"headroom-{number}", self.programs.headroom) for number in numbers)
         others = (
             Process("kubevirt", self.programs.kubevirt),
             Process("rancher", self.programs.rancher),
@@ -123,6 +122,8 @@ class World:
             (MUTATING_WEBHOOK_CONFIGURATIONS, PROBE_CONFIGURATION, probing(ENDPOINT, WEBHOOKS, b"CA")),
         ):
             put(kind, {"metadata": {"name": name}, "webhooks": webhooks})
+        for name in ("kubevirt", NAMESPACE):
+            put(NAMESPACES, {"metadata": {"name": name}})
         for name in SPACES:
             limit = json.dumps({"limit": {"limitsCpu": BASE, "limitsMemory": "20Gi"}})
             metadata: Raw = {"name": name, "annotations": {actions.ANNOTATION_RANCHER_RESOURCE_QUOTA: limit}}

@@ -147,6 +147,19 @@ def test_explain_as_a_table(call: Call) -> None:
 
 
 @pytest.mark.usefixtures("cluster")
+def test_explain_names_the_page_of_limits_where_quota_is_not_the_reason(
+    call: Call, server: ThreadedServer
+) -> None:
+    page = "docs/limits.md"
+    assert page not in call("explain", f"{NS}/vm1").out
+    room = charged(quota({"limits.cpu": "20", "limits.memory": "50Gi"}, MARKS), [SOURCE])
+    server.server.always(LIST, registry.RESOURCE_QUOTAS.path(NS), listing([raw(room)], "10"))
+    out = call("explain", f"{NS}/vm1").out
+    assert "vm1 waits for KubeVirt: " in out
+    assert page in out
+
+
+@pytest.mark.usefixtures("cluster")
 def test_explain_as_json(call: Call) -> None:
     found = json.loads(call("explain", f"{NS}/vm1", HEADROOM_OUTPUT="json").out)
     assert (found["verdict"], found["quotas"][0]["resources"]["limits.cpu"]["missing"]) == (
