@@ -153,7 +153,7 @@ def is_added(name: str) -> bool:
 def scaled_base(granted: Mapping[str, Quantity], hard: RawResourceList, policy: Policy) -> ResourceList:
     """The non-zero limits that entries are added to, by their name in spec.hard.
 
-    Harvester's estimate: limits.cpu and limits.timers, which upstream adds to spec.hard where they are missing.
+    Harvester's estimate: limits.cpu and limits.memory, which upstream adds to spec.hard where they are missing.
     Exact: whatever spec.hard counts of pods and the base names.
     """
     names = [name for name in (LIMITS_CPU, LIMITS_MEMORY) if name in granted]

@@ -17,12 +17,12 @@ from pkg.util.resourcequota.policy import Mode, Policy
 class Rules:
     follow: bool
     """An entry follows the migration and the pods that quota counts; else it is written once, under the VMI's uid, and
-    stays as it is until all migrations of its VM are over, with limits.cpu and limits.timers alone."""
+    stays as it is until all migrations of its VM are over, with limits.cpu and limits.memory alone."""
     mark: bool
     """The quota is marked as ours, so that Harvester leaves it alone; one that follows without that has its base
     recorded on it."""
     margin: bool
-    """A refused target gets what is missing of limits.timers, and 128Mi; else the growth of the overhead."""
+    """A refused target gets what is missing of limits.memory, and 128Mi; else the growth of the overhead."""
 
     def key(self, vm_name: str, vmi_uid: str) -> str:
         """The annotation of a VM's entry."""

@@ -41,17 +41,17 @@ def with_touch(facts: Facts, made: Plan) -> Plan:
     One touch serves all that wait in the namespace. Nothing is touched while spec.hard or status.hard is still to
     change, without KubeVirt's condition, or without an entry; the annotation goes with the last entry.
     """
-    quota, memory, now = facts.quota, facts.timers, facts.now
+    quota, timers, now = facts.quota, facts.timers, facts.now
     if not has_migrating_vm(_annotations_after(quota, made)):
         return without_touch(quota, made)
     shown = not made.hard and _shown(quota)
-    found = memory.refused
+    found = timers.refused
     refused = {uid: found.get(uid, now) for uid in _refused(facts) if shown or uid in found}
     if not refused:
         return made
     if not shown:  # what is still to change will be an event too
         return replace(made, timers=replace(made.timers, refused=refused))
-    shown_since = now if memory.shown_since is None else memory.shown_since
+    shown_since = now if timers.shown_since is None else timers.shown_since
     made = replace(made, timers=replace(made.timers, refused=refused, shown_since=shown_since))
     last = _last(quota.annotations, now)
     due = _due(last, refused.values())

@@ -1,4 +1,4 @@
-"""A namespace with a budget in timers: its quotas, VMs, migrations and lock, and what one step makes of them.
+"""A namespace with a budget in memory: its quotas, VMs, migrations and lock, and what one step makes of them.
 
 Everything is the seed's unless a test says otherwise: VM vm1 with limits 2 / 4Gi, its pod counts SIDE.
 """
