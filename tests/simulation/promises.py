@@ -184,11 +184,11 @@ class Promises:
             self._tolerate(namespace)
         excess, tolerated = self.excess(namespace), self._tolerated.setdefault(namespace, {})
         self._excesses[namespace].append((monotonic(), excess))
-        slack = self._slack(namespace)
+        slack, given = self._slack(namespace), self._given(namespace)
         over = {
             name: more
             for name, more in excess.items()
-            if more > tolerated.get(name, ZERO) + slack.get(name, ZERO)
+            if more > tolerated.get(name, ZERO) + slack.get(name, ZERO) + given.get(name, ZERO)
         }
         if over:
             base = self.base(namespace)
@@ -201,6 +201,11 @@ class Promises:
             )
         for name, most in tolerated.items():
             tolerated[name] = min(most, max(ZERO, excess.get(name, ZERO)))
+
+    def _given(self, namespace: str) -> ResourceList:
+        """What an administrator has written beyond the base."""
+        edited, base = self._edited.get(f"{namespace}/quota", {}), self.base(namespace)
+        return {name: max(ZERO, amount - base.get(name, amount)) for name, amount in edited.items()}
 
     def _slack(self, namespace: str) -> ResourceList:
         """Two replicas may let in two last pods at a time, the larger of which is too much."""

@@ -257,8 +257,14 @@ class Connection(FakeTransport):
             await self._process.alive(self._life)
         await self._latency()
         server = self._cluster_random().choice(self._servers)
+        self._hear_the_time()
         async with server.stream(path, params, read_timeout, accept) as lines:
             yield lines
+
+    def _hear_the_time(self) -> None:
+        """Every answer says it."""
+        now = datetime.fromtimestamp(START + monotonic(), UTC)
+        self.server_clock.heard(format_datetime(now, usegmt=True))
 
     def _cluster_random(self) -> Any:
         return self._servers[0].cluster.random
