@@ -28,6 +28,7 @@ SECONDS = 240.0
 BASE = {"limitsCpu": "3075m", "limitsMemory": "20Gi"}
 HARD = {"limits.cpu": "3075m", "limits.memory": "20Gi"}
 """Five VMs of 515m, and half a CPU for tenants."""
+ZERO = Quantity.of(0)
 FREE = Quantity.parse("500m")
 _POD = "100m"
 
@@ -79,7 +80,7 @@ async def migrate_for_ever(admin: Admin, namespace: str, vm: str, done: list[str
 async def contest(
     admin: Admin, migrations: int, *, until_theft: bool = False, creators: int = 4, refusals: int = 0
 ) -> tuple[QuotaAudit, Tenant, list[str]]:
-    """Until so many migrations are over and the reserve has refused so many pods.
+    """Until so many migrations are over, the reserve has refused so many pods, and a tenant has had the base.
 
     With `until_theft` until a tenant has more than the base left it.
     """
@@ -97,7 +98,9 @@ async def contest(
         deadline = time.monotonic() + SECONDS
         try:
             while (
-                len(done) < migrations or tenant.refused_by_reserve < refusals
+                len(done) < migrations
+                or tenant.refused_by_reserve < refusals
+                or (refusals and audit.most_of_tenants.get("limits.cpu", ZERO) < FREE - Quantity.parse(_POD))
             ) and time.monotonic() < deadline:
                 finished, _ = await asyncio.wait(tasks, timeout=0.2, return_when=asyncio.FIRST_COMPLETED)
                 for task in finished:

@@ -48,7 +48,7 @@ class Terminal:
             self._started.enter_context(headroom(self._cluster, *line.split()[1:]))
             return ""
         if line.startswith("headroom "):
-            done = run(*line.split()[1:], "--kubeconfig", str(self._cluster.kubeconfig))
+            done = run(*line.split()[1:], "--kubeconfig", str(self._cluster.kubeconfig), COLUMNS="160")
             assert done.returncode == 0, done.stderr
             return done.stdout
         if waits := WAIT.fullmatch(line):
