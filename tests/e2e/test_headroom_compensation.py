@@ -1,14 +1,11 @@
-"""A migration that is refused although its room is there gets what is missing, at most what its target has grown by."""
+"""A migration that is refused although its room is there gets exactly what is missing, and gives it back."""
 
 from __future__ import annotations
-
-import json
 
 import pytest
 
 from kubeloop.testing.polling import eventually
 from pkg.util.quantity import Quantity
-from pkg.util.resource_list import parse_resource_list
 from tests.e2e.api import Watch
 from tests.e2e.headroom.amounts import hards
 from tests.e2e.headroom.environment import Environment
@@ -86,23 +83,6 @@ def test_the_first_migration_with_the_new_ratio_has_the_seeds_numbers(grown: Gro
     assert grown.four.used() == by_value(FOUR_GROWN)
 
 
-GROWTH = Quantity.parse("944997k")
-"""By what the target of the seed's VM is larger than its source at the higher ratio: its overhead, and the console log
-that Harvester's formula leaves out."""
-
-
-def _times(amount: Quantity, count: int) -> Quantity:
-    return sum([amount] * (count - 1), amount)
-
-
-def given_back(stood: list[str | None], *, machines: int = 1) -> bool:
-    """Nothing at first and at the end, and never more than targets have grown by."""
-    amounts = [parse_resource_list(json.loads(text)) for text in stood if text]
-    most = _times(GROWTH, machines)
-    within = all(each.get("limits.memory", most) <= most for each in amounts)
-    return stood[0] is None and stood[-1] is None and within
-
-
 def test_the_second_one_is_refused_for_good_without_compensation_and_goes_through_with_it(
     on: Environment, grown: Grown
 ) -> None:
@@ -137,8 +117,11 @@ def test_the_second_one_is_refused_for_good_without_compensation_and_goes_throug
         four.settle(FOR_THREE)
         four.grant(FOUR)
         grown.settle()
-        assert given_back(compensations(versions))
-        assert compensated[0] == compensated[-1] == by_value(SEED_SMALL)
+        # used 5682461313 + needed 5682461313 - hard 10865341313
+        assert compensations(versions) == [None, '{"limits.memory":"499581313"}', None]
+        raised = by_value(SEED_SMALL)
+        more = raised | {"limits.memory": raised["limits.memory"] + Quantity.parse("499581313")}
+        assert compensated == [raised, more, raised]
 
 
 def test_where_the_quota_fits_the_ratio_nothing_is_compensated(on: Environment, grown: Grown) -> None:
@@ -146,7 +129,8 @@ def test_where_the_quota_fits_the_ratio_nothing_is_compensated(on: Environment, 
     with grown.larger.watch() as versions:
         grown.larger.succeed(grown.larger.migrate("vm1"))
         grown.larger.settle(LARGER)
-        assert given_back(compensations(versions))
+        assert hards(versions)[1] == by_value(SEED_LARGER)
+        assert compensations(versions) == [None]
 
 
 def test_the_exact_estimate_compensates_as_well_and_several_vms_at_once(
@@ -161,11 +145,12 @@ def test_the_exact_estimate_compensates_as_well_and_several_vms_at_once(
     with grown.four.watch() as four, grown.small.watch() as small:
         on.together(move, [(grown.small, "vm1"), (grown.larger, "vm1"), *((grown.four, vm) for vm in VMS)])
         grown.settle()
-        assert given_back(compensations(small))
-        assert given_back(compensations(four), machines=len(VMS))
+        # used 5682461313 beyond the base of 5242880000
+        assert compensations(small) == [None, '{"limits.memory":"439581313"}', None]
+        assert compensations(four)[-1] is None
         most = max(hard["limits.memory"] for hard in hards(four))
-        # All four targets beside all four sources, and what their overhead has grown by.
-        assert most <= by_value({"all": "45459690504"})["all"] + _times(GROWTH, len(VMS))
+        # All four targets beside all four sources, and not a byte more.
+        assert most <= by_value({"all": "45459690504"})["all"]
 
 
 def test_what_is_missing_for_another_reason_is_not_made_up_for(on: Environment, grown: Grown) -> None:

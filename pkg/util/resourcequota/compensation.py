@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 
-from kubeloop.api.core import ResourceQuota
 from pkg.api.kubevirt import VirtualMachineInstance
 from pkg.util import constants
 from pkg.util.constants import LIMITS_MEMORY
@@ -24,11 +23,12 @@ from pkg.util.kubevirt.target import rendered_pod
 from pkg.util.quantity import ZERO, Quantity
 from pkg.util.quotacount.usage import pod_usage
 from pkg.util.resource_list import ResourceList, maximum, minimum, subtract, total
-from pkg.util.resourcequota.base import COMPENSATION_MARGIN, Base, hard, quantity_of, shortage
+from pkg.util.resourcequota.base import COMPENSATION_MARGIN, Base, difference, hard, quantity_of, shortage
 from pkg.util.resourcequota.entries import Entries
 from pkg.util.resourcequota.errors import InvalidEntry
 from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.policy import Policy
+from pkg.util.resourcequota.touch import FIRST
 from pkg.util.resourcequota.vms import Vm, controlled_pods, rendering_of
 from pkg.util.resourcequota.writing import Wanted
 
@@ -48,8 +48,16 @@ def promised(facts: Facts, policy: Policy, base: Base, wanted: Sequence[Wanted])
     return {name: amount for name, amount in total([grown, *more]).items() if name in (base.limits or {})}
 
 
+def is_lasting(facts: Facts, limits: Mapping[str, Quantity]) -> bool:
+    """Whether a shortage is believed where spec.hard shall be `limits`. One that is seen before is real. Afterwards
+    status.used may count a target pod already whose migration still says that it was refused: that passes by itself,
+    before the first touch is due."""
+    since = facts.timers.shown_since
+    return bool(difference(facts.quota.hard, limits)) or (since is not None and facts.now - since >= FIRST)
+
+
 def lacking(
-    quota: ResourceQuota,
+    facts: Facts,
     vms: Sequence[Vm],
     without: Mapping[str, Quantity],
     growth: Mapping[str, Quantity],
@@ -57,6 +65,9 @@ def lacking(
 ) -> ResourceList:
     """What of the growth the pods to come lack where spec.hard is `without` a compensation, all of them together: the
     one that comes first takes the headroom of another. What `stands` is not lowered while a pod is refused."""
+    if not growth or not is_lasting(facts, hard(without, stands)):
+        return dict(stands)
+    quota = facts.quota
     to_come = total(vm.to_come for vm in vms if vm.stage >= Stage.WANTED)
     used = {name: quantity_of(quota.used, name) for name in growth}
     short = {
@@ -101,9 +112,10 @@ def _growth(vmi: VirtualMachineInstance, rendering: Rendering) -> ResourceList:
 
 
 def harvesters(
-    quota: ResourceQuota, base: Mapping[str, Quantity], vms: Sequence[Vm], entries: Entries
+    facts: Facts, base: Mapping[str, Quantity], vms: Sequence[Vm], entries: Entries
 ) -> ResourceList | None:
     """The compensation beside Harvester for the largest of the refused target pods; None: it stays as it is."""
+    quota = facts.quota
     refused = [
         vm for vm in vms if vm.stage is Stage.REFUSED and not vm.target and entries.keys_of(vm.name, vm.uid)
     ]
@@ -113,9 +125,12 @@ def harvesters(
         return None
     try:
         stands = entries.compensation.get(LIMITS_MEMORY, ZERO)
-        without = hard(base, entries.added())[LIMITS_MEMORY] - stands
+        limits = hard(base, entries.added())
+        without = limits[LIMITS_MEMORY] - stands
     except InvalidEntry:  # as upstream, what is missing of the limit that there is
-        stands, without = ZERO, limit
+        limits, stands, without = {}, ZERO, limit
+    if not is_lasting(facts, limits):
+        return None
     wanted = compensation_for(used, without, stands, need)
     return None if wanted == stands else {LIMITS_MEMORY: wanted}
 

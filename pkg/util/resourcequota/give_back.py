@@ -86,7 +86,7 @@ def lowered(
     facts: Facts, added: Mapping[str, Quantity], kept: Mapping[str, Quantity] | None = None
 ) -> dict[str, str]:
     """What of spec.hard changes where all that was `added` goes but what is `kept`: the limits that were raised are at
-    the base; without a base, less what was added. Garbage: nothing changes."""
+    the base; where nothing says what that is, less what was added. Garbage: nothing changes."""
     quota, kept = facts.quota, kept or {}
     base = base_of(quota, facts.limits, _EVERYTHING).limits
     names = {*added, *applied_to(quota), *(HARVESTERS if is_default(quota) else ())}
@@ -95,7 +95,7 @@ def lowered(
     if base is None:
         return {}
     hard: ResourceList = {name: base[name] + kept.get(name, ZERO) for name in names if name in base}
-    if not base:
+    if not base and not (is_default(quota) and facts.limits):
         now = {name: quantity_of(quota.hard, name) for name in added if name in quota.hard}
         less = subtract(now, {name: added[name] - kept.get(name, ZERO) for name in now})
         hard = {name: limit for name, limit in less.items() if limit >= ZERO}

@@ -142,10 +142,10 @@ def _raised(
         return (_retired(facts, entries) if retired else {}), problems
     try:
         if rules.margin:
-            compensation = harvesters(quota, base.limits, vms, entries)
+            compensation = harvesters(facts, base.limits, vms, entries)
         else:
             without = hard(base.limits, entries.added(compensated=False))
-            compensation = lacking(quota, vms, without, growth, stands)
+            compensation = lacking(facts, vms, without, growth, stands)
             grown = None if compensation == stands else add(added, compensation)
             if grown and (refusal := caps.refuse(f"compensation for {refused(vms)}", grown)):
                 problems.append(refusal)

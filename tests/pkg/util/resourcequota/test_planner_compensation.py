@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+import msgspec
 import pytest
 
 from kubeloop.api.core import ResourceQuota
@@ -106,6 +107,20 @@ def test_beside_harvester(case: Short) -> None:
     )
     assert compensation_of(after) == case.compensation
     assert memory_of(after) == HARD_MEMORY + case.compensation
+
+
+@pytest.mark.parametrize("mode", Mode)
+def test_a_target_that_quota_counts_before_it_is_seen_is_not_compensated(mode: Mode) -> None:
+    """Its migration says for a moment longer that it was refused."""
+    before = settled(quota(), [vmim()], mode=mode)
+    both = msgspec.structs.replace(before.status, hard=dict(before.hard), used={MEMORY: str(2 * NEED_AT_1_5)})
+    seen = observed(msgspec.structs.replace(before, status=both), [vmim(refused=True)])
+    made = plan(seen, Policy(mode))
+    assert not made
+    assert made.recheck_after
+    later = replace(seen, timers=made.timers, now=seen.now + made.recheck_after)
+    # Without a reason for it nothing is compensated in takeover.
+    assert (COMPENSATION in plan(later, Policy(mode)).annotations) is (mode is Mode.ASSIST)
 
 
 def test_a_person_s_skip_is_not_compensated() -> None:
