@@ -93,7 +93,7 @@ class Admission:
         options = self.options(await own_user(client), namespace)
         context = server_context(self.webhooks.client_ca_file)
         pods = NamespacePods(client.resource(PODS))
-        observer = Observer(management.source(), self.policy.profile())
+        observer = Observer(management.source(claims=False), self.policy.profile())
         view = View(client, observer, management.resource_quotas.cache(), pods)
         accounts = _accounts(management, options, self.policy)
         tell = management.recorder("headroom").event

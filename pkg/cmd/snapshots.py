@@ -35,6 +35,7 @@ async def take(
     Raises Absent for a namespace that is not there, ApiError.
     """
     from pkg.report.snapshot import Snapshot
+    from pkg.util.resourcequota.base import counts_of_claims
 
     every = (
         [await require(client, registry.NAMESPACES, namespace)]
@@ -42,13 +43,16 @@ async def take(
         else await _list(client, registry.NAMESPACES)
     )
     configurations = await _settings(client, registry.VALIDATING_WEBHOOK_CONFIGURATIONS)
+    quotas = await _list(client, registry.RESOURCE_QUOTAS, namespace)
+    counted = any(counts_of_claims(name) for quota in quotas for name in quota.hard)
     return Snapshot(
         now=time.time(),
         namespaces=every,
-        quotas=await _list(client, registry.RESOURCE_QUOTAS, namespace),
+        quotas=quotas,
         migrations=await _migrations(client, namespace),
         instances=await _list(client, VIRTUAL_MACHINE_INSTANCES, namespace),
         pods=await _list(client, registry.PODS, namespace, selector=LABEL_APP),
+        claims=await _settings(client, registry.PERSISTENT_VOLUME_CLAIMS, namespace) if counted else (),
         limit_ranges=await _list(client, registry.LIMIT_RANGES, namespace),
         kubevirts=await _settings(client, KUBEVIRTS),
         settings=await _settings(client, SETTINGS, fields=f"metadata.name={SETTING_OVERHEAD_RATIO}"),

@@ -56,7 +56,7 @@ def idle(on_quota: str, on_namespace: str, hard: Collection[str]) -> list[Resour
     whose quotas may limit different things, those that are no resource that headroom adds."""
     texts = (
         (on_quota, lambda name: name in hard, "spec.hard does not have it"),
-        (on_namespace, is_added, "quotas do not count it of pods"),
+        (on_namespace, is_added, "quotas do not count it of pods or claims"),
     )
     found: list[ResourceQuotaError] = []
     for text, caps, why in texts:
