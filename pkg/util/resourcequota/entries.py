@@ -62,14 +62,6 @@ def has_migrating_vm(annotations: Mapping[str, str]) -> bool:
     return any(key.startswith(ENTRY_PREFIXES) for key in annotations)
 
 
-def entries(annotations: Mapping[str, str]) -> Iterator[Entry]:
-    """Every migrating entry, in the order of the keys."""
-    for key in sorted(annotations):
-        vm = parse_entry_key(key) if key.startswith(ENTRY_PREFIXES) else None
-        if vm is not None:
-            yield Entry(key, vm, annotations[key])
-
-
 class Entries:
     """A ResourceQuota's annotations: what they say, and what they shall say once `changes` are written. The object
     itself is never touched."""
@@ -79,7 +71,11 @@ class Entries:
         self._after = dict(annotations)
 
     def __iter__(self) -> Iterator[Entry]:
-        return entries(self._after)
+        """Every migrating entry, in the order of the keys."""
+        for key in sorted(key for key in self._after if key.startswith(ENTRY_PREFIXES)):
+            vm = parse_entry_key(key)
+            if vm is not None:
+                yield Entry(key, vm, self._after[key])
 
     def changes(self) -> dict[str, str | None]:
         """Keys to set, and keys to remove (None)."""
@@ -101,7 +97,8 @@ class Entries:
         found: ResourceList | None = None
         for key in self.keys_of(vm_name, vmi_uid):
             with suppress(InvalidEntry):
-                found = maximum(found or {}, parse_resources(key, self._after[key]))
+                said = parse_resources(key, self._after[key])
+                found = maximum(found, said) if found else said
         return found
 
     def added(self, *, compensated: bool = True) -> ResourceList:
@@ -148,8 +145,9 @@ class Entries:
         else:
             self.remove(_COMPENSATION)
 
-    def set(self, key: str, value: str) -> None:
-        self._after[key] = value
+    def set(self, values: Mapping[str, str]) -> None:
+        """Write annotations as they are."""
+        self._after.update(values)
 
     def remove(self, *keys: str) -> bool:
         """Whether one of them was there."""

@@ -6,7 +6,7 @@ import pytest
 
 from pkg.util.names import EntryKey, migrating_key
 from pkg.util.quantity import Quantity
-from pkg.util.resourcequota.entries import Entries, entries, has_migrating_vm, parse_resources
+from pkg.util.resourcequota.entries import Entries, has_migrating_vm, parse_resources
 from pkg.util.resourcequota.errors import InvalidEntry
 from tests.decisions import by_value, sentences
 from tests.objects import COMPENSATION, ENTRY, LONG_NAME, OWNER, RESYNC, SKIP, by_name, by_uid
@@ -61,14 +61,14 @@ def test_every_form_of_key_is_an_entry_and_nothing_else_is() -> None:
         "example.com/migrating-vm1": "{}",
         "harvesterhci.io/migrating": "{}",
     }
-    found = {entry.key: entry.vm for entry in entries(annotations)}
+    found = {entry.key: entry.vm for entry in Entries(annotations)}
     assert found == {
         by_name(): EntryKey("name", "vm1"),
         by_name("a.b-c"): EntryKey("name", "a.b-c"),
         migrating_key(LONG_NAME): EntryKey("hashed", migrating_key(LONG_NAME).partition("migrating-")[2]),
         by_uid(): EntryKey("uid", "uid-vm1"),
     }
-    assert [entry.key for entry in entries(annotations)] == sorted(found)
+    assert [entry.key for entry in Entries(annotations)] == sorted(found)
 
 
 @pytest.mark.parametrize("key", [by_uid(), by_name(), migrating_key(LONG_NAME)])
