@@ -74,9 +74,15 @@ def set_condition(
     return [*after, new]
 
 
+def find_condition(conditions: Sequence[Condition] | None, condition_type: str) -> Condition | None:
+    """The condition of that type, with its status, reason, message and times (meta.FindStatusCondition)."""
+    return next((c for c in conditions or () if c.type == condition_type), None)
+
+
 def condition_is_true(conditions: Sequence[Condition] | None, condition_type: str) -> bool:
     """Whether a condition of that type stands at status "True"."""
-    return any(c.type == condition_type and c.status == "True" for c in conditions or ())
+    found = find_condition(conditions, condition_type)
+    return found is not None and found.status == "True"
 
 
 def owner_reference(obj: Object, *, controller: bool = False) -> OwnerReference:

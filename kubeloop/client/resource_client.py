@@ -134,6 +134,19 @@ class ResourceClient(ResourceReader[T]):
         body = msgspec.json.encode(options)
         await self.transport.request("DELETE", path, body=body, repeatable=uid is not None)
 
+    async def evict(self, *, name: str, namespace: str, grace_period_seconds: int | None = None) -> None:
+        """Deletes a pod through the Eviction API, as `kubectl drain`. Raises NotFound, TooManyRequests where a
+        PodDisruptionBudget does not allow it now."""
+        options = {} if grace_period_seconds is None else {"gracePeriodSeconds": grace_period_seconds}
+        body = {
+            "apiVersion": "policy/v1",
+            "kind": "Eviction",
+            "metadata": {"name": name, "namespace": namespace},
+            "deleteOptions": options,
+        }
+        path = self._object_path(name, namespace, "eviction")
+        await self.transport.request("POST", path, body=msgspec.json.encode(body))
+
     async def _patch(
         self, name: str, body: bytes, namespace: str, subresource: str, content_type: str, bound: bool
     ) -> T:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Generic, TypeVar
 
-from kubeloop.api.meta import Object
+from kubeloop.api.meta import LabelSelector, Object
+from kubeloop.api.selectors import selector
 from kubeloop.cache.informer import SharedIndexInformer
 from kubeloop.cache.store import NAMESPACE_INDEX, Indexer
 from kubeloop.client.errors import NotFound, check_namespace, not_found
@@ -49,10 +50,18 @@ class CacheReader(Generic[T]):
         """The object of a `namespace/name` or `name`."""
         return self._readable().get_by_key(key)
 
-    def list(self, namespace: str = "") -> builtins.list[T]:
-        """All objects, or those of one namespace."""
+    def list(
+        self, namespace: str = "", *, labels: str | Mapping[str, str] | LabelSelector | None = None
+    ) -> builtins.list[T]:
+        """All objects, or those of one namespace, or with labels that a selector selects (`{"app": "web"}`,
+        `"app in (web,db)"`); every one of them is looked at, where there are many an index is faster. Raises ValueError
+        for what is not a selector."""
         indexer = self._readable()
-        return indexer.by_index(NAMESPACE_INDEX, namespace) if namespace else indexer.list()
+        found = indexer.by_index(NAMESPACE_INDEX, namespace) if namespace else indexer.list()
+        if labels is None:
+            return found
+        selects = selector(labels)
+        return [obj for obj in found if selects(obj.metadata.labels or {})]
 
     def by_index(self, name: str, value: str) -> builtins.list[T]:
         """The objects that index `name` puts under `value`; KeyError for an index that was never added."""

@@ -16,7 +16,7 @@ from kubeloop.controllers.errors import described
 from kubeloop.controllers.event_handlers import EnqueueHandler, Reads, Resolver
 from kubeloop.controllers.metrics import ReconcileMetrics
 from kubeloop.controllers.reconcile import Handler, NamedHandler, Outcome, Verdict, combine
-from kubeloop.controllers.removal import RemovalHandler
+from kubeloop.controllers.removal import FINALIZER_PREFIX, RemovalHandler
 from kubeloop.workqueue.queue import LOW_PRIORITY, ShutDown
 from kubeloop.workqueue.rate_limiters import RateLimiter
 from kubeloop.workqueue.rate_limiting_queue import RateLimitingQueue
@@ -84,10 +84,14 @@ class Controller(Generic[T]):
         name is taken."""
         self._add(name, handler)
 
-    def on_remove(self, name: str, handler: Callable[[str, T], Awaitable[object]]) -> None:
+    def on_remove(
+        self, name: str, handler: Callable[[str, T], Awaitable[object]], *, finalizer: str = ""
+    ) -> None:
         """Call `handler` once an object is being deleted; it stays, by a finalizer, until that succeeded. Its name may
-        be that of an `on_change`. ValueError when another `on_remove` has it."""
-        self._add(name, RemovalHandler(name, handler, self.client), removal=True)
+        be that of an `on_change`. ValueError when another `on_remove` has it. `finalizer`: its name on the
+        object, wrangler's (`wrangler.cattle.io/<name>`) by default."""
+        finalizer = finalizer or FINALIZER_PREFIX + name
+        self._add(name, RemovalHandler(finalizer, handler, self.client), removal=True)
 
     def _add(self, name: str, handler: Handler[T], *, removal: bool = False) -> None:
         if (name, removal) in self._handlers:

@@ -16,6 +16,7 @@ from kubeloop.client.client import Client
 from kubeloop.controllers.controller import Controller
 from kubeloop.controllers.events import EventRecorder
 from kubeloop.workqueue.queue import loop_time
+from kubeloop.workqueue.rate_limiters import RateLimiter
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +40,7 @@ class ControllerFactory:
         self._workers = workers
         self._selects = selects
         self._controllers: dict[tuple[Resource[Any], str, str, str], Controller[Any]] = {}
-        self._transforms: dict[Controller[Any], object] = {}
+        self._shared: dict[Controller[Any], tuple[object, ...]] = {}
         self._handlers: dict[str, str] = {}
         self._required: set[Controller[Any]] = set()
         self._recorders: dict[str, EventRecorder] = {}
@@ -55,43 +56,55 @@ class ControllerFactory:
         workers: int | None = None,
         namespace: str = "",
         label_selector: str = "",
+        field_selector: str = "",
         name: str = "",
         transform: Callable[[T], T] | None = None,
+        resync_period: float = 0.0,
+        rate_limiter: RateLimiter[str] | None = None,
     ) -> Controller[T]:
-        """The controller of a kind, or of those of its objects that are in `namespace`, match `label_selector`, have
-        the `name`: one for each of these choices.
+        """The controller of a kind, or of those of its objects that are in `namespace`, match `label_selector` and
+        `field_selector`, have the `name`: one for each of these choices.
 
         Another definition of the same resource (a struct of your own) is another kind. `transform` sees every object
-        before it is cached (to drop fields); all who share the cache give the same one, another raises ValueError.
-        `workers` counts only the first time. The name, which logs, probes
-        and queue metrics carry, is the plural; a second kind of the same plural has its group, selector and struct in
-        it as well.
+        before it is cached (to drop fields); every `resync_period` seconds (0: never) handlers are called for every
+        object; `rate_limiter` says when failed keys are tried again (default: client-go's). All who share a controller
+        give the same of these three, else ValueError; `workers` counts only the first time. The name, which logs,
+        probes and queue metrics carry, is the plural; a second kind of the same plural has its group, selector and
+        struct in it as well.
         """
-        identity = (resource, namespace, label_selector, name)
+        by_name = f"metadata.name={name}" if name else ""
+        fields = ",".join(filter(None, (by_name, field_selector)))
+        identity = (resource, namespace, label_selector, fields)
+        shared = (transform, resync_period, rate_limiter)
         found: Controller[T] | None = self._controllers.get(identity)
         if found is None:
             client = self.client.resource(resource)
-            selected = " ".join(filter(None, identity[1:]))
-            fields = f"metadata.name={name}" if name else ""
+            selected = " ".join(filter(None, (namespace, label_selector, name, field_selector)))
             source = client.select(namespace=namespace, label_selector=label_selector, field_selector=fields)
             found = Controller(
                 self._free_name(resource, selected),
                 SharedIndexInformer(
                     source if selected else client,
                     transform=transform,
+                    resync_period=resync_period,
                     checked=self.client.transport.checked_caches,
                 ),
                 workers=workers or self._workers,
+                rate_limiter=rate_limiter,
                 client=client,
                 handlers=self._handlers,
                 selects=self._selects,
             )
             self._controllers[identity] = found
-            self._transforms[found] = transform
+            self._shared[found] = shared
             if self._starter is not None and not self._stopping:
                 self._begin()  # asked for while running
-        elif transform != self._transforms[found]:
-            raise ValueError(f"the cache of {found.name} is shared, with another transform")
+        elif shared != self._shared[found]:
+            pairs = zip(
+                ("transform", "resync_period", "rate_limiter"), shared, self._shared[found], strict=True
+            )
+            (other, *_) = (option for option, asked, has in pairs if asked != has)
+            raise ValueError(f"the controller of {found.name} is shared, with another {other}")
         return found
 
     def require(self, *controllers: Controller[Any]) -> None:

@@ -21,12 +21,12 @@ _TRIES = 5
 
 
 class RemovalHandler(Generic[T]):
-    """A handler that keeps `wrangler.cattle.io/<name>` on every object and calls `handler` when one is deleted."""
+    """A handler that keeps `finalizer` on every object and calls `handler` when one is deleted."""
 
     def __init__(
-        self, name: str, handler: Callable[[str, T], Awaitable[object]], client: ResourceClient[T]
+        self, finalizer: str, handler: Callable[[str, T], Awaitable[object]], client: ResourceClient[T]
     ) -> None:
-        self.finalizer = FINALIZER_PREFIX + name
+        self.finalizer = finalizer
         self._handler = handler
         self._client = client
 

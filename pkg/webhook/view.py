@@ -17,7 +17,6 @@ from kubeloop.controllers.cache_reader import CacheReader
 from pkg.api.kubevirt import (
     VIRTUAL_MACHINE_INSTANCE_MIGRATIONS,
     VIRTUAL_MACHINE_INSTANCES,
-    VirtualMachineInstanceMigration,
 )
 from pkg.util import constants
 from pkg.util.quotacount.releases import Releases
@@ -86,9 +85,6 @@ class View:
         """Every pod of a namespace, as the API server has it."""
         return await in_time(self._list(PODS, namespace)) or []
 
-    def migrations(self, namespace: str) -> Sequence[VirtualMachineInstanceMigration]:
-        return self._source.migrations.list(namespace)
-
     async def quota_live(self, quota: ResourceQuota) -> ResourceQuota:
         """One quota as it is now; the cached one when the API server knows it no more.
 
@@ -100,10 +96,6 @@ class View:
 
     async def quotas_live(self, namespace: str) -> list[ResourceQuota]:
         return await in_time(self._list(RESOURCE_QUOTAS, namespace)) or []
-
-    async def migrations_live(self, namespace: str) -> Sequence[VirtualMachineInstanceMigration]:
-        migrations = self._client.resource(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS)
-        return await in_time(list_installed(migrations, namespace)) or []
 
     async def observe_live(self, quota: ResourceQuota) -> Facts | None:
         """The quota among what the API server holds now; None when its namespace is gone."""

@@ -120,6 +120,7 @@ class Controllers:
         for program in self._started:
             program.kill()
         for program in self._started:
+            print(f"{program.log}:\n{program.text()[-4000:]}")  # pytest shows it where the test has failed
             assert "the API server warns: unknown field" not in program.text()
 
 

@@ -53,7 +53,7 @@ async def test_a_quota_annotation_is_held_against_what_is_used_and_what_migrates
         ): "new Memory limit 1536Mi is lower than the current used Memory limit ",
         quota_text({"limitsCpu": "2e3m"}): "invalid LimitsCPU 2e3m, error: quantities must match the regular "
         "expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'",
-        "{": "invalid NamespaceResourceQuota {, error: unexpected end of JSON input",
+        "{": "invalid NamespaceResourceQuota {, error: field.cattle.io/resourceQuota is not JSON: ",
     }
     for text, message in cases.items():
         assert (await refused(admin.annotate(namespace, text, alice))).startswith(prefix + message)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from kubeloop.testing.polling import eventually
+from tests.e2e.accounts import NAMESPACE
 from tests.e2e.conftest import MakeTenant, StartController
 from tests.e2e.tenant import HARD, OWNER, RAISED, SKIP, Tenant, by_value
 from tests.program import run
@@ -16,8 +17,9 @@ pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("alone")]
 
 
 def kept_by(namespace: Tenant, kubeconfig: Path) -> str:
-    """What `status` says of the namespace's one quota."""
-    done = run("status", "-n", namespace.name, "-o", "json", "--kubeconfig", str(kubeconfig))
+    """What `status` says of the namespace's one quota. Other tests' controllers publish their mode elsewhere."""
+    own = ["--headroom-namespace", NAMESPACE, "--kubeconfig", str(kubeconfig)]
+    done = run("status", "-n", namespace.name, "-o", "json", *own)
     (quota,) = json.loads(done.stdout)["quotas"]
     return str(quota["keptBy"])
 

@@ -7,13 +7,12 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from kubeloop.api.selectors import selector
 from kubeloop.client.errors import ApiError, BadRequest, Invalid
 
 Raw = dict[str, Any]
 
-_SET = re.compile(r"^\s*(?P<key>[^\s!=,()]+)\s+(?P<how>in|notin)\s+\((?P<values>[^()]*)\)\s*$")
 _EQUAL = re.compile(r"^\s*(?P<key>[^\s!=,()]+)\s*(?P<how>==|=|!=)\s*(?P<value>[^\s!=,()]*)\s*$")
-_EXISTS = re.compile(r"^\s*(?P<not>!?)\s*(?P<key>[^\s!=,()]+)\s*$")
 
 _FIELDS = {
     "pods": (
@@ -69,14 +68,12 @@ def json_patched(target: Raw, operations: Sequence[Mapping[str, Any]]) -> Raw:
 
 
 def label_selector(text: str) -> Matches:
-    """`a=b,c!=d,e in (f,g),h notin (i),j,!k`. Raises BadRequest."""
-    tests = [_label_test(part) for part in re.split(r",(?![^(]*\))", text) if part.strip()]
-
-    def matches(obj: Raw) -> bool:
-        labels = obj["metadata"].get("labels") or {}
-        return all(test(labels) for test in tests)
-
-    return matches
+    """Raises BadRequest."""
+    try:
+        selects = selector(text)
+    except ValueError as err:
+        raise BadRequest(f"unable to parse requirement: {err}", status=400, reason="BadRequest") from err
+    return lambda obj: selects(obj["metadata"].get("labels") or {})
 
 
 def field_selector(text: str, plural: str) -> Matches:
@@ -94,23 +91,6 @@ def field_selector(text: str, plural: str) -> Matches:
         return all((_field(obj, path) == value) is equal for path, equal, value in wanted)
 
     return matches
-
-
-def _label_test(part: str) -> Callable[[Mapping[str, str]], bool]:
-    if found := _SET.match(part):
-        key, values = found["key"], {value.strip() for value in found["values"].split(",")}
-        if found["how"] == "in":
-            return lambda labels: labels.get(key) in values
-        return lambda labels: labels.get(key) not in values
-    if found := _EQUAL.match(part):
-        key, value = found["key"], found["value"]
-        if found["how"] == "!=":
-            return lambda labels: labels.get(key) != value
-        return lambda labels: labels.get(key) == value
-    if found := _EXISTS.match(part):
-        key, absent = found["key"], bool(found["not"])
-        return lambda labels: (key in labels) is not absent
-    raise BadRequest(f"unable to parse requirement: {part!r}", status=400, reason="BadRequest")
 
 
 def _field(obj: Raw, path: list[str]) -> str:

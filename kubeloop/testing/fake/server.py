@@ -84,10 +84,10 @@ class FakeTransport(Transport):
                     resource, matches, int(options.get("limit") or 0), options.get("continue", "")
                 )
             )
-        if verb == "create":
+        if verb == "create" and not subresource:
             return msgspec.json.encode(self._create(resource, namespace, sent))
         current = self._cluster.existing(resource, namespace, name)
-        if verb == "delete":
+        if verb == "delete" or subresource == "eviction":
             current = self._delete(resource, current, sent or {})
         elif verb != "get":
             changed = sent if verb == "update" else _patched(current, sent, content_type)
@@ -136,7 +136,8 @@ class FakeTransport(Transport):
             namespace, parts = parts[1], parts[2:]
         plural, name, subresource = [*parts, "", ""][:3]
         resource = self._cluster.find(group, version, plural)
-        if subresource and not (subresource == "status" and resource.status_subresource):
+        known = {"status": resource.status_subresource, "eviction": (group, plural) == ("", "pods")}
+        if subresource and not known.get(subresource):
             raise errors.NotFound(
                 "the server could not find the requested resource", status=404, reason="NotFound"
             )

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from kubeloop.api.core import LimitRange
-from kubeloop.api.meta import LabelSelector, LabelSelectorRequirement, RawResourceList
+from kubeloop.api.meta import LabelSelector, RawResourceList
+from kubeloop.api.selectors import selector
 from pkg.api.harvesterhci import Setting
 from pkg.api.kubevirt import DeveloperConfiguration, KubeVirt, KubeVirtConfiguration
 from pkg.util.constants import (
@@ -86,7 +87,7 @@ def rendering(
     if not ratio and setting is not None:
         ratio = harvester_ratio(setting)
     labels = namespace_labels or {}
-    selector = configuration.auto_cpu_limit_namespace_label_selector
+    limited = configuration.auto_cpu_limit_namespace_label_selector
     return Rendering(
         ratio,
         profile or profile_for_version(observed_version(kubevirts)),
@@ -94,31 +95,18 @@ def rendering(
         tuple(limit_ranges),
         quota_limits,
         memory_limits_ratio(labels),
-        auto_cpu_limit=selector is not None and _selects(selector, labels),
+        auto_cpu_limit=limited is not None and _selects(limited, labels),
         usual_ratio=normalize_ratio("", setting.default if setting else ""),
         kubernetes=kubernetes,
     )
 
 
-def _selects(selector: LabelSelector, labels: Mapping[str, str]) -> bool:
-    """As apimachinery's LabelSelectorAsSelector: an empty selector selects all, one that is not valid none."""
-    return all(labels.get(key) == value for key, value in (selector.match_labels or {}).items()) and all(
-        _meets(requirement, labels) for requirement in selector.match_expressions or ()
-    )
-
-
-def _meets(requirement: LabelSelectorRequirement, labels: Mapping[str, str]) -> bool:
-    values = requirement.values or ()
-    match requirement.operator:
-        case "In":
-            return bool(values) and labels.get(requirement.key) in values
-        case "NotIn":
-            return bool(values) and labels.get(requirement.key) not in values
-        case "Exists":
-            return not values and requirement.key in labels
-        case "DoesNotExist":
-            return not values and requirement.key not in labels
-    return False
+def _selects(wanted: LabelSelector, labels: Mapping[str, str]) -> bool:
+    """One that is not valid selects nothing."""
+    try:
+        return selector(wanted)(labels)
+    except ValueError:
+        return False
 
 
 def limited_by(names: Iterable[str]) -> frozenset[str]:

@@ -91,10 +91,12 @@ def side_as_it_was(
     vmi: VirtualMachineInstance, source: Side, rendering: Rendering, spec: ResourceQuotaSpec
 ) -> ResourceList:
     """What the quota would charge for the source side if KubeVirt rendered it today for the VM as it was then: only
-    what operators decide has changed, the overhead ratio, support containers, LimitRanges.
+    what operators decide has changed, the overhead ratio and support containers. A LimitRange may be a tenant's: what
+    one gives to pods that come later, the base pays.
 
     Raises QuantityError when a quantity of the VMI is none.
     """
+    rendering = replace(rendering, limit_ranges=())
     launcher = _same_vm_usage(vmi, source.launcher, rendering, spec)
     return total([launcher, attachments_usage(vmi, source, rendering, spec)])
 

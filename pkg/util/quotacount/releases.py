@@ -54,9 +54,6 @@ class Release:
     """Whether a quota's scope VolumeAttributesClass matches PersistentVolumeClaims."""
     resize_is_charged: bool = True
     """Whether an UPDATE of pods/resize is checked against quota."""
-    scope_change_is_charged: bool = True
-    """Whether an UPDATE of a pod that moves it into or out of the scope Terminating is checked. Nothing here asks: no
-    quota with that scope counts KubeVirt's pods, so that nothing is ever added to one."""
 
 
 _V1_37 = Release()
@@ -76,11 +73,10 @@ _V1_33 = replace(  # 1.34: PodLevelResources, VolumeAttributesClass
     pod_level_defaults=PodLevelDefaults.NONE,
     volume_attributes_scope=False,
 )
-_V1_32 = replace(  # 1.33: InPlacePodVerticalScaling; resource_claims.go FirstAvailable; pods.go Handles
+_V1_32 = replace(  # 1.33: InPlacePodVerticalScaling; resource_claims.go FirstAvailable
     _V1_33,
     container_status=StatusRule.IGNORED,
     prioritized_devices=False,
-    scope_change_is_charged=False,
 )
 _V1_30 = replace(  # 1.32: RecoverVolumeExpansionFailure; pods.go Handles
     _V1_32, allocated_storage=False, resize_is_charged=False

@@ -173,7 +173,8 @@ class Vm:
         """
         assert self.vmi is not None
         coming = self._today(target_usage)
-        today = self._today(side_as_it_was) if is_resized(self.vmi) else coming
+        changed = is_resized(self.vmi) or self._rendering.limit_ranges
+        today = self._today(side_as_it_was) if changed else coming
         source = maximum(self._home, today)
         if not self._sides.target:
             return minimum(source, coming), coming

@@ -14,6 +14,7 @@ from kubeloop.api.objects import (
     condition_is_true,
     difference,
     edit,
+    find_condition,
     guarded,
     metadata_difference,
     owner_reference,
@@ -215,6 +216,8 @@ def test_set_condition(case: str) -> None:
     other = Condition(type="Other", status="Unknown")
     after = set_condition([other, *before] if before else [other], "Ready", "True", now="T")
     assert after == [other, expected]
+    assert find_condition(after, "Ready") == expected
+    assert find_condition(after, "Gone") is find_condition(None, "Ready") is None
     assert condition_is_true(after, "Ready")
 
 

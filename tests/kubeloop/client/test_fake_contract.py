@@ -22,6 +22,7 @@ from kubeloop.client.resource_client import ResourceClient
 from kubeloop.client.retry import retry_on_conflict
 from kubeloop.client.transport import MERGE_PATCH
 from kubeloop.testing.fake.server import FakeCluster
+from kubeloop.testing.polling import until
 from lab.cluster import EmbeddedCluster, Options
 from pkg.api.harvesterhci import SETTINGS
 from pkg.api.mtq import VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS as BUDGETS
@@ -45,7 +46,9 @@ def real(request: pytest.FixtureRequest) -> Path | None:
 @pytest.fixture
 async def client(real: Path | None) -> AsyncIterator[Client]:
     if real is None:
-        yield FakeCluster(QUOTAS, registry.NAMESPACES, registry.SECRETS, SETTINGS, BUDGETS).client()
+        yield FakeCluster(
+            QUOTAS, registry.NAMESPACES, registry.PODS, registry.SECRETS, SETTINGS, BUDGETS
+        ).client()
         return
     async with Client(load_config(str(real)), strict=True) as client:
         yield client
@@ -327,6 +330,24 @@ async def test_finalizers_hold_an_object_that_is_deleted(
     await quotas.merge_patch({"metadata": {"finalizers": None}}, name="q", namespace=namespace)
     with pytest.raises(errors.NotFound):
         await quotas.get(name="q", namespace=namespace)
+
+
+async def test_an_eviction_deletes_a_pod(client: Client, namespace: str) -> None:
+    pods = client.resource(registry.PODS)
+    with pytest.raises(errors.NotFound):
+        await pods.evict(name="p", namespace=namespace)
+    pod = {"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
+
+    async def created() -> bool:
+        """Not before the namespace has its service account."""
+        with contextlib.suppress(errors.Forbidden):
+            return bool(await pods.create(pod, namespace=namespace))
+        return False
+
+    await until(created)
+    await pods.evict(name="p", namespace=namespace, grace_period_seconds=0)
+    with pytest.raises(errors.NotFound):
+        await pods.get(name="p", namespace=namespace)
 
 
 SELECTED = {

@@ -60,6 +60,14 @@ def test_list(namespace: str, expected: list[Pod]) -> None:
     assert reader().list(namespace) == expected
 
 
+@pytest.mark.parametrize(
+    ("namespace", "labels", "expected"),
+    [("", {"app": "web"}, [PODS[0], PODS[2]]), ("one", "app!=web", [PODS[1]]), ("two", {}, [PODS[2]])],
+)
+def test_list_with_a_selector(namespace: str, labels: str | dict[str, str], expected: list[Pod]) -> None:
+    assert reader().list(namespace, labels=labels) == expected
+
+
 def test_an_index_can_be_added_to_a_filled_cache_once() -> None:
     cache = reader()
     cache.add_indexer("app", lambda obj: [obj.labels["app"]])

@@ -591,12 +591,15 @@ async def test_a_change_and_a_removal_may_share_a_name() -> None:
     kind, changes, removals = Quotas(), Calls(), Calls()
     kind.controller.on_change("handler", changes)
     kind.controller.on_remove("handler", removals)
+    kind.controller.on_remove("other", removals, finalizer="example.org/other")
     with pytest.raises(ValueError, match="has a handler handler already"):
         kind.controller.on_remove("handler", Calls())
     await kind.start()
     kind.put("a", "ns", metadata={"finalizers": ["wrangler.cattle.io/handler"], "deletionTimestamp": "now"})
+    kind.put("b", "ns")
     await settle()
-    assert (set(changes.keys), removals.keys) == ({"ns/a"}, ["ns/a"])
+    assert (set(changes.keys), removals.keys) == ({"ns/a", "ns/b"}, ["ns/a"])
+    assert kind.now("ns/b").metadata.finalizers == ["wrangler.cattle.io/handler", "example.org/other"]
 
 
 @virtual_time

@@ -18,6 +18,11 @@ from kubeloop.client.errors import Forbidden, ServerError
 from kubeloop.controllers.factory import ControllerFactory
 from kubeloop.testing.fake.server import FakeCluster
 from kubeloop.testing.virtual_time import now, settle, virtual_time
+from kubeloop.workqueue.rate_limiters import (
+    ItemExponentialFailureRateLimiter,
+    RateLimiter,
+    default_controller_rate_limiter,
+)
 from pkg.api.harvesterhci import SETTINGS
 from pkg.api.kubevirt import (
     KUBEVIRTS,
@@ -303,18 +308,46 @@ async def test_readiness_names_a_handler_that_hangs() -> None:
 
 
 @virtual_time
-async def test_a_shared_cache_has_one_transform() -> None:
+async def test_who_shares_a_controller_gives_the_same_options() -> None:
     class Slim:
         def pod(self, pod: Pod) -> Pod:
             return pod
 
     factory, slim = ControllerFactory(Cluster().server.client()), Slim()
-    pods = factory.controller(registry.PODS, transform=slim.pod)
-    assert factory.controller(registry.PODS, transform=slim.pod) is pods
-    for other in (Slim().pod, None):
-        with pytest.raises(ValueError, match="the cache of pods is shared, with another transform"):
-            factory.controller(registry.PODS, transform=other)
+    limiter: RateLimiter[str] = default_controller_rate_limiter()
+    options: dict[str, Any] = {"transform": slim.pod, "resync_period": 60.0, "rate_limiter": limiter}
+    pods = factory.controller(registry.PODS, **options)
+    assert factory.controller(registry.PODS, **options) is pods
+    others: list[dict[str, Any]] = [{"transform": Slim().pod}, {"transform": None}, {"resync_period": 0.0}]
+    for other in (*others, {"rate_limiter": None}):
+        (name,) = other
+        with pytest.raises(ValueError, match=f"the controller of pods is shared, with another {name}"):
+            factory.controller(registry.PODS, **options | other)
     factory.controller(registry.PODS, namespace="ns")
+
+
+@virtual_time
+async def test_a_controller_lists_and_retries_as_it_is_told() -> None:
+    cluster, calls = FakeCluster(), Calls(ValueError("x"))
+    for name, phase in (("a", "Running"), ("b", "Failed")):
+        cluster.put(
+            registry.PODS, {"metadata": {"name": name, "namespace": "ns"}, "status": {"phase": phase}}
+        )
+    factory = ControllerFactory(cluster.client())
+    pods = factory.controller(
+        registry.PODS,
+        field_selector="status.phase=Running",
+        resync_period=60.0,
+        rate_limiter=ItemExponentialFailureRateLimiter(5.0, 5.0),
+    )
+    assert factory.controller(registry.PODS, name="a") is not pods
+    pods.on_change("handler", calls)
+    started = now()
+    await factory.start()
+    await asyncio.sleep(130)
+    times = [moment - started for moment in calls.times]
+    assert (set(calls.keys), times) == ({"ns/a"}, pytest.approx([0, 5, 60, 120], abs=1))
+    await factory.stop()
 
 
 @virtual_time

@@ -114,9 +114,6 @@ class FakeView(View):
     async def pods_live(self, namespace: str) -> list[Pod]:
         return self._answer("pods").pods
 
-    def migrations(self, namespace: str) -> Sequence[VirtualMachineInstanceMigration]:
-        return self.cached.migrations
-
     def _answer(self, look: str) -> State:
         self.looked.append(look)
         if self.live is None:
@@ -135,9 +132,6 @@ class FakeView(View):
 
     async def default_quotas_live(self, namespace: str) -> list[ResourceQuota]:
         return defaults(self._answer("quotas"))
-
-    async def migrations_live(self, namespace: str) -> Sequence[VirtualMachineInstanceMigration]:
-        return self._answer("migrations").migrations
 
     async def namespace_live(self, name: str) -> Namespace | None:
         return self._answer("namespace").namespace

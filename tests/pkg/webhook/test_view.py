@@ -116,7 +116,6 @@ async def test_no_answer_is_not_nothing(server: Server, how: str) -> None:
         lambda: view.observe_live(quota()),
         lambda: view.default_quotas_live("ns1"),
         lambda: view.namespace_live("ns1"),
-        lambda: view.migrations_live("ns1"),
     ]
     for look in looks:
         if how == "it is too slow":

@@ -1,18 +1,18 @@
 """Namespace UPDATE, when Rancher's quota annotation changes.
 
-Source: Harvester pkg/webhook/resources/namespace/validator.go; its texts byte for byte, Go's errors within them too.
+Source: Harvester pkg/webhook/resources/namespace/validator.go; its texts byte for byte, but for what Go says of garbage
+JSON within them.
 """
 
 from __future__ import annotations
 
-import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Final
 
 from kubeloop.api.core import Namespace, ResourceQuota
 from pkg.util import constants
 from pkg.util.constants import LIMITS_CPU, LIMITS_MEMORY
-from pkg.util.go_errors import json_error, quantity_error
 from pkg.util.quantity import Quantity, QuantityError
 from pkg.util.resourcequota.base import parse_limits, quantity_of
 from pkg.util.resourcequota.entries import has_migrating_vm
@@ -51,8 +51,8 @@ def insufficient(annotation: str, used: Mapping[str, str | int | float]) -> str 
     """Why an annotation cannot be the new quota of what is `used`; None when it can."""
     try:
         limits = parse_limits(annotation)
-    except InvalidNamespaceAnnotation:
-        return f"invalid NamespaceResourceQuota {annotation}, error: {_go_error(annotation)}"
+    except InvalidNamespaceAnnotation as exc:
+        return f"invalid NamespaceResourceQuota {annotation}, error: {exc}"
     for resource, field, word in _CHECKED:
         if resource not in limits:
             continue
@@ -60,7 +60,7 @@ def insufficient(annotation: str, used: Mapping[str, str | int | float]) -> str 
         try:
             limit = Quantity.parse(text)
         except QuantityError:
-            return f"invalid {field} {text}, error: {quantity_error(text)}"
+            return f"invalid {field} {text}, error: {_quantity_error(text)}"
         current = quantity_of(dict(used), resource)
         if current > limit:
             return f"new {word} limit {limit} is lower than the current used {word} limit {current}"
@@ -89,31 +89,11 @@ class Validator:
             return suggested
 
 
-def _go_error(annotation: str) -> str:
-    return json_error(annotation) or _type_error(json.loads(annotation))
+_FORMAT = "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"
+_SUFFIX = "unable to parse quantity's suffix"
+_PARTS = re.compile(r"[+-]?[0-9]*\.?[0-9]*[eEinumkKMGTP]*[-+]?[0-9]*")
 
 
-def _type_error(document: object) -> str:
-    """encoding/json's text for a document of another shape than v3.NamespaceResourceQuota; Rancher's types."""
-    if not isinstance(document, dict):
-        return f"json: cannot unmarshal {_kind(document)} into Go value of type v3.NamespaceResourceQuota"
-    for key, limit in document.items():
-        if key.lower() != "limit" or limit is None:
-            continue
-        if not isinstance(limit, dict):
-            return (
-                f"json: cannot unmarshal {_kind(limit)} into Go struct field NamespaceResourceQuota.limit"
-                " of type v3.ResourceQuotaLimit"
-            )
-        for name, value in limit.items():
-            if not isinstance(value, str) and value is not None:
-                return (
-                    f"json: cannot unmarshal {_kind(value)} into Go struct field"
-                    f" ResourceQuotaLimit.limit.{name} of type string"
-                )
-    return "json: cannot unmarshal"
-
-
-def _kind(value: object) -> str:
-    kinds: Mapping[type, str] = {bool: "bool", int: "number", float: "number", str: "string", list: "array"}
-    return kinds.get(type(value), "object")
+def _quantity_error(text: str) -> str:
+    """apimachinery's (resource.ParseQuantity)."""
+    return _SUFFIX if text and _PARTS.fullmatch(text) else _FORMAT

@@ -85,28 +85,28 @@ DENIED = {
         "invalid LimitsMemory 1iG, error: unable to parse quantity's suffix",
     ),
     "a space": (limit(limitsMemory="1 Gi"), f"invalid LimitsMemory 1 Gi, error: {FORMAT}"),
-    "not JSON": (
-        "nope",
-        "invalid NamespaceResourceQuota nope, error: invalid character 'o' in literal null (expecting 'u')",
+    "a sign too many": (
+        limit(limitsCpu="--1"),
+        "invalid LimitsCPU --1, error: unable to parse quantity's suffix",
     ),
     "half of a JSON": (
         '{"limit":',
-        'invalid NamespaceResourceQuota {"limit":, error: unexpected end of JSON input',
+        'invalid NamespaceResourceQuota {"limit":, error: field.cattle.io/resourceQuota is not JSON: '
+        "Expecting value: line 1 column 10 (char 9)",
     ),
     "a list": (
         "[]",
-        "invalid NamespaceResourceQuota [], error: "
-        "json: cannot unmarshal array into Go value of type v3.NamespaceResourceQuota",
+        "invalid NamespaceResourceQuota [], error: field.cattle.io/resourceQuota: the document must be an object",
     ),
     "a number for a limit": (
         '{"limit":{"limitsCpu":3}}',
         'invalid NamespaceResourceQuota {"limit":{"limitsCpu":3}}, error: '
-        "json: cannot unmarshal number into Go struct field ResourceQuotaLimit.limit.limitsCpu of type string",
+        "field.cattle.io/resourceQuota: limitsCpu must be a string, not 3",
     ),
     "a limit that is text": (
         '{"limit":"3"}',
-        'invalid NamespaceResourceQuota {"limit":"3"}, error: json: cannot unmarshal string into Go struct field '
-        "NamespaceResourceQuota.limit of type v3.ResourceQuotaLimit",
+        'invalid NamespaceResourceQuota {"limit":"3"}, error: '
+        "field.cattle.io/resourceQuota: limit must be an object",
     ),
 }
 
