@@ -23,7 +23,8 @@ from pkg.util.kubevirt.target import rendered_pod
 from pkg.util.quantity import ZERO, Quantity
 from pkg.util.quotacount.usage import pod_usage
 from pkg.util.resource_list import ResourceList, maximum, minimum, subtract, total
-from pkg.util.resourcequota.base import COMPENSATION_MARGIN, Base, difference, hard, quantity_of, shortage
+from pkg.util.resourcequota.balance import shortage
+from pkg.util.resourcequota.base import COMPENSATION_MARGIN, Base, difference, hard, quantity_of
 from pkg.util.resourcequota.entries import Entries
 from pkg.util.resourcequota.errors import InvalidEntry
 from pkg.util.resourcequota.facts import Facts

@@ -157,8 +157,3 @@ class Entries:
         for key in there:
             del self._after[key]
         return bool(there)
-
-
-def held_by_entries(annotations: Mapping[str, str]) -> ResourceList:
-    """The sum of all migrating entries on a quota. Raises InvalidEntry."""
-    return total(entry.resources for entry in entries(annotations))
