@@ -1,0 +1,212 @@
+"""What the reports look at, read from a cluster: one list of each kind, the Lease, the registration."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from kubeloop.api import registry
+from kubeloop.api.admissionregistration import ValidatingWebhookConfiguration
+from kubeloop.api.meta import Object
+from kubeloop.api.registry import Resource
+from kubeloop.client.client import Client
+from kubeloop.client.errors import ApiError, Forbidden, NotFound
+from kubeloop.client.resource_reader import list_installed
+from kubeloop.errors import ReportedError
+from pkg.api.harvesterhci import SETTINGS
+from pkg.api.kubevirt import (
+    KUBEVIRTS,
+    VIRTUAL_MACHINE_INSTANCE_MIGRATIONS,
+    VIRTUAL_MACHINE_INSTANCES,
+    VirtualMachineInstanceMigration,
+)
+from pkg.api.mtq import VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS
+from pkg.config.kubernetes_version import ask
+from pkg.config.probe import PROBE_CONFIGURATION, PROBE_WEBHOOK, NotReached, probe
+from pkg.report.installation import Held, Installed, held
+from pkg.report.snapshot import Basis, Snapshot
+from pkg.util.constants import (
+    EVENT_FAILED_CREATE,
+    LABEL_APP,
+    SETTING_OVERHEAD_RATIO,
+    WEBHOOK_CONFIGURATION_NAME,
+)
+from pkg.util.installation import CONFIG_MAP, LEASE, USUAL_NAMESPACES, Installation, read
+from pkg.util.managedtenantquota.constants import NAMESPACE_NAME_LABEL
+from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
+
+T = TypeVar("T", bound=Object)
+
+
+class Absent(ReportedError):
+    """The object of a command does not exist."""
+
+
+@dataclass(frozen=True)
+class Assumed:
+    """What is said of the installation that is reported on; None: what is found."""
+
+    mode: Mode | None = None
+    estimate: EstimateKind | None = None
+    namespace: str | None = None
+    """Headroom's own."""
+
+
+async def take(
+    client: Client, assumed: Assumed, namespace: str = "", *, vm: str = "", events: bool = False
+) -> Snapshot:
+    """The cluster, or one namespace; migrations are always the whole cluster's, for KubeVirt's limits count them. `vm`:
+    what KubeVirt says of its pods too; `events`: all events.
+
+    Raises Absent for a namespace that is not there, ApiError.
+    """
+    every = (
+        [await require(client, registry.NAMESPACES, namespace)]
+        if namespace
+        else await _list(client, registry.NAMESPACES)
+    )
+    configurations = await _settings(client, registry.VALIDATING_WEBHOOK_CONFIGURATIONS)
+    return Snapshot(
+        now=time.time(),
+        namespaces=every,
+        quotas=await _list(client, registry.RESOURCE_QUOTAS, namespace),
+        migrations=await _migrations(client, namespace),
+        instances=await _list(client, VIRTUAL_MACHINE_INSTANCES, namespace),
+        pods=await _list(client, registry.PODS, namespace, selector=LABEL_APP),
+        limit_ranges=await _list(client, registry.LIMIT_RANGES, namespace),
+        kubevirts=await _settings(client, KUBEVIRTS),
+        settings=await _settings(client, SETTINGS, fields=f"metadata.name={SETTING_OVERHEAD_RATIO}"),
+        budgets=await _settings(client, VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS, namespace),
+        basis=await _basis(client, assumed),
+        locks=configurations,
+        installed=await _installed(client, own_namespaces(client, assumed.namespace), configurations),
+        failures=await _settings(client, registry.EVENTS, namespace, fields=_failures_of(vm) if vm else "")
+        if vm or events
+        else (),
+    )
+
+
+async def _basis(client: Client, assumed: Assumed) -> Basis:
+    """By the flags, else by the ConfigMap of the running controller, else assumed."""
+    said = await _installation(client, assumed)
+    found, source = said or (None, "")
+    mode = assumed.mode or (found.mode if found else Mode.TAKEOVER)
+    running = found.estimate if found and found.mode is mode else EstimateKind.EXACT
+    estimate = assumed.estimate or running
+    if assumed.mode or assumed.estimate:
+        source = "flags"
+    try:
+        version = await ask(client)
+    except (Forbidden, NotFound):
+        version = ""
+    # Several: the API servers are being upgraded. What a controller that has ended said is outdated.
+    versions = found.kubernetes if found and version in found.kubernetes else (version,)
+    return Basis(Policy(mode, estimate), source, versions)
+
+
+async def _installation(client: Client, assumed: Assumed) -> tuple[Installation, str] | None:
+    """What the controller published, and where."""
+    for namespace in own_namespaces(client, assumed.namespace):
+        try:
+            found = await client.resource(registry.CONFIG_MAPS).get(name=CONFIG_MAP, namespace=namespace)
+        except (NotFound, Forbidden):
+            continue
+        installation = read(found.data)
+        if installation is not None:
+            return installation, f"ConfigMap {namespace}/{CONFIG_MAP}"
+    return None
+
+
+async def require(client: Client, resource: Resource[T], name: str, namespace: str = "") -> T:
+    """The object. Raises Absent when it is not there, in one line."""
+    try:
+        return await client.resource(resource).get(name=name, namespace=namespace)
+    except NotFound as exc:
+        where = f" in namespace {namespace}" if namespace else ""
+        raise Absent(f"there is no {resource.kind} {name}{where}") from exc
+
+
+async def _migrations(client: Client, namespace: str) -> list[VirtualMachineInstanceMigration]:
+    """The whole cluster's; who looks after one namespace only has no right to them, and gets its own."""
+    migrations = VIRTUAL_MACHINE_INSTANCE_MIGRATIONS
+    try:
+        return await _list(client, migrations)
+    except Forbidden:
+        if not namespace:
+            raise
+        return await _list(client, migrations, namespace)
+
+
+def _failures_of(vm: str) -> str:
+    return f"involvedObject.kind=VirtualMachineInstance,involvedObject.name={vm},reason={EVENT_FAILED_CREATE}"
+
+
+async def _settings(
+    client: Client, resource: Resource[T], namespace: str = "", *, fields: str = ""
+) -> list[T]:
+    """What an installation sets; a report goes on without it where it may not be listed. `fields`: a selector, as a
+    role that names the one object requires it."""
+    try:
+        return await _list(client, resource, namespace, fields=fields)
+    except Forbidden:
+        return []
+
+
+async def _list(
+    client: Client, resource: Resource[T], namespace: str = "", *, selector: str = "", fields: str = ""
+) -> list[T]:
+    return await list_installed(
+        client.resource(resource), namespace, label_selector=selector, field_selector=fields
+    )
+
+
+async def _installed(
+    client: Client, namespaces: Sequence[str], configurations: Sequence[ValidatingWebhookConfiguration]
+) -> Installed:
+    """What the rights that there are let find out; `configurations` are all of the cluster. Raises ApiError."""
+    _where, lease = await find_lease(client, namespaces)
+    ours = [each for each in configurations if each.name == WEBHOOK_CONFIGURATION_NAME]
+    webhooks = {hook["name"]: hook.get("failurePolicy", "") for each in ours for hook in each.webhooks or ()}
+    return Installed(lease, webhooks, await _unreachable(client) if webhooks else None)
+
+
+async def find_lease(client: Client, namespaces: Sequence[str]) -> tuple[str, Held | None]:
+    """The Lease in the first of these namespaces that has one, and which that is; None where there is none, or it may
+    not be read. Raises ApiError."""
+    for namespace in namespaces:
+        with contextlib.suppress(NotFound, Forbidden):
+            lease = await client.resource(registry.LEASES).get(name=LEASE, namespace=namespace)
+            return namespace, held(lease.spec, time.time())
+    return "", None
+
+
+def own_namespaces(client: Client, chosen: str | None) -> list[str]:
+    """Where headroom is looked for."""
+    if chosen:
+        return [chosen]
+    return list(dict.fromkeys(filter(None, (client.transport.config.namespace, *USUAL_NAMESPACES))))
+
+
+async def _unreachable(client: Client) -> str | None:
+    """What the API server says of a webhook that it does not reach, "" where it does; None where it can't be asked."""
+    try:
+        probing = await client.resource(registry.MUTATING_WEBHOOK_CONFIGURATIONS).get(
+            name=PROBE_CONFIGURATION
+        )
+        (webhook,) = probing.webhooks or []
+        namespace = webhook["namespaceSelector"]["matchLabels"][NAMESPACE_NAME_LABEL]
+    except (ApiError, ValueError, KeyError):
+        return None
+    try:
+        await probe(client, namespace)
+    except NotReached as exc:
+        # Without a cause the API server has not asked: it has not learned of the configuration yet.
+        return str(exc).partition(f'"{PROBE_WEBHOOK}": ')[2] or str(exc) if exc.__cause__ else None
+    except NotFound:
+        return f"namespace {namespace} does not exist any more"
+    except ApiError:
+        return None
+    return ""
