@@ -20,7 +20,7 @@ from pkg.util.kubevirt.evidence import vm_of
 from pkg.util.quantity import ZERO, Quantity
 from pkg.util.quotacount.usage import pod_usage
 from pkg.util.resource_list import ResourceList, add, parse_resource_list, total
-from pkg.util.resourcequota.entries import Entries
+from pkg.util.resourcequota.entries import entries
 
 _MARGIN = 1.0
 """Seconds that a refusal may take to become known: it is told by an Event, written in the background."""
@@ -64,7 +64,7 @@ class QuotaAudit:
     def saw_quota(self, _type: str, quota: ResourceQuota) -> None:
         """One version."""
         self.versions += 1
-        standing = list(Entries(quota.annotations))
+        standing = list(entries(quota.annotations))
         needed = add(dict(self.base), total(entry.resources for entry in standing))
         short = _below(quota.hard, needed)
         if standing and short:

@@ -62,6 +62,14 @@ def has_migrating_vm(annotations: Mapping[str, str]) -> bool:
     return any(key.startswith(ENTRY_PREFIXES) for key in annotations)
 
 
+def entries(annotations: Mapping[str, str]) -> Iterator[Entry]:
+    """Every migrating entry, in the order of the keys."""
+    for key in sorted(key for key in annotations if key.startswith(ENTRY_PREFIXES)):
+        vm = parse_entry_key(key)
+        if vm is not None:
+            yield Entry(key, vm, annotations[key])
+
+
 class Entries:
     """A ResourceQuota's annotations: what they say, and what they shall say once `changes` are written. The object
     itself is never touched."""
@@ -71,11 +79,7 @@ class Entries:
         self._after = dict(annotations)
 
     def __iter__(self) -> Iterator[Entry]:
-        """Every migrating entry, in the order of the keys."""
-        for key in sorted(key for key in self._after if key.startswith(ENTRY_PREFIXES)):
-            vm = parse_entry_key(key)
-            if vm is not None:
-                yield Entry(key, vm, self._after[key])
+        return entries(self._after)
 
     def changes(self) -> dict[str, str | None]:
         """Keys to set, and keys to remove (None)."""

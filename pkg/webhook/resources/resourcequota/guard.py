@@ -15,7 +15,7 @@ from pkg.util.names import EntryKey, migrating_key
 from pkg.util.quantity import Quantity, QuantityError
 from pkg.util.resource_list import ResourceList
 from pkg.util.resourcequota.base import granted_by_namespace, granted_by_record, hard, scaled_base
-from pkg.util.resourcequota.entries import Entries
+from pkg.util.resourcequota.entries import Entries, entries
 from pkg.util.resourcequota.errors import ResourceQuotaError
 from pkg.util.resourcequota.managed import is_default, is_off
 from pkg.util.resourcequota.policy import Policy
@@ -50,7 +50,7 @@ def migrating(
     """The names of the VMs whose entries stand on a quota, in order; a VMI's uid where no name is known."""
     by_uid = {vmi.uid: vmi.name for vmi in instances}
     by_key = {migrating_key(each.spec.vmi_name): each.spec.vmi_name for each in migrations}
-    return tuple(sorted({_name(entry.key, entry.vm, by_uid, by_key) for entry in Entries(quota.annotations)}))
+    return tuple(sorted({_name(entry.key, entry.vm, by_uid, by_key) for entry in entries(quota.annotations)}))
 
 
 def _name(key: str, target: EntryKey, by_uid: Mapping[str, str], by_key: Mapping[str, str]) -> str:

@@ -6,7 +6,7 @@ import pytest
 
 from pkg.util.names import EntryKey, migrating_key
 from pkg.util.quantity import Quantity
-from pkg.util.resourcequota.entries import Entries, has_migrating_vm, parse_resources
+from pkg.util.resourcequota.entries import Entries, entries, has_migrating_vm, parse_resources
 from pkg.util.resourcequota.errors import InvalidEntry
 from tests.decisions import by_value, sentences
 from tests.objects import COMPENSATION, ENTRY, LONG_NAME, OWNER, RESYNC, SKIP, by_name, by_uid
@@ -61,14 +61,14 @@ def test_every_form_of_key_is_an_entry_and_nothing_else_is() -> None:
         "example.com/migrating-vm1": "{}",
         "harvesterhci.io/migrating": "{}",
     }
-    found = {entry.key: entry.vm for entry in Entries(annotations)}
+    found = {entry.key: entry.vm for entry in entries(annotations)}
     assert found == {
         by_name(): EntryKey("name", "vm1"),
         by_name("a.b-c"): EntryKey("name", "a.b-c"),
         migrating_key(LONG_NAME): EntryKey("hashed", migrating_key(LONG_NAME).partition("migrating-")[2]),
         by_uid(): EntryKey("uid", "uid-vm1"),
     }
-    assert [entry.key for entry in Entries(annotations)] == sorted(found)
+    assert [entry.key for entry in entries(annotations)] == sorted(found)
 
 
 @pytest.mark.parametrize("key", [by_uid(), by_name(), migrating_key(LONG_NAME)])
@@ -87,8 +87,8 @@ class TestEntries:
 
     def test_what_is_set_and_taken_back_is_no_change(self) -> None:
         entries_ = Entries({RESYNC: "true"})
-        entries_.set(RESYNC, "false")
-        entries_.set(RESYNC, "true")
+        entries_.set({RESYNC: "false"})
+        entries_.set({RESYNC: "true"})
         entries_.put(by_uid(), ENTRY_VALUES)
         entries_.remove(by_uid())
         assert entries_.changes() == {}
@@ -103,7 +103,7 @@ class TestEntries:
         annotations = {by_uid(): ENTRY}
         entries_ = Entries(annotations)
         entries_.remove(by_uid())
-        entries_.set(SKIP, "true")
+        entries_.set({SKIP: "true"})
         assert annotations == {by_uid(): ENTRY}
 
     def test_an_entry_that_says_the_same_keeps_its_spelling(self) -> None:
