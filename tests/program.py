@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -17,6 +16,7 @@ from pathlib import Path
 
 from kubeloop.testing.cluster.cluster import Cluster
 from kubeloop.testing.cluster.paths import free_ports
+from lab.scale.counters import samples
 from tests.fork_server import ForkedProcess
 
 COMMAND = [sys.executable, "-c", "from pkg.cmd.main import main; main()"]
@@ -106,14 +106,8 @@ class Program:
 
     def metric(self, name: str, **labels: str) -> float:
         """The sum of a metric's samples that have these labels."""
-        total = 0.0
-        for line in self.get("/metrics")[1].splitlines():
-            sample = re.fullmatch(r"(\w+)(?:\{(.*)\})? (\S+)", line)
-            if sample and sample[1] == name:
-                found = dict(re.findall(r'(\w+)="((?:[^"\\]|\\.)*)"', sample[2] or ""))
-                if all(found.get(label) == value for label, value in labels.items()):
-                    total += float(sample[3])
-        return total
+        found = samples(self.get("/metrics")[1], name)
+        return sum(value for given, value in found if labels.items() <= given.items())
 
     def text(self) -> str:
         """All that it has logged."""

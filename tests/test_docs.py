@@ -10,8 +10,7 @@ from pathlib import Path
 from typer.testing import CliRunner
 
 from kubeloop.testing.cluster.versions import KUBERNETES
-from pkg.cmd.lab import add_lab
-from pkg.cmd.main import app
+from pkg.cmd.main import add_lab, app
 from pkg.util.events import EVENTS
 from tests.pkg.util.quotacount.test_recorded import RELEASES
 

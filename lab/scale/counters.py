@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
-_SAMPLE = re.compile(r"(\w+)(?:\{(.*)\})? (\S+)")
-_LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+from prometheus_client.parser import text_string_to_metric_families
+
 Counts = dict[str, float]
+
+
+def samples(text: str, metric: str) -> Iterator[tuple[Mapping[str, str], float]]:
+    """Labels and value of each sample of a metric. An API server exports megabytes: the rest is not parsed."""
+    lines = "\n".join(line for line in text.splitlines() if line.startswith(metric))
+    for family in text_string_to_metric_families(f"{lines}\n"):
+        yield from ((each.labels, each.value) for each in family.samples if each.name == metric)
 
 
 def counts(text: str, metric: str, name: Callable[[Mapping[str, str]], str]) -> Counts:
     """The samples of a metric, added up by what `name` makes of their labels; "" leaves one out."""
     found: Counts = {}
-    for line in text.splitlines():
-        if not line.startswith(metric):
-            continue
-        sample = _SAMPLE.fullmatch(line)
-        if sample is None or sample[1] != metric:
-            continue
-        key = name(dict(_LABEL.findall(sample[2] or "")))
-        if key:
-            found[key] = found.get(key, 0.0) + float(sample[3])
+    for labels, value in samples(text, metric):
+        if key := name(labels):
+            found[key] = found.get(key, 0.0) + value
     return found
 
 

@@ -26,10 +26,10 @@ from pkg.api.kubevirt import (
     VIRTUAL_MACHINES,
 )
 from pkg.api.mtq import VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS
-from pkg.cmd.installed import LEASE
 from pkg.config.probe import PROBE_CONFIGURATION
 from pkg.report.installation import held
 from pkg.util import constants
+from pkg.util.installation import LEASE
 
 _CONCURRENCY = 32
 _POLL = 0.2

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pkg.cmd import reports
 from pkg.cmd.flags import option
-from pkg.cmd.options import Absent, ClusterOptions, WrongCall
+from pkg.cmd.options import ClusterOptions, WrongCall
 
 if TYPE_CHECKING:
     from kubeloop.client.client import Client
@@ -66,10 +66,9 @@ def collect(chosen: CollectOptions, cluster: ClusterOptions) -> None:
     about: dict[str, Any] = {"version": version("harvester-headroom"), "missing": []}
 
     async def look(client: Client) -> tuple[Snapshot, dict[str, bytes]]:
-        from pkg.cmd.installed import own_namespaces
-        from pkg.cmd.snapshots import take
+        from pkg.report.reader import Assumed, own_namespaces, take
 
-        assumed = reports.ReportOptions(headroom_namespace=chosen.headroom_namespace)
+        assumed = Assumed(namespace=chosen.headroom_namespace)
         taken = [await take(client, assumed, each, events=True) for each in namespaces or ("",)]
         return merged(taken), await _logs(client, own_namespaces(client, chosen.headroom_namespace), about)
 
@@ -101,6 +100,7 @@ def load(folder: str) -> Snapshot:
 
     from pkg.cmd.manifests import ManifestError, read_objects, reading
     from pkg.report.collect import ABOUT, MORE, OBJECTS, restored
+    from pkg.report.reader import Absent
 
     path = Path(folder)
     if not (path / ABOUT).is_file():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from pkg.cmd import logs
@@ -18,8 +19,9 @@ from pkg.cmd.options import (
 )
 
 if TYPE_CHECKING:
-    from pkg.cmd.admission import Admission
+    from pkg.config.management import Management
     from pkg.controller.options import Options
+    from pkg.webhook.register import Webhooks
 
 
 def controller(
@@ -34,13 +36,13 @@ def controller(
     """Raise quotas for live migrations and lower them again, until SIGTERM or SIGINT."""
     from kubeloop.client.loading import load_config
     from kubeloop.controllers.run import run_until_signal
-    from pkg.cmd.replica import Replica
+    from pkg.controller.replica import Replica
 
     logs.set_up(logging)
     if controllers.webhook and controllers.remove_webhooks:
         raise WrongCall("--webhook and --remove-webhooks exclude each other")
     options = _options(policy, controllers)
-    admission = _admission(policy, controllers, webhooks, process)
+    served = _webhooks(policy, controllers, webhooks, process)
     durations = election.config()
     config = load_config(cluster.kubeconfig)
     options = replace(options, namespace=process.namespace or config.namespace, dry_run=process.dry_run)
@@ -48,32 +50,43 @@ def controller(
     elected = not process.dry_run and (
         config.in_cluster if election.leader_elect is None else election.leader_elect
     )
+
+    async def leftovers(management: Management) -> None:
+        """The webhooks that are registered are another process's: those that serve them look after them."""
+        from pkg.util.installation import about
+        from pkg.webhook.leftovers import Leftovers
+        from pkg.webhook.registration import EVENT_NOT_REACHED
+
+        event, own = management.recorder("headroom").event, options.namespace
+        tell = partial(event, about(own), "Warning", EVENT_NOT_REACHED)
+        await Leftovers(management.client, own, remove=controllers.remove_webhooks, tell=tell).run()
+
     replica = Replica(
         config,
         options,
         controllers.workers,
-        process,
-        admission,
         durations if elected else None,
-        remove_webhooks=controllers.remove_webhooks,
+        process.health_bind_address,
+        process.metrics_bind_address,
+        webhooks=served.server if served else None,
+        webhook_address=webhooks.address(config.in_cluster),
+        beside=None if served or process.dry_run else leftovers,
     )
     return run_until_signal(replica.serve)
 
 
-def _admission(
+def _webhooks(
     policy: PolicyOptions, controllers: ControllerOptions, webhooks: WebhookOptions, process: ProcessOptions
-) -> Admission | None:
+) -> Webhooks | None:
     """None without webhooks; what the command line says about them is checked all the same. Raises ConfigError."""
     if not (
         controllers.webhook or policy.kubevirt_user or policy.rancher_user or webhooks != WebhookOptions()
     ):
         return None
-    from pkg.cmd.admission import Admission
+    from pkg.cmd.webhook import checked
 
-    register = webhooks.register and not process.dry_run
-    admission = Admission(policy, replace(webhooks, register=register), process.namespace)
-    admission.check()
-    return admission if controllers.webhook else None
+    served = checked(policy, webhooks, process)
+    return served if controllers.webhook else None
 
 
 def _options(policy: PolicyOptions, controllers: ControllerOptions) -> Options:

@@ -10,7 +10,7 @@ import typer
 
 from pkg.cmd import reports
 from pkg.cmd.flags import option
-from pkg.cmd.options import Absent, ClusterOptions, Output, WrongCall
+from pkg.cmd.options import ClusterOptions, Output, WrongCall
 from pkg.cmd.reports import ReportOptions
 from pkg.util.amounts import shown
 
@@ -74,6 +74,7 @@ def _read(folder: str, namespace: str, name: str) -> tuple[Snapshot, Explanation
     from pkg.cmd.collect import load
     from pkg.report.budget import managed
     from pkg.report.explain import explain
+    from pkg.report.reader import Absent
 
     snapshot = load(folder)
     instance = snapshot.instance(namespace, name)
@@ -93,11 +94,11 @@ async def _look(
     client: Client, report: ReportOptions, namespace: str, name: str
 ) -> tuple[Snapshot, Explanation]:
     from pkg.api.kubevirt import VIRTUAL_MACHINES
-    from pkg.cmd.snapshots import require, take
     from pkg.report.budget import managed
     from pkg.report.explain import explain, not_running
+    from pkg.report.reader import require, take
 
-    snapshot = await take(client, report, namespace, vm=name)
+    snapshot = await take(client, report.assumed(), namespace, vm=name)
     instance = snapshot.instance(namespace, name)
     if instance is not None:
         return snapshot, managed(snapshot, instance, explain(snapshot, instance))

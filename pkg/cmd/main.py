@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
+from importlib.metadata import entry_points
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -21,14 +24,25 @@ from pkg.cmd import (
     webhook,
 )
 from pkg.cmd.flags import add_command
-from pkg.cmd.lab import add_lab
 
 USAGE = 2
 FAILURE = 1
 INTERRUPTED = 130
 
+LAB_GROUP = "headroom.commands"
+"""The entry point group of the function that mounts the lab's commands on the Typer app that it is given: the lab is a
+distribution of its own, which the image does not have."""
+LAB_COMMANDS = ("testcluster", "demo", "scale")
+
 _UsageError: type[Exception] = typer.BadParameter.mro()[1]
 # typer carries its own copy of click and exports only some of its errors; this one is for every wrong call.
+
+
+class NotInstalled(ReportedError):
+    """A command of a distribution that is not there."""
+
+    exit_code = USAGE
+
 
 app = typer.Typer(
     name="headroom",
@@ -94,6 +108,26 @@ def run(arguments: list[str]) -> int:
         if os.environ.get("HEADROOM_TRACEBACK"):
             raise
         return _say(f"{type(exc).__name__}: {exc}", FAILURE)
+
+
+@functools.cache
+def add_lab(app: typer.Typer) -> None:
+    """Mount the lab's commands, once; without the lab, commands that say what to install."""
+    for entry in entry_points(group=LAB_GROUP):
+        entry.load()(app)
+        return
+    settings = {"ignore_unknown_options": True, "help_option_names": []}
+    for name in LAB_COMMANDS:
+        app.command(name, help="Part of the lab, which is not installed.", context_settings=settings)(
+            _missing
+        )
+
+
+def _missing(_: Annotated[list[str] | None, typer.Argument(hidden=True)] = None) -> NoReturn:
+    raise NotInstalled(
+        f"{', '.join(LAB_COMMANDS)} are part of the lab, which is not installed: run `make install` in a clone of "
+        "headroom, or `pip install ./lab` there"
+    )
 
 
 def _say_usage(exc: Exception) -> int:

@@ -29,10 +29,6 @@ class WrongCall(ReportedError):
     exit_code = 2
 
 
-class Absent(ReportedError):
-    """The object of a command does not exist."""
-
-
 class LogFormat(StrEnum):
     """How log lines look."""
 
@@ -303,6 +299,10 @@ class WebhookOptions:
         "CA to register. Default: ca.crt beside the certificate; without one caBundle is left to an injector.",
         metavar="FILE",
     )
+
+    def address(self, in_cluster: bool) -> str:
+        """Where the webhooks listen: in a pod on every address, a Service has to reach them."""
+        return self.bind_address or (":9443" if in_cluster else "127.0.0.1:9443")
 
 
 def overhead_profile(name: str) -> Profile:

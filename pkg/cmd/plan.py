@@ -48,10 +48,10 @@ def plan(chosen: PlanOptions, report: ReportOptions, cluster: ClusterOptions) ->
 
     async def read(client: Client) -> tuple[Snapshot, MigrationPlan]:
         from kubeloop.api.registry import NODES
-        from pkg.cmd.snapshots import require, take
         from pkg.report.plan import plan_migrations
+        from pkg.report.reader import require, take
 
-        snapshot = await take(client, report, where)
+        snapshot = await take(client, report.assumed(), where)
         if chosen.evacuate:
             await require(client, NODES, chosen.evacuate)
         return snapshot, plan_migrations(snapshot, chosen.overhead_ratio, chosen.evacuate or "")

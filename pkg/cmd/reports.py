@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from kubeloop.client.client import Client
     from pkg.report.installation import Installed
+    from pkg.report.reader import Assumed
     from pkg.report.snapshot import Basis
 
 T = TypeVar("T")
@@ -56,6 +57,11 @@ class ReportOptions(OutputOptions):
         metavar="NAMESPACE",
         envvar="HEADROOM_NAMESPACE",
     )
+
+    def assumed(self) -> Assumed:
+        from pkg.report.reader import Assumed
+
+        return Assumed(self.mode, self.estimate, self.headroom_namespace)
 
 
 @dataclass(frozen=True)

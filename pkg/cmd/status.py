@@ -49,11 +49,11 @@ def status(
     where = reports.check_namespace(chosen.namespace)
 
     async def read(client: Client) -> tuple[Snapshot, list[QuotaStatus], list[Report]]:
-        from pkg.cmd.snapshots import take
         from pkg.report.budget import reports as with_budgets
+        from pkg.report.reader import take
         from pkg.report.status import status as of
 
-        snapshot = await take(client, report, where)
+        snapshot = await take(client, report.assumed(), where)
         return snapshot, of(snapshot), with_budgets(snapshot)
 
     snapshot, quotas, budgets = reports.ask(cluster.kubeconfig, read)

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from pkg.cmd import logs
 from pkg.cmd.options import ClusterOptions, LogOptions, PolicyOptions, ProcessOptions, WebhookOptions
 from pkg.util.constants import USER_AGENT
+from pkg.webhook.options import RANCHER_USERS, Options, parse_failure_policies
 
 if TYPE_CHECKING:
     import asyncio
 
     from kubeloop.client.config import ClientConfig
-    from pkg.cmd.admission import Admission
+    from pkg.webhook.configurations import Endpoint
+    from pkg.webhook.register import Webhooks
 
 
 def webhook(
@@ -26,26 +28,23 @@ def webhook(
     """Serve the admission webhooks: guard quotas and the headroom added for migrations, until SIGTERM or SIGINT."""
     from kubeloop.client.loading import load_config
     from kubeloop.controllers.run import run_until_signal
-    from pkg.cmd.admission import Admission
 
     logs.set_up(logging)
-    register = webhooks.register and not process.dry_run
-    admission = Admission(policy, replace(webhooks, register=register), process.namespace)
-    admission.check()
+    served = checked(policy, webhooks, process)
     config = load_config(cluster.kubeconfig)
-
-    return run_until_signal(lambda stop: _serve(stop, config, admission, process))
+    address = webhooks.address(config.in_cluster)
+    return run_until_signal(lambda stop: _serve(stop, config, served, address, process))
 
 
 async def _serve(
-    stop: asyncio.Event, config: ClientConfig, webhooks: Admission, process: ProcessOptions
+    stop: asyncio.Event, config: ClientConfig, webhooks: Webhooks, address: str, process: ProcessOptions
 ) -> None:
     import asyncio
 
     from kubeloop.client.client import Client
     from kubeloop.client.errors import refuse_write
     from kubeloop.controllers.server import serve_health
-    from pkg.cmd.health import Checks, answer
+    from pkg.config.health import Checks, answer
     from pkg.config.management import Management
 
     checks = Checks()
@@ -58,12 +57,12 @@ async def _serve(
                 return
             health.log_addresses()
             management = Management(client, kubernetes)
-            admission = await webhooks.server(client, config, management)
+            admission = await webhooks.server(client, management)
             checks.admission, checks.management = admission, management
             asking = asyncio.create_task(kubernetes.run(client))
             try:
                 await management.start()
-                await admission.start(webhooks.bind_address(config))
+                await admission.start(address)
                 await stop.wait()
             finally:
                 asking.cancel()
@@ -71,3 +70,88 @@ async def _serve(
                 await management.stop(timeout=5.0)
     finally:
         await health.close()
+
+
+def checked(policy: PolicyOptions, flags: WebhookOptions, process: ProcessOptions) -> Webhooks:
+    """The webhooks that the flags ask for, also those of `headroom controller --webhook`.
+
+    Raises ConfigError, BindError and WrongCall for what cannot work, before anything is started.
+    """
+    from kubeloop.client.errors import ConfigError
+    from kubeloop.controllers.server import parse_bind_address
+    from pkg.util.kubevirt.accounts import exact
+    from pkg.webhook.certificate_files import CertificateFiles
+    from pkg.webhook.configurations import mutating
+    from pkg.webhook.register import Webhooks
+    from pkg.webhook.tls_context import server_context
+
+    if bool(flags.tls_cert_file) != bool(flags.tls_key_file):
+        raise ConfigError("--tls-cert-file and --tls-key-file must be given together")
+    if flags.client_name and flags.client_ca_file is None:
+        raise ConfigError("--client-name needs --client-ca-file")
+    context = server_context(flags.client_ca_file)
+    if flags.bind_address is not None:
+        parse_bind_address(flags.bind_address)
+    endpoint, options = endpoint_of(flags), options_of(policy, flags)
+    try:
+        for user in policy.kubevirt_user or ():
+            exact(user)
+    except ValueError as exc:
+        raise ConfigError(f"--kubevirt-user: {exc}") from exc
+    try:
+        mutating(endpoint, options, None)
+    except ValueError as exc:
+        raise ConfigError(f"--rancher-user: {exc}") from exc
+    files = None
+    if flags.tls_cert_file and flags.tls_key_file:
+        files = CertificateFiles(flags.tls_cert_file, flags.tls_key_file, context, flags.tls_ca_file)
+    return Webhooks(
+        policy.policy(),
+        options,
+        endpoint,
+        context,
+        flags.secret_name,
+        files,
+        process.namespace,
+        profile=policy.profile(),
+        kubevirt_users=tuple(policy.kubevirt_user or ()),
+        client_names=tuple(flags.client_name or ()),
+        register=flags.register and not process.dry_run,
+        inject_ca_from=flags.inject_ca_from,
+    )
+
+
+def options_of(policy: PolicyOptions, flags: WebhookOptions) -> Options:
+    """What the webhooks are given, except what the API server says. Raises ConfigError."""
+    from kubeloop.client.errors import ConfigError
+
+    try:
+        common, single = parse_failure_policies(flags.failure_policy or ())
+    except ValueError as exc:
+        raise ConfigError(f"--failure-policy: {exc}") from exc
+    return Options(
+        quota_guard=flags.quota_guard,
+        reserve=policy.reserves(),
+        failure_policy=common,
+        failure_policies=single,
+        rancher_users=tuple(policy.rancher_user) if policy.rancher_user else RANCHER_USERS,
+        controller_users=tuple(policy.controller_user or ()),
+    )
+
+
+def endpoint_of(flags: WebhookOptions) -> Endpoint:
+    """The Service, or `https://host:port` of --webhook-url. Raises ConfigError."""
+    from kubeloop.client.errors import ConfigError
+    from pkg.webhook.configurations import Endpoint
+
+    url = flags.webhook_url
+    if not url:
+        return Endpoint(service_name=flags.service_name)
+    try:
+        parts = urlsplit(url)
+        valid = parts.scheme == "https" and parts.hostname and parts.port != 0 and parts.path in ("", "/")
+    except ValueError:
+        valid = False
+    if not valid or parts.query or parts.fragment or parts.username:
+        raise ConfigError(f"--webhook-url {url!r} is not https://host:port")
+    return Endpoint(url=f"https://{parts.netloc}")

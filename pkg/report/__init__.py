@@ -1,1 +1,4 @@
-"""The reports of status, explain and plan. Nothing that decides imports it."""
+"""The reports of status, explain, plan and collect. `reader` reads a cluster; all else is pure.
+
+Forbids: being imported by what decides.
+"""

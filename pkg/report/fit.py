@@ -28,6 +28,7 @@ from pkg.util.amounts import listed, shown
 from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.quantity import ZERO, Quantity
 from pkg.util.resource_list import ResourceList, format_resource_list, parse_resource_list, subtract, total
+from pkg.util.resourcequota.balance import shortage
 from pkg.util.resourcequota.base import base_of
 from pkg.util.resourcequota.entries import Entries
 from pkg.util.resourcequota.facts import Facts
@@ -52,7 +53,7 @@ class Need:
 
     @property
     def missing(self) -> Quantity:
-        return max(ZERO, self.used + self.requested - self.limited)
+        return shortage(self.used, self.requested, self.limited)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,8 @@ from kubeloop.api.meta import ObjectMeta
 from pkg.util.resourcequota.policy import EstimateKind, Mode
 
 CONFIG_MAP: Final = "headroom"
+LEASE: Final = "headroom"
+"""Name of the Lease that replicas compete for."""
 USUAL_NAMESPACES: Final = ("headroom-system", "harvester-system", "default")
 """Where a reader looks for it beside its kubeconfig's own namespace."""
 

@@ -1,16 +1,32 @@
-"""Wiring of the webhooks: every path and its handler."""
+"""Wiring of the webhooks: what one process serves, and the handler of every path."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from ssl import SSLContext
+from urllib.parse import urlsplit
 
 from kubeloop.api.meta import Object
+from kubeloop.api.registry import PODS, SECRETS
+from kubeloop.client.client import Client, own_user
+from pkg.config.management import Management
 from pkg.config.probe import PROBE_MARK, PROBE_PATH
 from pkg.util.constants import LOCK_PATH
+from pkg.util.installation import about
+from pkg.util.kubevirt.accounts import virt_controllers
+from pkg.util.kubevirt.profiles import Profile
+from pkg.util.resourcequota.observe import Observer
 from pkg.util.resourcequota.policy import Policy
 from pkg.webhook import configurations as paths
 from pkg.webhook.admission import AdmissionRequest, Decision
+from pkg.webhook.admission_server import AdmissionServer
+from pkg.webhook.caller import Caller
+from pkg.webhook.certificate_files import CertificateFiles
+from pkg.webhook.certificate_secret import SharedCertificates
+from pkg.webhook.namespace_pods import NamespacePods
 from pkg.webhook.options import Options
+from pkg.webhook.registration import EVENT_NOT_REACHED, Registrar
 from pkg.webhook.resources.lock import validator as lock
 from pkg.webhook.resources.namespace import validator as namespace
 from pkg.webhook.resources.pod import validator as pod
@@ -18,6 +34,86 @@ from pkg.webhook.resources.resourcequota import validator as resourcequota
 from pkg.webhook.resources.virtualmachine import validator as virtualmachine
 from pkg.webhook.server import Hook
 from pkg.webhook.view import View
+
+
+@dataclass(frozen=True)
+class Webhooks:
+    """What an operator chose for the webhooks of a process; `server` makes them."""
+
+    policy: Policy
+    options: Options
+    endpoint: paths.Endpoint
+    """The Service's namespace follows from the client."""
+    context: SSLContext
+    secret_name: str
+    files: CertificateFiles | None = None
+    """A certificate that another program makes, instead of the one in the Secret."""
+    namespace: str | None = None
+    """Of the certificate's Secret and the Service; None: the client's own."""
+    profile: Profile | None = None
+    kubevirt_users: Sequence[str] = ()
+    client_names: Sequence[str] = ()
+    register: bool = True
+    inject_ca_from: str | None = None
+
+    async def server(self, client: Client, management: Management) -> AdmissionServer:
+        """The webhooks on a process's caches; call before `management.start()`."""
+        own = self.namespace or client.transport.config.namespace
+        endpoint = replace(self.endpoint, service_namespace="" if self.endpoint.url else own)
+        options = replace(self.options, own_user=await own_user(client), namespace=own)
+        pods = NamespacePods(client.resource(PODS))
+        observer = Observer(management.source(claims=False), self.profile)
+        view = View(client, observer, management.resource_quotas.cache(), pods)
+        tell = management.recorder("headroom").event
+        caller = Caller()
+        registrar = Registrar(
+            client,
+            endpoint,
+            options,
+            caller=caller,
+            tell=lambda what: tell(about(own), "Warning", EVENT_NOT_REACHED, what),
+            inject_ca_from=self.inject_ca_from,
+        )
+        secrets = client.resource(SECRETS)
+        return AdmissionServer(
+            hooks(
+                view,
+                self.policy,
+                options,
+                endpoint,
+                _locks(management),
+                self._accounts(management, options),
+                tell,
+            ),
+            self.files or SharedCertificates(secrets, own, self.secret_name, hosts(endpoint), self.context),
+            self.context,
+            registrar if self.register else None,
+            client_names=self.client_names,
+            caller=caller if self.register else None,
+            synced=management.wait_for_sync,
+            stopped=pods.close,
+        )
+
+    def _accounts(self, management: Management, options: Options) -> lock.Accounts:
+        kubevirts = management.kubevirts.cache()
+
+        def makers() -> Sequence[str]:
+            return virt_controllers(kubevirts.list(), self.kubevirt_users)
+
+        return lock.Accounts([options.own_user, *options.controller_users], makers)
+
+
+def _locks(management: Management) -> lock.Locks:
+    client = management.client
+    return lock.Locks(management.locks.cache(), management.locks.client, client.transport.server_clock)
+
+
+def hosts(endpoint: paths.Endpoint) -> list[str]:
+    """The names that the API server calls, which the certificate is for."""
+    if endpoint.url:
+        return [urlsplit(endpoint.url).hostname or ""]
+    service = f"{endpoint.service_name}.{endpoint.service_namespace}.svc"
+    return [service, f"{service}.cluster.local"]
 
 
 def hooks(

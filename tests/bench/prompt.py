@@ -14,7 +14,6 @@ import contextlib
 import json
 import os
 import random
-import re
 import signal
 import sys
 import time
@@ -28,6 +27,7 @@ from kubeloop.testing.cluster import processes
 from kubeloop.testing.cluster.cluster import Cluster
 from kubeloop.testing.polling import until
 from lab.cluster import EmbeddedCluster
+from lab.scale.counters import counts, samples
 from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCE_MIGRATIONS
 from pkg.util.quantity import Quantity
 from tests.bench.sightings import Sightings, spread
@@ -149,14 +149,13 @@ async def run(cluster: Cluster, options: argparse.Namespace) -> tuple[Run, dict[
 
 def counted(metrics: str) -> dict[str, Any]:
     """The controller's patches by code, and its touches."""
-    codes: Counter[str] = Counter()
-    touches = 0.0
-    for line in metrics.splitlines():
-        if line.startswith("rest_client_requests_total") and 'method="PATCH"' in line:
-            code = re.search(r'code="(\w+)"', line)
-            codes[code[1] if code else ""] += int(float(line.split()[-1]))
-        elif line.startswith("headroom_resourcequota_touches_total"):
-            touches = float(line.split()[-1])
+    patches = counts(
+        metrics,
+        "rest_client_requests_total",
+        lambda labels: labels.get("code", "") if labels.get("method") == "PATCH" else "",
+    )
+    codes = Counter({code: int(count) for code, count in patches.items()})
+    touches = sum(value for _labels, value in samples(metrics, "headroom_resourcequota_touches_total"))
     conflicts = codes["409"] + codes["422"]
     share = 100 * conflicts / max(1, codes.total())
     return {"patches": dict(codes), "conflicts_percent": round(share, 1), "touches": int(touches)}

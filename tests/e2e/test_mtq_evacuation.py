@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 import pytest
 
@@ -12,23 +13,32 @@ from tests.e2e.mtq_namespace import made, watched
 pytestmark = pytest.mark.cluster
 
 COUNT = 20
-LOCKED_SECONDS = 1.0
-"""Per migration, on average."""
 
 
-async def test_twenty_vms_evacuated_at_once_lock_a_second_each_at_most(admin: Admin) -> None:
+async def test_twenty_vms_evacuated_at_once_share_locks_that_end_as_soon_as_their_targets_are_there(
+    admin: Admin,
+) -> None:
     namespace = await made(admin)
     await namespace.quota({"limits.cpu": "50", "limits.memory": "50Gi", "pods": "50"})
     names = [f"vm{number:02}" for number in range(COUNT)]
     await asyncio.gather(*(namespace.machine(name) for name in names))
+
+    async def evacuated() -> float:
+        """Seconds; a busy machine takes longer for both."""
+        begun = time.monotonic()
+        migrations = await asyncio.gather(*(namespace.migrate(name, phase=0.05) for name in names))
+        await namespace.succeeded(*migrations, seconds=180)
+        return time.monotonic() - begun
+
+    free = await evacuated()
     hard = await namespace.fill()
     await namespace.budget({"limits.cpu": "10", "limits.memory": "10Gi", "pods": "10"})
     async with watched(namespace) as seen:
-        migrations = await asyncio.gather(*(namespace.migrate(name, phase=0.05) for name in names))
-        await namespace.succeeded(*migrations, seconds=180)
+        took = await evacuated()
         await namespace.at_rest({"quota": hard})
     assert seen.since is None
-    longest = max(end - begin for begin, end in seen.locked)
-    print(f"{len(seen.locked)} locks, {seen.seconds / COUNT:.3f} s a migration, longest {longest:.2f} s")
-    assert seen.seconds / COUNT <= LOCKED_SECONDS
+    print(
+        f"{len(seen.locked)} locks for {seen.seconds:.1f} s, {took:.1f} s in all, {free:.1f} s without a lock"
+    )
+    assert seen.seconds <= max(3 * free, COUNT * 0.25)
     assert len(seen.locked) < COUNT, "a lock each: nothing was shared"

@@ -26,7 +26,7 @@ from pkg.util.quantity import Quantity, QuantityError
 from pkg.util.resource_list import maximum
 from pkg.util.resourcequota.balance import Balance
 from pkg.util.resourcequota.base import parse_base, parse_limits, quantity_of
-from pkg.util.resourcequota.entries import held_by_entries
+from pkg.util.resourcequota.entries import Entries
 from pkg.util.resourcequota.errors import InsufficientResources, InvalidEntry, ResourceQuotaError
 from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
@@ -74,8 +74,9 @@ def shortage_of(machine: VirtualMachine, observed: Facts) -> InsufficientResourc
         need = need_of(machine, observed)
     except (ResourceQuotaError, QuantityError):  # the quota's own controller reports it
         return None
-    used = {name: quantity_of(observed.quota.used, name) for name, _ in _CHECKED}
-    short = Balance(base, used, held_by_migrations(observed)).short(need)
+    limits = {name: base[name] for name, _ in _CHECKED if base.get(name)}
+    used = {name: quantity_of(observed.quota.used, name) for name in limits}
+    short = Balance(limits, used, held_by_migrations(observed)).short(need)
     for name, word in _CHECKED:
         if name in short:
             return InsufficientResources(word)
@@ -101,7 +102,7 @@ def held_by_migrations(observed: Facts) -> Mapping[str, Quantity]:
     """What goes when the migrations are over: their entries, or their pods where those take more."""
     pods = taken_by_migrations(observed, _EXACT)
     try:
-        return maximum(held_by_entries(observed.quota.annotations), pods)
+        return maximum(Entries(observed.quota.annotations).added(compensated=False), pods)
     except InvalidEntry:
         return pods
 

@@ -8,10 +8,11 @@ create a service account of that name in the own namespace.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from typing import Final
 
 from pkg.api.kubevirt import KubeVirt
+from pkg.util.kubevirt.rendering import deployed, oldest
 
 SERVICE_ACCOUNT: Final = "kubevirt-controller"
 DEFAULT_NAMESPACES: Final = ("harvester-system", "kubevirt")
@@ -19,12 +20,13 @@ DEFAULT_NAMESPACES: Final = ("harvester-system", "kubevirt")
 _WILDCARDS: Final = frozenset("*?[")
 
 
-def virt_controllers(kubevirts: Iterable[KubeVirt], chosen: Collection[str] = ()) -> Sequence[str]:
+def virt_controllers(kubevirts: Sequence[KubeVirt], chosen: Collection[str] = ()) -> Sequence[str]:
     """virt-controller's user names: those that `--kubevirt-user` names; else the account in the namespace of the
-    KubeVirt CR; without a CR, in the usual namespaces."""
+    KubeVirt CR that is deployed, or will be; without a CR, in the usual namespaces."""
     if chosen:
         return sorted(chosen)
-    namespaces = {kubevirt.namespace for kubevirt in kubevirts} or DEFAULT_NAMESPACES
+    kubevirt = deployed(kubevirts) or oldest(kubevirts)
+    namespaces = (kubevirt.namespace,) if kubevirt else DEFAULT_NAMESPACES
     return sorted(f"system:serviceaccount:{namespace}:{SERVICE_ACCOUNT}" for namespace in namespaces)
 
 

@@ -116,8 +116,14 @@ def limited_by(names: Iterable[str]) -> frozenset[str]:
 
 
 def deployed(kubevirts: Sequence[KubeVirt]) -> KubeVirt | None:
-    """The KubeVirt CR that counts."""
-    return next((k for k in kubevirts if k.status.phase == KUBEVIRT_PHASE_DEPLOYED), None)
+    """The KubeVirt CR that counts, the oldest of several: virt-operator deploys one, and its webhook admits no second
+    one (pkg/virt-operator/webhooks, KubeVirtCreateAdmitter). Where that webhook is away, a tenant's is younger."""
+    return oldest(k for k in kubevirts if k.status.phase == KUBEVIRT_PHASE_DEPLOYED)
+
+
+def oldest(kubevirts: Iterable[KubeVirt]) -> KubeVirt | None:
+    """The CR that was created first."""
+    return min(kubevirts, key=lambda k: k.metadata.creation_timestamp or "", default=None)
 
 
 def observed_version(kubevirts: Sequence[KubeVirt]) -> str | None:

@@ -101,10 +101,12 @@ def side_as_it_was(
     vmi: VirtualMachineInstance, source: Side, rendering: Rendering, spec: ResourceQuotaSpec
 ) -> ResourceList:
     """What the quota would charge for the source side if KubeVirt rendered it today for the VM as it was then: only
-    what operators decide has changed, the overhead ratio, support containers, LimitRanges.
+    what operators decide has changed, the overhead ratio and support containers. A LimitRange may be a tenant's: what
+    one gives to pods that come later, the base pays.
 
     Raises QuantityError when a quantity of the VMI is none.
     """
+    rendering = replace(rendering, limit_ranges=())
     launcher = _same_vm_usage(vmi, source.launcher, rendering, spec)
     return total([launcher, attachments_usage(vmi, source, rendering, spec)])
 
@@ -181,11 +183,10 @@ def _with_spec(pod: Pod, **changed: object) -> Pod:
 
 def _as_of_today(vmi: VirtualMachineInstance, pod: Pod, rendering: Rendering) -> Pod:
     """The source pod with the containers and limits that the KubeVirt CR and the quota ask for now."""
-    today = render_containers(vmi, rendering, overhead=0, digests_known=True)
     pod = _with_spec(
         pod,
-        containers=todays_containers(pod.spec.containers, today, rendering),
-        init_containers=todays_containers(pod.spec.init_containers or (), today, rendering) or None,
+        containers=todays_containers(pod.spec.containers, vmi, rendering),
+        init_containers=todays_containers(pod.spec.init_containers or (), vmi, rendering) or None,
     )
     return _with_todays_limits(vmi, _with_todays_overhead(pod, rendering), rendering)
 

@@ -5,12 +5,10 @@ Only resources that the quota limits are added to, under exactly the names that 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from kubeloop.api.core import ResourceQuota
 from kubeloop.api.meta import RawResourceList
 from pkg.util.managedtenantquota.record import Record
-from pkg.util.quantity import ZERO, Quantity
+from pkg.util.quantity import ZERO
 from pkg.util.resource_list import ResourceList, parse_resource_list
 from pkg.util.resourcequota.base import difference
 
@@ -48,17 +46,3 @@ def is_enforced(quota: ResourceQuota) -> bool:
     copies."""
     now, used = parse_resource_list(quota.hard), parse_resource_list(quota.status.hard)
     return all(used[name] <= limit for name, limit in now.items() if name in used)
-
-
-def exceeded(
-    need: Mapping[str, Quantity], used: Mapping[str, Quantity], hard: Mapping[str, Quantity]
-) -> list[str]:
-    """The resources in which quota admission refuses a pod, sorted. What the pod does not need is not looked at.
-
-    Source: kubernetes apiserver plugin/resourcequota CheckRequest, 1.34.
-    """
-    return sorted(
-        name
-        for name, limit in hard.items()
-        if need.get(name, ZERO) > ZERO and used.get(name, ZERO) + need[name] > limit
-    )

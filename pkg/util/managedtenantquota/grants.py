@@ -12,12 +12,12 @@ from typing import Final
 import msgspec
 
 from kubeloop.api.core import ResourceQuota
-from pkg.util.managedtenantquota.budget import exceeded
 from pkg.util.managedtenantquota.missing_targets import Missing, need_of, with_largest_defaults
 from pkg.util.managedtenantquota.model import Observed
 from pkg.util.managedtenantquota.record import Record
 from pkg.util.quantity import ZERO, Quantity
 from pkg.util.resource_list import ResourceList, minimum, parse_resource_list, total
+from pkg.util.resourcequota.balance import Balance
 from pkg.util.resourcequota.base import Base
 from pkg.util.resourcequota.facts import Cache, Facts
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
@@ -52,12 +52,12 @@ class Grant:
 
     def refuses(self, missing: Missing) -> bool:
         """Whether it refuses the pod that is created next, as it was before. Raises QuantityError."""
-        return bool(exceeded(self._need(missing)[0], self.used, self.hard))
+        return bool(Balance(self.hard, self.used).short(self._need(missing)[0]))
 
     def lacks(self, missing: Missing) -> list[str]:
         """The resources in which it refuses the target even when raised, beside the others. Raises QuantityError."""
         needed = total([self._needed, self._need(missing)[1]])
-        return exceeded(needed, self.used, self.raised(missing))
+        return sorted(Balance(self.raised(missing), self.used).short(needed))
 
     def raised(self, missing: Missing) -> ResourceList:
         """What it would be raised to with this migration."""
@@ -85,7 +85,7 @@ class Grant:
 
     def _wanted(self, missing: Missing) -> ResourceList:
         vm = self._vms.get(missing.vmi.name)
-        return vm.wanted() if vm else {}
+        return vm.wanted if vm else {}
 
     def _sum(self, more: Mapping[str, ResourceList]) -> ResourceList:
         under_way = {name: vm.granted for name, vm in self._vms.items()}

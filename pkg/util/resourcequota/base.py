@@ -322,9 +322,3 @@ def quantity_of(resources: RawResourceList, name: str) -> Quantity:
 def limits_are_empty(hard: RawResourceList) -> bool:
     """Whether both the cpu and the memory limit are zero or absent (upstream IsEmptyResourceQuota)."""
     return quantity_of(hard, LIMITS_CPU).is_zero() and quantity_of(hard, LIMITS_MEMORY).is_zero()
-
-
-def shortage(used: Quantity, need: Quantity, hard: Quantity) -> Quantity:
-    """How much of one resource is missing for a pod of `need`: used + need - hard, at least zero."""
-    missing = used + need - hard
-    return missing if missing > ZERO else ZERO

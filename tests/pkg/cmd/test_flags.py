@@ -12,7 +12,7 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from pkg.cmd.flags import add_command, option
-from pkg.cmd.lab import add_lab
+from pkg.cmd.main import add_lab
 from pkg.cmd.main import app as headroom
 
 

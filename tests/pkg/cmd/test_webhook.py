@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from kubeloop.client.config import ClientConfig
 from kubeloop.client.errors import ConfigError
-from pkg.cmd.admission import Admission, _base, _endpoint, _hosts
-from pkg.cmd.health import Checks
 from pkg.cmd.options import PolicyOptions, WebhookOptions
+from pkg.cmd.webhook import endpoint_of, options_of
+from pkg.config.health import Checks
 from pkg.webhook.options import RANCHER_USERS, WEBHOOKS, FailurePolicy, QuotaGuard
+from pkg.webhook.register import hosts
 from tests.pkg.cmd.rig import Call, calls
 
 
@@ -59,13 +60,13 @@ def test_a_wrong_call_is_one_line_and_exit_2(
 
 def test_one_failure_policy_a_webhook() -> None:
     flags = WebhookOptions(failure_policy=["pods=Fail", "Ignore", "namespaces=Fail", "namespaces=Ignore"])
-    options = Admission(PolicyOptions(), flags).options("me")
+    options = options_of(PolicyOptions(), flags)
     policies = {name: options.failure_policy_of(name).value for name in WEBHOOKS}
     assert policies == dict.fromkeys(WEBHOOKS, "Ignore") | {"pods": "Fail"}
 
 
 def test_defaults() -> None:
-    options = Admission(PolicyOptions(), WebhookOptions()).options("me")
+    options = options_of(PolicyOptions(), WebhookOptions())
     assert options.quota_guard is QuotaGuard.CORRECT
     assert options.failure_policy is FailurePolicy.IGNORE
     assert options.reserve
@@ -82,25 +83,25 @@ def test_defaults() -> None:
     ],
 )
 def test_a_url_is_taken_as_scheme_host_and_port(url: str, base: str) -> None:
-    assert _base(url) == base
+    assert endpoint_of(WebhookOptions(webhook_url=url)).url == base
 
 
 @pytest.mark.parametrize("url", ["https://", "https://a:b@c", "https://a?x=1", "https://a#b", "ftp://a"])
 def test_other_urls_are_not(url: str) -> None:
     with pytest.raises(ConfigError):
-        _base(url)
+        endpoint_of(WebhookOptions(webhook_url=url))
 
 
 def test_the_certificate_is_for_whom_the_api_server_calls() -> None:
-    by_url = _endpoint(WebhookOptions(webhook_url="https://10.0.0.1:9443"), "ns")
-    assert _hosts(by_url) == ["10.0.0.1"]
-    by_service = _endpoint(WebhookOptions(), "harvester-system")
-    assert _hosts(by_service) == [
+    by_url = endpoint_of(WebhookOptions(webhook_url="https://10.0.0.1:9443"))
+    assert hosts(by_url) == ["10.0.0.1"]
+    by_service = replace(endpoint_of(WebhookOptions()), service_namespace="harvester-system")
+    assert hosts(by_service) == [
         "headroom-webhook.harvester-system.svc",
         "headroom-webhook.harvester-system.svc.cluster.local",
     ]
-    other = _endpoint(WebhookOptions(service_name="mine"), "ns")
-    assert _hosts(other)[0] == "mine.ns.svc"
+    other = replace(endpoint_of(WebhookOptions(service_name="mine")), service_namespace="ns")
+    assert hosts(other)[0] == "mine.ns.svc"
 
 
 class Half:
@@ -141,5 +142,4 @@ def test_health_and_readiness_are_those_of_both() -> None:
     [(None, True, ":9443"), (None, False, "127.0.0.1:9443"), ("127.0.0.1:1", True, "127.0.0.1:1")],
 )
 def test_in_a_pod_it_listens_for_a_service(given: str | None, in_cluster: bool, wanted: str) -> None:
-    admission = Admission(PolicyOptions(), WebhookOptions(bind_address=given))
-    assert admission.bind_address(ClientConfig(host="https://h", in_cluster=in_cluster)) == wanted
+    assert WebhookOptions(bind_address=given).address(in_cluster) == wanted

@@ -15,7 +15,7 @@ from pkg.util import constants
 from pkg.util.kubevirt.migration import abort_requested
 from pkg.util.quantity import Quantity
 from pkg.util.resourcequota.base import parse_base
-from pkg.util.resourcequota.entries import held_by_entries
+from pkg.util.resourcequota.entries import Entries
 from tests.decisions import observed
 from tests.objects import by_name, limits_text, quota, vm, vmi, vmim
 from tests.pkg.controller.virtualmachine.vm_namespace import VmNamespace
@@ -116,7 +116,7 @@ async def test_a_vm_that_was_halted_here_is_none_that_harvester_checks() -> None
 
 def harvester_lacks(machine: VirtualMachine, base: str, rq: Any, need: Mapping[str, Quantity]) -> bool:
     """Its check: base − (status.used − the migrating entries), limits alone."""
-    granted, held = parse_base(base), held_by_entries(rq.annotations)
+    granted, held = parse_base(base), Entries(rq.annotations).added(compensated=False)
     zero = Quantity.of(0)
     return any(
         amount > granted[name] - (Quantity.parse(rq.used.get(name, "0")) - held.get(name, zero))

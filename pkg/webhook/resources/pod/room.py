@@ -27,7 +27,9 @@ from pkg.util.resource_list import (
     minimum,
     parse_resource_list,
     subtract,
+    total,
 )
+from pkg.util.resourcequota.balance import Balance
 from pkg.util.resourcequota.base import base_of, counts_of_pods
 from pkg.util.resourcequota.entries import Entries
 from pkg.util.resourcequota.facts import Facts
@@ -57,19 +59,19 @@ class Room:
         differ = (self.counted.get(name, ZERO) != self.used.get(name, ZERO) for name in self.base)
         return not self.base or any(differ)
 
-    def short_beside(self, need: Amounts) -> ResourceList:
-        """The resources in which a pod does not fit beside those that are there, whatever is on its way, and what is
-        left of each. All that migrations take is theirs: a read may meet the quota before it is raised for a target, or
-        after it was lowered again, and the target's pod not."""
-        return self._short(self.counted, self.migrations, (), need)
+    def beside(self) -> Balance:
+        """Beside the pods that are there, whatever is on its way. All that migrations take is theirs: a read may meet
+        the quota before it is raised for a target, or after it was lowered again, and the target's pod not."""
+        return Balance(self.base, self.counted, self.migrations)
 
-    def short_by_count(self, pending: Iterable[Amounts], need: Amounts) -> ResourceList:
-        """The resources in which a pod does not fit, and what is left of each; `pending` are pods of the ledger."""
-        return self._short(self.counted, self._in_added_room(), pending, need)
+    def by_count(self, pending: Iterable[Amounts]) -> Balance:
+        """`pending` are pods of the ledger."""
+        return Balance(self.base, total([self.counted, *pending]), self._in_added_room())
 
-    def short_by_status(self, pending: Iterable[Amounts], need: Amounts) -> ResourceList:
+    def by_status(self, pending: Iterable[Amounts]) -> Balance:
         """The same by status.used; it may count pods of the ledger already."""
-        return self._short(subtract(self.used, self.ended), self._in_added_room(), pending, need)
+        used = total([subtract(self.used, self.ended), *pending])
+        return Balance(self.base, used, self._in_added_room())
 
     def _in_added_room(self) -> ResourceList:
         """What migrations take, as far as headroom was added for them."""
@@ -77,22 +79,6 @@ class Room:
             name: min(self.migrations.get(name, ZERO), max(ZERO, self.hard.get(name, base) - base))
             for name, base in self.base.items()
         }
-
-    def _short(
-        self, used: Amounts, migrations: Amounts, pending: Iterable[Amounts], need: Amounts
-    ) -> ResourceList:
-        waiting = list(pending)
-        short: ResourceList = {}
-        for name, base in self.base.items():
-            wanted = need.get(name, ZERO)
-            if wanted <= ZERO:
-                continue
-            taken = used.get(name, ZERO) - migrations.get(name, ZERO)
-            for usage in waiting:
-                taken += usage.get(name, ZERO)
-            if taken + wanted > base:
-                short[name] = base - taken
-        return short
 
 
 def left_for_target(observed: Facts, policy: Policy, vm: str) -> ResourceList:
@@ -131,10 +117,10 @@ def room(observed: Facts, policy: Policy, sums: Sums) -> Room | None:
 def lacks(quota: ResourceQuota, need: Amounts) -> ResourceList:
     """What quota admission finds too little of in a quota that is not ours, and what is left of each."""
     try:
-        left = subtract(parse_resource_list(quota.status.hard or {}), parse_resource_list(quota.used))
+        limits, used = parse_resource_list(quota.status.hard or {}), parse_resource_list(quota.used)
     except QuantityError:
         return {}
-    return {name: amount for name, amount in left.items() if need.get(name, ZERO) > max(ZERO, amount)}
+    return Balance(limits, used).short(need)
 
 
 def exceeded(quota: ResourceQuota, need: Amounts, short: Amounts) -> str:

@@ -233,11 +233,11 @@ class Validator:
     def _short(self, quota: _Quota, asked: _Pod, known: _Known) -> ResourceList:
         need = self._need(quota, asked)
         if known is _Known.THERE:
-            return quota.room.short_beside(need)
+            return quota.room.beside().short(need)
         pending = list(self._ledger.pending(asked.namespace, quota.object.name))
         # Twice: another replica may have let through as much at the same moment, which nothing shows yet.
-        short_by = quota.room.short_by_status if known is _Known.STATUS else quota.room.short_by_count
-        return short_by(pending * 2, need)
+        balance = quota.room.by_status if known is _Known.STATUS else quota.room.by_count
+        return balance(pending * 2).short(need)
 
     def _admit(self, snapshot: _Snapshot, asked: _Pod) -> None:
         """Remember the pod until it is seen."""

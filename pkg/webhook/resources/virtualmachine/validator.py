@@ -19,7 +19,7 @@ from pkg.util.quantity import ZERO, Quantity, QuantityError
 from pkg.util.resource_list import parse_resource_list
 from pkg.util.resourcequota.balance import Balance
 from pkg.util.resourcequota.base import parse_limits
-from pkg.util.resourcequota.entries import held_by_entries
+from pkg.util.resourcequota.entries import Entries
 from pkg.util.resourcequota.errors import InsufficientResources, ResourceQuotaError
 from pkg.webhook.admission import ALLOW, AdmissionRequest, Decision, deny
 from pkg.webhook.deadline import NoAnswer
@@ -67,19 +67,20 @@ def decide(
         need = storage_of(new) - _storage_before(old)
         if old is not None and need <= ZERO:
             return ALLOW
-        short = [
-            Balance(
-                {REQUESTS_STORAGE: limit}, parse_resource_list(q.used), held_by_entries(q.annotations)
-            ).short({REQUESTS_STORAGE: need})
-            for q in quotas
-        ]
+        short = any(_balance(quota, limit).short({REQUESTS_STORAGE: need}) for quota in quotas)
     except ResourceQuotaError as exc:
         return Decision(warnings=(str(exc),))
     except ValueError as exc:
         return deny(str(exc), reason="no-room")
-    if any(short):
+    if short:
         return deny(str(InsufficientResources(_STORAGE)), reason="no-room")
     return ALLOW
+
+
+def _balance(quota: ResourceQuota, limit: Quantity) -> Balance:
+    """Raises InvalidEntry."""
+    added = Entries(quota.annotations).added(compensated=False)
+    return Balance({REQUESTS_STORAGE: limit}, parse_resource_list(quota.used), added)
 
 
 class Validator:

@@ -12,13 +12,29 @@ IN_KUBEVIRT = "system:serviceaccount:kubevirt:kubevirt-controller"
 IN_HARVESTER = "system:serviceaccount:harvester-system:kubevirt-controller"
 
 
-def kubevirt(namespace: str) -> KubeVirt:
-    return msgspec.convert({"metadata": {"name": "kubevirt", "namespace": namespace}}, KubeVirt)
+def kubevirt(namespace: str, phase: str = "", day: int = 1) -> KubeVirt:
+    created = f"2026-01-{day:02}T00:00:00Z"
+    metadata = {"name": "kubevirt", "namespace": namespace, "creationTimestamp": created}
+    return msgspec.convert({"metadata": metadata, "status": {"phase": phase}}, KubeVirt)
 
 
-def test_the_account_is_where_the_kubevirt_cr_is_and_nowhere_else() -> None:
-    assert virt_controllers([kubevirt("harvester-system")]) == [IN_HARVESTER]
-    assert virt_controllers([kubevirt("virt")]) == ["system:serviceaccount:virt:kubevirt-controller"]
+WHERE = {
+    "the only one, which is being deployed": ([kubevirt("virt", "Deploying")], "virt"),
+    "the deployed one beside a tenant's": ([kubevirt("tenant"), kubevirt("virt", "Deployed", 2)], "virt"),
+    "the older one if a tenant says that its own is deployed": (
+        [kubevirt("tenant", "Deployed", 2), kubevirt("virt", "Deployed")],
+        "virt",
+    ),
+    "the older one as long as none is deployed": ([kubevirt("tenant", "", 2), kubevirt("virt")], "virt"),
+}
+
+
+@pytest.mark.parametrize(("kubevirts", "namespace"), WHERE.values(), ids=WHERE.keys())
+def test_the_account_is_where_the_kubevirt_cr_that_counts_is_and_nowhere_else(
+    kubevirts: list[KubeVirt], namespace: str
+) -> None:
+    for each in (kubevirts, kubevirts[::-1]):
+        assert virt_controllers(each) == [f"system:serviceaccount:{namespace}:kubevirt-controller"]
 
 
 def test_without_a_cr_it_is_where_kubevirt_is_usually_installed() -> None:

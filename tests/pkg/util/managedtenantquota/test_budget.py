@@ -7,10 +7,11 @@ from typing import NamedTuple
 import pytest
 
 from kubeloop.api.meta import RawResourceList
-from pkg.util.managedtenantquota.budget import exceeded, is_enforced, to_raise, to_restore
+from pkg.util.managedtenantquota.budget import is_enforced, to_raise, to_restore
 from pkg.util.managedtenantquota.record import Record
 from pkg.util.quantity import QuantityError
 from pkg.util.resource_list import parse_resource_list
+from pkg.util.resourcequota.balance import Balance
 from tests.decisions import by_value, sentences
 from tests.pkg.util.managedtenantquota.objects import quota
 
@@ -144,7 +145,7 @@ class Checking(NamedTuple):
 )
 def test_quota_admission(case: Checking) -> None:
     need, used, hard = (parse_resource_list(each) for each in case[:3])
-    assert exceeded(need, used, hard) == case.refused
+    assert sorted(Balance(hard, used).short(need)) == case.refused
 
 
 @pytest.mark.parametrize(

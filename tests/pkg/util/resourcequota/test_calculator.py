@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from kubeloop.api.meta import RawResourceList
 from pkg.util.quantity import ZERO, Quantity
 from pkg.util.resource_list import parse_resource_list, total
+from pkg.util.resourcequota.balance import shortage
 from pkg.util.resourcequota.base import (
     difference,
     hard,
     limits_are_empty,
     quantity_of,
-    shortage,
 )
 from tests.decisions import by_value, drawn, sentences
 

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from kubeloop.api.core import Pod, ResourceQuota, ResourceQuotaSpec
+from kubeloop.api.core import LimitRange, Pod, ResourceQuota, ResourceQuotaSpec
 from pkg.api.kubevirt import (
     KubeVirtConfiguration,
     MigrationState,
@@ -19,6 +19,7 @@ from pkg.api.kubevirt import (
 )
 from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.quantity import Quantity
+from pkg.util.quotacount.limit_ranges import apply_limit_ranges
 from pkg.util.resource_list import add, parse_resource_list
 from pkg.util.resourcequota.entries import entries
 from pkg.util.resourcequota.planner import plan
@@ -41,6 +42,7 @@ from tests.pkg.util.vectors import recorded
 
 HARVESTER = Policy(Mode.TAKEOVER, EstimateKind.HARVESTER)
 SEED = vmi(nodeName="node-1")
+RESIZED = vmi(nodeName="node-1", conditions=[{"type": "HotVCPUChange", "status": "True"}])
 HUGE = machine(
     {
         "cpu": {"cores": 2},
@@ -241,15 +243,40 @@ def test_without_a_source_pod_there_is_no_room() -> None:
     assert not plan(namespace(quota(HARD, MARKS), [vmim()], [], [SEED]), EXACT)
 
 
-def test_a_limit_ranges_default_counts_where_nothing_is_said() -> None:
-    base = annotation({"requestsMemory": "8Gi", "extended": {"limits.ephemeral-storage": "10Gi"}})
-    hard = {"requests.memory": "8Gi", "limits.ephemeral-storage": "10Gi"}
-    rendering = Rendering("1.5", limit_ranges=[limit_range({"ephemeral-storage": "1Gi"})])
-    found, _made = after(
-        namespace(quota(hard, MARKS), [vmim()], [launcher(SEED)], [SEED], limits=base, rendering=rendering)
-    )
-    # The launcher and its support container.
-    assert entry(found.annotations[by_name()])["limits.ephemeral-storage"] == "2Gi"
+@dataclass(frozen=True)
+class Defaulted:
+    """What the source pod was created with under a LimitRange ("" for none), the default when its VM migrates, and
+    what the entry has of it: the launcher and its support container."""
+
+    then: str
+    now: str
+    entry: str | None
+
+
+DEFAULTED = {
+    "a default under which the source was created counts": Defaulted("1Gi", "1Gi", "2Gi"),
+    "the source tells, whatever the default is now": Defaulted("1Gi", "2560Gi", "2Gi"),
+    "where there is none any longer the target has none": Defaulted("1Gi", "", None),
+    "what comes after the source the base pays for": Defaulted("", "2560Gi", None),
+}
+
+
+@sentences(DEFAULTED)
+@pytest.mark.parametrize("instance", [SEED, RESIZED], ids=["as it was", "with a plugged cpu"])
+def test_a_limit_ranges_default_counts_as_far_as_the_source_has_it(
+    instance: VirtualMachineInstance, case: Defaulted
+) -> None:
+    name = "limits.ephemeral-storage"
+    base = annotation({"requestsMemory": "8Gi", "extended": {name: "10Gi"}})
+
+    def ranges(default: str) -> list[LimitRange]:
+        return [limit_range({"ephemeral-storage": default})] if default else []
+
+    source = apply_limit_ranges(launcher(SEED), ranges(case.then))
+    rq = quota({"requests.memory": "8Gi", name: "10Gi"}, MARKS)
+    rendering = Rendering("1.5", limit_ranges=ranges(case.now))
+    found, _made = after(namespace(rq, [vmim()], [source], [instance], limits=base, rendering=rendering))
+    assert entry(found.annotations[by_name()]).get(name) == case.entry
 
 
 # ---- scopes --------------------------------------------------------------------------------------------------

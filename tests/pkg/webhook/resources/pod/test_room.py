@@ -48,38 +48,38 @@ FITS = {
 @sentences(FITS)
 def test_whether_a_pod_fits(case: tuple[Room, str, bool]) -> None:
     found, wanted, fits = case
-    assert (not found.short_by_count([], cpu(limits_cpu=wanted))) is fits
+    assert (not found.by_count([]).short(cpu(limits_cpu=wanted))) is fits
 
 
 def test_beside_what_is_there_all_that_migrations_take_is_theirs() -> None:
     lowered = of(hard="3", counted="4", migrations="2")
-    assert not lowered.short_beside(cpu(limits_cpu="1"))
-    assert lowered.short_by_count([], cpu(limits_cpu="1"))
-    assert format_resource_list(lowered.short_beside(cpu(limits_cpu="1001m"))) == {"limits.cpu": "1"}
+    assert not lowered.beside().short(cpu(limits_cpu="1"))
+    assert lowered.by_count([]).short(cpu(limits_cpu="1"))
+    assert format_resource_list(lowered.beside().short(cpu(limits_cpu="1001m"))) == {"limits.cpu": "1"}
 
 
 def test_what_was_let_through_is_taken() -> None:
     pending = [cpu(limits_cpu="400m"), cpu(limits_cpu="500m")]
-    assert not of().short_by_count(pending, cpu(limits_cpu="100m"))
-    assert format_resource_list(of().short_by_count(pending, cpu(limits_cpu="101m"))) == {
+    assert not of().by_count(pending).short(cpu(limits_cpu="100m"))
+    assert format_resource_list(of().by_count(pending).short(cpu(limits_cpu="101m"))) == {
         "limits.cpu": "100m"
     }
 
 
 def test_status_has_its_own_say() -> None:
     found = of(counted="2", used="3")
-    assert not found.short_by_count([], cpu(limits_cpu="1"))
-    assert found.short_by_status([], cpu(limits_cpu="1"))
+    assert not found.by_count([]).short(cpu(limits_cpu="1"))
+    assert found.by_status([]).short(cpu(limits_cpu="1"))
 
 
 def test_status_may_still_count_what_has_just_ended() -> None:
     found = replace(of(counted="2", used="3"), ended=cpu(limits_cpu="1"))
-    assert not found.short_by_status([], cpu(limits_cpu="1"))
-    assert found.short_by_status([], cpu(limits_cpu="1001m"))
+    assert not found.by_status([]).short(cpu(limits_cpu="1"))
+    assert found.by_status([]).short(cpu(limits_cpu="1001m"))
 
 
 def test_a_resource_that_is_not_scaled_is_quotas_affair() -> None:
-    assert not of(counted="9").short_by_count([], cpu(limits_memory="1Gi"))
+    assert not of(counted="9").by_count([]).short(cpu(limits_memory="1Gi"))
 
 
 def test_what_migrations_take_is_the_target_beside_the_source() -> None:
@@ -109,4 +109,4 @@ def test_without_a_readable_base_nothing_is_shared_out() -> None:
     assert room(observed(quota(), limits="garbage"), POLICY, NOTHING) is None
     unlimited = room(observed(quota(), limits=""), POLICY, NOTHING)
     assert unlimited is not None
-    assert not unlimited.short_by_count([], parse_resource_list({"limits.cpu": "99"}))
+    assert not unlimited.by_count([]).short(parse_resource_list({"limits.cpu": "99"}))

@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from kubeloop.client.client import Client
+from kubeloop.leaderelection.elector import LeaderElector
 from pkg.config.kubernetes_version import KubernetesVersion, ask
+from pkg.config.management import Management
 
-if TYPE_CHECKING:
-    from kubeloop.leaderelection.elector import LeaderElector
-    from pkg.config.management import Management
-    from pkg.webhook.admission_server import AdmissionServer
+
+class Admission(Protocol):
+    """The webhooks of a process, which the controllers know nothing else of."""
+
+    async def start(self, bind_address: str) -> None: ...
+
+    async def stop(self) -> None: ...
+
+    def healthy(self) -> list[str]: ...
+
+    def unready(self) -> list[str]: ...
+
+    def notes(self) -> list[str]: ...
 
 
 class Checks:
@@ -20,7 +31,7 @@ class Checks:
     def __init__(self) -> None:
         self.management: Management | None = None
         self.elector: LeaderElector | None = None
-        self.admission: AdmissionServer | None = None
+        self.admission: Admission | None = None
 
     def healthy(self) -> list[str]:
         return [problem for part in (self.management, self.admission) if part for problem in part.healthy()]

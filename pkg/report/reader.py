@@ -1,42 +1,69 @@
-"""One list of each kind, read only: what the reports look at."""
+"""What the reports look at, read from a cluster: one list of each kind, the Lease, the registration."""
 
 from __future__ import annotations
 
+import contextlib
 import time
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeVar
 
 from kubeloop.api import registry
+from kubeloop.api.admissionregistration import ValidatingWebhookConfiguration
 from kubeloop.api.meta import Object
+from kubeloop.api.registry import Resource
+from kubeloop.client.client import Client
+from kubeloop.client.errors import ApiError, Forbidden, NotFound
+from kubeloop.client.resource_reader import list_installed
+from kubeloop.errors import ReportedError
 from pkg.api.harvesterhci import SETTINGS
-from pkg.api.kubevirt import KUBEVIRTS, VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINE_INSTANCES
+from pkg.api.kubevirt import (
+    KUBEVIRTS,
+    VIRTUAL_MACHINE_INSTANCE_MIGRATIONS,
+    VIRTUAL_MACHINE_INSTANCES,
+    VirtualMachineInstanceMigration,
+)
 from pkg.api.mtq import VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS
-from pkg.cmd.installed import installed, own_namespaces
-from pkg.cmd.options import Absent
-from pkg.util.constants import EVENT_FAILED_CREATE, LABEL_APP, SETTING_OVERHEAD_RATIO
+from pkg.config.kubernetes_version import ask
+from pkg.config.probe import PROBE_CONFIGURATION, PROBE_WEBHOOK, NotReached, probe
+from pkg.report.installation import Held, Installed, held
+from pkg.report.snapshot import Basis, Snapshot
+from pkg.util.constants import (
+    EVENT_FAILED_CREATE,
+    LABEL_APP,
+    SETTING_OVERHEAD_RATIO,
+    WEBHOOK_CONFIGURATION_NAME,
+)
+from pkg.util.installation import CONFIG_MAP, LEASE, USUAL_NAMESPACES, Installation, read
+from pkg.util.managedtenantquota.constants import NAMESPACE_NAME_LABEL
+from pkg.util.resourcequota.base import counts_of_claims
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
-
-if TYPE_CHECKING:
-    from kubeloop.api.registry import Resource
-    from kubeloop.client.client import Client
-    from pkg.api.kubevirt import VirtualMachineInstanceMigration
-    from pkg.cmd.reports import ReportOptions
-    from pkg.report.snapshot import Basis, Snapshot
-    from pkg.util.installation import Installation
 
 T = TypeVar("T", bound=Object)
 
 
+class Absent(ReportedError):
+    """The object of a command does not exist."""
+
+
+@dataclass(frozen=True)
+class Assumed:
+    """What is said of the installation that is reported on; None: what is found."""
+
+    mode: Mode | None = None
+    estimate: EstimateKind | None = None
+    namespace: str | None = None
+    """Headroom's own."""
+
+
 async def take(
-    client: Client, chosen: ReportOptions, namespace: str = "", *, vm: str = "", events: bool = False
+    client: Client, assumed: Assumed, namespace: str = "", *, vm: str = "", events: bool = False
 ) -> Snapshot:
     """The cluster, or one namespace; migrations are always the whole cluster's, for KubeVirt's limits count them. `vm`:
     what KubeVirt says of its pods too; `events`: all events.
 
     Raises Absent for a namespace that is not there, ApiError.
     """
-    from pkg.report.snapshot import Snapshot
-    from pkg.util.resourcequota.base import counts_of_claims
-
     every = (
         [await require(client, registry.NAMESPACES, namespace)]
         if namespace
@@ -57,27 +84,23 @@ async def take(
         kubevirts=await _settings(client, KUBEVIRTS),
         settings=await _settings(client, SETTINGS, fields=f"metadata.name={SETTING_OVERHEAD_RATIO}"),
         budgets=await _settings(client, VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS, namespace),
-        basis=await _basis(client, chosen),
+        basis=await _basis(client, assumed),
         locks=configurations,
-        installed=await installed(client, own_namespaces(client, chosen.headroom_namespace), configurations),
+        installed=await _installed(client, own_namespaces(client, assumed.namespace), configurations),
         failures=await _settings(client, registry.EVENTS, namespace, fields=_failures_of(vm) if vm else "")
         if vm or events
         else (),
     )
 
 
-async def _basis(client: Client, chosen: ReportOptions) -> Basis:
+async def _basis(client: Client, assumed: Assumed) -> Basis:
     """By the flags, else by the ConfigMap of the running controller, else assumed."""
-    from kubeloop.client.errors import Forbidden, NotFound
-    from pkg.config.kubernetes_version import ask
-    from pkg.report.snapshot import Basis
-
-    said = await _installation(client, chosen)
+    said = await _installation(client, assumed)
     found, source = said or (None, "")
-    mode = chosen.mode or (found.mode if found else Mode.TAKEOVER)
+    mode = assumed.mode or (found.mode if found else Mode.TAKEOVER)
     running = found.estimate if found and found.mode is mode else EstimateKind.EXACT
-    estimate = chosen.estimate or running
-    if chosen.mode or chosen.estimate:
+    estimate = assumed.estimate or running
+    if assumed.mode or assumed.estimate:
         source = "flags"
     try:
         version = await ask(client)
@@ -88,12 +111,9 @@ async def _basis(client: Client, chosen: ReportOptions) -> Basis:
     return Basis(Policy(mode, estimate), source, versions)
 
 
-async def _installation(client: Client, chosen: ReportOptions) -> tuple[Installation, str] | None:
+async def _installation(client: Client, assumed: Assumed) -> tuple[Installation, str] | None:
     """What the controller published, and where."""
-    from kubeloop.client.errors import Forbidden, NotFound
-    from pkg.util.installation import CONFIG_MAP, read
-
-    for namespace in own_namespaces(client, chosen.headroom_namespace):
+    for namespace in own_namespaces(client, assumed.namespace):
         try:
             found = await client.resource(registry.CONFIG_MAPS).get(name=CONFIG_MAP, namespace=namespace)
         except (NotFound, Forbidden):
@@ -106,8 +126,6 @@ async def _installation(client: Client, chosen: ReportOptions) -> tuple[Installa
 
 async def require(client: Client, resource: Resource[T], name: str, namespace: str = "") -> T:
     """The object. Raises Absent when it is not there, in one line."""
-    from kubeloop.client.errors import NotFound
-
     try:
         return await client.resource(resource).get(name=name, namespace=namespace)
     except NotFound as exc:
@@ -117,8 +135,6 @@ async def require(client: Client, resource: Resource[T], name: str, namespace: s
 
 async def _migrations(client: Client, namespace: str) -> list[VirtualMachineInstanceMigration]:
     """The whole cluster's; who looks after one namespace only has no right to them, and gets its own."""
-    from kubeloop.client.errors import Forbidden
-
     migrations = VIRTUAL_MACHINE_INSTANCE_MIGRATIONS
     try:
         return await _list(client, migrations)
@@ -137,8 +153,6 @@ async def _settings(
 ) -> list[T]:
     """What an installation sets; a report goes on without it where it may not be listed. `fields`: a selector, as a
     role that names the one object requires it."""
-    from kubeloop.client.errors import Forbidden
-
     try:
         return await _list(client, resource, namespace, fields=fields)
     except Forbidden:
@@ -148,8 +162,55 @@ async def _settings(
 async def _list(
     client: Client, resource: Resource[T], namespace: str = "", *, selector: str = "", fields: str = ""
 ) -> list[T]:
-    from kubeloop.client.resource_reader import list_installed
-
     return await list_installed(
         client.resource(resource), namespace, label_selector=selector, field_selector=fields
     )
+
+
+async def _installed(
+    client: Client, namespaces: Sequence[str], configurations: Sequence[ValidatingWebhookConfiguration]
+) -> Installed:
+    """What the rights that there are let find out; `configurations` are all of the cluster. Raises ApiError."""
+    _where, lease = await find_lease(client, namespaces)
+    ours = [each for each in configurations if each.name == WEBHOOK_CONFIGURATION_NAME]
+    webhooks = {hook["name"]: hook.get("failurePolicy", "") for each in ours for hook in each.webhooks or ()}
+    return Installed(lease, webhooks, await _unreachable(client) if webhooks else None)
+
+
+async def find_lease(client: Client, namespaces: Sequence[str]) -> tuple[str, Held | None]:
+    """The Lease in the first of these namespaces that has one, and which that is; None where there is none, or it may
+    not be read. Raises ApiError."""
+    for namespace in namespaces:
+        with contextlib.suppress(NotFound, Forbidden):
+            lease = await client.resource(registry.LEASES).get(name=LEASE, namespace=namespace)
+            return namespace, held(lease.spec, time.time())
+    return "", None
+
+
+def own_namespaces(client: Client, chosen: str | None) -> list[str]:
+    """Where headroom is looked for."""
+    if chosen:
+        return [chosen]
+    return list(dict.fromkeys(filter(None, (client.transport.config.namespace, *USUAL_NAMESPACES))))
+
+
+async def _unreachable(client: Client) -> str | None:
+    """What the API server says of a webhook that it does not reach, "" where it does; None where it can't be asked."""
+    try:
+        probing = await client.resource(registry.MUTATING_WEBHOOK_CONFIGURATIONS).get(
+            name=PROBE_CONFIGURATION
+        )
+        (webhook,) = probing.webhooks or []
+        namespace = webhook["namespaceSelector"]["matchLabels"][NAMESPACE_NAME_LABEL]
+    except (ApiError, ValueError, KeyError):
+        return None
+    try:
+        await probe(client, namespace)
+    except NotReached as exc:
+        # Without a cause the API server has not asked: it has not learned of the configuration yet.
+        return str(exc).partition(f'"{PROBE_WEBHOOK}": ')[2] or str(exc) if exc.__cause__ else None
+    except NotFound:
+        return f"namespace {namespace} does not exist any more"
+    except ApiError:
+        return None
+    return ""

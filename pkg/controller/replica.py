@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from prometheus_client import REGISTRY
 
@@ -18,23 +18,15 @@ from kubeloop.controllers.events import WARNING, EventRecorder
 from kubeloop.controllers.server import serve_health
 from kubeloop.leaderelection.elector import LeaderElectionConfig, LeaderElector
 from kubeloop.leaderelection.lease_lock import LeaseLock
-from pkg.cmd.health import Checks, answer
-from pkg.cmd.installed import LEASE
-from pkg.cmd.options import ProcessOptions
+from pkg.config.health import Admission, Checks, answer
 from pkg.config.management import Management
 from pkg.controller.installation.upkeep import Upkeep
 from pkg.controller.options import Options
 from pkg.controller.registry import register_all
 from pkg.controller.state_metrics import StateMetrics, observe_wait
 from pkg.util.constants import USER_AGENT
-from pkg.util.installation import Installation, about
+from pkg.util.installation import LEASE, Installation, about
 from pkg.util.kubevirt.accounts import virt_controllers
-
-if TYPE_CHECKING:
-    from pkg.cmd.admission import Admission
-    from pkg.webhook.leftovers import Leftovers
-
-# The webhooks and all that makes certificates are imported where they run: a controller without them starts faster.
 
 EVENT_NOT_ELECTED = "LeaseNotAcquired"
 """A replica that can neither read nor write the Lease."""
@@ -50,19 +42,21 @@ class Replica:
     config: ClientConfig
     options: Options
     workers: int
-    process: ProcessOptions
-    webhooks: Admission | None
     election: LeaderElectionConfig | None
     """None: the only replica."""
-    remove_webhooks: bool = False
+    health_bind_address: str
+    metrics_bind_address: str | None = None
+    webhooks: Callable[[Client, Management], Awaitable[Admission]] | None = None
+    """Makes the webhooks of this process, on its caches; None: it serves none."""
+    webhook_address: str = ""
+    beside: Callable[[Management], Coroutine[Any, Any, None]] | None = None
+    """What else the leader does, until it is cancelled."""
 
     async def serve(self, stop: asyncio.Event) -> None:
         """Until `stop` is set. Raises LeaseLost."""
         checks = Checks()
         async with contextlib.AsyncExitStack() as stack:
-            health = await serve_health(
-                checks, self.process.health_bind_address, self.process.metrics_bind_address
-            )
+            health = await serve_health(checks, self.health_bind_address, self.metrics_bind_address)
             stack.push_async_callback(health.close)
             refuse = refuse_write if self.options.dry_run else None
             # What every replica writes: the Lease, the webhooks' certificate and registration.
@@ -85,7 +79,7 @@ class Replica:
         """None where there is no election. It writes events by itself: the leader's client writes nothing before."""
         if self.election is None:
             return None
-        namespace = self.process.namespace or self.config.namespace
+        namespace = self.options.namespace
         events = EventRecorder(replica, "headroom")
         stack.push_async_callback(events.stop)
         return LeaderElector(
@@ -103,7 +97,7 @@ class Replica:
         elector: LeaderElector | None,
     ) -> None:
         register_all(management, management.recorder("headroom"), self.options)
-        admission = await self.webhooks.server(replica, self.config, management) if self.webhooks else None
+        admission = await self.webhooks(replica, management) if self.webhooks else None
         checks.admission, checks.management = admission, management
         leading = asyncio.Event() if elector is not None else None
         election = asyncio.create_task(elector.run(leading.set)) if elector and leading else None
@@ -113,8 +107,8 @@ class Replica:
         try:
             await management.start(leading)
             tasks.append(asyncio.create_task(self._look_after(management, leading, state)))
-            if admission is not None and self.webhooks is not None:
-                await admission.start(self.webhooks.bind_address(self.config))
+            if admission is not None:
+                await admission.start(self.webhook_address)
             await _until(stop, election)
         finally:
             for task in tasks:
@@ -151,7 +145,7 @@ class Replica:
         upkeep = Upkeep(
             management.client,
             management.recorder("headroom"),
-            self.process.namespace or self.config.namespace,
+            self.options.namespace,
             lambda: Installation(
                 policy.mode, policy.estimate, version("harvester-headroom"), kubernetes.versions
             ),
@@ -166,24 +160,10 @@ class Replica:
                 await leading.wait()
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(upkeep.run())
-                if self.webhooks is None and not self.options.dry_run:
-                    tasks.create_task(self._leftovers(management).run())
+                if self.beside is not None:
+                    tasks.create_task(self.beside(management))
         finally:
             REGISTRY.unregister(state)
-
-    def _leftovers(self, management: Management) -> Leftovers:
-        """Of a process that serves no webhooks: those that do have an eye on it themselves."""
-        from pkg.webhook.leftovers import Leftovers
-        from pkg.webhook.registration import EVENT_NOT_REACHED
-
-        namespace = self.process.namespace or self.config.namespace
-        tell = management.recorder("headroom").event
-        return Leftovers(
-            management.client,
-            namespace,
-            remove=self.remove_webhooks,
-            tell=lambda what: tell(about(namespace), WARNING, EVENT_NOT_REACHED, what),
-        )
 
 
 def _drain_seconds(elector: LeaderElector | None) -> float:

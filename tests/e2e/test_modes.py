@@ -1,0 +1,111 @@
+"""What `--mode assist` and `--mode takeover` do alike on a real API server, each under its own key."""
+
+from __future__ import annotations
+
+import pytest
+
+from kubeloop.testing.polling import eventually, polls
+from tests.e2e.conftest import MakeTenant, StartController
+from tests.e2e.tenant import HARD, OWNER, RAISED, RESYNC, SKIP, Tenant, by_value
+from tests.program import Program
+
+pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("alone")]
+
+TEXT = '{"limits.cpu":"2","limits.memory":"4737464313"}'
+MARKS = {"assist": {}, "takeover": {SKIP: "true", OWNER: "headroom"}}
+
+
+@pytest.fixture(scope="module", params=list(MARKS))
+def mode(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def headroom(shared_controller: StartController, mode: str) -> Program:
+    return shared_controller(mode, "--foreign-grace", "1")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def ended(headroom: Program) -> object:
+    """One mode at a time."""
+    yield
+    headroom.stop()
+
+
+def key_of(mode: str, namespace: Tenant) -> str:
+    name = f"UID-{namespace.uid()}" if mode == "assist" else "-vm1"
+    return f"harvesterhci.io/migrating{name}"
+
+
+def test_entry_and_marks_from_the_raise_to_the_end(mode: str, headroom: Program, tenant: MakeTenant) -> None:
+    """3 CPU / 5000Mi → 5 CPU / 9980344313 → 3 CPU / 5000Mi, whatever others do to spec.hard meanwhile."""
+    namespace = tenant()
+    namespace.vm()
+    migration = namespace.migrate(phase="Pending", refused=True)
+    namespace.wait_hard(RAISED)
+    eventually(lambda: namespace.annotations() == {**MARKS[mode], key_of(mode, namespace): TEXT})
+    namespace.phase(migration, "Running")
+    for _ in range(3):
+        namespace.revert()
+        assert namespace.wait_hard(RAISED) < 1.0
+    namespace.wait_shown("Migrating")
+    namespace.phase(migration, "Succeeded")
+    namespace.wait_hard(HARD)
+    namespace.wait_shown(None)
+    eventually(lambda: namespace.annotations() == MARKS[mode])
+
+
+def test_a_change_of_the_namespace_annotation_reaches_the_quota_at_once(
+    mode: str, headroom: Program, tenant: MakeTenant
+) -> None:
+    """Upstream: still the old base after ten seconds."""
+    namespace = tenant()
+    namespace.vm()
+    namespace.limit({"limitsCpu": "10", "limitsMemory": "6000Mi"})
+    assert namespace.wait_hard({"limits.cpu": "10", "limits.memory": "6000Mi"}) < 1.0
+    namespace.migrate(phase="Running")
+    namespace.wait_hard({"limits.cpu": "12", "limits.memory": str(6000 * 2**20 + 4737464313)})
+    namespace.limit({"limitsCpu": "3", "limitsMemory": "5000Mi"})
+    assert namespace.wait_hard(RAISED) < 1.0
+
+
+def test_a_persons_skip_is_an_off_switch_and_restoring_is_still_done(
+    mode: str, headroom: Program, tenant: MakeTenant
+) -> None:
+    namespace, other = tenant(annotations={SKIP: "true"}), tenant()
+    migration, _other = [(each.vm(), each.migrate(phase="Pending"))[1] for each in (namespace, other)]
+    other.wait_hard(RAISED)
+    assert namespace.annotations() == {SKIP: "true"}
+    by_uid = f"harvesterhci.io/migratingUID-{namespace.uid()}"
+    namespace.patch_quota({"metadata": {"annotations": {by_uid: TEXT}}})
+    namespace.phase(migration, "Succeeded")
+    eventually(lambda: namespace.annotations() == {SKIP: "true", RESYNC: "true"})
+    assert by_value(namespace.quota()["spec"]["hard"]) == by_value(HARD)
+    namespace.patch_quota({"metadata": {"annotations": {SKIP: None}}})
+    namespace.migrate(name="second", phase="Pending")
+    namespace.wait_hard(RAISED)
+
+
+def test_a_migration_that_is_deleted_leaves_no_entry(
+    mode: str, headroom: Program, tenant: MakeTenant
+) -> None:
+    namespace = tenant()
+    namespace.vm()
+    migration = namespace.migrate(phase="Running")
+    namespace.wait_hard(RAISED)
+    namespace.wait_shown("Migrating")
+    namespace.delete_migration(migration)
+    namespace.wait_hard(HARD)
+    namespace.wait_shown(None)
+    eventually(lambda: namespace.annotations() == MARKS[mode])
+
+
+def test_nothing_above_left_a_traceback_a_failed_reconcile_or_an_unhealthy_program(headroom: Program) -> None:
+    assert "Traceback" not in headroom.text()
+    assert headroom.get("/healthz") == (200, "ok")
+    assert headroom.get("/readyz") == (200, "ok")
+    assert headroom.metric("controller_runtime_reconcile_errors_total") == 0
+    for _ in polls(5):
+        if headroom.metric("workqueue_depth") == 0:
+            break
+    assert headroom.metric("workqueue_depth") == 0
