@@ -47,6 +47,7 @@ def migrating_uid_key(vmi_uid: str) -> str:
     return ANNOTATION_MIGRATING_UID_PREFIX + vmi_uid
 
 
+@lru_cache(maxsize=16384)
 def parse_entry_key(key: str) -> EntryKey | None:
     """What an annotation key of an RQ stands for; None if it is not a migrating entry.
 

@@ -96,16 +96,19 @@ def attachment_container(rendering: Rendering) -> Container:
 
 
 def todays_containers(
-    containers: Sequence[Container], today: LauncherContainers, rendering: Rendering
+    containers: Sequence[Container], vmi: VirtualMachineInstance, rendering: Rendering
 ) -> list[Container]:
-    """The containers of a source pod as its target will have them, by what the CR says now.
+    """The containers of a source pod, or its init containers, as its target will have them, by what the CR says now.
 
     Support containers have the resources that the CR sizes their kind with; where it says nothing, the pod tells more
     than the defaults, which move between releases. Container disks that are image volumes need no container once the
     images' digests are known.
     """
-    every = [*today.containers, *today.init_containers]
-    sized = {c.name: c for c in every if is_sized(_type_of(c.name), rendering.kubevirt)}
+    sized: dict[str, Container] = {}
+    if rendering.kubevirt.support_container_resources:
+        today = render_containers(vmi, rendering, overhead=0, digests_known=True)
+        every = [*today.containers, *today.init_containers]
+        sized = {c.name: c for c in every if is_sized(_type_of(c.name), rendering.kubevirt)}
     if rendering.has_gate(GATE_IMAGE_VOLUME):
         containers = [c for c in containers if _type_of(c.name) != _CONTAINER_DISK.type]
     return [

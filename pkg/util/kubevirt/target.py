@@ -173,11 +173,10 @@ def _with_spec(pod: Pod, **changed: object) -> Pod:
 
 def _as_of_today(vmi: VirtualMachineInstance, pod: Pod, rendering: Rendering) -> Pod:
     """The source pod with the containers and limits that the KubeVirt CR and the quota ask for now."""
-    today = render_containers(vmi, rendering, overhead=0, digests_known=True)
     pod = _with_spec(
         pod,
-        containers=todays_containers(pod.spec.containers, today, rendering),
-        init_containers=todays_containers(pod.spec.init_containers or (), today, rendering) or None,
+        containers=todays_containers(pod.spec.containers, vmi, rendering),
+        init_containers=todays_containers(pod.spec.init_containers or (), vmi, rendering) or None,
     )
     return _with_todays_limits(vmi, _with_todays_overhead(pod, rendering), rendering)
 

@@ -85,7 +85,7 @@ class Grant:
 
     def _wanted(self, missing: Missing) -> ResourceList:
         vm = self._vms.get(missing.vmi.name)
-        return vm.wanted() if vm else {}
+        return vm.wanted if vm else {}
 
     def _sum(self, more: Mapping[str, ResourceList]) -> ResourceList:
         under_way = {name: vm.granted for name, vm in self._vms.items()}

@@ -22,11 +22,12 @@ from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.kubevirt.target import rendered_pod
 from pkg.util.quantity import ZERO, Quantity
 from pkg.util.quotacount.usage import pod_usage
-from pkg.util.resource_list import ResourceList, maximum, minimum, subtract, total
+from pkg.util.resource_list import ResourceList, add, maximum, minimum, subtract, total
 from pkg.util.resourcequota.balance import shortage
 from pkg.util.resourcequota.base import COMPENSATION_MARGIN, Base, difference, hard, quantity_of
+from pkg.util.resourcequota.caps import Caps
 from pkg.util.resourcequota.entries import Entries
-from pkg.util.resourcequota.errors import InvalidEntry
+from pkg.util.resourcequota.errors import InvalidEntry, ResourceQuotaError
 from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.policy import Policy
 from pkg.util.resourcequota.touch import FIRST
@@ -57,7 +58,7 @@ def is_lasting(facts: Facts, limits: Mapping[str, Quantity]) -> bool:
     return bool(difference(facts.quota.hard, limits)) or (since is not None and facts.now - since >= FIRST)
 
 
-def lacking(
+def lack(
     facts: Facts,
     vms: Sequence[Vm],
     without: Mapping[str, Quantity],
@@ -66,7 +67,7 @@ def lacking(
 ) -> ResourceList:
     """What of the growth the pods to come lack where spec.hard is `without` a compensation, all of them together: the
     one that comes first takes the headroom of another. What `stands` is not lowered while a pod is refused."""
-    if not growth or not is_lasting(facts, hard(without, stands)):
+    if not is_lasting(facts, hard(without, stands)):
         return dict(stands)
     quota = facts.quota
     to_come = total(vm.to_come for vm in vms if vm.stage >= Stage.WANTED)
@@ -79,9 +80,19 @@ def lacking(
     return {name: amount for name, amount in wanted.items() if amount > ZERO}
 
 
-def refused(vms: Sequence[Vm]) -> str:
-    """The VMs whose targets are refused, for a sentence."""
-    return ", ".join(f"VM {vm.name}" for vm in vms if vm.stage is Stage.REFUSED and vm.to_come)
+def compensate(
+    wanted: Mapping[str, Quantity],
+    stands: Mapping[str, Quantity],
+    added: Mapping[str, Quantity],
+    vms: Sequence[Vm],
+    caps: Caps,
+    entries: Entries,
+) -> list[ResourceQuotaError]:
+    """Write the compensation, or what `stands` where the caps let in no more beside what entries have `added`."""
+    names = ", ".join(f"VM {vm.name}" for vm in vms if vm.stage is Stage.REFUSED and vm.to_come)
+    refusal = caps.refuse(f"compensation for {names}", add(added, wanted)) if wanted != stands else None
+    entries.compensate(stands if refusal else wanted)
+    return [refusal] if refusal else []
 
 
 def overhead_growth(facts: Facts, rendering: Rendering) -> ResourceList:
@@ -112,28 +123,27 @@ def _growth(vmi: VirtualMachineInstance, rendering: Rendering) -> ResourceList:
     return {name: amount for name, amount in more.items() if amount > ZERO}
 
 
-def harvesters(
+def compensate_as_harvester(
     facts: Facts, base: Mapping[str, Quantity], vms: Sequence[Vm], entries: Entries
-) -> ResourceList | None:
-    """The compensation beside Harvester for the largest of the refused target pods; None: it stays as it is."""
+) -> None:
+    """Write the compensation beside Harvester for the largest of the refused target pods, where it has to change."""
     quota = facts.quota
     refused = [
         vm for vm in vms if vm.stage is Stage.REFUSED and not vm.target and entries.keys_of(vm.name, vm.uid)
     ]
-    need = max(((vm.need() or {}).get(LIMITS_MEMORY, ZERO) for vm in refused), default=ZERO)
+    need = max(((vm.need or {}).get(LIMITS_MEMORY, ZERO) for vm in refused), default=ZERO)
     limit, used = (quantity_of(each, LIMITS_MEMORY) for each in (quota.hard, quota.used))
     if need.is_zero() or limit.is_zero() or LIMITS_MEMORY not in base:
-        return None
+        return
     try:
         stands = entries.compensation.get(LIMITS_MEMORY, ZERO)
         limits = hard(base, entries.added())
         without = limits[LIMITS_MEMORY] - stands
     except InvalidEntry:  # as upstream, what is missing of the limit that there is
         limits, stands, without = {}, ZERO, limit
-    if not is_lasting(facts, limits):
-        return None
-    wanted = compensation_for(used, without, stands, need)
-    return None if wanted == stands else {LIMITS_MEMORY: wanted}
+    wanted = compensation_for(used, without, stands, need) if is_lasting(facts, limits) else stands
+    if wanted != stands:
+        entries.compensate({LIMITS_MEMORY: wanted})
 
 
 def compensation_for(used: Quantity, without: Quantity, stands: Quantity, need: Quantity) -> Quantity:

@@ -64,8 +64,8 @@ def has_migrating_vm(annotations: Mapping[str, str]) -> bool:
 
 def entries(annotations: Mapping[str, str]) -> Iterator[Entry]:
     """Every migrating entry, in the order of the keys."""
-    for key in sorted(annotations):
-        vm = parse_entry_key(key) if key.startswith(ENTRY_PREFIXES) else None
+    for key in sorted(key for key in annotations if key.startswith(ENTRY_PREFIXES)):
+        vm = parse_entry_key(key)
         if vm is not None:
             yield Entry(key, vm, annotations[key])
 
@@ -101,7 +101,8 @@ class Entries:
         found: ResourceList | None = None
         for key in self.keys_of(vm_name, vmi_uid):
             with suppress(InvalidEntry):
-                found = maximum(found or {}, parse_resources(key, self._after[key]))
+                said = parse_resources(key, self._after[key])
+                found = maximum(found, said) if found else said
         return found
 
     def added(self, *, compensated: bool = True) -> ResourceList:
@@ -148,8 +149,9 @@ class Entries:
         else:
             self.remove(_COMPENSATION)
 
-    def set(self, key: str, value: str) -> None:
-        self._after[key] = value
+    def set(self, values: Mapping[str, str]) -> None:
+        """Write annotations as they are."""
+        self._after.update(values)
 
     def remove(self, *keys: str) -> bool:
         """Whether one of them was there."""

@@ -55,7 +55,7 @@ def give_back(facts: Facts, *, to_harvester: bool = False) -> Plan:
     entries = Entries(quota.annotations)
     if to_harvester and default:
         hard = hand_over(facts, entries)
-        entries.set(constants.ANNOTATION_RESYNC_NEEDED, "true")
+        entries.set({constants.ANNOTATION_RESYNC_NEEDED: "true"})
     else:
         hard = lowered(facts, entries.readable())
         entries.remove(*_WITH_ENTRIES, *(_MARKS if default else _RECORDS), *(entry.key for entry in entries))
@@ -111,7 +111,7 @@ def _keep_under_way(facts: Facts, entries: Entries) -> None:
         if is_finished(migration) or not keys:
             continue
         if vmi is not None and (ours := migrating_uid_key(vmi.uid)) not in needed:
-            entries.set(ours, entries.get(keys[0]) or "")
+            entries.set({ours: entries.get(keys[0]) or ""})
             keys = [ours]
         needed.update(keys)
     entries.remove(*(entry.key for entry in entries if entry.key not in needed))

@@ -17,7 +17,7 @@ from pkg.util.kubevirt.migration import is_finished
 from pkg.util.resource_list import add, minimum, total
 from pkg.util.resourcequota.base import Base, base_of, difference, hard
 from pkg.util.resourcequota.caps import Caps, idle
-from pkg.util.resourcequota.compensation import harvesters, lacking, promised, refused
+from pkg.util.resourcequota.compensation import compensate, compensate_as_harvester, lack, promised
 from pkg.util.resourcequota.entries import Entries, has_migrating_vm
 from pkg.util.resourcequota.errors import InvalidEntry, ResourceQuotaError
 from pkg.util.resourcequota.facts import Facts, Timers
@@ -115,9 +115,9 @@ def _flag(rules: Rules, base: Base, entries: Entries, *, dropped: bool) -> None:
     if dropped and not rules.follow:
         entries.remove(_COMPENSATION)
         if base.limits is None:
-            entries.set(constants.ANNOTATION_RESYNC_NEEDED, "true")
+            entries.set({constants.ANNOTATION_RESYNC_NEEDED: "true"})
     if base.limits is not None and entries.get(constants.ANNOTATION_RESYNC_NEEDED) == "true":
-        entries.set(constants.ANNOTATION_RESYNC_NEEDED, "false")
+        entries.set({constants.ANNOTATION_RESYNC_NEEDED: "false"})
 
 
 def _raised(
@@ -142,17 +142,12 @@ def _raised(
         return (_retired(facts, entries) if retired else {}), problems
     try:
         if rules.margin:
-            compensation = harvesters(facts, base.limits, vms, entries)
-        else:
-            without = hard(base.limits, entries.added(compensated=False))
-            compensation = lacking(facts, vms, without, growth, stands)
-            grown = None if compensation == stands else add(added, compensation)
-            if grown and (refusal := caps.refuse(f"compensation for {refused(vms)}", grown)):
-                problems.append(refusal)
-                compensation = stands
-        if compensation is not None:
-            entries.compensate(compensation)
-        wanted_hard = hard(base.limits, entries.added())
+            compensate_as_harvester(facts, base.limits, vms, entries)
+        entered = entries.added(compensated=False)
+        if not rules.margin:
+            lacking = lack(facts, vms, hard(base.limits, entered), growth, stands) if growth else {}
+            problems += compensate(lacking, stands, added, vms, caps, entries)
+        wanted_hard = hard(base.limits, add(entered, entries.compensation))
     except InvalidEntry as exc:
         return {}, [*problems, exc]
     if rules.follow and not rules.mark:

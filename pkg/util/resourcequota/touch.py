@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import datetime
 import json
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -94,12 +94,13 @@ def _annotations_after(quota: ResourceQuota, made: Plan) -> Mapping[str, str]:
     return {key: text for key, text in after.items() if text is not None}
 
 
-def _refused(facts: Facts) -> Iterator[str]:
+def _refused(facts: Facts) -> list[str]:
     """The migrations that are refused although they have an entry, by uid."""
+    refused = [each for each in facts.migrations if is_refused(each) and not each.deleting]
+    if not refused:
+        return []
     entries = Entries(facts.quota.annotations)
-    for migration in facts.migrations:
-        if is_refused(migration) and not migration.deleting and has_entry(facts, entries, migration):
-            yield migration.uid
+    return [each.uid for each in refused if has_entry(facts, entries, each)]
 
 
 def has_entry(facts: Facts, entries: Entries, migration: VirtualMachineInstanceMigration) -> bool:

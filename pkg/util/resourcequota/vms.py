@@ -32,6 +32,7 @@ from pkg.util.kubevirt.target import (
     attachments_usage,
     bound_of,
     has_hotplugged_volumes,
+    launcher_usage,
     rendered_from,
     side_as_it_was,
     target_usage,
@@ -97,7 +98,7 @@ class Vm:
             )
             for side in ((*sides.home, *sides.target, *sides.old) if moving or sides.old else ())
         }
-        self._bound = self._bound_of() if self._usages else Bound({}, {})
+        self._plain = self._plain_launcher() if self._usages else {}
         self._home = self._worth(sides.home)
         self.old = tuple(self._old(side) for side in sides.old)
         self.target = self._worth(sides.target) if moving else {}
@@ -111,39 +112,34 @@ class Vm:
         """How many pods of earlier migrations are over and still there, while this one needs headroom: as objects they
         count."""
         self.charged_until = charged_until((*sides.home, *sides.target, *sides.old))
+        self._sum_up()
 
     # ---- what it comes to ------------------------------------------------------------------------------------
 
     @property
-    def left_over(self) -> ResourceList:
-        return total(side.usage for side in self.old)
-
-    @property
-    def granted(self) -> ResourceList:
-        """What its pods use of what is granted to them."""
-        return add(self.left_over, minimum(self.target, self.allowed))
-
     def need(self) -> ResourceList | None:
         """What an entry for its migration says; None: Harvester's formula has no number for it."""
         return self.allowed if self._exact else self.formula
 
-    def wanted(self) -> ResourceList:
+    def _sum_up(self) -> None:
+        self.left_over = total(side.usage for side in self.old)
+        self.granted = add(self.left_over, minimum(self.target, self.allowed))
+        """What its pods use of what is granted to them."""
+        self.wanted = self.left_over if self.stage < Stage.ANNOUNCED else self.granted
         """The wanted entry, whatever the present one is."""
-        if self.stage < Stage.ANNOUNCED:
-            return self.left_over
-        if self.stage is Stage.ANNOUNCED:
-            return self.granted
-        return add(self.left_over, self.need() or {})
-
-    def upper_bound(self) -> ResourceList:
+        if self.stage > Stage.ANNOUNCED:
+            self.wanted = add(self.left_over, self.need or {})
+        self.upper_bound = add(
+            self.left_over, maximum(self.target, maximum(self.allowed, self.formula or {}))
+        )
         """The most that is kept of an existing entry: what the pods that it was granted for use, and what the
         migration would be granted today if it goes on after all."""
-        return add(self.left_over, maximum(self.target, maximum(self.allowed, self.formula or {})))
 
     def without(self, over: Sequence[OldSide]) -> Vm:
         """The same VM without these old sides."""
         other = object.__new__(Vm)
         other.__dict__.update(self.__dict__, old=tuple(side for side in self.old if side not in over))
+        other._sum_up()
         return other
 
     # ---- how it is worked out --------------------------------------------------------------------------------
@@ -183,14 +179,17 @@ class Vm:
 
     def _today(self, render: _Render) -> ResourceList:
         """A side as it would be rendered today, from each that qualifies as the source: the smallest."""
-        assert self.vmi is not None
-        sides = [self._believed(side) for side in self._sides.home]
-        found = [
-            self._rendered((render.__name__, number), side.pods, partial(render, self.vmi, side))
-            for number, side in enumerate(sides)
-        ]
-        most = add(self._bound.launcher, self._bound.attachment)
-        return smallest(within(usage, most, self.vmi) for usage in found)
+        return smallest(self._side_today(number, render) for number in range(len(self._sides.home)))
+
+    def _side_today(self, number: int, render: _Render) -> ResourceList:
+        vmi, side = self.vmi, self._sides.home[number]
+        assert vmi is not None
+        changes = is_resized(vmi) or self._rendering.limit_ranges or has_hotplugged_volumes(vmi)
+        if not changes and self._usages[side.launcher.uid] == (self._plain, {}):
+            return self._plain  # as most are: nothing has changed since
+        side, bound = self._believed(side), self._bound()
+        usage = self._rendered((render.__name__, number), side.pods, partial(render, vmi, side))
+        return within(usage, add(bound.launcher, bound.attachment), vmi)
 
     def _attachment_to_come(self) -> ResourceList:
         vmi = self.vmi
@@ -228,10 +227,7 @@ class Vm:
         usage = smallest(add(*both) for both in counted)
         if self.vmi is None:
             return usage
-        limited = smallest(
-            add(within(launcher, self._bound.launcher, self.vmi), minimum(attached, self._bound.attachment))
-            for launcher, attached in counted
-        )
+        limited = smallest(self._within(*both) for both in counted)
         if limited != usage:
             more = subtract(usage, limited)
             what = ", ".join(f"{name} by {shown(q, name)}" for name, q in sorted(more.items()) if q > ZERO)
@@ -239,12 +235,32 @@ class Vm:
             self._say(SideTooLarge, f"pod {name} exceeds what the VM's spec renders to: {what}")
         return limited
 
+    def _within(self, launcher: ResourceList, attached: ResourceList) -> ResourceList:
+        assert self.vmi is not None
+        if any(amount > self._plain.get(name, ZERO) for name, amount in launcher.items()):
+            launcher = within(launcher, self._bound().launcher, self.vmi)
+        return add(launcher, minimum(attached, self._bound().attachment)) if attached else launcher
+
     def _believed(self, side: Side) -> Side:
         """The side as a pattern for the next one: without an attachment pod that KubeVirt would not make so large."""
         there = self._usages[side.launcher.uid][1]
-        return side if minimum(there, self._bound.attachment) == there else replace(side, attachments=())
+        if not there or minimum(there, self._bound().attachment) == there:
+            return side
+        return replace(side, attachments=())
 
-    def _bound_of(self) -> Bound:
+    def _plain_launcher(self) -> ResourceList:
+        """What the installed release renders the VM's spec to, without what a LimitRange, perhaps a tenant's, or
+        another's webhook would add. So much is believed of a pod without asking what it may be at most."""
+        vmi = self.vmi
+        if vmi is None or not self._sides.home:
+            return {}
+        return self._rendered(
+            "plain",
+            (),
+            lambda rendering, spec: launcher_usage(vmi, None, replace(rendering, limit_ranges=()), spec),
+        )
+
+    def _bound(self) -> Bound:
         """The most that a side is worth."""
         vmi = self.vmi
         if vmi is None or not self._sides.home:

@@ -46,6 +46,8 @@ def hold(
     since: dict[str, float] = {}
     problems: list[ResourceQuotaError] = []
     kept: list[Vm] = []
+    if not any(vm.old for vm in vms):
+        return list(vms), since, problems
     for vm in vms:
         for side in vm.old:
             first = facts.timers.held_since.get(side.uid, facts.now)
@@ -62,8 +64,9 @@ def hold(
 def mark(entries: Entries, rules: Rules, base: Base) -> None:
     """The quota is ours: Harvester leaves it alone, or its base is recorded."""
     if rules.mark:
-        entries.set(constants.ANNOTATION_SKIP_AUTO_SCALING, "true")
-        entries.set(constants.ANNOTATION_OWNER, constants.OWNER)
+        entries.set(
+            {constants.ANNOTATION_SKIP_AUTO_SCALING: "true", constants.ANNOTATION_OWNER: constants.OWNER}
+        )
     elif base.record is not None:
         entries.put(constants.ANNOTATION_BASE, base.record)
 
@@ -72,9 +75,7 @@ def wanted_of(
     quota: ResourceQuota, rules: Rules, base: Mapping[str, Quantity], vms: Sequence[Vm], entries: Entries
 ) -> list[Wanted]:
     """Existing entries first, then in the order of the migrations."""
-    # How many pods of the namespace the base has no room for: launchers that are over count as objects.
-    granted = total(vm.granted for vm in vms).get(COUNT_PODS, ZERO)
-    beyond = max(ZERO, quantity_of(quota.used, COUNT_PODS) - granted - base.get(COUNT_PODS, ZERO))
+    beyond = _pods_beyond(quota, base, vms)
     wanted = []
     for vm in vms:
         stands = entries.of(vm.name, vm.uid)
@@ -83,19 +84,28 @@ def wanted_of(
             if value is not None:
                 wanted.append(Wanted(vm, rules.key(vm.name, vm.uid), value, None))
             continue
-        ended = min(vm.ended, beyond) if vm.stage >= Stage.WANTED else ZERO
+        ended = min(vm.ended, beyond) if beyond and vm.stage >= Stage.WANTED else ZERO
         beyond -= ended
         # An existing entry is kept as far as it is used, or will be if the migration continues.
-        value = maximum(vm.wanted(), minimum(stands or {}, vm.upper_bound()))
-        value = {n: q for n, q in add(value, {COUNT_PODS: ended}).items() if n in base and q > ZERO}
+        value = maximum(vm.wanted, minimum(stands, vm.upper_bound)) if stands else vm.wanted
+        value = add(value, {COUNT_PODS: ended}) if ended else value
+        value = {n: q for n, q in value.items() if n in base and q > ZERO}
         if value:
             wanted.append(Wanted(vm, rules.key(vm.name, vm.uid), value, stands))
     return sorted(wanted, key=lambda each: (each.stands is None, each.vm.since))
 
 
+def _pods_beyond(quota: ResourceQuota, base: Mapping[str, Quantity], vms: Sequence[Vm]) -> Quantity:
+    """How many pods of the namespace the base has no room for: launchers that are over count as objects."""
+    if COUNT_PODS not in base:
+        return ZERO
+    granted = total(vm.granted for vm in vms).get(COUNT_PODS, ZERO)
+    return max(ZERO, quantity_of(quota.used, COUNT_PODS) - granted - base[COUNT_PODS])
+
+
 def _once(quota: ResourceQuota, vm: Vm) -> ResourceList | None:
     """What an entry beside Harvester says: of what its formula scales, what the quota limits."""
-    need = vm.need() if vm.stage >= Stage.WANTED else None
+    need = vm.need if vm.stage >= Stage.WANTED else None
     return None if need is None else {n: need[n] for n in HARVESTERS if n in need and n in quota.hard}
 
 

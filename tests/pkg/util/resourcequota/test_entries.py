@@ -87,8 +87,8 @@ class TestEntries:
 
     def test_what_is_set_and_taken_back_is_no_change(self) -> None:
         entries_ = Entries({RESYNC: "true"})
-        entries_.set(RESYNC, "false")
-        entries_.set(RESYNC, "true")
+        entries_.set({RESYNC: "false"})
+        entries_.set({RESYNC: "true"})
         entries_.put(by_uid(), ENTRY_VALUES)
         entries_.remove(by_uid())
         assert entries_.changes() == {}
@@ -103,7 +103,7 @@ class TestEntries:
         annotations = {by_uid(): ENTRY}
         entries_ = Entries(annotations)
         entries_.remove(by_uid())
-        entries_.set(SKIP, "true")
+        entries_.set({SKIP: "true"})
         assert annotations == {by_uid(): ENTRY}
 
     def test_an_entry_that_says_the_same_keeps_its_spelling(self) -> None:

@@ -126,14 +126,14 @@ def test_claims(case: Claimed) -> None:
         (claim.target, case.target),
         (claim.allowed, case.allowed),
         (claim.to_come, case.to_come),
-        (claim.wanted(), case.wanted),
+        (claim.wanted, case.wanted),
     ):
         assert part.get("limits.cpu", Quantity.of(0)) == Quantity.parse(f"{milli}m")
 
 
 def test_under_harvesters_estimate_the_entry_is_its_number_while_the_vm_migrates() -> None:
     seen = namespace(quota(), [MOVE], [SOURCE, TARGET], [HERE])
-    value = asked(seen, HARVESTER)[0]["vm1"].wanted()
+    value = asked(seen, HARVESTER)[0]["vm1"].wanted
     assert value == {"limits.cpu": Quantity.parse("2"), "limits.memory": Quantity.parse(4737464313)}
 
 
@@ -141,7 +141,7 @@ def test_under_harvesters_estimate_a_vm_that_has_moved_claims_only_the_pod_that_
     """KubeVirt moves the VMI's node before the migration says Succeeded: its number and the old pod are one thing."""
     seen = namespace(quota(), [MOVE], [SOURCE, TARGET], [THERE])
     found, problems = asked(seen, HARVESTER)
-    value = found["vm1"].wanted()
+    value = found["vm1"].wanted
     assert (value["limits.cpu"], value["limits.memory"]) == (
         Quantity.parse("2015m"),
         Quantity.parse(4797464313),
@@ -153,7 +153,7 @@ def test_under_harvesters_estimate_a_vm_that_has_moved_claims_only_the_pod_that_
 def test_under_harvesters_estimate_a_vm_that_does_not_run_claims_nothing(phase: str) -> None:
     seen = namespace(quota(), [vmim()], [SOURCE], [vmi(nodeName="node-1", phase=phase)])
     claim = asked(seen, HARVESTER)[0]["vm1"]
-    assert (claim.wanted(), claim.upper_bound()) == ({}, {})
+    assert (claim.wanted, claim.upper_bound) == ({}, {})
 
 
 @pytest.mark.parametrize(("policy", "said"), [(HARVESTER, ["MigrationNotScaled"]), (EXACT, [])])
@@ -172,7 +172,7 @@ def test_whatever_a_vm_says_of_itself_is_that_vms_problem(policy: Policy, text: 
     broken, other = vmi(limits={"memory": text}, nodeName="node-1"), vmi("vm2", nodeName="node-1")
     seen = namespace(quota(), [vmim(), vmim(vm="vm2")], [launcher(HERE), launcher(other)], [broken, other])
     found, problems = asked(seen, policy)
-    assert found["vm2"].wanted()["limits.cpu"] > Quantity.of(1)
+    assert found["vm2"].wanted["limits.cpu"] > Quantity.of(1)
     (problem,) = problems
     assert problem.vm == "vm1"
     assert "VM vm1" in str(problem)
