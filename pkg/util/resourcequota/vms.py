@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
 
@@ -29,7 +29,6 @@ from pkg.util.kubevirt.observed_overhead import is_resized
 from pkg.util.kubevirt.rendering import Rendering, limited_by
 from pkg.util.kubevirt.target import (
     Bound,
-    OldSide,
     Side,
     attachments_usage,
     bound_of,
@@ -53,6 +52,16 @@ _Render = Callable[[VirtualMachineInstance, Side, Rendering, ResourceQuotaSpec],
 _T = TypeVar("_T")
 _LONGEST = 250
 """Characters of what is said about a VM that is not understood."""
+
+
+@dataclass(frozen=True, slots=True)
+class OldSide:
+    """A side that a migration left behind. `ended` is when that was, in seconds since the epoch, None where that
+    is not known."""
+
+    uid: str
+    usage: ResourceList
+    ended: float | None
 
 
 class Vm:
@@ -95,7 +104,8 @@ class Vm:
         storage = NOTHING
         if facts.claims is not None and not is_scoped(self._spec):  # one with scopes counts no claims
             storage = backend_storage(self.vmi, self.migrations, facts.claims, self._rendering, moving=moving)
-        self.old = (*(self._old(side) for side in sides.old), *storage.old)
+        self.old = tuple(self._old(side) for side in sides.old)
+        self._old_claims = storage.old
         target = self._worth(sides.target) if moving else {}
         allowed, to_come = self._allowed(target) if moving else ({}, {})
         self.target = add(target, storage.target)
@@ -121,7 +131,7 @@ class Vm:
         return self.allowed if self._exact else self.formula
 
     def _sum_up(self) -> None:
-        self.left_over = total(side.usage for side in self.old)
+        self.left_over = total([*(side.usage for side in self.old), self._old_claims])
         self.granted = add(self.left_over, minimum(self.target, self.allowed))
         """What its pods use of what is granted to them."""
         self.wanted = self.left_over if self.stage < Stage.ANNOUNCED else self.granted
