@@ -18,6 +18,7 @@ from pkg.controller.options import Options
 from pkg.controller.resourcequota.resourcequota_controller import BeforeRaise, Handler
 from pkg.util import constants
 from pkg.util.kubevirt.evidence import read_of
+from pkg.util.kubevirt.migration_pods import migration_of
 from pkg.util.kubevirt.target import rendered_from
 from pkg.util.resourcequota.observe import Observer
 
@@ -76,7 +77,7 @@ def _read_of_pod(pod: Pod) -> object:
     status = pod.status
     containers = *(status.container_statuses or ()), *(status.init_container_statuses or ())
     in_force = [each for each in containers if each.resources or each.allocated_resources]
-    labels = pod.labels.get(constants.LABEL_APP), pod.labels.get(constants.LABEL_MIGRATION_JOB_UID)
+    labels = pod.labels.get(constants.LABEL_APP), migration_of(pod)
     of_status = pod.terminal, status.conditions, status.qos_class, in_force
     return _read_of_metadata(pod), labels, pod.annotations, pod.spec, of_status
 

@@ -16,7 +16,7 @@ from pkg.util import constants
 from pkg.util.kubevirt.migration import is_finished
 from pkg.util.resource_list import add, minimum, total
 from pkg.util.resourcequota.base import Base, base_of, difference, hard
-from pkg.util.resourcequota.caps import Caps, idle
+from pkg.util.resourcequota.caps import Caps
 from pkg.util.resourcequota.compensation import compensate, compensate_as_harvester, lack, promised
 from pkg.util.resourcequota.entries import Entries, has_migrating_vm
 from pkg.util.resourcequota.errors import InvalidEntry, ResourceQuotaError
@@ -131,12 +131,11 @@ def _raised(
 ) -> tuple[dict[str, str], list[ResourceQuotaError]]:
     """spec.hard = base + entries + compensation, as far as it differs. An invalid entry or base: it is left alone."""
     quota = facts.quota
-    given = (quota.annotations.get(constants.ANNOTATION_MAX_EXTRA, ""), facts.max_extra)
-    caps = Caps(*given)
+    caps = Caps(quota.annotations.get(constants.ANNOTATION_MAX_EXTRA, ""), facts.max_extra)
     growth = promised(facts, policy, base, wanted) if rules.follow else {}
     stands = minimum(entries.compensation_or_none(), growth)
     added, problems = enter(base.limits or {}, wanted, stands, caps, entries)
-    problems += idle(*given, quota.hard) if rules.follow else []
+    problems += caps.idle(quota.hard) if rules.follow else []
     if not base.limits:
         retired = base.limits is not None and rules.mark and not facts.limits and is_marked(quota, rules)
         return (_retired(facts, entries) if retired else {}), problems
