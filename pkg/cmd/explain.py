@@ -11,7 +11,7 @@ import typer
 from pkg.cmd import reports
 from pkg.cmd.flags import option
 from pkg.cmd.options import ClusterOptions, Output, WrongCall
-from pkg.cmd.reports import ReportOptions
+from pkg.cmd.reports import ReportOptions, WatchOptions
 from pkg.util.amounts import shown
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pkg.report.fit import Fit
     from pkg.report.snapshot import Snapshot
 
+    Answer = tuple[Snapshot, Explanation]
 
 _VM = re.compile(r"[a-z0-9](?:[-.a-z0-9]{0,251}[a-z0-9])?")
 
@@ -42,6 +43,7 @@ def explain(
         str, typer.Argument(metavar="NS/VM", envvar="HEADROOM_VM", help="Namespace and name of the VM.")
     ],
     report: ReportOptions,
+    watching: WatchOptions,
     collected: CollectedOptions,
     cluster: ClusterOptions,
 ) -> None:
@@ -50,27 +52,44 @@ def explain(
     Of a VM that does not migrate: whether it could. Writes nothing.
     """
     namespace, name = _names(vm)
-    if collected.folder:
-        snapshot, found = _read(collected.folder, namespace, name)
-    else:
-        snapshot, found = reports.ask(
-            cluster.kubeconfig, lambda client: _look(client, report, namespace, name)
-        )
+    watching.check(report.output)
+    if watching.watch and collected.folder:
+        raise WrongCall("--from and --watch exclude each other")
+
+    async def look(client: Client) -> Answer:
+        return await _look(client, report, namespace, name)
+
+    if watching.watch:
+        reports.follow(cluster.kubeconfig, look, _shown, _lines)
+        return
+    snapshot, found = (
+        _read(collected.folder, namespace, name)
+        if collected.folder
+        else reports.ask(cluster.kubeconfig, look)
+    )
     if report.output is Output.JSON:
         about = {"basis": snapshot.basis.document(), "headroom": snapshot.installed.document()}
         reports.print_json({**found.document(), **about})
-        return
-    reports.print_alarms(snapshot.installed)
-    heading = f"{namespace}/{name} {found.verdict}: {found.summary}"
-    reports.print_all(reports.line(heading), *(part for fit in found.fits for part in _parts(fit)))
+    else:
+        reports.print_all(*_shown((snapshot, found)))
+
+
+def _shown(answer: Answer) -> list[RenderableType]:
+    snapshot, found = answer
+    parts = [reports.line(f"{found.namespace}/{found.vm} {found.verdict}: {found.summary}")]
+    parts += [part for fit in found.fits for part in _parts(fit)]
     if found.verdict == "waits for KubeVirt":
-        reports.print_all(
-            reports.line("what headroom does not cover, and what to do instead: docs/limits.md")
-        )
-    reports.print_remarks(snapshot.basis)
+        parts.append(reports.line("what headroom does not cover, and what to do instead: docs/limits.md"))
+    return reports.framed(snapshot, parts)
 
 
-def _read(folder: str, namespace: str, name: str) -> tuple[Snapshot, Explanation]:
+def _lines(answer: Answer) -> dict[str, str]:
+    snapshot, found = answer
+    said = [f"{found.verdict}: {found.summary}", *(f"{fit.quota}: {fit.action}" for fit in found.fits)]
+    return {"headroom": snapshot.installed.in_short, f"{found.namespace}/{found.vm}": "; ".join(said)}
+
+
+def _read(folder: str, namespace: str, name: str) -> Answer:
     from pkg.cmd.collect import load
     from pkg.report.budget import managed
     from pkg.report.explain import explain
@@ -90,9 +109,7 @@ def _names(text: str) -> tuple[str, str]:
     return reports.check_namespace(namespace), name
 
 
-async def _look(
-    client: Client, report: ReportOptions, namespace: str, name: str
-) -> tuple[Snapshot, Explanation]:
+async def _look(client: Client, report: ReportOptions, namespace: str, name: str) -> Answer:
     from pkg.api.kubevirt import VIRTUAL_MACHINES
     from pkg.report.budget import managed
     from pkg.report.explain import explain, not_running

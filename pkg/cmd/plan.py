@@ -61,9 +61,7 @@ def plan(chosen: PlanOptions, report: ReportOptions, cluster: ClusterOptions) ->
         about = {"basis": snapshot.basis.document(), "headroom": snapshot.installed.document()}
         reports.print_json({**found.document(), **about})
         return
-    reports.print_alarms(snapshot.installed)
-    reports.print_all(*_parts(found))
-    reports.print_remarks(snapshot.basis)
+    reports.print_all(*reports.framed(snapshot, _parts(found)))
 
 
 def _check(namespace: str | None, ratio: str | None, node: str | None) -> None:

@@ -6,7 +6,8 @@ import asyncio
 import json
 import re
 import sys
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+import time
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
@@ -21,14 +22,17 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from kubeloop.client.client import Client
-    from pkg.report.installation import Installed
     from pkg.report.reader import Assumed
-    from pkg.report.snapshot import Basis
+    from pkg.report.snapshot import Snapshot
 
 T = TypeVar("T")
 _NAME = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?")
 _COLUMNS = 120
 """Width of a table in a pipe, unless $COLUMNS says otherwise; cells are folded, nothing is cut."""
+_PERIOD = 1.0
+"""Seconds between two looks of --watch, and at least _SHARE times what a look takes: lists of a large cluster cost its
+API server."""
+_SHARE = 10.0
 
 
 @dataclass(frozen=True)
@@ -65,6 +69,25 @@ class ReportOptions(OutputOptions):
 
 
 @dataclass(frozen=True)
+class WatchOptions:
+    """Once, or again and again."""
+
+    title: ClassVar = "Options"
+
+    watch: bool = option(
+        False,
+        "Go on until Ctrl-C: on a terminal in place, else with a line for each change.",
+        "--watch",
+        "-w",
+    )
+
+    def check(self, output: Output) -> None:
+        """Raises WrongCall."""
+        if self.watch and output is Output.JSON:
+            raise WrongCall("--watch prints a table or lines: leave -o json out")
+
+
+@dataclass(frozen=True)
 class NamespaceOptions:
     """Which namespace."""
 
@@ -97,6 +120,73 @@ def ask(kubeconfig: str | None, question: Callable[[Client], Awaitable[T]]) -> T
     return asyncio.run(answer())
 
 
+def follow(
+    kubeconfig: str | None,
+    question: Callable[[Client], Awaitable[T]],
+    parts: Callable[[T], Sequence[RenderableType]],
+    lines: Callable[[T], Mapping[str, str]],
+) -> None:
+    """The answers one after the other, until a signal. `lines`: what is known, by what it is about.
+
+    Raises ConfigError, and what the first question raises; later an API server that does not answer is said once.
+    """
+
+    async def asked(client: Client) -> None:
+        if not sys.stdout.isatty():
+            await _again(client, question, _printed(lines))
+            return
+        from rich.console import Group
+        from rich.live import Live
+
+        with Live(console=_console(), auto_refresh=False) as live:
+
+            def update(answer: T) -> None:
+                at = line(f"at {time.strftime('%H:%M:%S')}; Ctrl-C ends")
+                live.update(Group(*parts(answer), at), refresh=True)
+
+            await _again(client, question, update)
+
+    ask(kubeconfig, asked)
+
+
+async def _again(
+    client: Client, question: Callable[[Client], Awaitable[T]], show: Callable[[T], None]
+) -> None:
+    from kubeloop.client.errors import ApiError
+
+    answer, failed = await question(client), ""
+    while True:
+        show(answer)
+        began = time.monotonic()
+        try:
+            answer, failed = await question(client), ""
+        except ApiError as exc:
+            if failed != str(exc):
+                print(f"headroom: {exc}, trying again", file=sys.stderr, flush=True)
+            failed = str(exc)
+        await asyncio.sleep(max(_PERIOD, _SHARE * (time.monotonic() - began)))
+
+
+def _printed(lines: Callable[[T], Mapping[str, str]]) -> Callable[[T], None]:
+    """Prints what differs from the answer before."""
+    before: Mapping[str, str] = {}
+
+    def show(answer: T) -> None:
+        nonlocal before
+        now = lines(answer)
+        for each in changes(before, now):
+            print(f"{time.strftime('%H:%M:%S')} {each}", flush=True)
+        before = now
+
+    return show
+
+
+def changes(before: Mapping[str, str], now: Mapping[str, str]) -> Iterator[str]:
+    """A line for each that differs."""
+    yield from (f"{key} {text}" for key, text in now.items() if before.get(key) != text)
+    yield from (f"{key} is gone" for key in before if key not in now)
+
+
 def print_json(document: Any) -> None:
     """One document."""
     json.dump(document, sys.stdout, indent=2)
@@ -112,14 +202,10 @@ def print_all(*parts: RenderableType) -> None:
         console.print(part, soft_wrap=isinstance(part, Text))  # a line is one line, for grep
 
 
-def print_alarms(installed: Installed) -> None:
-    """What is wrong with headroom itself: before what would be read as if it ran."""
-    print_all(*map(line, installed.alarms()))
-
-
-def print_remarks(basis: Basis) -> None:
-    """What the report assumes."""
-    print_all(*map(line, basis.remarks))
+def framed(snapshot: Snapshot, parts: Iterable[RenderableType]) -> list[RenderableType]:
+    """A report between what is wrong with headroom itself, which would else be read as if it ran, and what it
+    assumes."""
+    return [*map(line, snapshot.installed.alarms()), *parts, *map(line, snapshot.basis.remarks)]
 
 
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pkg.cmd import reports
 from pkg.cmd.flags import option
-from pkg.cmd.options import ClusterOptions, Output
-from pkg.cmd.reports import NamespaceOptions, ReportOptions
+from pkg.cmd.options import ClusterOptions, Output, WrongCall
+from pkg.cmd.reports import NamespaceOptions, ReportOptions, WatchOptions
 from pkg.util.amounts import listed, shown
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from rich.console import RenderableType
 
     from kubeloop.client.client import Client
@@ -41,38 +43,91 @@ class CheckOptions:
     )
 
 
+@dataclass(frozen=True)
+class Answer:
+    """What was found at one moment. `where`: the namespace that was asked about, "" for all."""
+
+    where: str
+    snapshot: Snapshot
+    quotas: list[QuotaStatus]
+    budgets: list[Report]
+
+
 def status(
-    chosen: NamespaceOptions, checking: CheckOptions, report: ReportOptions, cluster: ClusterOptions
+    chosen: NamespaceOptions,
+    checking: CheckOptions,
+    watching: WatchOptions,
+    report: ReportOptions,
+    cluster: ClusterOptions,
 ) -> int:
     """Show each managed quota: its base, what is added to it, for which VMs and since when. Writes nothing."""
 
     where = reports.check_namespace(chosen.namespace)
+    watching.check(report.output)
+    if watching.watch and checking.check:
+        raise WrongCall("--check and --watch exclude each other")
 
-    async def read(client: Client) -> tuple[Snapshot, list[QuotaStatus], list[Report]]:
+    async def read(client: Client) -> Answer:
         from pkg.report.budget import reports as with_budgets
         from pkg.report.reader import take
         from pkg.report.status import status as of
 
         snapshot = await take(client, report.assumed(), where)
-        return snapshot, of(snapshot), with_budgets(snapshot)
+        return Answer(where, snapshot, of(snapshot), with_budgets(snapshot))
 
-    snapshot, quotas, budgets = reports.ask(cluster.kubeconfig, read)
-    if checking.check:
-        return _check(snapshot, checking.check)
-    if report.output is Output.JSON:
-        documents = [found.document() for found in budgets]
-        found = [quota.document() for quota in quotas]
-        about = {"basis": snapshot.basis.document(), "headroom": snapshot.installed.document()}
-        reports.print_json({**about, "quotas": found, "budgets": documents})
+    if watching.watch:
+        reports.follow(cluster.kubeconfig, read, _shown, _lines)
         return 0
-    reports.print_alarms(snapshot.installed)
-    if quotas or budgets:
-        reports.print_all(*(part for quota in quotas for part in _parts(quota)))
-        reports.print_all(*(part for found in budgets for part in _budget_parts(found)))
+    answer = reports.ask(cluster.kubeconfig, read)
+    if checking.check:
+        return _check(answer.snapshot, checking.check)
+    if report.output is Output.JSON:
+        reports.print_json(_document(answer))
     else:
-        reports.print_all(reports.line(f"no managed quota in {where or 'any namespace'}"))
-    reports.print_remarks(snapshot.basis)
+        reports.print_all(*_shown(answer))
     return 0
+
+
+def _document(answer: Answer) -> dict[str, Any]:
+    return {
+        "basis": answer.snapshot.basis.document(),
+        "headroom": answer.snapshot.installed.document(),
+        "quotas": [quota.document() for quota in answer.quotas],
+        "budgets": [found.document() for found in answer.budgets],
+    }
+
+
+def _shown(answer: Answer) -> list[RenderableType]:
+    parts = [part for quota in answer.quotas for part in _parts(quota)]
+    parts += [part for found in answer.budgets for part in _budget_parts(found)]
+    nothing = reports.line(f"no managed quota in {answer.where or 'any namespace'}")
+    return reports.framed(answer.snapshot, parts or [nothing])
+
+
+def _lines(answer: Answer) -> dict[str, str]:
+    """Not how much is used, which changes with every pod."""
+    lines = {"headroom": answer.snapshot.installed.in_short}
+    lines |= {f"{quota.namespace}/{quota.name}": "; ".join(_said(quota)) for quota in answer.quotas}
+    return lines | {found.namespace: "; ".join(_budget_said(found)) for found in answer.budgets}
+
+
+def _said(quota: QuotaStatus) -> Iterator[str]:
+    yield ", ".join(
+        f"{row.name} {shown(row.hard, row.name)}"
+        + (f" ({shown(row.added, row.name)} added)" if row.added else "")
+        for row in quota.resources
+    )
+    yield from (f"{each.vm} {each.state}" for each in quota.additions)
+    if quota.compensation:
+        yield f"compensation {listed(quota.compensation)}"
+    yield from (f"! {problem}" for problem in quota.problems)
+
+
+def _budget_said(found: Report) -> Iterator[str]:
+    lock = found.lock
+    yield f"locked by {lock.holder or '-'} for {lock.reason or '-'}" if lock else "not locked"
+    yield from (f"{raised.quota} raised for {', '.join(raised.migrations)}" for raised in found.raised)
+    yield from (f"! {problem}" for problem in found.problems)
 
 
 def _check(snapshot: Snapshot, parts: list[Part]) -> int:

@@ -66,6 +66,15 @@ class Installed:
         """The webhooks that do not answer and without which the API server refuses what they are about."""
         return [name for name, policy in self.webhooks.items() if policy == FAIL] if self.unreachable else ()
 
+    @property
+    def in_short(self) -> str:
+        """Without the times, which go on."""
+        runs = "may run" if self.lease is None else "runs" if self.lease.live else "does not run"
+        if not self.webhooks:
+            return runs
+        answer = {None: "may answer", "": "answer"}.get(self.unreachable, "do not answer")
+        return f"{runs}, its webhooks {answer}"
+
     def alarms(self) -> list[str]:
         """What is wrong, a line each; empty for an installation that works, or is not known."""
         said = []

@@ -115,6 +115,15 @@ METRICS: Final = table(
         exported=_WEBHOOK,
     ),
     Metric(
+        "headroom_webhook_configuration_writes_total",
+        "counter",
+        "Webhook configurations that were written: headroom's own and the locks of managed tenant quota.",
+        {
+            "kind": "`ValidatingWebhookConfiguration`, `MutatingWebhookConfiguration`",
+            "operation": "`created`, `updated`, `removed`",
+        },
+    ),
+    Metric(
         "headroom_webhook_certificate_expiry_seconds",
         "gauge",
         "When the serving certificate expires, seconds since 1970.",

@@ -44,8 +44,8 @@ class Leftovers:
             await asyncio.sleep(PERIOD)
 
     async def _removed(self) -> None:
-        for kind in await unregister(self._client):
-            log.info("%s %s removed: no webhooks are served any more", kind, WEBHOOK_CONFIGURATION_NAME)
+        if await unregister(self._client):
+            log.info("%s: no webhooks are served any more", WEBHOOK_CONFIGURATION_NAME)
 
     async def check(self) -> None:
         """One look; reports what two in a row have found. Raises ApiError."""

@@ -16,6 +16,7 @@ from kubeloop.api.registry import MUTATING_WEBHOOK_CONFIGURATIONS, VALIDATING_WE
 from kubeloop.client.client import Client
 from kubeloop.client.errors import AlreadyExists, ApiError, Conflict, NotFound
 from kubeloop.client.retry import retry_on_conflict
+from pkg.config.configuration_writes import written
 from pkg.config.probe import PROBE_CONFIGURATION, NotReached, probe
 from pkg.util.constants import WEBHOOK_CONFIGURATION_NAME
 from pkg.webhook.caller import Caller
@@ -214,14 +215,14 @@ class Registrar:
         except NotFound:
             if wanted := make():
                 await configurations.create(self._body(resource, name, wanted))
-                log.info("%s %s created", resource.kind, name)
+                written(resource, name, "created")
             return
         if self._caller is not None and resource is VALIDATING_WEBHOOK_CONFIGURATIONS:
             self._caller.adopt(found.webhooks or ())  # from one place: both configurations have one key
         wanted = make()
         if not wanted:
             await configurations.delete(name=name, uid=found.uid)
-            log.info("%s %s removed", resource.kind, name)
+            written(resource, name, "removed")
             return
         standing = found.webhooks or []
         wanted = _with_their_bundle(wanted, standing)
@@ -237,7 +238,7 @@ class Registrar:
             "annotations": annotations,
         }
         await configurations.merge_patch({"metadata": metadata, "webhooks": wanted}, name=name)
-        log.info("%s %s updated", resource.kind, name)
+        written(resource, name, "updated")
 
     def _body(self, resource: Resource[Any], name: str, webhooks: list[Webhook]) -> dict[str, Any]:
         return {
@@ -255,16 +256,14 @@ class Registrar:
 
 async def unregister(client: Client, *, keep_probe: bool = False) -> list[str]:
     """Remove the configurations; the kinds of those that were there. Raises ApiError."""
+    ours = [(resource, WEBHOOK_CONFIGURATION_NAME) for resource, _make in _KINDS]
+    probes = [] if keep_probe else [(MUTATING_WEBHOOK_CONFIGURATIONS, PROBE_CONFIGURATION)]
     removed = []
-    for resource, _make in _KINDS:
-        try:
-            await client.resource(resource).delete(name=WEBHOOK_CONFIGURATION_NAME)
-        except NotFound:
-            continue
-        removed.append(resource.kind)
-    if not keep_probe:
+    for resource, name in (*ours, *probes):
         with contextlib.suppress(NotFound):
-            await client.resource(MUTATING_WEBHOOK_CONFIGURATIONS).delete(name=PROBE_CONFIGURATION)
+            await client.resource(resource).delete(name=name)
+            written(resource, name, "removed")
+            removed += [resource.kind] if name == WEBHOOK_CONFIGURATION_NAME else []
     return removed
 
 

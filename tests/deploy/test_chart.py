@@ -11,6 +11,7 @@ import yaml
 
 from deploy.render import CHART, FILES, IMAGE, helm, template
 from tests.deploy.renderings import RENDERINGS
+from tests.e2e.accounts import rights
 
 pytestmark = pytest.mark.cluster
 
@@ -284,3 +285,28 @@ def test_roles_are_there_alone() -> None:
     assert {e["metadata"]["namespace"] for e in objects if e["kind"] in ("Role", "RoleBinding")} == {
         "headroom-system"
     }
+
+
+WITHOUT_LOCKS = "controller.neverLock={*}"
+CONFIGURATION_RIGHTS = {
+    "locks have names of their own": ((), {"headroom", "headroom-webhook"}, {"headroom"}),
+    "without locks the controller creates none": ((WITHOUT_LOCKS,), {"headroom-webhook"}, set()),
+    "one process registers as well": ((WITHOUT_LOCKS, "webhook.inController=true"), {"headroom"}, set()),
+}
+
+
+@pytest.mark.parametrize(
+    ("values", "creators", "writers"), CONFIGURATION_RIGHTS.values(), ids=CONFIGURATION_RIGHTS
+)
+def test_webhook_configurations_are_created_by_whom_it_needs_and_changed_by_name(
+    values: tuple[str, ...], creators: set[str], writers: set[str]
+) -> None:
+    """RBAC cannot narrow create by name; `writers` may patch and delete those of any name."""
+    given = [
+        each
+        for each in rights(rendered(*values))
+        if each.resource in ("validatingwebhookconfigurations", "mutatingwebhookconfigurations")
+    ]
+    assert {each.account for each in given if each.verb == "create"} == creators
+    unnamed = {each.account for each in given if each.verb in ("patch", "delete") and not each.name}
+    assert unnamed == writers

@@ -18,6 +18,7 @@ from kubeloop.controllers.errors import RetryAfter
 from kubeloop.controllers.events import EventRecorder
 from pkg.api.kubevirt import VirtualMachineInstanceMigration
 from pkg.api.mtq import VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS, VirtualMachineMigrationResourceQuota
+from pkg.config.configuration_writes import written
 from pkg.controller.managedtenantquota import metrics
 from pkg.controller.managedtenantquota.identity import LockMaker
 from pkg.util.managedtenantquota.constants import (
@@ -74,7 +75,9 @@ class Clients:
         if lock.finalizers:
             patch = {"metadata": {"uid": lock.uid, "finalizers": None}}
             await self.locks.merge_patch(patch, name=lock.name)
+            written(VALIDATING_WEBHOOK_CONFIGURATIONS, lock.name, "updated")
         await self.locks.delete(name=lock.name, uid=lock.uid)
+        written(VALIDATING_WEBHOOK_CONFIGURATIONS, lock.name, "removed")
 
 
 class Writer:
@@ -118,6 +121,7 @@ class Writer:
             made = await self._clients.locks.create(body)
         except AlreadyExists as exc:
             raise RetryAfter(_AGAIN, "the lock exists already") from exc
+        written(VALIDATING_WEBHOOK_CONFIGURATIONS, made.name, "created")
         log.info("%s: locked for %s", observed.namespace, step.reason)
         self._tell(observed, EVENT_LOCKED, f"locked for the migration of {step.reason}")
         return replace(observed, lock=recognise(made))
@@ -133,7 +137,7 @@ class Writer:
             "webhooks": [step.webhook],
         }
         updated = await self._clients.locks.merge_patch(patch, name=step.lock.name)
-        log.info("%s: lock %s updated", observed.namespace, step.lock.name)
+        written(VALIDATING_WEBHOOK_CONFIGURATIONS, step.lock.name, "updated")
         return replace(observed, lock=recognise(updated))
 
     async def _status(self, step: Save | Clear, observed: Observed) -> Observed:

@@ -32,7 +32,7 @@ class Caps:
         self._on_quota, self._on_namespace = map(self._parsed, (on_quota, on_namespace))
 
     def refuse(self, what: str, added: Mapping[str, Quantity], size: int = 0) -> ResourceQuotaError | None:
-        """Why `added` altogether, or `size` bytes of annotations, is too much with `what` in it; None when it is not."""
+        """Why `added` altogether, or `size` bytes of annotations, is too much with `what` in it; None when not."""
         if self.problem is not None:
             return self.problem
         for cap in (self._on_quota, self._on_namespace):

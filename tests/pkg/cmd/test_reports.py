@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
+import re
+import signal
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +16,7 @@ import pytest
 
 from kubeloop.api import registry
 from kubeloop.api.meta import Object
+from kubeloop.testing.polling import eventually
 from kubeloop.testing.scripted_server import GET, LIST, POST, body, listing, status
 from pkg.api.harvesterhci import SETTINGS
 from pkg.api.kubevirt import (
@@ -23,8 +28,10 @@ from pkg.api.kubevirt import (
 from pkg.util.amounts import compared, listed, shown
 from pkg.util.quantity import Quantity
 from tests.decisions import charged, sentences
+from tests.fork_server import ForkedProcess
 from tests.objects import HARD, MARKS, launcher, quota, vmi, vmim
 from tests.pkg.cmd.rig import Call, ThreadedServer, calls, kubeconfig_for, threaded_server
+from tests.program import environment
 
 NS = "ns1"
 HERE = vmi(nodeName="node-1")
@@ -303,6 +310,9 @@ WRONG: Mapping[str, tuple[list[str], int, str]] = {
     "a node that cannot be one": (["plan", "--evacuate", "a/b"], 2, "must be a node's name"),
     "a plan of nothing": (["plan"], 2, "--namespace or --evacuate"),
     "an output that there is not": (["status", "-o", "xml"], 2, "xml"),
+    "a watch as one document": (["status", "--watch", "-o", "json"], 2, "leave -o json out"),
+    "a check that goes on": (["status", "--watch", "--check", "controller"], 2, "exclude each other"),
+    "a folder that is watched": (["explain", f"{NS}/vm1", "--watch", "--from", "d"], 2, "exclude each other"),
 }
 
 
@@ -486,3 +496,59 @@ def test_in_assist_mode_no_raise_is_promised_that_harvesters_rules_do_not_make(
     assert "kept by harvester and headroom" in out
     assert "headroom: raises limits.cpu from 2015m to 4015m, limits.memory from 4.9Gi to 9.3Gi" in out
     assert "mode assist leaves limits.cpu 15m missing, --mode takeover adds it" in out
+
+
+RAISED = charged(quota({"limits.cpu": "5015m", "limits.memory": "10000Mi"}, MARKS), [SOURCE])
+SAID_FIRST = {
+    "status": "ns1/default-abc limits.cpu 3, limits.memory 4.9Gi",
+    "explain": "ns1/vm1 waits for quota: migration-of-vm1 does not fit: default-abc lacks",
+}
+SAID_THEN = {
+    "status": "ns1/default-abc limits.cpu 5015m, limits.memory 9.8Gi",
+    "explain": "ns1/vm1 waits for KubeVirt: ",
+}
+
+
+@pytest.mark.usefixtures("cluster")
+@pytest.mark.parametrize("terminal", [False, True], ids=["in a pipe", "on a terminal"])
+@pytest.mark.parametrize("command", [["status"], ["explain", f"{NS}/vm1"]], ids=["status", "explain"])
+def test_a_watch_shows_what_changes(
+    command: list[str], terminal: bool, server: ThreadedServer, tmp_path: Path
+) -> None:
+    """And a server that does not answer for a while is said once, and does not end it."""
+    shown, out = b"", tmp_path / "out"
+    leader, follower = pty.openpty()
+    os.set_blocking(leader, False)
+    arguments = (*command, "--watch", "--kubeconfig", kubeconfig_for(server.server.url, tmp_path))
+
+    def text() -> str:
+        nonlocal shown
+        if not terminal:
+            return out.read_text()
+        try:
+            shown += os.read(leader, 1 << 20)
+        except BlockingIOError:
+            pass
+        return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown.decode(errors="ignore"))
+
+    env = environment() | {"TERM": "xterm", "COLUMNS": "120", "LINES": "60"}
+    with out.open("wb") as file, (tmp_path / "err").open("wb") as err, os.fdopen(follower, "wb", 0) as screen:
+        process = ForkedProcess(arguments, screen if terminal else file, err, env)
+        try:
+            eventually(
+                lambda: ("kept by headroom" if terminal else SAID_FIRST[command[0]]) in text(), why=text
+            )
+            path = registry.RESOURCE_QUOTAS.path("" if command == ["status"] else NS)
+            server.server.always(LIST, path, status(403, "Forbidden", "not now"))
+            eventually(lambda: "not now, trying again" in text() + (tmp_path / "err").read_text(), why=text)
+            server.server.always(LIST, path, listing([raw(RAISED)], "11"))
+            then = {"status": "9.8Gi", "explain": "waits for KubeVirt"} if terminal else SAID_THEN
+            eventually(lambda: then[command[0]] in text(), why=text)
+        finally:
+            process.send_signal(signal.SIGINT)
+        assert process.wait(10) == 130
+    os.close(leader)
+    if not terminal:
+        lines = [line.partition(" ")[2] for line in out.read_text().splitlines()]
+        assert len(lines) == 3, "headroom itself, and the two states"
+        assert (tmp_path / "err").read_text().count("not now") == 1

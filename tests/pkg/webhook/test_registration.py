@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import msgspec
 import pytest
+from prometheus_client import REGISTRY
 
 from kubeloop.api.registry import MUTATING_WEBHOOK_CONFIGURATIONS, VALIDATING_WEBHOOK_CONFIGURATIONS, Resource
 from kubeloop.client.client import Client
@@ -91,6 +92,31 @@ async def test_both_are_created_and_then_left_alone() -> None:
     assert server.mutating.objects[WEBHOOK_CONFIGURATION_NAME]["webhooks"] == mutating(URL, OPTIONS, b"ca")
     await registrar.ensure(b"ca")
     assert server.writes == ["create", "create", "create"]
+
+
+def written(operation: str) -> float:
+    """How often this process says that it wrote a webhook configuration."""
+    kinds = (VALIDATING_WEBHOOK_CONFIGURATIONS.kind, MUTATING_WEBHOOK_CONFIGURATIONS.kind)
+    name = "headroom_webhook_configuration_writes_total"
+    labels = [{"kind": kind, "operation": operation} for kind in kinds]
+    return sum(REGISTRY.get_sample_value(name, each) or 0.0 for each in labels)
+
+
+async def test_every_write_is_counted_and_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """No admission policy sees them."""
+    caplog.set_level("INFO", "pkg.config.configuration_writes")
+    operations = ("created", "updated", "removed")
+    before = [written(each) for each in operations]
+    server = Server()
+    registrar = Registrar(server.client, URL, OPTIONS)
+    await registrar.ensure(b"ca")
+    server.validating.edited(WEBHOOK_CONFIGURATION_NAME, {"webhooks": []})
+    await registrar.ensure(b"ca")
+    await unregister(server.client)
+    assert [written(each) for each in operations] == [before[0] + 3, before[1] + 1, before[2] + 3]
+    said = [record.getMessage() for record in caplog.records]
+    assert len(said) == 7
+    assert f"MutatingWebhookConfiguration {PROBE_CONFIGURATION} removed" in said
 
 
 @pytest.mark.parametrize(

@@ -35,6 +35,16 @@ async def test_the_window_is_closed(cluster: Cluster) -> None:
     assert not cluster.locks.objects
 
 
+async def test_every_write_of_a_lock_is_logged(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "pkg.config.configuration_writes")
+    await close(cluster)
+    cluster.refuse()
+    await Process(cluster).settle()
+    said = [record.getMessage() for record in caplog.records]
+    lock = "ValidatingWebhookConfiguration lock.ns1.com"
+    assert said[:2] == [f"{lock} removed", f"{lock} created"]
+
+
 async def test_a_lock_that_has_lost_its_label_is_ended_too(cluster: Cluster) -> None:
     (raw,) = cluster.locks.objects.values()
     cluster.locks.given({**raw, "metadata": {**raw["metadata"], "labels": {}}})
