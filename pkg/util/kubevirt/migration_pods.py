@@ -17,9 +17,10 @@ _WHOLE_SECONDS = len("2026-01-01T00:00:00")
 
 
 def migration_of(pod: Pod) -> str:
-    """The uid of the migration that KubeVirt labels a target's launcher and attachment pod with, "" for any other pod.
-    It proves nothing."""
-    return pod.labels.get(constants.LABEL_MIGRATION_JOB_UID, "")
+    """The uid of the migration that a target's launcher or attachment pod is labelled with, "" for any other pod. It
+    proves nothing."""
+    of_vm = pod.labels.get(constants.LABEL_APP) in (constants.APP_VIRT_LAUNCHER, constants.APP_HOTPLUG_DISK)
+    return pod.labels.get(constants.LABEL_MIGRATION_JOB_UID, "") if of_vm else ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ MAX_ANNOTATION_BYTES = 200 * 1024
 class Caps:
     """The caps of one quota. A cap that is garbage allows nothing: better to wait than to overrun it."""
 
-    def __init__(self, on_quota: str, on_namespace: str = "") -> None:
+    def __init__(self, on_quota: str = "", on_namespace: str = "") -> None:
         self.problem: ResourceQuotaError | None = None
         self._on_quota, self._on_namespace = map(self._parsed, (on_quota, on_namespace))
 
