@@ -161,6 +161,7 @@ class ModifyVolumeStatus(Struct):
 class PersistentVolumeClaimStatus(Struct):
     """core/v1 PersistentVolumeClaimStatus."""
 
+    access_modes: list[str] | None = None
     allocated_resources: RawResourceList | None = None
     current_volume_attributes_class_name: str | None = None
     modify_volume_status: ModifyVolumeStatus | None = None

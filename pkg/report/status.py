@@ -15,7 +15,7 @@ from pkg.util.quantity import ZERO, Quantity
 from pkg.util.resource_list import ResourceList, format_resource_list, parse_resource_list, total
 from pkg.util.resourcequota.base import (
     base_of,
-    counts_of_pods,
+    is_scaled,
 )
 from pkg.util.resourcequota.entries import Entries, Entry, has_migrating_vm
 from pkg.util.resourcequota.errors import InvalidEntry
@@ -171,7 +171,7 @@ def _rows(quota: ResourceQuota, base: ResourceList, added: ResourceList) -> list
     return [
         Amounts(name, base.get(name), added.get(name, ZERO), limit, used.get(name, ZERO))
         for name, limit in sorted(hard.items())
-        if counts_of_pods(name)
+        if is_scaled(name)
     ]
 
 

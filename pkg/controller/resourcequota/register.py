@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from kubeloop.api.core import Namespace, Pod
+from kubeloop.api.core import Namespace, PersistentVolumeClaim, Pod
 from kubeloop.api.meta import Object
 from kubeloop.controllers.events import EventRecorder
 from pkg.api.harvesterhci import Setting
@@ -17,9 +17,11 @@ from pkg.controller.indexes import MIGRATIONS_BY_VMI
 from pkg.controller.options import Options
 from pkg.controller.resourcequota.resourcequota_controller import BeforeRaise, Handler
 from pkg.util import constants
+from pkg.util.kubevirt import backend_storage
 from pkg.util.kubevirt.evidence import read_of
 from pkg.util.kubevirt.migration_pods import migration_of
 from pkg.util.kubevirt.target import rendered_from
+from pkg.util.resourcequota.base import counts_of_claims
 from pkg.util.resourcequota.observe import Observer
 
 RESOURCE_QUOTA_CONTROLLER = "resourceQuotaController"
@@ -48,6 +50,14 @@ def register(
     def beside(obj: Object) -> list[str]:
         return in_namespace(obj.namespace)
 
+    def beside_claim(claim: PersistentVolumeClaim) -> list[str]:
+        state = claim.name.startswith(backend_storage.PREFIX)
+        return [
+            q.key
+            for q in quotas.cache().list(claim.namespace)
+            if state and any(map(counts_of_claims, q.hard))
+        ]
+
     def of_instance(instance: VirtualMachineInstance) -> list[str]:
         migrating = migrations.cache().by_index(MIGRATIONS_BY_VMI, instance.key)
         return in_namespace(instance.namespace) if migrating else []
@@ -63,6 +73,7 @@ def register(
 
     quotas.watch_related(management.pods, beside, reads=_read_of_pod)
     quotas.watch_related(management.virtual_machine_migration_resource_quotas, beside)
+    quotas.watch_related(management.persistent_volume_claims, beside_claim, reads=_read_of_claim)
     quotas.watch_related(management.limit_ranges, beside)
     quotas.watch_related(management.virtual_machine_instances, of_instance, reads=_read_of_instance)
     quotas.watch_related(management.namespaces, of_namespace)
@@ -85,7 +96,11 @@ def _read_of_pod(pod: Pod) -> object:
 def _read_of_instance(vmi: VirtualMachineInstance) -> object:
     status = vmi.status
     lives = status.phase, status.node_name, read_of(status.migration_state)
-    return _read_of_metadata(vmi), lives, rendered_from(vmi)
+    return _read_of_metadata(vmi), lives, backend_storage.read_of(vmi), rendered_from(vmi)
+
+
+def _read_of_claim(claim: PersistentVolumeClaim) -> object:
+    return claim.uid, claim.spec, claim.status
 
 
 def _read_of_metadata(obj: Object) -> object:

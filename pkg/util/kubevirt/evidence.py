@@ -272,6 +272,8 @@ def read_of(state: MigrationState | None) -> object:
         state.target_pod,
         state.source_node,
         state.end_timestamp,
+        state.source_persistent_state_claim,
+        state.target_persistent_state_claim,
     )
 
 

@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypeVar
 
 from cachetools import LRUCache
 
-from kubeloop.api.core import Pod, ResourceQuota, ResourceQuotaSpec
+from kubeloop.api.core import PersistentVolumeClaim, Pod, ResourceQuota, ResourceQuotaSpec
 from kubeloop.api.meta import RawResourceList
 from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.util.kubevirt.rendering import Rendering
@@ -101,4 +101,6 @@ class Facts:
     """The namespace has a migration budget (VirtualMachineMigrationResourceQuota): its quotas are that strategy's."""
     namespace_off: bool = False
     """A person has switched headroom off for the whole namespace."""
+    claims: Mapping[str, PersistentVolumeClaim] | None = None
+    """The namespace's, by name; None: no quota there counts them."""
     cache: Cache = field(default_factory=Cache, compare=False)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
@@ -22,12 +22,14 @@ from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigra
 from pkg.util import constants
 from pkg.util.amounts import shown
 from pkg.util.constants import LIMITS_CPU, LIMITS_MEMORY
+from pkg.util.kubevirt.backend_storage import NOTHING, backend_storage, concerning
 from pkg.util.kubevirt.evidence import ControlledPods, Sides, charged_until, ended_launchers, sides_of
 from pkg.util.kubevirt.migration import Stage, is_finished, left_at, may_attach, stage_of
 from pkg.util.kubevirt.observed_overhead import is_resized
 from pkg.util.kubevirt.rendering import Rendering, limited_by
 from pkg.util.kubevirt.target import (
     Bound,
+    OldSide,
     Side,
     attachments_usage,
     bound_of,
@@ -51,16 +53,6 @@ _Render = Callable[[VirtualMachineInstance, Side, Rendering, ResourceQuotaSpec],
 _T = TypeVar("_T")
 _LONGEST = 250
 """Characters of what is said about a VM that is not understood."""
-
-
-@dataclass(frozen=True, slots=True)
-class OldSide:
-    """A side that a migration left behind. `ended` is when that was, in seconds since the epoch, None where that
-    is not known."""
-
-    uid: str
-    usage: ResourceList
-    ended: float | None
 
 
 class Vm:
@@ -100,12 +92,19 @@ class Vm:
         }
         self._plain = self._plain_launcher() if self._usages else {}
         self._home = self._worth(sides.home)
-        self.old = tuple(self._old(side) for side in sides.old)
-        self.target = self._worth(sides.target) if moving else {}
+        storage = NOTHING
+        if facts.claims is not None and not is_scoped(self._spec):  # one with scopes counts no claims
+            storage = backend_storage(self.vmi, self.migrations, facts.claims, self._rendering, moving=moving)
+        self.old = (*(self._old(side) for side in sides.old), *storage.old)
+        target = self._worth(sides.target) if moving else {}
+        allowed, to_come = self._allowed(target) if moving else ({}, {})
+        self.target = add(target, storage.target)
         """What an existing target uses, as far as its VMI's spec goes: a fact, however little of it was granted."""
-        self.allowed, self.to_come = self._allowed() if moving else ({}, {})
-        """What the target may have while the migration may still go on, its pods and those still to be created; and
-        what quota will count of those that do not exist yet."""
+        self.allowed = total([allowed, storage.target, storage.to_come])
+        """What the target may have while the migration may still go on: its pods and its claim, with those still to be
+        created."""
+        self.to_come = add(to_come, storage.to_come)
+        """What quota will count of those that do not exist yet."""
         self.formula = None if self._exact else self._formula(facts)
         """Harvester's number for the same migration, under `--estimate harvester`."""
         self.ended = ZERO
@@ -160,8 +159,8 @@ class Vm:
         unset = () if self._exact else (None, "")
         return self.vmi.status.phase in (constants.PHASE_RUNNING, *unset)
 
-    def _allowed(self) -> tuple[ResourceList, ResourceList]:
-        """(what the target may have, what quota will count of its pods that are still to come).
+    def _allowed(self, target: ResourceList) -> tuple[ResourceList, ResourceList]:
+        """(what the target's pods may have, what quota will count of those that are still to come).
 
         The source as KubeVirt would render it today has the growth of the overhead in it, and whatever else operators
         have changed since; what was plugged into the VM is only in the target. A target that exists may be older than
@@ -175,7 +174,7 @@ class Vm:
         if not self._sides.target:
             return minimum(source, coming), coming
         attachment = self._attachment_to_come()
-        return minimum(source, add(self.target, attachment)), attachment
+        return minimum(source, add(target, attachment)), attachment
 
     def _today(self, render: _Render) -> ResourceList:
         """A side as it would be rendered today, from each that qualifies as the source: the smallest."""
@@ -327,7 +326,8 @@ def _vm(
             vm.ended = Quantity.of(len(ended_launchers(vmi, migrations, pods)))
         return vm
 
-    return facts.cache.made(key, (vmi, facts.rendering, *migrations, *own), work_out)
+    claims = concerning(vmi, migrations, facts.claims) if facts.claims is not None else [None]
+    return facts.cache.made(key, (vmi, facts.rendering, *migrations, *own, *claims), work_out)
 
 
 def is_scoped(spec: ResourceQuotaSpec) -> bool:

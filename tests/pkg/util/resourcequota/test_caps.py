@@ -90,7 +90,7 @@ IDLE = {
         "",
         '{"limit.memory":"1Gi","limits.memry":"1Gi","services":"1"}',
         [
-            f"{name} caps nothing: quotas do not count it of pods"
+            f"{name} caps nothing: quotas do not count it of pods or claims"
             for name in ("limit.memory", "limits.memry", "services")
         ],
     ),
