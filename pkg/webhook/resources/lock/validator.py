@@ -16,7 +16,7 @@ from kubeloop.api.admissionregistration import ValidatingWebhookConfiguration
 from kubeloop.api.core import Pod
 from kubeloop.client.resource_client import ResourceClient
 from kubeloop.controllers.cache_reader import CacheReader
-from pkg.util.kubevirt.migration_pods import migration_of
+from pkg.util import constants
 from pkg.util.managedtenantquota.lock import (
     NAMESPACE_CONTROLLERS,
     Lock,
@@ -70,7 +70,12 @@ def passes(request: AdmissionRequest, accounts: Accounts) -> bool:
         return accounts.holds(user)
     if request.operation != "CREATE" or not accounts.makes_targets(user):
         return False
-    return bool(migration_of(request.new(Pod)))
+    return bool(_labelled_for(request))
+
+
+def _labelled_for(request: AdmissionRequest) -> str:
+    """The uid of the migration that a pod is labelled for: as the lock's matchConditions have it, of any pod."""
+    return request.new(Pod).labels.get(constants.LABEL_MIGRATION_JOB_UID, "")
 
 
 def refusal(
@@ -106,7 +111,7 @@ class Validator:
             lock = await self._locks.find(request.namespace)
         except NoAnswer:
             return ALLOW if is_passed else refusal(request, None)  # it was locked when the API server asked
-        if is_passed and not (lock and is_left_out(lock, migration_of(request.new(Pod)))):
+        if is_passed and not (lock and is_left_out(lock, _labelled_for(request))):
             return ALLOW
         if lock is None or (left := self._locks.left(lock)) <= 0:
             return ALLOW  # it has ended, or would have, did its controller run
