@@ -32,17 +32,22 @@ def register(
 ) -> None:
     """The handler reads the caches and writes one kind; `before_raise` readies a namespace for added headroom."""
     quotas = management.resource_quotas
-    migrations = management.virtual_machine_instance_migrations
-    observer = Observer(management.source(), options.profile)
     handler = Handler(
         quotas.client,
-        observer,
+        Observer(management.source(), options.profile),
         events,
         options.policy,
         before_raise=before_raise,
         dry_run=options.dry_run,
     )
     quotas.on_change(RESOURCE_QUOTA_CONTROLLER, handler.on_resource_quota_changed)
+    _watch(management)
+
+
+def _watch(management: Management) -> None:
+    """What enqueues which quotas."""
+    quotas = management.resource_quotas
+    migrations = management.virtual_machine_instance_migrations
 
     def in_namespace(name: str) -> list[str]:
         return [quota.key for quota in quotas.cache().list(name)]

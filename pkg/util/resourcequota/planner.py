@@ -20,14 +20,16 @@ from pkg.util.resourcequota.caps import Caps
 from pkg.util.resourcequota.compensation import compensate, compensate_as_harvester, lack, promised
 from pkg.util.resourcequota.entries import Entries, has_migrating_vm
 from pkg.util.resourcequota.errors import InvalidEntry, ResourceQuotaError
-from pkg.util.resourcequota.facts import Facts, Timers
+from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.give_back import give_back, hand_over, is_ours, lowered, release
-from pkg.util.resourcequota.managed import is_default, is_managed, is_off, switched_off
+from pkg.util.resourcequota.managed import is_default, is_managed, is_served, switched_off
 from pkg.util.resourcequota.plan import Plan, earliest
 from pkg.util.resourcequota.policy import Mode, Policy
 from pkg.util.resourcequota.rules import Rules, rules_of
+from pkg.util.resourcequota.timers import Timers
 from pkg.util.resourcequota.touch import has_entry, with_touch, without_touch
-from pkg.util.resourcequota.vms import Vm, vms_of
+from pkg.util.resourcequota.vm import Vm
+from pkg.util.resourcequota.vms import vms_of
 from pkg.util.resourcequota.writing import (
     Wanted,
     drop,
@@ -49,8 +51,7 @@ def plan(facts: Facts, policy: Policy) -> Plan:
     quota = facts.quota
     if quota.deleting:
         return Plan()
-    off = facts.namespace_off or is_off(quota.annotations)
-    if facts.mtq or off or not is_managed(quota):
+    if facts.mtq or facts.namespace_off or not is_served(quota):
         return without_touch(quota, _given_back(facts, policy))
     return with_touch(facts, _served(facts, policy))
 

@@ -21,7 +21,7 @@ from pkg.util.resourcequota.errors import HoldLimitReached, ResourceQuotaError
 from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.policy import Policy
 from pkg.util.resourcequota.rules import Rules
-from pkg.util.resourcequota.vms import Vm
+from pkg.util.resourcequota.vm import Vm
 
 
 class Wanted(NamedTuple):
