@@ -241,6 +241,12 @@ class RuntimeClass(Object):
     overhead: RuntimeClassOverhead = RuntimeClassOverhead()
 
 
+class NodeSpec(Struct):
+    """core/v1 NodeSpec."""
+
+    unschedulable: bool = False
+
+
 class NodeStatus(Struct):
     """core/v1 NodeStatus."""
 
@@ -251,6 +257,7 @@ class NodeStatus(Struct):
 class Node(Object):
     """core/v1 Node."""
 
+    spec: NodeSpec = NodeSpec()
     status: NodeStatus = NodeStatus()
 
 

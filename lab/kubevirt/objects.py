@@ -9,7 +9,6 @@ from typing import Any
 
 import msgspec
 
-from kubeloop.api import core
 from kubeloop.api.meta import Condition, Object, Struct
 from kubeloop.api.registry import Resource
 from pkg.api import kubevirt
@@ -129,18 +128,6 @@ class VirtualMachine(Object):
     status: VirtualMachineStatus = VirtualMachineStatus()
 
 
-class NodeSpec(Struct):
-    """core/v1 NodeSpec."""
-
-    unschedulable: bool = False
-
-
-class Node(core.Node):
-    """core/v1 Node."""
-
-    spec: NodeSpec = NodeSpec()
-
-
 class StorageClass(Object):
     """storage.k8s.io/v1 StorageClass."""
 
@@ -168,15 +155,6 @@ MIGRATIONS = Resource(
     "virtualmachineinstancemigrations",
     "VirtualMachineInstanceMigration",
     VirtualMachineInstanceMigration,
-    status_subresource=True,
-)
-NODES = Resource(
-    "",
-    "v1",
-    "nodes",
-    "Node",
-    Node,
-    namespaced=False,
     status_subresource=True,
 )
 STORAGE_CLASSES = Resource(

@@ -24,7 +24,8 @@ from pkg.util.resourcequota.give_back import is_ours
 from pkg.util.resourcequota.managed import is_default, is_managed, is_off, switched_off
 from pkg.util.resourcequota.planner import plan
 from pkg.util.resourcequota.policy import Mode, Policy
-from pkg.util.resourcequota.vms import Vm, vms_of
+from pkg.util.resourcequota.vm import Vm
+from pkg.util.resourcequota.vms import vms_of
 
 SWITCHED_OFF = "none: it is switched off"
 NOT_MANAGED = "none: it is not managed"

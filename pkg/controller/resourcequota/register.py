@@ -19,6 +19,7 @@ from pkg.controller.resourcequota.resourcequota_controller import BeforeRaise, H
 from pkg.util import constants
 from pkg.util.kubevirt import backend_storage
 from pkg.util.kubevirt.evidence import read_of
+from pkg.util.kubevirt.migration_pods import migration_of
 from pkg.util.kubevirt.target import rendered_from
 from pkg.util.resourcequota.base import counts_of_claims
 from pkg.util.resourcequota.observe import Observer
@@ -31,17 +32,22 @@ def register(
 ) -> None:
     """The handler reads the caches and writes one kind; `before_raise` readies a namespace for added headroom."""
     quotas = management.resource_quotas
-    migrations = management.virtual_machine_instance_migrations
-    observer = Observer(management.source(), options.profile)
     handler = Handler(
         quotas.client,
-        observer,
+        Observer(management.source(), options.profile),
         events,
         options.policy,
         before_raise=before_raise,
         dry_run=options.dry_run,
     )
     quotas.on_change(RESOURCE_QUOTA_CONTROLLER, handler.on_resource_quota_changed)
+    _watch(management)
+
+
+def _watch(management: Management) -> None:
+    """What enqueues which quotas."""
+    quotas = management.resource_quotas
+    migrations = management.virtual_machine_instance_migrations
 
     def in_namespace(name: str) -> list[str]:
         return [quota.key for quota in quotas.cache().list(name)]
@@ -87,7 +93,7 @@ def _read_of_pod(pod: Pod) -> object:
     status = pod.status
     containers = *(status.container_statuses or ()), *(status.init_container_statuses or ())
     in_force = [each for each in containers if each.resources or each.allocated_resources]
-    labels = pod.labels.get(constants.LABEL_APP), pod.labels.get(constants.LABEL_MIGRATION_JOB_UID)
+    labels = pod.labels.get(constants.LABEL_APP), migration_of(pod)
     of_status = pod.terminal, status.conditions, status.qos_class, in_force
     return _read_of_metadata(pod), labels, pod.annotations, pod.spec, of_status
 

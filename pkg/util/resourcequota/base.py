@@ -299,16 +299,11 @@ def hard(base: Mapping[str, Quantity], added: Mapping[str, Quantity]) -> Resourc
 
 def difference(hard: RawResourceList, wanted: Mapping[str, Quantity]) -> dict[str, str]:
     """The part of `wanted` that spec.hard does not already say by value, in canonical spelling."""
-    return {name: str(value) for name, value in wanted.items() if not _says(hard, name, value)}
-
-
-def _says(hard: RawResourceList, name: str, value: Quantity) -> bool:
-    if name not in hard:
-        return False
-    try:
-        return Quantity.parse(hard[name]) == value
-    except QuantityError:
-        return False
+    return {
+        name: str(value)
+        for name, value in wanted.items()
+        if name not in hard or quantity_of(hard, name) != value
+    }
 
 
 def quantity_of(resources: RawResourceList, name: str) -> Quantity:

@@ -21,8 +21,9 @@ from pkg.util.kubevirt.rendering import Rendering, harvester_ratio, limited_by, 
 from pkg.util.quantity import Quantity
 from pkg.util.quotacount.releases import NEWEST, Releases
 from pkg.util.resourcequota.base import counts_of_claims
-from pkg.util.resourcequota.facts import Cache, Estimate, Facts, Timers
+from pkg.util.resourcequota.facts import Cache, Estimate, Facts
 from pkg.util.resourcequota.managed import switched_off
+from pkg.util.resourcequota.timers import Timers
 
 T = TypeVar("T", bound=Object)
 T_co = TypeVar("T_co", bound=Object, covariant=True)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from kubeloop.api.registry import PERSISTENT_VOLUME_CLAIMS, PODS, RESOURCE_QUOTAS
+from kubeloop.api.registry import NODES, PERSISTENT_VOLUME_CLAIMS, PODS, RESOURCE_QUOTAS
 from lab.kubevirt.creation import Clock, Creator, Placement, Refusals
 from lab.kubevirt.lookup import Migrations, Pods
-from lab.kubevirt.objects import INSTANCES, MACHINES, MIGRATIONS, NODES, STORAGE_CLASSES
+from lab.kubevirt.objects import INSTANCES, MACHINES, MIGRATIONS, STORAGE_CLASSES
 from lab.kubevirt.quota_lag import QuotaLag
 from lab.kubevirt.rendering import Rendering
 from lab.kubevirt.state_claims import StateClaims
