@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
 from kubeloop.api import registry
-from kubeloop.api.admissionregistration import ValidatingWebhookConfiguration
+from kubeloop.api.core import Lease
 from kubeloop.api.meta import Object
 from kubeloop.api.registry import Resource
 from kubeloop.client.client import Client
@@ -69,6 +68,13 @@ async def take(
         else await _list(client, registry.NAMESPACES)
     )
     configurations = await _settings(client, registry.VALIDATING_WEBHOOK_CONFIGURATIONS)
+    ours = [each for each in configurations if each.name == WEBHOOK_CONFIGURATION_NAME]
+    webhooks = {hook["name"]: hook.get("failurePolicy", "") for each in ours for hook in each.webhooks or ()}
+    own = own_namespaces(client, assumed.namespace)
+    leases, leases_allowed = await _own(client, registry.LEASES, LEASE, own)
+    published, allowed = await _own(client, registry.CONFIG_MAPS, CONFIG_MAP, own)
+    said = [(where, found) for where, each in published.items() if (found := read(each.data))]
+    nothing = leases_allowed and allowed and not (leases or said or webhooks)
     return Snapshot(
         now=time.time(),
         namespaces=every,
@@ -80,19 +86,24 @@ async def take(
         kubevirts=await _settings(client, KUBEVIRTS),
         settings=await _settings(client, SETTINGS, fields=f"metadata.name={SETTING_OVERHEAD_RATIO}"),
         budgets=await _settings(client, VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS, namespace),
-        basis=await _basis(client, assumed),
+        basis=await _basis(client, assumed, next(iter(said), None)),
         locks=configurations,
-        installed=await _installed(client, own_namespaces(client, assumed.namespace), configurations),
+        installed=Installed(
+            _first_held(leases)[1],
+            webhooks,
+            await _unreachable(client) if webhooks else None,
+            own if nothing else (),
+        ),
         failures=await _settings(client, registry.EVENTS, namespace, fields=_failures_of(vm) if vm else "")
         if vm or events
         else (),
     )
 
 
-async def _basis(client: Client, assumed: Assumed) -> Basis:
-    """By the flags, else by the ConfigMap of the running controller, else assumed."""
-    said = await _installation(client, assumed)
-    found, source = said or (None, "")
+async def _basis(client: Client, assumed: Assumed, said: tuple[str, Installation] | None) -> Basis:
+    """By the flags, else by what the running controller published, else assumed."""
+    where, found = said or ("", None)
+    source = f"ConfigMap {where}/{CONFIG_MAP}" if found else ""
     mode = assumed.mode or (found.mode if found else Mode.TAKEOVER)
     running = found.estimate if found and found.mode is mode else EstimateKind.EXACT
     estimate = assumed.estimate or running
@@ -107,17 +118,19 @@ async def _basis(client: Client, assumed: Assumed) -> Basis:
     return Basis(Policy(mode, estimate), source, versions)
 
 
-async def _installation(client: Client, assumed: Assumed) -> tuple[Installation, str] | None:
-    """What the controller published, and where."""
-    for namespace in own_namespaces(client, assumed.namespace):
+async def _own(
+    client: Client, resource: Resource[T], name: str, namespaces: Sequence[str]
+) -> tuple[dict[str, T], bool]:
+    """Headroom's own object by namespace, wherever there is one; and whether it may be read in all of these."""
+    found, allowed = {}, True
+    for namespace in namespaces:
         try:
-            found = await client.resource(registry.CONFIG_MAPS).get(name=CONFIG_MAP, namespace=namespace)
-        except (NotFound, Forbidden):
+            found[namespace] = await client.resource(resource).get(name=name, namespace=namespace)
+        except NotFound:
             continue
-        installation = read(found.data)
-        if installation is not None:
-            return installation, f"ConfigMap {namespace}/{CONFIG_MAP}"
-    return None
+        except Forbidden:
+            allowed = False
+    return found, allowed
 
 
 async def require(client: Client, resource: Resource[T], name: str, namespace: str = "") -> T:
@@ -163,24 +176,15 @@ async def _list(
     )
 
 
-async def _installed(
-    client: Client, namespaces: Sequence[str], configurations: Sequence[ValidatingWebhookConfiguration]
-) -> Installed:
-    """What the rights that there are let find out; `configurations` are all of the cluster. Raises ApiError."""
-    _where, lease = await find_lease(client, namespaces)
-    ours = [each for each in configurations if each.name == WEBHOOK_CONFIGURATION_NAME]
-    webhooks = {hook["name"]: hook.get("failurePolicy", "") for each in ours for hook in each.webhooks or ()}
-    return Installed(lease, webhooks, await _unreachable(client) if webhooks else None)
-
-
 async def find_lease(client: Client, namespaces: Sequence[str]) -> tuple[str, Held | None]:
     """The Lease in the first of these namespaces that has one, and which that is; None where there is none, or it may
     not be read. Raises ApiError."""
-    for namespace in namespaces:
-        with contextlib.suppress(NotFound, Forbidden):
-            lease = await client.resource(registry.LEASES).get(name=LEASE, namespace=namespace)
-            return namespace, held(lease.spec, time.time())
-    return "", None
+    leases, _allowed = await _own(client, registry.LEASES, LEASE, namespaces)
+    return _first_held(leases)
+
+
+def _first_held(leases: Mapping[str, Lease]) -> tuple[str, Held | None]:
+    return next(((where, held(lease.spec, time.time())) for where, lease in leases.items()), ("", None))
 
 
 def own_namespaces(client: Client, chosen: str | None) -> list[str]:

@@ -25,6 +25,7 @@ class Found:
     unreachable: str | None = None
     alarms: Sequence[str] = ()
     stopped: bool = False
+    absent: Sequence[str] = ()
 
 
 PODS = "pods.headroom.harvesterhci.io"
@@ -70,12 +71,20 @@ FOUND = {
         ],
     ),
     "nobody may ask whether they answer": Found(None, {PODS: "Fail"}, None),
+    "it was never installed": Found(
+        absent=["a", "b"],
+        alarms=[
+            "headroom is not running here: there is no Lease, ConfigMap or webhook of it in a, b "
+            "(--headroom-namespace names another namespace)"
+        ],
+        stopped=True,
+    ),
 }
 
 
 @sentences(FOUND)
 def test_what_is_wrong_is_said(case: Found) -> None:
-    installed = Installed(case.lease, case.webhooks, case.unreachable)
+    installed = Installed(case.lease, case.webhooks, case.unreachable, case.absent)
     assert (installed.alarms(), installed.stopped) == (list(case.alarms), case.stopped)
 
 
