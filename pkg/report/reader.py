@@ -5,9 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from kubeloop.api import registry
+from kubeloop.api.admissionregistration import ValidatingWebhookConfiguration
 from kubeloop.api.core import Lease
 from kubeloop.api.meta import Object
 from kubeloop.api.registry import Resource
@@ -39,6 +40,9 @@ from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
 
 T = TypeVar("T", bound=Object)
 
+FAILURES: Final = f"reason={EVENT_FAILED_CREATE}"
+"""A field selector: what KubeVirt, and others, say of pods that they could not create."""
+
 
 class Absent(ReportedError):
     """The object of a command does not exist."""
@@ -55,10 +59,10 @@ class Assumed:
 
 
 async def take(
-    client: Client, assumed: Assumed, namespace: str = "", *, vm: str = "", events: bool = False
+    client: Client, assumed: Assumed, namespace: str = "", *, events: str | None = None
 ) -> Snapshot:
-    """The cluster, or one namespace; migrations are always the whole cluster's, for KubeVirt's limits count them. `vm`:
-    what KubeVirt says of its pods too; `events`: all events.
+    """The cluster, or one namespace; migrations are always the whole cluster's, for KubeVirt's limits count them.
+    `events`: a field selector of those that are read, None for none.
 
     Raises Absent for a namespace that is not there, ApiError.
     """
@@ -68,13 +72,7 @@ async def take(
         else await _list(client, registry.NAMESPACES)
     )
     configurations = await _settings(client, registry.VALIDATING_WEBHOOK_CONFIGURATIONS)
-    ours = [each for each in configurations if each.name == WEBHOOK_CONFIGURATION_NAME]
-    webhooks = {hook["name"]: hook.get("failurePolicy", "") for each in ours for hook in each.webhooks or ()}
-    own = own_namespaces(client, assumed.namespace)
-    leases, leases_allowed = await _own(client, registry.LEASES, LEASE, own)
-    published, allowed = await _own(client, registry.CONFIG_MAPS, CONFIG_MAP, own)
-    said = [(where, found) for where, each in published.items() if (found := read(each.data))]
-    nothing = leases_allowed and allowed and not (leases or said or webhooks)
+    installed, said = await _installed(client, own_namespaces(client, assumed.namespace), configurations)
     return Snapshot(
         now=time.time(),
         namespaces=every,
@@ -86,16 +84,11 @@ async def take(
         kubevirts=await _settings(client, KUBEVIRTS),
         settings=await _settings(client, SETTINGS, fields=f"metadata.name={SETTING_OVERHEAD_RATIO}"),
         budgets=await _settings(client, VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS, namespace),
-        basis=await _basis(client, assumed, next(iter(said), None)),
+        basis=await _basis(client, assumed, said),
         locks=configurations,
-        installed=Installed(
-            _first_held(leases)[1],
-            webhooks,
-            await _unreachable(client) if webhooks else None,
-            own if nothing else (),
-        ),
-        failures=await _settings(client, registry.EVENTS, namespace, fields=_failures_of(vm) if vm else "")
-        if vm or events
+        installed=installed,
+        failures=await _settings(client, registry.EVENTS, namespace, fields=events)
+        if events is not None
         else (),
     )
 
@@ -153,10 +146,6 @@ async def _migrations(client: Client, namespace: str) -> list[VirtualMachineInst
         return await _list(client, migrations, namespace)
 
 
-def _failures_of(vm: str) -> str:
-    return f"involvedObject.kind=VirtualMachineInstance,involvedObject.name={vm},reason={EVENT_FAILED_CREATE}"
-
-
 async def _settings(
     client: Client, resource: Resource[T], namespace: str = "", *, fields: str = ""
 ) -> list[T]:
@@ -174,6 +163,25 @@ async def _list(
     return await list_installed(
         client.resource(resource), namespace, label_selector=selector, field_selector=fields
     )
+
+
+async def _installed(
+    client: Client, namespaces: Sequence[str], configurations: Sequence[ValidatingWebhookConfiguration]
+) -> tuple[Installed, tuple[str, Installation] | None]:
+    """What the rights that there are let find out, and what the controller published, with its namespace;
+    `configurations` are all of the cluster. Raises ApiError."""
+    leases, leases_allowed = await _own(client, registry.LEASES, LEASE, namespaces)
+    published, allowed = await _own(client, registry.CONFIG_MAPS, CONFIG_MAP, namespaces)
+    said = [(where, found) for where, each in published.items() if (found := read(each.data))]
+    ours = [each for each in configurations if each.name == WEBHOOK_CONFIGURATION_NAME]
+    webhooks = {hook["name"]: hook.get("failurePolicy", "") for each in ours for hook in each.webhooks or ()}
+    nothing = leases_allowed and allowed and not (leases or said or webhooks)
+    return Installed(
+        _first_held(leases)[1],
+        webhooks,
+        await _unreachable(client) if webhooks else None,
+        namespaces if nothing else (),
+    ), next(iter(said), None)
 
 
 async def find_lease(client: Client, namespaces: Sequence[str]) -> tuple[str, Held | None]:
