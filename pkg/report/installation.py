@@ -51,12 +51,15 @@ class Installed:
     """What could be found out. `lease` is None where there is none or it may not be read; `webhooks` are those that are
     registered, with their failure policies; `unreachable` is what the API server says of a webhook that it does not
     reach, "" where it answers, None where that is not known; `absent` are the namespaces where headroom was looked for,
-    if it is nowhere."""
+    if it is nowhere; `endpoint` is where the API server calls the webhooks, and `drift` whether they were registered
+    with other flags than those of the headroom that answers."""
 
     lease: Held | None = None
     webhooks: Mapping[str, str] = field(default_factory=dict)
     unreachable: str | None = None
     absent: Sequence[str] = ()
+    endpoint: str = ""
+    drift: bool = False
 
     @property
     def stopped(self) -> bool:
@@ -76,6 +79,21 @@ class Installed:
             return runs
         answer = {None: "may answer", "": "answer"}.get(self.unreachable, "do not answer")
         return f"{runs}, its webhooks {answer}"
+
+    @property
+    def registration(self) -> str:
+        """A sentence, "" without webhooks."""
+        if not self.webhooks:
+            return ""
+        answer = {None: "nobody could be asked whether they answer", "": "they answer"}.get(
+            self.unreachable, "they do not answer"
+        )
+        names = ", ".join(f"{name.partition('.')[0]} ({policy})" for name, policy in self.webhooks.items())
+        drift = (
+            ", and were registered with other flags than those of the headroom that answers: "
+            "`headroom release --only webhooks` removes what is left of before"
+        )
+        return f"webhooks registered at {self.endpoint}: {names}; {answer}{drift if self.drift else ''}"
 
     def alarms(self) -> list[str]:
         """What is wrong, a line each; empty for an installation that works, or is not known."""
@@ -119,6 +137,8 @@ class Installed:
             "secondsSinceRenewal": None if self.lease is None else self.lease.silent,
             "webhooks": dict(self.webhooks),
             "unreachable": self.unreachable,
+            "endpoint": self.endpoint or None,
+            "drift": self.drift,
             "alarms": self.alarms(),
         }
 

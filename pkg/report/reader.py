@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
+from urllib.parse import urlsplit
 
 from kubeloop.api import registry
 from kubeloop.api.admissionregistration import ValidatingWebhookConfiguration
@@ -25,7 +26,7 @@ from pkg.api.kubevirt import (
 )
 from pkg.api.mtq import VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS
 from pkg.config.kubernetes_version import ask
-from pkg.config.probe import PROBE_CONFIGURATION, PROBE_WEBHOOK, NotReached, probe
+from pkg.config.probe import ANNOTATION_HASH, PROBE_CONFIGURATION, PROBE_WEBHOOK, NotReached, probe
 from pkg.report.installation import Held, Installed, held
 from pkg.report.snapshot import Basis, Snapshot
 from pkg.util.constants import (
@@ -176,12 +177,27 @@ async def _installed(
     ours = [each for each in configurations if each.name == WEBHOOK_CONFIGURATION_NAME]
     webhooks = {hook["name"]: hook.get("failurePolicy", "") for each in ours for hook in each.webhooks or ()}
     nothing = leases_allowed and allowed and not (leases or said or webhooks)
+    unreachable, mark = await _probed(client) if webhooks else (None, "")
     return Installed(
         _first_held(leases)[1],
         webhooks,
-        await _unreachable(client) if webhooks else None,
+        unreachable,
         namespaces if nothing else (),
+        _endpoint(ours),
+        bool(mark) and any(each.annotations.get(ANNOTATION_HASH, mark) != mark for each in ours),
     ), next(iter(said), None)
+
+
+def _endpoint(configurations: Sequence[ValidatingWebhookConfiguration]) -> str:
+    """Not the path, whose end is the key by which the API server is known."""
+    for configuration in configurations:
+        for hook in configuration.webhooks or ():
+            config = hook.get("clientConfig") or {}
+            if url := config.get("url"):
+                return f"https://{urlsplit(url).netloc}"
+            service = config.get("service") or {}
+            return f"Service {service.get('namespace')}/{service.get('name')}"
+    return ""
 
 
 async def find_lease(client: Client, namespaces: Sequence[str]) -> tuple[str, Held | None]:
@@ -202,8 +218,9 @@ def own_namespaces(client: Client, chosen: str | None) -> list[str]:
     return list(dict.fromkeys(filter(None, (client.transport.config.namespace, *USUAL_NAMESPACES))))
 
 
-async def _unreachable(client: Client) -> str | None:
-    """What the API server says of a webhook that it does not reach, "" where it does; None where it can't be asked."""
+async def _probed(client: Client) -> tuple[str | None, str]:
+    """What the API server says of a webhook that it does not reach, "" where it does, None where it can't be asked; and
+    the mark of the replica that answered."""
     try:
         probing = await client.resource(registry.MUTATING_WEBHOOK_CONFIGURATIONS).get(
             name=PROBE_CONFIGURATION
@@ -211,14 +228,13 @@ async def _unreachable(client: Client) -> str | None:
         (webhook,) = probing.webhooks or []
         namespace = webhook["namespaceSelector"]["matchLabels"][NAMESPACE_NAME_LABEL]
     except (ApiError, ValueError, KeyError):
-        return None
+        return None, ""
     try:
-        await probe(client, namespace)
+        return "", await probe(client, namespace)
     except NotReached as exc:
         # Without a cause the API server has not asked: it has not learned of the configuration yet.
-        return str(exc).partition(f'"{PROBE_WEBHOOK}": ')[2] or str(exc) if exc.__cause__ else None
+        return (str(exc).partition(f'"{PROBE_WEBHOOK}": ')[2] or str(exc) if exc.__cause__ else None), ""
     except NotFound:
-        return f"namespace {namespace} does not exist any more"
+        return f"namespace {namespace} does not exist any more", ""
     except ApiError:
-        return None
-    return ""
+        return None, ""

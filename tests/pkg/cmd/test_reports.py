@@ -233,8 +233,15 @@ def dead(server: ThreadedServer, cluster: None) -> None:
     """A headroom that was killed: its Lease ran out, its webhooks are registered and do not answer."""
     script = server.server
     script.always(GET, LEASE, leased("2026-01-01T00:00:00Z", seconds=15))
-    webhooks = [{"name": "pods.headroom.harvesterhci.io", "failurePolicy": "Fail"}]
-    ours = {"metadata": {"name": "headroom.harvesterhci.io"}, "webhooks": webhooks}
+    webhooks = [
+        {
+            "name": "pods.headroom.harvesterhci.io",
+            "failurePolicy": "Fail",
+            "clientConfig": {"url": "https://10.0.0.1:9443/validate-pod/0123456789abcdef0123456789abcdef"},
+        }
+    ]
+    written = {"headroom.harvesterhci.io/configuration-hash": "of-before"}
+    ours = {"metadata": {"name": "headroom.harvesterhci.io", "annotations": written}, "webhooks": webhooks}
     script.always(LIST, registry.VALIDATING_WEBHOOK_CONFIGURATIONS.path(), listing([ours], "10"))
     selector = {"matchLabels": {"kubernetes.io/metadata.name": OWN}}
     name = "headroom-probe.harvesterhci.io"
@@ -293,6 +300,16 @@ def test_the_installation_is_looked_for_where_it_is_said_to_be(
     call("status", *case, HEADROOM_NAMESPACE=OWN)
     (asked,) = {seen.path for seen in server.seen(GET) if "leases" in seen.path}
     assert asked == registry.LEASES.path(case[-1] if case else OWN, "headroom")
+
+
+@pytest.mark.usefixtures("dead")
+def test_status_shows_what_is_registered_without_its_key(server: ThreadedServer, call: Call) -> None:
+    where = "webhooks registered at https://10.0.0.1:9443: pods (Fail); they"
+    assert f"{where} do not answer\n" in call("status").out
+    mark = {"metadata": {"annotations": {"headroom.harvesterhci.io/answered-by": "of-now"}}}
+    server.server.always(POST, PROBE, body(mark))
+    assert f"{where} answer, and were registered with other flags" in call("status").out
+    assert json.loads(call("status", "-o", "json").out)["headroom"]["drift"] is True
 
 
 @pytest.mark.usefixtures("dead")
