@@ -11,13 +11,17 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from kubeloop.api.core import LimitRange, Namespace, Pod, ResourceQuota
+from kubeloop.api.core import LimitRange, Namespace, PersistentVolumeClaim, Pod, ResourceQuota
 from kubeloop.api.meta import RawResourceList
 from pkg.api.kubevirt import (
+    TPM,
+    ClaimInfo,
     KubeVirtConfiguration,
+    MigrationState,
     VirtualMachine,
     VirtualMachineInstance,
     VirtualMachineInstanceMigration,
+    VolumeStatus,
 )
 from pkg.util import constants
 from pkg.util.kubevirt.launcher import attachment_container, render_containers
@@ -324,3 +328,44 @@ def limits_text(cpu: str = "", memory: str = "", **more: str) -> str:
     """Rancher's annotation that grants this."""
     texts = {"limitsCpu": cpu, "limitsMemory": memory, **more}
     return msgspec.json.encode({"limit": {name: text for name, text in texts.items() if text}}).decode()
+
+
+def claim(
+    name: str,
+    size: str = "10Mi",
+    *,
+    storage_class: str = "local",
+    mode: str = "ReadWriteOnce",
+    created: str = EARLIER,
+) -> PersistentVolumeClaim:
+    """A PersistentVolumeClaim that is bound."""
+    spec = {"resources": {"requests": {"storage": size}}, "storageClassName": storage_class}
+    return build(PersistentVolumeClaim, name, spec, {"accessModes": [mode]}, creationTimestamp=created)
+
+
+def with_state(instance: VirtualMachineInstance, claim: str = "state-1") -> VirtualMachineInstance:
+    """The VMI with a persistent TPM and the claim that KubeVirt says it uses."""
+    devices = msgspec.structs.replace(instance.spec.domain.devices, tpm=TPM(persistent=True))
+    domain = msgspec.structs.replace(instance.spec.domain, devices=devices)
+    volume = VolumeStatus(
+        name="persistent-state-for-this-vm", persistent_volume_claim_info=ClaimInfo(claim_name=claim)
+    )
+    return msgspec.structs.replace(
+        instance,
+        spec=msgspec.structs.replace(instance.spec, domain=domain),
+        status=msgspec.structs.replace(instance.status, volume_status=[volume]),
+    )
+
+
+def between_claims(
+    migration: VirtualMachineInstanceMigration, source: str = "state-1", target: str = "state-2"
+) -> VirtualMachineInstanceMigration:
+    """The migration with the claims that KubeVirt names in its status."""
+    state = msgspec.structs.replace(
+        migration.status.migration_state or MigrationState(),
+        source_persistent_state_claim=source,
+        target_persistent_state_claim=target,
+    )
+    return msgspec.structs.replace(
+        migration, status=msgspec.structs.replace(migration.status, migration_state=state)
+    )

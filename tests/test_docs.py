@@ -5,6 +5,8 @@ from __future__ import annotations
 import gzip
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 from typer.testing import CliRunner
@@ -76,7 +78,13 @@ def test_every_flag_exists() -> None:
         "scale",
         "testcluster up",
     )
-    listed = "\n".join(help_of(*command.split()) for command in ("", *commands))
+    generator = subprocess.run(
+        [sys.executable, "-m", "kubeloop.generate", "structs", "--help"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    listed = "\n".join([generator.stdout, *(help_of(*command.split()) for command in ("", *commands))])
     for flag in flags_in(TEXT) - {"--strict", "--help"}:
         assert re.search(rf"(?<![\w-]){flag}(?![\w-])", listed), flag
 

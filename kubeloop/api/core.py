@@ -161,6 +161,7 @@ class ModifyVolumeStatus(Struct):
 class PersistentVolumeClaimStatus(Struct):
     """core/v1 PersistentVolumeClaimStatus."""
 
+    access_modes: list[str] | None = None
     allocated_resources: RawResourceList | None = None
     current_volume_attributes_class_name: str | None = None
     modify_volume_status: ModifyVolumeStatus | None = None
@@ -240,6 +241,12 @@ class RuntimeClass(Object):
     overhead: RuntimeClassOverhead = RuntimeClassOverhead()
 
 
+class NodeSpec(Struct):
+    """core/v1 NodeSpec."""
+
+    unschedulable: bool = False
+
+
 class NodeStatus(Struct):
     """core/v1 NodeStatus."""
 
@@ -250,6 +257,7 @@ class NodeStatus(Struct):
 class Node(Object):
     """core/v1 Node."""
 
+    spec: NodeSpec = NodeSpec()
     status: NodeStatus = NodeStatus()
 
 

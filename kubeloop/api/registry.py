@@ -76,6 +76,14 @@ RESOURCE_QUOTAS = Resource(
     "", "v1", "resourcequotas", "ResourceQuota", core.ResourceQuota, status_subresource=True
 )
 LIMIT_RANGES = Resource("", "v1", "limitranges", "LimitRange", core.LimitRange, status_subresource=False)
+PERSISTENT_VOLUME_CLAIMS = Resource(
+    "",
+    "v1",
+    "persistentvolumeclaims",
+    "PersistentVolumeClaim",
+    core.PersistentVolumeClaim,
+    status_subresource=True,
+)
 CONFIG_MAPS = Resource("", "v1", "configmaps", "ConfigMap", core.ConfigMap, status_subresource=False)
 SECRETS = Resource("", "v1", "secrets", "Secret", core.Secret, status_subresource=False)
 EVENTS = Resource("", "v1", "events", "Event", core.Event, status_subresource=False)

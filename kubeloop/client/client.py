@@ -15,15 +15,13 @@ from kubeloop.api.registry import Resource
 from kubeloop.client.config import ClientConfig
 from kubeloop.client.errors import ApiError
 from kubeloop.client.resource_client import ResourceClient
-from kubeloop.client.resource_reader import ResourceReader
+from kubeloop.client.resource_reader import Accept
 from kubeloop.client.transport import Transport
 
 log = logging.getLogger(__name__)
 
-_PARTIAL_METADATA = (
-    "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,"
-    "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
-)
+_PARTIAL = "application/json;as=PartialObjectMetadata{};g=meta.k8s.io;v=v1,application/json"
+_PARTIAL_METADATA = Accept(_PARTIAL.format(""), _PARTIAL.format("List"))
 
 T = TypeVar("T", bound=Object)
 Item = TypeVar("Item")
@@ -44,10 +42,10 @@ class Client:
             self._resources[resource] = ResourceClient(self.transport, resource)
         return cast("ResourceClient[T]", self._resources[resource])
 
-    def metadata(self, resource: Resource[Any]) -> ResourceReader[PartialObjectMetadata]:
-        """Reads the metadata of the kind's objects alone."""
+    def metadata(self, resource: Resource[Any]) -> ResourceClient[PartialObjectMetadata]:
+        """Of the kind's objects the metadata alone."""
         partial = replace(resource, type=PartialObjectMetadata)
-        return ResourceReader(self.transport, partial, accept=_PARTIAL_METADATA)
+        return ResourceClient(self.transport, partial, accept=_PARTIAL_METADATA)
 
     async def close(self) -> None:
         """Closes every connection."""

@@ -228,10 +228,13 @@ class Decoder(Generic[T]):
         _REPORTED[kind, key] = True
 
 
-@functools.cache
+_made = functools.cache(Decoder)
+
+
 def decoder_for(kind: type[T]) -> Decoder[T]:
     """The decoder of a type, made once."""
-    return Decoder(kind)
+    decoder: Decoder[T] = _made(kind)
+    return decoder
 
 
 def _complete(page: _List[Any] | _RawList, items: list[T]) -> bool:

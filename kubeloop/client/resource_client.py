@@ -12,11 +12,13 @@ from kubeloop.api.meta import Object, Struct
 from kubeloop.api.objects import difference, guarded, metadata_difference
 from kubeloop.api.registry import Resource
 from kubeloop.client import discovery
+from kubeloop.client.decode import decoder_for
 from kubeloop.client.errors import AlreadyExists, BadRequest, Forbidden, NotFound, check_namespace
-from kubeloop.client.resource_reader import ResourceReader
-from kubeloop.client.transport import JSON_PATCH, MERGE_PATCH, Transport
+from kubeloop.client.resource_reader import PLAIN, Accept, ResourceReader
+from kubeloop.client.transport import APPLY_PATCH, JSON, JSON_PATCH, MERGE_PATCH, Transport
 
 T = TypeVar("T", bound=Object)
+R = TypeVar("R", bound=Object)
 
 
 class _GuardMeta(Struct):
@@ -35,9 +37,17 @@ _GUARD = msgspec.json.Decoder(_Guard)
 class ResourceClient(ResourceReader[T]):
     """The requests of one kind."""
 
-    def __init__(self, transport: Transport, resource: Resource[T]) -> None:
-        super().__init__(transport, resource)
+    def __init__(
+        self, transport: Transport, resource: Resource[T], *, accept: Accept = PLAIN, dry_run: bool = False
+    ) -> None:
+        super().__init__(transport, resource, accept=accept)
         self._has_status = resource.status_subresource
+        self._options = {"dryRun": "All"} if dry_run else {}
+
+    def dry_run(self) -> ResourceClient[T]:
+        """This client, whose writes the server judges, answers and does not keep (controller-runtime's
+        NewDryRunClient)."""
+        return ResourceClient(self.transport, self.resource, accept=self._accept, dry_run=True)
 
     async def create(self, body: Mapping[str, Any] | bytes, *, namespace: str = "") -> T:
         """Creates the object and returns it; a mapping need not say apiVersion and kind, and may say its namespace.
@@ -46,10 +56,9 @@ class ResourceClient(ResourceReader[T]):
         out is the caller's part (it is not sent again by itself)."""
         if isinstance(body, Mapping):
             namespace = namespace or _namespace_of(body)
-            body = {"apiVersion": self.resource.api_version, "kind": self.resource.kind, **body}
+            body = self._of_kind(body)
         check_namespace(self.resource, namespace)
-        path = self._collection_path(namespace)
-        return self._answer("", await self.transport.request("POST", path, body=_encoded(body)))
+        return self._answer("", await self._write("POST", self._collection_path(namespace), _encoded(body)))
 
     async def create_or_update(
         self, body: Mapping[str, Any], change: Callable[[T], T], *, namespace: str = ""
@@ -112,6 +121,21 @@ class ResourceClient(ResourceReader[T]):
         bound = any(op["op"] == "test" or op.get("path") == "/metadata/resourceVersion" for op in ops)
         return await self._patch(name, msgspec.json.encode(ops), namespace, subresource, JSON_PATCH, bound)
 
+    async def apply(
+        self, body: Mapping[str, Any], *, field_manager: str, force: bool = False, namespace: str = ""
+    ) -> T:
+        """Server-side apply of `body` (with metadata.name): what `field_manager` wants, and no more; fields that it
+        applied before and that are missing now are removed. Raises Conflict where another manager has set a field
+        otherwise; `force` takes it over. Two that apply the same are one, so it is sent again when a connection breaks.
+        """
+        name, namespace = body["metadata"]["name"], namespace or _namespace_of(body)
+        path = self._object_path(name, namespace)
+        params = {"fieldManager": field_manager, "force": str(force).lower()}
+        answer = await self._write(
+            "PATCH", path, _encoded(self._of_kind(body)), APPLY_PATCH, repeatable=True, **params
+        )
+        return self._answer(name, answer)
+
     async def delete(
         self,
         *,
@@ -123,38 +147,78 @@ class ResourceClient(ResourceReader[T]):
     ) -> None:
         """Deletes one object; with `uid` only that very one, and again when a connection breaks. Raises NotFound,
         Conflict (another uid)."""
-        options: dict[str, Any] = {"apiVersion": "v1", "kind": "DeleteOptions"}
-        if grace_period_seconds is not None:
-            options["gracePeriodSeconds"] = grace_period_seconds
-        if propagation_policy is not None:
-            options["propagationPolicy"] = propagation_policy
-        if uid is not None:
-            options["preconditions"] = {"uid": uid}
+        body = self._delete_options(grace_period_seconds, propagation_policy, uid)
         path = self._object_path(name, namespace)
-        body = msgspec.json.encode(options)
-        await self.transport.request("DELETE", path, body=body, repeatable=uid is not None)
+        await self._write("DELETE", path, _encoded(body), repeatable=uid is not None)
 
-    async def evict(self, *, name: str, namespace: str, grace_period_seconds: int | None = None) -> None:
-        """Deletes a pod through the Eviction API, as `kubectl drain`. Raises NotFound, TooManyRequests where a
-        PodDisruptionBudget does not allow it now."""
-        options = {} if grace_period_seconds is None else {"gracePeriodSeconds": grace_period_seconds}
-        body = {
-            "apiVersion": "policy/v1",
-            "kind": "Eviction",
-            "metadata": {"name": name, "namespace": namespace},
-            "deleteOptions": options,
-        }
-        path = self._object_path(name, namespace, "eviction")
-        await self.transport.request("POST", path, body=msgspec.json.encode(body))
+    async def evict(
+        self, *, name: str, namespace: str, grace_period_seconds: int | None = None, uid: str | None = None
+    ) -> None:
+        """Deletes a pod through the Eviction API, as `kubectl drain`. Raises what `delete` does, and TooManyRequests
+        where a PodDisruptionBudget does not allow it now."""
+        options = self._delete_options(grace_period_seconds, None, uid)
+        body = {"apiVersion": "policy/v1", "kind": "Eviction", "deleteOptions": options}
+        await self.create_subresource("eviction", body, Object, name=name, namespace=namespace)
+
+    async def get_subresource(self, subresource: str, kind: type[R], *, name: str, namespace: str = "") -> R:
+        """A subresource that is an object of another kind: `get_subresource("scale", Scale, ...)`. To change it:
+        `merge_patch({"spec": {"replicas": 3}}, ..., subresource="scale")`. Raises NotFound."""
+        path = self._object_path(name, namespace, subresource)
+        return decoder_for(kind).object(await self.transport.request("GET", path))
+
+    async def create_subresource(
+        self, subresource: str, body: Mapping[str, Any], kind: type[R], *, name: str, namespace: str = ""
+    ) -> R:
+        """Posts to a subresource, as TokenRequest and Eviction want it; `body` says its apiVersion and kind. The answer
+        as a `kind`. Raises ApiError."""
+        path = self._object_path(name, namespace, subresource)
+        metadata = {"name": name} | ({"namespace": namespace} if namespace else {})
+        return decoder_for(kind).object(
+            await self._write("POST", path, _encoded({"metadata": metadata, **body}))
+        )
 
     async def _patch(
         self, name: str, body: bytes, namespace: str, subresource: str, content_type: str, bound: bool
     ) -> T:
         path = self._object_path(name, namespace, subresource)
-        answer = await self.transport.request(
-            "PATCH", path, body=body, content_type=content_type, repeatable=bound
+        return self._answer(name, await self._write("PATCH", path, body, content_type, repeatable=bound))
+
+    async def _write(
+        self,
+        method: str,
+        path: str,
+        body: bytes,
+        content_type: str = JSON,
+        *,
+        repeatable: bool = False,
+        **params: str,
+    ) -> bytes:
+        """The one place from which writes are sent."""
+        return await self.transport.request(
+            method,
+            path,
+            params=self._options | params,
+            body=body,
+            content_type=content_type,
+            accept=self._accept.object,
+            repeatable=repeatable,
         )
-        return self._answer(name, answer)
+
+    def _delete_options(
+        self, grace_period_seconds: int | None, propagation_policy: str | None, uid: str | None
+    ) -> dict[str, Any]:
+        options = {
+            "gracePeriodSeconds": grace_period_seconds,
+            "propagationPolicy": propagation_policy,
+            "preconditions": {"uid": uid} if uid is not None else None,
+            # Beside a body the server does not read the query's.
+            "dryRun": ["All"] if self._options else None,
+        }
+        given = {name: value for name, value in options.items() if value is not None}
+        return {"apiVersion": "v1", "kind": "DeleteOptions", **given}
+
+    def _of_kind(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        return {"apiVersion": self.resource.api_version, "kind": self.resource.kind, **body}
 
     async def _check_status(self, writes_status: bool, subresource: str) -> None:
         """The API server ignores a status outside the subresource, and knows no object under one that is not there."""

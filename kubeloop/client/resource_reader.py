@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 from urllib.parse import quote
 
 from kubeloop.api.meta import Object
@@ -20,13 +20,22 @@ T = TypeVar("T", bound=Object)
 PAGE_SIZE = 500
 
 
+class Accept(NamedTuple):
+    """The media types that are asked for: of an object (a watch's, too) and of a list."""
+
+    object: str = JSON
+    list: str = JSON
+
+
+PLAIN = Accept()
+
+
 class ResourceReader(Generic[T]):
     """Requests that read one kind. Every method raises a subclass of ApiError; `namespace` "" is all, or a
     cluster-scoped kind. Which object is meant is said by keywords, here and in the cache: two strings in a row are
     swapped too easily. Names are checked before they become part of a path."""
 
-    def __init__(self, transport: Transport, resource: Resource[T], *, accept: str = JSON) -> None:
-        """`accept`: the media type that gets, lists and watches ask for."""
+    def __init__(self, transport: Transport, resource: Resource[T], *, accept: Accept = PLAIN) -> None:
         self.transport = transport
         self.resource = resource
         self._accept = accept
@@ -35,7 +44,7 @@ class ResourceReader(Generic[T]):
     async def get(self, *, name: str, namespace: str = "") -> T:
         """One object. Raises NotFound; NotServed for a kind that is not installed."""
         path = self._object_path(name, namespace)
-        return self._answer(name, await self.transport.request("GET", path, accept=self._accept))
+        return self._answer(name, await self.transport.request("GET", path, accept=self._accept.object))
 
     async def list(
         self, namespace: str = "", *, label_selector: str = "", field_selector: str = ""
@@ -84,7 +93,7 @@ class ResourceReader(Generic[T]):
             "GET",
             path,
             params=params,
-            accept=self._accept,
+            accept=self._accept.list,
             timeout=None,
             read_timeout=REQUEST_TIMEOUT,
             retry=retry,
@@ -132,7 +141,7 @@ class ResourceReader(Generic[T]):
             fieldSelector=field_selector,
         )
         path = self._collection_path(namespace)
-        async with self.transport.stream(path, params, read_timeout, accept=self._accept) as lines:
+        async with self.transport.stream(path, params, read_timeout, accept=self._accept.object) as lines:
             events = self._events(lines)
             try:
                 yield events

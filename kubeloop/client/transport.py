@@ -45,6 +45,7 @@ _KEEP_ALIVE = 60.0
 JSON = "application/json"
 MERGE_PATCH = "application/merge-patch+json"
 JSON_PATCH = "application/json-patch+json"
+APPLY_PATCH = "application/apply-patch+yaml"
 
 BeforeWrite = Callable[[], None]
 """Raises ApiError where a write must not be sent (any more)."""

@@ -9,14 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import msgspec
 from msgspec import inspect
 
 from kubeloop.api.meta import Object, Struct
 from kubeloop.api.registry import Resource
 from kubeloop.client.client import Client
-
-Schema = Mapping[str, Any]
+from kubeloop.client.openapi import Definitions, Schema, resolved, served_schema
 
 _TYPES: dict[type[inspect.Type], str] = {
     inspect.StrType: "string",
@@ -41,9 +39,7 @@ def crd_schema(definition: Schema, version: str) -> Schema:
     return schema
 
 
-def check_struct(
-    kind: type[Object], schema: Schema, definitions: Mapping[str, Schema] | None = None
-) -> list[str]:
+def check_struct(kind: type[Object], schema: Schema, definitions: Definitions | None = None) -> list[str]:
     """What is wrong with the struct, a line each: fields that the schema does not have or has with another type, and
     fields of the schema that a struct lacks which says that it declares all (`whole`; it may declare more: Condition
     has what the conditions of many kinds have).
@@ -55,25 +51,19 @@ def check_struct(
 
 async def check_served(client: Client, resource: Resource[Any]) -> list[str]:
     """As check_struct, with the schema of the API server. Raises ApiError, KeyError where the server has none."""
-    prefix = "apis" if resource.group else "api"
-    answer = await client.transport.request("GET", f"/openapi/v3/{prefix}/{resource.api_version}")
-    definitions: dict[str, Schema] = msgspec.json.decode(answer)["components"]["schemas"]
-    wanted = {"group": resource.group, "version": resource.version, "kind": resource.kind}
-    for schema in definitions.values():
-        if wanted in schema.get("x-kubernetes-group-version-kind", ()):
-            return check_struct(resource.type, schema, definitions)
-    raise KeyError(f"{resource.kind} is not among the schemas of {resource.api_version}")
+    schema, definitions = await served_schema(client.transport, resource.api_version, resource.kind)
+    return check_struct(resource.type, schema, definitions)
 
 
 class _Comparison:
     """Of a kind with its schema; a struct that stands in several places of it is compared at the first."""
 
-    def __init__(self, definitions: Mapping[str, Schema]) -> None:
+    def __init__(self, definitions: Definitions) -> None:
         self._definitions = definitions
         self._seen: set[tuple[type, int]] = set()
 
     def compared(self, path: str, kind: inspect.Type, schema: Schema) -> Iterator[str]:
-        schema = self._resolved(schema)
+        schema = resolved(schema, self._definitions)
         kinds = kind.types if isinstance(kind, inspect.UnionType) else (kind,)
         expected, given = _expected(schema), {_TYPES[type(each)] for each in kinds if type(each) in _TYPES}
         if expected and given and not expected & given:
@@ -107,15 +97,6 @@ class _Comparison:
         if whole:
             for name in sorted(properties.keys() - {field.encode_name for field in kind.fields}):
                 yield f"{kind.cls.__name__} says that it declares all, and lacks {prefix}{name}"
-
-    def _resolved(self, schema: Schema) -> Schema:
-        """Behind references; a server writes `allOf: [{$ref: …}]` where it adds a default or a text."""
-        while True:
-            parts = schema.get("allOf", ())
-            reference = schema.get("$ref") or (parts[0].get("$ref") if len(parts) == 1 else None)
-            if reference is None:
-                return schema
-            schema = self._definitions[reference.rpartition("/")[2]]
 
 
 def _expected(schema: Schema) -> set[str]:

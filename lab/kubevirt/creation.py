@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from kubeloop.api.core import Pod
+from kubeloop.api.core import Node, Pod
 from kubeloop.api.meta import Object, rfc3339
 from kubeloop.api.objects import condition_is_true
 from kubeloop.client.errors import (
@@ -29,7 +29,6 @@ from kubeloop.controllers.events import WARNING, EventRecorder
 from kubeloop.workqueue.queue import loop_time
 from kubeloop.workqueue.rate_limiters import ItemExponentialFailureRateLimiter
 from lab.kubevirt.lookup import Pods
-from lab.kubevirt.objects import Node
 from lab.kubevirt.quota_lag import QuotaLag
 
 HOSTNAME_LABEL = "kubernetes.io/hostname"

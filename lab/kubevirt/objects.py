@@ -9,7 +9,6 @@ from typing import Any
 
 import msgspec
 
-from kubeloop.api import core
 from kubeloop.api.meta import Condition, Object, Struct
 from kubeloop.api.registry import Resource
 from pkg.api import kubevirt
@@ -128,18 +127,6 @@ class VirtualMachine(Object):
     status: VirtualMachineStatus = VirtualMachineStatus()
 
 
-class NodeSpec(Struct):
-    """core/v1 NodeSpec."""
-
-    unschedulable: bool = False
-
-
-class Node(core.Node):
-    """core/v1 Node."""
-
-    spec: NodeSpec = NodeSpec()
-
-
 _GROUP, _VERSION = "kubevirt.io", "v1"
 MACHINES = Resource(
     _GROUP,
@@ -163,14 +150,5 @@ MIGRATIONS = Resource(
     "virtualmachineinstancemigrations",
     "VirtualMachineInstanceMigration",
     VirtualMachineInstanceMigration,
-    status_subresource=True,
-)
-NODES = Resource(
-    "",
-    "v1",
-    "nodes",
-    "Node",
-    Node,
-    namespaced=False,
     status_subresource=True,
 )

@@ -11,6 +11,7 @@ from typing import TypeVar
 from kubeloop.api.core import Pod, ResourceQuota
 from kubeloop.api.meta import Object
 from kubeloop.api.objects import guarded
+from kubeloop.api.registry import NODES
 from kubeloop.client.errors import NotFound
 from kubeloop.client.resource_client import ResourceClient
 from kubeloop.controllers.reconcile import Handler
@@ -22,7 +23,6 @@ from lab.kubevirt.objects import (
     INSTANCES,
     MACHINES,
     MIGRATIONS,
-    NODES,
     VirtualMachineInstance,
 )
 from lab.kubevirt.options import SCALE_NAMESPACES, Options

@@ -128,8 +128,14 @@ class Devices(Struct):
     gpus: list[HostDevice] | None = None
     host_devices: list[HostDevice] | None = None
     interfaces: list[Interface] | None = None
-    tpm: Feature | None = None
+    tpm: TPM | None = None
     downward_metrics: Present | None = None
+
+
+class TPM(Feature):
+    """kubevirt.io/v1 TPMDevice."""
+
+    persistent: bool = False
 
 
 class LaunchSecurity(Struct):
@@ -158,9 +164,22 @@ class KernelBoot(Struct):
     container: Present | None = None
 
 
+class EFI(Struct):
+    """kubevirt.io/v1 EFI."""
+
+    persistent: bool = False
+
+
+class Bootloader(Struct):
+    """kubevirt.io/v1 Bootloader."""
+
+    efi: EFI | None = None
+
+
 class Firmware(Struct):
     """kubevirt.io/v1 Firmware."""
 
+    bootloader: Bootloader | None = None
     kernel_boot: KernelBoot | None = None
 
 
@@ -232,6 +251,12 @@ class MigrationState(Struct):
     target_pod: str | None = None
     source_node: str | None = None
     end_timestamp: str | None = None
+    source_persistent_state_claim: str | None = msgspec.field(
+        default=None, name="sourcePersistentStatePVCName"
+    )
+    target_persistent_state_claim: str | None = msgspec.field(
+        default=None, name="targetPersistentStatePVCName"
+    )
 
 
 class MemoryStatus(Struct):
@@ -247,12 +272,25 @@ class AttachmentPod(Struct):
     attach_pod_uid: str | None = None
 
 
+class ClaimInfo(Struct):
+    """kubevirt.io/v1 PersistentVolumeClaimInfo."""
+
+    claim_name: str = ""
+
+
 class VolumeStatus(Struct):
     """kubevirt.io/v1 VolumeStatus."""
 
     name: str = ""
     phase: str | None = None
+    persistent_volume_claim_info: ClaimInfo | None = None
     hotplug_volume: AttachmentPod | None = None
+
+
+class ChangedBlockTracking(Struct):
+    """kubevirt.io/v1 ChangedBlockTrackingStatus."""
+
+    state: str = ""
 
 
 class VirtualMachineInstanceStatus(Struct):
@@ -264,6 +302,7 @@ class VirtualMachineInstanceStatus(Struct):
     migration_state: MigrationState | None = None
     memory: MemoryStatus | None = None
     volume_status: list[VolumeStatus] | None = None
+    changed_block_tracking: ChangedBlockTracking | None = None
 
 
 class VirtualMachineInstance(Object):
@@ -400,6 +439,7 @@ class KubeVirtConfiguration(Struct):
     network: NetworkConfiguration | None = None
     auto_cpu_limit_namespace_label_selector: LabelSelector | None = None
     default_runtime_class: str = ""
+    vm_state_storage_class: str = ""
 
     @property
     def binding_plugins(self) -> dict[str, InterfaceBindingPlugin]:

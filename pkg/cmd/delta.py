@@ -60,9 +60,9 @@ class DeltaOptions:
 def delta(options: DeltaOptions) -> None:
     """Print what a live migration of each VirtualMachineInstance adds to its namespace's quota, a JSON line each.
 
-    Offline: reads nothing but the input. KubeVirt, Setting, Namespace, ResourceQuota, LimitRange and Pod objects
-    (RuntimeClass and NetworkAttachmentDefinition too) hold for the VMIs that follow them. Without any such object the
-    quota is taken to limit both cpu and memory.
+    Offline: reads nothing but the input. KubeVirt, Setting, Namespace, ResourceQuota, LimitRange, Pod and
+    PersistentVolumeClaim objects (RuntimeClass and NetworkAttachmentDefinition too) hold for the VMIs that follow them.
+    Without any such object the quota is taken to limit both cpu and memory.
     """
     from pkg.cmd.manifests import reading
 
@@ -153,11 +153,14 @@ class _Calculator:
             print(f"headroom: KubeVirt {version} is not known, profile {NEWEST!r} is used", file=sys.stderr)
 
     def _target(self, vmi: VirtualMachineInstance, rendering: Rendering) -> ResourceList:
-        """All that quota counts of the target's launcher and attachment pods."""
+        """All that quota counts of the target's launcher and attachment pods, and of the claim for its state."""
         from kubeloop.api.core import ResourceQuotaSpec
+        from pkg.util.kubevirt.backend_storage import claim_to_come
         from pkg.util.kubevirt.target import target_usage
+        from pkg.util.resource_list import add
 
-        return target_usage(vmi, self.context.source(vmi), rendering, ResourceQuotaSpec())
+        pods = target_usage(vmi, self.context.source(vmi), rendering, ResourceQuotaSpec())
+        return add(pods, claim_to_come(vmi, self.context.claims[vmi.namespace], rendering))
 
 
 def _decode(document: Mapping[str, Any], arch: Arch | None) -> VirtualMachineInstance:

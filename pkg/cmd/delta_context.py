@@ -9,7 +9,14 @@ from typing import Any
 
 import msgspec
 
-from kubeloop.api.core import LimitRange, Namespace, Pod, ResourceQuota, RuntimeClass
+from kubeloop.api.core import (
+    LimitRange,
+    Namespace,
+    PersistentVolumeClaim,
+    Pod,
+    ResourceQuota,
+    RuntimeClass,
+)
 from kubeloop.api.meta import Object
 from pkg.api.harvesterhci import Setting
 from pkg.api.kubevirt import KubeVirt, VirtualMachineInstance
@@ -46,6 +53,8 @@ class Context:
     """The extended resource of each NetworkAttachmentDefinition by `namespace/name`, "" for none."""
     quotas: dict[str, dict[_Key, ResourceQuota]] = field(default_factory=lambda: defaultdict(dict))
     limit_ranges: dict[str, dict[_Key, LimitRange]] = field(default_factory=lambda: defaultdict(dict))
+    claims: dict[str, dict[str, PersistentVolumeClaim]] = field(default_factory=lambda: defaultdict(dict))
+    """By namespace, then name."""
     pods: dict[_Key, Pod] = field(default_factory=dict)
     controlled: dict[str, dict[_Key, Pod]] = field(default_factory=lambda: defaultdict(dict))
     is_given: bool = False
@@ -76,6 +85,8 @@ class Context:
                 self.quotas[obj.namespace][key] = obj
             case LimitRange():
                 self.limit_ranges[obj.namespace][key] = obj
+            case PersistentVolumeClaim():
+                self.claims[obj.namespace][obj.name] = obj
             case Pod():
                 pod = apply_limit_ranges(obj, ())
                 if (known := self.pods.get(key)) is not None:
@@ -146,6 +157,7 @@ _KINDS: Mapping[str, type[Object]] = {
     "Namespace": Namespace,
     "ResourceQuota": ResourceQuota,
     "LimitRange": LimitRange,
+    "PersistentVolumeClaim": PersistentVolumeClaim,
     "Pod": Pod,
     "RuntimeClass": RuntimeClass,
     "NetworkAttachmentDefinition": NetworkAttachmentDefinition,

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from kubeloop.api import registry
 from kubeloop.api.admissionregistration import ValidatingWebhookConfiguration
-from kubeloop.api.core import LimitRange, Namespace, Pod, ResourceQuota
+from kubeloop.api.core import LimitRange, Namespace, PersistentVolumeClaim, Pod, ResourceQuota
 from kubeloop.client.client import Client
 from kubeloop.controllers.controller import Controller
 from kubeloop.controllers.factory import ControllerFactory
@@ -25,7 +25,7 @@ from pkg.api.mtq import VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS, VirtualMachin
 from pkg.config.kubernetes_version import KubernetesVersion
 from pkg.util import constants
 from pkg.util.kubevirt.slim import Slim
-from pkg.util.resourcequota.observe import Source
+from pkg.util.resourcequota.observe import Listed, Source
 
 KUBEVIRT_PODS = constants.LABEL_APP
 """A selector: every pod with this label, whatever its value."""
@@ -66,6 +66,11 @@ class Management(ControllerFactory):
         return self.controller(registry.PODS, label_selector=KUBEVIRT_PODS, transform=self._pod_transform)
 
     @property
+    def persistent_volume_claims(self) -> Controller[PersistentVolumeClaim]:
+        """Cached slim."""
+        return self.controller(registry.PERSISTENT_VOLUME_CLAIMS, transform=self._slim.claim)
+
+    @property
     def virtual_machines(self) -> Controller[VirtualMachine]:
         return self.controller(VIRTUAL_MACHINES, transform=self._slim.machine)
 
@@ -102,13 +107,15 @@ class Management(ControllerFactory):
             registry.VALIDATING_WEBHOOK_CONFIGURATIONS, name=constants.WEBHOOK_CONFIGURATION_NAME
         )
 
-    def source(self) -> Source:
-        """Where decisions read: the caches of this process. Call before `start`, which waits for them."""
+    def source(self, *, claims: bool = True) -> Source:
+        """Where decisions read: the caches of this process. Call before `start`, which waits for them. Without `claims`
+        those about storage are wrong; what is decided about pods alone does not read them."""
         return Source(
             namespaces=self.namespaces.cache(),
             migrations=self.virtual_machine_instance_migrations.cache(),
             instances=self.virtual_machine_instances.cache(),
             pods=self.pods.cache(),
+            claims=self.persistent_volume_claims.cache() if claims else Listed(),
             limit_ranges=self.limit_ranges.cache(),
             kubevirts=self.kubevirts.cache(),
             settings=self.settings.cache(),

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from kubeloop.api.core import Pod
 from pkg.config.management import Management
-from pkg.util import constants
+from pkg.util.kubevirt.migration_pods import migration_of
 
 MIGRATIONS_BY_VMI = "vmi"
 """VMIMs by `namespace/vmiName`."""
 PODS_BY_MIGRATION = "migrationJobUID"
 """Pods by `namespace/<vmim uid>`: a migration's target pod and its attachment pods."""
-PODS_BY_VMI = "created-by"
-"""Launcher pods by `namespace/<vmi uid>`."""
 
 
 def index(management: Management) -> None:
@@ -19,11 +17,9 @@ def index(management: Management) -> None:
     management.virtual_machine_instance_migrations.cache().add_indexer(
         MIGRATIONS_BY_VMI, lambda vmim: [f"{vmim.namespace}/{vmim.spec.vmi_name}"]
     )
-    pods = management.pods.cache()
-    pods.add_indexer(PODS_BY_MIGRATION, lambda pod: _by_label(pod, constants.LABEL_MIGRATION_JOB_UID))
-    pods.add_indexer(PODS_BY_VMI, lambda pod: _by_label(pod, constants.LABEL_CREATED_BY))
+    management.pods.cache().add_indexer(PODS_BY_MIGRATION, _by_migration)
 
 
-def _by_label(pod: Pod, label: str) -> list[str]:
-    value = pod.labels.get(label)
-    return [f"{pod.namespace}/{value}"] if value else []
+def _by_migration(pod: Pod) -> list[str]:
+    uid = migration_of(pod)
+    return [f"{pod.namespace}/{uid}"] if uid else []

@@ -10,8 +10,8 @@ from pkg.api.kubevirt import VirtualMachineInstance
 from pkg.report.explain import Explanation, Verdict
 from pkg.report.fit import asked_for, with_migrations
 from pkg.report.snapshot import Snapshot
-from pkg.util import constants
 from pkg.util.kubevirt.migration import is_finished, is_refused
+from pkg.util.kubevirt.migration_pods import migration_of
 from pkg.util.managedtenantquota.lock import Lock, recognise, timestamp
 from pkg.util.managedtenantquota.missing_targets import surroundings, target_pods
 from pkg.util.managedtenantquota.model import Observed, Policy
@@ -139,7 +139,7 @@ def reports(snapshot: Snapshot) -> list[Report]:
 def observe(snapshot: Snapshot, namespace: str) -> Observed:
     """The input of a decision about the namespace, except whether it can be locked."""
     locks = [lock for lock in map(recognise, snapshot.locks) if lock and lock.namespace == namespace]
-    started = {pod.labels.get(constants.LABEL_MIGRATION_JOB_UID) for pod in snapshot.pods}
+    started = {migration_of(pod) for pod in snapshot.pods}
     return Observed(
         namespace=namespace,
         exists=any(found.name == namespace and not found.deleting for found in snapshot.namespaces),

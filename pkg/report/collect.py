@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from kubeloop.api.admissionregistration import ValidatingWebhookConfiguration
-from kubeloop.api.core import Event, LimitRange, Namespace, Pod, ResourceQuota
+from kubeloop.api.core import Event, LimitRange, Namespace, PersistentVolumeClaim, Pod, ResourceQuota
 from kubeloop.api.meta import Object
 from kubeloop.api.registry import kind_of
 from pkg.api.harvesterhci import Setting
@@ -25,6 +25,7 @@ from pkg.report.installation import Installed
 from pkg.report.snapshot import Basis, Snapshot
 from pkg.report.status import status
 from pkg.util import constants
+from pkg.util.kubevirt import backend_storage
 from pkg.util.kubevirt.launcher import ANNOTATION_HOOK_SIDECARS, hook_sidecar_count
 from pkg.util.managedtenantquota.lock import recognise
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
@@ -77,7 +78,16 @@ EVENTS_ABOUT: Final = (
 )
 """Not pods: what a probe answered stands in their events."""
 
-_OF_DELTA: Final = (KubeVirt, Setting, Namespace, ResourceQuota, LimitRange, Pod, VirtualMachineInstance)
+_OF_DELTA: Final = (
+    KubeVirt,
+    Setting,
+    Namespace,
+    ResourceQuota,
+    LimitRange,
+    PersistentVolumeClaim,
+    Pod,
+    VirtualMachineInstance,
+)
 _MORE: Final = (
     VirtualMachineInstanceMigration,
     VirtualMachineMigrationResourceQuota,
@@ -105,6 +115,7 @@ def files(snapshot: Snapshot, about: Mapping[str, Any], namespaces: Collection[s
         *(each for each in snapshot.namespaces if each.name in chosen),
         *_of(snapshot.quotas, chosen),
         *_of(snapshot.limit_ranges, chosen),
+        *(each for each in _of(snapshot.claims, chosen) if each.name.startswith(backend_storage.PREFIX)),
         *_of(snapshot.pods, chosen),
         *_of(snapshot.instances, chosen),
         *snapshot.migrations,  # KubeVirt's limits count those of the whole cluster
@@ -136,6 +147,7 @@ def restored(about: Mapping[str, Any], objects: Iterable[Mapping[str, Any]]) -> 
         migrations=by_kind["VirtualMachineInstanceMigration"],
         instances=by_kind["VirtualMachineInstance"],
         pods=by_kind["Pod"],
+        claims=by_kind["PersistentVolumeClaim"],
         limit_ranges=by_kind["LimitRange"],
         kubevirts=by_kind["KubeVirt"],
         settings=by_kind["Setting"],
@@ -156,6 +168,7 @@ def merged(snapshots: Sequence[Snapshot]) -> Snapshot:
         migrations=_every(each.migrations for each in snapshots),
         instances=_every(each.instances for each in snapshots),
         pods=_every(each.pods for each in snapshots),
+        claims=_every(each.claims for each in snapshots),
         limit_ranges=_every(each.limit_ranges for each in snapshots),
         budgets=_every(each.budgets for each in snapshots),
         failures=_every(each.failures for each in snapshots),

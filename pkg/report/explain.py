@@ -18,6 +18,7 @@ from pkg.report.snapshot import Snapshot
 from pkg.util import constants
 from pkg.util.amounts import shown
 from pkg.util.kubevirt.migration import abort_requested, is_finished, is_refused
+from pkg.util.kubevirt.migration_pods import migration_of
 from pkg.util.kubevirt.parallel_migrations import hindrance, limits_of
 from pkg.util.resourcequota.touch import last_touch
 
@@ -183,7 +184,7 @@ def _next_touch(snapshot: Snapshot, instance: VirtualMachineInstance) -> str:
 
 
 def _has_target(snapshot: Snapshot, migration: VirtualMachineInstanceMigration) -> bool:
-    return any(pod.labels.get(constants.LABEL_MIGRATION_JOB_UID) == migration.uid for pod in snapshot.pods)
+    return any(migration_of(pod) == migration.uid for pod in snapshot.pods)
 
 
 def _missing(found: Sequence[Fit]) -> str:

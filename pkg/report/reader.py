@@ -37,6 +37,7 @@ from pkg.util.constants import (
 )
 from pkg.util.installation import CONFIG_MAP, LEASE, USUAL_NAMESPACES, Installation, read
 from pkg.util.managedtenantquota.constants import NAMESPACE_NAME_LABEL
+from pkg.util.resourcequota.base import counts_of_claims
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
 
 T = TypeVar("T", bound=Object)
@@ -73,14 +74,17 @@ async def take(
         else await _list(client, registry.NAMESPACES)
     )
     configurations = await _settings(client, registry.VALIDATING_WEBHOOK_CONFIGURATIONS)
+    quotas = await _list(client, registry.RESOURCE_QUOTAS, namespace)
+    counted = any(counts_of_claims(name) for quota in quotas for name in quota.hard)
     installed, said = await _installed(client, own_namespaces(client, assumed.namespace), configurations)
     return Snapshot(
         now=time.time(),
         namespaces=every,
-        quotas=await _list(client, registry.RESOURCE_QUOTAS, namespace),
+        quotas=quotas,
         migrations=await _migrations(client, namespace),
         instances=await _list(client, VIRTUAL_MACHINE_INSTANCES, namespace),
         pods=await _list(client, registry.PODS, namespace, selector=LABEL_APP),
+        claims=await _settings(client, registry.PERSISTENT_VOLUME_CLAIMS, namespace) if counted else (),
         limit_ranges=await _list(client, registry.LIMIT_RANGES, namespace),
         kubevirts=await _settings(client, KUBEVIRTS),
         settings=await _settings(client, SETTINGS, fields=f"metadata.name={SETTING_OVERHEAD_RATIO}"),

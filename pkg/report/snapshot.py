@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from kubeloop.api.admissionregistration import ValidatingWebhookConfiguration
-from kubeloop.api.core import Event, LimitRange, Namespace, Pod, ResourceQuota
+from kubeloop.api.core import Event, LimitRange, Namespace, PersistentVolumeClaim, Pod, ResourceQuota
 from pkg.api.harvesterhci import Setting
 from pkg.api.kubevirt import KubeVirt, VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.api.mtq import VirtualMachineMigrationResourceQuota
@@ -66,6 +66,7 @@ class Snapshot:
     migrations: Sequence[VirtualMachineInstanceMigration] = ()
     instances: Sequence[VirtualMachineInstance] = ()
     pods: Sequence[Pod] = ()
+    claims: Sequence[PersistentVolumeClaim] = ()
     limit_ranges: Sequence[LimitRange] = ()
     kubevirts: Sequence[KubeVirt] = ()
     settings: Sequence[Setting] = ()
@@ -120,6 +121,7 @@ class Snapshot:
                 migrations=Listed(self.migrations),
                 instances=Listed(self.instances),
                 pods=Listed(self.pods),
+                claims=Listed(self.claims),
                 limit_ranges=Listed(self.limit_ranges),
                 kubevirts=Listed(self.kubevirts),
                 settings=Listed(self.settings),

@@ -15,7 +15,7 @@ from pkg.util.quantity import ZERO, Quantity
 from pkg.util.resource_list import ResourceList, format_resource_list, parse_resource_list, total
 from pkg.util.resourcequota.base import (
     base_of,
-    counts_of_pods,
+    is_scaled,
 )
 from pkg.util.resourcequota.entries import Entries, Entry, has_migrating_vm
 from pkg.util.resourcequota.errors import InvalidEntry
@@ -24,7 +24,8 @@ from pkg.util.resourcequota.give_back import is_ours
 from pkg.util.resourcequota.managed import is_default, is_managed, is_off, switched_off
 from pkg.util.resourcequota.planner import plan
 from pkg.util.resourcequota.policy import Mode, Policy
-from pkg.util.resourcequota.vms import Vm, vms_of
+from pkg.util.resourcequota.vm import Vm
+from pkg.util.resourcequota.vms import vms_of
 
 SWITCHED_OFF = "none: it is switched off"
 NOT_MANAGED = "none: it is not managed"
@@ -171,7 +172,7 @@ def _rows(quota: ResourceQuota, base: ResourceList, added: ResourceList) -> list
     return [
         Amounts(name, base.get(name), added.get(name, ZERO), limit, used.get(name, ZERO))
         for name, limit in sorted(hard.items())
-        if counts_of_pods(name)
+        if is_scaled(name)
     ]
 
 

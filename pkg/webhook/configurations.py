@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -25,6 +26,12 @@ from pkg.webhook.options import Options, QuotaGuard
 MANAGED_BY: Final = {"app.kubernetes.io/managed-by": "headroom"}
 TIMEOUT_SECONDS: Final = 5
 NAMESPACE_CONTROLLER: Final = "system:serviceaccount:kube-system:namespace-controller"
+QUOTA_CONTROLLERS: Final = (
+    "system:serviceaccount:kube-system:resourcequota-controller",
+    "system:kube-controller-manager",
+    "system:apiserver",
+)
+"""Who writes a quota's status: that must not have to wait for us."""
 
 VALIDATE_NAMESPACE: Final = "/validate-namespace"
 VALIDATE_RESOURCE_QUOTA: Final = "/validate-resourcequota"
@@ -182,11 +189,16 @@ def _guarded(options: Options) -> dict[str, str]:
     conditions = {
         "managed": f"({_labelled(constants.LABEL_DEFAULT_RESOURCE_QUOTA)})"
         f" || ({_labelled(constants.LABEL_MANAGED)})",
-        # Most updates, and all of the status, leave spec.hard alone.
+        # Most updates leave the limits alone.
         "limits-change": "request.operation == 'DELETE' || (has(object.spec.hard)"
         " && (!has(oldObject.spec.hard) || object.spec.hard != oldObject.spec.hard))"
+        # What quota admission goes by.
+        " || (has(object.status) && has(object.status.hard) && has(oldObject.status) && has(oldObject.status.hard)"
+        " && object.status.hard != oldObject.status.hard)"
         f" || ({_SWITCHED_OFF}) || ({_loses_label()}) || ({_loses_owner()}) || ({_changes_base()})",
         "not-the-namespace-controller": f"request.userInfo.username != '{NAMESPACE_CONTROLLER}'",
+        "not-the-quota-controller": "!(has(request.subResource) && request.subResource == 'status'"
+        f" && request.userInfo.username in {json.dumps(QUOTA_CONTROLLERS)})",
     }
     if options.passes:
         conditions["not-headroom"] = " && ".join(

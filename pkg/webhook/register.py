@@ -61,7 +61,7 @@ class Webhooks:
         endpoint = replace(self.endpoint, service_namespace="" if self.endpoint.url else own)
         options = replace(self.options, own_user=await own_user(client), namespace=own)
         pods = NamespacePods(client.resource(PODS))
-        observer = Observer(management.source(), self.profile)
+        observer = Observer(management.source(claims=False), self.profile)
         view = View(client, observer, management.resource_quotas.cache(), pods)
         tell = management.recorder("headroom").event
         caller = Caller()

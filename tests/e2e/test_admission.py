@@ -17,6 +17,7 @@ from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHIN
 from pkg.controller.namespace.holding_controller import LONGEST_SETTLE
 from pkg.util import constants
 from pkg.util.quantity import Quantity
+from pkg.webhook.configurations import QUOTA_CONTROLLERS
 from tests.bodies import quota_text
 from tests.e2e.admin import RANCHER, Admin
 from tests.e2e.tenant import BASE as LIMITS
@@ -100,6 +101,12 @@ async def test_a_quota_under_a_migration_is_not_lowered(admin: Admin) -> None:
         ):
             said = await refused(quotas.merge_patch({"metadata": mark}, **where))
             assert f"{what} can be removed when" in said
+    # Nor the limits that quota admission goes by; what the quota controller writes there never waits for a webhook.
+    low = {"status": {"hard": {"limits.cpu": "3"}}}
+    said = await refused(quotas.merge_patch(low, name=name, namespace=namespace, subresource="status"))
+    assert f"limits.cpu can't be 3, the lowest allowed value is {raised['limits.cpu']}" in said
+    counts = admin.by(QUOTA_CONTROLLERS[0]).resource(registry.RESOURCE_QUOTAS)
+    await counts.merge_patch(low, name=name, namespace=namespace, subresource="status")
     lower = {constants.ANNOTATION_RANCHER_RESOURCE_QUOTA: quota_text({"limitsCpu": "1"})}
     for part in ("", "status"):
         patch = {"metadata": {"annotations": lower}}

@@ -23,6 +23,7 @@ from kubeloop.testing.polling import until
 from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VirtualMachineInstanceMigration
 from pkg.util import constants
 from pkg.util.kubevirt.migration import is_finished
+from pkg.webhook.configurations import QUOTA_CONTROLLERS
 from tests.e2e.admin import Admin, admin_of
 from tests.e2e.conftest import frozen
 from tests.e2e.mtq_namespace import Namespace, made
@@ -59,6 +60,16 @@ class Emergency:
         except ApiError as error:
             return "failed calling webhook" in error.message
         return False
+
+    async def limits_quota(self, user: str, cpu: str) -> str:
+        """The error of a write of the limits in the managed quota's status; "" without one."""
+        quotas = self.admin.by(user).resource(registry.RESOURCE_QUOTAS)
+        where = {"name": (await self.admin.quota(self.managed)).name, "namespace": self.managed}
+        try:
+            await quotas.merge_patch({"status": {"hard": {"limits.cpu": cpu}}}, subresource="status", **where)
+        except ApiError as error:
+            return error.message
+        return ""
 
     async def run(self, command: str) -> str:
         """With a cluster administrator's kubeconfig."""
@@ -139,6 +150,11 @@ async def test_webhooks_and_locks_go_by_one_command_each(emergency: Emergency, t
 
 
 async def test_quotas_are_given_back_by_one_command(emergency: Emergency) -> None:
+    # Without an answer of the webhook the quota controller goes on.
+    assert "failed calling webhook" in await emergency.limits_quota("alice", "1")
+    assert [
+        await emergency.limits_quota(each, cpu) for each, cpu in zip(QUOTA_CONTROLLERS, "123", strict=True)
+    ] == [""] * 3
     said = await emergency.run(ROWS[QUOTAS][0])
     quota = await emergency.admin.quota(emergency.managed)
     assert f"released {quota.key}" in said

@@ -103,7 +103,10 @@ def project(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_wheel_has_every_module_and_data_file(wheel: Path) -> None:
-    names = set(zipfile.ZipFile(wheel).namelist())
+    content = zipfile.ZipFile(wheel)
+    names = set(content.namelist())
+    (scripts,) = (name for name in names if name.endswith("entry_points.txt"))
+    assert "kubeloop = kubeloop.generate.__main__:main" in content.read(scripts).decode()
     sources = ROOT / "kubeloop"
     files = {*sources.rglob("*.py"), *GOMOD.rglob("go.*"), sources / "py.typed"}
     wanted = {str(path.relative_to(ROOT)) for path in files}

@@ -30,10 +30,10 @@ def main() -> int:
     parser.add_argument("--digests", action="store_true", help="say what each story came to")
     parser.add_argument("--processes", type=int, default=os.cpu_count())
     given = parser.parse_args()
-    given.without = _left_out(given.without, given.planted)
     if os.environ.get("PYTHONHASHSEED") != "0":
         again = [sys.executable, "-m", "tests.simulation", *sys.argv[1:]]
         os.execve(sys.executable, again, {**os.environ, "PYTHONHASHSEED": "0"})
+    given.without = _left_out(given.without, given.planted)
     if given.seed is not None:
         return _tell_one(given)
     return _tell_many(given)

@@ -118,8 +118,7 @@ class Promises:
             self._came(write)
 
     def base(self, namespace: str) -> ResourceList:
-        raw = self._cluster.raw(NAMESPACES).get(namespace) or {"metadata": {}}
-        annotation = (raw["metadata"].get("annotations") or {}).get(ANNOTATION_RANCHER_RESOURCE_QUOTA)
+        annotation = _base_of(self._cluster.raw(NAMESPACES).get(namespace) or {})
         return parse_resource_list(render(annotation)) if annotation else {}
 
     def excess(self, namespace: str) -> ResourceList:
@@ -133,11 +132,8 @@ class Promises:
             else:
                 vm, launcher = side
                 sides[vm][launcher] = add(sides[vm][launcher], usage)
-        used, base = (
-            total([*ordinary, *(largest(of_vm.values()) for of_vm in sides.values())]),
-            self.base(namespace),
-        )
-        return {name: used.get(name, ZERO) - amount for name, amount in base.items()}
+        used = total([*ordinary, *(largest(of_vm.values()) for of_vm in sides.values())])
+        return {name: used.get(name, ZERO) - amount for name, amount in self.base(namespace).items()}
 
     def most_excess(self, namespace: str, since: float) -> ResourceList:
         """The most of every resource at any time since then; below zero where there was room."""
@@ -164,7 +160,7 @@ class Promises:
             self._sides[metadata["uid"]] = self._sides[owner]
 
     def _see(self, resource: Resource[Any], key: str, old: Raw | None, new: Raw | None) -> None:
-        if resource is NAMESPACES and old is not None:
+        if resource is NAMESPACES and old is not None and _base_of(old) != _base_of(new or {}):
             self._tolerate(key)
         elif resource is PODS:
             self._check_used(key.partition("/")[0])
@@ -264,6 +260,12 @@ class Promises:
     def _break(self, promise: str, how: str) -> None:
         if self.broken is None:
             self.broken = Broken(monotonic(), promise, how)
+
+
+def _base_of(namespace: Raw) -> str:
+    """Rancher's annotation, "" where there is none."""
+    annotations = (namespace.get("metadata") or {}).get("annotations") or {}
+    return str(annotations.get(ANNOTATION_RANCHER_RESOURCE_QUOTA, ""))
 
 
 def _is_harvesters(quota: ResourceQuota) -> bool:

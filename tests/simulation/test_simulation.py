@@ -23,3 +23,8 @@ def test_every_promise_is_kept_and_a_story_is_the_same_in_another_process() -> N
     *again, _ = simulate("--seeds", "1", "--first", "5", "--digests", "--processes", "1")
     assert again
     assert set(again) < set(told)
+
+
+def test_a_planted_fault_is_found() -> None:
+    told = simulate("--planted", "dry_run", "--seeds", "1", "--first", "1", "--processes", "1")
+    assert "BROKEN: --dry-run writes nothing" in told[0]

@@ -12,6 +12,7 @@ from typing import Any
 from kubeloop.api.registry import (
     MUTATING_WEBHOOK_CONFIGURATIONS,
     NAMESPACES,
+    NODES,
     PODS,
     RESOURCE_QUOTAS,
     VALIDATING_WEBHOOK_CONFIGURATIONS,
@@ -19,7 +20,6 @@ from kubeloop.api.registry import (
 )
 from kubeloop.client.errors import ApiError, Forbidden
 from kubeloop.testing.fake.patches import Raw
-from lab.kubevirt.objects import NODES
 from pkg.api.kubevirt import KUBEVIRTS, VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINES
 from pkg.config.probe import PROBE_CONFIGURATION
 from pkg.util.constants import LABEL_DEFAULT_RESOURCE_QUOTA, WEBHOOK_CONFIGURATION_NAME

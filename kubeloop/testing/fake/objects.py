@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import copy
 import time
 import uuid
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -61,6 +62,7 @@ class Objects:
         self._changes: list[_Change] = []
         self._compacted = 0
         self._version = 1
+        self._dry_run = False
         self._news: list[asyncio.Event] = []
         self._pages: dict[str, tuple[list[Raw], int]] = {}
 
@@ -117,6 +119,15 @@ class Objects:
 
     # -- for the transport --------------------------------------------------------------------------------------------
 
+    @contextlib.contextmanager
+    def dry_run(self, wanted: bool) -> Iterator[None]:
+        """Nothing is kept meanwhile."""
+        self._dry_run = wanted
+        try:
+            yield
+        finally:
+            self._dry_run = False
+
     def find(self, group: str, version: str, plural: str) -> Resource[Any]:
         for resource in self._resources:
             if (resource.group, resource.version, resource.plural) == (group, version, plural):
@@ -134,9 +145,11 @@ class Objects:
 
     def store(self, resource: Resource[Any], key: str, old: Raw | None, new: Raw | None) -> Raw:
         """Write an object, None to remove it; returns it with its new version."""
-        self._version += 1
         written = copy.deepcopy(new if new is not None else old) or {}
         written |= {"apiVersion": resource.api_version, "kind": resource.kind}
+        if self._dry_run:
+            return written
+        self._version += 1
         written["metadata"]["resourceVersion"] = str(self._version)
         if new is None:
             self.raw(resource).pop(key, None)

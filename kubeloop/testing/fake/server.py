@@ -84,15 +84,18 @@ class FakeTransport(Transport):
                     resource, matches, int(options.get("limit") or 0), options.get("continue", "")
                 )
             )
-        if verb == "create" and not subresource:
-            return msgspec.json.encode(self._create(resource, namespace, sent))
-        current = self._cluster.existing(resource, namespace, name)
-        if verb == "delete" or subresource == "eviction":
-            current = self._delete(resource, current, sent or {})
-        elif verb != "get":
-            changed = sent if verb == "update" else _patched(current, sent, content_type)
-            current = self._write(resource, current, changed, subresource)
-        return msgspec.json.encode(current)
+        with self._cluster.dry_run("dryRun" in (sent if verb == "delete" and sent else options)):
+            if verb == "create" and not subresource:
+                return msgspec.json.encode(self._create(resource, namespace, sent))
+            current = self._cluster.existing(resource, namespace, name)
+            if subresource == "eviction":
+                current = self._delete(resource, current, sent.get("deleteOptions") or {})
+            elif verb == "delete":
+                current = self._delete(resource, current, sent or {})
+            elif verb != "get":
+                changed = sent if verb == "update" else _patched(current, sent, content_type)
+                current = self._write(resource, current, changed, subresource)
+            return msgspec.json.encode(current)
 
     @contextlib.asynccontextmanager
     async def stream(

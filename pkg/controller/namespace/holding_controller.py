@@ -11,6 +11,7 @@ migration of a namespace waits for it.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import time
@@ -108,12 +109,17 @@ class Handler:
         # Invariant of both: the namespaces that this process labelled, until the label goes. One that was found
         # labelled was so before we started: that is long enough.
         self._free_since: dict[str, float] = {}
+        self._removed: set[str] = set()
+        # Invariant: the namespaces whose label is taken away, until the cache shows it: there the label proves nothing.
+        self._writing = asyncio.Lock()
 
     async def on_namespace_changed(self, key: str, namespace: Namespace | None) -> None:
         """Set the label, or remove it LINGER seconds after the last entry. Raises RetryAfter until then."""
         if namespace is None or namespace.deleting:
             self._forget(key)
             return
+        if not _is_labelled(namespace):
+            self._removed.discard(key)
         policy = self._policy_for_pods()
         if policy and not self._excluded(key) and not switched_off(namespace) and self._wants(key, policy):
             self._free_since.pop(key, None)
@@ -156,10 +162,12 @@ class Handler:
     async def _ensure(self, name: str) -> None:
         namespace = self._namespace_cache.get(name=name)
         just_now = self._clock() - self._labelled_at.get(name, float("-inf")) < CACHE_LAG
-        if just_now or namespace is None or _is_labelled(namespace):
+        if just_now or namespace is None or (_is_labelled(namespace) and name not in self._removed):
             return
-        began = self._clock()
-        await _label(self._namespaces, name, constants.TRUE)
+        async with self._writing:  # after a removal that is on its way
+            began = self._clock()
+            await _label(self._namespaces, name, constants.TRUE)
+        self._removed.discard(name)
         now = self._labelled_at[name] = self._clock()
         self._counts_from[name] = now + min(LONGEST_SETTLE, max(SETTLE, SETTLE_FACTOR * (now - began)))
 
@@ -168,11 +176,14 @@ class Handler:
         left = since + LINGER - self._clock()
         if reserve and left > 0:
             raise RetryAfter(left, "keeping the label for the next migration")
-        # Forgotten before the label goes: a raise from here on has it set anew.
+        # Before the label goes: a raise from here on has it set anew.
         self._forget(name)
-        await _label(self._namespaces, name, None)
+        self._removed.add(name)
+        async with self._writing:
+            await _label(self._namespaces, name, None)
 
     def _forget(self, name: str) -> None:
+        self._removed.discard(name)
         for known in (self._labelled_at, self._counts_from, self._free_since):
             known.pop(name, None)
 

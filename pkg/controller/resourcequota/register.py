@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from kubeloop.api.core import Namespace, Pod
+from kubeloop.api.core import Namespace, PersistentVolumeClaim, Pod
 from kubeloop.api.meta import Object
 from kubeloop.controllers.events import EventRecorder
 from pkg.api.harvesterhci import Setting
@@ -17,8 +17,11 @@ from pkg.controller.indexes import MIGRATIONS_BY_VMI
 from pkg.controller.options import Options
 from pkg.controller.resourcequota.resourcequota_controller import BeforeRaise, Handler
 from pkg.util import constants
+from pkg.util.kubevirt import backend_storage
 from pkg.util.kubevirt.evidence import read_of
+from pkg.util.kubevirt.migration_pods import migration_of
 from pkg.util.kubevirt.target import rendered_from
+from pkg.util.resourcequota.base import counts_of_claims
 from pkg.util.resourcequota.observe import Observer
 
 RESOURCE_QUOTA_CONTROLLER = "resourceQuotaController"
@@ -29,23 +32,36 @@ def register(
 ) -> None:
     """The handler reads the caches and writes one kind; `before_raise` readies a namespace for added headroom."""
     quotas = management.resource_quotas
-    migrations = management.virtual_machine_instance_migrations
-    observer = Observer(management.source(), options.profile)
     handler = Handler(
         quotas.client,
-        observer,
+        Observer(management.source(), options.profile),
         events,
         options.policy,
         before_raise=before_raise,
         dry_run=options.dry_run,
     )
     quotas.on_change(RESOURCE_QUOTA_CONTROLLER, handler.on_resource_quota_changed)
+    _watch(management)
+
+
+def _watch(management: Management) -> None:
+    """What enqueues which quotas."""
+    quotas = management.resource_quotas
+    migrations = management.virtual_machine_instance_migrations
 
     def in_namespace(name: str) -> list[str]:
         return [quota.key for quota in quotas.cache().list(name)]
 
     def beside(obj: Object) -> list[str]:
         return in_namespace(obj.namespace)
+
+    def beside_claim(claim: PersistentVolumeClaim) -> list[str]:
+        state = claim.name.startswith(backend_storage.PREFIX)
+        return [
+            q.key
+            for q in quotas.cache().list(claim.namespace)
+            if state and any(map(counts_of_claims, q.hard))
+        ]
 
     def of_instance(instance: VirtualMachineInstance) -> list[str]:
         migrating = migrations.cache().by_index(MIGRATIONS_BY_VMI, instance.key)
@@ -62,6 +78,7 @@ def register(
 
     quotas.watch_related(management.pods, beside, reads=_read_of_pod)
     quotas.watch_related(management.virtual_machine_migration_resource_quotas, beside)
+    quotas.watch_related(management.persistent_volume_claims, beside_claim, reads=_read_of_claim)
     quotas.watch_related(management.limit_ranges, beside)
     quotas.watch_related(management.virtual_machine_instances, of_instance, reads=_read_of_instance)
     quotas.watch_related(management.namespaces, of_namespace)
@@ -76,7 +93,7 @@ def _read_of_pod(pod: Pod) -> object:
     status = pod.status
     containers = *(status.container_statuses or ()), *(status.init_container_statuses or ())
     in_force = [each for each in containers if each.resources or each.allocated_resources]
-    labels = pod.labels.get(constants.LABEL_APP), pod.labels.get(constants.LABEL_MIGRATION_JOB_UID)
+    labels = pod.labels.get(constants.LABEL_APP), migration_of(pod)
     of_status = pod.terminal, status.conditions, status.qos_class, in_force
     return _read_of_metadata(pod), labels, pod.annotations, pod.spec, of_status
 
@@ -84,7 +101,11 @@ def _read_of_pod(pod: Pod) -> object:
 def _read_of_instance(vmi: VirtualMachineInstance) -> object:
     status = vmi.status
     lives = status.phase, status.node_name, read_of(status.migration_state)
-    return _read_of_metadata(vmi), lives, rendered_from(vmi)
+    return _read_of_metadata(vmi), lives, backend_storage.read_of(vmi), rendered_from(vmi)
+
+
+def _read_of_claim(claim: PersistentVolumeClaim) -> object:
+    return claim.uid, claim.spec, claim.status
 
 
 def _read_of_metadata(obj: Object) -> object:

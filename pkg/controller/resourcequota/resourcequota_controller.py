@@ -1,7 +1,7 @@
 """Observes one ResourceQuota and applies the plan for it.
 
 Any number of migrations that turn Pending together cost a handful of patches: events only enqueue the quota's
-key, and the more migrations are under way the longer the next patch waits for company (`batching`).
+key, and the more migrations are under way the longer the next patch waits for company (`timers`).
 """
 
 from __future__ import annotations
@@ -23,23 +23,24 @@ from kubeloop.controllers.cache_reader import newer
 from kubeloop.controllers.errors import RetryAfter
 from kubeloop.controllers.events import EventRecorder
 from kubeloop.metrics import LateGauge
-from pkg.controller.resourcequota.batching import (
-    LONGEST,
-    UNTIL_COUNTED,
-    batch_until,
-    is_urgent,
-    may_lower_after,
-)
 from pkg.util.constants import ANNOTATION_APPLIED, ANNOTATION_BASE, ANNOTATION_TOUCHED
 from pkg.util.metrics import METRICS
 from pkg.util.quantity import Quantity
 from pkg.util.resourcequota.base import quantity_of
 from pkg.util.resourcequota.errors import ResourceQuotaError
-from pkg.util.resourcequota.facts import Facts, Timers
+from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.observe import Observer
 from pkg.util.resourcequota.plan import Plan
 from pkg.util.resourcequota.planner import plan
 from pkg.util.resourcequota.policy import Policy
+from pkg.util.resourcequota.timers import (
+    LONGEST,
+    UNTIL_COUNTED,
+    Timers,
+    batch_until,
+    is_urgent,
+    may_lower_after,
+)
 
 log = logging.getLogger(__name__)
 
@@ -63,11 +64,6 @@ class _Remembered:
     timers: Timers = field(default_factory=Timers)
     written: ResourceQuota | None = None
     """What our last patch returned: newer than the cache until the watch has caught up."""
-    written_at: float = float("-inf")
-    decided_at: float = float("-inf")
-    """Of the last decision, with its patch if it made one."""
-    lower_since: float | None = None
-    """Since when headroom is to be given back (batching.may_lower_after)."""
     said: Mapping[tuple[str, str], float] = field(default_factory=dict)
     """The states of problems that were reported, and when each was last found."""
     would_write: str = ""
@@ -108,7 +104,7 @@ class Handler:
         quota = newer(quota, kept.written)
         self._batch(quota, kept)
         decided = await self._settle(quota, kept)
-        _LAST_DECISION.set(kept.decided_at)
+        _LAST_DECISION.set(kept.timers.decided_at)
         if decided.recheck_after is not None:
             raise RetryAfter(decided.recheck_after)
 
@@ -129,13 +125,15 @@ class Handler:
 
     async def _plan_and_write(self, quota: ResourceQuota, kept: _Remembered) -> Plan:
         """Raises Conflict or Invalid when the quota is no longer what was decided from."""
-        kept.decided_at = self._clock()
-        observed = self._observer.observe(quota, kept.decided_at, kept.timers)
+        before, now = kept.timers, self._clock()
+        kept.timers = replace(before, decided_at=now)
+        observed = self._observer.observe(quota, now, kept.timers)
         decided = self._plan(observed, kept)
-        kept.timers = decided.timers
+        lower_since = before.lower_since if decided.hard else None
+        kept.timers = replace(
+            decided.timers, decided_at=now, written_at=before.written_at, lower_since=lower_since
+        )
         self._say(observed, kept, decided.problems)
-        if not decided.hard:
-            kept.lower_since = None
         if not decided or self._only_say(quota, kept, decided):
             return decided
         used = await self._wait_to_lower(quota, kept, decided)
@@ -164,7 +162,7 @@ class Handler:
         if kept.written is None or quota.hard != kept.written.hard:
             return
         now, source = self._clock(), self._observer.source
-        if not now < batch_until(quota.annotations, kept.decided_at) <= now + LONGEST:
+        if not now < batch_until(quota.annotations, kept.timers.decided_at) <= now + LONGEST:
             return  # later than that: the clock was set back
         migrations = source.migrations.list(quota.namespace)
         urgent = is_urgent(
@@ -172,7 +170,7 @@ class Handler:
             migrations,
             lambda name: source.instances.get(name=name, namespace=quota.namespace),
         )
-        since = kept.written_at if urgent else kept.decided_at
+        since = kept.timers.written_at if urgent else kept.timers.decided_at
         left = batch_until(quota.annotations, since, urgent=urgent) - now
         if left > 0:
             raise RetryAfter(left)
@@ -185,7 +183,8 @@ class Handler:
         if not decided.hard or _raises(quota, decided) or decided.annotations.get(ANNOTATION_TOUCHED):
             return {}
         now = self._clock()
-        since = kept.lower_since = now if kept.lower_since is None else kept.lower_since
+        since = now if kept.timers.lower_since is None else kept.timers.lower_since
+        kept.timers = replace(kept.timers, lower_since=since)
         migrations = self._observer.source.migrations.list(quota.namespace)
         ours = kept.written is not None and quota.hard == kept.written.hard
 
@@ -207,8 +206,7 @@ class Handler:
     ) -> None:
         now, patch = self._clock(), decided.patch(quota, used)
         kept.written = await self._quotas.json_patch(patch, name=quota.name, namespace=quota.namespace)
-        kept.written_at = kept.decided_at = now
-        kept.lower_since = None
+        kept.timers = replace(kept.timers, written_at=now, decided_at=now, lower_since=None)
         _WRITES.labels("written").inc()
         if decided.annotations.get(ANNOTATION_TOUCHED):
             _TOUCHES.inc()

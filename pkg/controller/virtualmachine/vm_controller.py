@@ -23,8 +23,9 @@ from pkg.controller.virtualmachine.check import (
 )
 from pkg.util import constants
 from pkg.util.resourcequota.errors import InsufficientResources
-from pkg.util.resourcequota.facts import Facts, Timers
+from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.managed import is_default
+from pkg.util.resourcequota.timers import Timers
 
 CONFIRM = 1.0
 """Seconds that a shortage has to last: status.used follows a pod that ended a little later."""

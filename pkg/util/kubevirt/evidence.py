@@ -37,13 +37,12 @@ from datetime import datetime
 from kubeloop.api.core import Pod
 from pkg.api.kubevirt import MigrationState, VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.util import constants
-from pkg.util.kubevirt.migration import is_finished
+from pkg.util.kubevirt.migration_pods import MigrationPods, namings_of
 from pkg.util.kubevirt.target import Side
 from pkg.util.quotacount.usage import is_live
 
 _VMI = "VirtualMachineInstance"
 _POD = "Pod"
-_WHOLE_SECONDS = len("2026-01-01T00:00:00")
 _RUNNING = ("", constants.PHASE_RUNNING)
 """Of a VMI; one without a status is none that KubeVirt has seen."""
 
@@ -128,49 +127,13 @@ class ControlledPods:
         return is_live(side.launcher, self._now)
 
 
-@dataclass(frozen=True, slots=True)
-class MigrationPods:
-    """What KubeVirt says of one migration's pods. `created` and `ended` are RFC 3339, "" where nothing tells."""
-
-    uid: str
-    source: str = ""
-    source_node: str = ""
-    target: str = ""
-    created: str = ""
-    ended: str = ""
-    active: bool = False
-    known: bool = True
-    """The migration exists; else only the VMI's status speaks of it."""
-
-    def fits_source(self, pod: Pod) -> bool:
-        """A source is not younger than its migration."""
-        return not self.created or _second(pod) <= self.created[:_WHOLE_SECONDS]
-
-    def fits_target(self, pod: Pod) -> bool:
-        """A target is not older than its migration, nor younger than its end."""
-        if self.created and _second(pod) < self.created[:_WHOLE_SECONDS]:
-            return False
-        return not self.ended or _second(pod) <= self.ended[:_WHOLE_SECONDS]
-
-    def is_source(self, pod: Pod) -> bool:
-        """By name; releases that name no source pod name its node."""
-        if not self.fits_source(pod):
-            return False
-        if self.source:
-            return pod.name == self.source
-        return bool(self.source_node) and pod.spec.node_name == self.source_node
-
-    def is_target(self, pod: Pod) -> bool:
-        return bool(self.target) and pod.name == self.target and self.fits_target(pod)
-
-
 def sides_of(
     vmi: VirtualMachineInstance | None,
     migrations: Sequence[VirtualMachineInstanceMigration],
     pods: ControlledPods,
 ) -> Sides:
     """The sides of a VM that KubeVirt vouches for; `migrations` are all of the VM's, finished or not."""
-    namings = _namings(vmi, migrations, pods.names)
+    namings = namings_of(vmi, migrations, pods.names)
     if vmi is None or (vmi.status.phase or "") not in _RUNNING:
         return _pair(namings, pods)
     live = [side for side in pods.of(vmi.uid) if pods.is_live(side)]
@@ -194,7 +157,7 @@ def ended_launchers(
     """The launcher pods that migrations of this VM have left behind and that are over: those that KubeVirt names as a
     source or a target. It leaves them for a while, and count/pods counts them."""
     ended = pods.ended(vmi.uid)
-    namings = _namings(vmi, migrations, {pod.name for pod in ended}) if ended else []
+    namings = namings_of(vmi, migrations, {pod.name for pod in ended}) if ended else []
     return [
         pod
         for pod in ended
@@ -212,67 +175,6 @@ def charged_until(sides: Iterable[Side]) -> list[float]:
     return times
 
 
-# ---- what KubeVirt says --------------------------------------------------------------------------------------
-
-
-def _namings(
-    vmi: VirtualMachineInstance | None,
-    migrations: Sequence[VirtualMachineInstanceMigration],
-    names: Collection[str],
-) -> list[MigrationPods]:
-    """What is said of the launcher pods with these names, and perhaps of others."""
-    handed_over = vmi.status.migration_state if vmi else None
-    found = [_naming(each, handed_over) for each in migrations if _names_any(each, handed_over, names)]
-    if handed_over is None or not handed_over.migration_uid:
-        return found
-    if any(naming.uid == handed_over.migration_uid for naming in found):
-        return found
-    return [*found, _of_state(handed_over.migration_uid, handed_over, None, known=False)]
-
-
-def _names_any(
-    migration: VirtualMachineInstanceMigration, handed_over: MigrationState | None, names: Collection[str]
-) -> bool:
-    """Whether it may name one of these. KubeVirt keeps finished migrations long after their pods are gone, and
-    what they say of those would be read at every decision."""
-    if not is_finished(migration) or (handed_over and handed_over.migration_uid == migration.uid):
-        return True
-    state = migration.status.migration_state
-    if state is None:
-        return False
-    return not state.source_pod or state.source_pod in names or state.target_pod in names
-
-
-def _naming(migration: VirtualMachineInstanceMigration, handed_over: MigrationState | None) -> MigrationPods:
-    of_vmi = handed_over if handed_over and handed_over.migration_uid == migration.uid else None
-    own = _of_state(migration.uid, migration.status.migration_state, of_vmi)
-    transitions = migration.status.phase_transition_timestamps or ()
-    ends = [t.phase_transition_timestamp or "" for t in transitions if t.phase in constants.FINAL_PHASES]
-    return MigrationPods(
-        uid=migration.uid,
-        source=own.source,
-        source_node=own.source_node,
-        target=own.target,
-        created=migration.metadata.creation_timestamp or "",
-        ended=max(ends, default=""),
-        active=not is_finished(migration),
-    )
-
-
-def _of_state(
-    uid: str, state: MigrationState | None, beside: MigrationState | None, *, known: bool = True
-) -> MigrationPods:
-    """`state` wins; `beside` fills what it leaves open."""
-    first, second = state or MigrationState(), beside or MigrationState()
-    return MigrationPods(
-        uid=uid,
-        source=first.source_pod or second.source_pod or "",
-        source_node=first.source_node or second.source_node or "",
-        target=first.target_pod or second.target_pod or "",
-        known=known,
-    )
-
-
 # ---- which side is which -------------------------------------------------------------------------------------
 
 
@@ -285,13 +187,9 @@ def _targets(live: Sequence[Side], active: Sequence[MigrationPods]) -> tuple[Sid
     return tuple(
         side
         for side in live
-        if any(not n.target and _is_labelled(side.launcher, n) for n in active)
+        if any(not n.target and n.is_labelled(side.launcher) for n in active)
         and not any(n.source == side.launcher.name for n in active)
     )
-
-
-def _is_labelled(pod: Pod, naming: MigrationPods) -> bool:
-    return pod.labels.get(constants.LABEL_MIGRATION_JOB_UID) == naming.uid and naming.fits_target(pod)
 
 
 def _has_arrived(
@@ -374,6 +272,8 @@ def read_of(state: MigrationState | None) -> object:
         state.target_pod,
         state.source_node,
         state.end_timestamp,
+        state.source_persistent_state_claim,
+        state.target_persistent_state_claim,
     )
 
 
@@ -383,10 +283,6 @@ def vm_of(pod: Pod) -> str:
         return ""
     owners = pod.metadata.owner_references or ()
     return next((owner.name for owner in owners if owner.controller and owner.kind == _VMI), "")
-
-
-def _second(pod: Pod) -> str:
-    return (pod.metadata.creation_timestamp or "")[:_WHOLE_SECONDS]
 
 
 def age(pod: Pod) -> tuple[str, str]:

@@ -68,6 +68,13 @@ class Profile:
     tpm_can_be_disabled: bool = True
     knows_snp: bool = True
     has_reserved_overhead: bool = True
+    # The claim of its persistent state: pkg/storage/backend-storage, pkg/storage/cbt.
+    target_claims: bool = True
+    """Whether a migration's target gets a claim of its own where the source's cannot be shared."""
+    tracks_blocks: bool = True
+    """Whether changed-block tracking keeps state."""
+    tracking_size: int = 0
+    """What changed-block tracking adds to the claim."""
     # The compute container: renderresources.go and template.go.
     memory_request: MemoryRequest = MemoryRequest.FILLED
     pinned_cpus_replace: bool = True
@@ -102,12 +109,14 @@ _V1_9 = replace(  # template.go: WithTDX, WithIOMMUFD; virt-config/featuregate: 
     gates=_V1_8.gates | {GATE_IOMMUFD},
     default_gates=frozenset({GATE_IMAGE_VOLUME, GATE_EXTERNAL_NETWORK_RESOURCES}),
 )
-_MAIN = replace(_V1_9, qemu=50 * MI)  # pkg/hypervisor/kvm/hypervisorbackend.go
+_MAIN = replace(  # pkg/hypervisor/kvm/hypervisorbackend.go; CBTBackendStateOverhead
+    _V1_9, qemu=50 * MI, tracking_size=512 * MI
+)
 _V1_7 = replace(  # 1.8: pkg/network/resources/memory.go, util.RequiresMemoryOverheadReservation
     _V1_8, passt=0, has_reserved_overhead=False, gates=frozenset({GATE_IMAGE_VOLUME})
 )
-_V1_6_4 = replace(  # 1.7: IsSEVSNPVMI; CreateImageVolumeInitContainer
-    _V1_7, knows_snp=False, image_volume_fetched=False
+_V1_6_4 = replace(  # 1.7: IsSEVSNPVMI; CreateImageVolumeInitContainer; IsBackendStorageNeeded
+    _V1_7, knows_snp=False, image_volume_fetched=False, tracks_blocks=False
 )
 _V1_6 = replace(_V1_6_4, memory_request=MemoryRequest.KEPT)  # 1.6.4: WithMemoryRequests
 _V1_6_2 = replace(_V1_6, memory_request=MemoryRequest.OVERCOMMITTED)  # WithMemoryOvercommit, gone in 1.6.3
@@ -126,9 +135,10 @@ _V1_4_1 = replace(  # 1.5: virtlogd 25Mi; WithIOThreads; AutoResourceLimitsGate 
     gates=frozenset({GATE_AUTO_RESOURCE_LIMITS}),
     auto_limits=False,
 )
-_V1_3 = replace(
+_V1_4 = replace(
     _V1_4_1, virtqemud=35 * MI, tpm_can_be_disabled=False
 )  # 1.4.1: virtqemud 40Mi; pkg/tpm HasDevice
+_V1_3 = replace(_V1_4, target_claims=False)  # 1.4: CreatePVCForMigrationTarget
 _V1_2 = replace(_V1_3, passt_all_ports=800 * MI)  # 1.3: the first passt binding is gone
 _V1_1 = replace(_V1_2, attachment_requests=("100m", "80M"))  # 1.2: hotplugContainerRequests
 _V1_0 = replace(_V1_1, qos=0, even_parity=False)  # 1.1: 100Mi for QoS; EmulatorThreadCompleteToEvenParity
@@ -146,6 +156,7 @@ PROFILES: Mapping[str, Profile] = {
     "1.1": _V1_1,
     "1.2": _V1_2,
     "1.3": _V1_3,
+    "1.4": _V1_4,
     "1.4.1": _V1_4_1,
     "1.5": _V1_5,
     "1.5.1": _V1_5_1,

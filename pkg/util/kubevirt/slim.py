@@ -12,7 +12,14 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from kubeloop.api.core import Container, ContainerStatus, Pod
+from kubeloop.api.core import (
+    Container,
+    ContainerStatus,
+    PersistentVolumeClaim,
+    PersistentVolumeClaimSpec,
+    PersistentVolumeClaimStatus,
+    Pod,
+)
 from kubeloop.api.meta import Object, Struct
 from pkg.api.kubevirt import DomainSpec, VirtualMachine, VirtualMachineInstance
 from pkg.util.constants import ANNOTATION_MEMORY_OVERHEAD, LABEL_APP, LABEL_NODE_NAME
@@ -67,6 +74,15 @@ class Slim:
         _intern_metadata(vmi)
         _write(vmi.spec, "domain", self._held_once(DomainSpec, vmi.spec.domain))
         return vmi
+
+    def claim(self, claim: PersistentVolumeClaim) -> PersistentVolumeClaim:
+        """A fifth of a claim remains: its name, times, sizes and class."""
+        for name in ("annotations", "labels", "finalizers", "owner_references", "generate_name"):
+            _write(claim.metadata, name, None)
+        _intern_metadata(claim)
+        _write(claim, "spec", self._held_once(PersistentVolumeClaimSpec, claim.spec))
+        _write(claim, "status", self._held_once(PersistentVolumeClaimStatus, claim.status))
+        return claim
 
     def machine(self, vm: VirtualMachine) -> VirtualMachine:
         """A quarter of a VM remains."""

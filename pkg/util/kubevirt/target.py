@@ -63,6 +63,16 @@ class Side:
         return (self.launcher, *self.attachments)
 
 
+@dataclass(frozen=True, slots=True)
+class OldSide:
+    """A side that a migration left behind, or the claim of its state. `ended` is when that was, in seconds since the
+    epoch, None where that is not known."""
+
+    uid: str
+    usage: ResourceList
+    ended: float | None
+
+
 def rendered_from(vmi: VirtualMachineInstance) -> list[object]:
     """All that a rendering reads of a VMI."""
     outdated = constants.LABEL_OUTDATED_LAUNCHER in vmi.labels

@@ -21,7 +21,8 @@ from pkg.util.resourcequota.balance import Balance
 from pkg.util.resourcequota.base import Base
 from pkg.util.resourcequota.facts import Cache, Facts
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
-from pkg.util.resourcequota.vms import Vm, vms_of
+from pkg.util.resourcequota.vm import Vm
+from pkg.util.resourcequota.vms import vms_of
 
 EXACT: Final = Policy(Mode.TAKEOVER, EstimateKind.EXACT)
 

@@ -11,6 +11,7 @@ from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigra
 from pkg.util import constants
 from pkg.util.kubevirt.evidence import ControlledPods, sides_of
 from pkg.util.kubevirt.migration import abort_requested, is_finished, is_refused
+from pkg.util.kubevirt.migration_pods import migration_of
 from pkg.util.kubevirt.profiles import Profile
 from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.kubevirt.target import Side, attachments_usage, has_hotplugged_volumes, launcher_usage
@@ -60,12 +61,10 @@ def target_pods(
     migration: VirtualMachineInstanceMigration, vmi: VirtualMachineInstance, pods: Iterable[Pod]
 ) -> list[Pod]:
     """The migration's target launcher, if it was created, whatever became of it."""
-    labels = {
-        constants.LABEL_APP: constants.APP_VIRT_LAUNCHER,
-        constants.LABEL_CREATED_BY: vmi.uid,
-        constants.LABEL_MIGRATION_JOB_UID: migration.uid,
-    }
-    return [pod for pod in pods if labels.items() <= pod.labels.items()]
+    labels = {constants.LABEL_APP: constants.APP_VIRT_LAUNCHER, constants.LABEL_CREATED_BY: vmi.uid}
+    return [
+        pod for pod in pods if migration_of(pod) == migration.uid and labels.items() <= pod.labels.items()
+    ]
 
 
 def need_of(

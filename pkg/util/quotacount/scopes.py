@@ -26,6 +26,11 @@ from pkg.util.resource_list import parse_resource_list
 _EXISTS = "Exists"
 
 
+def has_scopes(spec: ResourceQuotaSpec) -> bool:
+    """Whether a quota counts some of its namespace's objects only."""
+    return bool(spec.scopes or spec.scope_selector)
+
+
 def matches_scopes(pod: Pod, spec: ResourceQuotaSpec, releases: Releases = NEWEST) -> bool:
     """Whether the pod matches all of the quota's scopes in one of the releases; a quota without any matches every pod.
     A scope that is unknown, or for other objects, matches no pod."""

@@ -19,6 +19,7 @@ from pkg.util import constants
 from pkg.util.amounts import as_written, shown
 from pkg.util.constants import LIMITS_CPU, LIMITS_MEMORY
 from pkg.util.quantity import ZERO, Quantity, QuantityError
+from pkg.util.quotacount.claims import STORAGE_CLASS_SUFFIX
 from pkg.util.resource_list import ResourceList, parse_resource_list, subtract
 from pkg.util.resourcequota.entries import Entries, has_migrating_vm, parse_resources
 from pkg.util.resourcequota.errors import (
@@ -94,7 +95,7 @@ def parse_base(annotation: str) -> Mapping[str, Quantity]:
                     f"field.cattle.io/resourceQuota: {name} is {text[:80]!r}: {exc}"
                 ) from exc
         else:
-            if base[name] < ZERO and counts_of_pods(name):
+            if base[name] < ZERO and is_scaled(name):
                 raise InvalidBaseQuantity(f"field.cattle.io/resourceQuota: {name} is {text[:80]!r}: negative")
     return base
 
@@ -133,32 +134,43 @@ _ALIASES = (
 """Two names of one thing: quota counts requests under both."""
 ALIAS: Mapping[str, str] = dict(_ALIASES) | {second: first for first, second in _ALIASES}
 _PLAIN = {"cpu", "memory", "ephemeral-storage", "pods", "count/pods"}
-_NO_POD_RESOURCES = {"requests.storage"}
+_OF_CLAIMS = {"persistentvolumeclaims", "count/persistentvolumeclaims", "requests.storage"}
+
+
+def is_scaled(name: str) -> bool:
+    """Whether a quota's resource is something that a migration uses up: its target's pods, and its claim."""
+    if name in _PLAIN or name in _OF_CLAIMS or name.startswith("hugepages-"):
+        return True
+    return name.startswith(("requests.", "limits.")) or STORAGE_CLASS_SUFFIX in name
+
+
+def counts_of_claims(name: str) -> bool:
+    """Whether it is something that PersistentVolumeClaims use up."""
+    return name in _OF_CLAIMS or STORAGE_CLASS_SUFFIX in name
 
 
 def counts_of_pods(name: str) -> bool:
-    """Whether a quota's resource is something that pods use up."""
-    if name in _PLAIN or name.startswith("hugepages-"):
-        return True
-    return name.startswith(("requests.", "limits.")) and name not in _NO_POD_RESOURCES
+    """Whether it is something that pods use up."""
+    return is_scaled(name) and not counts_of_claims(name)
 
 
 def is_added(name: str) -> bool:
-    """Whether a resource is one that some quota could count of pods, by Kubernetes' own names; extended ones have a
-    domain."""
+    """Whether a resource is one that some quota could count of pods or claims, by Kubernetes' own names; extended ones
+    have a domain."""
     plain = name.removeprefix("requests.").removeprefix("limits.")
-    return counts_of_pods(name) and (plain in _PLAIN or plain.startswith("hugepages-") or "/" in plain)
+    known = plain in _PLAIN or name in _OF_CLAIMS or plain.startswith("hugepages-") or "/" in plain
+    return is_scaled(name) and known
 
 
 def scaled_base(granted: Mapping[str, Quantity], hard: RawResourceList, policy: Policy) -> ResourceList:
     """The non-zero limits that entries are added to, by their name in spec.hard.
 
     Harvester's estimate: limits.cpu and limits.memory, which upstream adds to spec.hard where they are missing.
-    Exact: whatever spec.hard counts of pods and the base names.
+    Exact: whatever spec.hard counts of pods and their claims and the base names.
     """
     names = [name for name in (LIMITS_CPU, LIMITS_MEMORY) if name in granted]
     if policy.estimate is EstimateKind.EXACT:
-        names += [name for name in hard if counts_of_pods(name) and name not in names]
+        names += [name for name in hard if is_scaled(name) and name not in names]
     if policy.render:
         names += [name for name in granted if name not in names]
     found = {name: granted.get(name, granted.get(ALIAS.get(name, ""))) for name in names}
@@ -192,7 +204,7 @@ def granted_by_record(quota: ResourceQuota) -> ResourceList:
     except InvalidEntry as exc:
         raise InvalidBaseQuantity(str(exc)) from exc
     # Only what we scale differs from the base; the rest of spec.hard is people's at any time.
-    kept = {name: limit for name, limit in record.items() if counts_of_pods(name) and name not in edited}
+    kept = {name: limit for name, limit in record.items() if is_scaled(name) and name not in edited}
     lost = {name: kept[name] for name in (LIMITS_CPU, LIMITS_MEMORY) if name in kept}
     return {name: kept.get(name, hard[name]) for name in hard} | lost
 
@@ -203,7 +215,7 @@ def edits_of(quota: ResourceQuota) -> Mapping[str, Quantity | None]:
     if not applied:
         return {}
     changed = {name: limit for name, limit in applied.items() if difference(quota.hard, {name: limit})}
-    added = {name: None for name in quota.hard if counts_of_pods(name) and name not in applied}
+    added = {name: None for name in quota.hard if is_scaled(name) and name not in applied}
     return {**changed, **added}
 
 
@@ -287,16 +299,11 @@ def hard(base: Mapping[str, Quantity], added: Mapping[str, Quantity]) -> Resourc
 
 def difference(hard: RawResourceList, wanted: Mapping[str, Quantity]) -> dict[str, str]:
     """The part of `wanted` that spec.hard does not already say by value, in canonical spelling."""
-    return {name: str(value) for name, value in wanted.items() if not _says(hard, name, value)}
-
-
-def _says(hard: RawResourceList, name: str, value: Quantity) -> bool:
-    if name not in hard:
-        return False
-    try:
-        return Quantity.parse(hard[name]) == value
-    except QuantityError:
-        return False
+    return {
+        name: str(value)
+        for name, value in wanted.items()
+        if name not in hard or quantity_of(hard, name) != value
+    }
 
 
 def quantity_of(resources: RawResourceList, name: str) -> Quantity:

@@ -6,7 +6,6 @@ A migration that a cap leaves out waits; the first in line is served first.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from contextlib import suppress
 
 from pkg.util import constants
 from pkg.util.amounts import as_written, shown
@@ -28,47 +27,45 @@ MAX_ANNOTATION_BYTES = 200 * 1024
 class Caps:
     """The caps of one quota. A cap that is garbage allows nothing: better to wait than to overrun it."""
 
-    def __init__(self, *texts: str) -> None:
-        self._caps: list[Mapping[str, Quantity]] = []
+    def __init__(self, on_quota: str = "", on_namespace: str = "") -> None:
         self.problem: ResourceQuotaError | None = None
-        for text in filter(None, texts):
-            try:
-                self._caps.append(parse_resources(constants.ANNOTATION_MAX_EXTRA, text))
-            except InvalidEntry as exc:
-                self.problem = CapReached(f"{exc}: nothing is added")
+        self._on_quota, self._on_namespace = map(self._parsed, (on_quota, on_namespace))
 
-    def refuse(self, what: str, added: Mapping[str, Quantity]) -> ResourceQuotaError | None:
-        """Why `added` altogether is too much with `what` in it; None when it is not."""
+    def refuse(self, what: str, added: Mapping[str, Quantity], size: int = 0) -> ResourceQuotaError | None:
+        """Why `added` altogether, or `size` bytes of annotations, is too much with `what` in it; None when not."""
         if self.problem is not None:
             return self.problem
-        for cap in self._caps:
+        for cap in (self._on_quota, self._on_namespace):
             for name, limit in sorted(cap.items()):
                 if added.get(name, ZERO) > limit:
                     raised, most = shown(added[name], name), as_written(str(limit), name)
                     return CapReached(
                         f"{what} waits: {name} would be raised by {raised}, max-extra is {most}"
                     )
-        return None
+        if size <= MAX_ANNOTATION_BYTES:
+            return None
+        return TooManyEntries(
+            f"{what} waits: the annotations would take {size} of {MAX_ANNOTATION_BYTES} bytes"
+        )
 
+    def idle(self, hard: Collection[str]) -> list[ResourceQuotaError]:
+        """The names in `max-extra` that cap nothing: on a quota those that its spec.hard does not have, on a namespace,
+        whose quotas may limit different things, those that are no resource that headroom adds."""
+        absent = {name: "spec.hard does not have it" for name in self._on_quota if name not in hard}
+        never = {
+            name: "quotas do not count it of pods or claims"
+            for name in self._on_namespace
+            if not is_added(name)
+        }
+        return [
+            IdleCap(f"max-extra of {name} caps nothing: {why}")
+            for found in (absent, never)
+            for name, why in sorted(found.items())
+        ]
 
-def idle(on_quota: str, on_namespace: str, hard: Collection[str]) -> list[ResourceQuotaError]:
-    """The names in `max-extra` that cap nothing: on a quota those that its spec.hard does not have, on a namespace,
-    whose quotas may limit different things, those that are no resource that headroom adds."""
-    texts = (
-        (on_quota, lambda name: name in hard, "spec.hard does not have it"),
-        (on_namespace, is_added, "quotas do not count it of pods"),
-    )
-    found: list[ResourceQuotaError] = []
-    for text, caps, why in texts:
-        with suppress(InvalidEntry):  # garbage is said where something is to be added
-            cap = parse_resources(constants.ANNOTATION_MAX_EXTRA, text) if text else {}
-            names = sorted(name for name in cap if not caps(name))
-            found += [IdleCap(f"max-extra of {name} caps nothing: {why}") for name in names]
-    return found
-
-
-def refuse_size(what: str, size: int) -> ResourceQuotaError | None:
-    """Why the annotations have grown too large with `what` in them, in bytes; None when they have not."""
-    if size <= MAX_ANNOTATION_BYTES:
-        return None
-    return TooManyEntries(f"{what} waits: the annotations would take {size} of {MAX_ANNOTATION_BYTES} bytes")
+    def _parsed(self, text: str) -> Mapping[str, Quantity]:
+        try:
+            return parse_resources(constants.ANNOTATION_MAX_EXTRA, text) if text else {}
+        except InvalidEntry as exc:
+            self.problem = CapReached(f"{exc}: nothing is added")
+            return {}

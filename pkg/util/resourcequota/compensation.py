@@ -31,7 +31,8 @@ from pkg.util.resourcequota.errors import InvalidEntry, ResourceQuotaError
 from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.policy import Policy
 from pkg.util.resourcequota.touch import FIRST
-from pkg.util.resourcequota.vms import Vm, controlled_pods, rendering_of
+from pkg.util.resourcequota.vm import Vm
+from pkg.util.resourcequota.vms import controlled_pods, rendering_of
 from pkg.util.resourcequota.writing import Wanted
 
 

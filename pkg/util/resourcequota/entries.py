@@ -62,12 +62,11 @@ def has_migrating_vm(annotations: Mapping[str, str]) -> bool:
     return any(key.startswith(ENTRY_PREFIXES) for key in annotations)
 
 
-def entries(annotations: Mapping[str, str]) -> Iterator[Entry]:
+def entries(annotations: Mapping[str, str]) -> list[Entry]:
     """Every migrating entry, in the order of the keys."""
-    for key in sorted(key for key in annotations if key.startswith(ENTRY_PREFIXES)):
-        vm = parse_entry_key(key)
-        if vm is not None:
-            yield Entry(key, vm, annotations[key])
+    keys = sorted(key for key in annotations if key.startswith(ENTRY_PREFIXES))
+    found = ((key, parse_entry_key(key)) for key in keys)
+    return [Entry(key, vm, annotations[key]) for key, vm in found if vm is not None]
 
 
 class Entries:
@@ -79,7 +78,7 @@ class Entries:
         self._after = dict(annotations)
 
     def __iter__(self) -> Iterator[Entry]:
-        return entries(self._after)
+        return iter(entries(self._after))
 
     def changes(self) -> dict[str, str | None]:
         """Keys to set, and keys to remove (None)."""

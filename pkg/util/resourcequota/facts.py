@@ -1,4 +1,4 @@
-"""What a decision about a ResourceQuota looks at, and since when something is seen. Plain data."""
+"""What a decision about a ResourceQuota looks at. Plain data."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypeVar
 
 from cachetools import LRUCache
 
-from kubeloop.api.core import Pod, ResourceQuota, ResourceQuotaSpec
+from kubeloop.api.core import PersistentVolumeClaim, Pod, ResourceQuota, ResourceQuotaSpec
 from kubeloop.api.meta import RawResourceList
 from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.util.kubevirt.rendering import Rendering
@@ -16,6 +16,7 @@ from pkg.util.quantity import Quantity
 from pkg.util.quotacount.releases import NEWEST, Releases
 from pkg.util.quotacount.usage import counted, pod_usage
 from pkg.util.resource_list import ResourceList, total
+from pkg.util.resourcequota.timers import Timers
 
 T = TypeVar("T")
 
@@ -27,21 +28,6 @@ class Estimate(Protocol):
     def __call__(
         self, vmi: VirtualMachineInstance, hard: RawResourceList
     ) -> Mapping[str, Quantity] | None: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Timers:
-    """Since when something is seen (seconds). A restart may lose it, and a plan that is not written changes nothing of
-    it: what was done stands on the quota alone."""
-
-    unexplained: Mapping[str, float] = field(default_factory=dict)
-    """By entry key: without a migration that explains it."""
-    held_since: Mapping[str, float] = field(default_factory=dict)
-    """By uid of its launcher pod: an old side is left over."""
-    refused: Mapping[str, float] = field(default_factory=dict)
-    """By uid: a migration is refused although status.hard shows its headroom."""
-    shown_since: float | None = None
-    """spec.hard and status.hard are what they shall be; only while a migration is refused."""
 
 
 class Cache:
@@ -101,4 +87,6 @@ class Facts:
     """The namespace has a migration budget (VirtualMachineMigrationResourceQuota): its quotas are that strategy's."""
     namespace_off: bool = False
     """A person has switched headroom off for the whole namespace."""
+    claims: Mapping[str, PersistentVolumeClaim] | None = None
+    """The namespace's, by name; None: no quota there counts them."""
     cache: Cache = field(default_factory=Cache, compare=False)

@@ -9,7 +9,7 @@ from typing import Generic, Protocol, TypeVar
 
 from cachetools import LRUCache
 
-from kubeloop.api.core import LimitRange, Namespace, Pod, ResourceQuota
+from kubeloop.api.core import LimitRange, Namespace, PersistentVolumeClaim, Pod, ResourceQuota
 from kubeloop.api.meta import Object, RawResourceList
 from pkg.api.harvesterhci import Setting
 from pkg.api.kubevirt import KubeVirt, VirtualMachineInstance, VirtualMachineInstanceMigration
@@ -20,8 +20,10 @@ from pkg.util.kubevirt.profiles import Profile
 from pkg.util.kubevirt.rendering import Rendering, harvester_ratio, limited_by, rendering
 from pkg.util.quantity import Quantity
 from pkg.util.quotacount.releases import NEWEST, Releases
-from pkg.util.resourcequota.facts import Cache, Estimate, Facts, Timers
+from pkg.util.resourcequota.base import counts_of_claims
+from pkg.util.resourcequota.facts import Cache, Estimate, Facts
 from pkg.util.resourcequota.managed import switched_off
+from pkg.util.resourcequota.timers import Timers
 
 T = TypeVar("T", bound=Object)
 T_co = TypeVar("T_co", bound=Object, covariant=True)
@@ -65,6 +67,7 @@ class Source:
     instances: Reader[VirtualMachineInstance] = Listed()
     pods: Reader[Pod] = Listed()
     """KubeVirt's: launchers and attachments."""
+    claims: Reader[PersistentVolumeClaim] = Listed()
     limit_ranges: Reader[LimitRange] = Listed()
     kubevirts: Reader[KubeVirt] = Listed()
     settings: Reader[Setting] = Listed()
@@ -86,6 +89,13 @@ class Source:
             self.quota_limits(namespace),
             self.kubernetes(),
         )
+
+    def claims_of(self, quota: ResourceQuota) -> Mapping[str, PersistentVolumeClaim] | None:
+        """The claims beside a quota, by name; None where no quota of its namespace counts them: nothing is read."""
+        quotas = (quota, *self.quotas.list(quota.namespace))
+        if not any(counts_of_claims(name) for each in quotas for name in each.hard):
+            return None
+        return {claim.name: claim for claim in self.claims.list(quota.namespace)}
 
     def quota_limits(self, namespace: str) -> frozenset[str]:
         """What ("cpu", "memory") the namespace's quotas limit."""
@@ -118,6 +128,7 @@ class Observer:
             now=now,
             timers=memory or Timers(),
             pods=source.pods.list(name),
+            claims=source.claims_of(quota),
             rendering=self._rendering(source, name, namespace),
             max_extra=namespace.annotations.get(constants.ANNOTATION_MAX_EXTRA, ""),
             mtq=bool(source.budgets.list(name)),

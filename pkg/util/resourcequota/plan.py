@@ -9,7 +9,7 @@ from typing import Any
 from kubeloop.api.core import ResourceQuota
 from kubeloop.api.meta import RawResourceList
 from pkg.util.resourcequota.errors import ResourceQuotaError
-from pkg.util.resourcequota.facts import Timers
+from pkg.util.resourcequota.timers import Timers
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,18 +16,20 @@ from pkg.util import constants
 from pkg.util.kubevirt.migration import is_finished
 from pkg.util.resource_list import add, minimum, total
 from pkg.util.resourcequota.base import Base, base_of, difference, hard
-from pkg.util.resourcequota.caps import Caps, idle
+from pkg.util.resourcequota.caps import Caps
 from pkg.util.resourcequota.compensation import compensate, compensate_as_harvester, lack, promised
 from pkg.util.resourcequota.entries import Entries, has_migrating_vm
 from pkg.util.resourcequota.errors import InvalidEntry, ResourceQuotaError
-from pkg.util.resourcequota.facts import Facts, Timers
+from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.give_back import give_back, hand_over, is_ours, lowered, release
-from pkg.util.resourcequota.managed import is_default, is_managed, is_off, switched_off
+from pkg.util.resourcequota.managed import is_default, is_managed, is_served, switched_off
 from pkg.util.resourcequota.plan import Plan, earliest
 from pkg.util.resourcequota.policy import Mode, Policy
 from pkg.util.resourcequota.rules import Rules, rules_of
+from pkg.util.resourcequota.timers import Timers
 from pkg.util.resourcequota.touch import has_entry, with_touch, without_touch
-from pkg.util.resourcequota.vms import Vm, vms_of
+from pkg.util.resourcequota.vm import Vm
+from pkg.util.resourcequota.vms import vms_of
 from pkg.util.resourcequota.writing import (
     Wanted,
     drop,
@@ -49,8 +51,7 @@ def plan(facts: Facts, policy: Policy) -> Plan:
     quota = facts.quota
     if quota.deleting:
         return Plan()
-    off = facts.namespace_off or is_off(quota.annotations)
-    if facts.mtq or off or not is_managed(quota):
+    if facts.mtq or facts.namespace_off or not is_served(quota):
         return without_touch(quota, _given_back(facts, policy))
     return with_touch(facts, _served(facts, policy))
 
@@ -131,12 +132,11 @@ def _raised(
 ) -> tuple[dict[str, str], list[ResourceQuotaError]]:
     """spec.hard = base + entries + compensation, as far as it differs. An invalid entry or base: it is left alone."""
     quota = facts.quota
-    given = (quota.annotations.get(constants.ANNOTATION_MAX_EXTRA, ""), facts.max_extra)
-    caps = Caps(*given)
+    caps = Caps(quota.annotations.get(constants.ANNOTATION_MAX_EXTRA, ""), facts.max_extra)
     growth = promised(facts, policy, base, wanted) if rules.follow else {}
     stands = minimum(entries.compensation_or_none(), growth)
     added, problems = enter(base.limits or {}, wanted, stands, caps, entries)
-    problems += idle(*given, quota.hard) if rules.follow else []
+    problems += caps.idle(quota.hard) if rules.follow else []
     if not base.limits:
         retired = base.limits is not None and rules.mark and not facts.limits and is_marked(quota, rules)
         return (_retired(facts, entries) if retired else {}), problems

@@ -42,7 +42,8 @@ def with_touch(facts: Facts, made: Plan) -> Plan:
     change, without KubeVirt's condition, or without an entry; the annotation goes with the last entry.
     """
     quota, timers, now = facts.quota, facts.timers, facts.now
-    if not has_migrating_vm(_annotations_after(quota, made)):
+    after = {**quota.annotations, **made.annotations}
+    if not has_migrating_vm({key: text for key, text in after.items() if text is not None}):
         return without_touch(quota, made)
     shown = not made.hard and _shown(quota)
     found = timers.refused
@@ -87,11 +88,6 @@ def last_touch(annotations: Mapping[str, str]) -> Touched | None:
         return Touched(str(said["at"]), str(said["next"]))
     except (ValueError, TypeError, KeyError, RecursionError):
         return None
-
-
-def _annotations_after(quota: ResourceQuota, made: Plan) -> Mapping[str, str]:
-    after = {**quota.annotations, **made.annotations}
-    return {key: text for key, text in after.items() if text is not None}
 
 
 def _refused(facts: Facts) -> list[str]:

@@ -15,13 +15,13 @@ from pkg.util.quantity import ZERO, Quantity
 from pkg.util.quotacount.usage import COUNT_PODS
 from pkg.util.resource_list import ResourceList, add, maximum, minimum, total
 from pkg.util.resourcequota.base import HARVESTERS, Base, quantity_of
-from pkg.util.resourcequota.caps import Caps, refuse_size
+from pkg.util.resourcequota.caps import Caps
 from pkg.util.resourcequota.entries import Entries
 from pkg.util.resourcequota.errors import HoldLimitReached, ResourceQuotaError
 from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.policy import Policy
 from pkg.util.resourcequota.rules import Rules
-from pkg.util.resourcequota.vms import Vm
+from pkg.util.resourcequota.vm import Vm
 
 
 class Wanted(NamedTuple):
@@ -56,7 +56,9 @@ def hold(
         kept.append(vm.without(over) if over else vm)
         if over:
             limit = f"{policy.hold_limit:g} s"
-            said = f"VM {vm.name}: a pod of the old side still counts {limit} after the migration"
+            said = (
+                f"VM {vm.name}: a pod of the old side, or its claim, still counts {limit} after the migration"
+            )
             problems.append(HoldLimitReached(said, vm=vm.name))
     return kept, since, problems
 
@@ -172,9 +174,8 @@ def enter(
         value: ResourceList | None = each.value
         if each.grows:
             what = f"migration of VM {each.vm.name}"
-            refusal = caps.refuse(what, total([added, each.value, compensation]))
-            if refusal is None and each.stands is None:
-                refusal = refuse_size(what, entries.size_with(each.key, each.value))
+            size = entries.size_with(each.key, each.value) if each.stands is None else 0
+            refusal = caps.refuse(what, total([added, each.value, compensation]), size)
             if refusal is not None:
                 problems.append(refusal)
                 value = None if each.stands is None else minimum(each.value, each.stands)

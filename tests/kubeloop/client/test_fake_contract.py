@@ -345,9 +345,37 @@ async def test_an_eviction_deletes_a_pod(client: Client, namespace: str) -> None
         return False
 
     await until(created)
+    with pytest.raises(errors.Conflict):
+        await pods.evict(name="p", namespace=namespace, uid="another")
     await pods.evict(name="p", namespace=namespace, grace_period_seconds=0)
     with pytest.raises(errors.NotFound):
         await pods.get(name="p", namespace=namespace)
+
+
+async def test_a_dry_run_is_judged_and_not_kept(
+    quotas: ResourceClient[ResourceQuota], namespace: str
+) -> None:
+    tried = quotas.dry_run()
+    made = await tried.create(quota("tried"), namespace=namespace)
+    assert (made.name, made.hard) == ("tried", {"limits.cpu": "3"})
+    with pytest.raises(errors.NotFound):
+        await tried.get(name="tried", namespace=namespace)
+    before = await quotas.create(quota(), namespace=namespace)
+    before = await stable(lambda: quotas.get(name="q", namespace=namespace))
+    assert (await tried.update(before, edit(before, spec={"hard": {"pods": "1"}}))).hard == {"pods": "1"}
+    await tried.delete(name="q", namespace=namespace)
+    assert await quotas.get(name="q", namespace=namespace) == before
+    with pytest.raises(errors.AlreadyExists):
+        await tried.create(quota(), namespace=namespace)
+
+
+async def test_a_client_of_the_metadata_alone_writes_too(client: Client, namespace: str) -> None:
+    metadata = client.metadata(QUOTAS)
+    await client.resource(QUOTAS).create(quota(), namespace=namespace)
+    patched = await metadata.merge_patch({"metadata": {"labels": {"a": "b"}}}, name="q", namespace=namespace)
+    assert patched.labels == {"a": "b"}
+    await metadata.delete(name="q", namespace=namespace, uid=patched.uid)
+    assert await metadata.list(namespace) == []
 
 
 SELECTED = {

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from kubeloop.api.registry import PODS, RESOURCE_QUOTAS
+from kubeloop.api.registry import NODES, PODS, RESOURCE_QUOTAS
 from lab.kubevirt.creation import Clock, Creator, Placement, Refusals
 from lab.kubevirt.lookup import Migrations, Pods
-from lab.kubevirt.objects import INSTANCES, MACHINES, MIGRATIONS, NODES
+from lab.kubevirt.objects import INSTANCES, MACHINES, MIGRATIONS
 from lab.kubevirt.quota_lag import QuotaLag
 from tests.kinds import Events, Kind
 from tests.lab.kubevirt.samples import node

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
-from kubeloop.api.core import Pod
+from kubeloop.api.core import Node, Pod
 from lab.kubevirt.objects import (
-    Node,
     VirtualMachine,
     VirtualMachineInstance,
     VirtualMachineInstanceMigration,

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from kubeloop.api.core import Node
 from kubeloop.client.errors import (
     AlreadyExists,
     ApiError,
@@ -17,7 +18,6 @@ from kubeloop.client.errors import (
     Unreachable,
 )
 from lab.kubevirt.creation import Refusals, is_quota_refusal, natural_order, pick_node
-from lab.kubevirt.objects import Node
 from tests.lab.kubevirt.fakes import Cluster
 from tests.lab.kubevirt.samples import NAMESPACE, launcher, node, vmi
 from tests.objects import build

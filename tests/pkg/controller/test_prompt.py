@@ -19,13 +19,13 @@ import pytest
 
 from kubeloop.api import registry
 from kubeloop.api.core import Pod, ResourceQuota
+from kubeloop.api.registry import NODES
 from kubeloop.client.errors import Forbidden
 from kubeloop.testing.fake.objects import Request
 from kubeloop.testing.fake.server import FakeCluster
 from kubeloop.testing.polling import until
 from kubeloop.testing.virtual_time import now, run
 from lab.kubevirt import options as stand_in
-from lab.kubevirt.objects import NODES
 from lab.kubevirt.register import register
 from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINES
 from pkg.config.management import Management

@@ -70,11 +70,11 @@ def passes(request: AdmissionRequest, accounts: Accounts) -> bool:
         return accounts.holds(user)
     if request.operation != "CREATE" or not accounts.makes_targets(user):
         return False
-    return constants.LABEL_MIGRATION_JOB_UID in request.new(Pod).labels
+    return bool(_labelled_for(request))
 
 
-def _migration(request: AdmissionRequest) -> str:
-    """The uid of the migration that a target pod is for."""
+def _labelled_for(request: AdmissionRequest) -> str:
+    """The uid of the migration that a pod is labelled for: as the lock's matchConditions have it, of any pod."""
     return request.new(Pod).labels.get(constants.LABEL_MIGRATION_JOB_UID, "")
 
 
@@ -111,7 +111,7 @@ class Validator:
             lock = await self._locks.find(request.namespace)
         except NoAnswer:
             return ALLOW if is_passed else refusal(request, None)  # it was locked when the API server asked
-        if is_passed and not (lock and is_left_out(lock, _migration(request))):
+        if is_passed and not (lock and is_left_out(lock, _labelled_for(request))):
             return ALLOW
         if lock is None or (left := self._locks.left(lock)) <= 0:
             return ALLOW  # it has ended, or would have, did its controller run

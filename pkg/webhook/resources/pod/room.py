@@ -30,7 +30,7 @@ from pkg.util.resource_list import (
     total,
 )
 from pkg.util.resourcequota.balance import Balance
-from pkg.util.resourcequota.base import base_of
+from pkg.util.resourcequota.base import base_of, counts_of_pods
 from pkg.util.resourcequota.entries import Entries
 from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.policy import Policy
@@ -105,7 +105,7 @@ def room(observed: Facts, policy: Policy, sums: Sums) -> Room | None:
     if base is None:
         return None
     return Room(
-        base=base,
+        base={name: limit for name, limit in base.items() if counts_of_pods(name)},
         hard=parse_resource_list(quota.hard),
         used=parse_resource_list(quota.used),
         counted=sums.counted,

@@ -17,6 +17,7 @@ from kubeloop.api.core import Pod, ResourceQuota
 from pkg.util import constants
 from pkg.util.kubevirt.evidence import vm_of
 from pkg.util.kubevirt.migration import is_finished
+from pkg.util.kubevirt.migration_pods import migration_of
 from pkg.util.quantity import ZERO, QuantityError
 from pkg.util.quotacount.releases import Releases
 from pkg.util.quotacount.usage import counted, pod_usage, resize_usage
@@ -135,7 +136,7 @@ class Validator:
         except QuantityError as exc:  # the API server lets none of these come here
             raise BadReview(f"the pod's resources: {exc}") from exc
         if request.operation != "UPDATE" and self._makes_targets(request.user_info):
-            asked = replace(asked, migration=_migration_of(asked.pod))
+            asked = replace(asked, migration=migration_of(asked.pod))
             if asked.migration and not self._beyond_grant(self._cached(asked), asked):
                 return ALLOW  # KubeVirt's own pod is not held up because the API server is slow
         refusal = await self._decide(request, asked)
@@ -315,12 +316,6 @@ class Validator:
                 quotas.append(_Quota(quota, free, observed))
         seen = {pod.uid: pod.metadata.resource_version for pod in pods or ()}
         return _Snapshot(quotas, {**dict.fromkeys(gone, ""), **seen}, behind)
-
-
-def _migration_of(pod: Pod) -> str:
-    """What a launcher or attachment pod says of the migration that it is for."""
-    of_vm = pod.labels.get(constants.LABEL_APP) in _OF_MIGRATION
-    return pod.labels.get(constants.LABEL_MIGRATION_JOB_UID, "") if of_vm else ""
 
 
 def _asked(request: AdmissionRequest, releases: Releases) -> _Pod:

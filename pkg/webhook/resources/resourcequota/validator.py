@@ -1,11 +1,13 @@
 """ResourceQuota UPDATE and DELETE: a write that lowers or removes a quota under running
-migrations is denied, with what is allowed."""
+migrations, or the limits in its status, is denied, with what is allowed."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final
+
+from msgspec.structs import replace
 
 from kubeloop.api.core import ResourceQuota
 from pkg.util import constants
@@ -14,7 +16,7 @@ from pkg.util.resourcequota.entries import has_migrating_vm
 from pkg.util.resourcequota.managed import is_labelled, is_managed, is_off, is_served, switched_off
 from pkg.util.resourcequota.policy import Policy
 from pkg.webhook.admission import ALLOW, AdmissionRequest, Decision, deny
-from pkg.webhook.configurations import NAMESPACE_CONTROLLER
+from pkg.webhook.configurations import NAMESPACE_CONTROLLER, QUOTA_CONTROLLERS
 from pkg.webhook.deadline import NoAnswer
 from pkg.webhook.options import Options, QuotaGuard
 from pkg.webhook.resources.resourcequota.guard import too_low
@@ -87,6 +89,8 @@ class Guard:
         if request.operation == "DELETE":
             return await self._validate_delete(request.old(ResourceQuota))
         old, quota = request.old(ResourceQuota), request.new(ResourceQuota)
+        if request.sub_resource == "status":
+            old, quota = _as_enforced(old), _as_enforced(quota)
         if switched_off(quota):
             names = () if switched_off(old) or not is_served(old) else self._view.migrating(old)
             return switching_off(f"resource quota {quota.key}", names)
@@ -125,8 +129,10 @@ class Guard:
 
     def _passes(self, request: AdmissionRequest) -> bool:
         user = request.user_info.username
+        always = QUOTA_CONTROLLERS if request.sub_resource == "status" else ()
         return self._options.quota_guard is QuotaGuard.OFF or user in (
             NAMESPACE_CONTROLLER,
+            *always,
             *self._options.passes,
         )
 
@@ -166,6 +172,11 @@ class Guard:
             f"{what} when they are done",
             reason="migrating",
         )
+
+
+def _as_enforced(quota: ResourceQuota) -> ResourceQuota:
+    """With the limits by which quota admission goes."""
+    return replace(quota, spec=replace(quota.spec, hard=quota.status.hard))
 
 
 def _listed(names: Sequence[str], most: int = 10) -> str:

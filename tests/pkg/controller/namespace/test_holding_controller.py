@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import msgspec
@@ -207,6 +208,37 @@ async def test_a_label_that_cannot_be_written_holds_no_migration_up() -> None:
     one = OneNamespace()
     one.namespaces.errors["patch"] = [Forbidden("no", status=403)]
     assert await one.before_raise() is None
+
+
+async def test_a_raise_while_the_label_goes_has_it_set_anew() -> None:
+    """The cache shows it until the watch has brought its removal."""
+    one = OneNamespace(labelled=True)
+    await one.handle()
+    one.clock.now += LINGER
+    one.namespaces.lagging = True
+    one.namespaces.answering.clear()
+    going = asyncio.create_task(one.handle())
+    await asyncio.sleep(0)
+    raising = asyncio.create_task(one.before_raise())
+    await asyncio.sleep(0)
+    one.namespaces.answering.set()
+    await going
+    assert await raising == pytest.approx(SETTLE)
+    assert one.labelled
+    one.namespaces.catch_up()
+    one.clock.now += SETTLE
+    assert await one.before_raise() is None
+
+
+async def test_a_raise_just_after_the_label_went_has_it_set_anew() -> None:
+    one = OneNamespace(labelled=True)
+    await one.handle()
+    one.clock.now += LINGER
+    one.namespaces.lagging = True
+    await one.handle()
+    assert not one.labelled
+    assert await one.before_raise() == pytest.approx(SETTLE)
+    assert one.labelled
 
 
 async def test_switched_off_labels_are_only_taken_away() -> None:

@@ -77,7 +77,7 @@ DIFFERENCES = {
     "another amount": Difference({"limits.cpu": "3"}, {"limits.cpu": "5"}, {"limits.cpu": "5"}),
     "a resource that is not there": Difference({}, {"limits.cpu": "5"}, {"limits.cpu": "5"}),
     "zero is not absent": Difference({}, {"limits.cpu": "0"}, {"limits.cpu": "0"}),
-    "garbage is no amount": Difference({"limits.cpu": "x"}, {"limits.cpu": "0"}, {"limits.cpu": "0"}),
+    "garbage is no amount": Difference({"limits.cpu": "x"}, {"limits.cpu": "5"}, {"limits.cpu": "5"}),
     "resources that are not wanted stay": Difference({"pods": "1"}, {}, {}),
 }
 

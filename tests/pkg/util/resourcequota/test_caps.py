@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from pkg.util.resourcequota.caps import MAX_ANNOTATION_BYTES, Caps, idle, refuse_size
+from pkg.util.resourcequota.caps import MAX_ANNOTATION_BYTES, Caps
 from pkg.util.resourcequota.entries import Entries
 from pkg.util.resourcequota.errors import CapReached, TooManyEntries
 from tests.decisions import by_value, sentences
@@ -65,8 +65,8 @@ def test_a_refusal_says_what_waits() -> None:
 def test_annotations_may_take_200_kib_by_bytes() -> None:
     key = "k" * 10
     full = Entries({key: "ü" * ((MAX_ANNOTATION_BYTES - 13) // 2), "k": ""})
-    assert refuse_size("x", full.size_with("k", {})) is None
-    refusal = refuse_size("migration of VM vm1", full.size_with("kk", {}))
+    assert Caps("").refuse("x", {}, full.size_with("k", {})) is None
+    refusal = Caps("").refuse("migration of VM vm1", {}, full.size_with("kk", {}))
     assert isinstance(refusal, TooManyEntries)
     assert "204801 of 204800 bytes" in str(refusal)
 
@@ -90,7 +90,7 @@ IDLE = {
         "",
         '{"limit.memory":"1Gi","limits.memry":"1Gi","services":"1"}',
         [
-            f"{name} caps nothing: quotas do not count it of pods"
+            f"{name} caps nothing: quotas do not count it of pods or claims"
             for name in ("limit.memory", "limits.memry", "services")
         ],
     ),
@@ -101,7 +101,7 @@ IDLE = {
 @sentences(IDLE)
 def test_names_that_cap_nothing_are_told(case: tuple[str, str, Sequence[str]]) -> None:
     on_quota, on_namespace, said = case
-    found = idle(on_quota, on_namespace, HARD_HAS)
+    found = Caps(on_quota, on_namespace).idle(HARD_HAS)
     assert [str(problem) for problem in found] == [f"max-extra of {text}" for text in said]
     assert {problem.reason for problem in found} <= {"MaxExtraCapsNothing"}
     assert len({problem.state for problem in found}) == len(found)

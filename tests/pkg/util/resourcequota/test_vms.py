@@ -16,7 +16,8 @@ from pkg.util.resourcequota.base import base_of
 from pkg.util.resourcequota.errors import ResourceQuotaError
 from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
-from pkg.util.resourcequota.vms import Vm, vms_of
+from pkg.util.resourcequota.vm import Vm
+from pkg.util.resourcequota.vms import vms_of
 from tests.decisions import EXACT, namespace, sentences
 from tests.objects import AT_1_5, AT_4_5, attachment, ended, launcher, machine, quota, vmi, vmim
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
+from collections.abc import Mapping
 
+import pytest
+from msgspec.structs import replace
+
+from kubeloop.api.core import ResourceQuota
 from pkg.util.constants import ANNOTATION_BASE as BASE
 from pkg.util.constants import ANNOTATION_OWNER as OWNER
 from pkg.util.constants import ANNOTATION_SKIP_AUTO_SCALING as SKIP
@@ -112,6 +116,31 @@ async def test_who_may_do_what(mode: QuotaGuard, user: str, patched: bool, allow
     guarded = guard(FakeView(RUNNING, RUNNING), mode, OWN)
     assert bool((await guarded.mutate(asked)).patch) is patched
     assert (await guarded.validate(asked)).allowed is allowed
+
+
+def enforced(hard: Mapping[str, str]) -> ResourceQuota:
+    """The quota as it stands, with these limits in its status."""
+    return replace(STANDING, status=replace(STANDING.status, hard=dict(hard)))
+
+
+@pytest.mark.parametrize(
+    ("then", "now", "user", "allowed"),
+    [
+        (RAISED, HARD, ALICE, False),
+        (RAISED, HARD, RANCHER, False),
+        (HARD, RAISED, ALICE, True),
+        (HARD, HARD, ALICE, True),
+        (RAISED, HARD, "system:serviceaccount:kube-system:resourcequota-controller", True),
+        (RAISED, HARD, "system:kube-controller-manager", True),
+        (RAISED, HARD, "system:apiserver", True),
+    ],
+)
+async def test_the_limits_in_the_status_are_kept_as_well(
+    then: Mapping[str, str], now: Mapping[str, str], user: str, allowed: bool
+) -> None:
+    """Quota admission goes by them: kept low they refuse every target, whatever spec.hard says."""
+    asked = request(enforced(now), enforced(then), user=user, sub_resource="status")
+    assert (await guard(FakeView(RUNNING, RUNNING)).validate(asked)).allowed is allowed
 
 
 async def test_a_person_whose_account_runs_headroom_is_a_person() -> None:

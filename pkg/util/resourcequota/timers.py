@@ -1,4 +1,4 @@
-"""How long a ResourceQuota's next decision and its next patch wait for company. Pure.
+"""The times that are kept of a ResourceQuota, and how long its next decision and its next patch wait. Pure.
 
 With many migrations under way in a namespace the next event is close by: waiting saves a decision, and often a patch,
 for each event. A migration that is about to be tried, or that was refused, waits for a patch before it, a moment only:
@@ -14,6 +14,7 @@ one of a tenant that the base has room for.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.util import constants
@@ -30,6 +31,27 @@ UNTIL_TRIED = 0.25
 """Seconds that giving headroom back waits at most for migrations that are about to be tried."""
 UNTIL_COUNTED = 1.0
 """Seconds that it waits at most for status.used; a VM that has grown may keep that above the base."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timers:
+    """Since when something is seen, and when something was done (seconds). A restart may lose it, and a plan that is
+    not written changes nothing of what is seen: what was done stands on the quota alone."""
+
+    unexplained: Mapping[str, float] = field(default_factory=dict)
+    """By entry key: without a migration that explains it."""
+    held_since: Mapping[str, float] = field(default_factory=dict)
+    """By uid of its launcher pod: an old side is left over."""
+    refused: Mapping[str, float] = field(default_factory=dict)
+    """By uid: a migration is refused although status.hard shows its headroom."""
+    shown_since: float | None = None
+    """spec.hard and status.hard are what they shall be; only while a migration is refused."""
+    lower_since: float | None = None
+    """Headroom is to be given back, and nothing is to be added."""
+    decided_at: float = float("-inf")
+    """The last decision, with its patch if it made one."""
+    written_at: float = float("-inf")
+    """The last patch."""
 
 
 def batch_until(annotations: Mapping[str, str], since: float, *, urgent: bool = False) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pkg.api.kubevirt import VirtualMachineInstanceMigration
-from pkg.controller.resourcequota.batching import (
+from pkg.util.resourcequota.timers import (
     LONGEST,
     MOMENT,
     UNTIL_COUNTED,

@@ -1,0 +1,88 @@
+"""Objects that are applied together: wrangler's `apply` with a set ID, by server-side apply."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from kubeloop.api.meta import Object
+from kubeloop.api.registry import Resource, kind_of
+from kubeloop.client.client import Client
+from kubeloop.client.errors import NotFound
+from kubeloop.client.resource_reader import list_installed
+
+_PREFIX = "objectset.rio.cattle.io/"
+HASH = _PREFIX + "hash"
+"""Wire format: the label and annotations of wrangler's sets, so that one can be taken over."""
+
+
+class ApplySet:
+    """A set that is applied again and again; what was in it before and no longer is gets deleted.
+
+    `kinds` are all that it may hold, in the order in which they are applied; a kind that is left out is never pruned.
+    Two sets with the same `set_id` and `owner` are one. Needs the rights to list, patch and delete these kinds.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        set_id: str,
+        kinds: Sequence[Resource[Any]],
+        *,
+        field_manager: str,
+        owner: Object | None = None,
+        namespace: str = "",
+    ) -> None:
+        """`namespace`: where all of them are, "" for several and for kinds without one."""
+        self._client = client
+        self._kinds = kinds
+        self._field_manager = field_manager
+        self._namespace = namespace
+        self._annotations = {_PREFIX + "id": set_id} | (_owner(owner) if owner else {})
+        digest = hashlib.sha1("".join(self._annotations.values()).encode(), usedforsecurity=False)
+        self._labels = {HASH: digest.hexdigest()}
+
+    async def apply(
+        self, objects: Mapping[Resource[Any], Sequence[Mapping[str, Any]]], *, force: bool = False
+    ) -> list[Object]:
+        """Applies `objects`, then deletes the others of the set; returns them as the server answered. Raises ValueError
+        for a kind that is not one of the set's, Conflict for a field of another manager (`force` takes it over)."""
+        if unknown := [kind.plural for kind in objects if kind not in self._kinds]:
+            raise ValueError(f"{', '.join(unknown)}: not among the kinds of the set")
+        applied = [
+            await self._client.resource(kind).apply(
+                self._marked(body), field_manager=self._field_manager, force=force, namespace=self._namespace
+            )
+            for kind in self._kinds
+            for body in objects.get(kind, ())
+        ]
+        await self._prune({obj.uid for obj in applied})
+        return applied
+
+    async def _prune(self, kept: set[str]) -> None:
+        selector = f"{HASH}={self._labels[HASH]}"
+        for kind in reversed(self._kinds):
+            metadata = self._client.metadata(kind)
+            for obj in await list_installed(metadata, self._namespace, label_selector=selector):
+                if obj.uid not in kept and not obj.deleting:
+                    with contextlib.suppress(NotFound):
+                        await metadata.delete(name=obj.name, namespace=obj.namespace, uid=obj.uid)
+
+    def _marked(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        metadata = dict(body["metadata"])
+        for name, own in (("labels", self._labels), ("annotations", self._annotations)):
+            metadata[name] = {**(metadata.get(name) or {}), **own}
+        return {**body, "metadata": metadata}
+
+
+def _owner(owner: Object) -> dict[str, str]:
+    """In the order in which wrangler hashes it."""
+    api_version, kind = kind_of(owner)
+    group, _, version = api_version.rpartition("/")
+    return {
+        _PREFIX + "owner-gvk": f"{group}/{version}, Kind={kind}",
+        _PREFIX + "owner-name": owner.name,
+        _PREFIX + "owner-namespace": owner.namespace,
+    }

@@ -1,0 +1,109 @@
+"""Draining a node, as kubectl does: k8s.io/kubectl/pkg/drain."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from kubeloop.api.core import Node, Pod, PodSpec
+from kubeloop.api.registry import NODES, PODS, Resource
+from kubeloop.client.client import Client
+from kubeloop.client.errors import Conflict, NotFound, TooManyRequests
+from kubeloop.errors import ReportedError
+
+_MIRROR = "kubernetes.io/config.mirror"
+"""The annotation of pods that the kubelet runs by itself: they cannot be evicted."""
+_AGAIN, _POLL = 5.0, 1.0
+"""Seconds until an eviction that a PodDisruptionBudget refuses is tried again, and between looks at a pod that ends."""
+
+
+class DrainError(ReportedError):
+    """Pods that would be lost, or that did not go in time."""
+
+
+class _Spec(PodSpec):
+    volumes: list[dict[str, Any]] | None = None
+
+
+class _Pod(Pod):
+    spec: _Spec = _Spec()
+
+
+_PODS = Resource("", "v1", "pods", "Pod", _Pod, status_subresource=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drain:
+    """How to drain; the options and their defaults are kubectl's. `skips`: pods that stay, beside those."""
+
+    client: Client
+    ignore_daemon_sets: bool = False
+    delete_empty_dir_data: bool = False
+    force: bool = False
+    pod_selector: str = ""
+    grace_period_seconds: int | None = None
+    timeout: float | None = None
+    skips: Callable[[Pod], bool] = lambda _: False
+
+    async def cordon(self, node_name: str, unschedulable: bool = True) -> Node:
+        """No new pods there (False: again). Raises NotFound."""
+        patch = {"spec": {"unschedulable": unschedulable or None}}
+        return await self.client.resource(NODES).merge_patch(patch, name=node_name)
+
+    async def pods(self, node_name: str) -> list[Pod]:
+        """Those that a drain evicts. Raises DrainError for pods that the options do not allow to evict."""
+        found = await self.client.resource(_PODS).list(
+            label_selector=self.pod_selector, field_selector=f"spec.nodeName={node_name}"
+        )
+        evicted: list[Pod] = []
+        refused: list[str] = []
+        for pod in found:
+            why = self._stays(pod)
+            if why is None:
+                evicted.append(pod)
+            elif why:
+                refused.append(f"{pod.key} {why}")
+        if refused:
+            raise DrainError(f"node {node_name} cannot be drained: {', '.join(refused)}")
+        return evicted
+
+    async def run(self, node_name: str) -> None:
+        """Evicts the pods and returns when they are gone; the node must be cordoned. Raises DrainError."""
+        pods = await self.pods(node_name)
+        try:
+            async with asyncio.timeout(self.timeout), asyncio.TaskGroup() as group:
+                for pod in pods:
+                    group.create_task(self._evict(pod))
+        except TimeoutError:
+            raise DrainError(f"node {node_name}: not drained within {self.timeout:g} s") from None
+
+    def _stays(self, pod: _Pod) -> str | None:
+        """Why a pod stays where it is: "" for one that may, else what forbids the drain; None: it goes."""
+        owners = [owner.kind for owner in pod.metadata.owner_references or () if owner.controller]
+        if self.skips(pod) or _MIRROR in pod.annotations:
+            return ""
+        if pod.terminal:
+            return None
+        if "DaemonSet" in owners:
+            return "" if self.ignore_daemon_sets else "belongs to a DaemonSet (ignore_daemon_sets)"
+        if not self.delete_empty_dir_data and any("emptyDir" in each for each in pod.spec.volumes or ()):
+            return "has an emptyDir (delete_empty_dir_data)"
+        return None if owners or self.force else "has no controller (force)"
+
+    async def _evict(self, pod: Pod) -> None:
+        pods, where = self.client.resource(PODS), {"name": pod.name, "namespace": pod.namespace}
+        try:
+            while True:
+                try:
+                    await pods.evict(**where, grace_period_seconds=self.grace_period_seconds, uid=pod.uid)
+                    break
+                except TooManyRequests:
+                    await asyncio.sleep(_AGAIN)
+            while True:
+                if (await pods.get(**where)).uid != pod.uid:
+                    return
+                await asyncio.sleep(_POLL)
+        except (NotFound, Conflict):
+            return  # gone, or another pod of that name is there

@@ -1,0 +1,100 @@
+"""The command `kubeloop`."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import yaml
+
+from kubeloop.client.client import Client
+from kubeloop.client.loading import load_config
+from kubeloop.client.openapi import served_schema
+from kubeloop.errors import ReportedError
+from kubeloop.generate.structs import Kind, kind_of_crd, structs
+
+
+def main() -> None:
+    """Writes to stdout; ends with 1 and one line on stderr where it cannot."""
+    parser = argparse.ArgumentParser(prog="kubeloop")
+    command = parser.add_subparsers(required=True).add_parser(
+        "structs", help="write structs for kinds, from CRDs or from an API server"
+    )
+    command.add_argument("-f", dest="files", action="append", default=[], metavar="crds.yaml")
+    command.add_argument(
+        "--served",
+        type=_listed,
+        default=[],
+        metavar="apps/v1/Deployment,v1/Service",
+        help="kinds of a server",
+    )
+    command.add_argument("--kinds", type=_listed, default=[], help="of the files: only these")
+    command.add_argument(
+        "--fields",
+        type=_listed,
+        default=[],
+        metavar="spec.a,Kind.status",
+        help="only these and what is below them",
+    )
+    command.add_argument("--kubeconfig", help="of the server")
+    given = parser.parse_args()
+    try:
+        kinds = [kind for kind in _of_files(given.files) if not given.kinds or kind.kind in given.kinds]
+        if given.served:
+            kinds += asyncio.run(_of_server(given.served, given.kubeconfig))
+        if not kinds:
+            parser.error("no kind was found: give -f a file with CustomResourceDefinitions, or --served")
+        sys.stdout.write(formatted(structs(kinds, given.fields)))
+    except (
+        ReportedError,
+        OSError,
+        ValueError,
+        KeyError,
+        yaml.YAMLError,
+        subprocess.CalledProcessError,
+    ) as err:
+        sys.exit(f"kubeloop structs: {err}")
+
+
+def formatted(text: str) -> str:
+    """As the ruff of this project has it, without imports that are not used."""
+    for command in (["check", "--fix-only", "--select", "F401,I"], ["format"]):
+        ruff = [sys.executable, "-m", "ruff", *command, "--quiet", "--stdin-filename", "structs.py", "-"]
+        text = subprocess.run(ruff, input=text, capture_output=True, text=True, check=True).stdout
+    return text
+
+
+def _listed(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def _of_files(files: Iterable[str]) -> Iterator[Kind]:
+    for file in files:
+        for each in yaml.safe_load_all(Path(file).read_text()):
+            if each and each.get("kind") == "CustomResourceDefinition":
+                yield kind_of_crd(each)
+
+
+async def _of_server(served: Iterable[str], kubeconfig: str | None) -> list[Kind]:
+    async with Client(load_config(kubeconfig)) as client:
+        return [await _of_kind(client, *each.rpartition("/")[::2]) for each in served]
+
+
+async def _of_kind(client: Client, api_version: str, kind: str) -> Kind:
+    schema, definitions = await served_schema(client.transport, api_version, kind)
+    group, _, version = api_version.rpartition("/")
+    prefix = "/apis/" if group else "/api/"
+    listed: Any = msgspec.json.decode(await client.transport.request("GET", prefix + api_version))
+    (found,) = (r for r in listed["resources"] if r["kind"] == kind and "/" not in r["name"])
+    has_status = any(r["name"] == f"{found['name']}/status" for r in listed["resources"])
+    return Kind(group, version, found["name"], kind, found["namespaced"], has_status, schema, definitions)
+
+
+if __name__ == "__main__":
+    main()

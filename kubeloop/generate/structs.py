@@ -1,0 +1,258 @@
+"""From a schema to the text of structs."""
+
+from __future__ import annotations
+
+import json
+import keyword
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from kubeloop.api.meta import (
+    Condition,
+    LabelSelector,
+    Object,
+    ObjectMeta,
+    OwnerReference,
+    Struct,
+    wire_name,
+)
+from kubeloop.client.openapi import Definitions, Schema, reference, resolved
+
+_TEXT = 76
+"""Characters that a struct's docstring has."""
+_WORD = re.compile(r"[A-Z]{2,}s?(?![a-z])|[A-Z]{2,}(?=[A-Z][a-z])|[A-Z]+[a-z0-9]*|[a-z0-9]+")
+_TAKEN = {name for name in dir(Object) if not name.startswith("_")} | {"whole"}
+_SCALARS = {
+    "string": ("str", '""'),
+    "integer": ("int", "0"),
+    "number": ("float", "0.0"),
+    "boolean": ("bool", "False"),
+}
+_META = {each.__name__ for each in (Condition, LabelSelector, Object, ObjectMeta, OwnerReference, Struct)}
+_READY = {
+    "LabelSelector": {"matchLabels", "matchExpressions"},
+    "OwnerReference": {"apiVersion", "kind", "name", "uid", "controller", "blockOwnerDeletion"},
+    "Condition": {each.encode_name for each in msgspec.structs.fields(Condition)},
+}
+"""Structs of `kubeloop.api.meta` by the fields that they stand for."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What is written: a kind with its schema, and what the schema's references name."""
+
+    group: str
+    version: str
+    plural: str
+    kind: str
+    namespaced: bool
+    status_subresource: bool
+    schema: Schema
+    definitions: Definitions = field(default_factory=dict)
+
+
+def kind_of_crd(definition: Mapping[str, Any]) -> Kind:
+    """Of a CustomResourceDefinition, in the version that is stored. Raises KeyError or ValueError."""
+    spec = definition["spec"]
+    (version,) = (each for each in spec["versions"] if each["storage"])
+    return Kind(
+        spec["group"],
+        version["name"],
+        spec["names"]["plural"],
+        spec["names"]["kind"],
+        spec["scope"] == "Namespaced",
+        "status" in (version.get("subresources") or {}),
+        version["schema"]["openAPIV3Schema"],
+    )
+
+
+def structs(kinds: Sequence[Kind], fields: Iterable[str] = ()) -> str:
+    """A module, to be formatted: a struct for each kind and each part of it, and their Resources.
+
+    `fields` are paths of JSON names (`spec.publicKey`, `KeyPair.status`): of the kinds that they name, or of all, only
+    these are written, with what is below them. Raises ValueError for a path that no kind has.
+    """
+    wanted = dict.fromkeys(fields, False)
+    file = _File()
+    for kind in kinds:
+        mine = [p for p in wanted if p.partition(".")[0] == kind.kind or not p[:1].isupper()]
+        paths = {tuple(p.removeprefix(f"{kind.kind}.").split(".")): p for p in mine}
+        structure = _Kind(file, kind)
+        structure.write(frozenset(paths))
+        wanted.update({p: True for path, p in paths.items() if path in structure.found})
+    if missing := [path for path, found in wanted.items() if not found]:
+        raise ValueError(f"not in the schema: {', '.join(missing)}")
+    return file.text([kind.kind for kind in kinds])
+
+
+_HEAD = '''"""Written by `kubeloop structs`: {}."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import msgspec
+
+from kubeloop.api.meta import {}, RawQuantity, RawResourceList
+from kubeloop.api.registry import Resource'''.replace("{}, Raw", f"{', '.join(sorted(_META))}, Raw")
+
+Paths = frozenset[tuple[str, ...]]
+
+
+class _File:
+    """What has been written so far."""
+
+    def __init__(self) -> None:
+        self.classes: dict[str, list[str]] = {}
+        self.known: dict[object, str] = {}
+        self.resources: list[str] = []
+
+    def text(self, kinds: Sequence[str]) -> str:
+        classes = ["\n".join(lines) for lines in self.classes.values()]
+        return "\n\n\n".join([_HEAD.format(", ".join(kinds)), *classes, "\n".join(self.resources)]) + "\n"
+
+
+class _Kind:
+    """One kind on its way into the file."""
+
+    def __init__(self, file: _File, kind: Kind) -> None:
+        self._file = file
+        self._kind = kind
+        self.found: set[tuple[str, ...]] = set()
+
+    def write(self, paths: Paths) -> None:
+        kind = self._kind
+        name = self._struct((), kind.schema, paths, base="Object")
+        arguments = [*map(json.dumps, (kind.group, kind.version, kind.plural, kind.kind)), name]
+        arguments += [] if kind.namespaced else ["namespaced=False"]
+        arguments.append(f"status_subresource={kind.status_subresource}")
+        self._file.resources.append(f"{_constant(kind)} = Resource({', '.join(arguments)})")
+
+    def _struct(self, path: tuple[str, ...], schema: Schema, paths: Paths, base: str = "Struct") -> str:
+        """The name of a schema's struct, written when it is first met."""
+        called = reference(schema).rpartition(".")[2]
+        schema = resolved(schema, self._kind.definitions)
+        key = (called or _without_texts(schema), paths, base)
+        if (name := self._file.known.get(key)) is not None:
+            self.found |= {path + below for below in paths}
+            return name
+        name = self._file.known[key] = self._name(path, called)
+        self._file.classes[name] = []  # taken
+        lines = [f"class {name}({base}):"]
+        if text := _sentence(schema):
+            lines += [f'    """{text}"""', ""]
+        skipped = ("apiVersion", "kind", "metadata") if base == "Object" else ()
+        properties = {name: of for name, of in schema.get("properties", {}).items() if name not in skipped}
+        chosen = [each for each in properties if not paths or any(p[0] == each for p in paths)]
+        if base == "Struct" and len(chosen) == len(properties):
+            lines += ["    whole: ClassVar[bool] = True", ""]
+        names = set(_TAKEN if base == "Object" else ("whole",))
+        for each in chosen:
+            below = frozenset(p[1:] for p in paths if p[0] == each)
+            self.found |= {(*path, each)}
+            top = base == "Object" and each in ("spec", "status")
+            names.add(python := _python_name(each, names))
+            kind, zero = self._type((*path, each), properties[each], frozenset() if () in below else below)
+            if not top and each not in schema.get("required", ()) and kind != "Any":
+                kind, zero = f"{kind} | None", "None"
+            lines.append(
+                f"    {python}: {kind} = {_default(zero, '' if wire_name(python) == each else each)}"
+            )
+        del self._file.classes[name]  # parts before the whole: they are defaults
+        self._file.classes[name] = lines if len(lines) > 1 else [*lines, "    pass"]
+        return name
+
+    def _type(self, path: tuple[str, ...], schema: Schema, paths: Paths) -> tuple[str, str]:
+        """The annotation and its zero value."""
+        plain = resolved(schema, self._kind.definitions)
+        if _is_quantity(plain, schema):
+            return "RawQuantity", '""'
+        if plain.get("x-kubernetes-int-or-string") or plain.get("format") == "int-or-string":
+            return "int | str", '""'
+        if plain.get("type") in _SCALARS:
+            return _SCALARS[plain["type"]]
+        if "items" in plain:
+            return f"list[{self._type(path, plain['items'], paths)[0]}]", "default_factory=list"
+        if plain.get("properties"):
+            name = self._ready(plain) or self._struct(path, schema, paths)
+            return name, f"{name}()"
+        if path[-1] == "metadata" and plain.get("type") == "object":
+            return "ObjectMeta", "ObjectMeta()"
+        if isinstance(plain.get("additionalProperties"), Mapping):
+            inner = self._type(path, plain["additionalProperties"], paths)[0]
+            kind = "RawResourceList" if inner == "RawQuantity" else f"dict[str, {inner}]"
+            return kind, "default_factory=dict"
+        if plain.get("type") == "object" or plain.get("x-kubernetes-preserve-unknown-fields"):
+            return "dict[str, Any]", "default_factory=dict"
+        return "Any", "None"
+
+    def _ready(self, schema: Schema) -> str:
+        names = set(schema["properties"])
+        if "creationTimestamp" in names:
+            return "ObjectMeta"
+        if (
+            names == _READY["LabelSelector"]
+            or {"uid", "blockOwnerDeletion"} <= names <= _READY["OwnerReference"]
+        ):
+            return "LabelSelector" if "matchLabels" in names else "OwnerReference"
+        return "Condition" if {"type", "status"} < names <= _READY["Condition"] else ""
+
+    def _name(self, path: tuple[str, ...], called: str) -> str:
+        """The shortest that is free: the schema's own, the kind's with the field's, with more and more of the path."""
+        parts = [part[:1].upper() + part[1:] for part in path]
+        kind = self._kind.kind
+        names = [called, *(kind + "".join(parts[start:]) for start in range(len(parts) - 1, -1, -1))]
+        names = [name for name in names if name.isidentifier()] if path else [kind]
+        free = (name for name in names if name not in (*self._file.classes, *_META))
+        return next(free, names[-1])
+
+
+def _python_name(wire: str, taken: Collection[str]) -> str:
+    name = "_".join(_WORD.findall(wire)).lower()
+    name = name if name.isidentifier() else f"field_{name}"
+    while keyword.iskeyword(name) or name in taken:
+        name += "_"
+    return name
+
+
+def _default(zero: str, wire: str) -> str:
+    """Of a field; `wire`: its name in JSON where that is not derived."""
+    factory = zero.startswith("default_factory")
+    if not wire and not factory:
+        return zero
+    options = [zero if factory else f"default={zero}", *([f"name={json.dumps(wire)}"] if wire else [])]
+    return f"msgspec.field({', '.join(options)})"
+
+
+def _is_quantity(schema: Schema, given: Schema) -> bool:
+    if reference(given).endswith(".Quantity"):
+        return True
+    return bool(schema.get("x-kubernetes-int-or-string")) and "KMGTP" in schema.get("pattern", "")
+
+
+def _without_texts(schema: Any) -> str:
+    def plain(value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return {k: plain(v) for k, v in value.items() if not (k == "description" and isinstance(v, str))}
+        return [plain(each) for each in value] if isinstance(value, list) else value
+
+    return json.dumps(plain(schema), sort_keys=True)
+
+
+def _sentence(schema: Schema) -> str:
+    """The first sentence of the schema's text, on one line."""
+    text = " ".join(schema.get("description", "").split()).replace("\\", "").replace('"', "'")
+    text = re.split(r"(?<=[.])\s", text, maxsplit=1)[0]
+    return text if len(text) <= _TEXT else text[: _TEXT - 1].rsplit(" ", 1)[0] + "…"
+
+
+def _constant(kind: Kind) -> str:
+    """KEY_PAIRS of KeyPair and keypairs."""
+    name, singular = "_".join(_WORD.findall(kind.kind)).upper(), kind.kind.lower()
+    if kind.plural.startswith(singular):
+        return name + kind.plural[len(singular) :].upper()
+    return name[:-1] + "IES" if kind.plural == singular[:-1] + "ies" else name + "S"

@@ -1,0 +1,279 @@
+"""What one VM may have of a ResourceQuota beyond the base. Pure.
+
+The base is for one side of a VM: a launcher pod and its attachment pod. What is added is for the other one:
+
+    what old sides still use + the target: min(the source as KubeVirt would render it today, the target)
+
+so the same sum holds the headroom before the target exists, while both run, and until the source is gone. What a VM has
+grown by, the base pays. `pkg.util.kubevirt.evidence` says which pods are sides, `target` what they are worth at most.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import TypeVar
+
+from kubeloop.api.core import Pod, ResourceQuotaSpec
+from kubeloop.api.meta import RawResourceList
+from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
+from pkg.util import constants
+from pkg.util.amounts import shown
+from pkg.util.constants import LIMITS_CPU, LIMITS_MEMORY
+from pkg.util.kubevirt.backend_storage import NOTHING, backend_storage
+from pkg.util.kubevirt.evidence import Sides, charged_until
+from pkg.util.kubevirt.migration import Stage, is_finished, left_at, may_attach, stage_of
+from pkg.util.kubevirt.observed_overhead import is_resized
+from pkg.util.kubevirt.rendering import Rendering
+from pkg.util.kubevirt.target import (
+    Bound,
+    OldSide,
+    Side,
+    attachments_usage,
+    bound_of,
+    has_hotplugged_volumes,
+    launcher_usage,
+    rendered_from,
+    side_as_it_was,
+    target_usage,
+    within,
+)
+from pkg.util.quantity import ZERO
+from pkg.util.quotacount.scopes import has_scopes
+from pkg.util.resource_list import ResourceList, add, maximum, minimum, smallest, subtract, total
+from pkg.util.resourcequota.errors import NoLimits, ResourceQuotaError, SideTooLarge
+from pkg.util.resourcequota.facts import Facts
+from pkg.util.resourcequota.policy import EstimateKind, Policy
+
+_BOTH_LIMITS: RawResourceList = {LIMITS_CPU: "1", LIMITS_MEMORY: "1"}
+"""Which of them count is asked of the base: spec.hard may have lost one, and gets it back with the same patch."""
+_Render = Callable[[VirtualMachineInstance, Side, Rendering, ResourceQuotaSpec], ResourceList]
+_T = TypeVar("_T")
+
+
+class Vm:
+    """One VM at one moment. Resources are by every name that quota counts them under."""
+
+    def __init__(
+        self,
+        name: str,
+        facts: Facts,
+        rendering: Rendering,
+        policy: Policy,
+        migrations: Sequence[VirtualMachineInstanceMigration],
+        sides: Sides,
+    ) -> None:
+        self.name = name
+        self.vmi = facts.instances.get(name)
+        self.uid = self.vmi.uid if self.vmi else ""
+        self.migrations = migrations
+        self.problems: list[ResourceQuotaError] = []
+        self._sides, self._rendering, self._spec = sides, rendering, facts.quota.spec
+        self._cache = facts.cache
+        self._active = [each for each in migrations if not is_finished(each)]
+        self._exact = policy.estimate is EstimateKind.EXACT
+        self.since = min((each.metadata.creation_timestamp or "" for each in self._active), default="")
+        """The creation time (RFC 3339) of its oldest migration under way: first come, first served."""
+        self.stage = self._stage()
+        self._work_out(facts, moving=self.stage >= Stage.ANNOUNCED and bool(sides.home) and self._may_go_on())
+
+    def _work_out(self, facts: Facts, *, moving: bool) -> None:
+        sides = self._sides
+        self._usages = {
+            side.launcher.uid: (
+                self._usage_of(facts, [side.launcher]),
+                self._usage_of(facts, side.attachments),
+            )
+            for side in ((*sides.home, *sides.target, *sides.old) if moving or sides.old else ())
+        }
+        self._plain = self._plain_launcher() if self._usages else {}
+        self._home = self._worth(sides.home)
+        storage = NOTHING
+        if facts.claims is not None and not has_scopes(self._spec):  # one with scopes counts no claims
+            storage = backend_storage(self.vmi, self.migrations, facts.claims, self._rendering, moving=moving)
+        self.old = (*(self._old(side) for side in sides.old), *storage.old)
+        target = self._worth(sides.target) if moving else {}
+        allowed, to_come = self._allowed(target) if moving else ({}, {})
+        self.target = add(target, storage.target)
+        """What an existing target uses, as far as its VMI's spec goes: a fact, however little of it was granted."""
+        self.allowed = total([allowed, storage.target, storage.to_come])
+        """What the target may have while the migration may still go on: its pods and its claim, with those still to be
+        created."""
+        self.to_come = add(to_come, storage.to_come)
+        """What quota will count of those that do not exist yet."""
+        self.formula = None if self._exact else self._formula(facts)
+        """Harvester's number for the same migration, under `--estimate harvester`."""
+        self.ended = ZERO
+        """How many pods of earlier migrations are over and still there, while this one needs headroom: as objects they
+        count."""
+        self.charged_until = charged_until((*sides.home, *sides.target, *sides.old))
+        self._sum_up()
+
+    # ---- what it comes to ------------------------------------------------------------------------------------
+
+    @property
+    def need(self) -> ResourceList | None:
+        """What an entry for its migration says; None: Harvester's formula has no number for it."""
+        return self.allowed if self._exact else self.formula
+
+    def _sum_up(self) -> None:
+        self.left_over = total(side.usage for side in self.old)
+        self.granted = add(self.left_over, minimum(self.target, self.allowed))
+        """What its pods use of what is granted to them."""
+        self.wanted = self.left_over if self.stage < Stage.ANNOUNCED else self.granted
+        """The wanted entry, whatever the present one is."""
+        if self.stage > Stage.ANNOUNCED:
+            self.wanted = add(self.left_over, self.need or {})
+        self.upper_bound = add(
+            self.left_over, maximum(self.target, maximum(self.allowed, self.formula or {}))
+        )
+        """The most that is kept of an existing entry: what the pods that it was granted for use, and what the
+        migration would be granted today if it goes on after all."""
+
+    def without(self, over: Sequence[OldSide]) -> Vm:
+        """The same VM without these old sides."""
+        other = object.__new__(Vm)
+        other.__dict__.update(self.__dict__, old=tuple(side for side in self.old if side not in over))
+        other._sum_up()
+        return other
+
+    # ---- how it is worked out --------------------------------------------------------------------------------
+
+    def _stage(self) -> Stage:
+        if self._sides.arrived and self._active:
+            return Stage.ARRIVED
+        asked = max(map(stage_of, self.migrations), default=Stage.FINISHED)
+        if asked < (Stage.CREATED if self._exact else Stage.WANTED):
+            return min(asked, Stage.ANNOUNCED)
+        ready = self._may_go_on() and (bool(self._sides.home) or not self._exact)
+        return max(asked, Stage.WANTED) if ready else Stage.ANNOUNCED
+
+    def _may_go_on(self) -> bool:
+        """KubeVirt creates a target only of a VMI that runs. One without any status is upstream's case."""
+        if self.vmi is None or self.vmi.deleting:
+            return False
+        unset = () if self._exact else (None, "")
+        return self.vmi.status.phase in (constants.PHASE_RUNNING, *unset)
+
+    def _allowed(self, target: ResourceList) -> tuple[ResourceList, ResourceList]:
+        """(what the target's pods may have, what quota will count of those that are still to come).
+
+        The source as KubeVirt would render it today has the growth of the overhead in it, and whatever else operators
+        have changed since; what was plugged into the VM is only in the target. A target that exists may be older than
+        that: it counts as far as the source that runs.
+        """
+        assert self.vmi is not None
+        coming = self._today(target_usage)
+        changed = is_resized(self.vmi) or self._rendering.limit_ranges
+        today = self._today(side_as_it_was) if changed else coming
+        source = maximum(self._home, today)
+        if not self._sides.target:
+            return minimum(source, coming), coming
+        attachment = self._attachment_to_come()
+        return minimum(source, add(target, attachment)), attachment
+
+    def _today(self, render: _Render) -> ResourceList:
+        """A side as it would be rendered today, from each that qualifies as the source: the smallest."""
+        return smallest(self._side_today(number, render) for number in range(len(self._sides.home)))
+
+    def _side_today(self, number: int, render: _Render) -> ResourceList:
+        vmi, side = self.vmi, self._sides.home[number]
+        assert vmi is not None
+        changes = is_resized(vmi) or self._rendering.limit_ranges or has_hotplugged_volumes(vmi)
+        if not changes and self._usages[side.launcher.uid] == (self._plain, {}):
+            return self._plain  # as most are: nothing has changed since
+        side, bound = self._believed(side), self._bound()
+        usage = self._rendered((render.__name__, number), side.pods, partial(render, vmi, side))
+        return within(usage, add(bound.launcher, bound.attachment), vmi)
+
+    def _attachment_to_come(self) -> ResourceList:
+        vmi = self.vmi
+        assert vmi is not None
+        attaching = any(map(may_attach, self._active))
+        attached = any(side.attachments for side in self._sides.target)
+        if not attaching or not has_hotplugged_volumes(vmi) or attached:
+            return {}
+        return attachments_usage(vmi, self._believed(self._sides.home[0]), self._rendering, self._spec)
+
+    def _formula(self, facts: Facts) -> ResourceList | None:
+        if self.stage < Stage.ANNOUNCED or self.vmi is None or not self._may_go_on():
+            return None
+        formula = facts.estimate(self.vmi, _BOTH_LIMITS)
+        if formula is None and self.stage >= Stage.WANTED:
+            self._say(NoLimits, "has neither a cpu nor a memory limit")
+        return dict(formula) if formula is not None else None
+
+    def _old(self, side: Side) -> OldSide:
+        """What is left over is beyond the base as far as it is not larger than the side that the VM lives in."""
+        usage = self._worth((side,))
+        if self._home:
+            usage = minimum(usage, self._home)
+        return OldSide(side.launcher.uid, usage, left_at(side.launcher.name, self.migrations))
+
+    # ---- what a side is worth --------------------------------------------------------------------------------
+
+    def _usage_of(self, facts: Facts, pods: Sequence[Pod]) -> ResourceList:
+        return facts.cache.usage(pods, self._spec, facts.now, self._rendering.kubernetes)
+
+    def _worth(self, sides: Sequence[Side]) -> ResourceList:
+        """What is counted of a side, the launcher and the attachment pod each as far as the VM's spec goes; the
+        smallest of several."""
+        counted = [self._usages[side.launcher.uid] for side in sides if self._usages]
+        usage = smallest(add(*both) for both in counted)
+        if self.vmi is None:
+            return usage
+        limited = smallest(self._within(*both) for both in counted)
+        if limited != usage:
+            more = subtract(usage, limited)
+            what = ", ".join(f"{name} by {shown(q, name)}" for name, q in sorted(more.items()) if q > ZERO)
+            name = sides[0].launcher.name
+            self._say(SideTooLarge, f"pod {name} exceeds what the VM's spec renders to: {what}")
+        return limited
+
+    def _within(self, launcher: ResourceList, attached: ResourceList) -> ResourceList:
+        assert self.vmi is not None
+        if any(amount > self._plain.get(name, ZERO) for name, amount in launcher.items()):
+            launcher = within(launcher, self._bound().launcher, self.vmi)
+        return add(launcher, minimum(attached, self._bound().attachment)) if attached else launcher
+
+    def _believed(self, side: Side) -> Side:
+        """The side as a pattern for the next one: without an attachment pod that KubeVirt would not make so large."""
+        there = self._usages[side.launcher.uid][1]
+        if not there or minimum(there, self._bound().attachment) == there:
+            return side
+        return replace(side, attachments=())
+
+    def _plain_launcher(self) -> ResourceList:
+        """What the installed release renders the VM's spec to, without what a LimitRange, perhaps a tenant's, or
+        another's webhook would add. So much is believed of a pod without asking what it may be at most."""
+        vmi = self.vmi
+        if vmi is None or not self._sides.home:
+            return {}
+        return self._rendered(
+            "plain",
+            (),
+            lambda rendering, spec: launcher_usage(vmi, None, replace(rendering, limit_ranges=()), spec),
+        )
+
+    def _bound(self) -> Bound:
+        """The most that a side is worth."""
+        vmi = self.vmi
+        if vmi is None or not self._sides.home:
+            return Bound({}, {})
+        launcher = self._sides.home[0].launcher
+        return self._rendered(
+            "bound", [launcher], lambda rendering, spec: bound_of(vmi, rendering, spec, launcher)
+        )
+
+    def _rendered(
+        self, what: Hashable, pods: Sequence[Pod], render: Callable[[Rendering, ResourceQuotaSpec], _T]
+    ) -> _T:
+        """Rendered once as long as all that it is made of is equal: most changes of a VMI are of its state."""
+        assert self.vmi is not None
+        key = (what, self.vmi.namespace, self.name) if not has_scopes(self._spec) else None
+        made_of = (self._rendering, rendered_from(self.vmi), *pods)
+        return self._cache.made(key, made_of, lambda: render(self._rendering, self._spec))
+
+    def _say(self, kind: type[ResourceQuotaError], what: str) -> None:
+        self.problems.append(kind(f"VM {self.name} {what}", vm=self.name))

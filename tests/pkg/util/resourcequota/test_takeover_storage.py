@@ -1,0 +1,198 @@
+"""The claim of a VM's persistent state, of which a migration's target gets another: raised by it, and given back."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from kubeloop.api.core import PersistentVolumeClaim
+from pkg.api.kubevirt import (
+    EFI,
+    Bootloader,
+    ChangedBlockTracking,
+    Firmware,
+    KubeVirtConfiguration,
+    MigrationState,
+    VirtualMachineInstance,
+    VirtualMachineInstanceMigration,
+)
+from pkg.util.kubevirt.profiles import PROFILES
+from pkg.util.kubevirt.rendering import Rendering
+from pkg.util.resource_list import add, parse_resource_list
+from pkg.util.resourcequota.policy import Policy
+from tests.decisions import EXACT, after, by_value, charged, entry, namespace, sentences
+from tests.objects import (
+    AT_1_5,
+    MARKS,
+    between_claims,
+    by_name,
+    claim,
+    launcher,
+    limits_text,
+    quota,
+    running_vmi,
+    vmim,
+    with_state,
+)
+
+HARD = {
+    "limits.cpu": "3",
+    "requests.storage": "1Gi",
+    "persistentvolumeclaims": "3",
+    "count/persistentvolumeclaims": "3",
+    "local.storageclass.storage.k8s.io/requests.storage": "1Gi",
+    "local.storageclass.storage.k8s.io/persistentvolumeclaims": "3",
+    "other.storageclass.storage.k8s.io/requests.storage": "1Gi",
+    "secrets": "7",
+}
+BASE = limits_text("3", requestsStorage="1Gi", persistentVolumeClaims="3")
+BASE = BASE[:-2] + ',"extended":{' + ",".join(f'"{n}":"{q}"' for n, q in HARD.items() if "/" in n) + "}}}"
+ONE = {
+    "requests.storage": "10Mi",
+    "persistentvolumeclaims": "1",
+    "count/persistentvolumeclaims": "1",
+    "local.storageclass.storage.k8s.io/requests.storage": "10Mi",
+    "local.storageclass.storage.k8s.io/persistentvolumeclaims": "1",
+}
+"""What a claim of 10Mi counts."""
+NO_CLASS = {name: amount for name, amount in ONE.items() if "storageclass" not in name}
+HOME = with_state(running_vmi())
+LATER, END = "2026-01-01T00:01:00Z", "2026-01-01T00:05:00Z"
+SOURCE, TARGET = claim("state-1"), claim("state-2", created=LATER)
+MOVE = between_claims(vmim("Scheduling"))
+
+
+def finished(phase: str, migration: VirtualMachineInstanceMigration) -> VirtualMachineInstanceMigration:
+    stamps = [{"phase": phase, "phaseTransitionTimestamp": END}]
+    state = msgspec.structs.replace(migration.status.migration_state or MigrationState(), end_timestamp=END)
+    status = msgspec.to_builtins(migration.status) | {
+        "phase": phase,
+        "phaseTransitionTimestamps": stamps,
+        "migrationState": msgspec.to_builtins(state),
+    }
+    return msgspec.structs.replace(migration, status=msgspec.convert(status, type(migration.status)))
+
+
+def changed(instance: VirtualMachineInstance, **status: Any) -> VirtualMachineInstance:
+    return msgspec.structs.replace(instance, status=msgspec.structs.replace(instance.status, **status))
+
+
+def with_efi(instance: VirtualMachineInstance) -> VirtualMachineInstance:
+    """Persistent EFI instead of a persistent TPM."""
+    domain = msgspec.structs.replace(
+        instance.spec.domain,
+        devices=running_vmi().spec.domain.devices,
+        firmware=Firmware(bootloader=Bootloader(efi=EFI(persistent=True))),
+    )
+    return msgspec.structs.replace(instance, spec=msgspec.structs.replace(instance.spec, domain=domain))
+
+
+def tracked(instance: VirtualMachineInstance, state: str) -> VirtualMachineInstance:
+    """Changed-block tracking alone."""
+    without = msgspec.structs.replace(instance, spec=running_vmi().spec)
+    return changed(without, changed_block_tracking=ChangedBlockTracking(state=state))
+
+
+def of(release: str, **configuration: Any) -> Rendering:
+    return dataclasses.replace(
+        AT_1_5, profile=PROFILES[release], kubevirt=KubeVirtConfiguration(**configuration)
+    )
+
+
+@dataclass(frozen=True)
+class Case:
+    """What the entry says of storage where these claims are there."""
+
+    claims: Sequence[PersistentVolumeClaim]
+    entry: dict[str, str]
+    migration: VirtualMachineInstanceMigration = MOVE
+    instance: VirtualMachineInstance = HOME
+    rendering: Rendering = AT_1_5
+    policy: Policy = EXACT
+
+
+BIG = {name: "522Mi" if "requests" in name else amount for name, amount in ONE.items()}
+DONE, FAILED = finished("Succeeded", MOVE), finished("Failed", MOVE)
+MOVED = with_state(running_vmi(), "state-2")
+CASES = {
+    "pending: a claim is to come": Case([SOURCE], ONE, vmim()),
+    "the claim is there, the pod is not": Case([SOURCE, TARGET], ONE, between_claims(vmim())),
+    "named, and not seen yet": Case([SOURCE], ONE, between_claims(vmim())),
+    "a persistent EFI": Case([SOURCE], ONE, vmim(), with_efi(HOME)),
+    "changed-block tracking": Case([SOURCE], ONE, vmim(), tracked(HOME, "Enabled")),
+    "no tracking of blocks": Case([SOURCE], {}, vmim(), tracked(HOME, "Disabled")),
+    "releases without that": Case([SOURCE], {}, vmim(), tracked(HOME, "Enabled"), of("1.6.4")),
+    "the next release makes room for it": Case([SOURCE], BIG, vmim(), tracked(HOME, "Enabled"), of("main")),
+    "a VM without state": Case([SOURCE], {}, vmim(), running_vmi()),
+    "1.4 makes a claim for the target": Case([SOURCE], ONE, vmim(), rendering=of("1.4")),
+    "1.3 does not": Case([SOURCE], {}, vmim(), rendering=of("1.3")),
+    "KubeVirt names no claim of the VM: it makes none": Case([SOURCE], {}, vmim(), running_vmi()),
+    "one that both pods use": Case([claim("state-1", mode="ReadWriteMany")], {}, vmim()),
+    "both names are the same": Case([SOURCE], {}, between_claims(vmim(), target="state-1")),
+    "the class is the CR's": Case(
+        [SOURCE], NO_CLASS, vmim(), rendering=of("1.8", vm_state_storage_class="x")
+    ),
+    "a claim that was enlarged": Case([claim("state-1", "9Gi")], ONE, vmim()),
+    "a target's claim that was enlarged": Case([SOURCE, claim("state-2", "9Gi", created=LATER)], ONE),
+    "a VM that does not run": Case([SOURCE], {}, vmim(), changed(HOME, phase="Scheduled")),
+    "an abort is asked for before the claim": Case([SOURCE], {}, vmim(abort=True)),
+    "one asked for later": Case([SOURCE, TARGET], ONE, between_claims(vmim(abort=True))),
+    "done: the source's is still there": Case([SOURCE, TARGET], ONE, DONE, MOVED),
+    "done: it is gone": Case([TARGET], {}, DONE, MOVED),
+    "failed: the target's is still there": Case([SOURCE, TARGET], ONE, FAILED),
+    "failed: the VMI still names the target's": Case([SOURCE, TARGET], ONE, FAILED, MOVED),
+    "failed: it is gone, and the VMI still names it": Case([SOURCE], {}, FAILED, MOVED),
+    "a claim of an old name that a tenant made": Case(
+        [claim("state-1", created=END), TARGET], {}, DONE, MOVED
+    ),
+}
+
+
+def seen(case: Case, **more: Any) -> Any:
+    facts = namespace(
+        quota(HARD, MARKS),
+        [case.migration],
+        [launcher(case.instance)],
+        [case.instance],
+        limits=BASE,
+        rendering=case.rendering,
+        now=1767225910.0,
+        **more,
+    )
+    return dataclasses.replace(facts, claims={each.name: each for each in case.claims})
+
+
+@sentences(CASES)
+def test_an_entry_has_what_the_second_claim_counts(case: Case) -> None:
+    found, _made = after(seen(case), case.policy)
+    written = entry(found.annotations.get(by_name(), "{}"))
+    storage = {name: amount for name, amount in written.items() if name in HARD and name != "limits.cpu"}
+    assert by_value(storage) == by_value(case.entry)
+    raised = add(parse_resource_list(dict(HARD)), parse_resource_list(written))
+    assert parse_resource_list(found.hard) == raised
+
+
+def test_a_claim_that_never_goes_is_kept_for_the_hold_limit_alone() -> None:
+    facts = seen(Case([SOURCE, TARGET], ONE, DONE, MOVED))
+    found, made = after(dataclasses.replace(facts, now=facts.now + 86400.0))
+    assert by_name() not in found.annotations
+    assert any("old side" in str(problem) for problem in made.problems)
+
+
+def test_nothing_is_read_where_no_quota_counts_claims() -> None:
+    facts = namespace(quota(annotations=MARKS), [vmim()], [launcher(HOME)], [HOME])
+    assert facts.claims is None
+    found, _made = after(facts)
+    assert set(entry(found.annotations[by_name()])) == {"limits.cpu", "limits.memory"}
+
+
+def test_what_a_person_changes_while_it_is_raised_is_the_base_again() -> None:
+    during, _made = after(seen(CASES["pending: a claim is to come"]))
+    assert by_value(during.hard)["requests.storage"] == by_value({"q": "1034Mi"})["q"]
+    done = seen(CASES["done: it is gone"])
+    found, _made = after(dataclasses.replace(done, quota=charged(during, done.pods)))
+    assert by_value(found.hard) == by_value(HARD)
