@@ -6,7 +6,7 @@ import functools
 import logging
 import re
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -262,6 +262,17 @@ class Creator:
             return False
         self._uncertain.discard(pod_key)
         return True
+
+    async def before(self, key: str, namespace: str, making: Awaitable[str]) -> str | Refusal:
+        """What has to be made before a pod is created: its name, or why not. KubeVirt writes no event about it."""
+        generation = self.refusals.generation(namespace)
+        try:
+            return await making
+        except (BadRequest, Forbidden, Invalid, NotFound) as error:
+            self.refusals.refused(key, error, generation=generation, now=self.clock.loop())
+            refusal = self.refusals.last(key)
+            assert refusal is not None
+            return refusal
 
     def _refused(self, key: str, error: ApiError, generation: int, about: Object, what: str) -> Refusal:
         delay = self.refusals.refused(key, error, generation=generation, now=self.clock.loop())
