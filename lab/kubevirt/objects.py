@@ -42,6 +42,7 @@ class InstanceStatus(Struct):
     conditions: list[Condition] | None = None
     memory: kubevirt.MemoryStatus | None = None
     volume_status: list[VolumeStatus] | None = None
+    changed_block_tracking: kubevirt.ChangedBlockTracking | None = None
     migration_state: MigrationState | None = None
     phase_transition_timestamps: list[kubevirt.PhaseTransition] | None = None
 
@@ -127,6 +128,10 @@ class VirtualMachine(Object):
     status: VirtualMachineStatus = VirtualMachineStatus()
 
 
+class StorageClass(Object):
+    """storage.k8s.io/v1 StorageClass."""
+
+
 _GROUP, _VERSION = "kubevirt.io", "v1"
 MACHINES = Resource(
     _GROUP,
@@ -151,4 +156,13 @@ MIGRATIONS = Resource(
     "VirtualMachineInstanceMigration",
     VirtualMachineInstanceMigration,
     status_subresource=True,
+)
+STORAGE_CLASSES = Resource(
+    "storage.k8s.io",
+    "v1",
+    "storageclasses",
+    "StorageClass",
+    StorageClass,
+    namespaced=False,
+    status_subresource=False,
 )

@@ -97,7 +97,11 @@ def rejected(view: View) -> WriteMigration | None:
         type=c.CONDITION_REJECTED_BY_RESOURCE_QUOTA, status="True", last_probe_time=view.now
     )
     conditions = conditions_with(view.migration.status.conditions, condition)
-    return None if conditions is None else WriteMigration({"status": {"conditions": conditions}})
+    return (
+        None
+        if conditions is None
+        else WriteMigration({"status": {"conditions": conditions, **_claims(view)}})
+    )
 
 
 # The table's rows
@@ -183,7 +187,7 @@ def _after_hold(view: View, act: Callable[[View], Step]) -> Step:
 
 def _enter(view: View) -> WriteMigration:
     phase = NEXT[view.migration.phase]
-    status = _entering(view, phase)
+    status = _entering(view, phase) | (_claims(view) if phase == c.PHASE_SCHEDULING else {})
     if phase == c.PHASE_SUCCEEDED:
         status["migrationState"] = _own_state(view)
         note = Note(_NORMAL, "SuccessfulMigration", "Source node reported migration succeeded")
@@ -226,6 +230,8 @@ def _hand_over(view: View) -> Patch:
         "targetNode": target.spec.node_name,
         "targetPod": target.name,
     }
+    if view.claims is not None:
+        state |= view.claims.state()
     if view.attachment is not None:
         state["targetAttachmentPodUID"] = view.attachment.uid
     if view.report_overhead:
@@ -306,6 +312,11 @@ def _failed_state(view: View, why: str, **fields: Any) -> Patch:
     return _state(
         completed=True, failed=True, failureReason=why, startTimestamp=start, endTimestamp=view.now, **fields
     )
+
+
+def _claims(view: View) -> Patch:
+    """What the migration's status says of them; virt-controller writes it with the next change of anything else."""
+    return {"migrationState": view.claims.state()} if view.claims else {}
 
 
 def _own_state(view: View) -> Patch:

@@ -45,8 +45,10 @@ def launcher_pod(
     overhead: int,
     node: str | None,
     migration: VirtualMachineInstanceMigration | None = None,
+    claim: str = "",
 ) -> Body:
-    """The body of a launcher pod; of the target pod when there is a `migration`. `overhead` is bytes."""
+    """The body of a launcher pod; of the target pod when there is a `migration`. `overhead` is bytes, `claim` the one
+    of the VM's persistent state."""
     spec = vmi.spec
     body: Body = {
         "apiVersion": "v1",
@@ -76,6 +78,7 @@ def launcher_pod(
         "subdomain": spec.subdomain,
         "tolerations": spec.tolerations,
         "priorityClassName": spec.priority_class_name,
+        "volumes": [{"name": "state", "persistentVolumeClaim": {"claimName": claim}}] if claim else None,
     }
     body["spec"].update({key: value for key, value in optional.items() if value})
     return body

@@ -11,7 +11,7 @@ from typing import TypeVar
 from kubeloop.api.core import Pod, ResourceQuota
 from kubeloop.api.meta import Object
 from kubeloop.api.objects import guarded
-from kubeloop.api.registry import NODES
+from kubeloop.api.registry import NODES, PERSISTENT_VOLUME_CLAIMS
 from kubeloop.client.errors import NotFound
 from kubeloop.client.resource_client import ResourceClient
 from kubeloop.controllers.reconcile import Handler
@@ -23,6 +23,7 @@ from lab.kubevirt.objects import (
     INSTANCES,
     MACHINES,
     MIGRATIONS,
+    STORAGE_CLASSES,
     VirtualMachineInstance,
 )
 from lab.kubevirt.options import SCALE_NAMESPACES, Options
@@ -34,6 +35,7 @@ from lab.kubevirt.rendering import (
     observed_version,
     rendering,
 )
+from lab.kubevirt.state_claims import StateClaims
 from lab.kubevirt.vm_controller import MachineHandler
 from lab.kubevirt.vmi_controller import Ending, Hotplug, InstanceHandler
 from lab.kubevirt.vmim_controller import MigrationHandler, Targets
@@ -205,6 +207,11 @@ class Parts:
             partial(self.migrations.enqueue, immediately=True),
             self.clock,
         )
+        self.state = StateClaims(
+            management.client.resource(PERSISTENT_VOLUME_CLAIMS),
+            management.client.resource(STORAGE_CLASSES),
+            self.configuration.rendering,
+        )
         self.hotplug = Hotplug(
             self.pod_client, self.found_pods, self.launching, self.configuration.rendering, self.clock
         )
@@ -265,6 +272,7 @@ def instance_handler(parts: Parts) -> InstanceHandler:
         placement=parts.placement,
         ending=ending,
         hotplug=parts.hotplug,
+        state=parts.state,
         rendering=parts.configuration.rendering,
         clock=parts.clock,
     )
@@ -278,6 +286,7 @@ def migration_handler(parts: Parts) -> MigrationHandler:
         placement=parts.placement,
         gate=parts.gate,
         hotplug=parts.hotplug,
+        state=parts.state,
         rendering=parts.configuration.rendering,
         clock=parts.clock,
         transport=parts.transport,

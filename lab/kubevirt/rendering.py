@@ -9,9 +9,15 @@ from kubeloop.api.core import Namespace, ResourceQuota
 from lab.kubevirt import objects
 from lab.kubevirt.options import Options
 from pkg.api.harvesterhci import Setting
-from pkg.api.kubevirt import KubeVirt, KubeVirtConfiguration, VirtualMachineInstance
+from pkg.api.kubevirt import (
+    KubeVirt,
+    KubeVirtConfiguration,
+    VirtualMachineInstance,
+    VirtualMachineInstanceStatus,
+)
 from pkg.util import constants
 from pkg.util.kubevirt import rendering as rules
+from pkg.util.kubevirt.backend_storage import is_needed, size_of
 from pkg.util.kubevirt.launcher import LauncherContainers, render_containers
 from pkg.util.kubevirt.overhead import memory_overhead, normalize_ratio, parse_ratio
 from pkg.util.kubevirt.parallel_migrations import Limits, limits_of
@@ -65,9 +71,22 @@ class Rendering:
         plain = VirtualMachineInstance(metadata=vmi.metadata, spec=vmi.spec)
         return render_containers(plain, self.shared, overhead=self.overhead(vmi), digests_known=is_target)
 
+    def needs_state(self, vmi: objects.VirtualMachineInstance) -> bool:
+        """Whether the VM keeps its state in a claim, of which a migration's target gets another."""
+        return is_needed(_with_tracking(vmi), PROFILES[self.profile])
+
+    def state_size(self, vmi: objects.VirtualMachineInstance) -> str:
+        """Of such a claim."""
+        return size_of(_with_tracking(vmi), PROFILES[self.profile])
+
     @property
     def reports_overhead(self) -> bool:
         return self.profile == REPORTING_PROFILE
+
+
+def _with_tracking(vmi: objects.VirtualMachineInstance) -> VirtualMachineInstance:
+    status = VirtualMachineInstanceStatus(changed_block_tracking=vmi.status.changed_block_tracking)
+    return VirtualMachineInstance(metadata=vmi.metadata, spec=vmi.spec, status=status)
 
 
 def rendering(

@@ -14,6 +14,7 @@ from lab.kubevirt.objects import (
 from lab.kubevirt.options import MigrationOptions
 from lab.kubevirt.patches import Patch
 from lab.kubevirt.pod import hotplugged
+from lab.kubevirt.state_claims import Pair
 from pkg.util import constants
 
 
@@ -87,6 +88,8 @@ class View:
     age: float = 0.0
     rival: bool = False
     report_overhead: bool = False
+    claims: Pair | None = None
+    """Of the VM's persistent state, if it has any."""
 
     @property
     def state(self) -> MigrationState:

@@ -17,7 +17,7 @@ from kubeloop.client.resource_client import ResourceClient
 from kubeloop.controllers.cache_reader import CacheReader
 from kubeloop.controllers.errors import RetryAfter
 from lab.kubevirt import names
-from lab.kubevirt.creation import Clock, Creator, Placement
+from lab.kubevirt.creation import ATTACHMENT, Clock, Creator, Placement
 from lab.kubevirt.instance import (
     current_pod,
     ended_as,
@@ -37,6 +37,7 @@ from lab.kubevirt.options import Options, migration_options
 from lab.kubevirt.patches import Patch, as_json_patch, conditions_with, parse_timestamp
 from lab.kubevirt.pod import attachment_pod, hotplugged, launcher_name, launcher_pod
 from lab.kubevirt.rendering import Rendering
+from lab.kubevirt.state_claims import StateClaims, volume_status
 from pkg.api.kubevirt import AttachmentPod
 from pkg.util import constants
 
@@ -188,7 +189,7 @@ class Hotplug:
         if wait > 0:
             raise RetryAfter(wait, "the attachment pod was refused")
         body = attachment_pod(launcher, volumes, self.rendering(vmi.namespace).configuration)
-        refusal = await self.creator.create(vmi.key, body, vmi, "attachment pod")
+        refusal = await self.creator.create(vmi.key, body, vmi, ATTACHMENT)
         if refusal is not None:
             raise RetryAfter(max(0.0, refusal.not_before - self.clock.loop()), refusal.message)
 
@@ -229,6 +230,7 @@ class InstanceHandler:
     placement: Placement
     ending: Ending
     hotplug: Hotplug
+    state: StateClaims
     rendering: Callable[[str], Rendering]
     clock: Clock
 
@@ -253,6 +255,8 @@ class InstanceHandler:
         patch = status_patch(vmi, launchers, self.clock.stamp(), report_overhead=report)
         if patch is None:
             patch = self.hotplug.status_patch(vmi, launchers)
+        if patch is None and self.state.is_needed(vmi):
+            patch = volume_status(vmi, await self._state_claim(vmi))
         if patch is not None:
             await self._write(vmi, patch)
             return
@@ -264,16 +268,33 @@ class InstanceHandler:
         if delay is not None:
             raise RetryAfter(delay, "a pod lingers")
 
-    async def _launch(self, vmi: VirtualMachineInstance) -> None:
+    async def _state_claim(self, vmi: VirtualMachineInstance) -> str:
+        """The claim that the VMI's launcher uses. Raises RetryAfter while it is refused."""
+        self._may_try(vmi)
+        made = await self.creator.before(vmi.key, vmi.namespace, self.state.of_instance(vmi))
+        if isinstance(made, str):
+            return made
+        raise RetryAfter(max(0.0, made.not_before - self.clock.loop()), made.message)
+
+    def _may_try(self, vmi: VirtualMachineInstance) -> None:
         wait = self.creator.refusals.wait(vmi.key, self.clock.loop())
         if wait > 0:
             raise RetryAfter(wait, "the launcher was refused")
+
+    async def _launch(self, vmi: VirtualMachineInstance) -> None:
+        self._may_try(vmi)
         rendering = self.rendering(vmi.namespace)
         pod_key = f"{vmi.namespace}/{launcher_name(vmi)}"
         node = self.placement.choose(pod_key, selector=vmi.spec.node_selector)
         if node is None:
             raise RetryAfter(1.0, "no node can run it")
-        body = launcher_pod(vmi, rendering.containers(vmi), overhead=rendering.overhead(vmi), node=node)
+        body = launcher_pod(
+            vmi,
+            rendering.containers(vmi),
+            overhead=rendering.overhead(vmi),
+            node=node,
+            claim=await self.state.of_instance(vmi) if rendering.needs_state(vmi) else "",
+        )
         refusal = await self.creator.create(vmi.key, body, vmi, "launcher pod")
         if refusal is not None:
             patch = refused_patch(vmi, refusal.message, self.clock.stamp())

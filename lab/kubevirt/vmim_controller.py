@@ -17,7 +17,7 @@ from kubeloop.client.transport import Transport
 from kubeloop.controllers.cache_reader import CacheReader
 from kubeloop.controllers.errors import RetryAfter
 from kubeloop.controllers.events import EventRecorder
-from lab.kubevirt.creation import Clock, Creator, Placement, Refusal
+from lab.kubevirt.creation import ATTACHMENT, Clock, Creator, Placement, Refusal
 from lab.kubevirt.gate import Gate
 from lab.kubevirt.instance import current_pod
 from lab.kubevirt.lookup import Migrations, Pods
@@ -31,6 +31,7 @@ from lab.kubevirt.patches import Patch
 from lab.kubevirt.phases import decide, rejected
 from lab.kubevirt.pod import attachment_pod, hotplugged, launcher_name, launcher_pod
 from lab.kubevirt.rendering import Rendering
+from lab.kubevirt.state_claims import StateClaims
 from lab.kubevirt.steps import (
     CreateAttachment,
     CreateTarget,
@@ -58,6 +59,7 @@ class Targets:
     placement: Placement
     gate: Gate
     hotplug: Hotplug
+    state: StateClaims
     rendering: Callable[[str], Rendering]
     clock: Clock
     transport: Transport
@@ -130,7 +132,7 @@ class Targets:
             raise RetryAfter(wait, "the attachment pod was refused")
         configuration = self.rendering(view.migration.namespace).configuration
         body = attachment_pod(view.target, hotplugged(view.vmi), configuration, view.migration)
-        if await self.creator.create(key, body, view.migration, "attachment pod") is not None:
+        if await self.creator.create(key, body, view.vmi, ATTACHMENT) is not None:
             raise RetryAfter(self.retry_after(key) or 0.0, "the attachment pod was refused")
 
     def _may_try(self, view: View) -> None:
@@ -159,14 +161,21 @@ class Targets:
         migration, vmi = view.migration, view.vmi
         assert vmi is not None
         rendering = self.rendering(view.migration.namespace)
+        claim: str | Refusal = ""
+        if view.claims is not None:
+            made = self.state.of_target(vmi, migration)
+            claim = await self.creator.before(migration.key, migration.namespace, made)
+        if isinstance(claim, Refusal):
+            return claim
         body = launcher_pod(
             vmi,
             rendering.containers(vmi, is_target=True),
             overhead=rendering.overhead(vmi),
             node=self._choose(view),
             migration=migration,
+            claim=claim,
         )
-        return await self.creator.create(migration.key, body, migration, "vmi migration target pod")
+        return await self.creator.create(migration.key, body, vmi, "vmi migration target pod")
 
     def _choose(self, view: View) -> str | None:
         """A node other than the source's."""
@@ -226,6 +235,7 @@ class MigrationHandler:
         launchers = [pod for pod in self.pods.launchers(migration.vmi_key) if vmi and _created_by(pod, vmi)]
         target = self.pods.target(migration)
         machine = self.machines.get_by_key(migration.vmi_key)
+        state = self.targets.state
         return View(
             migration=migration,
             vmi=vmi,
@@ -237,6 +247,7 @@ class MigrationHandler:
             age=self._age(migration),
             rival=self.migrations.rival(migration),
             report_overhead=self.rendering(migration.namespace).reports_overhead,
+            claims=await state.pair(vmi, migration) if vmi and state.is_needed(vmi) else None,
         )
 
     async def _instance(self, migration: VirtualMachineInstanceMigration) -> VirtualMachineInstance | None:
@@ -259,6 +270,7 @@ class MigrationHandler:
         return now - since
 
     async def _do(self, view: View, step: Step) -> None:
+        await self._hand_over_claims(view, step)
         match step:
             case WriteMigration():
                 await self._write(view.migration, step)
@@ -280,6 +292,15 @@ class MigrationHandler:
                 assert seconds is not None
                 raise RetryAfter(seconds, "the phase lasts")
 
+    async def _hand_over_claims(self, view: View, step: Step) -> None:
+        """Before the guest is said to be on the target its claim is the VM's; before a failure is said it goes."""
+        if view.claims is None or view.vmi is None or view.claims.source == view.claims.target:
+            return
+        if isinstance(step, WriteTarget):
+            await self.targets.state.hand_over(view.vmi, view.migration)
+        elif isinstance(step, WriteMigration) and _phase(step) == constants.PHASE_FAILED:
+            await self.targets.state.drop(view.migration)
+
     async def _create_target(self, view: View) -> None:
         marked = await self.targets.create(view)
         if marked is not None:
@@ -296,7 +317,7 @@ class MigrationHandler:
             )
         except NotFound:
             return  # Deleted meanwhile.
-        phase = step.patch.get("status", {}).get("phase")
+        phase = _phase(step)
         if phase:
             logger.info("%s: %s → %s", migration.key, migration.phase or "new", phase)
         if step.note is not None:
@@ -304,6 +325,11 @@ class MigrationHandler:
 
     async def _write_instance(self, vmi: VirtualMachineInstance, patch: Patch) -> None:
         await self.instance_client.merge_patch(guarded(vmi, patch), name=vmi.name, namespace=vmi.namespace)
+
+
+def _phase(step: WriteMigration) -> str:
+    phase: str = step.patch.get("status", {}).get("phase", "")
+    return phase
 
 
 def _created_by(pod: Pod, vmi: VirtualMachineInstance) -> bool:

@@ -185,7 +185,7 @@ def _additions(observed: Facts, journal: Entries, entries: Sequence[Entry]) -> l
 
 
 def _addition(entry: Entry, vm: Vm | None) -> Addition:
-    if vm is None or (vm.stage is Stage.FINISHED and not vm.old):
+    if vm is None or (vm.stage is Stage.FINISHED and not vm.left_over):
         name = vm.name if vm else entry.vm.value
         return Addition(name, entry.key, "unexplained", "", entry.resources)
     if vm.stage < Stage.ANNOUNCED:

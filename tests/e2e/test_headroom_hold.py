@@ -131,8 +131,5 @@ def test_a_hold_that_does_not_end_is_ended_and_people_are_told(on: Environment) 
     assert namespace.pod_runs(source)
     event = namespace.wait_event("HoldLimitReached")
     assert event["type"] == "Warning"
-    assert (
-        "VM vm1: a pod of the old side, or its claim, still counts 4 s after the migration"
-        in event["message"]
-    )
+    assert "VM vm1: a pod of the old side still counts 4 s after the migration" in event["message"]
     assert namespace.entries() == {}

@@ -18,7 +18,8 @@ from tests.e2e.tenant import by_value
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("cleared")]
 
 PRIORITY_CLASSES = "/apis/scheduling.k8s.io/v1/priorityclasses"
-HIGH = "headroom-test-high"
+STORAGE_CLASSES = "/apis/storage.k8s.io/v1/storageclasses"
+HIGH, LOCAL = "headroom-test-high", "headroom-test-local"
 RESOURCES = {
     "requests.cpu": SHAPES["the seed's VM"],
     "requests.memory": SHAPES["the seed's VM"],
@@ -30,8 +31,26 @@ RESOURCES = {
     "requests.devices.kubevirt.io/kvm": SHAPES["the seed's VM"],
     "requests.hugepages-2Mi": SHAPES["huge pages"],
     "requests.nvidia.com/TU104GL": SHAPES["a GPU and a host device"],
+    "requests.storage": SHAPES["a persistent TPM"],
+    "persistentvolumeclaims": SHAPES["a persistent TPM"],
+    "count/persistentvolumeclaims": SHAPES["a persistent TPM"],
+    "headroom-test-local.storageclass.storage.k8s.io/requests.storage": SHAPES["a persistent TPM"],
+    "headroom-test-local.storageclass.storage.k8s.io/persistentvolumeclaims": SHAPES["a persistent TPM"],
 }
 """Resource to a VM that uses it. Harvester raises none of them."""
+
+
+@pytest.fixture
+def local(api: Api) -> Iterator[None]:
+    """The cluster's default StorageClass; its volumes are for one node at a time."""
+    default = {"storageclass.kubernetes.io/is-default-class": "true"}
+    body = {
+        "metadata": {"name": LOCAL, "annotations": default},
+        "provisioner": "kubernetes.io/no-provisioner",
+    }
+    api.create(STORAGE_CLASSES, body)
+    yield
+    api.delete(f"{STORAGE_CLASSES}/{LOCAL}")
 
 
 @pytest.fixture
@@ -50,6 +69,7 @@ def full(on: Environment, resource: str) -> tuple[QuotaNamespace, Amounts]:
     return namespace, namespace.grant_what_is_used(resource)
 
 
+@pytest.mark.usefixtures("local")
 def test_each_counted_resource_is_refused_for_good_by_harvesters_estimate_and_not_by_ours(
     on: Environment,
 ) -> None:
@@ -67,6 +87,8 @@ def test_each_counted_resource_is_refused_for_good_by_harvesters_estimate_and_no
         namespace, base = filled[name]
         with namespace.watch() as versions:
             namespace.succeed(namespace.migrate("vm1", linger=0.5))
+            if SHAPES["a persistent TPM"] is RESOURCES[name]:
+                namespace.remove_ended()  # as KubeVirt 1.9 does: until then its claim is there and counts
             namespace.settle(base)
             assert hards(versions) == [base, plus(base, base), base], name
 

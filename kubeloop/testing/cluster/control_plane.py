@@ -36,6 +36,7 @@ _CONTROLLERS = (
     "serviceaccount-token-controller",
     "garbage-collector-controller",
     "pod-garbage-collector-controller",
+    "persistentvolumeclaim-protection-controller",
     "clusterrole-aggregation-controller",
 )
 # Fewer collections for some more memory: of the two cores, one is busy with Go's collector otherwise.

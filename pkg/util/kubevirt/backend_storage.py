@@ -1,8 +1,9 @@
 """The claim that keeps a VM's persistent state, and the second one, which a migration's target gets. Pure.
 
 KubeVirt (1.4 and later) creates the target's claim before the target's pod, unless both can share one (ReadWriteMany).
-In the end it deletes the source's, or the target's where the migration fails; Kubernetes keeps a claim as long as a pod
-uses it. The base of a quota pays for one; what is added is for the other.
+In the end it deletes the source's, or the target's where the migration fails; Kubernetes keeps a claim as long as there
+is a pod that names it, even one that is over, and quota counts it until then. The base of a quota pays for one; what is
+added is for the others.
 
 Believed is what KubeVirt alone writes: which claims a migration's status and a running VMI's status name. Labels and
 sizes of claims are also a tenant's to change: a claim is worth what KubeVirt asks for when it creates one, at most.
@@ -15,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
 
 from kubeloop.api.core import PersistentVolumeClaim, PersistentVolumeClaimSpec, ResourceRequirements
 from pkg.api.kubevirt import MigrationState, VirtualMachineInstance, VirtualMachineInstanceMigration
@@ -23,10 +23,9 @@ from pkg.util import constants
 from pkg.util.kubevirt.migration import is_finished
 from pkg.util.kubevirt.profiles import Profile
 from pkg.util.kubevirt.rendering import Rendering
-from pkg.util.kubevirt.target import OldSide
 from pkg.util.quantity import Format, Quantity
 from pkg.util.quotacount.claims import storage_usage
-from pkg.util.resource_list import ResourceList, minimum
+from pkg.util.resource_list import ResourceList, minimum, total
 
 Claims = Mapping[str, PersistentVolumeClaim]
 """A namespace's PersistentVolumeClaims by name."""
@@ -47,7 +46,7 @@ class BackendStorage:
 
     target: ResourceList = field(default_factory=dict)
     to_come: ResourceList = field(default_factory=dict)
-    old: tuple[OldSide, ...] = ()
+    old: ResourceList = field(default_factory=dict)
 
 
 NOTHING = BackendStorage()
@@ -85,15 +84,17 @@ def backend_storage(
     used = {in_use} | {name for each in active for name in (each.source, each.target)}
     if in_use not in claims and used.isdisjoint(there):
         used.update(sorted(there)[:1])
-    old = tuple(
-        OldSide(claim.uid, _worth(claim, vmi, rendering), _ended(name, named))
-        for name, claim in sorted(there.items())
-        if name not in used
-    )
+    old = total(_worth(claim, vmi, rendering) for name, claim in there.items() if name not in used)
     target = next((there[each.target] for each in active if each.target in there), None)
     if target is not None:
         return BackendStorage(_worth(target, vmi, rendering), old=old)
     return BackendStorage(to_come=claim_to_come(vmi, claims, rendering) if active else {}, old=old)
+
+
+def size_of(vmi: VirtualMachineInstance, profile: Profile) -> str:
+    """What KubeVirt asks for when it creates the VM's claim."""
+    size = _SIZE + (profile.tracking_size if _tracks_blocks(vmi) else 0)
+    return str(Quantity.of(size, Format.BINARY_SI))
 
 
 def claim_to_come(vmi: VirtualMachineInstance, claims: Claims, rendering: Rendering) -> ResourceList:
@@ -186,14 +187,6 @@ def _is_shared(claim: PersistentVolumeClaim | None) -> bool:
     return claim is not None and (claim.status.access_modes or [""])[0] == _SHARED
 
 
-def _ended(name: str, named: Sequence[_Named]) -> float | None:
-    ends = [each.ended for each in named if name in (each.source, each.target) and each.ended]
-    try:
-        return datetime.fromisoformat(max(ends)).timestamp() if ends else None
-    except (ValueError, OverflowError):
-        return None
-
-
 def _tracks_blocks(vmi: VirtualMachineInstance) -> bool:
     tracking = vmi.status.changed_block_tracking
     return tracking is not None and tracking.state in _TRACKING
@@ -221,11 +214,10 @@ def _new_claim(
 ) -> PersistentVolumeClaim:
     """A claim as KubeVirt would create it now. Its class is the CR's; where that names none the cluster's default,
     which is taken to be that of `like` still."""
-    size = _SIZE + (rendering.profile.tracking_size if _tracks_blocks(vmi) else 0)
     chosen = "" if its_class else rendering.kubevirt.vm_state_storage_class
     return PersistentVolumeClaim(
         spec=PersistentVolumeClaimSpec(
-            resources=ResourceRequirements(requests={"storage": str(Quantity.of(size, Format.BINARY_SI))}),
+            resources=ResourceRequirements(requests={"storage": size_of(vmi, rendering.profile)}),
             storage_class_name=chosen or (like.spec.storage_class_name if like else None),
         )
     )

@@ -65,8 +65,8 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class OldSide:
-    """A side that a migration left behind, or the claim of its state. `ended` is when that was, in seconds since the
-    epoch, None where that is not known."""
+    """A side that a migration left behind. `ended` is when that was, in seconds since the epoch, None where that is not
+    known."""
 
     uid: str
     usage: ResourceList

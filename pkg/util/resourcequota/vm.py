@@ -92,7 +92,8 @@ class Vm:
         storage = NOTHING
         if facts.claims is not None and not has_scopes(self._spec):  # one with scopes counts no claims
             storage = backend_storage(self.vmi, self.migrations, facts.claims, self._rendering, moving=moving)
-        self.old = (*(self._old(side) for side in sides.old), *storage.old)
+        self.old = tuple(self._old(side) for side in sides.old)
+        self._old_claims = storage.old
         target = self._worth(sides.target) if moving else {}
         allowed, to_come = self._allowed(target) if moving else ({}, {})
         self.target = add(target, storage.target)
@@ -118,7 +119,7 @@ class Vm:
         return self.allowed if self._exact else self.formula
 
     def _sum_up(self) -> None:
-        self.left_over = total(side.usage for side in self.old)
+        self.left_over = total([*(side.usage for side in self.old), self._old_claims])
         self.granted = add(self.left_over, minimum(self.target, self.allowed))
         """What its pods use of what is granted to them."""
         self.wanted = self.left_over if self.stage < Stage.ANNOUNCED else self.granted

@@ -56,9 +56,7 @@ def hold(
         kept.append(vm.without(over) if over else vm)
         if over:
             limit = f"{policy.hold_limit:g} s"
-            said = (
-                f"VM {vm.name}: a pod of the old side, or its claim, still counts {limit} after the migration"
-            )
+            said = f"VM {vm.name}: a pod of the old side still counts {limit} after the migration"
             problems.append(HoldLimitReached(said, vm=vm.name))
     return kept, since, problems
 

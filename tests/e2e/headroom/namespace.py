@@ -137,7 +137,9 @@ class QuotaNamespace(NamespaceRequests):
 
         def runs() -> bool:
             status = self.vmi(name).get("status", {})
-            plugged = all(volume.get("phase") == "Ready" for volume in status.get("volumeStatus") or ())
+            plugged = all(
+                volume.get("phase", "Ready") == "Ready" for volume in status.get("volumeStatus") or ()
+            )
             wants = any("hotpluggable" in json.dumps(v) for v in self.vmi(name)["spec"].get("volumes") or ())
             return (
                 status.get("phase") == "Running"
@@ -204,6 +206,14 @@ class QuotaNamespace(NamespaceRequests):
     def end(self, pod: str, phase: str = "Succeeded") -> None:
         """The pod's containers are through: from now on it does not count."""
         self.api.patch(f"{self.path}/pods/{pod}/status", {"status": {"phase": phase}})
+
+    def remove_ended(self) -> None:
+        """The launchers that are over, once one is."""
+        over = {"Succeeded", "Failed"}
+        eventually(lambda: any(p["status"]["phase"] in over for p in self.pods()), PATIENCE)
+        for pod in self.pods():
+            if pod["status"]["phase"] in over:
+                self.api.delete(f"{self.path}/pods/{pod['metadata']['name']}")
 
     def settle(self, base: Mapping[str, Any], name: str = "") -> None:
         """Until every VM has one pod again and the quota is back at its base, without a trace."""

@@ -103,6 +103,7 @@ SHAPES: Mapping[str, Shape] = {
             "readinessProbe": {"exec": {"command": ["true"]}},
         },
     ),
+    "a persistent TPM": Shape(_devices(tpm={"persistent": True})),
     "no screen and no console": Shape(
         _devices(autoattachGraphicsDevice=False, autoattachSerialConsole=False)
     ),

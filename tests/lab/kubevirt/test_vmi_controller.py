@@ -69,6 +69,7 @@ class Setup:
                 clock=self.cluster.clock,
             ),
             hotplug=Hotplug(pods, self.cluster.found_pods, creator, how, self.cluster.clock),
+            state=self.cluster.state(how),
             rendering=how,
             clock=self.cluster.clock,
         )

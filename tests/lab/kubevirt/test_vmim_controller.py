@@ -23,6 +23,7 @@ from tests.lab.kubevirt.samples import (
     running,
     vmim,
 )
+from tests.objects import SEED_DOMAIN
 
 QUOTA = Forbidden('pods "p" is forbidden: exceeded quota: default', status=403)
 REJECTED = "migrationRejectedByResourceQuota"
@@ -88,6 +89,7 @@ class Setup:
                 placement=cluster.placement,
                 gate=gate,
                 hotplug=Hotplug(pods, cluster.found_pods, creator, how, cluster.clock),
+                state=cluster.state(how),
                 transport=transport,
             ),
             recorder=recorder,
@@ -175,7 +177,7 @@ async def test_quota_s_refusal_leaves_it_pending_with_the_condition_and_tells_pe
     assert await setup.step() == 5
     assert setup.status()["phase"] == "Pending"
     assert [(c["type"], c["status"]) for c in setup.status()["conditions"]] == [(REJECTED, "True")]
-    assert ("t1/m1", "FailedCreate", f"Error creating pod: {QUOTA.message}") in setup.cluster.events.told
+    assert ("t1/vm1", "FailedCreate", f"Error creating pod: {QUOTA.message}") in setup.cluster.events.told
 
 
 async def test_a_refused_migration_does_not_ask_again_before_its_time() -> None:
@@ -425,3 +427,69 @@ async def test_a_migration_that_is_gone_leaves_nothing_behind() -> None:
     await setup.cluster.migrations.client.delete(name="m1", namespace="t1")
     assert await setup.step() is None
     assert setup.refusals.last("t1/m1") is None
+
+
+FAIL_AT = "testcluster.headroom.harvesterhci.io/fail-at-phase"
+STATE = {"domain": {**SEED_DOMAIN, "devices": {"tpm": {"persistent": True}}}}
+
+
+def with_state() -> Setup:
+    """A VM with a persistent TPM and the claim of its state."""
+    setup = Setup().begin(spec=STATE)
+    owner = {"name": "state-1", "namespace": "t1", "labels": {"persistent-state-for": "vm1"}}
+    setup.cluster.claims.seed({"metadata": owner, "status": {"accessModes": ["ReadWriteOnce"]}})
+    return setup
+
+
+def labels_of(setup: Setup) -> list[dict[str, str]]:
+    return [claim["metadata"]["labels"] for claim in setup.cluster.claims.objects.values()]
+
+
+async def test_a_target_s_claim_is_made_before_its_pod_and_is_the_vm_s_in_the_end() -> None:
+    setup = with_state()
+    setup.cluster.pods.errors["create"] = [QUOTA]
+    await setup.step()
+    await setup.step()
+    await setup.step()
+    assert [labels.get("kubevirt.io/migrationName") for labels in labels_of(setup)] == [None, "m1"]
+    assert setup.targets() == []
+    setup.cluster.pods.errors.clear()
+    setup.refusals.quota_changed("t1")
+    assert (await run_steps(setup))[-1] == "Succeeded"
+    (target,) = setup.targets()
+    (left,) = setup.cluster.claims.objects.values()
+    assert left["metadata"]["labels"]["persistent-state-for"] == "vm1"
+    name = left["metadata"]["name"]
+    assert target["spec"]["volumes"][0]["persistentVolumeClaim"]["claimName"] == name
+    state = setup.status()["migrationState"]
+    assert (state["sourcePersistentStatePVCName"], state["targetPersistentStatePVCName"]) == ("state-1", name)
+
+
+async def test_a_claim_that_quota_refuses_marks_the_migration_and_tells_no_one() -> None:
+    setup = with_state()
+    await setup.step()
+    await setup.step()
+    setup.cluster.claims.errors["create"] = [QUOTA]
+    assert await setup.step() == 5
+    assert [(c["type"], c["status"]) for c in setup.status()["conditions"]] == [(REJECTED, "True")]
+    assert setup.targets() == []
+    assert "FailedCreate" not in setup.cluster.events.reasons
+
+
+async def test_a_migration_that_fails_takes_its_claim_with_it() -> None:
+    setup = with_state()
+    while setup.status().get("phase") != "Scheduled":
+        await setup.step()
+        await setup.pods_run()
+    assert len(labels_of(setup)) == 2
+    setup.cluster.migrations.edited("t1/m1", {"metadata": {"annotations": {FAIL_AT: "Scheduled"}}})
+    await setup.step()
+    assert setup.status()["phase"] == "Failed"
+    assert [labels["persistent-state-for"] for labels in labels_of(setup)] == ["vm1"]
+
+
+async def test_a_claim_that_both_can_use_is_shared() -> None:
+    setup = with_state()
+    setup.cluster.claims.edited("t1/state-1", {"status": {"accessModes": ["ReadWriteMany"]}})
+    assert (await run_steps(setup))[-1] == "Succeeded"
+    assert list(setup.cluster.claims.objects) == ["t1/state-1"]

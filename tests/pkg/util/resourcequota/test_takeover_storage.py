@@ -176,11 +176,13 @@ def test_an_entry_has_what_the_second_claim_counts(case: Case) -> None:
     assert parse_resource_list(found.hard) == raised
 
 
-def test_a_claim_that_never_goes_is_kept_for_the_hold_limit_alone() -> None:
-    facts = seen(Case([SOURCE, TARGET], ONE, DONE, MOVED))
-    found, made = after(dataclasses.replace(facts, now=facts.now + 86400.0))
-    assert by_name() not in found.annotations
-    assert any("old side" in str(problem) for problem in made.problems)
+def test_a_claim_that_a_finished_pod_keeps_is_paid_for_beside_the_next_migrations() -> None:
+    """KubeVirt before 1.9 leaves the pod for good."""
+    before = seen(Case([SOURCE, TARGET], ONE, DONE, MOVED))
+    again = vmim(name="again", created="2026-01-02T00:00:00Z")
+    later = dataclasses.replace(before, migrations=[*before.migrations, again], now=before.now + 86400.0)
+    found, _made = after(later)
+    assert by_value(entry(found.annotations[by_name()]))["requests.storage"] == by_value({"q": "20Mi"})["q"]
 
 
 def test_nothing_is_read_where_no_quota_counts_claims() -> None:
