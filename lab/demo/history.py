@@ -219,8 +219,11 @@ class History:
             self._enter(self.pods[pod.name], GONE, pod)
 
     def see_event(self, event: Event) -> None:
-        """An event, or its count going up: told once."""
-        about = event.involved_object.name
+        """An event about a VMI, or its count going up: told once, of the VM's last migration; none before the first."""
+        tracks = [track for track in self.migrations.values() if track.vm == event.involved_object.name]
+        if not tracks:
+            return
+        about = tracks[-1].name
         if any((t.about, t.message) == (about, event.message) for t in self.events):
             return
         seen = EventSeen(self.clock(), about, event.reason, event.message)

@@ -30,7 +30,11 @@ from lab.demo.questions import refused_after_the_raise
 from lab.demo.scenario import SCENARIO, Step
 from lab.headroom import log_tail
 from lab.watching import Watching
-from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINES
+from pkg.api.kubevirt import (
+    VIRTUAL_MACHINE_INSTANCE_MIGRATIONS,
+    VIRTUAL_MACHINE_INSTANCES,
+    VIRTUAL_MACHINES,
+)
 from pkg.util import constants
 
 
@@ -97,7 +101,7 @@ def watching_of(client: Client, history: History) -> Watching:
         )
 
     def see_event(event: Event) -> None:
-        if event.involved_object.kind == VIRTUAL_MACHINE_INSTANCE_MIGRATIONS.kind:
+        if event.involved_object.kind == VIRTUAL_MACHINE_INSTANCES.kind:
             history.see_event(event)
 
     watching.watch(registry.RESOURCE_QUOTAS, history.see_quota)

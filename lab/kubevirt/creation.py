@@ -159,6 +159,7 @@ class Refusals:
 
 logger = logging.getLogger(__name__)
 
+ATTACHMENT = "attachment pod"
 _UNSEEN = 5.0
 """Seconds after which a pod that was created and that the cache never showed counts as gone again."""
 
@@ -219,7 +220,8 @@ class Creator:
     _uncertain: set[str] = field(default_factory=set, init=False)
 
     async def create(self, key: str, body: Mapping[str, Any], about: Object, what: str) -> Refusal | None:
-        """None when the pod exists now; else why not, for the retries of `key`.
+        """None when the pod exists now; else why not, for the retries of `key`. `about` is the VMI, also where the pod
+        is a migration's: KubeVirt's Event is about the VMI.
 
         Raises what says nothing about this pod: Conflict (quota was busy), ServerError, Unreachable.
         """
@@ -275,7 +277,8 @@ class Creator:
     def _refused(self, key: str, error: ApiError, generation: int, about: Object, what: str) -> Refusal:
         delay = self.refusals.refused(key, error, generation=generation, now=self.clock.loop())
         logger.info("reenqueuing %s: failed to create %s: %s; again in %g s", key, what, error, delay)
-        self.recorder.event(about, WARNING, "FailedCreate", f"Error creating pod: {error.message}")
+        pod = what if what == ATTACHMENT else "pod"
+        self.recorder.event(about, WARNING, "FailedCreate", f"Error creating {pod}: {error.message}")
         refusal = self.refusals.last(key)
         assert refusal is not None
         return refusal

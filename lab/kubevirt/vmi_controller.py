@@ -17,7 +17,7 @@ from kubeloop.client.resource_client import ResourceClient
 from kubeloop.controllers.cache_reader import CacheReader
 from kubeloop.controllers.errors import RetryAfter
 from lab.kubevirt import names
-from lab.kubevirt.creation import Clock, Creator, Placement
+from lab.kubevirt.creation import ATTACHMENT, Clock, Creator, Placement
 from lab.kubevirt.instance import (
     current_pod,
     ended_as,
@@ -189,7 +189,7 @@ class Hotplug:
         if wait > 0:
             raise RetryAfter(wait, "the attachment pod was refused")
         body = attachment_pod(launcher, volumes, self.rendering(vmi.namespace).configuration)
-        refusal = await self.creator.create(vmi.key, body, vmi, "attachment pod")
+        refusal = await self.creator.create(vmi.key, body, vmi, ATTACHMENT)
         if refusal is not None:
             raise RetryAfter(max(0.0, refusal.not_before - self.clock.loop()), refusal.message)
 

@@ -17,7 +17,7 @@ from kubeloop.client.transport import Transport
 from kubeloop.controllers.cache_reader import CacheReader
 from kubeloop.controllers.errors import RetryAfter
 from kubeloop.controllers.events import EventRecorder
-from lab.kubevirt.creation import Clock, Creator, Placement, Refusal
+from lab.kubevirt.creation import ATTACHMENT, Clock, Creator, Placement, Refusal
 from lab.kubevirt.gate import Gate
 from lab.kubevirt.instance import current_pod
 from lab.kubevirt.lookup import Migrations, Pods
@@ -132,7 +132,7 @@ class Targets:
             raise RetryAfter(wait, "the attachment pod was refused")
         configuration = self.rendering(view.migration.namespace).configuration
         body = attachment_pod(view.target, hotplugged(view.vmi), configuration, view.migration)
-        if await self.creator.create(key, body, view.migration, "attachment pod") is not None:
+        if await self.creator.create(key, body, view.vmi, ATTACHMENT) is not None:
             raise RetryAfter(self.retry_after(key) or 0.0, "the attachment pod was refused")
 
     def _may_try(self, view: View) -> None:
@@ -175,7 +175,7 @@ class Targets:
             migration=migration,
             claim=claim,
         )
-        return await self.creator.create(migration.key, body, migration, "vmi migration target pod")
+        return await self.creator.create(migration.key, body, vmi, "vmi migration target pod")
 
     def _choose(self, view: View) -> str | None:
         """A node other than the source's."""

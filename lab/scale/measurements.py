@@ -124,6 +124,8 @@ class Measurements:
         self.nodes: dict[str, str] = {}
         self._instances: dict[str, str] = {}
         self._uids: dict[str, str] = {}
+        self._newest: dict[str, str] = {}
+        """A VM's last migration, by the VM's key."""
         self._events: dict[str, int] = {}
         self._quotas: dict[str, ResourceQuota] = {}
         self._pods: dict[str, tuple[str, Amounts]] = {}
@@ -163,6 +165,7 @@ class Measurements:
         if track is None:
             track = self.migrations[migration.key] = Migration(migration.spec.vmi_name, at)
             self._uids[migration.uid] = migration.key
+            self._newest[f"{migration.namespace}/{migration.spec.vmi_name}"] = migration.key
         track.phase = migration.phase
         refused = condition_is_true(
             migration.status.conditions, constants.CONDITION_REJECTED_BY_RESOURCE_QUOTA
@@ -197,16 +200,16 @@ class Measurements:
             self._use(at, *found, -1)
 
     def see_event(self, at: float, event: Event) -> None:
-        """An Event. Only those that tell of quota's refusal of a migration's pod count."""
+        """An Event. Those count that tell of quota's refusal of a migration's pod: KubeVirt's are about the VMI."""
         about = event.involved_object
-        if about.kind != "VirtualMachineInstanceMigration" or _EXCEEDED not in event.message:
+        migration = self._newest.get(f"{about.namespace}/{about.name}")
+        if about.kind != "VirtualMachineInstance" or migration is None or _EXCEEDED not in event.message:
             return
         count = event.count or 1
         more = count - self._events.get(event.key, 0)
         self._events[event.key] = count
         if more > 0 and self._counting:
-            key = f"{about.namespace}/{about.name}"
-            self.refusals.append(Refusal(key, at, limits_named(event.message), more))
+            self.refusals.append(Refusal(migration, at, limits_named(event.message), more))
 
     def taken(self) -> dict[str, Amounts]:
         """What pods take, by namespace."""

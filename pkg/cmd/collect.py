@@ -69,7 +69,7 @@ def collect(chosen: CollectOptions, cluster: ClusterOptions) -> None:
         from pkg.report.reader import Assumed, own_namespaces, take
 
         assumed = Assumed(namespace=chosen.headroom_namespace)
-        taken = [await take(client, assumed, each, events=True) for each in namespaces or ("",)]
+        taken = [await take(client, assumed, each, events="") for each in namespaces or ("",)]
         return merged(taken), await _logs(client, own_namespaces(client, chosen.headroom_namespace), about)
 
     snapshot, logs = reports.ask(cluster.kubeconfig, look)

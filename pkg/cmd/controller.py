@@ -17,9 +17,9 @@ from pkg.cmd.options import (
     WebhookOptions,
     WrongCall,
 )
+from pkg.cmd.webhook import checked, look_at_registered
 
 if TYPE_CHECKING:
-    from pkg.config.management import Management
     from pkg.controller.options import Options
     from pkg.webhook.register import Webhooks
 
@@ -51,16 +51,7 @@ def controller(
         config.in_cluster if election.leader_elect is None else election.leader_elect
     )
 
-    async def leftovers(management: Management) -> None:
-        """The webhooks that are registered are another process's: those that serve them look after them."""
-        from pkg.util.installation import about
-        from pkg.webhook.leftovers import Leftovers
-        from pkg.webhook.registration import EVENT_NOT_REACHED
-
-        event, own = management.recorder("headroom").event, options.namespace
-        tell = partial(event, about(own), "Warning", EVENT_NOT_REACHED)
-        await Leftovers(management.client, own, remove=controllers.remove_webhooks, tell=tell).run()
-
+    others = partial(look_at_registered, namespace=options.namespace, remove=controllers.remove_webhooks)
     replica = Replica(
         config,
         options,
@@ -70,7 +61,7 @@ def controller(
         process.metrics_bind_address,
         webhooks=served.server if served else None,
         webhook_address=webhooks.address(config.in_cluster),
-        beside=None if served or process.dry_run else leftovers,
+        beside=None if process.dry_run or (served and served.options.register) else others,
     )
     return run_until_signal(replica.serve)
 
@@ -83,8 +74,6 @@ def _webhooks(
         controllers.webhook or policy.kubevirt_user or policy.rancher_user or webhooks != WebhookOptions()
     ):
         return None
-    from pkg.cmd.webhook import checked
-
     served = checked(policy, webhooks, process)
     return served if controllers.webhook else None
 

@@ -113,9 +113,9 @@ async def _look(client: Client, report: ReportOptions, namespace: str, name: str
     from pkg.api.kubevirt import VIRTUAL_MACHINES
     from pkg.report.budget import managed
     from pkg.report.explain import explain, not_running
-    from pkg.report.reader import require, take
+    from pkg.report.reader import FAILURES, require, take
 
-    snapshot = await take(client, report.assumed(), namespace, vm=name)
+    snapshot = await take(client, report.assumed(), namespace, events=FAILURES)
     instance = snapshot.instance(namespace, name)
     if instance is not None:
         return snapshot, managed(snapshot, instance, explain(snapshot, instance))

@@ -100,8 +100,9 @@ def _document(answer: Answer) -> dict[str, Any]:
 def _shown(answer: Answer) -> list[RenderableType]:
     parts = [part for quota in answer.quotas for part in _parts(quota)]
     parts += [part for found in answer.budgets for part in _budget_parts(found)]
-    nothing = reports.line(f"no managed quota in {answer.where or 'any namespace'}")
-    return reports.framed(answer.snapshot, parts or [nothing])
+    parts = parts or [reports.line(f"no managed quota in {answer.where or 'any namespace'}")]
+    registration = answer.snapshot.installed.registration
+    return reports.framed(answer.snapshot, [*parts, *([reports.line(registration)] if registration else [])])
 
 
 def _lines(answer: Answer) -> dict[str, str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -14,6 +16,7 @@ if TYPE_CHECKING:
     import asyncio
 
     from kubeloop.client.config import ClientConfig
+    from pkg.config.management import Management
     from pkg.webhook.configurations import Endpoint
     from pkg.webhook.register import Webhooks
 
@@ -59,17 +62,31 @@ async def _serve(
             management = Management(client, kubernetes)
             admission = await webhooks.server(client, management)
             checks.admission, checks.management = admission, management
-            asking = asyncio.create_task(kubernetes.run(client))
+            tasks = [asyncio.create_task(kubernetes.run(client))]
+            if not webhooks.options.register and not process.dry_run:
+                own = process.namespace or config.namespace
+                tasks.append(asyncio.create_task(look_at_registered(management, own)))
             try:
                 await management.start()
                 await admission.start(address)
                 await stop.wait()
             finally:
-                asking.cancel()
+                for task in tasks:
+                    task.cancel()
                 await admission.stop()
                 await management.stop(timeout=5.0)
     finally:
         await health.close()
+
+
+async def look_at_registered(management: Management, namespace: str, *, remove: bool = False) -> None:
+    """Of a process that registers no webhooks: those that are registered are another's, or of before."""
+    from pkg.util.installation import about
+    from pkg.webhook.leftovers import Leftovers
+    from pkg.webhook.registration import EVENT_NOT_REACHED
+
+    tell = partial(management.recorder("headroom").event, about(namespace), "Warning", EVENT_NOT_REACHED)
+    await Leftovers(management.client, namespace, remove=remove, tell=tell).run()
 
 
 def checked(policy: PolicyOptions, flags: WebhookOptions, process: ProcessOptions) -> Webhooks:
@@ -92,7 +109,8 @@ def checked(policy: PolicyOptions, flags: WebhookOptions, process: ProcessOption
     context = server_context(flags.client_ca_file)
     if flags.bind_address is not None:
         parse_bind_address(flags.bind_address)
-    endpoint, options = endpoint_of(flags), options_of(policy, flags)
+    endpoint = endpoint_of(flags)
+    options = replace(options_of(policy, flags), register=flags.register and not process.dry_run)
     try:
         for user in policy.kubevirt_user or ():
             exact(user)
@@ -116,7 +134,6 @@ def checked(policy: PolicyOptions, flags: WebhookOptions, process: ProcessOption
         profile=policy.profile(),
         kubevirt_users=tuple(policy.kubevirt_user or ()),
         client_names=tuple(flags.client_name or ()),
-        register=flags.register and not process.dry_run,
         inject_ca_from=flags.inject_ca_from,
     )
 

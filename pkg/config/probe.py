@@ -22,6 +22,8 @@ PROBE_PATH: Final = "/probe"
 PROBE_LABEL: Final = "headroom.harvesterhci.io/probe"
 PROBE_MARK: Final = "headroom.harvesterhci.io/answered-by"
 """An annotation: the hash of what the replica that answered would register."""
+ANNOTATION_HASH: Final = "headroom.harvesterhci.io/configuration-hash"
+"""On the registered configurations: the same hash, of the replica that wrote them."""
 _SECONDS: Final = 7.0
 """More than the webhook's timeoutSeconds."""
 PROBE_WEBHOOK: Final = f"probe.{WEBHOOK_CONFIGURATION_NAME}"

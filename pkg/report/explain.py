@@ -7,7 +7,12 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
-from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
+from pkg.api.kubevirt import (
+    VIRTUAL_MACHINE_INSTANCE_MIGRATIONS,
+    VIRTUAL_MACHINE_INSTANCES,
+    VirtualMachineInstance,
+    VirtualMachineInstanceMigration,
+)
 from pkg.report.fit import Fit, asked_for, fits
 from pkg.report.snapshot import Snapshot
 from pkg.util import constants
@@ -144,11 +149,16 @@ def _in_the_way(
         for name in snapshot.installed.in_the_way
         if name == _POD_WEBHOOK and snapshot.holds(instance.namespace)
     ]
+    # KubeVirt writes them about the VMI; what was collected from a test cluster of 0.1.0 has them about the migration.
+    told = {
+        (VIRTUAL_MACHINE_INSTANCES.kind, instance.name),
+        (VIRTUAL_MACHINE_INSTANCE_MIGRATIONS.kind, migration.name),
+    }
     failures = [
         (event.last_timestamp or "", event.message)
         for event in snapshot.failures
-        if (event.involved_object.namespace, event.involved_object.name)
-        == (instance.namespace, instance.name)
+        if event.involved_object.namespace == instance.namespace
+        and (event.involved_object.kind, event.involved_object.name) in told
         and (event.last_timestamp or "") >= (migration.metadata.creation_timestamp or "")
         and not (is_refused(migration) and "exceeded quota" in event.message)
     ]

@@ -50,16 +50,21 @@ def held(spec: LeaseSpec, now: float) -> Held:
 class Installed:
     """What could be found out. `lease` is None where there is none or it may not be read; `webhooks` are those that are
     registered, with their failure policies; `unreachable` is what the API server says of a webhook that it does not
-    reach, "" where it answers, None where that is not known."""
+    reach, "" where it answers, None where that is not known; `absent` are the namespaces where headroom was looked for,
+    if it is nowhere; `endpoint` is where the API server calls the webhooks, and `drift` whether they were registered
+    with other flags than those of the headroom that answers."""
 
     lease: Held | None = None
     webhooks: Mapping[str, str] = field(default_factory=dict)
     unreachable: str | None = None
+    absent: Sequence[str] = ()
+    endpoint: str = ""
+    drift: bool = False
 
     @property
     def stopped(self) -> bool:
         """Whether it is known that no controller runs."""
-        return self.lease is not None and not self.lease.live
+        return bool(self.absent) if self.lease is None else not self.lease.live
 
     @property
     def in_the_way(self) -> Sequence[str]:
@@ -69,15 +74,35 @@ class Installed:
     @property
     def in_short(self) -> str:
         """Without the times, which go on."""
-        runs = "may run" if self.lease is None else "runs" if self.lease.live else "does not run"
+        runs = "does not run" if self.stopped else "may run" if self.lease is None else "runs"
         if not self.webhooks:
             return runs
         answer = {None: "may answer", "": "answer"}.get(self.unreachable, "do not answer")
         return f"{runs}, its webhooks {answer}"
 
+    @property
+    def registration(self) -> str:
+        """A sentence, "" without webhooks."""
+        if not self.webhooks:
+            return ""
+        answer = {None: "nobody could be asked whether they answer", "": "they answer"}.get(
+            self.unreachable, "they do not answer"
+        )
+        names = ", ".join(f"{name.partition('.')[0]} ({policy})" for name, policy in self.webhooks.items())
+        drift = (
+            ", and were registered with other flags than those of the headroom that answers: "
+            "`headroom release --only webhooks` removes what is left of before"
+        )
+        return f"webhooks registered at {self.endpoint}: {names}; {answer}{drift if self.drift else ''}"
+
     def alarms(self) -> list[str]:
         """What is wrong, a line each; empty for an installation that works, or is not known."""
         said = []
+        if self.absent:
+            said.append(
+                "headroom is not running here: there is no Lease, ConfigMap or webhook of it in "
+                f"{', '.join(self.absent)} (--headroom-namespace names another namespace)"
+            )
         if self.lease is not None and not self.lease.live:
             since = "" if self.lease.silent is None else f" for {_lasting(self.lease.silent)}"
             said.append(f"headroom has not been running{since}: nothing is raised or given back")
@@ -96,7 +121,7 @@ class Installed:
     def missing(self, *, controller: bool, webhooks: bool) -> list[str]:
         """What keeps these from being known to work, beside the alarms; a line each."""
         said = []
-        if controller and self.lease is None:
+        if controller and self.lease is None and not self.absent:
             said.append("no controller was found: there is no Lease headroom, or it may not be read")
         if webhooks and not self.webhooks:
             said.append("no webhooks are registered")
@@ -107,11 +132,13 @@ class Installed:
     def document(self) -> dict[str, Any]:
         """For JSON."""
         return {
-            "running": None if self.lease is None else self.lease.live,
+            "running": False if self.stopped else None if self.lease is None else True,
             "holder": self.lease.holder or None if self.lease else None,
             "secondsSinceRenewal": None if self.lease is None else self.lease.silent,
             "webhooks": dict(self.webhooks),
             "unreachable": self.unreachable,
+            "endpoint": self.endpoint or None,
+            "drift": self.drift,
             "alarms": self.alarms(),
         }
 

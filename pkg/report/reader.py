@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Final, TypeVar
+from urllib.parse import urlsplit
 
 from kubeloop.api import registry
 from kubeloop.api.admissionregistration import ValidatingWebhookConfiguration
+from kubeloop.api.core import Lease
 from kubeloop.api.meta import Object
 from kubeloop.api.registry import Resource
 from kubeloop.client.client import Client
@@ -25,7 +26,7 @@ from pkg.api.kubevirt import (
 )
 from pkg.api.mtq import VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS
 from pkg.config.kubernetes_version import ask
-from pkg.config.probe import PROBE_CONFIGURATION, PROBE_WEBHOOK, NotReached, probe
+from pkg.config.probe import ANNOTATION_HASH, PROBE_CONFIGURATION, PROBE_WEBHOOK, NotReached, probe
 from pkg.report.installation import Held, Installed, held
 from pkg.report.snapshot import Basis, Snapshot
 from pkg.util.constants import (
@@ -40,6 +41,9 @@ from pkg.util.resourcequota.base import counts_of_claims
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
 
 T = TypeVar("T", bound=Object)
+
+FAILURES: Final = f"reason={EVENT_FAILED_CREATE}"
+"""A field selector: what KubeVirt, and others, say of pods that they could not create."""
 
 
 class Absent(ReportedError):
@@ -57,10 +61,10 @@ class Assumed:
 
 
 async def take(
-    client: Client, assumed: Assumed, namespace: str = "", *, vm: str = "", events: bool = False
+    client: Client, assumed: Assumed, namespace: str = "", *, events: str | None = None
 ) -> Snapshot:
-    """The cluster, or one namespace; migrations are always the whole cluster's, for KubeVirt's limits count them. `vm`:
-    what KubeVirt says of its pods too; `events`: all events.
+    """The cluster, or one namespace; migrations are always the whole cluster's, for KubeVirt's limits count them.
+    `events`: a field selector of those that are read, None for none.
 
     Raises Absent for a namespace that is not there, ApiError.
     """
@@ -72,6 +76,7 @@ async def take(
     configurations = await _settings(client, registry.VALIDATING_WEBHOOK_CONFIGURATIONS)
     quotas = await _list(client, registry.RESOURCE_QUOTAS, namespace)
     counted = any(counts_of_claims(name) for quota in quotas for name in quota.hard)
+    installed, said = await _installed(client, own_namespaces(client, assumed.namespace), configurations)
     return Snapshot(
         now=time.time(),
         namespaces=every,
@@ -84,19 +89,19 @@ async def take(
         kubevirts=await _settings(client, KUBEVIRTS),
         settings=await _settings(client, SETTINGS, fields=f"metadata.name={SETTING_OVERHEAD_RATIO}"),
         budgets=await _settings(client, VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS, namespace),
-        basis=await _basis(client, assumed),
+        basis=await _basis(client, assumed, said),
         locks=configurations,
-        installed=await _installed(client, own_namespaces(client, assumed.namespace), configurations),
-        failures=await _settings(client, registry.EVENTS, namespace, fields=_failures_of(vm) if vm else "")
-        if vm or events
+        installed=installed,
+        failures=await _settings(client, registry.EVENTS, namespace, fields=events)
+        if events is not None
         else (),
     )
 
 
-async def _basis(client: Client, assumed: Assumed) -> Basis:
-    """By the flags, else by the ConfigMap of the running controller, else assumed."""
-    said = await _installation(client, assumed)
-    found, source = said or (None, "")
+async def _basis(client: Client, assumed: Assumed, said: tuple[str, Installation] | None) -> Basis:
+    """By the flags, else by what the running controller published, else assumed."""
+    where, found = said or ("", None)
+    source = f"ConfigMap {where}/{CONFIG_MAP}" if found else ""
     mode = assumed.mode or (found.mode if found else Mode.TAKEOVER)
     running = found.estimate if found and found.mode is mode else EstimateKind.EXACT
     estimate = assumed.estimate or running
@@ -111,17 +116,19 @@ async def _basis(client: Client, assumed: Assumed) -> Basis:
     return Basis(Policy(mode, estimate), source, versions)
 
 
-async def _installation(client: Client, assumed: Assumed) -> tuple[Installation, str] | None:
-    """What the controller published, and where."""
-    for namespace in own_namespaces(client, assumed.namespace):
+async def _own(
+    client: Client, resource: Resource[T], name: str, namespaces: Sequence[str]
+) -> tuple[dict[str, T], bool]:
+    """Headroom's own object by namespace, wherever there is one; and whether it may be read in all of these."""
+    found, allowed = {}, True
+    for namespace in namespaces:
         try:
-            found = await client.resource(registry.CONFIG_MAPS).get(name=CONFIG_MAP, namespace=namespace)
-        except (NotFound, Forbidden):
+            found[namespace] = await client.resource(resource).get(name=name, namespace=namespace)
+        except NotFound:
             continue
-        installation = read(found.data)
-        if installation is not None:
-            return installation, f"ConfigMap {namespace}/{CONFIG_MAP}"
-    return None
+        except Forbidden:
+            allowed = False
+    return found, allowed
 
 
 async def require(client: Client, resource: Resource[T], name: str, namespace: str = "") -> T:
@@ -142,10 +149,6 @@ async def _migrations(client: Client, namespace: str) -> list[VirtualMachineInst
         if not namespace:
             raise
         return await _list(client, migrations, namespace)
-
-
-def _failures_of(vm: str) -> str:
-    return f"involvedObject.kind=VirtualMachineInstance,involvedObject.name={vm},reason={EVENT_FAILED_CREATE}"
 
 
 async def _settings(
@@ -169,22 +172,47 @@ async def _list(
 
 async def _installed(
     client: Client, namespaces: Sequence[str], configurations: Sequence[ValidatingWebhookConfiguration]
-) -> Installed:
-    """What the rights that there are let find out; `configurations` are all of the cluster. Raises ApiError."""
-    _where, lease = await find_lease(client, namespaces)
+) -> tuple[Installed, tuple[str, Installation] | None]:
+    """What the rights that there are let find out, and what the controller published, with its namespace;
+    `configurations` are all of the cluster. Raises ApiError."""
+    leases, leases_allowed = await _own(client, registry.LEASES, LEASE, namespaces)
+    published, allowed = await _own(client, registry.CONFIG_MAPS, CONFIG_MAP, namespaces)
+    said = [(where, found) for where, each in published.items() if (found := read(each.data))]
     ours = [each for each in configurations if each.name == WEBHOOK_CONFIGURATION_NAME]
     webhooks = {hook["name"]: hook.get("failurePolicy", "") for each in ours for hook in each.webhooks or ()}
-    return Installed(lease, webhooks, await _unreachable(client) if webhooks else None)
+    nothing = leases_allowed and allowed and not (leases or said or webhooks)
+    unreachable, mark = await _probed(client) if webhooks else (None, "")
+    return Installed(
+        _first_held(leases)[1],
+        webhooks,
+        unreachable,
+        namespaces if nothing else (),
+        _endpoint(ours),
+        bool(mark) and any(each.annotations.get(ANNOTATION_HASH, mark) != mark for each in ours),
+    ), next(iter(said), None)
+
+
+def _endpoint(configurations: Sequence[ValidatingWebhookConfiguration]) -> str:
+    """Not the path, whose end is the key by which the API server is known."""
+    for configuration in configurations:
+        for hook in configuration.webhooks or ():
+            config = hook.get("clientConfig") or {}
+            if url := config.get("url"):
+                return f"https://{urlsplit(url).netloc}"
+            service = config.get("service") or {}
+            return f"Service {service.get('namespace')}/{service.get('name')}"
+    return ""
 
 
 async def find_lease(client: Client, namespaces: Sequence[str]) -> tuple[str, Held | None]:
     """The Lease in the first of these namespaces that has one, and which that is; None where there is none, or it may
     not be read. Raises ApiError."""
-    for namespace in namespaces:
-        with contextlib.suppress(NotFound, Forbidden):
-            lease = await client.resource(registry.LEASES).get(name=LEASE, namespace=namespace)
-            return namespace, held(lease.spec, time.time())
-    return "", None
+    leases, _allowed = await _own(client, registry.LEASES, LEASE, namespaces)
+    return _first_held(leases)
+
+
+def _first_held(leases: Mapping[str, Lease]) -> tuple[str, Held | None]:
+    return next(((where, held(lease.spec, time.time())) for where, lease in leases.items()), ("", None))
 
 
 def own_namespaces(client: Client, chosen: str | None) -> list[str]:
@@ -194,8 +222,9 @@ def own_namespaces(client: Client, chosen: str | None) -> list[str]:
     return list(dict.fromkeys(filter(None, (client.transport.config.namespace, *USUAL_NAMESPACES))))
 
 
-async def _unreachable(client: Client) -> str | None:
-    """What the API server says of a webhook that it does not reach, "" where it does; None where it can't be asked."""
+async def _probed(client: Client) -> tuple[str | None, str]:
+    """What the API server says of a webhook that it does not reach, "" where it does, None where it can't be asked; and
+    the mark of the replica that answered."""
     try:
         probing = await client.resource(registry.MUTATING_WEBHOOK_CONFIGURATIONS).get(
             name=PROBE_CONFIGURATION
@@ -203,14 +232,13 @@ async def _unreachable(client: Client) -> str | None:
         (webhook,) = probing.webhooks or []
         namespace = webhook["namespaceSelector"]["matchLabels"][NAMESPACE_NAME_LABEL]
     except (ApiError, ValueError, KeyError):
-        return None
+        return None, ""
     try:
-        await probe(client, namespace)
+        return "", await probe(client, namespace)
     except NotReached as exc:
         # Without a cause the API server has not asked: it has not learned of the configuration yet.
-        return str(exc).partition(f'"{PROBE_WEBHOOK}": ')[2] or str(exc) if exc.__cause__ else None
+        return (str(exc).partition(f'"{PROBE_WEBHOOK}": ')[2] or str(exc) if exc.__cause__ else None), ""
     except NotFound:
-        return f"namespace {namespace} does not exist any more"
+        return f"namespace {namespace} does not exist any more", ""
     except ApiError:
-        return None
-    return ""
+        return None, ""

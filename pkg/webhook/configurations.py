@@ -134,6 +134,8 @@ def probing(endpoint: Endpoint, options: Options, bundle: bytes | None) -> list[
 def fingerprint(endpoint: Endpoint, options: Options) -> str:
     """A hash of what is asked of the API server, wherever it is answered; replicas with the same flags agree."""
     asked = [validating(Endpoint(), options, None), mutating(Endpoint(), options, None), bool(endpoint.url)]
+    if not options.register:
+        asked.append("left to another tool")
     return hashlib.sha256(msgspec.json.encode(asked, order="deterministic")).hexdigest()[:16]
 
 

@@ -6,15 +6,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Final
 
+from kubeloop.api.admissionregistration import ValidatingWebhookConfiguration
 from kubeloop.api.registry import VALIDATING_WEBHOOK_CONFIGURATIONS
 from kubeloop.client.client import Client
 from kubeloop.client.errors import ApiError, NotFound
-from pkg.config.probe import NotReached, probe
+from pkg.config.probe import ANNOTATION_HASH, NotReached, probe
 from pkg.util.constants import WEBHOOK_CONFIGURATION_NAME
-from pkg.webhook.metrics import UNREACHABLE
+from pkg.webhook.metrics import DRIFT, UNREACHABLE
 from pkg.webhook.registration import unregister
 
 log = logging.getLogger(__name__)
@@ -33,7 +34,7 @@ class Leftovers:
         self._remove = remove
         self._tell = tell
         self._failing = 0
-        # Invariant: how many looks in a row have found webhooks that do not answer.
+        # Invariant: how many looks in a row have found a fault.
 
     async def run(self) -> None:
         while True:
@@ -50,26 +51,36 @@ class Leftovers:
     async def check(self) -> None:
         """One look; reports what two in a row have found. Raises ApiError."""
         registered = await self._registered()
-        found = await self._unreachable(registered) if registered else ""
+        unreachable, drift = await self._faults(registered) if registered else ("", "")
         if registered or self._failing:
-            UNREACHABLE.set(bool(found))
+            UNREACHABLE.set(bool(unreachable))
+            DRIFT.set(bool(drift))
+        found = unreachable or drift
         self._failing = self._failing + 1 if found else 0
         if self._failing == 2:
             log.warning("%s", found)
-            self._tell(found)
+            if unreachable:
+                self._tell(unreachable)
 
-    async def _registered(self) -> list[str]:
-        """The names of our webhooks, each with its failure policy."""
-        configurations = self._client.resource(VALIDATING_WEBHOOK_CONFIGURATIONS)
+    async def _registered(self) -> ValidatingWebhookConfiguration | None:
         with contextlib.suppress(NotFound):
-            found = await configurations.get(name=WEBHOOK_CONFIGURATION_NAME)
-            return [f"{each['name']} ({each.get('failurePolicy', '')})" for each in found.webhooks or ()]
-        return []
+            return await self._client.resource(VALIDATING_WEBHOOK_CONFIGURATIONS).get(
+                name=WEBHOOK_CONFIGURATION_NAME
+            )
+        return None
 
-    async def _unreachable(self, registered: Sequence[str]) -> str:
-        """Why they do not answer; "" where they do."""
+    async def _faults(self, registered: ValidatingWebhookConfiguration) -> tuple[str, str]:
+        """Why our webhooks do not answer; and where they do, that they are not those that the headroom which answers
+        would register: then none that runs looks after them. Each "" where it is not so."""
+        hooks = registered.webhooks or ()
+        names = ", ".join(f"{each['name']} ({each.get('failurePolicy', '')})" for each in hooks)
         try:
-            await probe(self._client, self._namespace)
+            mark = await probe(self._client, self._namespace)
         except NotReached as exc:
-            return f"the webhooks {', '.join(registered)} are registered and do not answer: {exc}"
-        return ""
+            return f"the webhooks {names} are registered and do not answer: {exc}", ""
+        if registered.annotations.get(ANNOTATION_HASH, mark) == mark:
+            return "", ""
+        return "", (
+            f"the webhooks {names} were registered with other flags than those of the headroom that answers: "
+            "`headroom release --only webhooks` removes them"
+        )

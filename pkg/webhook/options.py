@@ -52,6 +52,8 @@ class Options:
     """Our own: the probe's."""
     own_user: str = ""
     """Our user name; "" when the API server does not report it."""
+    register: bool = True
+    """Write the configurations, and look after them."""
     controller_users: Sequence[str] = ()
     """The controller's accounts, where the webhooks have another one."""
 

@@ -53,7 +53,6 @@ class Webhooks:
     profile: Profile | None = None
     kubevirt_users: Sequence[str] = ()
     client_names: Sequence[str] = ()
-    register: bool = True
     inject_ca_from: str | None = None
 
     async def server(self, client: Client, management: Management) -> AdmissionServer:
@@ -87,9 +86,9 @@ class Webhooks:
             ),
             self.files or SharedCertificates(secrets, own, self.secret_name, hosts(endpoint), self.context),
             self.context,
-            registrar if self.register else None,
+            registrar if self.options.register else None,
             client_names=self.client_names,
-            caller=caller if self.register else None,
+            caller=caller if self.options.register else None,
             synced=management.wait_for_sync,
             stopped=pods.close,
         )

@@ -17,7 +17,7 @@ from kubeloop.client.client import Client
 from kubeloop.client.errors import AlreadyExists, ApiError, Conflict, NotFound
 from kubeloop.client.retry import retry_on_conflict
 from pkg.config.configuration_writes import written
-from pkg.config.probe import PROBE_CONFIGURATION, NotReached, probe
+from pkg.config.probe import ANNOTATION_HASH, PROBE_CONFIGURATION, NotReached, probe
 from pkg.util.constants import WEBHOOK_CONFIGURATION_NAME
 from pkg.webhook.caller import Caller
 from pkg.webhook.configurations import (
@@ -52,8 +52,6 @@ _NEWS_ATTEMPTS = 20
 _NEWS_PAUSE = 0.1
 _NEWS_SECONDS = 2.0
 """A probe that the API server gives up on takes the webhook's whole timeoutSeconds."""
-ANNOTATION_HASH = "headroom.harvesterhci.io/configuration-hash"
-"""On our configurations: the fingerprint of the replica that wrote them."""
 
 
 class Registrar:

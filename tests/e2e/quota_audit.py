@@ -17,6 +17,7 @@ from kubeloop.client.client import Client
 from kubeloop.client.resource_client import ResourceClient
 from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VirtualMachineInstanceMigration
 from pkg.util.kubevirt.evidence import vm_of
+from pkg.util.kubevirt.migration import is_finished
 from pkg.util.quantity import ZERO, Quantity
 from pkg.util.quotacount.usage import pod_usage
 from pkg.util.resource_list import ResourceList, add, parse_resource_list, total
@@ -57,7 +58,7 @@ class QuotaAudit:
     _entries: ResourceList = field(default_factory=dict)
     """The sum of all of them."""
     _born: dict[str, float] = field(default_factory=dict)
-    """Migrations that were told of, and when."""
+    """When each VM's migration began that has not ended."""
     _pods: dict[str, _Seen] = field(default_factory=dict)
     """Pods that quota counts, by uid."""
 
@@ -76,17 +77,21 @@ class QuotaAudit:
         self._room_of = {vm: since for (vm, _), since in self._room_since.items()}
         self._entries = total(entry.resources for entry in standing)
 
-    def saw_migration(self, _type: str, migration: VirtualMachineInstanceMigration) -> None:
-        self._born.setdefault(migration.name, time.monotonic())
+    def saw_migration(self, type: str, migration: VirtualMachineInstanceMigration) -> None:
+        vm = migration.spec.vmi_name
+        if type == "DELETED" or is_finished(migration):
+            self._born.pop(vm, None)
+        else:
+            self._born.setdefault(vm, time.monotonic())
 
     def saw_event(self, _type: str, event: Event) -> None:
-        """FailedCreate of a migration: KubeVirt was refused its target pod. Its first tries come before the room."""
-        if event.reason != "FailedCreate" or event.involved_object.kind != "VirtualMachineInstanceMigration":
+        """FailedCreate of a VM that migrates: KubeVirt was refused its target pod. Its first tries come before the
+        room."""
+        if event.reason != "FailedCreate" or event.involved_object.kind != "VirtualMachineInstance":
             return
-        name = event.involved_object.name
-        vm, now = name.rpartition("-")[0], time.monotonic()
+        vm, now = event.involved_object.name, time.monotonic()
         since = self._room_of.get(vm, now)
-        if now - max(since, self._born.get(name, now)) <= _MARGIN:
+        if now - max(since, self._born.get(vm, now)) <= _MARGIN:
             return
         requested, limited = (_amounts(event.message, what) for what in ("requested", "limited"))
         if not self._has_room_for(requested):
@@ -94,7 +99,7 @@ class QuotaAudit:
         admin = total(seen.usage for seen in self._pods.values())
         full = any(admin.get(name, ZERO) + requested[name] > limit for name, limit in limited.items())
         by_vm = Counter(seen.vm or "a tenant" for seen in self._pods.values())
-        detail = f"{name}: {event.message}; room since {now - since:.1f} s; pods: {dict(by_vm)}; entries: "
+        detail = f"{vm}: {event.message}; room since {now - since:.1f} s; pods: {dict(by_vm)}; entries: "
         detail += ", ".join(f"{vm} {now - at:.1f} s" for vm, at in self._room_of.items())
         (self.refusals if full else self.behind).append(detail)
 

@@ -83,4 +83,5 @@ def test_a_killed_headroom_is_the_first_line_and_a_running_one_is_not_released(
     assert f"released {namespace.name}/default-abc" in released
     assert "Lease headroom" in "\n".join(released)
     after = json.loads(said("status", "-o", "json"))["headroom"]
-    assert (after["running"], after["webhooks"], after["alarms"]) == (None, {}, [])
+    assert (after["running"], after["webhooks"]) == (False, {})
+    assert said("explain", f"{namespace.name}/vm1").startswith("headroom is not running here: ")

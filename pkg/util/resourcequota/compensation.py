@@ -30,7 +30,7 @@ from pkg.util.resourcequota.entries import Entries
 from pkg.util.resourcequota.errors import InvalidEntry, ResourceQuotaError
 from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.policy import Policy
-from pkg.util.resourcequota.touch import FIRST
+from pkg.util.resourcequota.touch import FIRST, unchanged_since
 from pkg.util.resourcequota.vm import Vm
 from pkg.util.resourcequota.vms import controlled_pods, rendering_of
 from pkg.util.resourcequota.writing import Wanted
@@ -52,10 +52,10 @@ def promised(facts: Facts, policy: Policy, base: Base, wanted: Sequence[Wanted])
 
 
 def is_lasting(facts: Facts, limits: Mapping[str, Quantity]) -> bool:
-    """Whether a shortage is believed where spec.hard shall be `limits`. One that is seen before is real. Afterwards
-    status.used may count a target pod already whose migration still says that it was refused: that passes by itself,
-    before the first touch is due."""
-    since = facts.timers.shown_since
+    """Whether a shortage is believed where spec.hard shall be `limits`. One that is seen before is real. Afterwards, as
+    after each touch, status.used may count a target pod already whose migration still says that it was refused: that
+    passes by itself, before the first touch is due."""
+    since = unchanged_since(facts)
     return bool(difference(facts.quota.hard, limits)) or (since is not None and facts.now - since >= FIRST)
 
 

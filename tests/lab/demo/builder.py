@@ -61,7 +61,7 @@ class HistoryBuilder:
     def pod_deleted(self, at: float, name: str, *, vm: str = "vm1", of: str = "") -> None:
         self.history.lose_pod(self._pod(at, name, "Running", vm, of))
 
-    def event(self, at: float, message: str, about: str = "m1") -> None:
+    def event(self, at: float, message: str, about: str = "vm1") -> None:
         content = {"involvedObject": {"name": about}, "reason": "FailedCreate", "message": message}
         metadata = {"name": f"{about}.1", "namespace": NAMESPACE, **self._meta(at)}
         self.history.see_event(msgspec.convert({"metadata": metadata, **content}, Event))

@@ -71,11 +71,15 @@ def test_a_deleted_pod_that_had_ended_before_ended_then() -> None:
     assert ended.at == 1
 
 
-def test_an_event_that_is_repeated_is_told_once() -> None:
+def test_an_event_that_is_repeated_is_told_once_of_the_vms_last_migration() -> None:
     builder = HistoryBuilder()
+    builder.event(0, "no room for the VM itself")
+    builder.migration(1, "Pending")
     builder.event(1, "no")
     builder.event(2, "no")
-    builder.event(3, "no", about="m2")
+    builder.migration(3, "Pending", name="m2")
+    builder.migration(3, "Pending", name="m3", vm="vm2")
+    builder.event(3, "no")
     assert [event.about for event in builder.history.events] == ["m1", "m2"]
 
 

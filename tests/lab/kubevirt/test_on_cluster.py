@@ -103,7 +103,10 @@ async def test_a_migration_is_refused_by_quota_and_goes_through_when_there_is_ro
     said = await events(seed, "FailedCreate")
     assert "exceeded quota" in said[0]["message"]
     assert "requested: limits.cpu=2015m,limits.memory=4797464313" in said[0]["message"]
-    assert said[0]["involvedObject"]["kind"] == "VirtualMachineInstanceMigration"
+    assert (said[0]["involvedObject"]["kind"], said[0]["involvedObject"]["name"]) == (
+        "VirtualMachineInstance",
+        "vm1",
+    )
     began = time.monotonic()
     await seed.set_hard({"limits.cpu": "5", "limits.memory": "9980344313"})
     await seed.phase("m1", "Scheduling")

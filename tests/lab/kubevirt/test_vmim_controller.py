@@ -177,7 +177,7 @@ async def test_quota_s_refusal_leaves_it_pending_with_the_condition_and_tells_pe
     assert await setup.step() == 5
     assert setup.status()["phase"] == "Pending"
     assert [(c["type"], c["status"]) for c in setup.status()["conditions"]] == [(REJECTED, "True")]
-    assert ("t1/m1", "FailedCreate", f"Error creating pod: {QUOTA.message}") in setup.cluster.events.told
+    assert ("t1/vm1", "FailedCreate", f"Error creating pod: {QUOTA.message}") in setup.cluster.events.told
 
 
 async def test_a_refused_migration_does_not_ask_again_before_its_time() -> None:

@@ -50,7 +50,7 @@ def refusal(limited: str, *, count: int = 1, name: str = "e1") -> Event:
     message = f"exceeded quota: default, requested: limits.cpu=1, used: limits.cpu=2, limited: {limited}"
     body = {
         "metadata": {"name": name, "namespace": "ns"},
-        "involvedObject": {"kind": "VirtualMachineInstanceMigration", "name": "m1", "namespace": "ns"},
+        "involvedObject": {"kind": "VirtualMachineInstance", "name": "vm1", "namespace": "ns"},
         "message": message,
         "count": count,
     }
@@ -153,6 +153,9 @@ def test_a_refusal_counts_by_the_limit_that_admission_went_by(
 
 
 def test_an_event_that_is_counted_up_adds_what_it_counts_up(found: Measurements) -> None:
+    """And one of before the migration is about the VM's own pod."""
+    found.see_event(1, refusal("limits.cpu=2", name="e0"))
+    found.see_migration(1, migration("Pending"))
     found.see_event(1, refusal("limits.cpu=2"))
     found.see_event(2, refusal("limits.cpu=2", count=3))
     found.see_event(3, refusal("limits.cpu=2", name="e2"))

@@ -8,6 +8,7 @@ import pty
 import re
 import signal
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ import pytest
 from kubeloop.api import registry
 from kubeloop.api.meta import Object
 from kubeloop.testing.polling import eventually
-from kubeloop.testing.scripted_server import GET, LIST, POST, body, listing, status
+from kubeloop.testing.scripted_server import GET, LIST, POST, Reply, body, listing, status
 from pkg.api.harvesterhci import SETTINGS
 from pkg.api.kubevirt import (
     KUBEVIRTS,
@@ -36,6 +37,8 @@ from tests.program import environment
 NS = "ns1"
 HERE = vmi(nodeName="node-1")
 SOURCE = launcher()
+OWN = "headroom-system"
+LEASE = registry.LEASES.path(OWN, "headroom")
 REFUSED = vmim(refused=True, created="2026-01-01T11:58:00Z")
 NAMESPACE = {
     "metadata": {
@@ -78,9 +81,15 @@ def call(
     return call
 
 
+def leased(renewed: str, seconds: int) -> Reply:
+    """The Lease of the installation."""
+    spec = {"holderIdentity": "pod-0", "renewTime": renewed, "leaseDurationSeconds": seconds}
+    return body({"metadata": {"name": "headroom", "namespace": OWN}, "spec": spec})
+
+
 @pytest.fixture
 def cluster(server: ThreadedServer) -> None:
-    """The seed's namespace with its VM, whose migration was refused before headroom came; a node, a halted VM."""
+    """The seed's namespace with its VM, whose migration was refused before headroom came; a halted VM. It runs now."""
     rq = charged(quota(HARD, MARKS), [SOURCE])
     kubevirt = {
         "metadata": {"name": "kubevirt", "namespace": "kubevirt"},
@@ -100,8 +109,13 @@ def cluster(server: ThreadedServer) -> None:
     script.always(GET, registry.NODES.path(name="node-1"), body({"metadata": {"name": "node-1"}}))
     halted = {"metadata": {"name": "halted", "namespace": NS}}
     script.always(GET, VIRTUAL_MACHINES.path(NS, "halted"), body(halted))
+    script.always(GET, LEASE, leased(datetime.now(UTC).isoformat(), seconds=3600))
 
 
+NOWHERE = (
+    "headroom is not running here: there is no Lease, ConfigMap or webhook of it in default, headroom-system, "
+    "harvester-system (--headroom-namespace names another namespace)\n"
+)
 ASSUMED = (
     "mode takeover and estimate exact are assumed: no ConfigMap headroom of a running controller was found\n"
 )
@@ -208,7 +222,6 @@ def test_in_headrooms_own_pod_the_answer_is_the_same(case: list[str], call: Call
     assert "ns1/" in inside.out
 
 
-OWN = "headroom-system"
 PROBE = registry.EVENTS.path(OWN)
 ANSWER = (
     'Internal error occurred: failed calling webhook "probe.headroom.harvesterhci.io": failed to call: EOF'
@@ -219,14 +232,16 @@ ANSWER = (
 def dead(server: ThreadedServer, cluster: None) -> None:
     """A headroom that was killed: its Lease ran out, its webhooks are registered and do not answer."""
     script = server.server
-    spec = {"holderIdentity": "pod-0", "renewTime": "2026-01-01T00:00:00Z", "leaseDurationSeconds": 15}
-    script.always(
-        GET,
-        registry.LEASES.path(OWN, "headroom"),
-        body({"metadata": {"name": "headroom", "namespace": OWN}, "spec": spec}),
-    )
-    webhooks = [{"name": "pods.headroom.harvesterhci.io", "failurePolicy": "Fail"}]
-    ours = {"metadata": {"name": "headroom.harvesterhci.io"}, "webhooks": webhooks}
+    script.always(GET, LEASE, leased("2026-01-01T00:00:00Z", seconds=15))
+    webhooks = [
+        {
+            "name": "pods.headroom.harvesterhci.io",
+            "failurePolicy": "Fail",
+            "clientConfig": {"url": "https://10.0.0.1:9443/validate-pod/0123456789abcdef0123456789abcdef"},
+        }
+    ]
+    written = {"headroom.harvesterhci.io/configuration-hash": "of-before"}
+    ours = {"metadata": {"name": "headroom.harvesterhci.io", "annotations": written}, "webhooks": webhooks}
     script.always(LIST, registry.VALIDATING_WEBHOOK_CONFIGURATIONS.path(), listing([ours], "10"))
     selector = {"matchLabels": {"kubernetes.io/metadata.name": OWN}}
     name = "headroom-probe.harvesterhci.io"
@@ -258,6 +273,20 @@ def test_that_headroom_does_not_run_is_said_first(
     assert {(seen.path, seen.query["dryRun"]) for seen in server.seen(POST)} == {(PROBE, "All")}
 
 
+@pytest.mark.usefixtures("cluster")
+def test_where_it_never_ran_that_is_said_first_and_nothing_is_raised(
+    server: ThreadedServer, call: Call
+) -> None:
+    server.server.always(GET, LEASE, status(404, "NotFound"))
+    out = call("explain", f"{NS}/vm1").out
+    assert out.startswith(f"{NOWHERE}ns1/vm1 waits for quota: ")
+    assert "headroom: would raise limits.cpu from 3 to 5015m" in out
+    assert json.loads(call("status", "-o", "json").out)["headroom"]["running"] is False
+    assert call("status", "--check", "controller").out == NOWHERE
+    server.server.always(GET, LEASE, status(403, "Forbidden"))
+    assert json.loads(call("status", "-o", "json").out)["headroom"]["running"] is None, "it is not known"
+
+
 @pytest.mark.usefixtures("dead")
 def test_in_the_past_nothing_is_raised(call: Call) -> None:
     assert "headroom: would raise limits.cpu from 3 to 5015m" in call("explain", f"{NS}/vm1").out
@@ -274,8 +303,18 @@ def test_the_installation_is_looked_for_where_it_is_said_to_be(
 
 
 @pytest.mark.usefixtures("dead")
+def test_status_shows_what_is_registered_without_its_key(server: ThreadedServer, call: Call) -> None:
+    where = "webhooks registered at https://10.0.0.1:9443: pods (Fail); they"
+    assert f"{where} do not answer\n" in call("status").out
+    mark = {"metadata": {"annotations": {"headroom.harvesterhci.io/answered-by": "of-now"}}}
+    server.server.always(POST, PROBE, body(mark))
+    assert f"{where} answer, and were registered with other flags" in call("status").out
+    assert json.loads(call("status", "-o", "json").out)["headroom"]["drift"] is True
+
+
+@pytest.mark.usefixtures("dead")
 def test_who_may_not_ask_is_told_what_can_be_known(server: ThreadedServer, call: Call) -> None:
-    server.server.always(GET, registry.LEASES.path(OWN, "headroom"), status(403, "Forbidden"))
+    server.server.always(GET, LEASE, status(403, "Forbidden"))
     server.server.always(POST, PROBE, status(403, "Forbidden"))
     found = json.loads(call("status", "-o", "json").out)["headroom"]
     assert (found["running"], found["unreachable"], found["alarms"]) == (None, None, [])
@@ -283,8 +322,8 @@ def test_who_may_not_ask_is_told_what_can_be_known(server: ThreadedServer, call:
 
 def test_no_quota_and_no_vm(server: ThreadedServer, call: Call) -> None:
     server.server.always(GET, registry.NAMESPACES.path(name=NS), body(NAMESPACE))
-    assert call("status", "-n", NS).out == f"no managed quota in ns1\n{ASSUMED}"
-    assert call("plan", "-n", NS).out == f"no VM runs there\n{ASSUMED}"
+    assert call("status", "-n", NS).out == f"{NOWHERE}no managed quota in ns1\n{ASSUMED}"
+    assert call("plan", "-n", NS).out == f"{NOWHERE}no VM runs there\n{ASSUMED}"
 
 
 WRONG: Mapping[str, tuple[list[str], int, str]] = {

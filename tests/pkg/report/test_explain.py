@@ -53,14 +53,15 @@ def running(name: str, node: str) -> VirtualMachineInstanceMigration:
     )
 
 
+VMI = "VirtualMachineInstance"
 DEAD = Installed(Held("pod-0", 35.0, 15.0))
 UNREACHABLE = Installed(None, {"pods.headroom.harvesterhci.io": "Fail"}, "connection refused")
 HOLDING = {"headroom.harvesterhci.io/holding": "true"}
 BY_US = 'Error creating pod: failed calling webhook "pods.headroom.harvesterhci.io": no endpoints'
 
 
-def failed(message: str, at: str = "2026-01-01T00:00:09Z", vm: str = "vm1") -> Event:
-    about = ObjectReference(kind="VirtualMachineInstance", name=vm, namespace="ns1")
+def failed(message: str, at: str = "2026-01-01T00:00:09Z", vm: str = "vm1", kind: str = VMI) -> Event:
+    about = ObjectReference(kind=kind, name=vm, namespace="ns1")
     return Event(involved_object=about, reason="FailedCreate", message=message, last_timestamp=at)
 
 
@@ -163,6 +164,16 @@ ASKED = {
         migrations=[vmim()],
         settled=True,
         failures=[failed("Error creating pod: violates PodSecurity")],
+    ),
+    "it fits, and the reason was written about the migration": Asked(
+        Verdict.WAITS_FOR_KUBEVIRT,
+        "KubeVirt could not create its target pod: Error creating pod: violates PodSecurity",
+        migrations=[vmim()],
+        settled=True,
+        failures=[
+            failed("Error creating pod: violates PodSecurity", vm=vmim().name, kind=f"{VMI}Migration"),
+            failed("of a pod with the same name", "2026-01-01T00:00:10Z", kind="Pod"),
+        ],
     ),
     "what KubeVirt said of another migration or VM is not quoted": Asked(
         Verdict.WAITS_FOR_KUBEVIRT,

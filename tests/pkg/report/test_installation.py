@@ -25,6 +25,7 @@ class Found:
     unreachable: str | None = None
     alarms: Sequence[str] = ()
     stopped: bool = False
+    absent: Sequence[str] = ()
 
 
 PODS = "pods.headroom.harvesterhci.io"
@@ -70,12 +71,20 @@ FOUND = {
         ],
     ),
     "nobody may ask whether they answer": Found(None, {PODS: "Fail"}, None),
+    "it was never installed": Found(
+        absent=["a", "b"],
+        alarms=[
+            "headroom is not running here: there is no Lease, ConfigMap or webhook of it in a, b "
+            "(--headroom-namespace names another namespace)"
+        ],
+        stopped=True,
+    ),
 }
 
 
 @sentences(FOUND)
 def test_what_is_wrong_is_said(case: Found) -> None:
-    installed = Installed(case.lease, case.webhooks, case.unreachable)
+    installed = Installed(case.lease, case.webhooks, case.unreachable, case.absent)
     assert (installed.alarms(), installed.stopped) == (list(case.alarms), case.stopped)
 
 
@@ -123,3 +132,23 @@ def test_the_document(running: bool | None, lease: Held | None) -> None:
         {PODS: "Fail"},
         REFUSED,
     )
+
+
+@sentences(
+    {
+        "there are none": (Installed(), ""),
+        "they answer": (
+            Installed(None, {PODS: "Fail"}, "", endpoint="Service ns/headroom-webhook"),
+            "webhooks registered at Service ns/headroom-webhook: pods (Fail); they answer",
+        ),
+        "they are left of before": (
+            Installed(None, {PODS: "Fail"}, "", endpoint="https://10.0.0.1:9443", drift=True),
+            "webhooks registered at https://10.0.0.1:9443: pods (Fail); they answer, and were registered with "
+            "other flags than those of the headroom that answers: `headroom release --only webhooks` removes "
+            "what is left of before",
+        ),
+    }
+)
+def test_what_is_registered_is_said(case: tuple[Installed, str]) -> None:
+    installed, said = case
+    assert installed.registration == said

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
+import pytest
 from prometheus_client import REGISTRY
 
 from kubeloop.testing.virtual_time import virtual_time
@@ -48,6 +50,24 @@ async def test_webhooks_that_do_not_answer_are_reported_once_with_their_policies
     server.reached.add(URL.url)
     await looked.check()
     assert shown() == 0
+
+
+async def test_webhooks_of_before_are_logged_once_where_the_running_one_registers_none(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    server, said = await registered(), list[str]()
+    server.mark = fingerprint(URL, replace(STRICT, register=False))
+    looked = leftovers(server, said)
+    for _ in range(3):
+        await looked.check()
+    (line,) = [record.getMessage() for record in caplog.records if "with other flags" in record.getMessage()]
+    assert "pods.headroom.harvesterhci.io (Fail)" in line
+    assert "`headroom release --only webhooks`" in line
+    assert (said, shown()) == ([], 0), "they answer"
+    assert REGISTRY.get_sample_value("headroom_webhook_registration_drift") == 1
+    server.mark = fingerprint(URL, STRICT)
+    await looked.check()
+    assert REGISTRY.get_sample_value("headroom_webhook_registration_drift") == 0
 
 
 async def test_where_nothing_is_registered_nothing_is_asked() -> None:
