@@ -19,7 +19,6 @@ from pkg.util.resourcequota.policy import EstimateKind, Mode
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
-    from rich.table import Table
 
     from kubeloop.client.client import Client
     from pkg.report.reader import Assumed
@@ -208,20 +207,20 @@ def framed(snapshot: Snapshot, parts: Iterable[RenderableType]) -> list[Renderab
     return [*map(line, snapshot.installed.alarms()), *parts, *map(line, snapshot.basis.remarks)]
 
 
-def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
-    """A table whose title and cells are taken as they are; columns whose name ends in a number sign are numbers."""
+def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> list[RenderableType]:
+    """A line and a table whose cells are taken as they are; columns whose name ends in a number sign are numbers. No
+    heading is folded: the cells are."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
 
-    made = Table(
-        title=Text(title), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False
-    )
+    made = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for column in columns:
-        made.add_column(column.removesuffix("#"), justify="right" if column.endswith("#") else "left")
+        name = column.removesuffix("#")
+        made.add_column(name, justify="left" if name == column else "right", min_width=len(name))
     for row in rows:
         made.add_row(*map(Text, row))
-    return made
+    return [line(title), made]
 
 
 def line(text: str) -> RenderableType:
