@@ -29,9 +29,8 @@ _NAME = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?")
 _COLUMNS = 120
 """Width of a table in a pipe, unless $COLUMNS says otherwise; cells are folded, nothing is cut."""
 _PERIOD = 1.0
-"""Seconds between two looks of --watch, and at least _SHARE times what a look takes: lists of a large cluster cost its
-API server."""
-_SHARE = 10.0
+"""Seconds between two looks of --watch, and at least as long as a look takes: lists of a large cluster cost its API
+server."""
 
 
 @dataclass(frozen=True)
@@ -163,7 +162,7 @@ async def _again(
             if failed != str(exc):
                 print(f"headroom: {exc}, trying again", file=sys.stderr, flush=True)
             failed = str(exc)
-        await asyncio.sleep(max(_PERIOD, _SHARE * (time.monotonic() - began)))
+        await asyncio.sleep(max(_PERIOD, time.monotonic() - began))
 
 
 def _printed(lines: Callable[[T], Mapping[str, str]]) -> Callable[[T], None]:
