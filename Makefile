@@ -58,10 +58,10 @@ mutants: $(STAMP)
 	.venv/mutants/bin/python -m pip install --quiet --disable-pip-version-check cosmic-ray==8.7.0
 	nice .venv/mutants/bin/python tests/mutants.py $(BIN)/python --sample $(SAMPLE)
 
-# 1,000 migrations while the webhook is killed every few seconds: `make soak SIZE=100` for a tenth.
+# 1,000 migrations for each thing that goes wrong (tests/bench/soak.py): `make soak SIZE=100` for a tenth, PART=etcd for one.
 SIZE ?= 1000
 soak: build
-	$(BIN)/python -m tests.bench.soak $(SIZE)
+	$(BIN)/python -m tests.bench.soak $(SIZE) $(PART)
 	HEADROOM_SOAK=1 $(BIN)/python -m pytest tests/e2e/test_admission_race.py tests/e2e/test_admission_reserve.py \
 	  tests/e2e/test_admission_upkeep.py
 	HEADROOM_ELECTION=real $(BIN)/python -m pytest tests/e2e/test_leader_election.py

@@ -56,16 +56,18 @@ class Program:
         self, log: Path, *arguments: str, port: int = 0, env: Mapping[str, str] | None = None
     ) -> None:
         """`port` is the one of its own HTTP server (0: any that is free)."""
+        self.skew = 0.0
+        """Seconds by which its clock is ahead, from the next start on."""
         self.log = log
         self.port = port or free_ports(1)[0]
         self.url = ""
         """Of its webhooks, where it serves any."""
         self._arguments = [*arguments, "--health-bind-address", f"127.0.0.1:{self.port}"]
         self._env = environment() | dict(env or {})
-        self._process: ForkedProcess | None = None
+        self._process: ForkedProcess | subprocess.Popen[bytes] | None = None
 
     @property
-    def process(self) -> ForkedProcess:
+    def process(self) -> ForkedProcess | subprocess.Popen[bytes]:
         """The one that was started last."""
         assert self._process is not None, "it was never started"
         return self._process
@@ -77,7 +79,11 @@ class Program:
     def start(self, *, ready: bool = True) -> Program:
         """`ready`: and wait until it is."""
         with self.log.open("ab") as out:
-            self._process = ForkedProcess(self._arguments, out, out, self._env)
+            if self.skew:  # one that is forked has its clock already
+                command = [sys.executable, "-m", "tests.bench.skewed", str(self.skew), *self._arguments]
+                self._process = subprocess.Popen(command, stdout=out, stderr=out, env=self._env, cwd=ROOT)
+            else:
+                self._process = ForkedProcess(self._arguments, out, out, self._env)
         return self.wait_ready() if ready else self
 
     def wait_ready(self, timeout: float = 30.0) -> Program:

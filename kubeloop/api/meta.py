@@ -184,6 +184,11 @@ def rfc3339(seconds: float) -> str:
     return datetime.datetime.fromtimestamp(seconds, datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
+def from_rfc3339(text: str) -> float:
+    """Seconds since the epoch of a metav1.Time or MicroTime. Raises ValueError."""
+    return datetime.datetime.fromisoformat(text).timestamp()
+
+
 def now_rfc3339() -> str:
     """metav1.Now."""
     return rfc3339(time.time())

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from kubeloop.api import admissionregistration, core
-from kubeloop.api.meta import Object
+from kubeloop.api.meta import Object, PartialObjectMetadata
 
 T = TypeVar("T", bound=Object)
 
@@ -45,6 +45,18 @@ class Resource(Generic[T]):
     def group_resource(self) -> str:
         """`plural`, or `plural.group`, as the API server's messages name it."""
         return f"{self.plural}.{self.group}" if self.group else self.plural
+
+    def metadata(self) -> Resource[PartialObjectMetadata]:
+        """The same, of whose objects clients ask for the metadata alone."""
+        return Resource(
+            self.group,
+            self.version,
+            self.plural,
+            self.kind,
+            PartialObjectMetadata,
+            self.namespaced,
+            self.status_subresource,
+        )
 
     def path(self, namespace: str = "", name: str = "", subresource: str = "") -> str:
         """The URL path of the collection, an object or its subresource."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import replace
 from typing import Any, Self, TypeVar, cast
 
 import msgspec
@@ -15,7 +14,7 @@ from kubeloop.api.registry import Resource
 from kubeloop.client.config import ClientConfig
 from kubeloop.client.errors import ApiError
 from kubeloop.client.resource_client import ResourceClient
-from kubeloop.client.resource_reader import Accept
+from kubeloop.client.resource_reader import PLAIN, Accept
 from kubeloop.client.transport import Transport
 
 log = logging.getLogger(__name__)
@@ -39,13 +38,13 @@ class Client:
     def resource(self, resource: Resource[T]) -> ResourceClient[T]:
         """The client of a kind, made once; of a definition with a struct of its own, another one."""
         if resource not in self._resources:
-            self._resources[resource] = ResourceClient(self.transport, resource)
+            accept = _PARTIAL_METADATA if resource.type is PartialObjectMetadata else PLAIN
+            self._resources[resource] = ResourceClient(self.transport, resource, accept=accept)
         return cast("ResourceClient[T]", self._resources[resource])
 
     def metadata(self, resource: Resource[Any]) -> ResourceClient[PartialObjectMetadata]:
         """Of the kind's objects the metadata alone."""
-        partial = replace(resource, type=PartialObjectMetadata)
-        return ResourceClient(self.transport, partial, accept=_PARTIAL_METADATA)
+        return self.resource(resource.metadata())
 
     async def close(self) -> None:
         """Closes every connection."""

@@ -17,6 +17,7 @@ from kubeloop.controllers.event_handlers import EnqueueHandler, Reads, Resolver
 from kubeloop.controllers.metrics import ReconcileMetrics
 from kubeloop.controllers.reconcile import Handler, NamedHandler, Outcome, Verdict, combine
 from kubeloop.controllers.removal import FINALIZER_PREFIX, RemovalHandler
+from kubeloop.logs import reconciling
 from kubeloop.workqueue.queue import LOW_PRIORITY, ShutDown
 from kubeloop.workqueue.rate_limiters import RateLimiter
 from kubeloop.workqueue.rate_limiting_queue import RateLimitingQueue
@@ -182,7 +183,8 @@ class Controller(Generic[T]):
             except ShutDown:
                 return
             try:
-                self._settle(key, await self._reconcile(key))
+                with reconciling(self.name, key):
+                    self._settle(key, await self._reconcile(key))
             finally:
                 self.queue.done(key)
             # Handlers that never wait must not keep the loop from leases, probes and admission requests.

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
-from kubeloop.api.meta import Object
+from kubeloop.api.meta import Object, PartialObjectMetadata
 from kubeloop.api.registry import Resource
 from kubeloop.cache.changes import ChangedInPlace, CheckedIndexer
 from kubeloop.cache.crds import CustomResourceWatch
@@ -106,6 +106,11 @@ class ControllerFactory:
             (other, *_) = (option for option, asked, has in pairs if asked != has)
             raise ValueError(f"the controller of {found.name} is shared, with another {other}")
         return found
+
+    def metadata(self, resource: Resource[Any], **options: Any) -> Controller[PartialObjectMetadata]:
+        """As `controller`, with the metadata of the kind's objects alone: no more is sent or held (client-go's
+        metadata informers)."""
+        return self.controller(resource.metadata(), **options)
 
     def require(self, *controllers: Controller[Any]) -> None:
         """No handler is called before these kinds are installed and their caches hold what the server has.

@@ -86,10 +86,10 @@ def structs(kinds: Sequence[Kind], fields: Iterable[str] = ()) -> str:
         wanted.update({p: True for path, p in paths.items() if path in structure.found})
     if missing := [path for path, found in wanted.items() if not found]:
         raise ValueError(f"not in the schema: {', '.join(missing)}")
-    return file.text([kind.kind for kind in kinds])
+    return file.text()
 
 
-_HEAD = '''"""Written by `kubeloop structs`: {}."""
+_HEAD = '''"""Written by `kubeloop structs`."""
 
 from __future__ import annotations
 
@@ -111,9 +111,9 @@ class _File:
         self.known: dict[object, str] = {}
         self.resources: list[str] = []
 
-    def text(self, kinds: Sequence[str]) -> str:
+    def text(self) -> str:
         classes = ["\n".join(lines) for lines in self.classes.values()]
-        return "\n\n\n".join([_HEAD.format(", ".join(kinds)), *classes, "\n".join(self.resources)]) + "\n"
+        return "\n\n\n".join([_HEAD, *classes, "\n".join(self.resources)]) + "\n"
 
 
 class _Kind:
@@ -148,7 +148,7 @@ class _Kind:
         skipped = ("apiVersion", "kind", "metadata") if base == "Object" else ()
         properties = {name: of for name, of in schema.get("properties", {}).items() if name not in skipped}
         chosen = [each for each in properties if not paths or any(p[0] == each for p in paths)]
-        if base == "Struct" and len(chosen) == len(properties):
+        if base == "Struct" and not paths:
             lines += ["    whole: ClassVar[bool] = True", ""]
         names = set(_TAKEN if base == "Object" else ("whole",))
         for each in chosen:

@@ -68,12 +68,15 @@ class LeaderElector:
         *,
         clock: Callable[[], float] = time.monotonic,
         tell: Callable[[str], None] = lambda _: None,
+        on_new_leader: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """`tell` gets what is logged as a warning: why the lease can't be read or written, once a minute."""
+        """`tell` gets what is logged as a warning: why the lease can't be read or written, once a minute.
+        `on_new_leader` gets the identity of each holder that is seen, this one too (client-go's OnNewLeader)."""
         self._lock = lock
         self._config = config or LeaderElectionConfig()
         self._clock = clock
         self._tell = tell
+        self._on_new_leader = on_new_leader
         self._observed: Lease | None = None
         self._observed_at = 0.0
         # Invariant: when `_observed.spec` was first seen here; another holder is left its whole duration from then on.
@@ -208,8 +211,10 @@ class LeaderElector:
         self._observed = lease
         if before is None or before.spec != lease.spec:
             self._observed_at = self._clock()
-        if self.get_leader() not in (holder, "", self._lock.identity):
-            log.info("the lease %s is held by %s", self._lock, self.get_leader())
+        if self.get_leader() not in (holder, ""):
+            if self.get_leader() != self._lock.identity:
+                log.info("the lease %s is held by %s", self._lock, self.get_leader())
+            self._on_new_leader(self.get_leader())
 
     def _left(self) -> float:
         """Seconds that the holder which was seen last must still be left; counted by its own duration, as it may run

@@ -1,6 +1,6 @@
-"""`make soak`: migrations of both strategies without a pause, while the webhook is killed and started all the time.
+"""`make soak`: migrations of both strategies without a pause, while something goes wrong.
 
-`python -m tests.bench.soak [migrations]`: 1,000 unless said otherwise.
+`python -m tests.bench.soak [migrations] [part...]`: 1,000, and all of PARTS one after the other, unless said otherwise.
 """
 
 from __future__ import annotations
@@ -9,18 +9,20 @@ import asyncio
 import contextlib
 import itertools
 import json
+import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
 from kubeloop.api import registry
 from kubeloop.api.registry import Resource
 from kubeloop.client.errors import ApiError, Forbidden
+from kubeloop.testing.cluster import processes
 from kubeloop.testing.cluster.cluster import Cluster
 from kubeloop.testing.polling import until
 from lab.cluster import EmbeddedCluster
@@ -38,6 +40,9 @@ NAMESPACES = 3
 LOGS = ROOT / "build" / "soak"
 UP, DOWN = 3.0, 0.5
 """Seconds that the webhook serves, and is away before it is started again."""
+RECOVERY = 30.0
+"""Seconds after the end of a fault in which it may still show."""
+T = TypeVar("T")
 
 
 @dataclass
@@ -46,13 +51,29 @@ class Soak:
     (a webhook that is away, a quota that is busy) and succeeded on retry."""
 
     migrations: Counter[str] = field(default_factory=Counter)
-    kills: int = 0
+    faults: int = 0
+    meanwhile: int = 0
+    """Pods that were refused while a fault lasted, or shortly after."""
     pods: int = 0
     refused: list[str] = field(default_factory=list)
     retried: Counter[str] = field(default_factory=Counter)
     stuck: list[str] = field(default_factory=list)
     left_locked: list[str] = field(default_factory=list)
     wrong_quotas: list[str] = field(default_factory=list)
+    disturbing: bool = False
+    """The part has not come to its end."""
+    over_at: float = 0.0
+    """When what the last fault did is over, by time.monotonic."""
+
+    @contextlib.contextmanager
+    def fault(self) -> Iterator[None]:
+        """Something is wrong, by which a pod that has room may be refused."""
+        self.over_at = float("inf")
+        try:
+            yield
+        finally:
+            self.faults += 1
+            self.over_at = time.monotonic() + RECOVERY
 
     @property
     def good(self) -> bool:
@@ -60,25 +81,105 @@ class Soak:
         return not (failed or self.stuck or self.refused or self.left_locked or self.wrong_quotas)
 
 
-async def kill_for_ever(webhook: Program, soak: Soak) -> None:
+@dataclass(frozen=True)
+class Stage:
+    """What a part may disturb."""
+
+    cluster: Cluster
+    controller: Program
+    webhook: Program
+
+
+async def kills(stage: Stage, soak: Soak) -> None:
+    """The webhook is killed and started again, as long as migrations go on."""
     while True:
         await asyncio.sleep(UP)
-        await asyncio.to_thread(webhook.kill)
+        await asyncio.to_thread(stage.webhook.kill)
         await asyncio.sleep(DOWN)
         # Killed before it serves, it would never be there at all.
-        await asyncio.to_thread(webhook.start)
-        soak.kills += 1
+        await asyncio.to_thread(stage.webhook.start)
+        soak.faults += 1
+
+
+async def etcd(stage: Stage, soak: Soak) -> None:
+    """etcd stands still for a moment, for longer than a review may take, and for longer than a lease lasts."""
+    for seconds in (5.0, 14.0, 40.0):
+        await _stopped(stage, soak, "etcd", seconds)
+
+
+async def counting(stage: Stage, soak: Soak) -> None:
+    """The controller manager, and with it the quota controller, is away for two minutes."""
+    await _stopped(stage, soak, "kube-controller-manager", 120.0)
+
+
+async def stopped(stage: Stage, soak: Soak) -> None:
+    """The controller stands still for a minute, and goes on with what it had in its hands."""
+    await asyncio.sleep(UP)
+    with soak.fault():
+        stage.controller.process.send_signal(signal.SIGSTOP)
+        await asyncio.sleep(60.0)
+        stage.controller.process.send_signal(signal.SIGCONT)
+
+
+async def clock(stage: Stage, soak: Soak) -> None:
+    """The webhook's clock is 200 s ahead, then 200 s behind: nothing may show of it."""
+    for skew in (200.0, -200.0, 0.0):
+        await asyncio.to_thread(stage.webhook.stop)
+        stage.webhook.skew = skew
+        await asyncio.to_thread(stage.webhook.start)
+        soak.faults += 1
+        await asyncio.sleep(20.0 if skew else 0.0)
+
+
+async def _stopped(stage: Stage, soak: Soak, name: str, seconds: float) -> None:
+    """One of the cluster's processes, after migrations have run for a while."""
+    await asyncio.sleep(10.0)
+    process = processes.find(stage.cluster.directory, name)
+    with soak.fault():
+        process.signal(signal.SIGSTOP)
+        try:
+            await asyncio.sleep(seconds)
+        finally:
+            process.signal(signal.SIGCONT)
+
+
+Part = Callable[[Stage, Soak], Coroutine[Any, Any, None]]
+PARTS: dict[str, Part] = {each.__name__: each for each in (kills, etcd, counting, stopped, clock)}
+
+
+async def disturb(part: Part, stage: Stage, soak: Soak) -> None:
+    """Migrations go on until it is done, but for the one that never is."""
+    soak.disturbing = part is not kills
+    try:
+        await part(stage, soak)
+    finally:
+        soak.disturbing = False
+
+
+async def persistent(attempt: Callable[[], Awaitable[T]]) -> T:
+    """The API server may be away for a while."""
+    while True:
+        try:
+            return await attempt()
+        except ApiError:
+            await asyncio.sleep(0.5)
 
 
 async def migrate_for_ever(admin: Admin, namespace: str, vm: str, soak: Soak, goal: int) -> None:
-    while soak.migrations.total() < goal:
-        migration = await admin.migrate(namespace, vm, running=0.1, phase=0.02, linger=0.1)
+    while soak.migrations.total() < goal or soak.disturbing:
+        migration = await persistent(
+            lambda: admin.migrate(namespace, vm, running=0.1, phase=0.02, linger=0.1)
+        )
         try:
-            await admin.until_phase(namespace, migration, "Succeeded", "Failed", seconds=120)
+            await persistent(
+                lambda migration=migration: admin.until_phase(  # type: ignore[misc]
+                    namespace, migration, "Succeeded", "Failed", seconds=300
+                )
+            )
         except AssertionError:
             soak.stuck.append(await _state(admin, namespace, migration))
             return
-        soak.migrations[await admin.phase(namespace, migration)] += 1
+        soak.migrations[await persistent(lambda: admin.phase(namespace, migration))] += 1  # noqa: B023
 
 
 async def _state(admin: Admin, namespace: str, migration: str) -> str:
@@ -107,7 +208,10 @@ async def honest_pods(admin: Admin, namespace: str, soak: Soak) -> None:
             try:
                 pod = await admin.pod(namespace, tenant, cpu="100m", memory="1Mi")
             except Forbidden as exc:
-                soak.refused.append(exc.message)
+                if time.monotonic() < soak.over_at:
+                    soak.meanwhile += 1
+                else:
+                    soak.refused.append(exc.message)
             except ApiError as exc:
                 soak.retried[type(exc).__name__] += 1
             else:
@@ -119,21 +223,21 @@ async def honest_pods(admin: Admin, namespace: str, soak: Soak) -> None:
         await asyncio.sleep(0.1)
 
 
-async def run(cluster: Cluster, goal: int) -> Soak:
+async def run(cluster: Cluster, goal: int, part: str) -> Soak:
     soak = Soak()
     controller, webhook = program(cluster, "controller"), program(cluster, "webhook")
     async with admin_of(cluster) as admin:
         await asyncio.to_thread(controller.start)
         await asyncio.to_thread(webhook.start)
         try:
-            await _migrate_all(admin, soak, goal, webhook)
+            await _migrate_all(admin, soak, goal, part, Stage(cluster, controller, webhook))
         finally:
             await asyncio.to_thread(webhook.stop)
             await asyncio.to_thread(controller.stop)
     return soak
 
 
-async def _migrate_all(admin: Admin, soak: Soak, goal: int, webhook: Program) -> None:
+async def _migrate_all(admin: Admin, soak: Soak, goal: int, part: str, stage: Stage) -> None:
     names = [await admin.namespace(BASE) for _ in range(NAMESPACES)]
     # KubeVirt's own limit of five at once would be used up all the time, and no window is opened then.
     limits = {"parallelMigrationsPerCluster": 50, "parallelOutboundMigrationsPerNode": 50}
@@ -152,7 +256,7 @@ async def _migrate_all(admin: Admin, soak: Soak, goal: int, webhook: Program) ->
         await admin.machine(name, vm, cpu="500m", memory="64Mi")
     full = await windowed.fill()
     await windowed.budget({"limits.cpu": "2", "pods": "4"})
-    work: list[Coroutine[Any, Any, None]] = [kill_for_ever(webhook, soak)]
+    work: list[Coroutine[Any, Any, None]] = [disturb(PARTS[part], stage, soak)]
     work += [honest_pods(admin, name, soak) for name in names]
     background = [asyncio.create_task(each) for each in work]
     try:
@@ -161,8 +265,8 @@ async def _migrate_all(admin: Admin, soak: Soak, goal: int, webhook: Program) ->
         for task in background:
             task.cancel()
         await asyncio.wait(background)
-    await asyncio.to_thread(webhook.kill)
-    await asyncio.to_thread(webhook.start)
+    await asyncio.to_thread(stage.webhook.kill)
+    await asyncio.to_thread(stage.webhook.start)
     await _check(admin, soak, names, windowed, full)
 
 
@@ -190,13 +294,17 @@ async def _is(admin: Admin, namespace: str, hard: dict[str, str]) -> bool:
 
 def main(arguments: list[str]) -> int:
     goal = int(arguments[0]) if arguments else 1000
-    began = time.monotonic()
-    with EmbeddedCluster(directory=LOGS) as cluster:
-        soak = asyncio.run(run(cluster, goal))
-    report = {**vars(soak), "refused": soak.refused[:10], "seconds": round(time.monotonic() - began)}
-    print(json.dumps(report, indent=2))
+    good = True
+    for part in arguments[1:] or PARTS:
+        began = time.monotonic()
+        with EmbeddedCluster(directory=LOGS / part) as cluster:
+            soak = asyncio.run(run(cluster, goal, part))
+        seconds = round(time.monotonic() - began)
+        report = {"part": part, **vars(soak), "refused": soak.refused[:10], "seconds": seconds}
+        print(json.dumps(report, indent=2))
+        good = good and soak.good
     print(f"The programs' logs are in {LOGS}.", file=sys.stderr)
-    return 0 if soak.good else 1
+    return 0 if good else 1
 
 
 if __name__ == "__main__":

@@ -63,6 +63,13 @@ async def test_a_quota_annotation_is_held_against_what_is_used_and_what_migrates
     await admin.until_phase(namespace, migration, "Running")
     said = await refused(admin.annotate(namespace, quota_text({"limitsCpu": "100"}), alice))
     assert said == f"namespace {namespace} has migrating VMs, can't change resource quotas"
+    # What lowers nothing is let in, and is the base at once.
+    await admin.annotate(namespace, quota_text({**LIMITS, "limitsCpu": "4"}), alice)
+
+    async def enlarged() -> bool:
+        return (await admin.hard(namespace))["limits.cpu"] == Quantity.parse("4") + TARGET_CPU
+
+    await until(enlarged, "the larger base under a migration")
     # Another annotation, or taking this one away, is allowed.
     patch = {"metadata": {"annotations": {"of/alice": "here"}}}
     await alice.resource(registry.NAMESPACES).merge_patch(patch, name=namespace)

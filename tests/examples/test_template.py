@@ -16,17 +16,13 @@ from examples.template.kinds import (
     VirtualMachineTemplateSpec,
     VirtualMachineTemplateStatus,
 )
-from kubeloop.api import registry
 from kubeloop.api.meta import ObjectMeta
 from kubeloop.api.objects import condition_is_true
-from kubeloop.api.registry import Resource
 from kubeloop.client.client import Client
 from kubeloop.client.errors import NotFound
-from kubeloop.client.loading import load_config
 from kubeloop.controllers.factory import ControllerFactory
 from kubeloop.testing.fake.server import FakeCluster
 from kubeloop.testing.polling import until
-from lab.cluster import EmbeddedCluster, Options
 
 KINDS = (TEMPLATES, TEMPLATE_VERSIONS, IMAGES)
 NAMESPACED = {"namespace": "default"}
@@ -135,38 +131,3 @@ async def scenario(client: Client) -> None:
 
 async def test_on_the_fake_cluster() -> None:
     await scenario(FakeCluster(*KINDS).client())
-
-
-@pytest.mark.cluster
-async def test_on_the_embedded_cluster() -> None:
-    with EmbeddedCluster(options=Options(kwok=False, kubevirt=False, rancher=False)) as running:
-        async with Client(load_config(str(running.kubeconfig)), strict=True) as client:
-            for kind in KINDS:
-                await client.resource(registry.CUSTOM_RESOURCE_DEFINITIONS).create(definition(kind))
-            await scenario_when_served(client)
-
-
-async def scenario_when_served(client: Client) -> None:
-    async def served() -> bool:
-        return all([await client.resource(kind).is_served() for kind in KINDS])
-
-    await until(served)
-    await scenario(client)
-
-
-def definition(kind: Resource[Any]) -> dict[str, Any]:
-    """A CustomResourceDefinition that keeps every field."""
-    names = {
-        "plural": kind.plural,
-        "singular": kind.kind.lower(),
-        "kind": kind.kind,
-        "listKind": f"{kind.kind}List",
-    }
-    schema = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
-    served = {"name": kind.version, "served": True, "storage": True, "schema": schema}
-    if kind.status_subresource:
-        served["subresources"] = {"status": {}}
-    return {
-        "metadata": {"name": kind.group_resource},
-        "spec": {"group": kind.group, "scope": "Namespaced", "names": names, "versions": [served]},
-    }

@@ -20,6 +20,7 @@ from pkg.util.constants import (
     ANNOTATION_MIGRATING_NAME_PREFIX,
     ANNOTATION_RANCHER_RESOURCE_QUOTA,
     ANNOTATION_SKIP_AUTO_SCALING,
+    CONDITION_CPU_CHANGE,
     LABEL_CREATED_BY,
     LABEL_MANAGED,
     LABEL_MIGRATION_JOB_UID,
@@ -120,8 +121,9 @@ async def enlarge(world: World, vm: str, cpu: str) -> None:
     limits = {"domain": {"resources": {"limits": {"cpu": cpu}}}}
     template = {"spec": {"template": {"spec": limits}}}
     await world.tenant.resource(VIRTUAL_MACHINES).merge_patch(template, name=name, namespace=namespace)
+    waiting = {"conditions": [{"type": CONDITION_CPU_CHANGE, "status": "True"}]}
     await world.virt_api.resource(VIRTUAL_MACHINE_INSTANCES).merge_patch(
-        {"spec": limits}, name=name, namespace=namespace
+        {"spec": limits, "status": waiting}, name=name, namespace=namespace
     )
     await migrate(world, vm)
 

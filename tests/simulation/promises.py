@@ -222,7 +222,7 @@ class Promises:
             for key, raw in self._cluster.raw(RESOURCE_QUOTAS).items()
             if f"{ANNOTATION_MIGRATING_NAME_PREFIX}gone" in (raw["metadata"].get("annotations") or {})
             and not _is_harvesters(msgspec.convert(raw, ResourceQuota))
-            and not self._has_budget(key.partition("/")[0])
+            and not self.has_budget(key.partition("/")[0])
         }
         since = monotonic() if self._cluster.is_troubled else None
         self._gone_since = {key: since or self._gone_since.get(key, monotonic()) for key in stands}
@@ -230,8 +230,8 @@ class Promises:
             if monotonic() - first > FOREIGN:
                 self._break("an entry of a VM that is gone goes", f"{key} had it for {FOREIGN:.0f} s")
 
-    def _has_budget(self, namespace: str) -> bool:
-        """Its quotas are raised by windows, and entries there mean nothing."""
+    def has_budget(self, namespace: str) -> bool:
+        """Its quotas are raised by windows: entries there mean nothing, and quota counts what sources leave behind."""
         budgets = self._cluster.all(VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS)
         return any(budget.namespace == namespace for budget in budgets)
 

@@ -29,6 +29,10 @@ OPEN = ("enlarge",)
 that is left over admits growth as soon as that source ends."""
 
 
+BY_POLICY = ("forge", "shrink")
+"""What deploy/policy.yaml alone closes, as docs/security.md says: without it these are not told."""
+
+
 @dataclass(frozen=True)
 class Story:
     """The same seed, traits and actions make the same story."""
@@ -115,7 +119,8 @@ def story_of(seed: int, without: Collection[str] = OPEN) -> Story:
         Action(at, name, _LIKELY[name][1](random, traits, spaces))
         for at, name in zip(times, names, strict=True)
     )
-    return Story(seed, traits, tuple(action for action in made if action.name not in without))
+    left_out = (*without, *(() if traits.policy else BY_POLICY))
+    return Story(seed, traits, tuple(action for action in made if action.name not in left_out))
 
 
 def _traits(random: Random) -> Traits:

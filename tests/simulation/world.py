@@ -236,4 +236,4 @@ class World:
         """All the time since then, in a cluster without trouble."""
         most = self.promises.most_excess(namespace, since)
         fits = all(most.get(name, ZERO) + amount <= ZERO for name, amount in need.items())
-        return fits and not self.cluster.is_troubled
+        return fits and not self.cluster.is_troubled and not self.promises.has_budget(namespace)

@@ -212,14 +212,14 @@ class Objects:
             async with asyncio.timeout(float(params.get("timeoutSeconds") or 3600)):
                 while True:
                     await self.open.wait()
+                    news.clear()  # before looking: what is written while a reader is slow is no less news
+                    if since < self._compacted:
+                        yield _expired(since)
+                        return
                     for change in [change for change in self._changes if change.version > since]:
                         if change.resource.path() == resource.path() and (event := _event(change, matches)):
                             yield event
                         since = change.version
-                    if since < self._compacted:
-                        yield _expired(since)
-                        return
-                    news.clear()
                     await news.wait()
         except TimeoutError:
             if params.get("allowWatchBookmarks") == "true":

@@ -28,10 +28,6 @@ FIRST = 0.25
 """Seconds from the moment at which the headroom is seen in status.hard to the first touch."""
 SECOND = 0.5
 """Seconds from the first touch to the second; each further pause is twice as long."""
-KNOWN = 0.1
-"""Seconds after a change of spec.hard or status.hard in which no touch is made: quota admission would refuse again."""
-POSTPONED = 0.5
-"""Seconds that changes of the quota postpone a touch at most: each is an event too, but the last may come too early."""
 LONGEST = 30.0
 
 
@@ -55,9 +51,7 @@ def with_touch(facts: Facts, made: Plan) -> Plan:
     shown_since = now if timers.shown_since is None else timers.shown_since
     made = replace(made, timers=replace(made.timers, refused=refused, shown_since=shown_since))
     last = _last(quota.annotations, now)
-    due = _due(last, refused.values())
-    # A quota that changes all the time is an event each time, but the last one may come too early.
-    due = max(due, min(shown_since + KNOWN, due + POSTPONED))
+    due = _due(last, refused.values(), shown_since)
     if due > now:
         return replace(made, recheck_after=earliest(made.recheck_after, due - now))
     pause = _pause(last, refused.values())
@@ -71,6 +65,12 @@ def without_touch(quota: ResourceQuota, made: Plan) -> Plan:
     if constants.ANNOTATION_TOUCHED not in quota.annotations:
         return made
     return replace(made, annotations={**made.annotations, constants.ANNOTATION_TOUCHED: None})
+
+
+def unchanged_since(facts: Facts) -> float | None:
+    """Since when a migration is refused although no limit changed and the quota was not touched; None: it is not."""
+    since, last = facts.timers.shown_since, _last(facts.quota.annotations, facts.now)
+    return since if since is None or last is None else max(since, last.at)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,9 +135,13 @@ def _last(annotations: Mapping[str, str], now: float) -> _Last | None:
     return None
 
 
-def _due(last: _Last | None, refused: Collection[float]) -> float:
-    """The next touch: as the last one said, or soon for a migration that is refused since then."""
-    return min(last.next if last and first <= last.at else first + FIRST for first in refused)
+def _due(last: _Last | None, refused: Collection[float], changed: float) -> float:
+    """The next touch: a pause after the last one, or soon after a migration was refused for the first time. A change of
+    spec.hard or status.hard is an event too, which may come too early: the pause begins anew with it, up to twice."""
+    waits = (
+        (last.at, last.next - last.at) if last and first <= last.at else (first, FIRST) for first in refused
+    )
+    return min(min(max(since, changed) + pause, since + min(2 * pause, LONGEST)) for since, pause in waits)
 
 
 def _pause(last: _Last | None, refused: Collection[float]) -> float:

@@ -10,7 +10,7 @@ from prometheus_client import REGISTRY
 
 from kubeloop.api import registry
 from kubeloop.api.core import Pod, ResourceQuota
-from kubeloop.api.meta import Object
+from kubeloop.api.meta import Object, PartialObjectMetadata
 from kubeloop.api.registry import Resource
 from kubeloop.client.client import Client
 from kubeloop.client.config import ClientConfig
@@ -347,6 +347,23 @@ async def test_a_controller_lists_and_retries_as_it_is_told() -> None:
     await asyncio.sleep(130)
     times = [moment - started for moment in calls.times]
     assert (set(calls.keys), times) == ({"ns/a"}, pytest.approx([0, 5, 60, 120], abs=1))
+    await factory.stop()
+
+
+@virtual_time
+async def test_a_cache_of_the_metadata_alone() -> None:
+    cluster, calls = FakeCluster(), Calls()
+    cluster.put(registry.PODS, {"metadata": {"name": "a", "namespace": "ns", "labels": {"x": "y"}}})
+    factory = ControllerFactory(cluster.client())
+    pods = factory.metadata(registry.PODS, namespace="ns")
+    assert factory.metadata(registry.PODS, namespace="ns") is pods
+    pods.on_change("handler", calls)
+    pods.on_remove("handler", calls)
+    await factory.start()
+    await settle()
+    found = pods.cache().require(namespace="ns", name="a")
+    assert (type(found), found.labels) == (PartialObjectMetadata, {"x": "y"})
+    assert found.metadata.finalizers == ["wrangler.cattle.io/handler"]
     await factory.stop()
 
 

@@ -34,6 +34,7 @@ class Candidate:
     led: list[float] = field(default_factory=list)
     lost: list[tuple[float, str]] = field(default_factory=list)
     told: list[tuple[float, str]] = field(default_factory=list)
+    leaders: list[str] = field(default_factory=list)
     task: asyncio.Task[None] | None = None
 
     def start(self) -> Candidate:
@@ -76,10 +77,15 @@ class Race:
         link = Link(self.server)
         lock = LeaseLock(Client(link), "ns", "headroom", identity)
         told: list[tuple[float, str]] = []
+        leaders: list[str] = []
         elector = LeaderElector(
-            lock, self._config, clock=clock, tell=lambda what: told.append((round(now()), what))
+            lock,
+            self._config,
+            clock=clock,
+            tell=lambda what: told.append((round(now()), what)),
+            on_new_leader=leaders.append,
         )
-        self.candidates.append(Candidate(link, elector, told=told))
+        self.candidates.append(Candidate(link, elector, told=told, leaders=leaders))
         return self.candidates[-1]
 
     async def lasts(self, seconds: float) -> None:
@@ -172,6 +178,7 @@ async def test_a_released_lease_is_taken_at_once() -> None:
     assert not first.may_write()
     await settle()
     assert second.led == [ended]
+    assert (first.leaders, second.leaders) == (["a"], ["a", "b"])
     await race.lasts(30)
     assert second.lost == []
 

@@ -33,8 +33,10 @@ def decide(old: Namespace, new: Namespace, quotas: Sequence[ResourceQuota]) -> D
     before = old.annotations.get(constants.ANNOTATION_RANCHER_RESOURCE_QUOTA, "")
     if annotation == before or not quotas:
         return ALLOW
-    # Upstream lets the annotation be removed; that takes the headroom away just as a lower limit does.
     if any(has_migrating_vm(quota.annotations) for quota in quotas):
+        if not _lowers(before, annotation):  # upstream denies it: a VM that has grown could never migrate
+            return ALLOW
+        # Upstream lets the annotation be removed; that takes the headroom away just as a lower limit does.
         return deny(
             f"namespace {new.name} has migrating VMs, can't change resource quotas", reason="migrating"
         )
@@ -45,6 +47,18 @@ def decide(old: Namespace, new: Namespace, quotas: Sequence[ResourceQuota]) -> D
         if problem is not None:
             return deny(f"can't update the resource quota of namespace {new.name}, error: {problem}")
     return ALLOW
+
+
+def _lowers(before: str, after: str) -> bool:
+    """Whether a limit goes, comes or is lowered, or cannot be read."""
+    try:
+        old, new = (
+            {name: Quantity.parse(text) for name, text in parse_limits(annotation).items()}
+            for annotation in (before or "{}", after or "{}")
+        )
+    except (InvalidNamespaceAnnotation, QuantityError):
+        return True
+    return old.keys() != new.keys() or any(limit < old[name] for name, limit in new.items())
 
 
 def insufficient(annotation: str, used: Mapping[str, str | int | float]) -> str | None:

@@ -128,16 +128,39 @@ def test_denied_with_harvesters_text(case: tuple[str, str]) -> None:
 def test_any_form_of_an_entry_holds_the_annotation(key: str) -> None:
     decision = decide(
         annotated_namespace(OLD),
-        annotated_namespace(limit(limitsCpu="100")),
+        annotated_namespace(limit(limitsCpu="900m")),
         [quota(annotations={key: ENTRY})],
     )
     assert (decision.allowed, decision.message) == (False, MIGRATES)
 
 
+TWO = limit(limitsCpu="3", limitsMemory="5000Mi")
+WHILE_MIGRATING = {
+    "an enlarged limit is let in": (TWO, limit(limitsCpu="4", limitsMemory="5000Mi"), True),
+    "however much is used": (OLD, limit(limitsCpu="2"), True),
+    "another spelling lowers nothing": (TWO, limit(limitsCpu="3000m", limitsMemory="5000Mi"), True),
+    "one that is lowered beside it is not": (TWO, limit(limitsCpu="4", limitsMemory="4999Mi"), False),
+    "a limit that comes": (OLD, TWO, False),
+    "a limit that goes": (TWO, OLD, False),
+    "garbage": (OLD, limit(limitsCpu="lots"), False),
+    "not JSON": (OLD, "{", False),
+    "garbage before": (limit(limitsCpu="lots"), OLD, False),
+}
+
+
+@sentences(WHILE_MIGRATING)
+def test_while_vms_migrate_nothing_is_lowered(case: tuple[str, str, bool]) -> None:
+    before, after, allowed = case
+    found = quota(annotations={by_name(): ENTRY}, used=USED)
+    decision = decide(annotated_namespace(before), annotated_namespace(after), [found])
+    assert decision.allowed is allowed
+    assert decision.message == ("" if allowed else MIGRATES)
+
+
 def test_an_entry_that_is_garbage_is_an_entry() -> None:
     decision = decide(
         annotated_namespace(OLD),
-        annotated_namespace(limit(limitsCpu="100")),
+        annotated_namespace(limit(limitsCpu="900m")),
         [quota(annotations={by_name(): "x"})],
     )
     assert decision.message == MIGRATES
@@ -164,7 +187,7 @@ def test_the_annotation_does_not_go_while_vms_migrate() -> None:
 def test_of_several_default_quotas_each_is_asked() -> None:
     quotas = [quota(used={}), quota(annotations={by_uid(): ENTRY})]
     assert (
-        decide(annotated_namespace(OLD), annotated_namespace(limit(limitsCpu="2")), quotas).message
+        decide(annotated_namespace(OLD), annotated_namespace(limit(limitsCpu="900m")), quotas).message
         == MIGRATES
     )
 
@@ -180,7 +203,7 @@ def test_what_is_used_is_read_in_any_spelling(used: Any) -> None:
 async def test_a_cache_that_is_behind_denies_nothing() -> None:
     view = FakeView(State(quota(annotations={by_name(): ENTRY})), State(quota()))
     decision = await Validator(view).validate(
-        request(annotated_namespace(limit(limitsCpu="9")), annotated_namespace(OLD))
+        request(annotated_namespace(limit(limitsCpu="900m")), annotated_namespace(OLD))
     )
     assert decision.allowed
     assert view.looked == ["quotas"]
@@ -189,7 +212,7 @@ async def test_a_cache_that_is_behind_denies_nothing() -> None:
 async def test_a_live_look_may_find_another_reason() -> None:
     view = FakeView(State(quota(annotations={by_name(): ENTRY})), State(quota(used=USED)))
     decision = await Validator(view).validate(
-        request(annotated_namespace(limit(limitsCpu="2")), annotated_namespace(OLD))
+        request(annotated_namespace(limit(limitsCpu="2")), annotated_namespace(limit(limitsCpu="3")))
     )
     assert decision.message == CANT + "new CPU limit 2 is lower than the current used CPU limit 2015m"
 
@@ -197,7 +220,7 @@ async def test_a_live_look_may_find_another_reason() -> None:
 async def test_when_the_api_server_does_not_answer_the_cache_decides() -> None:
     view = FakeView(State(quota(annotations={by_name(): ENTRY})), None)
     decision = await Validator(view).validate(
-        request(annotated_namespace(limit(limitsCpu="9")), annotated_namespace(OLD))
+        request(annotated_namespace(limit(limitsCpu="900m")), annotated_namespace(OLD))
     )
     assert decision.message == MIGRATES
 
@@ -206,7 +229,7 @@ async def test_what_the_cache_allows_costs_no_look() -> None:
     view = FakeView(State(quota()), State(quota()))
     assert (
         await Validator(view).validate(
-            request(annotated_namespace(limit(limitsCpu="9")), annotated_namespace(OLD))
+            request(annotated_namespace(limit(limitsCpu="900m")), annotated_namespace(OLD))
         )
     ).allowed
     assert not view.looked

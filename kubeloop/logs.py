@@ -1,0 +1,71 @@
+"""Log lines for people or for programs, with what is being handled: its kind, its key, and a number of the call."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import logging
+import sys
+from collections.abc import Iterator
+from contextvars import ContextVar
+from datetime import UTC, datetime
+from typing import NamedTuple
+
+
+class Reconcile(NamedTuple):
+    """One call of the handlers of a key; `id` is another one for every call of this process."""
+
+    kind: str
+    key: str
+    id: int
+
+
+_CURRENT: ContextVar[Reconcile | None] = ContextVar("reconcile", default=None)
+_IDS = itertools.count(1)
+
+
+@contextlib.contextmanager
+def reconciling(kind: str, key: str) -> Iterator[None]:
+    """Meanwhile records say this, those of tasks too that are started in it."""
+    token = _CURRENT.set(Reconcile(kind, key, next(_IDS)))
+    try:
+        yield
+    finally:
+        _CURRENT.reset(token)
+
+
+def current() -> Reconcile | None:
+    """What this task handles: for records of another kind (traces, events)."""
+    return _CURRENT.get()
+
+
+def stream_handler(*, as_json: bool) -> logging.Handler:
+    """Writes to stderr: one JSON object a line, with `kind`, `key` and `reconcile`, a traceback as a text in it; or
+    lines for people that end with ` [kind key #number]`. Outside of handlers neither has these."""
+    handler = logging.StreamHandler(sys.stderr)
+    form = "%(asctime)s %(levelname)-7s %(message)s"
+    handler.setFormatter(_JSONFormatter() if as_json else _TextFormatter(form, "%H:%M:%S"))
+    return handler
+
+
+class _TextFormatter(logging.Formatter):
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        line, now = super().formatMessage(record), current()
+        return line if now is None else f"{line} [{now.kind} {now.key} #{now.id}]"
+
+
+class _JSONFormatter(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, object] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if (now := current()) is not None:
+            line |= {"kind": now.kind, "key": now.key, "reconcile": now.id}
+        if record.exc_info and record.exc_info[1] is not None:
+            line["error"] = repr(record.exc_info[1])
+            line["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(line)

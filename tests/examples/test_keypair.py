@@ -1,0 +1,73 @@
+"""The ported `keypair` controller: upstream's table (controller_test.go)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from examples.keypair.controller import VALIDATED, Handler, register
+from examples.keypair.kinds import KEY_PAIRS, KeyPair
+from kubeloop.api.objects import find_condition
+from kubeloop.client.client import Client
+from kubeloop.controllers.factory import ControllerFactory
+from kubeloop.testing.fake.server import FakeCluster
+from kubeloop.testing.polling import until
+
+PUBLIC = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAABAgMEBQYHCAkKCwwNDg8QERITFBUWFxgZGhscHR4f me@example"
+FINGERPRINT = "0f:a2:0a:d7:38:3e:65:45:08:6b:63:84:1c:ff:dc:ba"
+UNREADABLE = "failed to parse the public key, error: ssh: no key found"
+
+# upstream's name: public key, fingerprint -> fingerprint, (status, reason) of the condition
+UPSTREAM: dict[str, tuple[str, str | None, str | None, tuple[str, str | None] | None]] = {
+    "blank public key": ("", None, None, None),
+    "not blank fingerprint": ("FAKE_PUBLIC_KEY", "FAKE_FINGER_PRINT", "FAKE_FINGER_PRINT", None),
+    "illegal public key": ("FAKE_PUBLIC_KEY", None, None, ("False", UNREADABLE)),
+    "generate fingerprint for legal public key": (PUBLIC, None, FINGERPRINT, ("True", None)),
+}
+
+
+def key_pair(public_key: str, **status: Any) -> dict[str, Any]:
+    metadata = {"namespace": "default", "name": "test"}
+    return {"metadata": metadata, "spec": {"publicKey": public_key}, "status": status}
+
+
+@pytest.mark.parametrize("case", UPSTREAM)
+async def test_upstreams_table(case: str) -> None:
+    public_key, known, fingerprint, condition = UPSTREAM[case]
+    cluster = FakeCluster(KEY_PAIRS)
+    given = cluster.put(KEY_PAIRS, key_pair(public_key, **({"fingerPrint": known} if known else {})))
+    left = await Handler(cluster.client().resource(KEY_PAIRS)).on_key_pair_changed(given.key, given)
+    assert left is not None
+    assert left == cluster.get(KEY_PAIRS, given.key)
+    found = find_condition(left.status.conditions, VALIDATED)
+    assert left.status.finger_print == fingerprint
+    assert (found and (found.status, found.reason)) == condition
+
+
+@pytest.mark.parametrize("given", [None, {"deletionTimestamp": "2026-01-01T00:00:00Z"}])
+async def test_nil_and_deleted_resource(given: dict[str, Any] | None) -> None:
+    cluster = FakeCluster(KEY_PAIRS)
+    body = key_pair(PUBLIC)
+    obj = None if given is None else cluster.put(KEY_PAIRS, body | {"metadata": body["metadata"] | given})
+    assert await Handler(cluster.client().resource(KEY_PAIRS)).on_key_pair_changed("default/test", obj) == obj
+    assert cluster.requests == []
+
+
+async def scenario(client: Client) -> None:
+    management = ControllerFactory(client)
+    register(management)
+    await management.start()
+    key_pairs = client.resource(KEY_PAIRS)
+    await key_pairs.create(key_pair(PUBLIC))
+
+    async def written() -> bool:
+        found: KeyPair = await key_pairs.get(namespace="default", name="test")
+        return found.status.finger_print == FINGERPRINT
+
+    await until(written)
+    await management.stop()
+
+
+async def test_on_the_fake_cluster() -> None:
+    await scenario(FakeCluster(KEY_PAIRS).client())

@@ -1,0 +1,40 @@
+"""The fake's watches: a reader that is slow misses nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from kubeloop.api.registry import NAMESPACES
+from kubeloop.testing.fake.server import FakeCluster
+
+
+async def first(cluster: FakeCluster) -> Any:
+    """A watch that has brought its first object."""
+    there = cluster.put(NAMESPACES, {"metadata": {"name": "there"}})
+    since = there.metadata.resource_version
+    events = cluster.events(NAMESPACES, lambda _: True, {"watch": "true", "resourceVersion": since})
+    coming = asyncio.ensure_future(anext(events))
+    await asyncio.sleep(0)
+    cluster.put(NAMESPACES, {"metadata": {"name": "new"}})
+    assert (await coming)["object"]["metadata"]["name"] == "new"
+    return events
+
+
+async def test_what_is_written_while_a_reader_is_slow_is_brought_without_further_writes() -> None:
+    cluster = FakeCluster()
+    events = await first(cluster)
+    cluster.remove(NAMESPACES, "new")
+    async with asyncio.timeout(1.0):
+        assert (await anext(events))["type"] == "DELETED"
+
+
+async def test_a_reader_whose_next_change_is_compacted_is_told_so() -> None:
+    cluster = FakeCluster()
+    events = await first(cluster)
+    cluster.remove(NAMESPACES, "new")
+    cluster.compact()
+    cluster.put(NAMESPACES, {"metadata": {"name": "later"}})
+    async with asyncio.timeout(1.0):
+        expired = await anext(events)
+    assert (expired["type"], expired["object"]["code"]) == ("ERROR", 410)
