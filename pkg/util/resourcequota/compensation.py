@@ -29,19 +29,15 @@ from pkg.util.resourcequota.caps import Caps
 from pkg.util.resourcequota.entries import Entries
 from pkg.util.resourcequota.errors import InvalidEntry, ResourceQuotaError
 from pkg.util.resourcequota.facts import Facts
-from pkg.util.resourcequota.policy import Policy
 from pkg.util.resourcequota.touch import FIRST, unchanged_since
 from pkg.util.resourcequota.vm import Vm
 from pkg.util.resourcequota.vms import controlled_pods, rendering_of
 from pkg.util.resourcequota.writing import Wanted
 
 
-def promised(facts: Facts, policy: Policy, base: Base, wanted: Sequence[Wanted]) -> ResourceList:
-    """The most that is added while a target pod is refused: what the namespace's VMs have outgrown the base by, and
+def promised(facts: Facts, base: Base, refused: Sequence[Wanted]) -> ResourceList:
+    """The most that is added while target pods are refused: what the namespace's VMs have outgrown the base by, and
     what Harvester's estimate leaves out of the refused ones'."""
-    refused = [each for each in wanted if each.vm.stage is Stage.REFUSED and each.vm.to_come]
-    if not refused or not policy.compensate:
-        return {}
     left_out = (subtract(each.vm.allowed, each.value) for each in refused)
     more = [
         {name: amount for name, amount in left.items() if amount > ZERO and name in each.value}
@@ -51,16 +47,17 @@ def promised(facts: Facts, policy: Policy, base: Base, wanted: Sequence[Wanted])
     return {name: amount for name, amount in total([grown, *more]).items() if name in (base.limits or {})}
 
 
-def is_lasting(facts: Facts, limits: Mapping[str, Quantity]) -> bool:
-    """Whether a shortage is believed where spec.hard shall be `limits`. One that is seen before is real. Afterwards, as
-    after each touch, status.used may count a target pod already whose migration still says that it was refused: that
-    passes by itself, before the first touch is due."""
+def is_lasting(facts: Facts) -> bool:
+    """Whether a refusal of a pod that the quota was raised for is believed. After the raise, and after each touch,
+    status.used may count a target pod already whose migration still says that it was refused: that passes by itself,
+    before the first touch is due."""
     since = unchanged_since(facts)
-    return bool(difference(facts.quota.hard, limits)) or (since is not None and facts.now - since >= FIRST)
+    return since is not None and facts.now - since >= FIRST
 
 
 def lack(
     facts: Facts,
+    refused: Sequence[Wanted],
     vms: Sequence[Vm],
     without: Mapping[str, Quantity],
     growth: Mapping[str, Quantity],
@@ -68,29 +65,31 @@ def lack(
 ) -> ResourceList:
     """What of the growth the pods to come lack where spec.hard is `without` a compensation, all of them together: the
     one that comes first takes the headroom of another. What `stands` is not lowered while a pod is refused."""
-    if not is_lasting(facts, hard(without, stands)):
-        return dict(stands)
     quota = facts.quota
+    raised = any(each.stands is not None for each in refused)
+    falls = any(quantity_of(quota.hard, name) > to for name, to in hard(without, stands).items())
+    if raised and not falls and not is_lasting(facts):
+        return dict(stands)
     to_come = total(vm.to_come for vm in vms if vm.stage >= Stage.WANTED)
     used = {name: quantity_of(quota.used, name) for name in growth}
     short = {
         name: min(most, shortage(used[name], to_come.get(name, ZERO), without[name]))
         for name, most in growth.items()
     }
-    wanted = maximum(short, minimum(stands, growth))
-    return {name: amount for name, amount in wanted.items() if amount > ZERO}
+    lacking = maximum(short, minimum(stands, growth))
+    return {name: amount for name, amount in lacking.items() if amount > ZERO}
 
 
 def compensate(
     wanted: Mapping[str, Quantity],
     stands: Mapping[str, Quantity],
     added: Mapping[str, Quantity],
-    vms: Sequence[Vm],
+    refused: Sequence[Wanted],
     caps: Caps,
     entries: Entries,
 ) -> list[ResourceQuotaError]:
     """Write the compensation, or what `stands` where the caps let in no more beside what entries have `added`."""
-    names = ", ".join(f"VM {vm.name}" for vm in vms if vm.stage is Stage.REFUSED and vm.to_come)
+    names = ", ".join(f"VM {each.vm.name}" for each in refused)
     refusal = caps.refuse(f"compensation for {names}", add(added, wanted)) if wanted != stands else None
     entries.compensate(stands if refusal else wanted)
     return [refusal] if refusal else []
@@ -142,9 +141,10 @@ def compensate_as_harvester(
         without = limits[LIMITS_MEMORY] - stands
     except InvalidEntry:  # as upstream, what is missing of the limit that there is
         limits, stands, without = {}, ZERO, limit
-    wanted = compensation_for(used, without, stands, need) if is_lasting(facts, limits) else stands
-    if wanted != stands:
-        entries.compensate({LIMITS_MEMORY: wanted})
+    if difference(quota.hard, limits) or is_lasting(facts):
+        wanted = compensation_for(used, without, stands, need)
+        if wanted != stands:
+            entries.compensate({LIMITS_MEMORY: wanted})
 
 
 def compensation_for(used: Quantity, without: Quantity, stands: Quantity, need: Quantity) -> Quantity:
