@@ -133,4 +133,4 @@ def _parts(fit: Fit) -> list[RenderableType]:
     ]
     title = f"quota {fit.quota}   kept by {fit.kept_by}"
     columns = ["resource", "requested#", "used#", "limited#", "missing#"]
-    return [reports.table(title, columns, rows), reports.line(f"headroom: {fit.action}")]
+    return [*reports.table(title, columns, rows), reports.line(f"headroom: {fit.action}")]
