@@ -40,7 +40,12 @@ class VirtualMachine(Object):
 
 
 VIRTUAL_MACHINE_INSTANCES = Resource(
-    "kubevirt.io", "v1", "virtualmachineinstances", "VirtualMachineInstance", VirtualMachineInstance
+    "kubevirt.io",
+    "v1",
+    "virtualmachineinstances",
+    "VirtualMachineInstance",
+    VirtualMachineInstance,
+    status_subresource=False,
 )
 VIRTUAL_MACHINES = Resource(
     "kubevirt.io", "v1", "virtualmachines", "VirtualMachine", VirtualMachine, status_subresource=True

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import types
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -204,7 +204,20 @@ def _refuse_partly_declared(where: str, value: Any) -> None:
 
 @functools.cache
 def _whole(kind: type[Struct]) -> bool:
-    return kind.whole and all(_whole(inner) for inner in _struct_fields(kind).values())
+    """With all that is in it, in lists and dicts too."""
+    reached, ahead = {kind}, [kind]
+    while ahead:
+        found = {inner for hint in _field_types(ahead.pop()).values() for inner in _structs_in(hint)}
+        ahead += found - reached
+        reached |= found
+    return all(each.whole for each in reached)
+
+
+def _structs_in(hint: Any) -> Iterator[type[Struct]]:
+    if isinstance(hint, type) and issubclass(hint, Struct):
+        yield hint
+    for inner in typing.get_args(hint):
+        yield from _structs_in(inner)
 
 
 @functools.cache

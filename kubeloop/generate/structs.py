@@ -148,7 +148,7 @@ class _Kind:
         skipped = ("apiVersion", "kind", "metadata") if base == "Object" else ()
         properties = {name: of for name, of in schema.get("properties", {}).items() if name not in skipped}
         chosen = [each for each in properties if not paths or any(p[0] == each for p in paths)]
-        if base == "Struct" and len(chosen) == len(properties):
+        if base == "Struct" and not paths:
             lines += ["    whole: ClassVar[bool] = True", ""]
         names = set(_TAKEN if base == "Object" else ("whole",))
         for each in chosen:

@@ -1,4 +1,5 @@
-"""`headroom plan`: which VMs could migrate, at another overhead ratio or all of a node, without touching anything."""
+"""`headroom plan`: which VMs could migrate, at another overhead ratio or all of a node, and how large a quota must be,
+without touching anything."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from pkg.cmd import reports
 from pkg.cmd.flags import option
 from pkg.cmd.options import ClusterOptions, Output, WrongCall
 from pkg.cmd.reports import NamespaceOptions, ReportOptions
-from pkg.util.amounts import listed
+from pkg.util.amounts import listed, shown
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -19,9 +20,11 @@ if TYPE_CHECKING:
     from kubeloop.client.client import Client
     from pkg.report.fit import Fit
     from pkg.report.plan import MigrationPlan, VmPlan
+    from pkg.report.size import Growth, Sizes
     from pkg.report.snapshot import Snapshot
 
 
+_AT_ONCE = 2
 _NODE = re.compile(r"[a-z0-9](?:[-.a-z0-9]{0,251}[a-z0-9])?")
 
 
@@ -39,12 +42,30 @@ class PlanOptions(NamespaceOptions):
         "All VMs of this node, each and together; of every namespace unless one is given.",
         metavar="NODE",
     )
+    size: bool = option(
+        False,
+        "How large the namespace's quotas must be: for all its VMs to run, for the largest to migrate, for several.",
+        "--size",
+    )
+    at_once: int | None = option(
+        None, "With --size: so many VMs migrate at once. Default: 2.", metavar="NUMBER", min=1
+    )
+    grow: str | None = option(
+        None,
+        "With --size: after this VM has other limits, as VM:cpu=4,memory=8Gi.",
+        metavar="VM:LIMITS",
+    )
 
 
 def plan(chosen: PlanOptions, report: ReportOptions, cluster: ClusterOptions) -> None:
-    """Show which VMs could migrate now or at another overhead ratio, and what headroom would add. Writes nothing."""
+    """Show which VMs could migrate now or at another overhead ratio, and what headroom would add; with --size how large
+    a namespace's quotas must be. Writes nothing.
+    """
     where = reports.check_namespace(chosen.namespace)
-    _check(chosen.namespace, chosen.overhead_ratio, chosen.evacuate)
+    _check(chosen)
+    if chosen.size:
+        _print_sizes(chosen, report, cluster)
+        return
 
     async def read(client: Client) -> tuple[Snapshot, MigrationPlan]:
         from kubeloop.api.registry import NODES
@@ -64,9 +85,99 @@ def plan(chosen: PlanOptions, report: ReportOptions, cluster: ClusterOptions) ->
     reports.print_all(*reports.framed(snapshot, _parts(found)))
 
 
-def _check(namespace: str | None, ratio: str | None, node: str | None) -> None:
+def _print_sizes(chosen: PlanOptions, report: ReportOptions, cluster: ClusterOptions) -> None:
+    growth, where = _growth(chosen.grow), chosen.namespace or ""
+
+    async def read(client: Client) -> tuple[Snapshot, Sizes]:
+        from kubeloop.client.resource_reader import list_installed
+        from pkg.api.kubevirt import VIRTUAL_MACHINES
+        from pkg.report.reader import take
+        from pkg.report.size import NotSized, sizes
+
+        snapshot = await take(client, report.assumed(), where)
+        machines = await list_installed(client.resource(VIRTUAL_MACHINES), where)
+        try:
+            return snapshot, sizes(
+                snapshot,
+                where,
+                machines,
+                ratio=chosen.overhead_ratio,
+                at_once=chosen.at_once or _AT_ONCE,
+                growth=growth,
+            )
+        except NotSized as exc:
+            raise WrongCall(str(exc)) from exc
+
+    snapshot, found = reports.ask(cluster.kubeconfig, read)
+    if report.output is Output.JSON:
+        about = {"basis": snapshot.basis.document(), "headroom": snapshot.installed.document()}
+        reports.print_json({**found.document(), **about})
+        return
+    reports.print_all(*reports.framed(snapshot, _size_parts(found)))
+
+
+def _growth(text: str | None) -> Growth | None:
+    """What `--grow` says. Raises WrongCall."""
+    from pkg.report.size import Growth
+    from pkg.util.quantity import ZERO, Quantity, QuantityError
+
+    if text is None:
+        return None
+    vm, _, limits = text.partition(":")
+    named = dict(each.partition("=")[::2] for each in limits.split(","))
+    if not vm or not named.keys() <= {"cpu", "memory"}:
+        raise WrongCall(f"--grow must be VM:cpu=4,memory=8Gi, not {text!r}")
+    try:
+        sizes = {name: Quantity.parse(size) for name, size in named.items()}
+    except QuantityError as exc:
+        raise WrongCall(f"--grow: {exc}") from exc
+    if min(sizes.values()) <= ZERO:
+        raise WrongCall(f"--grow must be more than nothing, not {text!r}")
+    return Growth(vm, **sizes)
+
+
+def _size_parts(found: Sizes) -> list[RenderableType]:
+    if not found.quotas:
+        return [reports.line(f"no quota of namespace {found.namespace} counts what VMs use")]
+    several = f"{found.at_once} at once#"
+    columns = [
+        "resource",
+        "limited#",
+        "used#",
+        "by others#",
+        "all VMs run#",
+        "the largest migrates#",
+        several,
+    ]
+    parts: list[RenderableType] = []
+    for name, needs in found.quotas:
+        rows = [
+            [
+                need.resource,
+                *(
+                    shown(amount, need.resource)
+                    for amount in (need.limited, need.used, need.others, need.run, need.largest, need.at_once)
+                ),
+            ]
+            for need in needs
+        ]
+        parts.append(reports.table(f"quota {name}   {len(found.vms)} VMs", columns, rows))
+    parts.append(
+        reports.line(
+            "where headroom manages the quota it adds what migrations need: the base has to let all VMs run"
+        )
+    )
+    return parts
+
+
+def _check(chosen: PlanOptions) -> None:
     from pkg.util.kubevirt.overhead import parse_ratio
 
+    namespace, ratio, node = chosen.namespace, chosen.overhead_ratio, chosen.evacuate
+    if chosen.size and (node or not namespace):
+        raise WrongCall("--size needs --namespace, and goes without --evacuate")
+    if not chosen.size and (chosen.at_once is not None or chosen.grow is not None):
+        raise WrongCall("--at-once and --grow need --size")
     if not namespace and not node:
         raise WrongCall("plan needs --namespace or --evacuate")
     if node is not None and _NODE.fullmatch(node) is None:

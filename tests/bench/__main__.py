@@ -21,6 +21,7 @@ from rich.table import Table
 from lab.cluster import EmbeddedCluster, Options
 from tests.bench.cycles import cycles
 from tests.bench.document import write
+from tests.bench.frameworks import frameworks
 from tests.bench.migrations import beside_vms, burst, one_after_another
 from tests.bench.peers.programs import Programs, prepare, say
 from tests.bench.row import Comparison, Result, Row, combined
@@ -50,7 +51,8 @@ class Extent:
 SHORT = Extent(3, [1000, 5000], 3.0, 1000)
 FULL = Extent(5, [1000, 5000, 20000], 8.0, 10000)
 NAMES = (
-    "queue", "sync", "watch", "sequence-beside", "sequence", "burst-10x50", "burst-1x300", "burst-100x10", "webhook",
+    "queue", "sync", "watch", "frameworks", "sequence-beside", "sequence", "burst-10x50", "burst-1x300", "burst-100x10",
+    "webhook",
 )  # fmt: skip
 
 
@@ -61,6 +63,7 @@ def measurements(extent: Extent, programs: Programs) -> dict[str, Measurement]:
         "sync": partial(sync, programs=programs, sizes=extent.sizes, rounds=extent.rounds),
         "watch": partial(watch, programs=programs, rounds=extent.half, seconds=extent.watch_seconds),
     }
+    found["frameworks"] = partial(frameworks, programs=programs, seconds=extent.watch_seconds)
     found["sequence-beside"] = partial(beside_vms, vms=extent.beside, rounds=extent.half)
     own: dict[str, OwnMeasurement] = {
         "sequence": one_after_another,

@@ -56,7 +56,7 @@ async def cache() -> None:
             informer.add_event_handler(_Counting(measured))
             informer.start()
         await wait_for_cache_sync(*informers, timeout=120)
-        measured.synced(len(informers[0].indexer.list()))
+        measured.synced(lambda: len(informers[0].indexer.list_keys()))
         await asyncio.Event().wait()
 
 

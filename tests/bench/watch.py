@@ -69,7 +69,7 @@ async def _measured(
 ) -> tuple[float, int, float]:
     """Seconds, events handled and CPU seconds between two looks, both while writes go on."""
     async with running(program, kubeconfig, watches) as it:
-        writing = asyncio.create_task(_write(client, program.pods, names))
+        writing = asyncio.create_task(write(client, program.pods, NAMESPACE, names))
         try:
             await asyncio.sleep(SETTLE)
             began, before, cpu = time.perf_counter(), await it.events(), it.cpu_so_far
@@ -82,7 +82,8 @@ async def _measured(
     return took, events, used
 
 
-async def _write(client: Client, pods: bool, names: list[str]) -> None:
+async def write(client: Client, pods: bool, namespace: str, names: list[str]) -> None:
+    """WRITES a second, one object after the other, until cancelled."""
     resource: Resource[Any] = registry.PODS if pods else VIRTUAL_MACHINE_INSTANCES
     calls = client.resource(resource)
     began, number = time.perf_counter(), 0
@@ -91,7 +92,7 @@ async def _write(client: Client, pods: bool, names: list[str]) -> None:
             await asyncio.sleep(max(0.0, began + number / WRITES - time.perf_counter()))
             body = {"metadata": {"annotations": {"bench": str(number)}}}
             name = names[number % len(names)]
-            group.create_task(calls.merge_patch(body, name=name, namespace=NAMESPACE))
+            group.create_task(calls.merge_patch(body, name=name, namespace=namespace))
             number += 1
 
 

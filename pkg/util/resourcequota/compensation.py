@@ -31,18 +31,14 @@ from pkg.util.resourcequota.caps import Caps
 from pkg.util.resourcequota.entries import Entries
 from pkg.util.resourcequota.errors import InvalidEntry, ResourceQuotaError
 from pkg.util.resourcequota.facts import Facts
-from pkg.util.resourcequota.policy import Policy
 from pkg.util.resourcequota.vm import Vm
 from pkg.util.resourcequota.vms import controlled_pods, rendering_of
 from pkg.util.resourcequota.writing import Wanted
 
 
-def promised(facts: Facts, policy: Policy, base: Base, wanted: Sequence[Wanted]) -> ResourceList:
-    """The most that is added while a target pod is refused: what the namespace's VMs have outgrown the base by, and
+def promised(facts: Facts, base: Base, refused: Sequence[Wanted]) -> ResourceList:
+    """The most that is added while target pods are refused: what the namespace's VMs have outgrown the base by, and
     what Harvester's estimate leaves out of the refused ones'."""
-    refused = [each for each in wanted if each.vm.stage is Stage.REFUSED and each.vm.to_come]
-    if not refused or not policy.compensate:
-        return {}
     left_out = (subtract(each.vm.allowed, each.value) for each in refused)
     more = [
         {name: amount for name, amount in left.items() if amount > ZERO and name in each.value}
@@ -67,8 +63,8 @@ def lack(
         name: min(most, shortage(used[name], to_come.get(name, ZERO), without[name]))
         for name, most in growth.items()
     }
-    wanted = maximum(short, minimum(stands, growth))
-    return {name: amount for name, amount in wanted.items() if amount > ZERO}
+    lacking = maximum(short, minimum(stands, growth))
+    return {name: amount for name, amount in lacking.items() if amount > ZERO}
 
 
 def compensates_more(annotations: Mapping[str, str], changes: Mapping[str, str | None]) -> bool:
@@ -84,12 +80,12 @@ def compensate(
     wanted: Mapping[str, Quantity],
     stands: Mapping[str, Quantity],
     added: Mapping[str, Quantity],
-    vms: Sequence[Vm],
+    refused: Sequence[Wanted],
     caps: Caps,
     entries: Entries,
 ) -> list[ResourceQuotaError]:
     """Write the compensation, or what `stands` where the caps let in no more beside what entries have `added`."""
-    names = ", ".join(f"VM {vm.name}" for vm in vms if vm.stage is Stage.REFUSED and vm.to_come)
+    names = ", ".join(f"VM {each.vm.name}" for each in refused)
     refusal = caps.refuse(f"compensation for {names}", add(added, wanted)) if wanted != stands else None
     entries.compensate(stands if refusal else wanted)
     return [refusal] if refusal else []

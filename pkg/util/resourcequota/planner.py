@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from pkg.util import constants
-from pkg.util.kubevirt.migration import is_finished
+from pkg.util.kubevirt.migration import Stage, is_finished
 from pkg.util.resource_list import add, minimum, total
 from pkg.util.resourcequota.base import Base, base_of, difference, hard
 from pkg.util.resourcequota.caps import Caps
@@ -133,7 +133,9 @@ def _raised(
     """spec.hard = base + entries + compensation, as far as it differs. An invalid entry or base: it is left alone."""
     quota = facts.quota
     caps = Caps(quota.annotations.get(constants.ANNOTATION_MAX_EXTRA, ""), facts.max_extra)
-    growth = promised(facts, policy, base, wanted) if rules.follow else {}
+    helps = rules.follow and policy.compensate
+    refused = [w for w in wanted if helps and w.vm.stage is Stage.REFUSED and w.vm.to_come]
+    growth = promised(facts, base, refused) if refused else {}
     stands = minimum(entries.compensation_or_none(), growth)
     added, problems = enter(base.limits or {}, wanted, stands, caps, entries)
     problems += caps.idle(quota.hard) if rules.follow else []
@@ -146,7 +148,7 @@ def _raised(
         entered = entries.added(compensated=False)
         if not rules.margin:
             lacking = lack(quota, vms, hard(base.limits, entered), growth, stands) if growth else {}
-            problems += compensate(lacking, stands, added, vms, caps, entries)
+            problems += compensate(lacking, stands, added, refused, caps, entries)
         wanted_hard = hard(base.limits, add(entered, entries.compensation))
     except InvalidEntry as exc:
         return {}, [*problems, exc]

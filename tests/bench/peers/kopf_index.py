@@ -35,7 +35,7 @@ def held(namespace: str, name: str, body: kopf.Body, **_: Any) -> dict[Any, Any]
 
 @kopf.on.event("kubevirt.io", "v1", "virtualmachineinstances")
 def count(type: str | None, held: kopf.Index[Any, Any], **_: Any) -> None:
-    measured.synced(len(held))
+    measured.synced(lambda: len(held))
     if type == "MODIFIED":
         measured.events += 1
 

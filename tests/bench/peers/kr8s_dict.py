@@ -19,7 +19,7 @@ async def main() -> None:
     for cache in caches:
         async for vmi in api.async_get(VMI, namespace=kr8s.ALL):
             cache[vmi.namespace, vmi.name] = vmi
-    measured.synced(len(caches[0]))
+    measured.synced(lambda: len(caches[0]))
     await asyncio.gather(*(follow(api, cache, measured) for cache in caches))
 
 
@@ -27,6 +27,8 @@ async def follow(api: kr8s.asyncio.Api, cache: dict[tuple[str, str], APIObject],
     # Its list does not say a resourceVersion: the watch begins with every object once more.
     async for kind, vmi in api.async_watch(VMI, namespace=kr8s.ALL):
         cache[vmi.namespace, vmi.name] = vmi
+        if kind == "DELETED":
+            del cache[vmi.namespace, vmi.name]
         if kind == "MODIFIED":
             measured.events += 1
 

@@ -17,7 +17,7 @@ async def main() -> None:
     measured = Measured()
     caches: list[dict[tuple[str, str], object]] = [{} for _ in range(watches)]
     versions = await asyncio.gather(*(fill(client, cache) for cache in caches))
-    measured.synced(len(caches[0]))
+    measured.synced(lambda: len(caches[0]))
     await asyncio.gather(
         *(follow(client, cache, version, measured) for cache, version in zip(caches, versions, strict=True))
     )
@@ -35,6 +35,8 @@ async def follow(
 ) -> None:
     async for kind, vmi in client.watch(VMI, namespace="*", resource_version=version):
         cache[vmi.metadata.namespace, vmi.metadata.name] = vmi
+        if kind == "DELETED":
+            del cache[vmi.metadata.namespace, vmi.metadata.name]
         if kind == "MODIFIED":
             measured.events += 1
 

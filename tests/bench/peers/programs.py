@@ -165,9 +165,14 @@ class Running:
 
     async def events(self) -> int:
         """How many events it has handled."""
+        return (await self.asked())[0]
+
+    async def asked(self) -> tuple[int, int]:
+        """How many events it has handled, and the objects that it holds now."""
         assert self._process.stdin is not None
         self._process.stdin.write(b"?\n")
-        return int((await _said(self._process))["events"])
+        said = await _said(self._process)
+        return int(said["events"]), int(said["objects"])
 
 
 @asynccontextmanager

@@ -1,7 +1,8 @@
 """What every measured program does: `PROGRAM cache KUBECONFIG KIND WATCHES`.
 
 Once its caches hold everything it prints one JSON line: seconds and CPU seconds since they were started, and the
-objects of one. Then it answers each line on standard input with the events it has handled since, and ends with it.
+objects of one. Then it answers each line on standard input with the events it has handled since and the objects that it
+holds now, and ends with it.
 Imported by programs in another virtual environment: the standard library alone.
 """
 
@@ -12,6 +13,7 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Callable
 
 
 class Measured:
@@ -23,18 +25,20 @@ class Measured:
         self._cpu = time.process_time()
         self._said = False
 
-    def synced(self, objects: int) -> None:
-        """Says what the first sync took; from now on questions are answered. Later calls do nothing."""
+    def synced(self, objects: Callable[[], int]) -> None:
+        """Says what the first sync took; from now on questions are answered. Later calls do nothing. `objects`: how
+        many one cache holds."""
         if self._said:
             return
         self._said = True
+        self._objects = objects
         seconds, cpu = time.perf_counter() - self._began, time.process_time() - self._cpu
-        self._say({"seconds": seconds, "cpu": cpu, "objects": objects})
+        self._say({"seconds": seconds, "cpu": cpu, "objects": objects()})
         threading.Thread(target=self._answer, daemon=True).start()
 
     def _answer(self) -> None:
         for _ in sys.stdin:
-            self._say({"events": self.events})
+            self._say({"events": self.events, "objects": self._objects()})
         os._exit(0)
 
     def _say(self, what: dict[str, float]) -> None:

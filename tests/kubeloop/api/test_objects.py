@@ -31,6 +31,15 @@ class Port(Struct):
     number: int = 0
 
 
+class Box(Struct):
+    """Whole, but for what is in it."""
+
+    whole: ClassVar[bool] = True
+
+    containers: dict[str, list[Container]] | None = None
+    boxes: list[Box] | None = None
+
+
 class Spec(Struct):
     text: str = ""
     maybe: int | None = None
@@ -38,6 +47,7 @@ class Spec(Struct):
     port: Port | None = None
     ports: list[Port] | None = None
     containers: list[Container] | None = None
+    boxes: list[Box] | None = None
     names: list[str] | None = None
     labels: dict[str, str] | None = None
     nested: dict[str, Any] | None = None
@@ -102,6 +112,9 @@ def test_difference(case: str) -> None:
 def test_a_list_whose_items_are_only_partly_declared_is_not_rewritten(
     containers: list[Container] | None,
 ) -> None:
+    boxes = Spec(boxes=[Box(containers={"a": [Container()]})])
+    with pytest.raises(PartlyDeclared, match=r"Spec\.boxes .* Box declares only a part"):
+        difference(Spec(), boxes)
     with pytest.raises(PartlyDeclared, match=r"Spec\.containers .* Container declares only a part"):
         difference(Spec(containers=[Container(name="a")]), Spec(containers=containers))
     unchanged = Spec(text="new", containers=[Container(name="a")])

@@ -209,6 +209,16 @@ def test_plan_of_a_node_as_a_table(server: ThreadedServer, call: Call) -> None:
 
 
 @pytest.mark.usefixtures("cluster")
+def test_how_large_a_quota_must_be(call: Call) -> None:
+    out = call("plan", "--size", "-n", NS, "--at-once", "3").out
+    (row,) = [line for line in out.splitlines() if line.startswith("limits.cpu")]
+    assert row.split() == ["limits.cpu", "3", "2015m", "0", "2015m", "4030m", "4030m"]
+    assert "3 at once" in out
+    found = json.loads(call("plan", "--size", "-n", NS, "-o", "json").out)
+    assert found["quotas"][0]["resources"]["limits.cpu"]["largestMigrates"] == "4030m"
+
+
+@pytest.mark.usefixtures("cluster")
 def test_plan_says_which_vm_migrates_already(call: Call) -> None:
     assert "migrates already" in call("plan", "-n", NS).out
 
@@ -348,6 +358,19 @@ WRONG: Mapping[str, tuple[list[str], int, str]] = {
     "a ratio out of range": (["plan", "-n", NS, "--overhead-ratio", "11"], 2, "1.0 to 10.0, not '11'"),
     "a node that cannot be one": (["plan", "--evacuate", "a/b"], 2, "must be a node's name"),
     "a plan of nothing": (["plan"], 2, "--namespace or --evacuate"),
+    "a size of everything": (["plan", "--size"], 2, "--size needs --namespace"),
+    "a size of a node": (["plan", "--size", "-n", NS, "--evacuate", "a"], 2, "goes without --evacuate"),
+    "many at once without a size": (["plan", "-n", NS, "--at-once", "3"], 2, "need --size"),
+    "none at once": (["plan", "--size", "-n", NS, "--at-once", "0"], 2, "greater than or equal to 1"),
+    "no limits to grow to": (["plan", "--size", "-n", NS, "--grow", "vm1"], 2, "VM:cpu=4,memory=8Gi"),
+    "a limit that is none": (["plan", "--size", "-n", NS, "--grow", "vm1:cpu=lots"], 2, "--grow: "),
+    "a limit of something else": (["plan", "--size", "-n", NS, "--grow", "vm1:disk=1"], 2, "VM:cpu=4"),
+    "less than nothing": (["plan", "--size", "-n", NS, "--grow", "vm1:cpu=-1"], 2, "more than nothing"),
+    "a VM that is not there grows": (
+        ["plan", "--size", "-n", NS, "--grow", "gone:cpu=4"],
+        2,
+        "there is no VM gone in namespace ns1",
+    ),
     "an output that there is not": (["status", "-o", "xml"], 2, "xml"),
     "a watch as one document": (["status", "--watch", "-o", "json"], 2, "leave -o json out"),
     "a check that goes on": (["status", "--watch", "--check", "controller"], 2, "exclude each other"),

@@ -66,7 +66,7 @@ func holdCache(kubeconfig, kind string, watches int) error {
 	}
 	lines := bufio.NewScanner(os.Stdin)
 	for lines.Scan() {
-		if err := say(map[string]int64{"events": events.Load()}); err != nil {
+		if err := say(map[string]any{"events": events.Load(), "objects": len(informers[0].GetStore().ListKeys())}); err != nil {
 			return err
 		}
 	}
