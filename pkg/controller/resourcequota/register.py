@@ -34,6 +34,7 @@ def register(
     quotas = management.resource_quotas
     handler = Handler(
         quotas.client,
+        management.pods.client,
         Observer(management.source(), options.profile),
         events,
         options.policy,

@@ -144,10 +144,10 @@ def _raised(
         return (_retired(facts, entries) if retired else {}), problems
     try:
         if rules.margin:
-            compensate_as_harvester(facts, base.limits, vms, entries)
+            compensate_as_harvester(quota, base.limits, vms, entries)
         entered = entries.added(compensated=False)
         if not rules.margin:
-            lacking = lack(facts, refused, vms, hard(base.limits, entered), growth, stands) if growth else {}
+            lacking = lack(quota, vms, hard(base.limits, entered), growth, stands) if growth else {}
             problems += compensate(lacking, stands, added, refused, caps, entries)
         wanted_hard = hard(base.limits, add(entered, entries.compensation))
     except InvalidEntry as exc:

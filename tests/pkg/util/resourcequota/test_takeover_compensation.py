@@ -16,7 +16,7 @@ from pkg.util.quotacount.usage import pod_usage
 from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.planner import plan
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
-from tests.decisions import EXACT, after, applied, by_value, charged, entry, namespace, sentences
+from tests.decisions import EXACT, after, by_value, charged, entry, namespace, sentences
 from tests.objects import (
     AT_1_5,
     AT_4_5,
@@ -196,21 +196,6 @@ def test_several_vms_that_have_grown_all_fit_in_any_order() -> None:
     )
     found, _made = after(seen)
     assert by_value(found.hard)[MEMORY] == Quantity.parse(8 * POD_4_5)
-
-
-def test_one_more_is_raised_for_and_what_the_others_lack_is_believed_later() -> None:
-    """Quota counts three targets whose migrations still say that they were refused when the fourth VM begins."""
-    names = ["a", "b", "c", "d"]
-    sources, instances = [grown(name) for name in names], [home(name) for name in names]
-    hard = {"limits.cpu": "100", MEMORY: "20000Mi"}
-    limits = '{"limit":{"limitsCpu":"100","limitsMemory":"20000Mi"}}'
-    begun = [vmim(vm=name) for name in names[:3]]
-    seen = namespace(quota(hard, MARKS), begun, sources, instances, limits=limits, rendering=AT_4_5)
-    raised = charged(applied(seen.quota, plan(seen, EXACT)), [*sources, *(grown(name) for name in names[:3])])
-    refused = [vmim(vm=name, refused=True) for name in names]
-    made = plan(replace(seen, quota=raised, migrations=refused), EXACT)
-    assert by_name("d") in made.annotations
-    assert COMPENSATION not in made.annotations
 
 
 def test_room_that_other_pods_take_again_and_again_is_not_made_up_for() -> None:
