@@ -106,7 +106,7 @@ def _read_of_instance(vmi: VirtualMachineInstance) -> object:
 
 
 def _read_of_claim(claim: PersistentVolumeClaim) -> object:
-    return claim.uid, claim.spec, claim.status
+    return claim.uid, claim.labels, claim.spec, claim.status
 
 
 def _read_of_metadata(obj: Object) -> object:
