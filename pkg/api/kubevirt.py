@@ -328,6 +328,7 @@ class VirtualMachineInstanceMigrationSpec(Struct):
     vmi_name: str = ""
     send_to: Present | None = None
     receive: Present | None = None
+    priority: str | None = None
 
 
 class PhaseTransition(Struct):

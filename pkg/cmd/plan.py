@@ -217,7 +217,7 @@ def _row(vm: VmPlan) -> list[str]:
         _yes(vm.fits_at_ratio),
         _yes(vm.fits_with_headroom),
         adds or "-",
-        _why(vm.fits),
+        _why(vm.fits, vm.notes),
     ]
 
 
@@ -225,6 +225,6 @@ def _yes(fits: bool) -> str:
     return "yes" if fits else "no"
 
 
-def _why(fits: Sequence[Fit]) -> str:
-    """What stands in the way of those that do not fit with headroom either."""
-    return "; ".join(f"{fit.quota}: {fit.action}" for fit in fits if not fit.fits_then) or "-"
+def _why(fits: Sequence[Fit], notes: Sequence[str] = ()) -> str:
+    """What stands in the way of those that do not fit with headroom either, and what else is known."""
+    return "; ".join([*(f"{fit.quota}: {fit.action}" for fit in fits if not fit.fits_then), *notes]) or "-"

@@ -36,6 +36,8 @@ _REFUSALS = (
 )
 _EXCEEDED = "exceeded quota: "
 _WITHOUT_VOLUMES = ("Provisioning", "WaitingForVolumeBinding", "DataVolumeError", "ErrorPvcNotFound")
+_PRIORITIES = {"system-critical": 100, "user-triggered": 50, "system-maintenance": 20}
+"""KubeVirt's (pkg/util/migrations); a migration without one has 0."""
 _LIVE_MIGRATABLE = "LiveMigratable"
 _CLAIMS_OF_DEVICES = "count/resourceclaims.resource.k8s.io"
 _DEVICES = ".deviceclass.resource.k8s.io/devices"
@@ -54,6 +56,14 @@ def kubevirt_waits(migration: VirtualMachineInstanceMigration) -> str:
             message = next((c.message for c in migration.status.conditions or () if c.type == kind), None)
             return f"{text}{f': {message}' if message else ''}"
     return ""
+
+
+def of_queue(snapshot: Snapshot, migration: VirtualMachineInstanceMigration) -> str:
+    """How many of the migrations that wait as well KubeVirt starts first by their priority; "": none."""
+    own = _PRIORITIES.get(migration.spec.priority or "", 0)
+    waiting = [m for m in snapshot.migrations if m.phase == constants.PHASE_PENDING]
+    ahead = sum(_PRIORITIES.get(m.spec.priority or "", 0) > own for m in waiting)
+    return f"{ahead} that wait have a higher priority" if ahead else ""
 
 
 def of_target(snapshot: Snapshot, target: Pod) -> str:

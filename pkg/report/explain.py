@@ -147,7 +147,9 @@ def _reason(
         if snapshot.installed.stopped:
             return Verdict.WAITS_FOR_HEADROOM, f"{again}, and headroom, which changes it, does not run"
         return Verdict.WAITS_FOR_KUBEVIRT, again + _next_touch(snapshot, instance)
-    busy = [_parallel_limit(snapshot, instance), *causes.of_instance(snapshot, instance)]
+    limit = _parallel_limit(snapshot, instance)
+    ahead = causes.of_queue(snapshot, migration) if limit else ""
+    busy = [limit, ahead, *causes.of_instance(snapshot, instance)]
     said = "; ".join(filter(None, busy))
     return Verdict.WAITS_FOR_KUBEVIRT, f"{name} fits; KubeVirt has not started it yet" + (
         f": {said}" if said else ""

@@ -21,7 +21,7 @@ from pkg.util.resourcequota.compensation import compensate, compensate_as_harves
 from pkg.util.resourcequota.entries import Entries, has_migrating_vm
 from pkg.util.resourcequota.errors import InvalidEntry, ResourceQuotaError
 from pkg.util.resourcequota.facts import Facts
-from pkg.util.resourcequota.give_back import give_back, hand_over, is_ours, lowered, release
+from pkg.util.resourcequota.give_back import give_back, hand_over, is_ours, lowered
 from pkg.util.resourcequota.managed import is_default, is_managed, is_served, switched_off
 from pkg.util.resourcequota.plan import Plan, earliest
 from pkg.util.resourcequota.policy import Mode, Policy
@@ -62,7 +62,7 @@ def _given_back(facts: Facts, policy: Policy) -> Plan:
     if facts.mtq:
         return _left_to_mtq(facts, policy)
     if facts.namespace_off or switched_off(quota):
-        return release(facts)
+        return give_back(facts, to_harvester=True)
     if is_managed(quota):  # a person's skip, which also stops Harvester: only what is over goes
         return _served(facts, policy, off=True) if is_default(quota) else Plan()
     return give_back(facts) if not is_default(quota) else Plan()  # it has lost the label

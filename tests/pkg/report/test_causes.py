@@ -14,9 +14,10 @@ from kubeloop.api.core import Event, Pod
 from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.report import causes
 from pkg.report.explain import Verdict, explain, not_running
+from pkg.report.plan import plan_migrations
 from tests.decisions import charged, sentences
 from tests.objects import HARD, MARKS, launcher, quota, running_vmi, vmim
-from tests.pkg.report.test_explain import GRANTS_MUCH, ROOMY, failed
+from tests.pkg.report.test_explain import GRANTS_MUCH, ROOMY, failed, running
 from tests.pkg.util.resourcequota.snapshots import cluster
 
 HERE, SOURCE = running_vmi(), launcher()
@@ -180,6 +181,25 @@ def test_the_cause_is_named(case: Case) -> None:
     assert found.verdict is case.verdict
     assert case.said in found.summary
     assert case.part in found.summary
+
+
+def test_migrations_of_a_higher_priority_go_first() -> None:
+    busy = [running(f"busy{number}", f"node-{number}") for number in range(5)]
+    urgent = changed(vmim(vm="urgent"), spec={"priority": "system-critical"})
+    full = charged(quota(ROOMY, MARKS), [SOURCE])
+    seen = cluster([full], [*busy, PENDING, urgent], [SOURCE], [HERE], limits=GRANTS_MUCH)
+    found = explain(seen, HERE)
+    assert "5 migrations run, 5 may; 1 that wait have a higher priority" in found.summary
+    ours = changed(PENDING, spec={"priority": "system-critical"})
+    seen = cluster([full], [*busy, ours, urgent], [SOURCE], [HERE], limits=GRANTS_MUCH)
+    assert "higher priority" not in explain(seen, HERE).summary
+
+
+def test_plan_says_what_else_is_known() -> None:
+    instance = changed(HERE, status={"migratedVolumes": [MOVED]})
+    seen = cluster([charged(quota(ROOMY, MARKS), [SOURCE])], [], [SOURCE], [instance], limits=GRANTS_MUCH)
+    (vm,) = plan_migrations(seen).vms
+    assert "its volumes root move, so that 20.0Gi count twice" in vm.notes[0]
 
 
 def test_a_vm_without_its_volumes_says_so() -> None:
