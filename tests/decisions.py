@@ -22,7 +22,6 @@ from pkg.util.resourcequota.facts import Estimate, Facts, Timers
 from pkg.util.resourcequota.plan import Plan
 from pkg.util.resourcequota.planner import plan
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
-from pkg.util.resourcequota.touch import FIRST
 from tests.objects import AT_1_5, BASE, RESYNC, vmi
 
 EXACT = Policy(Mode.TAKEOVER, EstimateKind.EXACT)
@@ -164,16 +163,11 @@ def settled(
     known = None if instances is None else list(instances)
     memory = Timers()
     for _ in range(patches):
-        made = plan(refused_since_long(observed(quota, migrations, known, timers=memory, **more)), policy)
+        made = plan(observed(quota, migrations, known, timers=memory, **more), policy)
         quota, memory = applied(quota, made), made.timers
-    again = plan(refused_since_long(observed(quota, migrations, known, timers=memory, **more)), policy)
+    again = plan(observed(quota, migrations, known, timers=memory, **more), policy)
     assert not again, f"{patches} plans applied give another plan: {again}"
     return quota
-
-
-def refused_since_long(seen: Facts) -> Facts:
-    """The same at the moment at which a refusal is no longer one that passes by itself."""
-    return dataclasses.replace(seen, timers=dataclasses.replace(seen.timers, shown_since=seen.now - FIRST))
 
 
 def remembering(seen: Facts, memory: Timers, now: float) -> Facts:
@@ -193,10 +187,9 @@ def after(seen: Facts, policy: Policy = EXACT) -> tuple[ResourceQuota, Plan]:
 
     A second patch for the same observation is a failure.
     """
-    seen = refused_since_long(seen)
     made = plan(seen, policy)
     done = applied(seen.quota, made)
-    again = plan(refused_since_long(dataclasses.replace(seen, quota=done, timers=made.timers)), policy)
+    again = plan(dataclasses.replace(seen, quota=done, timers=made.timers), policy)
     assert not again, f"the plan applied gives another plan: {again}"
     return done, made
 

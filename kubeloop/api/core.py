@@ -98,8 +98,28 @@ class Affinity(Struct):
     pod_anti_affinity: PodAffinity | None = None
 
 
+class PodSchedulingGate(Struct):
+    """core/v1 PodSchedulingGate."""
+
+    name: str = ""
+
+
+class PodResourceClaim(Struct):
+    """core/v1 PodResourceClaim."""
+
+    name: str = ""
+    template: str | None = msgspec.field(default=None, name="resourceClaimTemplateName")
+
+
+class PodResourceClaimStatus(Struct):
+    """core/v1 PodResourceClaimStatus."""
+
+    name: str = ""
+    resource_claim_name: str | None = None
+
+
 class PodSpec(Struct):
-    """core/v1 PodSpec: what quota counts and its scopes look at."""
+    """core/v1 PodSpec: what quota counts and its scopes look at, and what holds a pod back."""
 
     containers: list[Container] = msgspec.field(default_factory=list)
     init_containers: list[Container] | None = None
@@ -111,6 +131,8 @@ class PodSpec(Struct):
     active_deadline_seconds: int | None = None
     affinity: Affinity | None = None
     restart_policy: str | None = None
+    scheduling_gates: list[PodSchedulingGate] | None = None
+    resource_claims: list[PodResourceClaim] | None = None
 
 
 class ContainerStatus(Struct):
@@ -130,6 +152,7 @@ class PodStatus(Struct):
     conditions: list[Condition] | None = None
     container_statuses: list[ContainerStatus] | None = None
     init_container_statuses: list[ContainerStatus] | None = None
+    resource_claim_statuses: list[PodResourceClaimStatus] | None = None
 
 
 class Pod(Object):

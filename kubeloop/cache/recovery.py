@@ -48,8 +48,8 @@ class ReflectorOptions:
     """The longest pause, jitter included. Only a Retry-After of the server's can be longer."""
     healthy_after: float = 10.0
     """A watch that lasted so long, or brought an event, resets the backoff."""
-    missing_poll: float = 5.0
-    """How often a kind whose CRD is missing is looked for."""
+    missing_poll: float = 60.0
+    """How often a kind whose CRD is missing is looked for. Where CRDs may be watched it is found at once."""
     second_look: float = 30.0
     """So long after something did not decode the kind is listed again: it may have been a proxy's doing. While lists
     bring it too this doubles, up to the time that watches last."""

@@ -21,9 +21,9 @@ from lab.kubevirt.objects import StorageClass, VirtualMachineInstance, VirtualMa
 from lab.kubevirt.patches import Patch
 from lab.kubevirt.pod import owner_reference
 from lab.kubevirt.rendering import Rendering
+from pkg.util.constants import LABEL_MIGRATION_NAME
 
 LABEL_OF_VM: Final = "persistent-state-for"
-LABEL_OF_MIGRATION: Final = "kubevirt.io/migrationName"
 VOLUME: Final = "persistent-state-for-this-vm"
 _DEFAULT_CLASS: Final = "storageclass.kubernetes.io/is-default-class"
 _SHARED, _SINGLE = "ReadWriteMany", "ReadWriteOnce"
@@ -72,7 +72,7 @@ class StateClaims:
         found = await self.pair(vmi, migration)
         if found.target:
             return found.target
-        return (await self._create(vmi, {LABEL_OF_MIGRATION: migration.name}, migration.uid)).name
+        return (await self._create(vmi, {LABEL_MIGRATION_NAME: migration.name}, migration.uid)).name
 
     async def hand_over(
         self, vmi: VirtualMachineInstance, migration: VirtualMachineInstanceMigration
@@ -82,7 +82,7 @@ class StateClaims:
         if target is None:
             return
         source = await self._current(vmi)
-        labels = {LABEL_OF_VM: vmi.name, LABEL_OF_MIGRATION: None}
+        labels = {LABEL_OF_VM: vmi.name, LABEL_MIGRATION_NAME: None}
         patch = guarded(target, {"metadata": {"labels": labels}})
         await self.claims.merge_patch(patch, name=target.name, namespace=target.namespace)
         if source is not None:
@@ -98,7 +98,7 @@ class StateClaims:
         return await self._labelled(vmi.namespace, LABEL_OF_VM, vmi.name)
 
     async def _target(self, migration: VirtualMachineInstanceMigration) -> PersistentVolumeClaim | None:
-        return await self._labelled(migration.namespace, LABEL_OF_MIGRATION, migration.name)
+        return await self._labelled(migration.namespace, LABEL_MIGRATION_NAME, migration.name)
 
     async def _labelled(self, namespace: str, label: str, value: str) -> PersistentVolumeClaim | None:
         found = await self.claims.list(namespace, label_selector=f"{label}={value}")

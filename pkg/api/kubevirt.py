@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from kubeloop.api.core import ResourceRequirements
-from kubeloop.api.meta import Condition, LabelSelector, Object, RawQuantity, Struct
+from kubeloop.api.meta import Condition, LabelSelector, Object, RawQuantity, RawResourceList, Struct
 from kubeloop.api.registry import Resource
 
 
@@ -276,6 +276,15 @@ class ClaimInfo(Struct):
     """kubevirt.io/v1 PersistentVolumeClaimInfo."""
 
     claim_name: str = ""
+    requests: RawResourceList | None = None
+
+
+class MigratedVolume(Struct):
+    """kubevirt.io/v1 StorageMigratedVolumeInfo."""
+
+    volume_name: str = ""
+    source: ClaimInfo | None = msgspec.field(default=None, name="sourcePVCInfo")
+    destination: ClaimInfo | None = msgspec.field(default=None, name="destinationPVCInfo")
 
 
 class VolumeStatus(Struct):
@@ -303,6 +312,7 @@ class VirtualMachineInstanceStatus(Struct):
     memory: MemoryStatus | None = None
     volume_status: list[VolumeStatus] | None = None
     changed_block_tracking: ChangedBlockTracking | None = None
+    migrated_volumes: list[MigratedVolume] | None = None
 
 
 class VirtualMachineInstance(Object):
@@ -318,6 +328,7 @@ class VirtualMachineInstanceMigrationSpec(Struct):
     vmi_name: str = ""
     send_to: Present | None = None
     receive: Present | None = None
+    priority: str | None = None
 
 
 class PhaseTransition(Struct):

@@ -74,7 +74,7 @@ def _webhooks(
         controllers.webhook or policy.kubevirt_user or policy.rancher_user or webhooks != WebhookOptions()
     ):
         return None
-    served = checked(policy, webhooks, process)
+    served = checked(policy, webhooks, process, controllers.only_namespace or ())
     return served if controllers.webhook else None
 
 

@@ -119,8 +119,8 @@ async def _look(client: Client, report: ReportOptions, namespace: str, name: str
     instance = snapshot.instance(namespace, name)
     if instance is not None:
         return snapshot, managed(snapshot, instance, explain(snapshot, instance))
-    await require(client, VIRTUAL_MACHINES, name, namespace)
-    return snapshot, not_running(namespace, name)
+    machine = await require(client, VIRTUAL_MACHINES, name, namespace)
+    return snapshot, not_running(namespace, name, machine.status.printable_status or "")
 
 
 def _parts(fit: Fit) -> list[RenderableType]:
@@ -133,4 +133,4 @@ def _parts(fit: Fit) -> list[RenderableType]:
     ]
     title = f"quota {fit.quota}   kept by {fit.kept_by}"
     columns = ["resource", "requested#", "used#", "limited#", "missing#"]
-    return [reports.table(title, columns, rows), reports.line(f"headroom: {fit.action}")]
+    return [*reports.table(title, columns, rows), reports.line(f"headroom: {fit.action}")]

@@ -161,7 +161,7 @@ def _size_parts(found: Sizes) -> list[RenderableType]:
             ]
             for need in needs
         ]
-        parts.append(reports.table(f"quota {name}   {len(found.vms)} VMs", columns, rows))
+        parts += reports.table(f"quota {name}   {len(found.vms)} VMs", columns, rows)
     parts.append(
         reports.line(
             "where headroom manages the quota it adds what migrations need: the base has to let all VMs run"
@@ -192,17 +192,15 @@ def _parts(found: MigrationPlan) -> list[RenderableType]:
     ratio = found.ratio or "1.0"
     title = f"VMs of node {found.node}" if found.node else "VMs"
     columns = ["VM", "node", "fits now", f"fits at ratio {ratio}", "with headroom", "headroom adds", "why"]
-    parts: list[RenderableType] = [reports.table(title, columns, map(_row, found.vms))]
+    parts = reports.table(title, columns, map(_row, found.vms))
     if found.together:
-        parts.append(
-            reports.table(
-                "all of them at once",
-                ["quota", "with headroom", "headroom adds", "why"],
-                [
-                    [f"{namespace}/{fit.quota}", _yes(fit.fits_then), listed(fit.raised), _why([fit])]
-                    for namespace, fit in found.together
-                ],
-            )
+        parts += reports.table(
+            "all of them at once",
+            ["quota", "with headroom", "headroom adds", "why"],
+            [
+                [f"{namespace}/{fit.quota}", _yes(fit.fits_then), listed(fit.raised), _why([fit])]
+                for namespace, fit in found.together
+            ],
         )
     return parts
 
@@ -219,7 +217,7 @@ def _row(vm: VmPlan) -> list[str]:
         _yes(vm.fits_at_ratio),
         _yes(vm.fits_with_headroom),
         adds or "-",
-        _why(vm.fits),
+        _why(vm.fits, vm.notes),
     ]
 
 
@@ -227,6 +225,6 @@ def _yes(fits: bool) -> str:
     return "yes" if fits else "no"
 
 
-def _why(fits: Sequence[Fit]) -> str:
-    """What stands in the way of those that do not fit with headroom either."""
-    return "; ".join(f"{fit.quota}: {fit.action}" for fit in fits if not fit.fits_then) or "-"
+def _why(fits: Sequence[Fit], notes: Sequence[str] = ()) -> str:
+    """What stands in the way of those that do not fit with headroom either, and what else is known."""
+    return "; ".join([*(f"{fit.quota}: {fit.action}" for fit in fits if not fit.fits_then), *notes]) or "-"

@@ -19,7 +19,6 @@ from pkg.util.resourcequota.policy import EstimateKind, Mode
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
-    from rich.table import Table
 
     from kubeloop.client.client import Client
     from pkg.report.reader import Assumed
@@ -30,9 +29,8 @@ _NAME = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?")
 _COLUMNS = 120
 """Width of a table in a pipe, unless $COLUMNS says otherwise; cells are folded, nothing is cut."""
 _PERIOD = 1.0
-"""Seconds between two looks of --watch, and at least _SHARE times what a look takes: lists of a large cluster cost its
-API server."""
-_SHARE = 10.0
+"""Seconds between two looks of --watch, and at least as long as a look takes: lists of a large cluster cost its API
+server."""
 
 
 @dataclass(frozen=True)
@@ -164,7 +162,7 @@ async def _again(
             if failed != str(exc):
                 print(f"headroom: {exc}, trying again", file=sys.stderr, flush=True)
             failed = str(exc)
-        await asyncio.sleep(max(_PERIOD, _SHARE * (time.monotonic() - began)))
+        await asyncio.sleep(max(_PERIOD, time.monotonic() - began))
 
 
 def _printed(lines: Callable[[T], Mapping[str, str]]) -> Callable[[T], None]:
@@ -208,20 +206,20 @@ def framed(snapshot: Snapshot, parts: Iterable[RenderableType]) -> list[Renderab
     return [*map(line, snapshot.installed.alarms()), *parts, *map(line, snapshot.basis.remarks)]
 
 
-def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
-    """A table whose title and cells are taken as they are; columns whose name ends in a number sign are numbers."""
+def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> list[RenderableType]:
+    """A line and a table whose cells are taken as they are; columns whose name ends in a number sign are numbers. No
+    heading is folded: the cells are."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
 
-    made = Table(
-        title=Text(title), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False
-    )
+    made = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for column in columns:
-        made.add_column(column.removesuffix("#"), justify="right" if column.endswith("#") else "left")
+        name = column.removesuffix("#")
+        made.add_column(name, justify="left" if name == column else "right", min_width=len(name))
     for row in rows:
         made.add_row(*map(Text, row))
-    return made
+    return [line(title), made]
 
 
 def line(text: str) -> RenderableType:

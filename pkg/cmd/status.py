@@ -139,21 +139,19 @@ def _check(snapshot: Snapshot, parts: list[Part]) -> int:
 
 
 def _parts(quota: QuotaStatus) -> list[RenderableType]:
-    parts: list[RenderableType] = [
-        reports.table(
-            f"{quota.namespace}/{quota.name}   kept by {quota.kept_by}",
-            ["resource", "base#", "added#", "hard#", "used#"],
-            [
-                [row.name, *(shown(q, row.name) for q in (row.base, row.added, row.hard, row.used))]
-                for row in quota.resources
-            ],
-        )
-    ]
+    parts = reports.table(
+        f"{quota.namespace}/{quota.name}   kept by {quota.kept_by}",
+        ["resource", "base#", "added#", "hard#", "used#"],
+        [
+            [row.name, *(shown(q, row.name) for q in (row.base, row.added, row.hard, row.used))]
+            for row in quota.resources
+        ],
+    )
     added = [[each.vm, each.state, each.since or "-", listed(each.resources)] for each in quota.additions]
     if quota.compensation:
         added.append(["(refused pods)", "compensation", "-", listed(quota.compensation)])
     if added:
-        parts.append(reports.table("added", ["VM", "state", "since", "resources"], added))
+        parts += reports.table("added", ["VM", "state", "since", "resources"], added)
     return [*parts, *(reports.line(f"! {problem}") for problem in quota.problems)]
 
 
@@ -177,5 +175,5 @@ def _budget_parts(found: Report) -> list[RenderableType]:
     ]
     if rows:
         columns = ["quota", "resource", "original#", "hard#", "for"]
-        parts.append(reports.table("raised while the namespace is locked", columns, rows))
+        parts += reports.table("raised while the namespace is locked", columns, rows)
     return [*parts, *(reports.line(f"! {problem}") for problem in found.problems)]

@@ -14,6 +14,7 @@ from pkg.webhook.options import RANCHER_USERS, Options, parse_failure_policies
 
 if TYPE_CHECKING:
     import asyncio
+    from collections.abc import Callable, Sequence
 
     from kubeloop.client.config import ClientConfig
     from pkg.config.management import Management
@@ -89,16 +90,19 @@ async def look_at_registered(management: Management, namespace: str, *, remove: 
     await Leftovers(management.client, namespace, remove=remove, tell=tell).run()
 
 
-def checked(policy: PolicyOptions, flags: WebhookOptions, process: ProcessOptions) -> Webhooks:
-    """The webhooks that the flags ask for, also those of `headroom controller --webhook`.
+def checked(
+    policy: PolicyOptions,
+    flags: WebhookOptions,
+    process: ProcessOptions,
+    only_namespaces: Sequence[str] = (),
+) -> Webhooks:
+    """The webhooks that the flags ask for, also those of `headroom controller --webhook`, which has --only-namespace.
 
     Raises ConfigError, BindError and WrongCall for what cannot work, before anything is started.
     """
     from kubeloop.client.errors import ConfigError
     from kubeloop.controllers.server import parse_bind_address
-    from pkg.util.kubevirt.accounts import exact
     from pkg.webhook.certificate_files import CertificateFiles
-    from pkg.webhook.configurations import mutating
     from pkg.webhook.register import Webhooks
     from pkg.webhook.tls_context import server_context
 
@@ -110,16 +114,12 @@ def checked(policy: PolicyOptions, flags: WebhookOptions, process: ProcessOption
     if flags.bind_address is not None:
         parse_bind_address(flags.bind_address)
     endpoint = endpoint_of(flags)
-    options = replace(options_of(policy, flags), register=flags.register and not process.dry_run)
-    try:
-        for user in policy.kubevirt_user or ():
-            exact(user)
-    except ValueError as exc:
-        raise ConfigError(f"--kubevirt-user: {exc}") from exc
-    try:
-        mutating(endpoint, options, None)
-    except ValueError as exc:
-        raise ConfigError(f"--rancher-user: {exc}") from exc
+    options = replace(
+        options_of(policy, flags),
+        register=flags.register and not process.dry_run,
+        only_namespaces=tuple(only_namespaces),
+    )
+    _check_patterns(policy, endpoint, options)
     files = None
     if flags.tls_cert_file and flags.tls_key_file:
         files = CertificateFiles(flags.tls_cert_file, flags.tls_key_file, context, flags.tls_ca_file)
@@ -136,6 +136,24 @@ def checked(policy: PolicyOptions, flags: WebhookOptions, process: ProcessOption
         client_names=tuple(flags.client_name or ()),
         inject_ca_from=flags.inject_ca_from,
     )
+
+
+def _check_patterns(policy: PolicyOptions, endpoint: Endpoint, options: Options) -> None:
+    """Raises ConfigError for one that no name can match."""
+    from kubeloop.client.errors import ConfigError
+    from pkg.util.kubevirt.accounts import exact
+    from pkg.webhook.configurations import mutating, validating
+
+    checks: dict[str, Callable[[], object]] = {
+        "--kubevirt-user": lambda: [exact(user) for user in policy.kubevirt_user or ()],
+        "--only-namespace": lambda: validating(endpoint, options, None),
+        "--rancher-user": lambda: mutating(endpoint, options, None),
+    }
+    for flag, check in checks.items():
+        try:
+            check()
+        except ValueError as exc:
+            raise ConfigError(f"{flag}: {exc}") from exc
 
 
 def options_of(policy: PolicyOptions, flags: WebhookOptions) -> Options:

@@ -20,7 +20,7 @@ from pkg.util.quotacount.releases import UNKNOWN, Releases, doubt, releases_of
 
 log = logging.getLogger(__name__)
 
-PERIOD: Final = 60.0
+PERIOD: Final = 120.0
 """Seconds between two questions."""
 KEPT: Final = 600.0
 """Seconds for which an answer counts; the last one counts on."""

@@ -13,6 +13,7 @@ from pkg.api.kubevirt import (
     VirtualMachineInstance,
     VirtualMachineInstanceMigration,
 )
+from pkg.report import causes
 from pkg.report.fit import Fit, asked_for, fits
 from pkg.report.snapshot import Snapshot
 from pkg.util import constants
@@ -72,9 +73,11 @@ class Explanation:
         }
 
 
-def not_running(namespace: str, vm: str) -> Explanation:
+def not_running(namespace: str, vm: str, printable_status: str = "") -> Explanation:
     """A VM without a VMI."""
-    return Explanation(namespace, vm, Verdict.NOT_RUNNING, "the VM does not run: there is nothing to migrate")
+    summary = "the VM does not run: there is nothing to migrate"
+    halted = causes.of_halted(printable_status)
+    return Explanation(namespace, vm, Verdict.NOT_RUNNING, "; ".join(filter(None, [summary, halted])))
 
 
 def explain(snapshot: Snapshot, instance: VirtualMachineInstance) -> Explanation:
@@ -86,6 +89,7 @@ def explain(snapshot: Snapshot, instance: VirtualMachineInstance) -> Explanation
         asked = replace(snapshot, migrations=(*snapshot.migrations, asked_for(instance)))
         found = fits(asked, namespace, [vm], rendering, would=True)
         verdict, summary = _prospect(found)
+        summary = "; ".join([summary, *causes.of_instance(snapshot, instance)])
         return Explanation(namespace, vm, verdict, summary, rendering.ratio, None, found)
     migration = max(active, key=lambda m: (is_refused(m), m.metadata.creation_timestamp or ""))
     found = fits(snapshot, namespace, [vm], rendering)
@@ -119,10 +123,16 @@ def _reason(
     name = migration.name
     if abort_requested(migration):
         return Verdict.BEING_ABORTED, f"{name} is being aborted"
+    why = _of_targets(snapshot, migration)
     if migration.phase not in (constants.PHASE_UNSET, constants.PHASE_PENDING):
-        return Verdict.UNDER_WAY, f"{name} is in phase {migration.phase}"
+        return Verdict.UNDER_WAY, f"{name} is in phase {migration.phase}{why}"
+    if waits := causes.kubevirt_waits(migration):
+        return Verdict.WAITS_FOR_KUBEVIRT, f"{name}: {waits}"
     if not found and _has_target(snapshot, migration):
-        return Verdict.UNDER_WAY, f"{name} is in phase {migration.phase or 'unset'}: its target pod exists"
+        return (
+            Verdict.UNDER_WAY,
+            f"{name} is in phase {migration.phase or 'unset'}: its target pod exists{why}",
+        )
     short = [fit for fit in found if not fit.fits]
     if short:
         return Verdict.WAITS_FOR_QUOTA, f"{name} does not fit: {_missing(short)}"
@@ -130,13 +140,19 @@ def _reason(
     if in_the_way:
         return in_the_way
     if is_refused(migration):
+        last = max(_failures(snapshot, instance, migration), default=("", ""))[1]
+        if devices := causes.of_devices(last, {need.resource for fit in found for need in fit.needs}):
+            return Verdict.WAITS_FOR_QUOTA, f"{name} does not fit: {devices}"
         again = f"{name} was refused by quota and fits now: KubeVirt tries again when a quota changes"
         if snapshot.installed.stopped:
             return Verdict.WAITS_FOR_HEADROOM, f"{again}, and headroom, which changes it, does not run"
         return Verdict.WAITS_FOR_KUBEVIRT, again + _next_touch(snapshot, instance)
-    busy = _parallel_limit(snapshot, instance)
+    limit = _parallel_limit(snapshot, instance)
+    ahead = causes.of_queue(snapshot, migration) if limit else ""
+    busy = [limit, ahead, *causes.of_instance(snapshot, instance)]
+    said = "; ".join(filter(None, busy))
     return Verdict.WAITS_FOR_KUBEVIRT, f"{name} fits; KubeVirt has not started it yet" + (
-        f": {busy}" if busy else ""
+        f": {said}" if said else ""
     )
 
 
@@ -149,18 +165,11 @@ def _in_the_way(
         for name in snapshot.installed.in_the_way
         if name == _POD_WEBHOOK and snapshot.holds(instance.namespace)
     ]
-    # KubeVirt writes them about the VMI; what was collected from a test cluster of 0.1.0 has them about the migration.
-    told = {
-        (VIRTUAL_MACHINE_INSTANCES.kind, instance.name),
-        (VIRTUAL_MACHINE_INSTANCE_MIGRATIONS.kind, migration.name),
-    }
+    known = {quota.name for quota in snapshot.quotas_of(instance.namespace)}
     failures = [
-        (event.last_timestamp or "", event.message)
-        for event in snapshot.failures
-        if event.involved_object.namespace == instance.namespace
-        and (event.involved_object.kind, event.involved_object.name) in told
-        and (event.last_timestamp or "") >= (migration.metadata.creation_timestamp or "")
-        and not (is_refused(migration) and "exceeded quota" in event.message)
+        failure
+        for failure in _failures(snapshot, instance, migration)
+        if not (is_refused(migration) and causes.refusing_quota(failure[1]) in known)
     ]
     said = max(failures)[1] if failures else ""
     if ours or f'.{constants.WEBHOOK_CONFIGURATION_NAME}"' in said:
@@ -168,11 +177,31 @@ def _in_the_way(
             said or ours[0]
         )
     if said:
+        why = causes.of_refusal(snapshot, instance.namespace, said)
         return (
             Verdict.WAITS_FOR_KUBEVIRT,
-            f"{migration.name} fits, but KubeVirt could not create its target pod: {said}",
+            f"{migration.name} fits, but KubeVirt could not create its target pod: {said}{why and f'; {why}'}",
         )
     return None
+
+
+def _failures(
+    snapshot: Snapshot, instance: VirtualMachineInstance, migration: VirtualMachineInstanceMigration
+) -> list[tuple[str, str]]:
+    """When KubeVirt could not create a pod of the VM, since the migration began, and what it said."""
+    # KubeVirt writes them about the VMI; what was collected from a test cluster of 0.1.0 has them about the migration.
+    told = {
+        (VIRTUAL_MACHINE_INSTANCES.kind, instance.name),
+        (VIRTUAL_MACHINE_INSTANCE_MIGRATIONS.kind, migration.name),
+    }
+    since = migration.metadata.creation_timestamp or ""
+    return [
+        (event.last_timestamp or "", event.message)
+        for event in snapshot.failures
+        if event.involved_object.namespace == instance.namespace
+        and (event.involved_object.kind, event.involved_object.name) in told
+        and (event.last_timestamp or "") >= since
+    ]
 
 
 def _next_touch(snapshot: Snapshot, instance: VirtualMachineInstance) -> str:
@@ -181,6 +210,12 @@ def _next_touch(snapshot: Snapshot, instance: VirtualMachineInstance) -> str:
     return "".join(
         f"; headroom touched it at {each.at}, the next time is {each.next}" for each in found if each
     )
+
+
+def _of_targets(snapshot: Snapshot, migration: VirtualMachineInstanceMigration) -> str:
+    job = constants.LABEL_MIGRATION_JOB_UID
+    targets = (pod for pod in snapshot.pods if pod.labels.get(job) == migration.uid)
+    return "".join(f": {why}" for pod in targets if (why := causes.of_target(snapshot, pod)))
 
 
 def _has_target(snapshot: Snapshot, migration: VirtualMachineInstanceMigration) -> bool:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pkg.api.kubevirt import VirtualMachineInstance
+from pkg.report.causes import of_instance
 from pkg.report.fit import Fit, fits, with_migrations
 from pkg.report.snapshot import Snapshot
 from pkg.util.kubevirt.evidence import vm_of
@@ -25,6 +26,8 @@ class VmPlan:
     migrates: bool
     fits_now: bool
     fits: Sequence[Fit]
+    notes: Sequence[str] = ()
+    """What else is known of it: KubeVirt does not migrate it, its volumes move."""
 
     @property
     def fits_at_ratio(self) -> bool:
@@ -47,6 +50,7 @@ class VmPlan:
             "fitsAtRatio": self.fits_at_ratio,
             "fitsWithHeadroom": self.fits_with_headroom,
             "quotas": [fit.document() for fit in self.fits],
+            "notes": list(self.notes),
         }
 
 
@@ -116,7 +120,8 @@ def _vms(
         asked = with_migrations(_only(snapshot, busy | held | {name}), [instance])
         at_ratio = fits(asked, namespace, [name], then, would=True)
         now = at_ratio if ratio is None else fits(asked, namespace, [name], today, would=True)
-        yield VmPlan(namespace, name, node, False, all(fit.fits for fit in now), at_ratio)
+        notes = of_instance(snapshot, instance)
+        yield VmPlan(namespace, name, node, False, all(fit.fits for fit in now), at_ratio, notes)
 
 
 def _only(snapshot: Snapshot, names: Collection[str]) -> Snapshot:

@@ -114,7 +114,10 @@ def mutating(endpoint: Endpoint, options: Options, bundle: bytes | None) -> list
         return []
     make = _Maker(endpoint, options, bundle)
     rule = _rule("", "v1", ["resourcequotas"], ["UPDATE"], "Namespaced")
-    conditions = {**_guarded(options), "by-rancher": _users(options.rancher_users)}
+    conditions = {
+        **_guarded(options),
+        "by-rancher": _matches("request.userInfo.username", options.rancher_users),
+    }
     webhook = make.webhook("resourcequotas", MUTATE_RESOURCE_QUOTA, [rule], conditions)
     # Asked again when a later webhook changed the object after us.
     # What is corrected is reported by an Event.
@@ -170,6 +173,9 @@ class _Maker:
             "sideEffects": "None",
             "timeoutSeconds": TIMEOUT_SECONDS,
         }
+        if self.options.only_namespaces and path != PROBE_PATH:
+            subject = "request.name" if path == VALIDATE_NAMESPACE else "request.namespace"
+            conditions = {"served": _matches(subject, self.options.only_namespaces), **conditions}
         if conditions:
             webhook["matchConditions"] = [{"name": n, "expression": e} for n, e in conditions.items()]
         return webhook
@@ -262,13 +268,13 @@ def _stands(subject: str, annotation: str) -> str:
     return f"has({subject}.metadata.annotations) && '{annotation}' in {subject}.metadata.annotations"
 
 
-def _users(patterns: Sequence[str]) -> str:
-    """Raises ValueError for a pattern that no user name can match and that would break out of the expression."""
+def _matches(subject: str, patterns: Sequence[str]) -> str:
+    """Raises ValueError for a pattern that no name can match and that would break out of the expression."""
     for pattern in patterns:
         if not _SAFE_PATTERN.fullmatch(pattern):
-            raise ValueError(f"{pattern!r} is not a pattern of user names")
+            raise ValueError(f"{pattern!r} is not a pattern of names")
     expressions = "|".join(_expression(pattern) for pattern in patterns)
-    return f"request.userInfo.username.matches(r'^(?:{expressions})$')"
+    return f"{subject}.matches(r'^(?:{expressions})$')"
 
 
 def _expression(pattern: str) -> str:

@@ -52,6 +52,8 @@ class Options:
     """Our own: the probe's."""
     own_user: str = ""
     """Our user name; "" when the API server does not report it."""
+    only_namespaces: Sequence[str] = ()
+    """The API server asks about objects of these namespaces alone; none: of all."""
     register: bool = True
     """Write the configurations, and look after them."""
     controller_users: Sequence[str] = ()

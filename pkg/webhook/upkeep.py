@@ -13,8 +13,11 @@ from pkg.webhook.registration import Registrar
 
 log = logging.getLogger(__name__)
 
-POLL_SECONDS = 10.0
-"""How often the Secret, the files and the configurations are looked at."""
+POLL_SECONDS = 60.0
+"""How often the Secret, the files and the configurations are looked at, and the API server is asked whether it reaches
+the webhooks. A look costs it five requests."""
+RETRY_SECONDS = 10.0
+"""The same while something is wrong."""
 
 
 class Certificates(Protocol):
@@ -44,6 +47,7 @@ class Upkeep:
         self._poll = poll
         self.not_registered = "the caches have not synced yet"
         """Why the webhooks are not registered; "" once they are."""
+        self._well = False
 
     async def load(self) -> None:
         """Get a certificate, and the key by which the API server is known. Raises ApiError, ConfigError,
@@ -69,13 +73,15 @@ class Upkeep:
 
     async def run(self) -> None:
         while True:
-            await asyncio.sleep(self._poll)
+            await asyncio.sleep(self._poll if self._well else min(self._poll, RETRY_SECONDS))
             await self._look()
 
     async def _look(self) -> None:
+        self._well = False
         try:
             await self._certificates.refresh()
             await self.register()
+            self._well = not self.not_registered
         except (ApiError, ConfigError, CertificateError, OSError) as exc:
             log.warning("webhook upkeep: %s", exc)
         except Exception as exc:

@@ -162,6 +162,11 @@ def test_what_a_killed_run_leaves_is_removed_by_clean(bare: Cluster, bare_api: A
     program.kill()
     program.communicate(timeout=60)
     assert everything(bare_api) != before
+    registered = bare_api.get(f"{ADMISSION}/validatingwebhookconfigurations/headroom.harvesterhci.io")
+    for each in registered["webhooks"]:
+        assert "headroom\\-scale\\-" in each["matchConditions"][0]["expression"], (
+            "tenants' objects are not asked about"
+        )
     done = run("scale", "--clean", *own, timeout=120, CI="true")
     assert (done.returncode, "Traceback" in done.stderr) == (0, False), done.stderr
     nothing_is_left(bare_api, before)

@@ -8,8 +8,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from kubeloop.api.registry import NAMESPACES, PODS
-from kubeloop.client.errors import ApiError
+from kubeloop.api.registry import LIMIT_RANGES, NAMESPACES, PODS
+from kubeloop.client.errors import AlreadyExists, ApiError
 from pkg.api.kubevirt import (
     VIRTUAL_MACHINE_INSTANCE_MIGRATIONS,
     VIRTUAL_MACHINE_INSTANCES,
@@ -30,6 +30,17 @@ from tests.simulation.cluster import RECOVERY
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
+
+
+OTHERS = {"limits.memory": "20Gi", "limits.ephemeral-storage": "10Gi"}
+"""What a base has beside limits.cpu."""
+
+
+def limits(cpu: str) -> str:
+    """Rancher's annotation of such a base."""
+    extended = {"limits.ephemeral-storage": OTHERS["limits.ephemeral-storage"]}
+    limit = {"limitsCpu": cpu, "limitsMemory": OTHERS["limits.memory"], "extended": extended}
+    return json.dumps({"limit": limit})
 
 
 @dataclass(frozen=True)
@@ -128,6 +139,17 @@ async def enlarge(world: World, vm: str, cpu: str) -> None:
     await migrate(world, vm)
 
 
+async def limit_range(world: World, namespace: str, storage: str) -> None:
+    """the tenant gives containers in {namespace} that say nothing {storage} of ephemeral storage"""
+    item = {"type": "Container", "default": {"ephemeral-storage": storage}}
+    body = {"metadata": {"name": "defaults"}, "spec": {"limits": [item]}}
+    ranges = world.tenant.resource(LIMIT_RANGES)
+    try:
+        await ranges.create(body, namespace=namespace)
+    except AlreadyExists:
+        await ranges.merge_patch(body, name="defaults", namespace=namespace)
+
+
 async def recreate(world: World, vm: str) -> None:
     """the tenant deletes {vm} and creates it again at once"""
     namespace, _, name = vm.partition("/")
@@ -140,8 +162,7 @@ async def recreate(world: World, vm: str) -> None:
 
 async def base(world: World, namespace: str, cpu: str) -> None:
     """an administrator makes the base of {namespace} {cpu}"""
-    limit = json.dumps({"limit": {"limitsCpu": cpu, "limitsMemory": "20Gi"}})
-    metadata = {"annotations": {ANNOTATION_RANCHER_RESOURCE_QUOTA: limit}}
+    metadata = {"annotations": {ANNOTATION_RANCHER_RESOURCE_QUOTA: limits(cpu)}}
     await world.admin.resource(NAMESPACES).merge_patch({"metadata": metadata}, name=namespace)
 
 
@@ -237,7 +258,7 @@ async def compact(world: World) -> None:
 ACTIONS: dict[str, Callable[..., Awaitable[None]]] = {
     each.__name__: each
     for each in (
-        *(migrate, abort, pods, free, forge, relabel, shrink, grow, enlarge, recreate),
+        *(migrate, abort, pods, free, forge, relabel, shrink, grow, enlarge, limit_range, recreate),
         *(base, edit, skip, switch, budget, leave_entry, restart_agent, revert),
         *(kill, freeze, set_clock, count_nothing, silence, fail, stall, compact),
     )

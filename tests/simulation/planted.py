@@ -13,7 +13,11 @@ from kubeloop.client.errors import ApiError
 from pkg.config.management import Management
 from pkg.controller.resourcequota import resourcequota_controller
 from pkg.util.constants import LABEL_MIGRATION_JOB_UID, LOCK_PATH
+from pkg.util.managedtenantquota import grants
 from pkg.util.managedtenantquota.lock import moment
+from pkg.util.managedtenantquota.missing_targets import Missing
+from pkg.util.resource_list import ResourceList, maximum
+from pkg.util.resourcequota import vm
 from pkg.webhook.admission import ALLOW, AdmissionRequest, Decision
 from pkg.webhook.configurations import VALIDATE_POD
 from pkg.webhook.server import Hook
@@ -81,6 +85,21 @@ def clock() -> None:
     _lets_through(LOCK_PATH, is_over)
 
 
+def windows() -> None:
+    """A window adds the whole of a target, whatever its source has."""
+    wanted = grants.Grant._wanted
+
+    def whole(self: grants.Grant, missing: Missing) -> ResourceList:
+        return maximum(wanted(self, missing), self._need(missing)[1])
+
+    grants.Grant._wanted = whole  # type: ignore[method-assign]
+
+
+def defaults() -> None:
+    """What a LimitRange gives to later pods is added."""
+    vm.side_as_it_was = vm.target_usage
+
+
 def memory() -> None:
     """What is remembered of an entry is forgotten before what it led to is written."""
     plan = resourcequota_controller.plan
@@ -132,6 +151,7 @@ def dry_run() -> None:
 
 NEEDS: dict[str, tuple[str, ...]] = {
     "targets": ("enlarge", "shrink"),
+    "windows": ("enlarge",),
     "label": ("count_nothing",),
     "unread": ("silence",),
     "clock": ("set_clock",),
@@ -139,5 +159,9 @@ NEEDS: dict[str, tuple[str, ...]] = {
 """Which of the actions that are left out (story.OPEN) show a fault."""
 
 FAULTS: dict[str, Callable[[], None]] = {
-    each.__name__: each for each in (targets, label, unread, clock, memory, greedy, locked, dry_run)
+    each.__name__: each
+    for each in (
+        *(targets, windows, label, unread, clock, defaults),
+        *(memory, greedy, locked, dry_run),
+    )
 }

@@ -199,8 +199,12 @@ class Promises:
             tolerated[name] = min(most, max(ZERO, excess.get(name, ZERO)))
 
     def _given(self, namespace: str) -> ResourceList:
-        """What an administrator has written beyond the base."""
+        """What an administrator has written beyond the base; and, where only windows are guarded and none is open, what
+        quota admission goes by while the quota controller is away."""
         edited, base = self._edited.get(f"{namespace}/quota", {}), self.base(namespace)
+        if self.has_budget(namespace) and not self._age_of_lock(namespace):
+            (quota,) = (each for each in self._quotas(namespace) if each.name == "quota")
+            edited = maximum(edited, parse_resource_list(quota.status.hard or {}))
         return {name: max(ZERO, amount - base.get(name, amount)) for name, amount in edited.items()}
 
     def _slack(self, namespace: str) -> ResourceList:

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from kubeloop.api.meta import now_rfc3339, rfc3339
-from kubeloop.api.registry import PODS, Resource
+from kubeloop.api.registry import LIMIT_RANGES, PODS, Resource
 from kubeloop.client import errors
 from kubeloop.client.client import Client
 from kubeloop.client.transport import JSON_PATCH, REQUEST_TIMEOUT, BeforeWrite
@@ -144,6 +144,8 @@ class ApiServer(FakeTransport):
         sent["metadata"] |= {"uid": str(uuid.uuid4()), "creationTimestamp": now_rfc3339()}
         if namespace:
             sent["metadata"]["namespace"] = namespace
+        if resource is PODS:
+            self._complete(sent)
         write = Write(user, self.name, resource, "", namespace, name, None, sent)
         await self.admission.review(write)
         await self.cluster.storage()
@@ -160,6 +162,15 @@ class ApiServer(FakeTransport):
         manager = {"manager": user.rpartition(":")[2], "fieldsV1": {"f:metadata": {"f:annotations": keys}}}
         sent["metadata"]["managedFields"] = [manager]
         return msgspec.json.encode(self.cluster.store(resource, key, None, sent))
+
+    def _complete(self, pod: Raw) -> None:
+        """With the default limits of the namespace's LimitRange, and requests that are not given."""
+        found = self.cluster.raw(LIMIT_RANGES).get(f"{pod['metadata']['namespace']}/defaults")
+        default = found["spec"]["limits"][0]["default"] if found else {}
+        for container in (*pod["spec"]["containers"], *(pod["spec"].get("initContainers") or ())):
+            resources = container.setdefault("resources", {})
+            resources["limits"] = {**default, **(resources.get("limits") or {})}
+            resources["requests"] = {**resources["limits"], **(resources.get("requests") or {})}
 
     def _delete_pod(self, current: Raw, options: Raw) -> Raw:
         """Gracefully; the kubelet, where it has one, says when it is gone."""

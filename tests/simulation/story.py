@@ -176,6 +176,7 @@ _LIKELY: dict[str, tuple[float, Arguments]] = {
     "shrink": (1, _with(_vm, cpu=("100m", "500m"))),
     "grow": (1, _with(_space, cpu=("500m", "1"))),
     "enlarge": (1, _with(_vm, cpu=("1500m", "2"))),
+    "limit_range": (1, _with(_space, storage=("6Gi", "1Mi"))),
     "recreate": (0.5, _vm),
     "base": (1, _with(_space, cpu=("2500m", "3", "4"))),
     "edit": (0.5, _with(_space, cpu=("2", "3", "3500m"))),

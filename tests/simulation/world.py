@@ -41,6 +41,8 @@ SPACES = ("ns0", "ns1")
 MACHINES = tuple(f"{space}/{name}" for space in SPACES for name in ("a", "b"))
 BASE = "3"
 VM_CPU = "1"
+SMALL = {"memory": "16Mi", "ephemeral-storage": "1Mi"}
+"""What else a tenant's pod is limited to."""
 FINAL = ("Succeeded", "Failed")
 
 
@@ -125,12 +127,12 @@ class World:
         for name in ("kubevirt", NAMESPACE):
             put(NAMESPACES, {"metadata": {"name": name}})
         for name in SPACES:
-            limit = json.dumps({"limit": {"limitsCpu": BASE, "limitsMemory": "20Gi"}})
+            limit = actions.limits(BASE)
             metadata: Raw = {"name": name, "annotations": {actions.ANNOTATION_RANCHER_RESOURCE_QUOTA: limit}}
             put(NAMESPACES, {"metadata": metadata})
-            hard = {"limits.cpu": BASE, "limits.memory": "20Gi"}
+            hard = {"limits.cpu": BASE, **actions.OTHERS}
             metadata = {"name": "quota", "namespace": name, "labels": {LABEL_DEFAULT_RESOURCE_QUOTA: "true"}}
-            used = {"limits.cpu": "0", "limits.memory": "0"}
+            used = dict.fromkeys(hard, "0")
             put(
                 RESOURCE_QUOTAS,
                 {"metadata": metadata, "spec": {"hard": hard}, "status": {"hard": hard, "used": used}},
@@ -181,7 +183,7 @@ class World:
         return [raw for key, raw in found if key.startswith(f"{namespace}/tenant-")]
 
     async def create_pod(self, namespace: str, cpu: str, metadata: Raw) -> None:
-        container = {"name": "c", "resources": {"limits": {"cpu": cpu, "memory": "16Mi"}}}
+        container = {"name": "c", "resources": {"limits": {"cpu": cpu, **SMALL}}}
         await self.tenant.resource(PODS).create(
             {"metadata": metadata, "spec": {"containers": [container]}}, namespace=namespace
         )
@@ -211,7 +213,9 @@ class World:
 
     async def _try_pod(self, namespace: str, cpu: str) -> None:
         """Until it is there, or has been refused a few times."""
-        need = parse_resource_list({"limits.cpu": cpu, "limits.memory": "16Mi"})
+        need = parse_resource_list(
+            {f"limits.{name}": amount for name, amount in {"cpu": cpu, **SMALL}.items()}
+        )
         refused_since: float | None = None
         for _ in range(4):
             asked_at = monotonic()

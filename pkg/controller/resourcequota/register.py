@@ -34,6 +34,7 @@ def register(
     quotas = management.resource_quotas
     handler = Handler(
         quotas.client,
+        management.pods.client,
         Observer(management.source(), options.profile),
         events,
         options.policy,
@@ -105,7 +106,7 @@ def _read_of_instance(vmi: VirtualMachineInstance) -> object:
 
 
 def _read_of_claim(claim: PersistentVolumeClaim) -> object:
-    return claim.uid, claim.spec, claim.status
+    return claim.uid, claim.labels, claim.spec, claim.status
 
 
 def _read_of_metadata(obj: Object) -> object:

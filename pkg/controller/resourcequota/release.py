@@ -12,7 +12,7 @@ from kubeloop.client.resource_reader import list_installed
 from kubeloop.client.retry import retry_on_conflict
 from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINE_INSTANCES
 from pkg.util.resourcequota.facts import Facts
-from pkg.util.resourcequota.give_back import is_ours, release
+from pkg.util.resourcequota.give_back import give_back, is_ours
 from pkg.util.resourcequota.observe import Listed, Observer, Source
 
 
@@ -31,7 +31,7 @@ async def _release(client: Client, quota: ResourceQuota) -> bool:
 
     async def attempt(again: bool) -> bool:
         now = await quotas.get(name=quota.name, namespace=quota.namespace) if again else quota
-        decided = release(await _observe(client, now))
+        decided = give_back(await _observe(client, now), to_harvester=True)
         if decided:
             await quotas.json_patch(decided.patch(now), name=quota.name, namespace=quota.namespace)
         return bool(decided)

@@ -14,7 +14,7 @@ from typing import Final
 
 import msgspec
 
-from kubeloop.api.core import ResourceQuota
+from kubeloop.api.core import Pod, ResourceQuota
 from kubeloop.api.meta import RawResourceList
 from kubeloop.client.errors import Conflict, Invalid, NotFound
 from kubeloop.client.resource_client import ResourceClient
@@ -23,13 +23,15 @@ from kubeloop.controllers.cache_reader import newer
 from kubeloop.controllers.errors import RetryAfter
 from kubeloop.controllers.events import EventRecorder
 from kubeloop.metrics import LateGauge
+from pkg.util import constants
 from pkg.util.constants import ANNOTATION_APPLIED, ANNOTATION_BASE, ANNOTATION_TOUCHED
 from pkg.util.metrics import METRICS
 from pkg.util.quantity import Quantity
 from pkg.util.resourcequota.base import quantity_of
+from pkg.util.resourcequota.compensation import compensates_more
 from pkg.util.resourcequota.errors import ResourceQuotaError
 from pkg.util.resourcequota.facts import Facts
-from pkg.util.resourcequota.observe import Observer
+from pkg.util.resourcequota.observe import Listed, Observer
 from pkg.util.resourcequota.plan import Plan
 from pkg.util.resourcequota.planner import plan
 from pkg.util.resourcequota.policy import Policy
@@ -75,6 +77,7 @@ class Handler:
     def __init__(
         self,
         quotas: ResourceClient[ResourceQuota],
+        pods: ResourceClient[Pod],
         observer: Observer,
         events: EventRecorder,
         policy: Policy,
@@ -84,6 +87,7 @@ class Handler:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._quotas = quotas
+        self._pods = pods
         self._observer = observer
         self._events = events
         self._policy = policy
@@ -129,6 +133,9 @@ class Handler:
         kept.timers = replace(before, decided_at=now)
         observed = self._observer.observe(quota, now, kept.timers)
         decided = self._plan(observed, kept)
+        if live := compensates_more(quota.annotations, decided.annotations):
+            observed = await self._observe_live(observed)
+            quota, decided = observed.quota, self._plan(observed, kept)
         lower_since = before.lower_since if decided.hard else None
         kept.timers = replace(
             decided.timers, decided_at=now, written_at=before.written_at, lower_since=lower_since
@@ -136,11 +143,19 @@ class Handler:
         self._say(observed, kept, decided.problems)
         if not decided or self._only_say(quota, kept, decided):
             return decided
-        used = await self._wait_to_lower(quota, kept, decided)
+        used = quota.used if live else await self._wait_to_lower(quota, kept, decided)
         if self._before_raise is not None and _raises(quota, decided):
             await self._before_raise(quota.namespace)
         await self._write(quota, kept, decided, used)
         return decided
+
+    async def _observe_live(self, seen: Facts) -> Facts:
+        """With pods as they are now: a target pod that is counted already lacks nothing. The quota is read first, so
+        that no pod is in its count that is not in the list."""
+        quota = await self._quotas.get(name=seen.quota.name, namespace=seen.quota.namespace)
+        pods = await self._pods.list(quota.namespace, label_selector=constants.LABEL_APP)
+        source = replace(self._observer.source, pods=Listed(pods))
+        return self._observer.observe(quota, seen.now, seen.timers, source=source)
 
     def _plan(self, observed: Facts, kept: _Remembered) -> Plan:
         """With the records of our last write, where it raised the quota and another client has removed them both:

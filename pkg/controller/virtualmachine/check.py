@@ -23,14 +23,14 @@ from pkg.util.constants import (
 from pkg.util.kubevirt.evidence import vm_of
 from pkg.util.kubevirt.target import launcher_usage
 from pkg.util.quantity import Quantity, QuantityError
-from pkg.util.resource_list import maximum
+from pkg.util.resource_list import maximum, total
 from pkg.util.resourcequota.balance import Balance
-from pkg.util.resourcequota.base import parse_base, parse_limits, quantity_of
+from pkg.util.resourcequota.base import base_of, parse_base, parse_limits, quantity_of
 from pkg.util.resourcequota.entries import Entries
 from pkg.util.resourcequota.errors import InsufficientResources, InvalidEntry, ResourceQuotaError
 from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
-from pkg.util.resourcequota.vms import taken_by_migrations
+from pkg.util.resourcequota.vms import vms_of
 
 _CHECKED: Final = (
     (LIMITS_CPU, "cpu"),
@@ -100,7 +100,8 @@ def need_of(machine: VirtualMachine, observed: Facts) -> Mapping[str, Quantity]:
 
 def held_by_migrations(observed: Facts) -> Mapping[str, Quantity]:
     """What goes when the migrations are over: their entries, or their pods where those take more."""
-    pods = taken_by_migrations(observed, _EXACT)
+    base = base_of(observed.quota, observed.limits, _EXACT)
+    pods = total(vm.granted for vm in vms_of(observed, _EXACT, base)[0])
     try:
         return maximum(Entries(observed.quota.annotations).added(compensated=False), pods)
     except InvalidEntry:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 from kubeloop.api.core import Pod, ResourceQuota
 from kubeloop.client.errors import NotFound
@@ -23,20 +23,13 @@ from pkg.controller.virtualmachine.check import (
 )
 from pkg.util import constants
 from pkg.util.resourcequota.errors import InsufficientResources
-from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.managed import is_default
-from pkg.util.resourcequota.timers import Timers
+from pkg.util.resourcequota.observe import Observer
 
 CONFIRM = 1.0
 """Seconds that a shortage has to last: status.used follows a pod that ended a little later."""
 AGAIN = 5.0
 """Seconds until a VM that wants to run and has no pod yet is re-checked."""
-
-
-class Observer(Protocol):
-    """`pkg.util.resourcequota.observe.Observer`."""
-
-    def observe(self, quota: ResourceQuota, now: float, memory: Timers) -> Facts: ...
 
 
 class Handler:
@@ -90,7 +83,7 @@ class Handler:
 
     def _shortage(self, machine: VirtualMachine) -> InsufficientResources | None:
         found = (
-            shortage_of(machine, self._observer.observe(quota, self._clock(), Timers()))
+            shortage_of(machine, self._observer.observe(quota, self._clock()))
             for quota in self._quota_cache.list(machine.namespace)
             if is_default(quota)
         )
@@ -108,7 +101,7 @@ class Handler:
         if has_pod(machine, pods):
             return None
         for quota in quotas:
-            observed = replace(self._observer.observe(quota, self._clock(), Timers()), pods=pods)
+            observed = replace(self._observer.observe(quota, self._clock()), pods=pods)
             shortage = shortage_of(machine, observed)
             if shortage is not None:
                 return shortage

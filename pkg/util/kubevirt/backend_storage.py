@@ -6,7 +6,8 @@ is a pod that names it, even one that is over, and quota counts it until then. T
 added is for the others.
 
 Believed is what KubeVirt alone writes: which claims a migration's status and a running VMI's status name. Labels and
-sizes of claims are also a tenant's to change: a claim is worth what KubeVirt asks for when it creates one, at most.
+sizes of claims are also a tenant's to change: a claim is worth what KubeVirt asks for when it creates one, at most. A
+label only tells that a target's claim is there before the status names it, which changes nothing of what is granted.
 
 Source: KubeVirt pkg/storage/backend-storage, pkg/storage/cbt, pkg/virt-controller/watch/migration
 (handleBackendStorage, failMigration).
@@ -77,7 +78,9 @@ def backend_storage(
     """
     if vmi is None or not is_needed(vmi, rendering.profile):
         return NOTHING
-    named = [each for each in _named(vmi, migrations) if not each.source or each.source != each.target]
+    named = [
+        each for each in _named(vmi, migrations, claims) if not each.source or each.source != each.target
+    ]
     there = {name: claims[name] for each in named for name in each.of(claims)}
     active = [each for each in named if each.active] if moving else []
     in_use = _current(vmi)
@@ -111,7 +114,7 @@ def concerning(
     """Every claim that may make a difference to `backend_storage`."""
     if vmi is None or not claims:
         return []
-    names = {name for each in _named(vmi, migrations) for name in (each.source, each.target)} | {
+    names = {name for each in _named(vmi, migrations, claims) for name in (each.source, each.target)} | {
         _current(vmi)
     }
     return [claims[name] for name in sorted(names) if name in claims]
@@ -146,7 +149,7 @@ class _Named:
 
 
 def _named(
-    vmi: VirtualMachineInstance, migrations: Sequence[VirtualMachineInstanceMigration]
+    vmi: VirtualMachineInstance, migrations: Sequence[VirtualMachineInstanceMigration], claims: Claims
 ) -> Iterator[_Named]:
     handed_over, current = vmi.status.migration_state, _current(vmi)
     for each in migrations:
@@ -159,7 +162,9 @@ def _named(
         ]
         yield _Named(
             own.source_persistent_state_claim or of_vmi.source_persistent_state_claim or "",
-            own.target_persistent_state_claim or of_vmi.target_persistent_state_claim or "",
+            own.target_persistent_state_claim
+            or of_vmi.target_persistent_state_claim
+            or ("" if is_finished(each) else _labelled(each, claims)),
             each.metadata.creation_timestamp or "",
             max(ends, default=""),
             not is_finished(each),
@@ -173,6 +178,13 @@ def _named(
         )
         if current in names:
             yield _Named(*names, "", handed_over.end_timestamp or "", active=False)
+
+
+def _labelled(migration: VirtualMachineInstanceMigration, claims: Claims) -> str:
+    """The name of the claim that KubeVirt itself would take for the target's."""
+    label = constants.LABEL_MIGRATION_NAME
+    found = (name for name, claim in claims.items() if claim.labels.get(label) == migration.name)
+    return min((name for name in found if name.startswith(PREFIX)), default="")
 
 
 def _current(vmi: VirtualMachineInstance) -> str:

@@ -80,6 +80,9 @@ def stage_of(migration: VirtualMachineInstanceMigration) -> Stage:
         return stage
     if abort_requested(migration) or migration.deleting or is_decentralized(migration):
         return Stage.ANNOUNCED
+    # KubeVirt creates no target before utility volumes are detached. During a backup it does, and waits then.
+    if condition_is_true(migration.status.conditions, constants.CONDITION_BLOCKED_BY_UTILITY_VOLUMES):
+        return Stage.ANNOUNCED
     return Stage.REFUSED if is_refused(migration) else stage
 
 

@@ -22,7 +22,7 @@ from kubeloop.api.core import (
 )
 from kubeloop.api.meta import Object, Struct
 from pkg.api.kubevirt import DomainSpec, VirtualMachine, VirtualMachineInstance
-from pkg.util.constants import ANNOTATION_MEMORY_OVERHEAD, LABEL_APP, LABEL_NODE_NAME
+from pkg.util.constants import ANNOTATION_MEMORY_OVERHEAD, LABEL_APP, LABEL_MIGRATION_NAME, LABEL_NODE_NAME
 
 S = TypeVar("S")
 _CONDITIONS = ("PodResizePending",)
@@ -77,8 +77,11 @@ class Slim:
 
     def claim(self, claim: PersistentVolumeClaim) -> PersistentVolumeClaim:
         """A fifth of a claim remains: its name, times, sizes and class."""
+        migration = claim.labels.get(LABEL_MIGRATION_NAME)
         for name in ("annotations", "labels", "finalizers", "owner_references", "generate_name"):
             _write(claim.metadata, name, None)
+        if migration is not None:
+            _write(claim.metadata, "labels", {LABEL_MIGRATION_NAME: migration})
         _intern_metadata(claim)
         _write(claim, "spec", self._held_once(PersistentVolumeClaimSpec, claim.spec))
         _write(claim, "status", self._held_once(PersistentVolumeClaimStatus, claim.status))

@@ -104,6 +104,7 @@ class Grant:
             estimate=lambda vmi, hard: None,
             now=self._observed.now,
             pods=seen.pods,
+            claims=seen.claims,
             rendering=with_largest_defaults(seen.rendering),
             cache=self._cache,
         )

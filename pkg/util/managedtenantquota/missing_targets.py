@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from kubeloop.api.core import LimitRange, LimitRangeItem, LimitRangeSpec, Pod, ResourceQuotaSpec
+from kubeloop.api.core import (
+    LimitRange,
+    LimitRangeItem,
+    LimitRangeSpec,
+    PersistentVolumeClaim,
+    Pod,
+    ResourceQuotaSpec,
+)
 from kubeloop.api.meta import RawResourceList
 from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.util import constants
+from pkg.util.kubevirt.backend_storage import backend_storage
 from pkg.util.kubevirt.evidence import ControlledPods, sides_of
 from pkg.util.kubevirt.migration import abort_requested, is_finished, is_refused
 from pkg.util.kubevirt.migration_pods import migration_of
@@ -17,7 +25,8 @@ from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.kubevirt.target import Side, attachments_usage, has_hotplugged_volumes, launcher_usage
 from pkg.util.managedtenantquota.model import Surroundings
 from pkg.util.quantity import Quantity
-from pkg.util.resource_list import ResourceList, total
+from pkg.util.quotacount.scopes import has_scopes
+from pkg.util.resource_list import ResourceList, add, total
 from pkg.util.resourcequota.observe import Source
 
 _CONTAINER = "Container"
@@ -32,6 +41,8 @@ class Missing:
     vmi: VirtualMachineInstance
     source: Side | None
     launcher: bool
+    claims: Mapping[str, PersistentVolumeClaim] | None = None
+    """As in Surroundings."""
 
 
 def missing_targets(surroundings: Surroundings) -> list[Missing]:
@@ -49,7 +60,7 @@ def missing_targets(surroundings: Surroundings) -> list[Missing]:
         source = home[0] if home else None
         targets = target_pods(migration, vmi, surroundings.pods)
         if not targets and is_refused(migration) and not _waits(vmi, pods):
-            found.append(Missing(migration, vmi, source, launcher=True))
+            found.append(Missing(migration, vmi, source, launcher=True, claims=surroundings.claims))
         elif (
             targets and not abort_requested(migration) and _lacks_attachment(vmi, targets, surroundings.pods)
         ):
@@ -70,7 +81,8 @@ def target_pods(
 def need_of(
     missing: Missing, rendering: Rendering, spec: ResourceQuotaSpec
 ) -> tuple[ResourceList, ResourceList]:
-    """What a quota will count of the pod that is created next, and of all that the target still lacks.
+    """What a quota will count of the pod that is created next, with the claim before it, and of all that the target
+    still lacks.
 
     Raises QuantityError when a quantity of the VMI is none.
     """
@@ -78,7 +90,11 @@ def need_of(
     attachments = attachments_usage(missing.vmi, missing.source, rendering, spec)
     if not missing.launcher:
         return attachments, attachments
-    launcher = launcher_usage(missing.vmi, missing.source, rendering, spec)
+    claim: ResourceList = {}
+    if missing.claims is not None and not has_scopes(spec):
+        only = [missing.migration]
+        claim = backend_storage(missing.vmi, only, missing.claims, rendering, moving=True).to_come
+    launcher = add(launcher_usage(missing.vmi, missing.source, rendering, spec), claim)
     return launcher, total([launcher, attachments])
 
 
@@ -109,6 +125,7 @@ def surroundings(
         migrations=migrations,
         instances={vmi.name: vmi for vmi in source.instances.list(namespace)},
         pods=source.pods.list(namespace) if pending else (),
+        claims=source.claims_in(namespace) if pending else None,
         rendering=source.rendering(namespace, profile),
         running=running_sources(source, has_target) if pending else (),
     )

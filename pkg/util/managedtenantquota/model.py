@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from kubeloop.api.core import Pod, ResourceQuota
+from kubeloop.api.core import PersistentVolumeClaim, Pod, ResourceQuota
 from kubeloop.api.meta import Object
 from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.api.mtq import VirtualMachineMigrationResourceQuota
@@ -79,6 +79,8 @@ class Surroundings:
     migrations: Sequence[VirtualMachineInstanceMigration] = ()
     instances: Mapping[str, VirtualMachineInstance] = field(default_factory=dict)
     pods: Sequence[Pod] = ()
+    claims: Mapping[str, PersistentVolumeClaim] | None = None
+    """By name; None: no quota there counts them."""
     rendering: Rendering = field(default_factory=Rendering)
     running: Sequence[Collection[str]] = ()
 

@@ -3,7 +3,8 @@
 It happens when the namespace already uses more than its base, for example after the overhead ratio was raised
 (Harvester issue 9435). While a migration is refused, what the VMs of its namespace can have grown by is added, as far
 as it is missing: bounded by what operators have changed, whatever other pods use. Beside Harvester its own rule holds:
-`limits.memory` only, what is missing plus 128Mi.
+`limits.memory` only, what is missing plus 128Mi. status.used counts a target pod before a cache shows it: what is to be
+compensated for is decided with pods that are read live (resourcequota_controller).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 
+from kubeloop.api.core import ResourceQuota
 from pkg.api.kubevirt import VirtualMachineInstance
 from pkg.util import constants
 from pkg.util.constants import LIMITS_MEMORY
@@ -24,24 +26,19 @@ from pkg.util.quantity import ZERO, Quantity
 from pkg.util.quotacount.usage import pod_usage
 from pkg.util.resource_list import ResourceList, add, maximum, minimum, subtract, total
 from pkg.util.resourcequota.balance import shortage
-from pkg.util.resourcequota.base import COMPENSATION_MARGIN, Base, difference, hard, quantity_of
+from pkg.util.resourcequota.base import COMPENSATION_MARGIN, Base, hard, quantity_of
 from pkg.util.resourcequota.caps import Caps
 from pkg.util.resourcequota.entries import Entries
 from pkg.util.resourcequota.errors import InvalidEntry, ResourceQuotaError
 from pkg.util.resourcequota.facts import Facts
-from pkg.util.resourcequota.policy import Policy
-from pkg.util.resourcequota.touch import FIRST, unchanged_since
 from pkg.util.resourcequota.vm import Vm
 from pkg.util.resourcequota.vms import controlled_pods, rendering_of
 from pkg.util.resourcequota.writing import Wanted
 
 
-def promised(facts: Facts, policy: Policy, base: Base, wanted: Sequence[Wanted]) -> ResourceList:
-    """The most that is added while a target pod is refused: what the namespace's VMs have outgrown the base by, and
+def promised(facts: Facts, base: Base, refused: Sequence[Wanted]) -> ResourceList:
+    """The most that is added while target pods are refused: what the namespace's VMs have outgrown the base by, and
     what Harvester's estimate leaves out of the refused ones'."""
-    refused = [each for each in wanted if each.vm.stage is Stage.REFUSED and each.vm.to_come]
-    if not refused or not policy.compensate:
-        return {}
     left_out = (subtract(each.vm.allowed, each.value) for each in refused)
     more = [
         {name: amount for name, amount in left.items() if amount > ZERO and name in each.value}
@@ -51,16 +48,8 @@ def promised(facts: Facts, policy: Policy, base: Base, wanted: Sequence[Wanted])
     return {name: amount for name, amount in total([grown, *more]).items() if name in (base.limits or {})}
 
 
-def is_lasting(facts: Facts, limits: Mapping[str, Quantity]) -> bool:
-    """Whether a shortage is believed where spec.hard shall be `limits`. One that is seen before is real. Afterwards, as
-    after each touch, status.used may count a target pod already whose migration still says that it was refused: that
-    passes by itself, before the first touch is due."""
-    since = unchanged_since(facts)
-    return bool(difference(facts.quota.hard, limits)) or (since is not None and facts.now - since >= FIRST)
-
-
 def lack(
-    facts: Facts,
+    quota: ResourceQuota,
     vms: Sequence[Vm],
     without: Mapping[str, Quantity],
     growth: Mapping[str, Quantity],
@@ -68,29 +57,35 @@ def lack(
 ) -> ResourceList:
     """What of the growth the pods to come lack where spec.hard is `without` a compensation, all of them together: the
     one that comes first takes the headroom of another. What `stands` is not lowered while a pod is refused."""
-    if not is_lasting(facts, hard(without, stands)):
-        return dict(stands)
-    quota = facts.quota
     to_come = total(vm.to_come for vm in vms if vm.stage >= Stage.WANTED)
     used = {name: quantity_of(quota.used, name) for name in growth}
     short = {
         name: min(most, shortage(used[name], to_come.get(name, ZERO), without[name]))
         for name, most in growth.items()
     }
-    wanted = maximum(short, minimum(stands, growth))
-    return {name: amount for name, amount in wanted.items() if amount > ZERO}
+    lacking = maximum(short, minimum(stands, growth))
+    return {name: amount for name, amount in lacking.items() if amount > ZERO}
+
+
+def compensates_more(annotations: Mapping[str, str], changes: Mapping[str, str | None]) -> bool:
+    """Whether the changes raise the compensation that stands."""
+    if constants.ANNOTATION_MIGRATING_COMPENSATION not in changes:
+        return False
+    after = {key: text for key, text in {**annotations, **changes}.items() if text is not None}
+    stands, wanted = (Entries(each).compensation_or_none() for each in (annotations, after))
+    return any(amount > stands.get(name, ZERO) for name, amount in wanted.items())
 
 
 def compensate(
     wanted: Mapping[str, Quantity],
     stands: Mapping[str, Quantity],
     added: Mapping[str, Quantity],
-    vms: Sequence[Vm],
+    refused: Sequence[Wanted],
     caps: Caps,
     entries: Entries,
 ) -> list[ResourceQuotaError]:
     """Write the compensation, or what `stands` where the caps let in no more beside what entries have `added`."""
-    names = ", ".join(f"VM {vm.name}" for vm in vms if vm.stage is Stage.REFUSED and vm.to_come)
+    names = ", ".join(f"VM {each.vm.name}" for each in refused)
     refusal = caps.refuse(f"compensation for {names}", add(added, wanted)) if wanted != stands else None
     entries.compensate(stands if refusal else wanted)
     return [refusal] if refusal else []
@@ -125,10 +120,9 @@ def _growth(vmi: VirtualMachineInstance, rendering: Rendering) -> ResourceList:
 
 
 def compensate_as_harvester(
-    facts: Facts, base: Mapping[str, Quantity], vms: Sequence[Vm], entries: Entries
+    quota: ResourceQuota, base: Mapping[str, Quantity], vms: Sequence[Vm], entries: Entries
 ) -> None:
     """Write the compensation beside Harvester for the largest of the refused target pods, where it has to change."""
-    quota = facts.quota
     refused = [
         vm for vm in vms if vm.stage is Stage.REFUSED and not vm.target and entries.keys_of(vm.name, vm.uid)
     ]
@@ -138,11 +132,10 @@ def compensate_as_harvester(
         return
     try:
         stands = entries.compensation.get(LIMITS_MEMORY, ZERO)
-        limits = hard(base, entries.added())
-        without = limits[LIMITS_MEMORY] - stands
+        without = hard(base, entries.added())[LIMITS_MEMORY] - stands
     except InvalidEntry:  # as upstream, what is missing of the limit that there is
-        limits, stands, without = {}, ZERO, limit
-    wanted = compensation_for(used, without, stands, need) if is_lasting(facts, limits) else stands
+        stands, without = ZERO, limit
+    wanted = compensation_for(used, without, stands, need)
     if wanted != stands:
         entries.compensate({LIMITS_MEMORY: wanted})
 

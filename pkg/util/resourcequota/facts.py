@@ -42,7 +42,7 @@ class Cache:
         self, pods: Iterable[Pod], spec: ResourceQuotaSpec, now: float, releases: Releases = NEWEST
     ) -> ResourceList:
         """What a quota charges for these pods together."""
-        return total([self._usage(pod, releases) for pod in pods if counted(pod, spec, now, releases)])
+        return total([self.usage_of(pod, releases) for pod in pods if counted(pod, spec, now, releases)])
 
     def made(self, key: Hashable, of: tuple[object, ...], work_out: Callable[[], T]) -> T:
         """What depends on `key` and on these objects, or on others that are equal; with no key it is not kept."""
@@ -54,7 +54,8 @@ class Cache:
         value: T = found[1]
         return value
 
-    def _usage(self, pod: Pod, releases: Releases) -> ResourceList:
+    def usage_of(self, pod: Pod, releases: Releases) -> ResourceList:
+        """What a pod counts that is not over. Raises QuantityError."""
         version = (pod.uid, pod.metadata.resource_version, releases)
         if not all(version):
             return pod_usage(pod, releases=releases)

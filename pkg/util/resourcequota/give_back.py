@@ -77,11 +77,6 @@ def hand_over(facts: Facts, entries: Entries) -> dict[str, str]:
     return lowered(facts, added, kept)
 
 
-def release(facts: Facts) -> Plan:
-    """The patch after which Harvester's own controllers go on from where we stop."""
-    return give_back(facts, to_harvester=True)
-
-
 def lowered(
     facts: Facts, added: Mapping[str, Quantity], kept: Mapping[str, Quantity] | None = None
 ) -> dict[str, str]:

@@ -90,12 +90,12 @@ class Source:
             self.kubernetes(),
         )
 
-    def claims_of(self, quota: ResourceQuota) -> Mapping[str, PersistentVolumeClaim] | None:
-        """The claims beside a quota, by name; None where no quota of its namespace counts them: nothing is read."""
-        quotas = (quota, *self.quotas.list(quota.namespace))
+    def claims_in(self, namespace: str, *quotas: ResourceQuota) -> Mapping[str, PersistentVolumeClaim] | None:
+        """A namespace's claims by name; None where no quota of it, nor one of these, counts them: nothing is read."""
+        quotas = (*quotas, *self.quotas.list(namespace))
         if not any(counts_of_claims(name) for each in quotas for name in each.hard):
             return None
-        return {claim.name: claim for claim in self.claims.list(quota.namespace)}
+        return {claim.name: claim for claim in self.claims.list(namespace)}
 
     def quota_limits(self, namespace: str) -> frozenset[str]:
         """What ("cpu", "memory") the namespace's quotas limit."""
@@ -128,7 +128,7 @@ class Observer:
             now=now,
             timers=memory or Timers(),
             pods=source.pods.list(name),
-            claims=source.claims_of(quota),
+            claims=source.claims_in(name, quota),
             rendering=self._rendering(source, name, namespace),
             max_extra=namespace.annotations.get(constants.ANNOTATION_MAX_EXTRA, ""),
             mtq=bool(source.budgets.list(name)),

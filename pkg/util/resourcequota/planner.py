@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from pkg.util import constants
-from pkg.util.kubevirt.migration import is_finished
+from pkg.util.kubevirt.migration import Stage, is_finished
 from pkg.util.resource_list import add, minimum, total
 from pkg.util.resourcequota.base import Base, base_of, difference, hard
 from pkg.util.resourcequota.caps import Caps
@@ -21,7 +21,7 @@ from pkg.util.resourcequota.compensation import compensate, compensate_as_harves
 from pkg.util.resourcequota.entries import Entries, has_migrating_vm
 from pkg.util.resourcequota.errors import InvalidEntry, ResourceQuotaError
 from pkg.util.resourcequota.facts import Facts
-from pkg.util.resourcequota.give_back import give_back, hand_over, is_ours, lowered, release
+from pkg.util.resourcequota.give_back import give_back, hand_over, is_ours, lowered
 from pkg.util.resourcequota.managed import is_default, is_managed, is_served, switched_off
 from pkg.util.resourcequota.plan import Plan, earliest
 from pkg.util.resourcequota.policy import Mode, Policy
@@ -62,7 +62,7 @@ def _given_back(facts: Facts, policy: Policy) -> Plan:
     if facts.mtq:
         return _left_to_mtq(facts, policy)
     if facts.namespace_off or switched_off(quota):
-        return release(facts)
+        return give_back(facts, to_harvester=True)
     if is_managed(quota):  # a person's skip, which also stops Harvester: only what is over goes
         return _served(facts, policy, off=True) if is_default(quota) else Plan()
     return give_back(facts) if not is_default(quota) else Plan()  # it has lost the label
@@ -133,7 +133,9 @@ def _raised(
     """spec.hard = base + entries + compensation, as far as it differs. An invalid entry or base: it is left alone."""
     quota = facts.quota
     caps = Caps(quota.annotations.get(constants.ANNOTATION_MAX_EXTRA, ""), facts.max_extra)
-    growth = promised(facts, policy, base, wanted) if rules.follow else {}
+    helps = rules.follow and policy.compensate
+    refused = [w for w in wanted if helps and w.vm.stage is Stage.REFUSED and w.vm.to_come]
+    growth = promised(facts, base, refused) if refused else {}
     stands = minimum(entries.compensation_or_none(), growth)
     added, problems = enter(base.limits or {}, wanted, stands, caps, entries)
     problems += caps.idle(quota.hard) if rules.follow else []
@@ -142,11 +144,11 @@ def _raised(
         return (_retired(facts, entries) if retired else {}), problems
     try:
         if rules.margin:
-            compensate_as_harvester(facts, base.limits, vms, entries)
+            compensate_as_harvester(quota, base.limits, vms, entries)
         entered = entries.added(compensated=False)
         if not rules.margin:
-            lacking = lack(facts, vms, hard(base.limits, entered), growth, stands) if growth else {}
-            problems += compensate(lacking, stands, added, vms, caps, entries)
+            lacking = lack(quota, vms, hard(base.limits, entered), growth, stands) if growth else {}
+            problems += compensate(lacking, stands, added, refused, caps, entries)
         wanted_hard = hard(base.limits, add(entered, entries.compensation))
     except InvalidEntry as exc:
         return {}, [*problems, exc]

@@ -67,12 +67,6 @@ def without_touch(quota: ResourceQuota, made: Plan) -> Plan:
     return replace(made, annotations={**made.annotations, constants.ANNOTATION_TOUCHED: None})
 
 
-def unchanged_since(facts: Facts) -> float | None:
-    """Since when a migration is refused although no limit changed and the quota was not touched; None: it is not."""
-    since, last = facts.timers.shown_since, _last(facts.quota.annotations, facts.now)
-    return since if since is None or last is None else max(since, last.at)
-
-
 @dataclass(frozen=True, slots=True)
 class Touched:
     """What the annotation says: when the quota was last touched, and when the next touch is due (RFC 3339, UTC)."""

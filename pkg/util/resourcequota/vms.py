@@ -12,8 +12,7 @@ from pkg.util.kubevirt.evidence import ControlledPods, ended_launchers, sides_of
 from pkg.util.kubevirt.rendering import Rendering, limited_by
 from pkg.util.quantity import Quantity
 from pkg.util.quotacount.scopes import has_scopes
-from pkg.util.resource_list import ResourceList, total
-from pkg.util.resourcequota.base import Base, base_of
+from pkg.util.resourcequota.base import Base
 from pkg.util.resourcequota.errors import NotUnderstood, ResourceQuotaError
 from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.policy import Policy
@@ -93,9 +92,3 @@ def _migrations_by_vm(facts: Facts) -> Mapping[str, Sequence[VirtualMachineInsta
         if vmi.status.migration_state is not None:
             of_vm.setdefault(name, [])
     return of_vm
-
-
-def taken_by_migrations(facts: Facts, policy: Policy) -> ResourceList:
-    """What the pods of migrations use of what is granted to them: targets, and what is left over of sources."""
-    base = base_of(facts.quota, facts.limits, policy)
-    return total(vm.granted for vm in vms_of(facts, policy, base)[0])

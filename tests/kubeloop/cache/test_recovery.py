@@ -146,17 +146,17 @@ def polls(memory: Recovery, count: int) -> list[Next]:
 
 
 def test_a_kind_that_is_not_installed_is_polled() -> None:
-    assert polls(recovery(0.5), 3) == [Next(5.0, resume=False)] * 3
+    assert polls(recovery(0.5), 3) == [Next(60.0, resume=False)] * 3
 
 
 def test_polls_are_jittered() -> None:
-    assert [polls(recovery(jitter), 1)[0].delay for jitter in (0.0, 1.0)] == pytest.approx([4.0, 6.0])
+    assert [polls(recovery(jitter), 1)[0].delay for jitter in (0.0, 1.0)] == pytest.approx([48.0, 72.0])
 
 
 def test_once_woken_it_is_looked_for_more_often_for_a_while() -> None:
     memory = recovery(0.5)
     memory.woken()
-    assert [following.delay for following in polls(memory, 7)] == [0.25, 0.5, 1.0, 2.0, 4.0, 5.0, 5.0]
+    assert [following.delay for following in polls(memory, 10)] == [0.25, 0.5, 1, 2, 4, 8, 16, 32, 60, 60]
 
 
 def test_the_back_off_jitter_included_never_exceeds_30_s_and_grows() -> None:

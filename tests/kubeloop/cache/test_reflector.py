@@ -308,12 +308,12 @@ async def test_a_missing_kind_is_polled_with_one_request_each_and_starts_when_it
     client = missing([MISSING, [*FIRST, Hang()]])
     async with running(client) as run:
         assert not run.reflector.installed
-        await asyncio.sleep(12)
+        await asyncio.sleep(144)
         assert client.log() == [("watch", "initial")]
         assert client.discoveries in (3, 4)
         assert run.reflector.health.problems(now()) == []
         client.served = True
-        await asyncio.sleep(6)
+        await asyncio.sleep(72)
         assert run.reflector.installed
         assert run.held() == ["ns/a@1"]
 

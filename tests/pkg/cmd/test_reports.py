@@ -209,6 +209,19 @@ def test_plan_of_a_node_as_a_table(server: ThreadedServer, call: Call) -> None:
 
 
 @pytest.mark.usefixtures("cluster")
+def test_where_there_is_little_room_cells_are_folded_and_headings_are_not(
+    server: ThreadedServer, call: Call
+) -> None:
+    server.server.always(LIST, VIRTUAL_MACHINE_INSTANCE_MIGRATIONS.path(), listing([], "10"))
+    lines = call("plan", "--evacuate", "node-1", "--overhead-ratio", "4.5", COLUMNS="96").out.splitlines()
+    headings = ["VM", "node", "fits now", "fits at ratio 4.5", "with headroom", "headroom adds", "why"]
+    assert re.split(r" {2,}", lines[1].strip()) == headings
+    assert "all of them at once" in lines
+    lines = call("explain", f"{NS}/vm1", COLUMNS="40").out.splitlines()
+    assert "quota default-abc   kept by headroom" in lines
+
+
+@pytest.mark.usefixtures("cluster")
 def test_how_large_a_quota_must_be(call: Call) -> None:
     out = call("plan", "--size", "-n", NS, "--at-once", "3").out
     (row,) = [line for line in out.splitlines() if line.startswith("limits.cpu")]

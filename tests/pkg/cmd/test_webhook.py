@@ -28,7 +28,7 @@ WRONG = {
     "no URL at all": (["--webhook-url", "nonsense"], "is not https://host:port"),
     "a certificate without its key": (["--tls-cert-file", "tls.crt"], "must be given together"),
     "a key without its certificate": (["--tls-key-file", "tls.key"], "must be given together"),
-    "a pattern that is none": (["--rancher-user", "it's"], "not a pattern of user names"),
+    "a pattern that is none": (["--rancher-user", "it's"], "--rancher-user: "),
     "a pattern of KubeVirt's accounts": (
         ["--kubevirt-user", "system:serviceaccount:*:kubevirt-controller"],
         "--kubevirt-user",

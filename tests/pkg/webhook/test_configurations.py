@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pkg.webhook.configurations import TIMEOUT_SECONDS, Endpoint, Webhook, mutating, validating
+from pkg.webhook.configurations import TIMEOUT_SECONDS, Endpoint, Webhook, mutating, probing, validating
 from pkg.webhook.options import RANCHER_USERS, FailurePolicy, Options, QuotaGuard
 
 URL = Endpoint(url="https://127.0.0.1:9443")
@@ -41,6 +41,19 @@ def test_which_webhooks_there_are(case: tuple[Options, set[str], set[str]]) -> N
     options, validated, mutated = case
     assert set(by_name(validating(URL, options, b"ca"))) == validated
     assert set(by_name(mutating(URL, options, b"ca"))) == mutated
+
+
+def test_of_other_namespaces_than_those_that_are_served_nothing_is_asked() -> None:
+    options = Options(only_namespaces=["scale-ab-*", "try"])
+    webhooks = (*validating(URL, options, b"ca"), *mutating(URL, options, b"ca"))
+    asked = [(each["name"].partition(".")[0], conditions(each)["served"]) for each in webhooks]
+    for name, served in asked:
+        subject = "request.name" if name == "namespaces" else "request.namespace"
+        assert served == rf"{subject}.matches(r'^(?:scale\-ab\-.*|try)$')"
+    assert len(asked) == 5
+    assert "served" not in conditions(probing(URL, options, b"ca")[0]), "it has its own namespace"
+    with pytest.raises(ValueError, match="not a pattern of names"):
+        validating(URL, Options(only_namespaces=["it's"]), b"ca")
 
 
 @pytest.mark.parametrize("policy", list(FailurePolicy))
@@ -121,7 +134,7 @@ def test_only_ranchers_writes_are_changed() -> None:
 
 @pytest.mark.parametrize("pattern", ["it's", "a b", "x'||true", "", "a\nb", "[a-z]"])
 def test_a_pattern_that_breaks_out_of_the_expression_is_refused(pattern: str) -> None:
-    with pytest.raises(ValueError, match="not a pattern of user names"):
+    with pytest.raises(ValueError, match="not a pattern of names"):
         mutating(URL, Options(rancher_users=(*RANCHER_USERS, pattern)), b"ca")
 
 

@@ -34,7 +34,8 @@ from pkg.util.resourcequota.base import base_of, counts_of_pods
 from pkg.util.resourcequota.entries import Entries
 from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.policy import Policy
-from pkg.util.resourcequota.vms import taken_by_migrations, vms_of
+from pkg.util.resourcequota.vm import Vm
+from pkg.util.resourcequota.vms import vms_of
 from pkg.webhook.resources.pod.tally import Sums
 
 Amounts = Mapping[str, Quantity]
@@ -44,7 +45,7 @@ Amounts = Mapping[str, Quantity]
 class Room:
     """One quota at one moment. `base` is by the names that are scaled; `counted` is the sum of the pods that the
     cache shows, `used` what status says, of which `ended` may be pods that are gone; `migrations` is what their pods
-    take."""
+    take, `vms` and `entries` the VMs that may have something beyond the base and what stands for them."""
 
     base: ResourceList
     hard: ResourceList
@@ -52,6 +53,8 @@ class Room:
     counted: ResourceList
     migrations: ResourceList
     ended: ResourceList = field(default_factory=dict)
+    vms: Sequence[Vm] = ()
+    entries: Entries = field(default_factory=lambda: Entries({}))
 
     @property
     def is_behind(self) -> bool:
@@ -73,6 +76,19 @@ class Room:
         used = total([subtract(self.used, self.ended), *pending])
         return Balance(self.base, used, self._in_added_room())
 
+    def left_for_target(self, name: str) -> ResourceList:
+        """What the pods of a VM's migration may still take beyond the base: what its entry on the quota holds for them,
+        with the compensation. Before the entry is written, what it will be: until then quota decides. A VM that has no
+        source pod gets nothing."""
+        vm = next((each for each in self.vms if each.name == name), None)
+        if vm is None or not vm.allowed:
+            return {}
+        granted, standing = maximum(vm.allowed, vm.formula or {}), self.entries.of(name, vm.uid)
+        if standing is not None:
+            granted = minimum(granted, standing)
+        left = subtract(add(granted, self.entries.compensation_or_none()), vm.target)
+        return {name: amount for name, amount in left.items() if amount > ZERO}
+
     def _in_added_room(self) -> ResourceList:
         """What migrations take, as far as headroom was added for them."""
         return {
@@ -81,36 +97,23 @@ class Room:
         }
 
 
-def left_for_target(observed: Facts, policy: Policy, vm: str) -> ResourceList:
-    """What the pods of a VM's migration may still take beyond the base: what its entry on the quota holds for them,
-    with the compensation. Before the entry is written, what it will be: until then quota decides. A VM that has no
-    source pod gets nothing."""
-    base = base_of(observed.quota, observed.limits, policy)
-    found = next((each for each in vms_of(observed, policy, base)[0] if each.name == vm), None)
-    if found is None or not found.allowed:
-        return {}
-    entries = Entries(observed.quota.annotations)
-    granted, standing = maximum(found.allowed, found.formula or {}), entries.of(vm, found.uid)
-    if standing is not None:
-        granted = minimum(granted, standing)
-    left = subtract(add(granted, entries.compensation_or_none()), found.target)
-    return {name: amount for name, amount in left.items() if amount > ZERO}
-
-
 def room(observed: Facts, policy: Policy, sums: Sums) -> Room | None:
     """The room of `observed.quota`; None where nothing says what its base is. `sums` is what the quota charges for
     all of `observed.pods`, the namespace's."""
     quota = observed.quota
-    base = base_of(quota, observed.limits, policy).limits
-    if base is None:
+    base = base_of(quota, observed.limits, policy)
+    if base.limits is None:
         return None
+    vms, _ = vms_of(observed, policy, base)
     return Room(
-        base={name: limit for name, limit in base.items() if counts_of_pods(name)},
+        base={name: limit for name, limit in base.limits.items() if counts_of_pods(name)},
         hard=parse_resource_list(quota.hard),
         used=parse_resource_list(quota.used),
         counted=sums.counted,
-        migrations=taken_by_migrations(observed, policy),
+        migrations=total(vm.granted for vm in vms),
         ended=sums.ended,
+        vms=vms,
+        entries=Entries(quota.annotations),
     )
 
 

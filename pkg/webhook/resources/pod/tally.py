@@ -7,13 +7,14 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from cachetools import LRUCache, TTLCache
+from cachetools import TTLCache
 
 from kubeloop.api.core import Pod, ResourceQuota
 from pkg.util.quantity import ZERO, Quantity, QuantityError
 from pkg.util.quotacount.releases import NEWEST, Releases
-from pkg.util.quotacount.usage import counted, is_live, pod_usage
+from pkg.util.quotacount.usage import counted, is_live
 from pkg.util.resource_list import ResourceList
+from pkg.util.resourcequota.facts import Cache
 
 ENDED: Final = 5.0
 """Seconds in which status.used may still count a pod that has ended."""
@@ -39,14 +40,13 @@ class _Last:
 
 
 class Tally:
-    """Remembers the usage of pods that came from a cache (an unchanged pod is the same object there), and for each
-    quota the pods of the last time."""
+    """Remembers for each quota the pods of the last time."""
 
     def __init__(self, clock: Callable[[], float], wall_clock: Callable[[], float] = time.time) -> None:
         """`wall_clock`: seconds since 1970; a pod that is terminating past its grace period is not charged."""
         self._clock = clock
         self._wall_clock = wall_clock
-        self._known: LRUCache[str, tuple[Pod, Releases, ResourceList]] = LRUCache(_PODS)
+        self._cache = Cache(_PODS)
         self._last: TTLCache[str, _Last] = TTLCache(_QUOTAS, ttl=_FORGOTTEN, timer=clock)
 
     def of(self, quota: ResourceQuota, pods: Iterable[Pod], releases: Releases = NEWEST) -> Sums:
@@ -64,15 +64,10 @@ class Tally:
         return Sums(_sum(there.values(), names), _sum((usage for _, usage in ended.values()), names))
 
     def _usage(self, pod: Pod, releases: Releases) -> ResourceList:
-        known = self._known.get(pod.uid)
-        if known is not None and known[0] is pod and known[1] == releases:
-            return known[2]
         try:
-            usage = pod_usage(pod, releases=releases)
+            return self._cache.usage_of(pod, releases)
         except QuantityError:  # the API server lets none of these in
-            usage = {}
-        self._known[pod.uid] = (pod, releases, usage)
-        return usage
+            return {}
 
 
 def _sum(usages: Iterable[Mapping[str, Quantity]], names: Iterable[str]) -> ResourceList:

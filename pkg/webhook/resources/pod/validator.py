@@ -30,7 +30,7 @@ from pkg.webhook.admission import ALLOW, AdmissionRequest, BadReview, Decision, 
 from pkg.webhook.deadline import NoAnswer, in_time
 from pkg.webhook.options import Options
 from pkg.webhook.resources.pod.ledger import Ledger
-from pkg.webhook.resources.pod.room import Room, exceeded, lacks, left_for_target, reserved, room
+from pkg.webhook.resources.pod.room import Room, exceeded, lacks, reserved, room
 from pkg.webhook.resources.pod.shared_reads import SharedReads
 from pkg.webhook.resources.pod.tally import Sums, Tally
 from pkg.webhook.view import View
@@ -254,7 +254,7 @@ class Validator:
         for each in quota.observed.migrations if asked.migration else ():
             vm = each.spec.vmi_name
             if each.uid == asked.migration and not is_finished(each) and of_pod in ("", vm):
-                left = left_for_target(quota.observed, self._policy, vm)
+                left = quota.room.left_for_target(vm)
                 need = {name: amount - left.get(name, ZERO) for name, amount in asked.need.items()}
                 return {name: amount for name, amount in need.items() if amount > ZERO}
         return asked.need

@@ -16,6 +16,7 @@ from pkg.util.constants import (
     ANNOTATION_APPLIED,
     ANNOTATION_BASE,
     ANNOTATION_MAX_EXTRA,
+    ANNOTATION_MIGRATING_COMPENSATION,
     ANNOTATION_TOUCHED,
     LABEL_MANAGED,
 )
@@ -31,6 +32,7 @@ from tests.objects import (
     RAISED,
     by_name,
     by_uid,
+    launcher,
     quota,
     vmi,
     vmim,
@@ -65,6 +67,7 @@ class Cluster:
         )
         self.handler = Handler(
             self.quotas.client,
+            self.pods.client,
             Observer(caches),
             self.events.recorder,
             Policy(mode, EstimateKind.HARVESTER, **policy),
@@ -127,6 +130,24 @@ async def test_a_migration_is_served_with_one_patch() -> None:
         "/spec/hard/limits.cpu": RAISED["limits.cpu"],
         "/spec/hard/limits.memory": RAISED["limits.memory"],
     }
+
+
+@pytest.mark.parametrize("there", [True, False], ids=["let in since", "refused"])
+async def test_a_target_that_quota_counts_before_the_cache_has_it_is_not_compensated(there: bool) -> None:
+    """Its migration says for a moment longer that it was refused."""
+    cluster = Cluster()
+    cluster.migrate("vm1", refused=True)
+    instance = vmi(nodeName="node-1")
+    cluster.instances.given(instance)
+    cluster.pods.given(launcher(instance))
+    await cluster.look()
+    cluster.pods.lagging = True
+    if there:
+        cluster.pods.given(launcher(instance, node="node-2", migration=vmim(refused=True)))
+    both = {"limits.cpu": "4", "limits.memory": "9474928626"}
+    cluster.quotas.edited(KEY, {"status": {"hard": RAISED, "used": both}})
+    await cluster.look()
+    assert (ANNOTATION_MIGRATING_COMPENSATION in cluster.now.annotations) is not there
 
 
 async def test_any_number_that_turn_pending_together_cost_one_patch() -> None:

@@ -9,7 +9,7 @@ from kubeloop.api.core import ResourceQuota
 from kubeloop.controllers.errors import RetryAfter
 from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCES, VIRTUAL_MACHINES, VirtualMachine
 from pkg.controller.virtualmachine.vm_controller import Handler
-from pkg.util.resourcequota.facts import Facts, Timers
+from pkg.util.resourcequota.facts import Facts
 from tests.decisions import observed
 from tests.kinds import Clock, Events, Kind
 from tests.objects import limits_text, quota, vm
@@ -43,7 +43,7 @@ class VmNamespace:
             clock=self.clock,
         )
 
-    def observe(self, quota: ResourceQuota, now: float, memory: Timers) -> Facts:
+    def observe(self, quota: ResourceQuota, now: float) -> Facts:
         return observed(quota, limits=self.base)
 
     async def handle(self) -> float | None:

@@ -107,3 +107,13 @@ ONE_VM = {
 @sentences(ONE_VM)
 def test_of_several_migrations_of_one_vm_the_greatest_stage_counts(case: OneVM) -> None:
     assert max(map(stage_of, case.migrations)) is case.stage
+
+
+@pytest.mark.parametrize(
+    ("condition", "stage"),
+    [("migrationBlockedByUtilityVolumes", ANNOUNCED), ("migrationBlockedByBackup", WANTED)],
+)
+def test_what_waits_gets_headroom_where_kubevirt_creates_a_target(condition: str, stage: Stage) -> None:
+    body = msgspec.to_builtins(vmim())
+    body["status"]["conditions"] = [{"type": condition, "status": "True"}]
+    assert stage_of(msgspec.convert(body, VirtualMachineInstanceMigration)) is stage

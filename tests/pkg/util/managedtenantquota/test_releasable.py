@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from kubeloop.api.core import Pod, ResourceQuota
+from kubeloop.api.core import PersistentVolumeClaim, Pod, ResourceQuota
 from kubeloop.api.meta import RawResourceList
 from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.util.kubevirt.rendering import Rendering
@@ -18,7 +18,7 @@ from pkg.util.managedtenantquota.model import Policy, Surroundings, Timers
 from pkg.util.managedtenantquota.releasable import Releases, is_taken
 from pkg.util.resourcequota.observe import Listed, Source
 from tests.decisions import sentences
-from tests.objects import attachment, ended, limit_range, running_vmi, vmim
+from tests.objects import attachment, claim, ended, launcher, limit_range, running_vmi, vmim, with_state
 from tests.pkg.util.managedtenantquota.objects import (
     AT_ONCE,
     ENOUGH,
@@ -114,6 +114,34 @@ def test_which_quotas_block(case: Case) -> None:
     assert len(found.problems) == bool(case.short)
     for name in case.short:
         assert f"{name} of quota" in found.problems[0].message
+
+
+@pytest.mark.parametrize(
+    ("claims", "used", "blocking"),
+    [
+        ([claim("state-1")], {"requests.storage": "10Mi", "pods": "1"}, {"storage"}),
+        ([claim("state-1", mode="ReadWriteMany")], {"requests.storage": "10Mi", "pods": "1"}, set()),
+    ],
+    ids=["a claim for the target", "one that both use"],
+)
+def test_the_claim_of_a_target_s_state_counts(
+    claims: Sequence[PersistentVolumeClaim], used: RawResourceList, blocking: set[str]
+) -> None:
+    instance = with_state(running_vmi())
+    around = surroundings([refused()], instances=[instance], pods=[launcher(instance)])
+    around = replace(around, claims={each.name: each for each in claims})
+    full = quota({"requests.storage": "10Mi", "pods": "2"}, used, name="storage")
+    found = look([full], around, additional={"requests.storage": "10Mi"})
+    assert found.blocking == blocking
+    assert found.problems == []
+
+
+def test_a_budget_that_does_not_name_storage_says_so() -> None:
+    instance = with_state(running_vmi())
+    around = surroundings([refused()], instances=[instance], pods=[launcher(instance)])
+    around = replace(around, claims={"state-1": claim("state-1")})
+    found = look([quota({"requests.storage": "10Mi"}, {"requests.storage": "10Mi"})], around)
+    assert "requests.storage of quota" in found.problems[0].message
 
 
 def test_a_quota_that_is_raised_is_judged_by_what_it_was() -> None:

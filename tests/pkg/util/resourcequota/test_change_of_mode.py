@@ -7,7 +7,7 @@ import pytest
 
 from kubeloop.api.core import ResourceQuota
 from pkg.util.names import migrating_uid_key
-from pkg.util.resourcequota.give_back import release
+from pkg.util.resourcequota.give_back import give_back
 from pkg.util.resourcequota.planner import plan
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
 from tests.decisions import applied, by_value, charged, namespace
@@ -68,7 +68,7 @@ def test_what_assist_hands_over_is_what_release_hands_over() -> None:
     (assist,) = MODES[Mode.ASSIST]
     taken = settle(quota(dict(HARD_OF_PODS)), MODES[Mode.TAKEOVER][0])
     seen = namespace(charged(taken, [SOURCE, TARGET]), [MOVE], [SOURCE, TARGET], [HERE], limits=LIMITS)
-    released, handed = applied(taken, release(seen)), applied(taken, plan(seen, assist))
+    released, handed = applied(taken, give_back(seen, to_harvester=True)), applied(taken, plan(seen, assist))
     order = {"harvesterhci.io/migratingScalingResyncNeeded": "true"}
     assert released.annotations == {**handed.annotations, **order}
     assert by_value(released.hard) == by_value(handed.hard)

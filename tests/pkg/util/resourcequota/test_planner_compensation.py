@@ -6,13 +6,11 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-import msgspec
 import pytest
 
 from kubeloop.api.core import ResourceQuota
 from kubeloop.api.meta import RawResourceList
 from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
-from pkg.util.constants import ANNOTATION_TOUCHED
 from pkg.util.quantity import Quantity
 from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.planner import plan
@@ -108,30 +106,6 @@ def test_beside_harvester(case: Short) -> None:
     )
     assert compensation_of(after) == case.compensation
     assert memory_of(after) == HARD_MEMORY + case.compensation
-
-
-@pytest.mark.parametrize("mode", Mode)
-def test_a_target_that_quota_counts_before_it_is_seen_is_not_compensated(mode: Mode) -> None:
-    """Its migration says for a moment longer that it was refused."""
-    before = settled(quota(), [vmim()], mode=mode)
-    both = msgspec.structs.replace(before.status, hard=dict(before.hard), used={MEMORY: str(2 * NEED_AT_1_5)})
-    seen = observed(msgspec.structs.replace(before, status=both), [vmim(refused=True)])
-    made = plan(seen, Policy(mode))
-    assert not made
-    assert made.recheck_after
-    later = replace(seen, timers=made.timers, now=seen.now + made.recheck_after)
-    # Without a reason for it nothing is compensated in takeover.
-    assert (COMPENSATION in plan(later, Policy(mode)).annotations) is (mode is Mode.ASSIST)
-    touched = json.dumps({"at": "1970-01-01T00:00:10Z", "next": "1970-01-01T00:00:18Z"})
-    metadata = before.metadata
-    metadata = msgspec.structs.replace(
-        metadata,
-        annotations={**metadata.annotations, ANNOTATION_TOUCHED: touched},  # type: ignore[dict-item]
-    )
-    woken = replace(later, quota=msgspec.structs.replace(seen.quota, metadata=metadata))
-    for now, lasts in ((10.1, False), (10.3, True)):
-        made = plan(replace(woken, now=now), Policy(mode))
-        assert (COMPENSATION in made.annotations) is (lasts and mode is Mode.ASSIST), now
 
 
 def test_a_person_s_skip_is_not_compensated() -> None:

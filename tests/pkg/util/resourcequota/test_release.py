@@ -10,7 +10,7 @@ import pytest
 from kubeloop.api.meta import RawResourceList
 from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.util.names import migrating_key
-from pkg.util.resourcequota.give_back import release
+from pkg.util.resourcequota.give_back import give_back
 from pkg.util.resourcequota.planner import plan
 from pkg.util.resourcequota.policy import Mode, Policy
 from tests.decisions import applied, by_value, observed, sentences, settled
@@ -92,7 +92,7 @@ GIVEN = {
 def test_release(case: Given) -> None:
     before = quota(case.raised, MARKS | case.before)
     looked = observed(before, case.migrations, case.instances, limits=case.limits)
-    after = applied(before, release(looked))
+    after = applied(before, give_back(looked, to_harvester=True))
     assert after.annotations == {**case.after, RESYNC: "true"}
     assert by_value(after.hard) == by_value(case.hard)
 
@@ -106,20 +106,20 @@ NOT_OURS = {
 
 @sentences(NOT_OURS)
 def test_what_is_not_ours_is_not_given_back(case: dict[str, str]) -> None:
-    assert not release(observed(quota(RAISED, case), [vmim()]))
+    assert not give_back(observed(quota(RAISED, case), [vmim()]), to_harvester=True)
 
 
 def test_giving_back_twice_writes_once() -> None:
     before = quota(RAISED, {**MARKS, by_name(): ENTRY})
-    once = applied(before, release(observed(before, [vmim()])))
+    once = applied(before, give_back(observed(before, [vmim()]), to_harvester=True))
     assert OWNER not in once.annotations
-    assert not release(observed(once, [vmim()]))
+    assert not give_back(observed(once, [vmim()]), to_harvester=True)
 
 
 @pytest.mark.parametrize("phase", ["Pending", "Running"])
 def test_beside_harvester_nothing_is_left_to_do_but_to_answer_the_flag(phase: str) -> None:
     taken = settled(quota(), [vmim(phase)], mode=Mode.TAKEOVER)
-    given = applied(taken, release(observed(taken, [vmim(phase)])))
+    given = applied(taken, give_back(observed(taken, [vmim(phase)]), to_harvester=True))
     made = plan(observed(given, [vmim(phase)]), Policy(Mode.ASSIST))
     assert made.annotations == {RESYNC: "false"}
     assert not made.hard
@@ -127,7 +127,7 @@ def test_beside_harvester_nothing_is_left_to_do_but_to_answer_the_flag(phase: st
 
 def test_taken_given_back_and_taken_again_the_numbers_are_the_same() -> None:
     taken = settled(quota(), [vmim()], mode=Mode.TAKEOVER)
-    given = applied(taken, release(observed(taken, [vmim()])))
+    given = applied(taken, give_back(observed(taken, [vmim()]), to_harvester=True))
     again = settled(given, [vmim()], mode=Mode.TAKEOVER)
     assert by_value(again.hard) == by_value(taken.hard)
     assert set(again.annotations) == {*MARKS, by_name(), RESYNC}

@@ -11,7 +11,7 @@ import pytest
 
 from kubeloop.api.core import Namespace, ResourceQuota
 from pkg.util.constants import LABEL_DEFAULT_RESOURCE_QUOTA, LABEL_MANAGED
-from pkg.util.resourcequota.give_back import release
+from pkg.util.resourcequota.give_back import give_back
 from pkg.util.resourcequota.managed import is_managed, switched_off
 from pkg.util.resourcequota.planner import plan
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
@@ -70,7 +70,7 @@ def test_it_is_given_back_at_once_as_release_does_and_then_left_alone(
     case: Case, mode: Mode, estimate: EstimateKind
 ) -> None:
     given = replace(observed(case.quota, [vmim("Running")]), namespace_off=case.namespace_off)
-    expected = release(given)
+    expected = give_back(given, to_harvester=True)
     assert expected
     made = plan(given, Policy(mode, estimate))
     assert made.patch(case.quota) == expected.patch(case.quota)
@@ -81,7 +81,7 @@ def test_it_is_given_back_at_once_as_release_does_and_then_left_alone(
 @pytest.mark.parametrize("record", [True, False])
 def test_a_quota_by_label_is_at_its_base_whatever_migrates(record: bool) -> None:
     given = observed(by_label({**OFF, **TOUCHED}, record=record), [vmim("Running")])
-    after = applied(given.quota, release(given))
+    after = applied(given.quota, give_back(given, to_harvester=True))
     assert (by_value(after.hard), after.annotations) == (by_value(HARD), OFF)
 
 

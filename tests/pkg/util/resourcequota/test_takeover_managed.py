@@ -11,7 +11,7 @@ import pytest
 from kubeloop.api.core import ResourceQuota
 from pkg.api.kubevirt import VirtualMachineInstanceMigration
 from pkg.util.resourcequota.facts import Facts
-from pkg.util.resourcequota.give_back import release
+from pkg.util.resourcequota.give_back import give_back
 from pkg.util.resourcequota.planner import plan
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
 from tests.decisions import EXACT, after, applied, by_value, charged, namespace, sentences
@@ -231,13 +231,13 @@ def test_released_it_gets_its_base_back(
 ) -> None:
     hard, annotations, then = case
     before = managed(hard, annotations)
-    found = applied(before, release(seen(before, RUNNING)))
+    found = applied(before, give_back(seen(before, RUNNING), to_harvester=True))
     assert found.annotations == {}
     assert by_value(found.hard) == by_value(dict(then))
 
 
 def test_a_quota_that_was_never_managed_is_not_released() -> None:
-    assert not release(seen(managed(), RUNNING))
+    assert not give_back(seen(managed(), RUNNING), to_harvester=True)
 
 
 def test_a_persons_skip_is_an_off_switch_here_too() -> None:

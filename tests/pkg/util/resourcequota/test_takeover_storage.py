@@ -63,6 +63,14 @@ NO_CLASS = {name: amount for name, amount in ONE.items() if "storageclass" not i
 HOME = with_state(running_vmi())
 LATER, END = "2026-01-01T00:01:00Z", "2026-01-01T00:05:00Z"
 SOURCE, TARGET = claim("state-1"), claim("state-2", created=LATER)
+UNNAMED = msgspec.structs.replace(
+    TARGET,
+    metadata=msgspec.structs.replace(
+        TARGET.metadata,
+        name="persistent-state-for-vm1-x",
+        labels={"kubevirt.io/migrationName": "migration-of-vm1"},
+    ),
+)
 MOVE = between_claims(vmim("Scheduling"))
 
 
@@ -121,6 +129,7 @@ MOVED = with_state(running_vmi(), "state-2")
 CASES = {
     "pending: a claim is to come": Case([SOURCE], ONE, vmim()),
     "the claim is there, the pod is not": Case([SOURCE, TARGET], ONE, between_claims(vmim())),
+    "the claim is there, and no status names it yet": Case([SOURCE, UNNAMED], ONE, vmim()),
     "named, and not seen yet": Case([SOURCE], ONE, between_claims(vmim())),
     "a persistent EFI": Case([SOURCE], ONE, vmim(), with_efi(HOME)),
     "changed-block tracking": Case([SOURCE], ONE, vmim(), tracked(HOME, "Enabled")),

@@ -1,0 +1,221 @@
+"""What `headroom explain` names beside the quotas that headroom manages, each with the part of the page of limits."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from kubeloop.api.core import Event, Pod
+from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
+from pkg.report import causes
+from pkg.report.explain import Verdict, explain, not_running
+from pkg.report.plan import plan_migrations
+from tests.decisions import charged, sentences
+from tests.objects import HARD, MARKS, launcher, quota, running_vmi, vmim
+from tests.pkg.report.test_explain import GRANTS_MUCH, ROOMY, failed, running
+from tests.pkg.util.resourcequota.snapshots import cluster
+
+HERE, SOURCE = running_vmi(), launcher()
+PAGE = Path(__file__).parents[3] / "docs" / "limits.md"
+
+
+def changed(obj: Any, **parts: Any) -> Any:
+    """The object with other fields of spec and status, as the API server has them."""
+    body = msgspec.to_builtins(obj)
+    for part, fields in parts.items():
+        body[part] = {**body[part], **fields}
+    return msgspec.convert(body, type(obj))
+
+
+def blocked(kind: str, message: str = "") -> VirtualMachineInstanceMigration:
+    condition = {"type": kind, "status": "True", "message": message}
+    found: VirtualMachineInstanceMigration = changed(vmim(), status={"conditions": [condition]})
+    return found
+
+
+def target(migration: VirtualMachineInstanceMigration, **parts: Any) -> Pod:
+    pod = launcher(node="", migration=migration, phase="Pending", created="2026-01-01T00:01:00Z")
+    found: Pod = changed(pod, **parts)
+    return found
+
+
+def error(message: str) -> Event:
+    return failed(f'Error creating pod: pods "x" is forbidden: {message}')
+
+
+PENDING, REFUSED, SCHEDULING = vmim(), vmim(refused=True), vmim("Scheduling")
+CLAIMS = {"name": "gpu", "resourceClaimTemplateName": "one-gpu"}
+UNFIT = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/3 nodes"}
+MOVED = {
+    "volumeName": "root",
+    "sourcePVCInfo": {"claimName": "old", "requests": {"storage": "20Gi"}},
+    "destinationPVCInfo": {"claimName": "new", "requests": {"storage": "20Gi"}},
+}
+KEPT = {"type": "LiveMigratable", "status": "False", "reason": "HostDeviceNotLiveMigratable"}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A migration that quota lets through, and the cause that is named."""
+
+    said: str
+    part: str
+    migration: VirtualMachineInstanceMigration = PENDING
+    instance: VirtualMachineInstance = HERE
+    pods: Sequence[Pod] = ()
+    failures: Sequence[Event] = ()
+    verdict: Verdict = Verdict.WAITS_FOR_KUBEVIRT
+    more: tuple[tuple[str, str], ...] = ()
+    """Further limits of the quota."""
+
+
+UNDER_WAY = Verdict.UNDER_WAY
+CASES = {
+    "a backup": Case(
+        "KubeVirt waits for a backup of the VM: Waiting for backup b to complete",
+        "",
+        blocked("migrationBlockedByBackup", "Waiting for backup b to complete"),
+    ),
+    "utility volumes": Case(
+        "waits until utility volumes are detached", "", blocked("migrationBlockedByUtilityVolumes")
+    ),
+    "to another cluster": Case(
+        "it is decentralized", causes.MIGRATIONS, changed(vmim(), spec={"sendTo": {"migrationID": "m"}})
+    ),
+    "a LimitRange's maximum": Case(
+        "a LimitRange refuses its target pod",
+        causes.ADMISSION,
+        failures=[error("maximum memory usage per Container is 2Gi, but limit is 4Gi")],
+    ),
+    "its minimum": Case(
+        "a LimitRange refuses its target pod",
+        causes.ADMISSION,
+        failures=[error("minimum cpu usage per Container is 1, but request is 125m")],
+    ),
+    "its ratio": Case(
+        "a LimitRange refuses its target pod",
+        causes.ADMISSION,
+        failures=[error("cpu max limit to request ratio per Container is 2, but provided ratio is 16.0")],
+    ),
+    "a quota that limits what it does not name": Case(
+        "does not name what it limits",
+        causes.ADMISSION,
+        failures=[error("failed quota: default-abc: must specify limits.cpu")],
+    ),
+    "a ClusterResourceQuota": Case(
+        "all-of-shop is no ResourceQuota of the namespace, perhaps a ClusterResourceQuota",
+        causes.ADMISSION,
+        REFUSED,
+        failures=[error("exceeded quota: all-of-shop, requested: pods=1, used: pods=2, limited: pods=2")],
+    ),
+    "a device that only the target has": Case(
+        "its target asks for requests.intel.com/nic, which its source does not have: the base of default-abc",
+        causes.MIGRATIONS,
+        REFUSED,
+        failures=[
+            error(
+                "exceeded quota: default-abc, requested: requests.intel.com/nic=1, "
+                "used: requests.intel.com/nic=0, limited: requests.intel.com/nic=0"
+            )
+        ],
+        verdict=Verdict.WAITS_FOR_QUOTA,
+        more=(("requests.intel.com/nic", "0"),),
+    ),
+    "AAQ": Case(
+        "an ApplicationAwareResourceQuota (AAQ) holds its target pod back",
+        causes.ADMISSION,
+        SCHEDULING,
+        pods=[target(SCHEDULING, spec={"schedulingGates": [{"name": "ApplicationAwareQuotaGate"}]})],
+        verdict=UNDER_WAY,
+    ),
+    "Kueue": Case(
+        "Kueue holds its target pod back",
+        causes.ADMISSION,
+        SCHEDULING,
+        pods=[target(SCHEDULING, spec={"schedulingGates": [{"name": "kueue.x-k8s.io/admission"}]})],
+        verdict=UNDER_WAY,
+    ),
+    "a ResourceClaim that quota refuses": Case(
+        "ResourceClaims for its devices are not created: gpu; default-abc limits "
+        "count/resourceclaims.resource.k8s.io to 1, 0 are used",
+        causes.PLACEMENT,
+        SCHEDULING,
+        pods=[target(SCHEDULING, spec={"resourceClaims": [CLAIMS]})],
+        verdict=UNDER_WAY,
+        more=(("count/resourceclaims.resource.k8s.io", "1"),),
+    ),
+    "no node": Case(
+        "no node fits its target pod: 0/3 nodes",
+        causes.PLACEMENT,
+        SCHEDULING,
+        pods=[target(SCHEDULING, status={"conditions": [UNFIT]})],
+        verdict=UNDER_WAY,
+    ),
+    "a VM that cannot migrate": Case(
+        "KubeVirt does not migrate it: HostDeviceNotLiveMigratable",
+        causes.PLACEMENT,
+        instance=changed(HERE, status={"conditions": [KEPT]}),
+    ),
+    "a volume migration": Case(
+        "its volumes root move, so that 20.0Gi count twice; default-abc lacks 10.0Gi of requests.storage",
+        causes.STORAGE,
+        instance=changed(HERE, status={"migratedVolumes": [MOVED]}),
+        more=(("requests.storage", "10Gi"),),
+    ),
+}
+
+
+@sentences(CASES)
+def test_the_cause_is_named(case: Case) -> None:
+    pods = [SOURCE, *case.pods]
+    full = charged(quota({**ROOMY, **dict(case.more)}, MARKS), pods)
+    seen = replace(
+        cluster([full], [case.migration], pods, [case.instance], limits=GRANTS_MUCH), failures=case.failures
+    )
+    found = explain(seen, case.instance)
+    assert found.verdict is case.verdict
+    assert case.said in found.summary
+    assert case.part in found.summary
+
+
+def test_migrations_of_a_higher_priority_go_first() -> None:
+    busy = [running(f"busy{number}", f"node-{number}") for number in range(5)]
+    urgent = changed(vmim(vm="urgent"), spec={"priority": "system-critical"})
+    full = charged(quota(ROOMY, MARKS), [SOURCE])
+    seen = cluster([full], [*busy, PENDING, urgent], [SOURCE], [HERE], limits=GRANTS_MUCH)
+    found = explain(seen, HERE)
+    assert "5 migrations run, 5 may; 1 that wait have a higher priority" in found.summary
+    ours = changed(PENDING, spec={"priority": "system-critical"})
+    seen = cluster([full], [*busy, ours, urgent], [SOURCE], [HERE], limits=GRANTS_MUCH)
+    assert "higher priority" not in explain(seen, HERE).summary
+
+
+def test_plan_says_what_else_is_known() -> None:
+    instance = changed(HERE, status={"migratedVolumes": [MOVED]})
+    seen = cluster([charged(quota(ROOMY, MARKS), [SOURCE])], [], [SOURCE], [instance], limits=GRANTS_MUCH)
+    (vm,) = plan_migrations(seen).vms
+    assert "its volumes root move, so that 20.0Gi count twice" in vm.notes[0]
+
+
+def test_a_vm_without_its_volumes_says_so() -> None:
+    found = not_running("ns1", "vm1", "WaitingForVolumeBinding")
+    assert found.verdict is Verdict.NOT_RUNNING
+    assert "quota may refuse an import's pods or scratch space" in found.summary
+    assert causes.STORAGE in found.summary
+
+
+def test_nothing_is_named_that_is_not_there() -> None:
+    seen = cluster([quota(HARD, MARKS)], [REFUSED], [SOURCE], [HERE])
+    assert "docs/limits.md" not in explain(seen, HERE).summary
+
+
+def test_every_part_is_a_heading_of_the_page() -> None:
+    headings = re.findall(r"^## (.*)$", PAGE.read_text(), re.MULTILINE)
+    anchors = {re.sub(r"[^a-z0-9-]", "", heading.lower().replace(" ", "-")) for heading in headings}
+    parts = (causes.STORAGE, causes.MIGRATIONS, causes.ADMISSION, causes.PLACEMENT)
+    assert {part.partition("#")[2] for part in parts} <= anchors
