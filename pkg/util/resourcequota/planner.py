@@ -59,25 +59,24 @@ def plan(facts: Facts, policy: Policy) -> Plan:
 def _given_back(facts: Facts, policy: Policy) -> Plan:
     """Nothing is added here any longer, and migrations that are refused stay so."""
     quota = facts.quota
-    if facts.mtq:
-        return _left_to_mtq(facts, policy)
     if facts.namespace_off or switched_off(quota):
         return give_back(facts, to_harvester=True)
+    if facts.mtq:
+        return _left_to_mtq(facts, policy)
     if is_managed(quota):  # a person's skip, which also stops Harvester: only what is over goes
         return _served(facts, policy, off=True) if is_default(quota) else Plan()
     return give_back(facts) if not is_default(quota) else Plan()  # it has lost the label
 
 
 def _left_to_mtq(facts: Facts, policy: Policy) -> Plan:
-    """Never two strategies on one quota. In assist mode Harvester stays: existing entries run out, nothing is added. A
-    quota without entries is left alone: its limits are the other strategy's."""
+    """Never two strategies on one quota. Entries that are not ours run out, nothing is added: Harvester may stay, or
+    have left them. A quota without entries is left alone: its limits are the other strategy's."""
     quota = facts.quota
-    stands = has_migrating_vm(quota.annotations) and is_default(quota)
-    if is_ours(quota) or policy.mode is Mode.TAKEOVER or not stands:
+    if is_ours(quota) or not (has_migrating_vm(quota.annotations) and is_default(quota)):
         return give_back(facts)
     entries = Entries(quota.annotations)
     kept = [each for each in facts.migrations if is_finished(each) or has_entry(facts, entries, each)]
-    return _served(replace(facts, migrations=kept), policy)
+    return _served(replace(facts, migrations=kept), replace(policy, mode=Mode.ASSIST))
 
 
 def _served(facts: Facts, policy: Policy, *, off: bool = False) -> Plan:

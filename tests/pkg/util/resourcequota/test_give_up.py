@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import pytest
 
 from kubeloop.api.meta import RawResourceList
+from pkg.util import constants
 from pkg.util.resourcequota.plan import Plan
 from pkg.util.resourcequota.planner import plan
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
@@ -130,16 +131,19 @@ def test_without_the_budget_it_is_taken_over_again() -> None:
 
 
 class TestBesideHarvester:
-    """In assist mode entries are Harvester's as well: those that stand run out."""
+    """Entries of Harvester's, or those that were left to it when a person switched headroom off, run out."""
 
-    def test_an_entry_stays_until_its_migration_ends(self) -> None:
+    @pytest.mark.parametrize("policy", [TAKEOVER, ASSIST], ids=["takeover", "assist"])
+    def test_an_entry_stays_until_its_migration_ends(self, policy: Policy) -> None:
         standing = quota(RAISED, {by_uid(): ENTRY})
         running = replace(observed(standing, [vmim("Running")]), mtq=True)
-        assert not plan(running, ASSIST)
+        assert not plan(running, policy)
         over = replace(observed(standing, [vmim("Succeeded")]), mtq=True)
-        after = applied(standing, plan(over, ASSIST))
+        after = applied(standing, plan(over, policy))
         assert by_uid() not in after.annotations
         assert by_value(after.hard) == by_value(HARD)
+        off = quota(RAISED, {by_uid(): ENTRY}, labels={**standing.labels, constants.LABEL_MANAGED: "false"})
+        assert not plan(replace(over, quota=off), policy), "it is Harvester's"
 
     def test_another_vms_migration_is_not_added(self) -> None:
         standing = quota(RAISED, {by_uid(): ENTRY})
