@@ -15,14 +15,12 @@ from pkg.config.management import Management
 def main(argv: Sequence[str]) -> int:
     """The exit code."""
     parser = arguments("rancher", "system:serviceaccount:cattle-system:rancher", __doc__)
-    parser.add_argument("--every-event", action="store_true", help="render on every change of a namespace")
-    given = parser.parse_args(argv)
 
     def start(management: Management) -> None:
-        agent = register(management, every_event=given.every_event)
+        agent = register(management)
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, agent.restart)
 
-    return run("rancher", given, start)
+    return run("rancher", parser.parse_args(argv), start)
 
 
 if __name__ == "__main__":

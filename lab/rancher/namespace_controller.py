@@ -28,12 +28,11 @@ class NamespaceHandler:
     """Renders each namespace's annotation once, and again when it changes or the agent restarts.
 
     Quotas are read from the server, not from a cache: an agent that has just started knows what there is now, and what
-    was raised a moment ago must not be missed. `every_event`: on every change of the namespace, whatever it was.
+    was raised a moment ago must not be missed.
     """
 
-    def __init__(self, quotas: ResourceClient[ResourceQuota], *, every_event: bool = False) -> None:
+    def __init__(self, quotas: ResourceClient[ResourceQuota]) -> None:
         self._quotas = quotas
-        self._every_event = every_event
         # What each namespace said when it was last rendered.
         self._rendered: dict[str, str] = {}
         # All quotas as they were at the start, in one request; each namespace looks into it once.
@@ -52,13 +51,11 @@ class NamespaceHandler:
             rendered.pop(key, None)
             return
         annotation = namespace.annotations.get(constants.ANNOTATION_RANCHER_RESOURCE_QUOTA, "")
-        version = namespace.metadata.resource_version if self._every_event else ""
-        said = f"{version} {annotation}"
-        if rendered.get(key) == said:
+        if rendered.get(key) == annotation:
             return
         if annotation:
             await self._render(key, annotation)
-        rendered[key] = said
+        rendered[key] = annotation
 
     async def _render(self, namespace: str, annotation: str) -> None:
         try:
@@ -163,10 +160,10 @@ class Agent:
         self._asked = asked
 
 
-def register(management: Management, *, every_event: bool = False) -> Agent:
+def register(management: Management) -> Agent:
     """Give the management its handlers; start it afterwards."""
     namespaces = management.namespaces
-    handler = NamespaceHandler(management.client.resource(RESOURCE_QUOTAS), every_event=every_event)
+    handler = NamespaceHandler(management.client.resource(RESOURCE_QUOTAS))
     agent = Agent(handler, namespaces)
     namespaces.on_change("agent", agent.on_namespace_changed)
     namespaces.on_change("resourcequota-sync", handler.on_namespace_changed)

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from kubeloop.api.registry import NODES, PERSISTENT_VOLUME_CLAIMS, PODS, RESOURCE_QUOTAS
+from kubeloop.api.registry import NODES, PODS, RESOURCE_QUOTAS
 from lab.kubevirt.creation import Clock, Creator, Placement, Refusals
 from lab.kubevirt.lookup import Migrations, Pods
-from lab.kubevirt.objects import INSTANCES, MACHINES, MIGRATIONS, STORAGE_CLASSES
+from lab.kubevirt.objects import INSTANCES, MIGRATIONS
 from lab.kubevirt.quota_lag import QuotaLag
-from lab.kubevirt.rendering import Rendering
-from lab.kubevirt.state_claims import StateClaims
 from tests.kinds import Events, Kind
 from tests.lab.kubevirt.samples import node
 
@@ -27,7 +23,6 @@ class Cluster:
     """Everything that a handler can be given, around one set of fake kinds."""
 
     def __init__(self) -> None:
-        self.machines = Kind(MACHINES)
         self.instances = Kind(INSTANCES)
         self.migrations = Kind(MIGRATIONS)
         self.pods = Kind(PODS)
@@ -39,12 +34,7 @@ class Cluster:
         self.found_migrations = Migrations(self.migrations.cache)
         self.placement = Placement(self.nodes.cache, self.found_pods)
         self.quotas = Kind(RESOURCE_QUOTAS)
-        self.claims = Kind(PERSISTENT_VOLUME_CLAIMS)
-        self.classes = Kind(STORAGE_CLASSES)
         self.lag = QuotaLag(0.0, self.quotas.cache, self.clock.loop)
-
-    def state(self, rendering: Callable[[str], Rendering]) -> StateClaims:
-        return StateClaims(self.claims.client, self.classes.client, rendering)
 
     def creator(self) -> Creator:
         return Creator(

@@ -15,6 +15,7 @@ import pytest
 
 from kubeloop.api.core import Pod
 from kubeloop.api.registry import EVENTS
+from kubeloop.api.registry import PERSISTENT_VOLUME_CLAIMS as CLAIMS
 from kubeloop.testing.cluster.cluster import Cluster
 from lab.cluster import EmbeddedCluster, Options
 from pkg.api.kubevirt import KUBEVIRTS
@@ -214,6 +215,19 @@ async def test_hotplugged_volumes_bring_an_attachment_pod_to_the_target(free: Li
     assert pod["spec"]["nodeName"] == moved["status"]["nodeName"]
     assert pod["metadata"]["uid"] == moved["status"]["migrationState"]["targetAttachmentPodUID"]
     await free.wait(PODS, first, lambda body: not body)
+
+
+async def test_a_migration_that_fails_takes_its_claim_of_the_vm_s_state_with_it(free: Live) -> None:
+    domain = {**SEED_DOMAIN, "devices": {"tpm": {"persistent": True}}}
+    await free.create(VMIS, {"metadata": {"name": "vm1"}, "spec": {"domain": domain}})
+    await free.wait(VMIS, "vm1", status("phase", "Running"))
+    own = [claim["metadata"]["name"] for claim in await free.list(CLAIMS)]
+    await free.migrate(fail_at_phase="Scheduled")
+    failed = await free.phase("m1", "Failed")
+    state = failed["status"]["migrationState"]
+    assert state["sourcePersistentStatePVCName"] == own[0] != state["targetPersistentStatePVCName"]
+    await free.wait(CLAIMS, state["targetPersistentStatePVCName"], lambda body: not body)
+    assert [claim["metadata"]["name"] for claim in await free.list(CLAIMS)] == own
 
 
 def _volume_phase(vmi: Body) -> Any:

@@ -1,22 +1,18 @@
-"""A VM's handler: VMI created and deleted, status written."""
+"""What a VM needs next, and what its status says; the handler runs on a cluster (test_on_cluster.py)."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import pytest
 
 from lab.kubevirt.objects import VirtualMachine, VirtualMachineInstance
 from lab.kubevirt.vm_controller import (
     Action,
-    MachineHandler,
     instance_body,
     next_action,
     owned_by,
     printable_status,
     status_patch,
 )
-from tests.lab.kubevirt.fakes import Cluster
 from tests.lab.kubevirt.samples import NOW, made, running, vm, vmi
 from tests.objects import SEED_DOMAIN
 
@@ -178,73 +174,3 @@ def test_a_status_that_is_right_is_not_written() -> None:
     first = status_patch(vm(), running(), NOW)
     assert first is not None
     assert status_patch(vm(status=first["status"]), running(), NOW) is None
-
-
-KEY = "t1/vm1"
-OWNED: dict[str, Any] = {
-    "ownerReferences": [{"kind": "VirtualMachine", "uid": "uid-vm1", "controller": True}]
-}
-
-
-def handler(cluster: Cluster) -> MachineHandler:
-    return MachineHandler(
-        cluster.machines.client, cluster.instances.client, cluster.instances.cache, cluster.clock
-    )
-
-
-async def change(cluster: Cluster, **more: Any) -> None:
-    cluster.machines.seed(vm(**more))
-    await handler(cluster).on_machine_changed(KEY, cluster.machines.cached(KEY))
-
-
-async def test_a_vm_is_started() -> None:
-    cluster = Cluster()
-    await change(cluster)
-    assert cluster.instances.verbs == [("create", "vm1")]
-    assert cluster.instances.objects[KEY]["spec"]["domain"]["cpu"]["cores"] == 2
-    assert cluster.machines.objects[KEY]["status"]["printableStatus"] == "Starting"
-
-
-async def test_a_halted_vm_is_stopped() -> None:
-    cluster = Cluster()
-    cluster.instances.seed(running(**OWNED))
-    await change(cluster, strategy="Halted")
-    assert cluster.instances.verbs == [("delete", "vm1")]
-
-
-async def test_the_status_follows_the_vmi() -> None:
-    cluster = Cluster()
-    cluster.instances.seed(running(**OWNED))
-    await change(cluster)
-    assert cluster.instances.verbs == []
-    assert cluster.machines.verbs == [("patch", "vm1", "status")]
-    status = cluster.machines.objects[KEY]["status"]
-    assert (status["printableStatus"], status["created"], status["ready"]) == ("Running", True, True)
-
-
-async def test_a_foreign_vmi_of_the_same_name_is_left_alone() -> None:
-    cluster = Cluster()
-    cluster.instances.seed(vmi())
-    await change(cluster, strategy="Halted")
-    assert cluster.instances.verbs == []
-    assert cluster.machines.verbs == []
-
-
-async def test_a_vmi_that_exists_already_is_no_failure() -> None:
-    cluster = Cluster()
-    cluster.instances.lagging = True
-    cluster.instances.seed(running(**OWNED))
-    await change(cluster)
-    assert cluster.instances.verbs == [("create", "vm1")]
-
-
-async def test_a_vm_that_is_gone_needs_nothing() -> None:
-    cluster = Cluster()
-    await handler(cluster).on_machine_changed(KEY, None)
-    assert cluster.instances.verbs == []
-
-
-async def test_a_vm_that_goes_meanwhile_is_no_failure() -> None:
-    cluster = Cluster()
-    await handler(cluster).on_machine_changed(KEY, vm(strategy="Halted"))
-    assert cluster.machines.objects == {}
