@@ -89,7 +89,7 @@ async def frameworks(kubeconfig: Path, programs: Programs, seconds: float) -> li
             for measured in (events, partial(_start, program, kubeconfig)):
                 found[program].append(figure(value) if (value := await _tried(measured)) else "–")
         for program in chosen:
-            found[program] += await _tried(partial(_away, client, program, path, proxy)) or ["–", "–"]
+            found[program] += await _tried(partial(_away, client, program, path, proxy)) or ["it ended", "–"]
         await create_vms(client, NAMESPACE, range(FEW, MANY))
         for program in chosen:
             many, before = await _tried(partial(_peak, program, kubeconfig)), few[program]
@@ -104,7 +104,7 @@ async def frameworks(kubeconfig: Path, programs: Programs, seconds: float) -> li
         f"VMIs of 4 kB; the official package: pods. kB: peak memory with {MANY:,} objects less that with {FEW}. The "
         f"API server cannot be reached for {AWAY:g} s, in which {DELETED} objects are deleted: seconds from its return "
         "to the first event, and how many of the deleted objects the program holds ten seconds later. kopf watches a "
-        "kind once. –: not measured, or not within a minute."
+        "kind once. It ended: list or watch raised, which is left to its user. –: not measured, or not within a minute."
     )
     lines = tuple((program.name, program.version, *values) for program, values in found.items())
     return [Comparison("Beside other frameworks", columns, lines, note)]
