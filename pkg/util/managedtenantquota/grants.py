@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cached_property
-from typing import Final
 
 import msgspec
 
@@ -20,11 +19,9 @@ from pkg.util.resource_list import ResourceList, minimum, parse_resource_list, t
 from pkg.util.resourcequota.balance import Balance
 from pkg.util.resourcequota.base import Base
 from pkg.util.resourcequota.facts import Cache, Facts
-from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
+from pkg.util.resourcequota.policy import EXACT
 from pkg.util.resourcequota.vm import Vm
 from pkg.util.resourcequota.vms import vms_of
-
-EXACT: Final = Policy(Mode.TAKEOVER, EstimateKind.EXACT)
 
 
 class Grant:
@@ -101,7 +98,6 @@ class Grant:
             limits="",
             migrations=seen.migrations,
             instances=seen.instances,
-            estimate=lambda vmi, hard: None,
             now=self._observed.now,
             pods=seen.pods,
             claims=seen.claims,

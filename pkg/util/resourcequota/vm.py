@@ -24,7 +24,8 @@ from pkg.util.constants import LIMITS_CPU, LIMITS_MEMORY
 from pkg.util.kubevirt.backend_storage import NOTHING, backend_storage
 from pkg.util.kubevirt.evidence import Sides, charged_until
 from pkg.util.kubevirt.migration import Stage, is_finished, left_at, may_attach, stage_of
-from pkg.util.kubevirt.observed_overhead import is_resized
+from pkg.util.kubevirt.observed_overhead import architecture, is_resized
+from pkg.util.kubevirt.overhead import harvester_delta
 from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.kubevirt.target import (
     Bound,
@@ -103,7 +104,7 @@ class Vm:
         created."""
         self.to_come = add(to_come, storage.to_come)
         """What quota will count of those that do not exist yet."""
-        self.formula = None if self._exact else self._formula(facts)
+        self.formula = None if self._exact else self._formula()
         """Harvester's number for the same migration, under `--estimate harvester`."""
         self.ended = ZERO
         """How many pods of earlier migrations are over and still there, while this one needs headroom: as objects they
@@ -197,13 +198,14 @@ class Vm:
             return {}
         return attachments_usage(vmi, self._believed(self._sides.home[0]), self._rendering, self._spec)
 
-    def _formula(self, facts: Facts) -> ResourceList | None:
+    def _formula(self) -> ResourceList | None:
         if self.stage < Stage.ANNOUNCED or self.vmi is None or not self._may_go_on():
             return None
-        formula = facts.estimate(self.vmi, _BOTH_LIMITS)
+        ratio, arch = self._rendering.harvester_ratio, architecture(self.vmi)
+        formula = harvester_delta(self.vmi.spec, _BOTH_LIMITS, ratio, arch)
         if formula is None and self.stage >= Stage.WANTED:
             self._say(EVENT_NOT_SCALED, "has neither a cpu nor a memory limit")
-        return dict(formula) if formula is not None else None
+        return formula
 
     def _old(self, side: Side) -> OldSide:
         """What is left over is beyond the base as far as it is not larger than the side that the VM lives in."""

@@ -19,8 +19,8 @@ from pkg.util.resourcequota.caps import Caps
 from pkg.util.resourcequota.entries import Entries
 from pkg.util.resourcequota.errors import EVENT_HOLD_LIMIT, ResourceQuotaError
 from pkg.util.resourcequota.facts import Facts
+from pkg.util.resourcequota.managed import Rules
 from pkg.util.resourcequota.policy import Policy
-from pkg.util.resourcequota.rules import Rules
 from pkg.util.resourcequota.vm import Vm
 
 
