@@ -42,7 +42,7 @@ from pkg.util.kubevirt.target import (
 from pkg.util.quantity import ZERO
 from pkg.util.quotacount.scopes import has_scopes
 from pkg.util.resource_list import ResourceList, add, maximum, minimum, smallest, subtract, total
-from pkg.util.resourcequota.errors import NoLimits, ResourceQuotaError, SideTooLarge
+from pkg.util.resourcequota.errors import EVENT_NOT_SCALED, EVENT_TOO_LARGE, ResourceQuotaError
 from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.policy import EstimateKind, Policy
 
@@ -202,7 +202,7 @@ class Vm:
             return None
         formula = facts.estimate(self.vmi, _BOTH_LIMITS)
         if formula is None and self.stage >= Stage.WANTED:
-            self._say(NoLimits, "has neither a cpu nor a memory limit")
+            self._say(EVENT_NOT_SCALED, "has neither a cpu nor a memory limit")
         return dict(formula) if formula is not None else None
 
     def _old(self, side: Side) -> OldSide:
@@ -229,7 +229,7 @@ class Vm:
             more = subtract(usage, limited)
             what = ", ".join(f"{name} by {shown(q, name)}" for name, q in sorted(more.items()) if q > ZERO)
             name = sides[0].launcher.name
-            self._say(SideTooLarge, f"pod {name} exceeds what the VM's spec renders to: {what}")
+            self._say(EVENT_TOO_LARGE, f"pod {name} exceeds what the VM's spec renders to: {what}")
         return limited
 
     def _within(self, launcher: ResourceList, attached: ResourceList) -> ResourceList:
@@ -276,5 +276,5 @@ class Vm:
         made_of = (self._rendering, rendered_from(self.vmi), *pods)
         return self._cache.made(key, made_of, lambda: render(self._rendering, self._spec))
 
-    def _say(self, kind: type[ResourceQuotaError], what: str) -> None:
-        self.problems.append(kind(f"VM {self.name} {what}", vm=self.name))
+    def _say(self, reason: str, what: str) -> None:
+        self.problems.append(ResourceQuotaError(f"VM {self.name} {what}", reason, vm=self.name))
