@@ -72,15 +72,7 @@ def validating(endpoint: Endpoint, options: Options, bundle: bytes | None) -> li
             "namespaces",
             VALIDATE_NAMESPACE,
             # Metadata is written through the subresources too.
-            [
-                _rule(
-                    "",
-                    "v1",
-                    ["namespaces", "namespaces/status", "namespaces/finalize"],
-                    ["UPDATE"],
-                    "Cluster",
-                )
-            ],
+            [_rule(["namespaces", "namespaces/status", "namespaces/finalize"], ["UPDATE"], scope="Cluster")],
             {
                 "quota-annotation-changes": f"({_annotation_changes(constants.ANNOTATION_RANCHER_RESOURCE_QUOTA)})"
                 f" || ({_annotation_goes(constants.ANNOTATION_RANCHER_RESOURCE_QUOTA)}) || ({_SWITCHED_OFF})"
@@ -89,19 +81,19 @@ def validating(endpoint: Endpoint, options: Options, bundle: bytes | None) -> li
         make.webhook(
             "virtualmachines",
             VALIDATE_VIRTUAL_MACHINE,
-            [_rule("kubevirt.io", "v1", ["virtualmachines"], ["CREATE", "UPDATE"], "Namespaced")],
+            [_rule(["virtualmachines"], ["CREATE", "UPDATE"], group="kubevirt.io")],
             {"volumes-change": _annotation_changes(constants.ANNOTATION_VOLUME_CLAIM_TEMPLATES)},
         ),
     ]
     if options.quota_guard is not QuotaGuard.OFF:
         resources = ["resourcequotas", "resourcequotas/status"]
-        rule = _rule("", "v1", resources, ["UPDATE", "DELETE"], "Namespaced")
+        rule = _rule(resources, ["UPDATE", "DELETE"])
         webhooks.append(make.webhook("resourcequotas", VALIDATE_RESOURCE_QUOTA, [rule], _guarded(options)))
     if options.reserve:
         rules = [
-            _rule("", "v1", ["pods"], ["CREATE"], "Namespaced"),
+            _rule(["pods"], ["CREATE"]),
             # A pod may also grow into the headroom.
-            _rule("", "v1", ["pods/resize"], ["UPDATE"], "Namespaced"),
+            _rule(["pods/resize"], ["UPDATE"]),
         ]
         selector = {"matchLabels": {constants.LABEL_HOLDING: constants.TRUE}}
         webhooks.append(make.webhook("pods", VALIDATE_POD, rules, {}, selector))
@@ -113,7 +105,7 @@ def mutating(endpoint: Endpoint, options: Options, bundle: bytes | None) -> list
     if options.quota_guard is not QuotaGuard.CORRECT or not options.rancher_users:
         return []
     make = _Maker(endpoint, options, bundle)
-    rule = _rule("", "v1", ["resourcequotas"], ["UPDATE"], "Namespaced")
+    rule = _rule(["resourcequotas"], ["UPDATE"])
     conditions = {
         **_guarded(options),
         "by-rancher": _matches("request.userInfo.username", options.rancher_users),
@@ -127,7 +119,7 @@ def mutating(endpoint: Endpoint, options: Options, bundle: bytes | None) -> list
 def probing(endpoint: Endpoint, options: Options, bundle: bytes | None) -> list[Webhook]:
     """The webhook of the probe's configuration: Events with its label in our own namespace, and nothing else."""
     make = _Maker(endpoint, options, bundle)
-    rule = _rule("", "v1", ["events"], ["CREATE"], "Namespaced")
+    rule = _rule(["events"], ["CREATE"])
     selector = {"matchLabels": {NAMESPACE_NAME_LABEL: options.namespace}}
     webhook = make.webhook("probe", PROBE_PATH, [rule], {}, selector)
     selected = {"objectSelector": {"matchLabels": {PROBE_LABEL: constants.TRUE}}}
@@ -181,10 +173,12 @@ class _Maker:
         return webhook
 
 
-def _rule(group: str, version: str, resources: list[str], operations: list[str], scope: str) -> Webhook:
+def _rule(
+    resources: list[str], operations: list[str], *, group: str = "", scope: str = "Namespaced"
+) -> Webhook:
     return {
         "apiGroups": [group],
-        "apiVersions": [version],
+        "apiVersions": ["v1"],
         "resources": resources,
         "operations": operations,
         "scope": scope,

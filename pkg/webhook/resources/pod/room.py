@@ -62,7 +62,7 @@ class Room:
         differ = (self.counted.get(name, ZERO) != self.used.get(name, ZERO) for name in self.base)
         return not self.base or any(differ)
 
-    def beside(self) -> Balance:
+    def beside(self, _pending: Iterable[Amounts] = ()) -> Balance:
         """Beside the pods that are there, whatever is on its way. All that migrations take is theirs: a read may meet
         the quota before it is raised for a target, or after it was lowered again, and the target's pod not."""
         return Balance(self.base, self.counted, self.migrations)

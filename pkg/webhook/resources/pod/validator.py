@@ -10,7 +10,6 @@ import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from enum import Enum, auto
 from typing import Final
 
 from kubeloop.api.core import Pod, ResourceQuota
@@ -18,10 +17,11 @@ from pkg.util import constants
 from pkg.util.kubevirt.evidence import vm_of
 from pkg.util.kubevirt.migration import is_finished
 from pkg.util.kubevirt.migration_pods import migration_of
-from pkg.util.quantity import ZERO, QuantityError
+from pkg.util.quantity import ZERO, Quantity, QuantityError
 from pkg.util.quotacount.releases import Releases
 from pkg.util.quotacount.usage import counted, pod_usage, resize_usage
 from pkg.util.resource_list import ResourceList, parse_resource_list
+from pkg.util.resourcequota.balance import Balance
 from pkg.util.resourcequota.entries import has_migrating_vm
 from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.managed import is_served
@@ -74,15 +74,8 @@ def _holds(quota: _Quota) -> bool:
     return has_migrating_vm(quota.object.annotations) or spec != status
 
 
-class _Known(Enum):
-    """What is held against a base."""
-
-    THERE = auto()
-    """The pods that are there."""
-    ON_ITS_WAY = auto()
-    """And those that were let through and are not seen yet."""
-    STATUS = auto()
-    """What quota counts, with what it may not count yet: this knows of other replicas."""
+_Balance = Callable[[Room, Sequence[Mapping[str, Quantity]]], Balance]
+"""What is held against a base: one of Room's balances, given the pods of the ledger."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,17 +143,16 @@ class Validator:
         """Why the pod does not fit into a base; "" when it does, and then it is remembered."""
         if not request.authenticated:
             # Nothing is looked at, and nothing kept, for a review that is not known to be the API server's.
-            return self._refusal(self._cached(asked), asked, _Known.ON_ITS_WAY)
+            return self._refusal(self._cached(asked), asked, Room.by_count)
         waiting: list[str] = []
         try:
             if refusal := await self._refused_by_another(asked):
                 return refusal
-            snapshot = self._cached(asked)
-            refusal = self._refusal(snapshot, asked, _Known.STATUS)
-            if refusal or not snapshot.at_rest:
+            snapshot, refusal = self._cached(asked), ""
+            if not snapshot.at_rest or self._refusal(snapshot, asked, Room.by_status):
                 snapshot, refusal = await self._wait(asked, waiting)
         except NoAnswer:
-            self._ledger.keep(asked.namespace, self._clock())
+            self._ledger.keep()
             snapshot = await self._last_known(asked)
             # What stood in its way still does; else the own count decides.
             refusal = waiting[-1] if waiting else self._refusal_by_all(snapshot, asked)
@@ -195,7 +187,7 @@ class Validator:
         while True:
             last = self._clock() >= until
             snapshot = await self._fresh(self._reads, asked)
-            there = self._refusal(snapshot, asked, _Known.THERE)
+            there = self._refusal(snapshot, asked, Room.beside)
             refusal = there or self._refusal_by_all(snapshot, asked)
             if refusal:
                 waiting.append(refusal)
@@ -204,7 +196,7 @@ class Validator:
                 # where the pods do not add up to status.used. Without an answer, the watch's count of the pods is still
                 # better than the cached status.used.
                 snapshot = await self._fresh(self._live_reads, asked)
-                refusal = self._refusal(snapshot, asked, _Known.THERE)
+                refusal = self._refusal(snapshot, asked, Room.beside)
                 last = last or bool(there and refusal)
                 refusal = refusal or self._refusal_by_all(snapshot, asked)
                 if refusal:
@@ -215,30 +207,25 @@ class Validator:
             await self._sleep(PAUSE)
 
     async def _fresh(self, shared_reads: SharedReads[_Snapshot], asked: _Pod) -> _Snapshot:
-        return await in_time(shared_reads.fresh(asked.namespace)) or _Snapshot([], {})
+        began = self._clock()
+        snapshot = await in_time(shared_reads.fresh(asked.namespace)) or _Snapshot([], {})
+        self._ledger.settle(asked.namespace, snapshot.seen, began, self._clock())
+        return snapshot
 
     def _refusal_by_all(self, snapshot: _Snapshot, asked: _Pod) -> str:
         """The same beside the pods that are on their way, and by what quota counts."""
-        on_its_way = self._refusal(snapshot, asked, _Known.ON_ITS_WAY)
-        return on_its_way or self._refusal(snapshot, asked, _Known.STATUS)
+        on_its_way = self._refusal(snapshot, asked, Room.by_count)
+        return on_its_way or self._refusal(snapshot, asked, Room.by_status)
 
-    def _refusal(self, snapshot: _Snapshot, asked: _Pod, known: _Known) -> str:
+    def _refusal(self, snapshot: _Snapshot, asked: _Pod, balance: _Balance) -> str:
         """Why the pod does not fit into a base; "" when it does."""
-        self._ledger.settle(asked.namespace, snapshot.seen, self._clock())
-        for quota in snapshot.quotas:
-            if asked.counts(quota.object) and (short := self._short(quota, asked, known)):
-                names = self._view.migrating(quota.object)
-                return exceeded(quota.object, self._need(quota, asked), short) + reserved(names)
+        for quota in filter(lambda quota: asked.counts(quota.object), snapshot.quotas):
+            # Twice: another replica may have let through as much at the same moment, which nothing shows yet.
+            pending = list(self._ledger.pending(asked.namespace, quota.object.name)) * 2
+            need = self._need(quota, asked)
+            if short := balance(quota.room, pending).short(need):
+                return exceeded(quota.object, need, short) + reserved(self._view.migrating(quota.object))
         return ""
-
-    def _short(self, quota: _Quota, asked: _Pod, known: _Known) -> ResourceList:
-        need = self._need(quota, asked)
-        if known is _Known.THERE:
-            return quota.room.beside().short(need)
-        pending = list(self._ledger.pending(asked.namespace, quota.object.name))
-        # Twice: another replica may have let through as much at the same moment, which nothing shows yet.
-        balance = quota.room.by_status if known is _Known.STATUS else quota.room.by_count
-        return balance(pending * 2).short(need)
 
     def _admit(self, snapshot: _Snapshot, asked: _Pod) -> None:
         """Remember the pod until it is seen."""
