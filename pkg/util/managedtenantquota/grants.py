@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cached_property
-from typing import Final
 
 import msgspec
 
@@ -20,11 +19,9 @@ from pkg.util.resource_list import ResourceList, minimum, parse_resource_list, t
 from pkg.util.resourcequota.balance import Balance
 from pkg.util.resourcequota.base import Base
 from pkg.util.resourcequota.facts import Cache, Facts
-from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
+from pkg.util.resourcequota.policy import EXACT
 from pkg.util.resourcequota.vm import Vm
 from pkg.util.resourcequota.vms import vms_of
-
-EXACT: Final = Policy(Mode.TAKEOVER, EstimateKind.EXACT)
 
 
 class Grant:
@@ -61,9 +58,16 @@ class Grant:
         return sorted(Balance(self.raised(missing), self.used).short(needed))
 
     def raised(self, missing: Missing) -> ResourceList:
-        """What it would be raised to with this migration."""
-        added = self._sum({missing.vmi.name: self._wanted(missing)})
-        return {name: limit + added.get(name, ZERO) for name, limit in self.hard.items()}
+        """What it would be raised to with this migration. Where its VM has grown, without what is added for pods that
+        are there: one that has just ended may be in the cache and not in `used`, and the growth would be let in for
+        it. Raises QuantityError."""
+        need, own = self._need(missing)[1], {missing.vmi.name: self._wanted(missing)}
+        added, alone = self._sum({**self._under_way, **self._added, **own}), self._sum({**self._added, **own})
+        has_grown = {name for name, amount in need.items() if amount > own[missing.vmi.name].get(name, ZERO)}
+        return {
+            name: limit + (alone if name in has_grown else added).get(name, ZERO)
+            for name, limit in self.hard.items()
+        }
 
     def let_in(self, missing: Missing, *, pending: bool) -> None:
         """Add what is granted to it. `pending`: its pods are not in `used` yet. Raises QuantityError."""
@@ -74,7 +78,7 @@ class Grant:
     @property
     def added(self) -> ResourceList:
         """What is added for all that are let in, and for all VMs whose migration is under way."""
-        return self._sum({})
+        return self._sum({**self._under_way, **self._added})
 
     def compared(self, missing: Missing, name: str) -> tuple[Quantity, ...]:
         """Of a resource: requested, used, limited, and the limit with what may be added."""
@@ -88,10 +92,13 @@ class Grant:
         vm = self._vms.get(missing.vmi.name)
         return vm.wanted if vm else {}
 
-    def _sum(self, more: Mapping[str, ResourceList]) -> ResourceList:
-        under_way = {name: vm.granted for name, vm in self._vms.items()}
-        granted = total({**under_way, **self._added, **more}.values())
-        return {name: amount for name, amount in minimum(self._most, granted).items() if name in self.hard}
+    def _sum(self, of_vms: Mapping[str, ResourceList]) -> ResourceList:
+        granted = minimum(self._most, total(of_vms.values()))
+        return {name: amount for name, amount in granted.items() if name in self.hard}
+
+    @property
+    def _under_way(self) -> Mapping[str, ResourceList]:
+        return {name: vm.granted for name, vm in self._vms.items()}
 
     @cached_property
     def _vms(self) -> Mapping[str, Vm]:
@@ -101,7 +108,6 @@ class Grant:
             limits="",
             migrations=seen.migrations,
             instances=seen.instances,
-            estimate=lambda vmi, hard: None,
             now=self._observed.now,
             pods=seen.pods,
             claims=seen.claims,

@@ -4,30 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from cachetools import LRUCache
 
 from kubeloop.api.core import PersistentVolumeClaim, Pod, ResourceQuota, ResourceQuotaSpec
-from kubeloop.api.meta import RawResourceList
 from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.util.kubevirt.rendering import Rendering
-from pkg.util.quantity import Quantity
 from pkg.util.quotacount.releases import NEWEST, Releases
 from pkg.util.quotacount.usage import counted, pod_usage
 from pkg.util.resource_list import ResourceList, total
 from pkg.util.resourcequota.timers import Timers
 
 T = TypeVar("T")
-
-
-class Estimate(Protocol):
-    """Harvester's formula: what a migration of a VM adds under a quota with this spec.hard; None: the VM has no
-    limits. Raises QuantityError for a VM whose quantities are garbage."""
-
-    def __call__(
-        self, vmi: VirtualMachineInstance, hard: RawResourceList
-    ) -> Mapping[str, Quantity] | None: ...
 
 
 class Cache:
@@ -78,7 +67,6 @@ class Facts:
     limits: str
     migrations: Sequence[VirtualMachineInstanceMigration]
     instances: Mapping[str, VirtualMachineInstance]
-    estimate: Estimate
     now: float = 0.0
     timers: Timers = field(default_factory=Timers)
     pods: Sequence[Pod] = ()

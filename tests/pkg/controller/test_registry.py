@@ -16,7 +16,6 @@ from tests.kinds import Server
 QUOTAS = {
     ("kubevirts", "kubevirtVersionController"),
     ("resourcequotas", "resourceQuotaController"),
-    ("virtualmachineinstancemigrations", "virtualMachineInstanceMigrationController"),
 }
 OTHERS = {
     ("namespaces", "holdingController"),

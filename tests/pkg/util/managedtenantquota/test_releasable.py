@@ -454,13 +454,21 @@ class TestWhatAWindowGrants:
         assert [each.migration.spec.vmi_name for each in found.releasable] == ["vm1"]
         assert found.added == {"quota": {"limits.cpu": "2015m"}}
 
-    def test_vms_whose_sides_both_run_keep_theirs(self) -> None:
-        moving, migration = running_vmi("vm1"), vmim("Running")
+    def beside_one_that_moves(self, hard: str, used: str, *instances: VirtualMachineInstance) -> Releases:
+        migration = vmim("Running")
         around = surroundings(
             [migration, refused("vm2")],
-            instances=[moving, running_vmi("vm2")],
+            instances=[running_vmi("vm1"), *instances],
             pods=[source("vm1"), target(migration, "Running"), source("vm2")],
         )
-        full = quota({"limits.cpu": "4030m"}, {"limits.cpu": "6045m"})
-        found = look([full], around, additional={"limits.cpu": "47"})
+        full = quota({"limits.cpu": hard}, {"limits.cpu": used})
+        return look([full], around, additional={"limits.cpu": "47"})
+
+    def test_vms_whose_sides_both_run_keep_theirs(self) -> None:
+        found = self.beside_one_that_moves("4030m", "6045m", running_vmi("vm2"))
         assert found.added == {"quota": {"limits.cpu": "4030m"}}
+
+    def test_what_a_vm_has_grown_by_does_not_fit_into_what_another_s_target_leaves(self) -> None:
+        """It has just ended: status.used shows it, and the cache does not."""
+        assert not self.beside_one_that_moves("5", "4030m", self.grown("4", "vm2")).releasable
+        assert self.beside_one_that_moves("6030m", "4030m", self.grown("4", "vm2")).releasable
