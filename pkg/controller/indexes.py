@@ -18,14 +18,9 @@ LAUNCHERS_BY_VM = "launchers-by-vm"
 
 def index(migrations: CacheReader[VirtualMachineInstanceMigration], pods: CacheReader[Pod]) -> None:
     """Make all of them available; once, before anything is registered."""
-    migrations.add_indexer(MIGRATIONS_BY_VMI, vmi_of)
+    migrations.add_indexer(MIGRATIONS_BY_VMI, lambda vmim: [f"{vmim.namespace}/{vmim.spec.vmi_name}"])
     pods.add_indexer(PODS_BY_MIGRATION, lambda pod: _key(pod, migration_of(pod)))
     pods.add_indexer(LAUNCHERS_BY_VM, lambda pod: _key(pod, vm_of(pod)))
-
-
-def vmi_of(migration: VirtualMachineInstanceMigration) -> list[str]:
-    """The key of the VMI that it is about."""
-    return [f"{migration.namespace}/{migration.spec.vmi_name}"]
 
 
 def _key(pod: Pod, name: str) -> list[str]:
