@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from kubeloop.api.core import Pod
-from pkg.api.kubevirt import VirtualMachineInstanceMigration
 from pkg.config.management import Management
 from pkg.util.kubevirt.migration_pods import migration_of
 
@@ -15,13 +14,10 @@ PODS_BY_MIGRATION = "migrationJobUID"
 
 def index(management: Management) -> None:
     """Make all of them available; once, before anything is registered."""
-    management.virtual_machine_instance_migrations.cache().add_indexer(MIGRATIONS_BY_VMI, vmi_of)
+    management.virtual_machine_instance_migrations.cache().add_indexer(
+        MIGRATIONS_BY_VMI, lambda vmim: [f"{vmim.namespace}/{vmim.spec.vmi_name}"]
+    )
     management.pods.cache().add_indexer(PODS_BY_MIGRATION, _by_migration)
-
-
-def vmi_of(migration: VirtualMachineInstanceMigration) -> list[str]:
-    """The key of the VMI that it is about."""
-    return [f"{migration.namespace}/{migration.spec.vmi_name}"]
 
 
 def _by_migration(pod: Pod) -> list[str]:

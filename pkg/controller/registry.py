@@ -14,7 +14,6 @@ from pkg.controller.resourcequota import register as resourcequota
 from pkg.controller.virtualmachine import register as virtualmachine
 
 _WRITERS_OF_OTHER_KINDS = (
-    migration.register,
     namespace.register,
     virtualmachine.register,
     managedtenantquota.register,
@@ -28,6 +27,7 @@ def register_all(management: Management, events: EventRecorder, options: Options
     """
     index(management)
     version.register(management, events, options)
+    migration.register(management, events, options)
     if options.dry_run:
         resourcequota.register(management, events, options)
         return
