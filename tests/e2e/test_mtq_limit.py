@@ -14,7 +14,7 @@ from kubeloop.api import registry
 from kubeloop.testing.cluster.cluster import Cluster
 from kubeloop.testing.polling import until
 from pkg.util import constants
-from pkg.util.managedtenantquota.constants import ANNOTATION_ORIGINALS
+from pkg.util.constants import ANNOTATION_ORIGINALS
 from pkg.util.managedtenantquota.lock import lock_body, lock_webhook
 from pkg.util.managedtenantquota.record import Record
 from pkg.util.quantity import Quantity

@@ -21,10 +21,11 @@ from pkg.controller.managedtenantquota.identity import LockMaker
 from pkg.controller.managedtenantquota.managedtenantquota_controller import Handler
 from pkg.controller.managedtenantquota.observation import Kinds, Observer
 from pkg.controller.managedtenantquota.writer import Clients, Writer
-from pkg.util.managedtenantquota.constants import NEVER_LOCKED
+from pkg.util.constants import NEVER_LOCKED
 from pkg.util.managedtenantquota.model import Policy
 from pkg.util.quotacount.usage import pod_usage
 from pkg.util.resource_list import format_resource_list, parse_resource_list
+from pkg.util.resourcequota.observe import Observer as FactsObserver
 from pkg.util.resourcequota.observe import Source
 from tests.decisions import by_value
 from tests.kinds import Clock, Events, Kind, Server
@@ -224,7 +225,7 @@ class Process:
             probe=cluster.probe,
         )
         self.handler = Handler(
-            Observer(caches, cluster.kinds, maker),
+            Observer(FactsObserver(caches), cluster.kinds, maker),
             Writer(cluster.kinds.clients, maker, self.events.recorder),
             self.events.recorder,
             policy or Policy(shortage=0.0),
