@@ -11,9 +11,9 @@ from pathlib import Path
 
 from typer.testing import CliRunner
 
+from deploy.events import EVENTS
 from kubeloop.testing.cluster.versions import KUBERNETES
 from pkg.cmd.main import add_lab, app
-from pkg.util.events import EVENTS
 from tests.pkg.util.quotacount.test_recorded import RELEASES
 
 ROOT = Path(__file__).parents[1]
@@ -132,10 +132,7 @@ def test_every_make_target_exists() -> None:
 
 
 REASON = re.compile(r'^ *(?:EVENT[A-Z_]*|reason)(?:: Final)? = "([A-Z][A-Za-z]+)"$', re.MULTILINE)
-QUOTED = {
-    "FailedCreate": "KubeVirt's own",
-    "ResourceQuotaNotScaled": "of the base class, which is never raised",
-}
+QUOTED = {"FailedCreate": "KubeVirt's own"}
 
 
 def test_every_event_is_in_the_table_and_exists() -> None:

@@ -1,4 +1,4 @@
-"""UIStateWriter and the handler that uses it: what is written, on which object, and what is not."""
+"""The handler of VMIs: what is written, on which object, and what is not."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ from pkg.api.kubevirt import (
     VirtualMachineInstance,
     VirtualMachineInstanceMigration,
 )
-from pkg.controller.indexes import MIGRATIONS_BY_VMI, PODS_BY_MIGRATION
-from pkg.controller.migration.ui_state import UIStateWriter
+from pkg.controller.indexes import index
 from pkg.controller.migration.vmi_controller import VMIHandler
 from tests.decisions import sentences
 from tests.kinds import Kind
@@ -34,43 +33,29 @@ class Cluster:
 
     def __init__(self) -> None:
         self.migrations = Kind(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS)
-        self.migrations.cache.add_indexer(
-            MIGRATIONS_BY_VMI, lambda vmim: [f"{vmim.namespace}/{vmim.spec.vmi_name}"]
-        )
         self.instances = Kind(VIRTUAL_MACHINE_INSTANCES)
         self.machines = Kind(VIRTUAL_MACHINES)
         self.pods = Kind(PODS)
-        self.pods.cache.add_indexer(
-            PODS_BY_MIGRATION,
-            lambda pod: [f"{pod.namespace}/{pod.labels.get('kubevirt.io/migrationJobUID')}"],
-        )
-        states = UIStateWriter(
+        index(self.migrations.cache, self.pods.cache)
+        self._on_vmi = VMIHandler(
             migrations=self.migrations.client,
             migration_cache=self.migrations.cache,
             instances=self.instances.client,
             machines=self.machines.client,
             machine_cache=self.machines.cache,
+            pods=self.pods.client,
+            pod_cache=self.pods.cache,
             clock=lambda: self.now,
-        )
+        ).on_vmi_changed
         self.now = 0.0
-        self._on_vmi = VMIHandler(self.pods.cache, self.pods.client, states).on_vmi_changed
 
     def vm(self, name: str = "vm1") -> None:
         self.machines.given({"metadata": {"name": name, "namespace": "ns1", "uid": f"uid-of-vm-{name}"}})
 
     def pod(self, name: str, migration: str, **metadata: object) -> None:
-        labels = {"kubevirt.io/migrationJobUID": migration}
-        self.pods.given(
-            {
-                "metadata": {
-                    "name": name,
-                    "namespace": "ns1",
-                    "uid": f"uid-{name}",
-                    "labels": labels,
-                    **metadata,
-                }
-            }
-        )
+        kind = "hotplug-disk" if name == "attachment" else "virt-launcher"
+        labels = {"kubevirt.io": kind, "kubevirt.io/migrationJobUID": migration}
+        self.pods.put(name, "ns1", metadata={"labels": labels, **metadata})
 
     async def see(self, migration: VirtualMachineInstanceMigration) -> None:
         """A migration's event arrives: its VMI is enqueued."""
