@@ -141,7 +141,7 @@ def _lock(window: Window) -> Step | None:
         return None
     vms = sorted({each.migration.spec.vmi_name for each in window.wanted})
     reason = ", ".join(vms[:_SHOWN]) + (f" and {len(vms) - _SHOWN} more" if len(vms) > _SHOWN else "")
-    webhook = leaving_out(window.observed.wanted_lock or {}, window.left_out)
+    webhook = leaving_out(window.observed.wanted_lock or {}, window.found.left_out)
     return MakeLock(webhook, reason, window.policy.lock_limit + window.policy.grace)
 
 
@@ -149,7 +149,7 @@ def _update(window: Window) -> Step | None:
     lock, wanted = window.observed.lock, window.observed.wanted_lock
     if lock is None or wanted is None:
         return None
-    webhook = leaving_out(wanted, window.left_out)
+    webhook = leaving_out(wanted, window.found.left_out)
     return None if fits(lock, webhook) else UpdateLock(lock, webhook)
 
 
