@@ -14,7 +14,6 @@ from pkg.controller.resourcequota import register as resourcequota
 from pkg.controller.virtualmachine import register as virtualmachine
 
 _WRITERS_OF_OTHER_KINDS = (
-    migration.register,
     namespace.register,
     virtualmachine.register,
     managedtenantquota.register,
@@ -26,8 +25,9 @@ def register_all(management: Management, events: EventRecorder, options: Options
 
     A dry run is about quotas: what else would be written is not decided at all.
     """
-    index(management)
+    index(management.virtual_machine_instance_migrations.cache(), management.pods.cache())
     version.register(management, events, options)
+    migration.register(management, events, options)
     if options.dry_run:
         resourcequota.register(management, events, options)
         return

@@ -1,4 +1,7 @@
-"""Wiring of the ResourceQuota controller: what may change a decision enqueues the quotas it is about."""
+"""Wiring of the ResourceQuota controller: what may change a decision enqueues the quotas it is about.
+
+Migrations do so through their own controller, `pkg.controller.migration.vmim_controller`.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from kubeloop.api.core import Namespace, PersistentVolumeClaim, Pod
 from kubeloop.api.meta import Object
 from kubeloop.controllers.events import EventRecorder
 from pkg.api.harvesterhci import Setting
-from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
+from pkg.api.kubevirt import VirtualMachineInstance
 from pkg.config.management import Management
 from pkg.controller.indexes import MIGRATIONS_BY_VMI
 from pkg.controller.options import Options
@@ -16,7 +19,6 @@ from pkg.controller.resourcequota.resourcequota_controller import BeforeRaise, H
 from pkg.util import constants
 from pkg.util.kubevirt import backend_storage
 from pkg.util.kubevirt.evidence import read_of
-from pkg.util.kubevirt.migration import may_attach, stage_of
 from pkg.util.kubevirt.migration_pods import migration_of
 from pkg.util.kubevirt.target import rendered_from
 from pkg.util.resourcequota.base import counts_of_claims
@@ -75,7 +77,6 @@ def _watch(management: Management) -> None:
     def of_setting(setting: Setting) -> Iterable[str]:
         return where_vms_migrate(setting) if setting.name == constants.SETTING_OVERHEAD_RATIO else ()
 
-    quotas.watch_related(migrations, beside, reads=_read_of_migration)
     quotas.watch_related(management.pods, beside, reads=_read_of_pod)
     quotas.watch_related(management.virtual_machine_migration_resource_quotas, beside)
     quotas.watch_related(management.persistent_volume_claims, beside_claim, reads=_read_of_claim)
@@ -96,14 +97,6 @@ def _read_of_pod(pod: Pod) -> object:
     labels = pod.labels.get(constants.LABEL_APP), migration_of(pod)
     of_status = pod.terminal, status.conditions, status.qos_class, in_force
     return _read_of_metadata(pod), labels, pod.annotations, pod.spec, of_status
-
-
-def _read_of_migration(migration: VirtualMachineInstanceMigration) -> object:
-    """Of its phases those are alike in which the target's pods exist."""
-    status = migration.status
-    phase = stage_of(migration), may_attach(migration), migration.phase == constants.PHASE_PENDING
-    ended = [t for t in status.phase_transition_timestamps or () if t.phase in constants.FINAL_PHASES]
-    return _read_of_metadata(migration), migration.spec, phase, read_of(status.migration_state), ended
 
 
 def _read_of_instance(vmi: VirtualMachineInstance) -> object:

@@ -6,6 +6,7 @@ The base pays for what a VM has grown by, as in the annotation strategy: the sam
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cached_property
 
 import msgspec
@@ -18,7 +19,6 @@ from pkg.util.quantity import ZERO, Quantity
 from pkg.util.resource_list import ResourceList, minimum, parse_resource_list, total
 from pkg.util.resourcequota.balance import Balance
 from pkg.util.resourcequota.base import Base
-from pkg.util.resourcequota.facts import Cache, Facts
 from pkg.util.resourcequota.policy import EXACT
 from pkg.util.resourcequota.vm import Vm
 from pkg.util.resourcequota.vms import vms_of
@@ -33,7 +33,6 @@ class Grant:
         record: Record | None,
         observed: Observed,
         most: Mapping[str, Quantity],
-        cache: Cache,
     ) -> None:
         """`record`: how it was, where it is raised; `most`: what may be added. Raises QuantityError."""
         hard = quota.spec.hard if record is None else record.hard
@@ -44,7 +43,6 @@ class Grant:
         self.used = parse_resource_list(quota.used)
         self._observed = observed
         self._most = most
-        self._cache = cache
         self._needed: ResourceList = {}
         self._added: dict[str, ResourceList] = {}
 
@@ -86,7 +84,7 @@ class Grant:
         return self._need(missing)[1][name], used, self.hard[name], self.raised(missing)[name]
 
     def _need(self, missing: Missing) -> tuple[ResourceList, ResourceList]:
-        return need_of(missing, self._observed.surroundings.rendering, self.spec)
+        return need_of(missing, self._observed.facts.rendering, self.spec)
 
     def _wanted(self, missing: Missing) -> ResourceList:
         vm = self._vms.get(missing.vmi.name)
@@ -102,16 +100,7 @@ class Grant:
 
     @cached_property
     def _vms(self) -> Mapping[str, Vm]:
-        seen = self._observed.surroundings
-        facts = Facts(
-            quota=self.quota,
-            limits="",
-            migrations=seen.migrations,
-            instances=seen.instances,
-            now=self._observed.now,
-            pods=seen.pods,
-            claims=seen.claims,
-            rendering=with_largest_defaults(seen.rendering),
-            cache=self._cache,
-        )
+        facts, now = self._observed.facts, self._observed.now
+        rendering = with_largest_defaults(facts.rendering)
+        facts = replace(facts, quota=self.quota, rendering=rendering, now=now)
         return {vm.name: vm for vm in vms_of(facts, EXACT, Base(None))[0]}

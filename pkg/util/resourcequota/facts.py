@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -64,9 +64,9 @@ class Facts:
     """
 
     quota: ResourceQuota
-    limits: str
-    migrations: Sequence[VirtualMachineInstanceMigration]
-    instances: Mapping[str, VirtualMachineInstance]
+    limits: str = ""
+    migrations: Sequence[VirtualMachineInstanceMigration] = ()
+    instances: Mapping[str, VirtualMachineInstance] = field(default_factory=dict)
     now: float = 0.0
     timers: Timers = field(default_factory=Timers)
     pods: Sequence[Pod] = ()
@@ -78,4 +78,6 @@ class Facts:
     """A person has switched headroom off for the whole namespace."""
     claims: Mapping[str, PersistentVolumeClaim] | None = None
     """The namespace's, by name; None: no quota there counts them."""
+    running: Sequence[Collection[str]] = ()
+    """For a namespace with a budget: the source nodes of every migration of the cluster that runs or has a target."""
     cache: Cache = field(default_factory=Cache, compare=False)

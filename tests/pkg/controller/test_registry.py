@@ -16,6 +16,7 @@ from tests.kinds import Server
 QUOTAS = {
     ("kubevirts", "kubevirtVersionController"),
     ("resourcequotas", "resourceQuotaController"),
+    ("virtualmachineinstancemigrations", "virtualMachineInstanceMigrationController"),
 }
 OTHERS = {
     ("namespaces", "holdingController"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -13,9 +13,10 @@ from kubeloop.api.core import PersistentVolumeClaim, Pod, ResourceQuota
 from kubeloop.api.meta import RawResourceList
 from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.util.kubevirt.rendering import Rendering
-from pkg.util.managedtenantquota.missing_targets import running_sources, with_largest_defaults
-from pkg.util.managedtenantquota.model import Policy, Surroundings, Timers
+from pkg.util.managedtenantquota.missing_targets import with_largest_defaults, with_running
+from pkg.util.managedtenantquota.model import Policy, Timers
 from pkg.util.managedtenantquota.releasable import Releases, is_taken
+from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.observe import Listed, Source
 from tests.decisions import sentences
 from tests.objects import attachment, claim, ended, launcher, limit_range, running_vmi, vmim, with_state
@@ -273,9 +274,10 @@ def running(
     migrations: Sequence[VirtualMachineInstanceMigration],
     instances: Sequence[VirtualMachineInstance],
     *with_target: str,
-) -> list[frozenset[str]]:
+) -> Sequence[Collection[str]]:
     listed = Source(migrations=Listed(migrations), instances=Listed(instances))
-    return running_sources(listed, lambda migration: migration.uid in with_target)
+    own = Facts(ResourceQuota(), migrations=[vmim("Pending", "own")])
+    return with_running(own, listed, lambda migration: migration.uid in with_target).running
 
 
 @pytest.mark.parametrize("added", ["much", "-2"])
@@ -326,7 +328,7 @@ def test_a_quota_that_the_other_strategy_has_its_hands_on_is_left_alone(annotati
 class TestHotpluggedVolumes:
     """The target has a second pod, which KubeVirt creates once the first runs."""
 
-    def around(self, *pods: Pod, migration: VirtualMachineInstanceMigration | None = None) -> Surroundings:
+    def around(self, *pods: Pod, migration: VirtualMachineInstanceMigration | None = None) -> Facts:
         spec = {**msgspec.to_builtins(running_vmi().spec), "volumes": [VOLUME]}
         vmi = msgspec.structs.replace(running_vmi(), spec=msgspec.convert(spec, type(running_vmi().spec)))
         return surroundings(

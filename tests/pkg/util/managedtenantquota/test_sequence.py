@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from pkg.util.managedtenantquota.constants import ANNOTATION_ORIGINALS
+from pkg.util.constants import ANNOTATION_ORIGINALS
 from pkg.util.managedtenantquota.lock import admitted_by
 from pkg.util.managedtenantquota.model import Observed, Policy, Timers
 from pkg.util.managedtenantquota.record import is_in_use, members_of
@@ -424,7 +424,7 @@ def test_who_comes_soon_joins_and_who_comes_late_waits_for_the_next() -> None:
     assert joined.lock is not None
     assert admitted_by(joined.lock) == {"uid-migration-of-vm1/vm1", "uid-migration-of-vm2/vm2"}
     assert isinstance(next_step(joined), Save)
-    on_its_way = replace(joined, surroundings=surroundings([vmim("Pending"), refused("vm2")]))
+    on_its_way = replace(joined, facts=surroundings([vmim("Pending"), refused("vm2")]))
     names, _ = walked(on_its_way)
     assert "UpdateLock" not in names, "the target of one that was let in may be on its way"
     names, _ = walked(observed(quotas, [members], both, lock=lock(age=11)))
@@ -438,7 +438,7 @@ def test_a_window_closes_when_the_parallel_limits_are_reached() -> None:
     raised = observed(
         [quota({"pods": "9"}, {"pods": "3"})], [budget({"pods": "6"}, saved={"quota": {"pods": "3"}})]
     )
-    made = decision(replace(raised, surroundings=full, lock=lock()))
+    made = decision(replace(raised, facts=full, lock=lock()))
     assert isinstance(made.step, Restore)
 
 
@@ -528,7 +528,7 @@ def test_the_whole_way() -> None:
     assert names == ["MakeLock", "Save", "Raise", "Raise"]
     limits = {q.name: by_value(q.hard) for q in open_.quotas}
     assert limits == {"quota": by_value(GRANTED), "second": by_value(GRANTED), "roomy": by_value(TWICE)}
-    names, closed = walked(replace(open_, surroundings=DONE))
+    names, closed = walked(replace(open_, facts=DONE))
     assert names == ["Restore", "Restore", "Clear", "Unlock"]
     assert closed.lock is None
     assert not is_in_use(closed.budgets[0])
@@ -558,7 +558,7 @@ def _every_stop(begin: Observed, change: Callable[[Observed], Observed]) -> list
 
 
 TWO = [quota(), quota(name="second")]
-STOPS = _every_stop(observed(TWO), lambda seen: replace(seen, surroundings=DONE))
+STOPS = _every_stop(observed(TWO), lambda seen: replace(seen, facts=DONE))
 
 
 def test_the_stops_are_all_the_writes() -> None:
@@ -573,7 +573,7 @@ def test_the_stops_are_all_the_writes() -> None:
 )
 @pytest.mark.parametrize("downtime", [0.0, 30.0, 500.0])
 def test_ended_after_any_write_the_namespace_comes_to_rest(stop: int, around: Any, downtime: float) -> None:
-    seen = replace(STOPS[stop], surroundings=around, timers=Timers(), now=NOW + downtime)
+    seen = replace(STOPS[stop], facts=around, timers=Timers(), now=NOW + downtime)
     _, end = walked(seen)
     assert end.lock is None
     assert msgspec.to_builtins(end.budgets[0].status) == MIRRORED
@@ -583,7 +583,7 @@ def test_ended_after_any_write_the_namespace_comes_to_rest(stop: int, around: An
 @pytest.mark.parametrize("stop", range(len(STOPS)))
 @pytest.mark.parametrize("downtime", [0.0, 30.0, 500.0])
 def test_ended_after_any_write_a_migration_that_still_waits_is_released(stop: int, downtime: float) -> None:
-    seen = replace(STOPS[stop], surroundings=surroundings(), timers=Timers(), now=NOW + downtime)
+    seen = replace(STOPS[stop], facts=surroundings(), timers=Timers(), now=NOW + downtime)
     _, end = walked(seen, Policy(longest_pause=0.0))
     assert [by_value(q.hard) for q in end.quotas] == [by_value(GRANTED)] * 2
     assert end.lock is not None
