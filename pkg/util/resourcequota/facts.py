@@ -10,7 +10,7 @@ from cachetools import LRUCache
 
 from kubeloop.api.core import PersistentVolumeClaim, Pod, ResourceQuota, ResourceQuotaSpec
 from kubeloop.api.meta import RawResourceList
-from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
+from pkg.api.kubevirt import VirtualMachine, VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.quantity import Quantity
 from pkg.util.quotacount.releases import NEWEST, Releases
@@ -90,4 +90,8 @@ class Facts:
     """A person has switched headroom off for the whole namespace."""
     claims: Mapping[str, PersistentVolumeClaim] | None = None
     """The namespace's, by name; None: no quota there counts them."""
+    machines: Mapping[str, VirtualMachine] = field(default_factory=dict)
+    """The VMs whose volumes may move, by name: none where no quota counts claims."""
+    storage_migration: bool = False
+    """An administrator lets the claims be added that a volume migration doubles."""
     cache: Cache = field(default_factory=Cache, compare=False)
