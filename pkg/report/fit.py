@@ -246,8 +246,8 @@ def _volumes(observed: Facts, short: Collection[str], vms: Collection[str]) -> s
     to_come = total(vm.volumes_to_come for vm in _vms(observed, vms))
     if observed.storage_migration or not to_come.keys() & short:
         return ""
-    annotation = f"{constants.ANNOTATION_STORAGE_MIGRATION}=true"
-    return f"volumes move, for which it adds something where the namespace has the annotation {annotation}"
+    name = constants.ANNOTATION_STORAGE_MIGRATION.rpartition("/")[2]
+    return f"volumes move: that is added where the namespace's annotation {name} is true"
 
 
 def _unserved(observed: Facts, policy: Policy, decided: Plan, needs: Sequence[Need]) -> str:
