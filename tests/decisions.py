@@ -14,11 +14,10 @@ from hypothesis import HealthCheck, settings
 from kubeloop.api.core import Pod, ResourceQuota
 from kubeloop.api.meta import RawResourceList
 from pkg.api.kubevirt import MigrationState, VirtualMachineInstance, VirtualMachineInstanceMigration
-from pkg.util.kubevirt.overhead import harvester_delta
 from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.kubevirt.target import usage_of
 from pkg.util.quantity import Quantity, QuantityError
-from pkg.util.resourcequota.facts import Estimate, Facts, Timers
+from pkg.util.resourcequota.facts import Facts, Timers
 from pkg.util.resourcequota.plan import Plan
 from pkg.util.resourcequota.planner import plan
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
@@ -35,11 +34,6 @@ drawn = settings(max_examples=100, deadline=None, suppress_health_check=[HealthC
 def sentences(cases: Mapping[str, Any]) -> pytest.MarkDecorator:
     """A table of cases by the sentence that each one proves; the test takes `case`."""
     return pytest.mark.parametrize("case", list(cases.values()), ids=list(cases))
-
-
-def estimate(ratio: str = "1.5") -> Estimate:
-    """Harvester's formula, as `--estimate harvester` plugs it in."""
-    return lambda vmi, hard: harvester_delta(vmi.spec, hard, ratio=ratio, arch="amd64")
 
 
 def observed(
@@ -60,10 +54,9 @@ def observed(
         limits=limits,
         migrations=migrations,
         instances={instance.name: instance for instance in instances},
-        estimate=estimate(ratio),
         now=now,
         timers=timers or Timers(),
-        rendering=Rendering(ratio=ratio),
+        rendering=Rendering(ratio=ratio, harvester_ratio=ratio),
     )
 
 
@@ -90,6 +83,7 @@ def namespace(
     if not quota.used:
         quota = charged(quota, pods)
     seen = observed(quota, migrations, instances, ratio=rendering.ratio or "1", **more)
+    rendering = dataclasses.replace(rendering, harvester_ratio=seen.rendering.harvester_ratio)
     return dataclasses.replace(seen, pods=pods, rendering=rendering, max_extra=max_extra)
 
 

@@ -57,8 +57,8 @@ EARLIER = "2026-01-01T00:00:00Z"
 
 BOTH = frozenset({"cpu", "memory"})
 """What the namespace's quotas limit, unless a test says otherwise."""
-AT_1_5 = Rendering("1.5", quota_limits=BOTH)
-AT_4_5 = Rendering("4.5", quota_limits=BOTH)
+AT_1_5 = Rendering("1.5", quota_limits=BOTH, harvester_ratio="1.5")
+AT_4_5 = Rendering("4.5", quota_limits=BOTH, harvester_ratio="4.5")
 
 T = TypeVar("T")
 _numbers = itertools.count(1)

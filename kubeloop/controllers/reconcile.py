@@ -29,8 +29,6 @@ A handler that wrote the object may return what the server answered: the next ha
 unless the cache has something newer by then. Anything else that it returns is ignored.
 """
 
-LONGEST_RETRY_AFTER = 60.0
-"""Seconds: a longer wait that the server asks for is cut to this."""
 BLOCKED = 1.0
 """Seconds without an `await` after which a handler has blocked the loop: leases, probes and webhooks wait for it."""
 HANGING = 300.0
@@ -222,8 +220,7 @@ def _leaves(error: BaseException) -> Iterator[Any]:
 
 def _peace(error: BaseException) -> float | None:
     """The server's Retry-After in seconds."""
-    asked = error.retry_after if isinstance(error, ApiError) else None
-    return min(asked, LONGEST_RETRY_AFTER) if asked is not None and asked > 0 else None
+    return error.retry_after or None if isinstance(error, ApiError) else None
 
 
 def same_object(obj: T | None, returned: object) -> T | None:

@@ -27,7 +27,7 @@ from pkg.api.kubevirt import (
 from pkg.api.mtq import VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS
 from pkg.config.probe import PROBE_CONFIGURATION
 from pkg.util import constants
-from pkg.util.managedtenantquota.constants import NAMESPACE_NAME_LABEL
+from pkg.util.constants import NAMESPACE_NAME_LABEL
 
 _CONCURRENCY = 32
 _POLL = 0.2

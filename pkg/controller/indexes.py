@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 from kubeloop.api.core import Pod
-from pkg.config.management import Management
+from kubeloop.controllers.cache_reader import CacheReader
+from pkg.api.kubevirt import VirtualMachineInstanceMigration
+from pkg.util.kubevirt.evidence import vm_of
 from pkg.util.kubevirt.migration_pods import migration_of
 
 MIGRATIONS_BY_VMI = "vmi"
 """VMIMs by `namespace/vmiName`."""
 PODS_BY_MIGRATION = "migrationJobUID"
 """Pods by `namespace/<vmim uid>`: a migration's target pod and its attachment pods."""
+LAUNCHERS_BY_VM = "launchers-by-vm"
+"""Launcher pods by `namespace/<VM name>`."""
 
 
-def index(management: Management) -> None:
+def index(migrations: CacheReader[VirtualMachineInstanceMigration], pods: CacheReader[Pod]) -> None:
     """Make all of them available; once, before anything is registered."""
-    management.virtual_machine_instance_migrations.cache().add_indexer(
-        MIGRATIONS_BY_VMI, lambda vmim: [f"{vmim.namespace}/{vmim.spec.vmi_name}"]
-    )
-    management.pods.cache().add_indexer(PODS_BY_MIGRATION, _by_migration)
+    migrations.add_indexer(MIGRATIONS_BY_VMI, lambda vmim: [f"{vmim.namespace}/{vmim.spec.vmi_name}"])
+    pods.add_indexer(PODS_BY_MIGRATION, lambda pod: _key(pod, migration_of(pod)))
+    pods.add_indexer(LAUNCHERS_BY_VM, lambda pod: _key(pod, vm_of(pod)))
 
 
-def _by_migration(pod: Pod) -> list[str]:
-    uid = migration_of(pod)
-    return [f"{pod.namespace}/{uid}"] if uid else []
+def _key(pod: Pod, name: str) -> list[str]:
+    return [f"{pod.namespace}/{name}"] if name else []

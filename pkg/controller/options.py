@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from pkg.util.kubevirt.profiles import Profile
-from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
+from pkg.util.resourcequota.policy import EXACT, Policy
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
     """The choices behind `headroom controller`'s flags."""
 
-    policy: Policy = field(default_factory=lambda: Policy(Mode.TAKEOVER, EstimateKind.EXACT))
+    policy: Policy = EXACT
     profile: Profile | None = None
     """The KubeVirt release whose overhead constants count; None: as the KubeVirt CR says."""
     reserve: bool = False

@@ -25,7 +25,7 @@ def register_all(management: Management, events: EventRecorder, options: Options
 
     A dry run is about quotas: what else would be written is not decided at all.
     """
-    index(management)
+    index(management.virtual_machine_instance_migrations.cache(), management.pods.cache())
     version.register(management, events, options)
     migration.register(management, events, options)
     if options.dry_run:

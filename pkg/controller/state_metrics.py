@@ -17,8 +17,8 @@ from kubeloop.cache.processor import ResourceEventHandlerFuncs
 from kubeloop.controllers.errors import CacheForbidden
 from pkg.api.kubevirt import VirtualMachineInstanceMigration
 from pkg.util import constants
+from pkg.util.constants import ANNOTATION_ORIGINALS
 from pkg.util.kubevirt.migration import is_finished, is_refused
-from pkg.util.managedtenantquota.constants import ANNOTATION_ORIGINALS
 from pkg.util.managedtenantquota.lock import age_of, moment, recognise
 from pkg.util.managedtenantquota.record import record_of
 from pkg.util.metrics import METRICS

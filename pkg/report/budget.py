@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from kubeloop.api.core import ResourceQuota
+from kubeloop.api.meta import ObjectMeta
 from pkg.api.kubevirt import VirtualMachineInstance
 from pkg.report.explain import Explanation, Verdict
 from pkg.report.fit import asked_for, with_migrations
@@ -13,7 +15,7 @@ from pkg.report.snapshot import Snapshot
 from pkg.util.kubevirt.migration import is_finished, is_refused
 from pkg.util.kubevirt.migration_pods import migration_of
 from pkg.util.managedtenantquota.lock import Lock, recognise, timestamp
-from pkg.util.managedtenantquota.missing_targets import surroundings, target_pods
+from pkg.util.managedtenantquota.missing_targets import target_pods, with_running
 from pkg.util.managedtenantquota.model import Observed, Policy
 from pkg.util.managedtenantquota.window import Window, window_of
 
@@ -86,19 +88,19 @@ def report(observed: Observed, policy: Policy | None = None) -> Report:
 
 def why_it_waits(observed: Observed, migration: str, policy: Policy | None = None) -> list[str]:
     """Why the migration of that name has no target pod yet, or what is done about it; empty when it does not wait."""
-    found = next((each for each in observed.surroundings.migrations if each.name == migration), None)
+    found = next((each for each in observed.facts.migrations if each.name == migration), None)
     if found is None or is_finished(found):
         return []
-    vmi = observed.surroundings.instances.get(found.spec.vmi_name)
+    vmi = observed.facts.instances.get(found.spec.vmi_name)
     if vmi is None:
         return [f"VM {found.spec.vmi_name} does not run"]
-    if target_pods(found, vmi, observed.surroundings.pods):
+    if target_pods(found, vmi, observed.facts.pods):
         return []
     window = window_of(observed, _at_once(policy))
     said = [
         problem.message
         for problem in window.problems
-        if found in problem.about or not any(obj in observed.surroundings.migrations for obj in problem.about)
+        if found in problem.about or not any(obj in observed.facts.migrations for obj in problem.about)
     ]
     wanted = next((each for each in window.wanted if each.migration.uid == found.uid), None)
     if wanted is not None:
@@ -139,6 +141,7 @@ def reports(snapshot: Snapshot) -> list[Report]:
 def observe(snapshot: Snapshot, namespace: str) -> Observed:
     """The input of a decision about the namespace, except whether it can be locked."""
     locks = [lock for lock in map(recognise, snapshot.locks) if lock and lock.namespace == namespace]
+    facts = snapshot.observe(ResourceQuota(metadata=ObjectMeta(namespace=namespace)))
     started = {migration_of(pod) for pod in snapshot.pods}
     return Observed(
         namespace=namespace,
@@ -146,7 +149,7 @@ def observe(snapshot: Snapshot, namespace: str) -> Observed:
         budgets=[budget for budget in snapshot.budgets if budget.namespace == namespace],
         lock=min(locks, key=lambda lock: lock.name, default=None),
         quotas=snapshot.quotas_of(namespace),
-        surroundings=surroundings(snapshot.source, namespace, lambda migration: migration.uid in started),
+        facts=with_running(facts, snapshot.source, lambda migration: migration.uid in started),
         now=snapshot.now,
     )
 

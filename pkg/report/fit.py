@@ -21,7 +21,7 @@ from pkg.api.kubevirt import (
     VirtualMachineInstanceMigrationSpec,
     VirtualMachineInstanceMigrationStatus,
 )
-from pkg.report.snapshot import REPORTED, Snapshot
+from pkg.report.snapshot import Snapshot
 from pkg.report.status import kept_by
 from pkg.util import constants
 from pkg.util.amounts import listed, shown
@@ -42,7 +42,7 @@ from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.managed import is_managed, is_off, switched_off
 from pkg.util.resourcequota.plan import Plan
 from pkg.util.resourcequota.planner import plan
-from pkg.util.resourcequota.policy import Mode, Policy
+from pkg.util.resourcequota.policy import EXACT, Mode, Policy
 from pkg.util.resourcequota.vm import Vm
 from pkg.util.resourcequota.vms import vms_of
 
@@ -166,8 +166,8 @@ def _to_come(observed: Facts, vms: Collection[str]) -> ResourceList:
 
 
 def _vms(observed: Facts, names: Collection[str]) -> list[Vm]:
-    base = base_of(observed.quota, observed.limits, REPORTED)
-    return [vm for vm in vms_of(observed, REPORTED, base)[0] if vm.name in names]
+    base = base_of(observed.quota, observed.limits, EXACT)
+    return [vm for vm in vms_of(observed, EXACT, base)[0] if vm.name in names]
 
 
 def _needs(quota: ResourceQuota, to_come: Mapping[str, Quantity]) -> list[Need]:
@@ -257,7 +257,7 @@ def _unserved(observed: Facts, policy: Policy, decided: Plan, needs: Sequence[Ne
     missing = _left_missing(needs, decided)
     if not missing:
         return ""
-    served = not missing.keys() & _left_missing(needs, plan(observed, REPORTED)).keys()
+    served = not missing.keys() & _left_missing(needs, plan(observed, EXACT)).keys()
     return f"mode assist leaves {listed(missing)} missing" + (", --mode takeover adds it" if served else "")
 
 

@@ -33,11 +33,11 @@ from pkg.report.snapshot import Basis, Snapshot
 from pkg.util.constants import (
     EVENT_FAILED_CREATE,
     LABEL_APP,
+    NAMESPACE_NAME_LABEL,
     SETTING_OVERHEAD_RATIO,
     WEBHOOK_CONFIGURATION_NAME,
 )
 from pkg.util.installation import CONFIG_MAP, LEASE, USUAL_NAMESPACES, Installation, read
-from pkg.util.managedtenantquota.constants import NAMESPACE_NAME_LABEL
 from pkg.util.resourcequota.base import counts_of_claims
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
 

@@ -23,10 +23,9 @@ from pkg.util.installation import CONFIG_MAP
 from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.quotacount.releases import NEWEST, Releases, doubt, releases_of
 from pkg.util.resourcequota.facts import Facts
-from pkg.util.resourcequota.observe import Listed, Observer, Source, harvester_estimate
-from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
+from pkg.util.resourcequota.observe import Listed, Observer, Source
+from pkg.util.resourcequota.policy import EXACT, Policy
 
-REPORTED = Policy(Mode.TAKEOVER, EstimateKind.EXACT)
 """What quota counts, whatever headroom does about it; and what reports assume of a controller
 that they know nothing of. Nothing is left to wait for."""
 
@@ -36,7 +35,7 @@ class Basis:
     """What a report assumes: the controller's mode and estimate, their source ("" without one), and the versions of the
     API servers by which pods count (none: that of the newest)."""
 
-    policy: Policy = REPORTED
+    policy: Policy = EXACT
     source: str = ""
     kubernetes: Sequence[str] = ()
 
@@ -109,14 +108,12 @@ class Snapshot:
     def rendering(self, namespace: str, ratio: str | None = None) -> Rendering:
         """How launcher pods are rendered there, now or with another overhead ratio."""
         found = self.source.rendering(namespace)
-        return found if ratio is None else replace(found, ratio=ratio)
+        return found if ratio is None else replace(found, ratio=ratio, harvester_ratio=ratio)
 
     def observe(self, quota: ResourceQuota, as_rendered: Rendering | None = None) -> Facts:
-        """What a decision about the quota looks at; at another ratio Harvester's own formula has that one too."""
+        """What a decision about the quota looks at."""
         found = self._observer.observe(quota, self.now)
-        if as_rendered is None or as_rendered.ratio == found.rendering.ratio:
-            return found
-        return replace(found, rendering=as_rendered, estimate=harvester_estimate(as_rendered.ratio))
+        return found if as_rendered is None else replace(found, rendering=as_rendered)
 
     @property
     def source(self) -> Source:

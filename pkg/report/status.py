@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kubeloop.api.core import ResourceQuota
-from pkg.report.snapshot import REPORTED, Snapshot
+from pkg.report.snapshot import Snapshot
 from pkg.util import constants
 from pkg.util.amounts import compared
 from pkg.util.kubevirt.migration import Stage
@@ -23,7 +23,7 @@ from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.give_back import is_ours
 from pkg.util.resourcequota.managed import is_default, is_managed, is_off, switched_off
 from pkg.util.resourcequota.planner import plan
-from pkg.util.resourcequota.policy import Mode, Policy
+from pkg.util.resourcequota.policy import EXACT, Mode, Policy
 from pkg.util.resourcequota.vm import Vm
 from pkg.util.resourcequota.vms import vms_of
 
@@ -178,8 +178,8 @@ def _rows(quota: ResourceQuota, base: ResourceList, added: ResourceList) -> list
 
 def _additions(observed: Facts, journal: Entries, entries: Sequence[Entry]) -> list[Addition]:
     by_key: dict[str, Vm] = {}
-    base = base_of(observed.quota, observed.limits, REPORTED)
-    for vm in vms_of(observed, REPORTED, base)[0]:
+    base = base_of(observed.quota, observed.limits, EXACT)
+    for vm in vms_of(observed, EXACT, base)[0]:
         by_key |= dict.fromkeys(journal.keys_of(vm.name, vm.uid), vm)
     return [_addition(entry, by_key.get(entry.key)) for entry in entries]
 

@@ -19,8 +19,7 @@ import msgspec
 
 from pkg.config.probe import PROBE_LABEL, PROBE_PATH
 from pkg.util import constants
-from pkg.util.constants import WEBHOOK_CONFIGURATION_NAME
-from pkg.util.managedtenantquota.constants import NAMESPACE_NAME_LABEL
+from pkg.util.constants import NAMESPACE_NAME_LABEL, WEBHOOK_CONFIGURATION_NAME
 from pkg.webhook.options import Options, QuotaGuard
 
 MANAGED_BY: Final = {"app.kubernetes.io/managed-by": "headroom"}

@@ -27,7 +27,7 @@ from kubeloop.testing.cluster.cluster import Cluster
 from kubeloop.testing.polling import until
 from lab.cluster import EmbeddedCluster
 from pkg.api.kubevirt import KUBEVIRTS, VIRTUAL_MACHINE_INSTANCE_MIGRATIONS
-from pkg.util.managedtenantquota.constants import LOCK_SELECTOR
+from pkg.util.constants import LOCK_SELECTOR
 from tests.e2e.admin import Admin, admin_of
 from tests.e2e.mtq_namespace import BUDGETS, Namespace, made
 from tests.program import ROOT, Program, program

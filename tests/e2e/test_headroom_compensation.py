@@ -124,15 +124,6 @@ def test_the_second_one_is_refused_for_good_without_compensation_and_goes_throug
         assert compensated == [raised, more, raised]
 
 
-def test_where_the_quota_fits_the_ratio_nothing_is_compensated(on: Environment, grown: Grown) -> None:
-    on.run(*HARVESTER)
-    with grown.larger.watch() as versions:
-        grown.larger.succeed(grown.larger.migrate("vm1"))
-        grown.larger.settle(LARGER)
-        assert hards(versions)[1] == by_value(SEED_LARGER)
-        assert compensations(versions) == [None]
-
-
 def test_the_exact_estimate_compensates_as_well_and_several_vms_at_once(
     on: Environment, grown: Grown
 ) -> None:
@@ -151,17 +142,3 @@ def test_the_exact_estimate_compensates_as_well_and_several_vms_at_once(
         most = max(hard["limits.memory"] for hard in hards(four))
         # All four targets beside all four sources, and not a byte more.
         assert most <= by_value({"all": "45459690504"})["all"]
-
-
-def test_what_is_missing_for_another_reason_is_not_made_up_for(on: Environment, grown: Grown) -> None:
-    """The limits were lowered below what two VMs use: that looks as if other pods had taken the room."""
-    on.run("--no-compensate")
-    on.ratio("1.5")
-    namespace = on.namespace().start("vm1", "vm2")
-    namespace.grant(LOWERED)
-    migration = namespace.migrate("vm1", phase_seconds=LASTING)
-    namespace.stays_refused(migration)
-    with namespace.watch() as versions:
-        on.run()
-        namespace.stays_refused(migration)
-        assert compensations(versions) == [None]

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 
 import pytest
 
-from kubeloop.testing.cluster.cluster import Cluster
 from kubeloop.testing.polling import eventually
 from pkg.util.quantity import ZERO, Quantity
-from tests.e2e.conftest import frozen
 from tests.e2e.headroom.amounts import Amounts, hards, minus, plus
 from tests.e2e.headroom.environment import Environment
 from tests.e2e.headroom.namespace import LASTING, METER, PATIENCE, QuotaNamespace
@@ -168,43 +165,3 @@ def test_what_came_after_the_source_pod_counts_for_the_target(on: Environment) -
             later(name)
     finally:
         on.configure(supportContainerResources=None)
-
-
-def test_a_vm_without_a_pod_gets_no_room(on: Environment, cluster: Cluster) -> None:
-    """KubeVirt creates no target of one, so there is nothing to make room for, whatever its VMI says of itself."""
-    on.run(ALONE)
-    with frozen(cluster, "kubevirt"):
-        namespace = unobserved(on, SHAPES["the seed's VM"])
-        try:
-            base = _base("the seed's VM")
-            until = time.monotonic() + 1.5
-            while time.monotonic() < until:
-                assert namespace.hard() == base
-                time.sleep(0.1)
-        finally:
-            on.clear()
-
-
-def unobserved(on: Environment, shape: Shape) -> QuotaNamespace:
-    """A namespace with a VMI that has no pod, and a migration of it that is Pending."""
-    name = next(name for name in SHAPES if SHAPES[name] is shape)
-    namespace = on.namespace(limits={resource: str(amount) for resource, amount in _base(name).items()})
-    namespace.meter(*counted(shape))
-    if shape.limit_range:
-        namespace.limit_range(shape.limit_range)
-    on.api.create(
-        namespace.instances, shape.body("vm1") | {"status": {"phase": "Running", "nodeName": "node-1"}}
-    )
-    migration = namespace.migrate("vm1")
-    on.api.patch(f"{namespace.migrations}/{migration}/status", {"status": {"phase": "Pending"}})
-    return namespace
-
-
-def _base(name: str) -> Amounts:
-    large = ("memory", "storage", "hugepages")
-    return by_value(
-        {
-            resource: "1Ti" if any(word in resource for word in large) else "1k"
-            for resource in counted(SHAPES[name])
-        }
-    )

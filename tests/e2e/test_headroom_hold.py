@@ -104,32 +104,3 @@ class TestHeld:
             namespace.end(source)
             namespace.settle(ONE)
             held(versions, pods, source)
-
-
-def test_without_a_hold_the_next_migration_is_refused_until_the_source_is_gone(on: Environment) -> None:
-    """The first test with its point switched off."""
-    on.run(ALONE, "--hold-limit", "0")
-    namespace = on.namespace(limits=TWO).start("vm1", "vm2")
-    source = move(namespace, "vm1")
-    namespace.wait_hard(TWO)
-    migration = namespace.migrate("vm2")
-    namespace.stays_refused(migration)
-    assert namespace.pod_runs(source)
-    namespace.end(source)
-    namespace.succeed(migration)
-    namespace.settle(TWO)
-
-
-def test_a_hold_that_does_not_end_is_ended_and_people_are_told(on: Environment) -> None:
-    on.run(ALONE, "--hold-limit", "4")
-    namespace = on.namespace(limits=ONE).start("vm1")
-    source = move(namespace, "vm1")
-    began = time.monotonic()
-    assert namespace.hard() == by_value(RAISED)
-    namespace.wait_hard(ONE)
-    assert 1.0 < time.monotonic() - began < 10.0
-    assert namespace.pod_runs(source)
-    event = namespace.wait_event("HoldLimitReached")
-    assert event["type"] == "Warning"
-    assert "VM vm1: a pod of the old side still counts 4 s after the migration" in event["message"]
-    assert namespace.entries() == {}

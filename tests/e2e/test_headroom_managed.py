@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 
 import pytest
 
@@ -44,25 +43,6 @@ class TestManaged:
             namespace.settle(ONE, "team")
             assert hards(versions, "team") == [by_value(ONE), by_value(TWO), by_value(ONE)]
         assert base_of(namespace, "team") == by_value(ONE)
-
-    def test_the_recorded_base_follows_what_people_write(self, on: Environment) -> None:
-        on.run()
-        namespace = on.namespace().start("vm1")
-        namespace.make_quota("team", TWO, managed=True)
-        eventually(lambda: base_of(namespace, "team") == by_value(TWO))
-        namespace.patch_quota({"spec": {"hard": ONE}}, "team")
-        eventually(lambda: base_of(namespace, "team") == by_value(ONE))
-        namespace.wait_counted("team")
-        migration = namespace.migrate("vm1", phase_seconds=LASTING)
-        namespace.wait_phase(migration, "Running")
-        assert namespace.hard("team") == by_value(TWO)
-        assert base_of(namespace, "team") == by_value(ONE), "what is raised is not the base"
-        namespace.hurry(migration)
-        namespace.succeed(migration)
-        namespace.settle(ONE, "team")
-        namespace.patch_quota({"spec": {"hard": TWO | {"services": "3"}}}, "team")
-        eventually(lambda: base_of(namespace, "team") == by_value(TWO | {"services": "3"}))
-        namespace.wait_hard(TWO | {"services": "3"}, "team")
 
     def test_a_controller_that_crashes_in_between_still_knows_the_base(self, on: Environment) -> None:
         on.run()
@@ -137,30 +117,3 @@ class TestMaxExtra:
             assert {tuple(sorted(hard.items())) for hard in hards(versions)} == {
                 tuple(sorted(hard.items())) for hard in (by_value(TWO), raised)
             }
-
-    def test_without_a_cap_both_run_at_once(self, on: Environment) -> None:
-        on.run()
-        namespace = on.namespace(limits=TWO)
-        first, second = self.begin(namespace)
-        namespace.wait_phase(second, "Succeeded")
-        assert namespace.phase_of(first) == "Running"
-        assert namespace.events("MaxExtraReached") == []
-        namespace.hurry(first)
-        namespace.succeed(first)
-        namespace.settle(TWO)
-
-    def test_a_cap_that_is_raised_lets_the_waiting_one_go(self, on: Environment) -> None:
-        on.run()
-        namespace = on.namespace(limits=ONE, annotations={MAX_EXTRA: json.dumps({"limits.cpu": "2"})}).start(
-            "vm1"
-        )
-        migration = namespace.migrate("vm1")
-        namespace.stays_refused(migration, 1.0)
-        assert namespace.hard() == by_value(ONE)
-        began = time.monotonic()
-        on.api.patch(
-            namespace.path, {"metadata": {"annotations": {MAX_EXTRA: json.dumps({"limits.cpu": "3"})}}}
-        )
-        namespace.succeed(migration)
-        assert time.monotonic() - began < 10.0
-        namespace.settle(ONE)

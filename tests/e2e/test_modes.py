@@ -6,7 +6,7 @@ import pytest
 
 from kubeloop.testing.polling import eventually, polls
 from tests.e2e.conftest import MakeTenant, StartController
-from tests.e2e.tenant import HARD, OWNER, RAISED, RESYNC, SKIP, Tenant, by_value
+from tests.e2e.tenant import HARD, OWNER, RAISED, SKIP, Tenant
 from tests.program import Program
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("alone")]
@@ -67,23 +67,6 @@ def test_a_change_of_the_namespace_annotation_reaches_the_quota_at_once(
     namespace.wait_hard({"limits.cpu": "12", "limits.memory": str(6000 * 2**20 + 4737464313)})
     namespace.limit({"limitsCpu": "3", "limitsMemory": "5000Mi"})
     assert namespace.wait_hard(RAISED) < 1.0
-
-
-def test_a_persons_skip_is_an_off_switch_and_restoring_is_still_done(
-    mode: str, headroom: Program, tenant: MakeTenant
-) -> None:
-    namespace, other = tenant(annotations={SKIP: "true"}), tenant()
-    migration, _other = [(each.vm(), each.migrate(phase="Pending"))[1] for each in (namespace, other)]
-    other.wait_hard(RAISED)
-    assert namespace.annotations() == {SKIP: "true"}
-    by_uid = f"harvesterhci.io/migratingUID-{namespace.uid()}"
-    namespace.patch_quota({"metadata": {"annotations": {by_uid: TEXT}}})
-    namespace.phase(migration, "Succeeded")
-    eventually(lambda: namespace.annotations() == {SKIP: "true", RESYNC: "true"})
-    assert by_value(namespace.quota()["spec"]["hard"]) == by_value(HARD)
-    namespace.patch_quota({"metadata": {"annotations": {SKIP: None}}})
-    namespace.migrate(name="second", phase="Pending")
-    namespace.wait_hard(RAISED)
 
 
 def test_a_migration_that_is_deleted_leaves_no_entry(

@@ -10,7 +10,7 @@ import pytest
 
 from kubeloop.testing.cluster.cluster import Cluster
 from kubeloop.testing.polling import until
-from pkg.util.managedtenantquota.constants import ANNOTATION_ORIGINALS
+from pkg.util.constants import ANNOTATION_ORIGINALS
 from pkg.util.managedtenantquota.lock import lock_name
 from tests.e2e.admin import Admin, admin_of
 from tests.e2e.conftest import frozen

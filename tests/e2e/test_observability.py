@@ -14,7 +14,7 @@ import pytest
 from kubeloop.testing.cluster.cluster import Cluster
 from kubeloop.testing.cluster.paths import free_ports
 from kubeloop.testing.polling import eventually
-from pkg.util.managedtenantquota.constants import ANNOTATION_SINCE, LOCK_LABELS
+from pkg.util.constants import ANNOTATION_SINCE, LOCK_LABELS
 from pkg.webhook.certificates import DAY, Policy, issue
 from tests.e2e.api import Api, ApiFailure
 from tests.e2e.headroom.amounts import ONE

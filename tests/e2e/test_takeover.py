@@ -1,55 +1,24 @@
-"""`--mode takeover` on a real API server: our keys and marks, adoption of what Harvester left, and giving back."""
+"""`--mode takeover` on a real API server: giving back, and default quotas where no Rancher makes them."""
 
 from __future__ import annotations
-
-import time
 
 import pytest
 
 from kubeloop.testing.polling import eventually
 from tests.e2e.api import Raw
 from tests.e2e.conftest import MakeTenant, StartController
-from tests.e2e.tenant import HARD, OWNER, RAISED, RESYNC, SKIP, by_value
+from tests.e2e.tenant import OWNER, RAISED, RESYNC, SKIP, by_value
 from tests.program import Program, run
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("alone")]
 
 TEXT = '{"limits.cpu":"2","limits.memory":"4737464313"}'
 MARKS = {SKIP: "true", OWNER: "headroom"}
-LONG = "a-very-long-name-exceeds-the-63-length-and-it-reports-error-in-old-version"
-NAME_KEY = "harvesterhci.io/migrating-vm1"
 
 
 @pytest.fixture(scope="module")
 def headroom(shared_controller: StartController) -> Program:
     return shared_controller("takeover")
-
-
-def test_a_quota_is_taken_over_when_it_is_first_seen(headroom: Program, tenant: MakeTenant) -> None:
-    namespace = tenant()
-    eventually(lambda: namespace.annotations() == MARKS)
-    assert namespace.quota()["spec"]["hard"] == HARD
-
-
-def test_several_vms_come_and_go(headroom: Program, tenant: MakeTenant) -> None:
-    namespace = tenant()
-    names = [f"vm{n}" for n in range(6)]
-    for name in names:
-        namespace.vmi(name)
-    migrations = [namespace.migrate(name, phase="Pending") for name in names]
-    for left in range(6, 0, -1):
-        cpu, memory = 3 + 2 * left, 5242880000 + left * 4737464313
-        namespace.wait_hard({"limits.cpu": str(cpu), "limits.memory": str(memory)})
-        namespace.phase(migrations[left - 1], "Succeeded" if left % 2 else "Failed")
-    namespace.wait_hard(HARD)
-
-
-def test_default_quotas_are_rendered_only_where_that_is_asked_for(
-    headroom: Program, tenant: MakeTenant
-) -> None:
-    namespace = tenant(quota=False)
-    time.sleep(0.3)
-    assert namespace.api.items(f"{namespace.path}/resourcequotas") == []
 
 
 class TestRelease:

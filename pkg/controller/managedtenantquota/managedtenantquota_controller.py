@@ -15,10 +15,9 @@ from kubeloop.client.errors import ApiError, Conflict, Unreachable
 from kubeloop.controllers.errors import RetryAfter
 from kubeloop.controllers.events import EventRecorder
 from kubeloop.workqueue.queue import loop_time
-from pkg.controller.managedtenantquota.metrics import LIMIT_REACHED
 from pkg.controller.managedtenantquota.observation import Observer
 from pkg.controller.managedtenantquota.writer import Writer
-from pkg.util.managedtenantquota.constants import (
+from pkg.util.constants import (
     EVENT_LOCK_LIMIT,
     EVENT_RESTORE_REFUSED,
     EVENT_UNLOCK_REFUSED,
@@ -36,9 +35,11 @@ from pkg.util.managedtenantquota.sequence import (
     decide,
 )
 from pkg.util.managedtenantquota.window import is_overdue
+from pkg.util.metrics import METRICS
 
 log = logging.getLogger(__name__)
 
+_LIMIT_REACHED = METRICS["headroom_mtq_lock_limit_reached_total"].counter()
 _MOST_WRITES = 100
 """In one go; a namespace with more blocking quotas than that goes on in the next."""
 _PAUSE = 1.0
@@ -201,7 +202,7 @@ class Handler:
         self._said[namespace, problem.key] = True
         log.warning("%s: %s", namespace, problem.message)
         if problem.reason == EVENT_LOCK_LIMIT:
-            LIMIT_REACHED.inc()
+            _LIMIT_REACHED.inc()
         for obj in problem.about:
             self._events.event(obj, "Warning", problem.reason, problem.message)
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from kubeloop.api.admissionregistration import ValidatingWebhookConfiguration
 from kubeloop.api.core import Lease, Pod, ResourceQuota
+from kubeloop.api.meta import ObjectMeta
 from kubeloop.client.errors import ApiError, Forbidden, NotFound
 from kubeloop.client.resource_reader import list_installed
 from kubeloop.controllers.cache_reader import CacheReader
@@ -15,8 +16,7 @@ from pkg.api.mtq import VirtualMachineMigrationResourceQuota
 from pkg.controller.indexes import PODS_BY_MIGRATION
 from pkg.controller.managedtenantquota.identity import CannotLock, LockMaker
 from pkg.controller.managedtenantquota.writer import Clients
-from pkg.util.kubevirt.profiles import Profile
-from pkg.util.managedtenantquota.constants import UPSTREAM_LEASE
+from pkg.util.constants import UPSTREAM_LEASE
 from pkg.util.managedtenantquota.lock import (
     Lock,
     lock_name,
@@ -24,10 +24,10 @@ from pkg.util.managedtenantquota.lock import (
     moment,
     recognise,
 )
-from pkg.util.managedtenantquota.missing_targets import surroundings
+from pkg.util.managedtenantquota.missing_targets import with_running
 from pkg.util.managedtenantquota.model import Observed, Timers
 from pkg.util.managedtenantquota.record import record_of
-from pkg.util.resourcequota.observe import Source
+from pkg.util.resourcequota.observe import Observer as FactsObserver
 
 LOCKS_BY_NAMESPACE = "locked namespace"
 
@@ -50,13 +50,11 @@ class Kinds:
 class Observer:
     """`cached` costs no request and suggests; `live` costs six and decides."""
 
-    def __init__(
-        self, source: Source, kinds: Kinds, locks: LockMaker, profile: Profile | None = None
-    ) -> None:
-        self._source = source
+    def __init__(self, facts: FactsObserver, kinds: Kinds, locks: LockMaker) -> None:
+        self._facts = facts
+        self._source = facts.source
         self._kinds = kinds
         self._locks = locks
-        self._profile = profile
 
     def concerns_us(self, namespace: str) -> bool:
         """Whether there is a budget, a lock or a quota that records how it was: most namespaces have none."""
@@ -68,13 +66,14 @@ class Observer:
     def cached(self, namespace: str, now: float, timers: Timers) -> Observed:
         """By the source. How a lock shall look is not looked at."""
         kinds = self._kinds
+        facts = self._facts.observe(ResourceQuota(metadata=ObjectMeta(namespace=namespace)), now)
         return Observed(
             namespace=namespace,
             exists=self._exists(namespace),
             budgets=kinds.budgets.list(namespace),
             lock=self._cached_lock(namespace),
             quotas=kinds.quotas.list(namespace),
-            surroundings=surroundings(self._source, namespace, self._has_target, self._profile),
+            facts=with_running(facts, self._source, self._has_target),
             now=now,
             timers=timers,
         )

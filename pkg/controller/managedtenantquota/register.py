@@ -16,9 +16,10 @@ from pkg.controller.managedtenantquota.managedtenantquota_controller import Hand
 from pkg.controller.managedtenantquota.observation import Kinds, Observer
 from pkg.controller.managedtenantquota.writer import Clients, Writer
 from pkg.controller.options import Options
-from pkg.util.managedtenantquota.constants import NEVER_LOCKED
+from pkg.util.constants import NEVER_LOCKED
 from pkg.util.managedtenantquota.lock import locked_namespace
 from pkg.util.managedtenantquota.model import Policy
+from pkg.util.resourcequota.observe import Observer as FactsObserver
 
 MANAGED_TENANT_QUOTA_CONTROLLER = "managedTenantQuotaController"
 
@@ -39,7 +40,7 @@ def register(management: Management, events: EventRecorder, options: Options) ->
         never_lock=(*NEVER_LOCKED, options.namespace, *options.never_lock),
         probe=partial(probe, management.client, options.namespace),
     )
-    observer = Observer(management.source(), kinds, maker, options.profile)
+    observer = Observer(FactsObserver(management.source(), options.profile), kinds, maker)
     policy, clock = Policy(lock_limit=options.lock_limit), management.client.transport.server_clock
     handler = Handler(observer, Writer(clients, maker, events), events, policy, clock)
     namespaces.on_change(MANAGED_TENANT_QUOTA_CONTROLLER, handler.on_namespace_changed)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from contextlib import suppress
 
+from kubeloop.api.core import ResourceQuota
 from kubeloop.client.client import Client, for_each
 from kubeloop.client.errors import NotFound
 from kubeloop.client.resource_reader import list_installed
@@ -13,9 +14,10 @@ from kubeloop.controllers.events import EventRecorder
 from pkg.api.mtq import VirtualMachineMigrationResourceQuota
 from pkg.controller.managedtenantquota.writer import Clients, Writer
 from pkg.util.managedtenantquota.lock import Lock, recognise
-from pkg.util.managedtenantquota.model import Observed, Policy, Surroundings
+from pkg.util.managedtenantquota.model import Observed, Policy
 from pkg.util.managedtenantquota.record import is_in_use, record_of
 from pkg.util.managedtenantquota.sequence import Wait, decide
+from pkg.util.resourcequota.facts import Facts
 
 
 async def close_all(client: Client) -> list[str]:
@@ -74,6 +76,6 @@ async def _observe(clients: Clients, namespace: str) -> Observed:
         budgets=await _budgets(clients, namespace),
         lock=None,
         quotas=quotas,
-        surroundings=Surroundings(),
+        facts=Facts(ResourceQuota()),
         now=time.time(),
     )

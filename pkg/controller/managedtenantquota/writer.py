@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -19,9 +19,8 @@ from kubeloop.controllers.events import EventRecorder
 from pkg.api.kubevirt import VirtualMachineInstanceMigration
 from pkg.api.mtq import VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS, VirtualMachineMigrationResourceQuota
 from pkg.config.configuration_writes import written
-from pkg.controller.managedtenantquota import metrics
 from pkg.controller.managedtenantquota.identity import LockMaker
-from pkg.util.managedtenantquota.constants import (
+from pkg.util.constants import (
     ANNOTATION_HOLDER,
     ANNOTATION_ORIGINALS,
     EVENT_LOCKED,
@@ -42,12 +41,21 @@ from pkg.util.managedtenantquota.sequence import (
     UpdateLock,
     Write,
 )
+from pkg.util.metrics import METRICS
+from pkg.util.quantity import Quantity
 from pkg.util.resource_list import parse_resource_list
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T", bound=Object)
 
+_LOCK_SECONDS = METRICS["headroom_mtq_lock_seconds"].histogram(
+    (0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 1.5, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
+)
+_RELEASED = METRICS["headroom_mtq_quota_released_total"].counter()
+_WRITES = METRICS["headroom_mtq_writes_total"].counter()
+
+_NANO = 1e-9
 _AGAIN = 0.05
 """Seconds until the cache, or the next live look, shows what another client wrote first."""
 
@@ -91,7 +99,7 @@ class Writer:
 
     async def do(self, step: Write, observed: Observed, now: float) -> Observed:
         """The observation as it is after the write."""
-        metrics.WRITES.labels(type(step).__name__).inc()
+        _WRITES.labels(type(step).__name__).inc()
         match step:
             case MakeLock():
                 return await self._lock(step, observed, now)
@@ -151,7 +159,7 @@ class Writer:
     async def _raise(self, step: Raise, observed: Observed) -> Observed:
         after = await self._quota(step, observed)
         quota = step.quota
-        metrics.released(parse_resource_list(quota.hard), parse_resource_list(step.hard))
+        _count_released(parse_resource_list(quota.hard), parse_resource_list(step.hard))
         text = ", ".join(f"{name} {quota.hard.get(name)} -> {to}" for name, to in step.hard.items())
         message = f"resource quota {quota.name} raised until the target pods exist: {text}"
         self._tell(observed, EVENT_RELEASED, message)
@@ -187,7 +195,7 @@ class Writer:
         except NotFound:
             return replace(observed, lock=None)
         seconds = max(0.0, now - lock.seen)
-        metrics.LOCK_SECONDS.observe(seconds)
+        _LOCK_SECONDS.observe(seconds)
         log.info("%s: unlocked after %.2f s", observed.namespace, seconds)
         still = f"the resource quotas are still to be restored: {', '.join(step.raised)}"
         self._tell(
@@ -205,8 +213,15 @@ class Writer:
 def _sharing(observed: Observed, quota: str) -> list[VirtualMachineInstanceMigration]:
     """The migrations of the window that the quota blocks."""
     members = {name for b in observed.budgets for name, q in members_of(b).items() if quota in q}
-    return [migration for migration in observed.surroundings.migrations if migration.name in members]
+    return [migration for migration in observed.facts.migrations if migration.name in members]
 
 
 def _with(objects: Sequence[T], written: T) -> list[T]:
     return [written if obj.key == written.key else obj for obj in objects]
+
+
+def _count_released(before: Mapping[str, Quantity], after: Mapping[str, Quantity]) -> None:
+    """Count what was added to a quota."""
+    for name, limit in after.items():
+        if name in before and limit > before[name]:
+            _RELEASED.labels(name).inc((limit - before[name]).nanos * _NANO)

@@ -29,7 +29,7 @@ from pkg.util.resourcequota.base import base_of, parse_base, parse_limits, quant
 from pkg.util.resourcequota.entries import Entries
 from pkg.util.resourcequota.errors import InsufficientResources, InvalidEntry, ResourceQuotaError
 from pkg.util.resourcequota.facts import Facts
-from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
+from pkg.util.resourcequota.policy import EXACT
 from pkg.util.resourcequota.vms import vms_of
 
 _CHECKED: Final = (
@@ -41,8 +41,6 @@ _CHECKED: Final = (
 """Resource, and what the reason calls it; the first that is short is named."""
 _LIMITING: Final = (LIMITS_CPU, LIMITS_MEMORY, REQUESTS_STORAGE)
 """A namespace annotation with none of these is no quota to check (upstream)."""
-_EXACT: Final = Policy(Mode.TAKEOVER, EstimateKind.EXACT)
-"""What pods use does not depend on an estimate."""
 _ALWAYS: Final = "Always"
 _RUNNING: Final = "Running"
 
@@ -100,8 +98,8 @@ def need_of(machine: VirtualMachine, observed: Facts) -> Mapping[str, Quantity]:
 
 def held_by_migrations(observed: Facts) -> Mapping[str, Quantity]:
     """What goes when the migrations are over: their entries, or their pods where those take more."""
-    base = base_of(observed.quota, observed.limits, _EXACT)
-    pods = total(vm.granted for vm in vms_of(observed, _EXACT, base)[0])
+    base = base_of(observed.quota, observed.limits, EXACT)
+    pods = total(vm.granted for vm in vms_of(observed, EXACT, base)[0])
     try:
         return maximum(Entries(observed.quota.annotations).added(compensated=False), pods)
     except InvalidEntry:

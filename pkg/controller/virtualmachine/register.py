@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from kubeloop.api.core import Pod
 from kubeloop.controllers.events import EventRecorder
 from pkg.api.kubevirt import VirtualMachineInstance
 from pkg.config.management import Management
+from pkg.controller.indexes import LAUNCHERS_BY_VM
 from pkg.controller.options import Options
 from pkg.controller.virtualmachine.vm_controller import Handler
 from pkg.util import constants
-from pkg.util.kubevirt.evidence import vm_of
 from pkg.util.resourcequota.observe import Observer
 
 VIRTUAL_MACHINE_CONTROLLER = "virtualMachineController"
-LAUNCHERS_BY_VM = "launchers-by-vm"
-"""Launcher pods by `namespace/<VM name>`."""
 
 
 def register(management: Management, events: EventRecorder, options: Options) -> None:
@@ -23,7 +20,6 @@ def register(management: Management, events: EventRecorder, options: Options) ->
     instances = management.virtual_machine_instances
     quotas = management.resource_quotas
     pods = management.pods
-    pods.cache().add_indexer(LAUNCHERS_BY_VM, _vm_of)
     handler = Handler(
         machines=machines.client,
         instance_cache=instances.cache(),
@@ -42,8 +38,3 @@ def register(management: Management, events: EventRecorder, options: Options) ->
         return [machine.key] if machine is not None and reason in machine.annotations else []
 
     machines.watch_related(instances, marked)
-
-
-def _vm_of(pod: Pod) -> list[str]:
-    name = vm_of(pod)
-    return [f"{pod.namespace}/{name}"] if name else []

@@ -49,6 +49,8 @@ class Rendering:
     """The ratio that the installation came with: what VMs were rendered with before people raised it."""
     kubernetes: Releases = NEWEST
     """The releases by which the API servers count the pods."""
+    harvester_ratio: str = DEFAULT_OVERHEAD_RATIO
+    """The overhead ratio of Harvester's own formula."""
 
     def has_gate(self, gate: str) -> bool:
         """Whether a feature gate is on: named in the CR, or on by default and not disabled there. A gate that the
@@ -98,6 +100,7 @@ def rendering(
         auto_cpu_limit=limited is not None and _selects(limited, labels),
         usual_ratio=normalize_ratio("", setting.default if setting else ""),
         kubernetes=kubernetes,
+        harvester_ratio=harvester_ratio(setting),
     )
 
 

@@ -6,8 +6,8 @@ The base pays for what a VM has grown by, as in the annotation strategy: the sam
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cached_property
-from typing import Final
 
 import msgspec
 
@@ -19,12 +19,9 @@ from pkg.util.quantity import ZERO, Quantity
 from pkg.util.resource_list import ResourceList, minimum, parse_resource_list, total
 from pkg.util.resourcequota.balance import Balance
 from pkg.util.resourcequota.base import Base
-from pkg.util.resourcequota.facts import Cache, Facts
-from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
+from pkg.util.resourcequota.policy import EXACT
 from pkg.util.resourcequota.vm import Vm
 from pkg.util.resourcequota.vms import vms_of
-
-EXACT: Final = Policy(Mode.TAKEOVER, EstimateKind.EXACT)
 
 
 class Grant:
@@ -36,7 +33,6 @@ class Grant:
         record: Record | None,
         observed: Observed,
         most: Mapping[str, Quantity],
-        cache: Cache,
     ) -> None:
         """`record`: how it was, where it is raised; `most`: what may be added. Raises QuantityError."""
         hard = quota.spec.hard if record is None else record.hard
@@ -47,7 +43,6 @@ class Grant:
         self.used = parse_resource_list(quota.used)
         self._observed = observed
         self._most = most
-        self._cache = cache
         self._needed: ResourceList = {}
         self._added: dict[str, ResourceList] = {}
 
@@ -61,9 +56,16 @@ class Grant:
         return sorted(Balance(self.raised(missing), self.used).short(needed))
 
     def raised(self, missing: Missing) -> ResourceList:
-        """What it would be raised to with this migration."""
-        added = self._sum({missing.vmi.name: self._wanted(missing)})
-        return {name: limit + added.get(name, ZERO) for name, limit in self.hard.items()}
+        """What it would be raised to with this migration. Where its VM has grown, without what is added for pods that
+        are there: one that has just ended may be in the cache and not in `used`, and the growth would be let in for
+        it. Raises QuantityError."""
+        need, own = self._need(missing)[1], {missing.vmi.name: self._wanted(missing)}
+        added, alone = self._sum({**self._under_way, **self._added, **own}), self._sum({**self._added, **own})
+        has_grown = {name for name, amount in need.items() if amount > own[missing.vmi.name].get(name, ZERO)}
+        return {
+            name: limit + (alone if name in has_grown else added).get(name, ZERO)
+            for name, limit in self.hard.items()
+        }
 
     def let_in(self, missing: Missing, *, pending: bool) -> None:
         """Add what is granted to it. `pending`: its pods are not in `used` yet. Raises QuantityError."""
@@ -74,7 +76,7 @@ class Grant:
     @property
     def added(self) -> ResourceList:
         """What is added for all that are let in, and for all VMs whose migration is under way."""
-        return self._sum({})
+        return self._sum({**self._under_way, **self._added})
 
     def compared(self, missing: Missing, name: str) -> tuple[Quantity, ...]:
         """Of a resource: requested, used, limited, and the limit with what may be added."""
@@ -82,30 +84,23 @@ class Grant:
         return self._need(missing)[1][name], used, self.hard[name], self.raised(missing)[name]
 
     def _need(self, missing: Missing) -> tuple[ResourceList, ResourceList]:
-        return need_of(missing, self._observed.surroundings.rendering, self.spec)
+        return need_of(missing, self._observed.facts.rendering, self.spec)
 
     def _wanted(self, missing: Missing) -> ResourceList:
         vm = self._vms.get(missing.vmi.name)
         return vm.wanted if vm else {}
 
-    def _sum(self, more: Mapping[str, ResourceList]) -> ResourceList:
-        under_way = {name: vm.granted for name, vm in self._vms.items()}
-        granted = total({**under_way, **self._added, **more}.values())
-        return {name: amount for name, amount in minimum(self._most, granted).items() if name in self.hard}
+    def _sum(self, of_vms: Mapping[str, ResourceList]) -> ResourceList:
+        granted = minimum(self._most, total(of_vms.values()))
+        return {name: amount for name, amount in granted.items() if name in self.hard}
+
+    @property
+    def _under_way(self) -> Mapping[str, ResourceList]:
+        return {name: vm.granted for name, vm in self._vms.items()}
 
     @cached_property
     def _vms(self) -> Mapping[str, Vm]:
-        seen = self._observed.surroundings
-        facts = Facts(
-            quota=self.quota,
-            limits="",
-            migrations=seen.migrations,
-            instances=seen.instances,
-            estimate=lambda vmi, hard: None,
-            now=self._observed.now,
-            pods=seen.pods,
-            claims=seen.claims,
-            rendering=with_largest_defaults(seen.rendering),
-            cache=self._cache,
-        )
+        facts, now = self._observed.facts, self._observed.now
+        rendering = with_largest_defaults(facts.rendering)
+        facts = replace(facts, quota=self.quota, rendering=rendering, now=now)
         return {vm.name: vm for vm in vms_of(facts, EXACT, Base(None))[0]}

@@ -17,14 +17,14 @@ from urllib.parse import urlsplit
 
 from kubeloop.api.admissionregistration import ValidatingWebhookConfiguration
 from pkg.util import constants
-from pkg.util.constants import LOCK_PATH
-from pkg.util.managedtenantquota.constants import (
+from pkg.util.constants import (
     ANNOTATION_HOLDER,
     ANNOTATION_REASON,
     ANNOTATION_SINCE,
     ANNOTATION_UNTIL,
     LOCK_LABEL,
     LOCK_LABELS,
+    LOCK_PATH,
     NAMESPACE_NAME_LABEL,
 )
 

@@ -20,13 +20,12 @@ from pkg.util.kubevirt.backend_storage import backend_storage
 from pkg.util.kubevirt.evidence import ControlledPods, sides_of
 from pkg.util.kubevirt.migration import abort_requested, is_finished, is_refused
 from pkg.util.kubevirt.migration_pods import migration_of
-from pkg.util.kubevirt.profiles import Profile
 from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.kubevirt.target import Side, attachments_usage, has_hotplugged_volumes, launcher_usage
-from pkg.util.managedtenantquota.model import Surroundings
 from pkg.util.quantity import Quantity
 from pkg.util.quotacount.scopes import has_scopes
 from pkg.util.resource_list import ResourceList, add, total
+from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.observe import Source
 
 _CONTAINER = "Container"
@@ -42,28 +41,26 @@ class Missing:
     source: Side | None
     launcher: bool
     claims: Mapping[str, PersistentVolumeClaim] | None = None
-    """As in Surroundings."""
+    """As in Facts."""
 
 
-def missing_targets(surroundings: Surroundings) -> list[Missing]:
+def missing_targets(facts: Facts) -> list[Missing]:
     """The refused migrations that wait for a pod of their target, oldest first."""
-    pods = ControlledPods(surroundings.pods)
+    pods = ControlledPods(facts.pods)
     of_vm: dict[str, list[VirtualMachineInstanceMigration]] = {}
-    for migration in surroundings.migrations:
+    for migration in facts.migrations:
         of_vm.setdefault(migration.spec.vmi_name, []).append(migration)
     found = []
-    for migration in sorted(surroundings.migrations, key=_age):
-        vmi = surroundings.instances.get(migration.spec.vmi_name)
+    for migration in sorted(facts.migrations, key=_age):
+        vmi = facts.instances.get(migration.spec.vmi_name)
         if vmi is None or migration.phase != constants.PHASE_PENDING or migration.deleting:
             continue
         home = sides_of(vmi, of_vm[vmi.name], pods).home
         source = home[0] if home else None
-        targets = target_pods(migration, vmi, surroundings.pods)
+        targets = target_pods(migration, vmi, facts.pods)
         if not targets and is_refused(migration) and not _waits(vmi, pods):
-            found.append(Missing(migration, vmi, source, launcher=True, claims=surroundings.claims))
-        elif (
-            targets and not abort_requested(migration) and _lacks_attachment(vmi, targets, surroundings.pods)
-        ):
+            found.append(Missing(migration, vmi, source, launcher=True, claims=facts.claims))
+        elif targets and not abort_requested(migration) and _lacks_attachment(vmi, targets, facts.pods):
             found.append(Missing(migration, vmi, source, launcher=False))
     return found
 
@@ -112,39 +109,22 @@ def with_largest_defaults(rendering: Rendering) -> Rendering:
     return replace(rendering, limit_ranges=(LimitRange(spec=LimitRangeSpec(limits=[item])),))
 
 
-def surroundings(
-    source: Source,
-    namespace: str,
-    has_target: Callable[[VirtualMachineInstanceMigration], bool],
-    profile: Profile | None = None,
-) -> Surroundings:
-    """What decides about the namespace's migrations. `has_target`: whether a target pod was created for one."""
-    migrations = source.migrations.list(namespace)
-    pending = any(migration.phase == constants.PHASE_PENDING for migration in migrations)
-    return Surroundings(
-        migrations=migrations,
-        instances={vmi.name: vmi for vmi in source.instances.list(namespace)},
-        pods=source.pods.list(namespace) if pending else (),
-        claims=source.claims_in(namespace) if pending else None,
-        rendering=source.rendering(namespace, profile),
-        running=running_sources(source, has_target) if pending else (),
-    )
-
-
-def running_sources(
-    source: Source, has_target: Callable[[VirtualMachineInstanceMigration], bool]
-) -> list[frozenset[str]]:
-    """The source node of every migration of the cluster that runs, or is about to: its target pod is there."""
+def with_running(
+    facts: Facts, source: Source, has_target: Callable[[VirtualMachineInstanceMigration], bool]
+) -> Facts:
+    """With the source node of every migration of the cluster that runs, or is about to: its target pod is there. Not
+    looked at where none waits."""
+    waits = any(migration.phase == constants.PHASE_PENDING for migration in facts.migrations)
     sources = []
-    for migration in source.migrations.list():
+    for migration in source.migrations.list() if waits else ():
         if is_finished(migration):
             continue
-        waits = migration.phase in (constants.PHASE_UNSET, constants.PHASE_PENDING)
-        if waits and not has_target(migration):
+        begun = migration.phase not in (constants.PHASE_UNSET, constants.PHASE_PENDING)
+        if not begun and not has_target(migration):
             continue
         vmi = source.instances.get(namespace=migration.namespace, name=migration.spec.vmi_name)
         sources.append(_nodes(vmi))
-    return sources
+    return replace(facts, running=sources)
 
 
 def _nodes(vmi: VirtualMachineInstance | None) -> frozenset[str]:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from kubeloop.api.core import PersistentVolumeClaim, Pod, ResourceQuota
+from kubeloop.api.core import ResourceQuota
 from kubeloop.api.meta import Object
-from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.api.mtq import VirtualMachineMigrationResourceQuota
-from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.managedtenantquota.lock import Lock
+from pkg.util.resourcequota.facts import Facts
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,23 +68,6 @@ class Timers:
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
-    """What decides about migrations beside the namespace's quotas. All read from caches.
-
-    `instances` is by VMI name; `pods` are the namespace's launcher and attachment pods; `running` has the source nodes
-    of every migration of the cluster that runs or has a target pod.
-    """
-
-    migrations: Sequence[VirtualMachineInstanceMigration] = ()
-    instances: Mapping[str, VirtualMachineInstance] = field(default_factory=dict)
-    pods: Sequence[Pod] = ()
-    claims: Mapping[str, PersistentVolumeClaim] | None = None
-    """By name; None: no quota there counts them."""
-    rendering: Rendering = field(default_factory=Rendering)
-    running: Sequence[Collection[str]] = ()
-
-
-@dataclass(frozen=True, slots=True)
 class Observed:
     """Everything a decision looks at; `now` in seconds since the epoch by the API server's clock.
 
@@ -99,7 +81,8 @@ class Observed:
     budgets: Sequence[VirtualMachineMigrationResourceQuota]
     lock: Lock | None
     quotas: Sequence[ResourceQuota]
-    surroundings: Surroundings
+    facts: Facts
+    """What decides about its migrations, with no quota yet. From caches."""
     now: float
     can_lock: bool = True
     why_not: str = ""

@@ -16,8 +16,8 @@ from pkg.api.kubevirt import VirtualMachineInstanceMigration
 from pkg.api.mtq import VirtualMachineMigrationResourceQuota
 from pkg.util import constants
 from pkg.util.amounts import compared
+from pkg.util.constants import EVENT_INVALID_BUDGET, EVENT_NOT_ENOUGH
 from pkg.util.kubevirt.parallel_migrations import hindrance, limits_of
-from pkg.util.managedtenantquota.constants import EVENT_INVALID_BUDGET, EVENT_NOT_ENOUGH
 from pkg.util.managedtenantquota.grants import Grant
 from pkg.util.managedtenantquota.missing_targets import Missing, missing_targets
 from pkg.util.managedtenantquota.model import Observed, Policy, Problem, Timers
@@ -25,7 +25,6 @@ from pkg.util.managedtenantquota.record import Record
 from pkg.util.quantity import ZERO, QuantityError
 from pkg.util.resource_list import format_resource_list, parse_resource_list
 from pkg.util.resourcequota.entries import has_migrating_vm
-from pkg.util.resourcequota.facts import Cache
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +74,8 @@ def releases(observed: Observed, policy: Policy, records: Mapping[str, Record], 
         return Releases(problems=[_invalid(observed.budgets, str(exc))])
     if negative:
         return Releases(problems=[_invalid(observed.budgets, f"{', '.join(negative)}: less than nothing")])
-    cache = Cache()
     grants = [
-        Grant(quota, records.get(quota.name), observed, most, cache)
+        Grant(quota, records.get(quota.name), observed, most)
         for quota in observed.quotas
         if quota.spec.hard and not quota.deleting
     ]
@@ -101,7 +99,7 @@ class _Run:
         self.policy = policy
         self.grants = grants
         self.members = members
-        self.limits = limits_of(observed.surroundings.rendering.kubevirt)
+        self.limits = limits_of(observed.facts.rendering.kubevirt)
         self.releasable: list[Releasable] = []
         self.problems: list[Problem] = []
         self.short_since: dict[str, float] = {}
@@ -109,7 +107,7 @@ class _Run:
         self.waiting: dict[str, str] = {}
 
     def run(self) -> Releases:
-        refused = missing_targets(self.observed.surroundings)
+        refused = missing_targets(self.observed.facts)
         for missing in refused:
             if not self._has_to_wait(missing):
                 self._judge(missing)
@@ -135,7 +133,7 @@ class _Run:
         if self.members.closed and missing.migration.name not in self.members.names:
             return self._let_wait(missing, self.policy.sweep, _LATE)
         node = missing.vmi.status.node_name or ""
-        hindered = missing.launcher and hindrance(self.observed.surroundings.running, node, self.limits)
+        hindered = missing.launcher and hindrance(self.observed.facts.running, node, self.limits)
         return bool(hindered) and self._let_wait(
             missing, self.policy.recheck, f"KubeVirt's limits: {hindered}"
         )

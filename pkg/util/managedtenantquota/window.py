@@ -7,8 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from kubeloop.api.core import ResourceQuota
 from pkg.api.mtq import VirtualMachineMigrationResourceQuota
-from pkg.util.managedtenantquota.budget import is_enforced, to_raise, to_restore
-from pkg.util.managedtenantquota.constants import (
+from pkg.util.constants import (
     EVENT_INVALID_BUDGET,
     EVENT_LOCK_LIMIT,
     EVENT_LOCK_UNAVAILABLE,
@@ -17,7 +16,16 @@ from pkg.util.managedtenantquota.constants import (
 )
 from pkg.util.managedtenantquota.lock import Lock, age_of
 from pkg.util.managedtenantquota.model import Observed, Policy, Problem, Timers
-from pkg.util.managedtenantquota.record import Record, is_in_use, members_of, records_of, said_by
+from pkg.util.managedtenantquota.record import (
+    Record,
+    is_enforced,
+    is_in_use,
+    members_of,
+    records_of,
+    said_by,
+    to_raise,
+    to_restore,
+)
 from pkg.util.managedtenantquota.releasable import Members, Releasable, Releases, releases
 from pkg.util.resource_list import format_resource_list, maximum, parse_resource_list
 

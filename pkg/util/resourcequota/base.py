@@ -23,7 +23,7 @@ from pkg.util.quotacount.claims import STORAGE_CLASS_SUFFIX
 from pkg.util.resource_list import ResourceList, parse_resource_list, subtract
 from pkg.util.resourcequota.entries import Entries, has_migrating_vm, parse_resources
 from pkg.util.resourcequota.errors import (
-    BaseEdited,
+    EVENT_BASE_CHANGED,
     InvalidBaseQuantity,
     InvalidEntry,
     InvalidNamespaceAnnotation,
@@ -276,9 +276,8 @@ def _edited(quota: ResourceQuota) -> tuple[ResourceQuotaError, ...]:
     ]
     if not changed:
         return ()
-    return (
-        BaseEdited(f"changed while it was raised: {', '.join(changed)}; what was written is the new base"),
-    )
+    said = f"changed while it was raised: {', '.join(changed)}; what was written is the new base"
+    return (ResourceQuotaError(said, EVENT_BASE_CHANGED),)
 
 
 # ---- spec.hard -----------------------------------------------------------------------------------------------

@@ -13,11 +13,11 @@ from pkg.util.quantity import ZERO, Quantity
 from pkg.util.resourcequota.base import is_added
 from pkg.util.resourcequota.entries import parse_resources
 from pkg.util.resourcequota.errors import (
-    CapReached,
-    IdleCap,
+    EVENT_CAP_REACHED,
+    EVENT_IDLE_CAP,
+    EVENT_TOO_MANY,
     InvalidEntry,
     ResourceQuotaError,
-    TooManyEntries,
 )
 
 MAX_ANNOTATION_BYTES = 200 * 1024
@@ -39,14 +39,12 @@ class Caps:
             for name, limit in sorted(cap.items()):
                 if added.get(name, ZERO) > limit:
                     raised, most = shown(added[name], name), as_written(str(limit), name)
-                    return CapReached(
-                        f"{what} waits: {name} would be raised by {raised}, max-extra is {most}"
-                    )
+                    said = f"{what} waits: {name} would be raised by {raised}, max-extra is {most}"
+                    return ResourceQuotaError(said, EVENT_CAP_REACHED)
         if size <= MAX_ANNOTATION_BYTES:
             return None
-        return TooManyEntries(
-            f"{what} waits: the annotations would take {size} of {MAX_ANNOTATION_BYTES} bytes"
-        )
+        said = f"{what} waits: the annotations would take {size} of {MAX_ANNOTATION_BYTES} bytes"
+        return ResourceQuotaError(said, EVENT_TOO_MANY)
 
     def idle(self, hard: Collection[str]) -> list[ResourceQuotaError]:
         """The names in `max-extra` that cap nothing: on a quota those that its spec.hard does not have, on a namespace,
@@ -58,7 +56,7 @@ class Caps:
             if not is_added(name)
         }
         return [
-            IdleCap(f"max-extra of {name} caps nothing: {why}")
+            ResourceQuotaError(f"max-extra of {name} caps nothing: {why}", EVENT_IDLE_CAP)
             for found in (absent, never)
             for name, why in sorted(found.items())
         ]
@@ -67,5 +65,5 @@ class Caps:
         try:
             return parse_resources(constants.ANNOTATION_MAX_EXTRA, text) if text else {}
         except InvalidEntry as exc:
-            self.problem = CapReached(f"{exc}: nothing is added")
+            self.problem = ResourceQuotaError(f"{exc}: nothing is added", EVENT_CAP_REACHED)
             return {}

@@ -2,17 +2,33 @@
 
 from __future__ import annotations
 
+from pkg.util.events import EVENTS
+
+EVENT_NOT_SCALED = "MigrationNotScaled"
+EVENT_TOO_LARGE = "PodExceedsVirtualMachine"
+EVENT_BASE_CHANGED = "BaseChanged"
+EVENT_CAP_REACHED = "MaxExtraReached"
+EVENT_IDLE_CAP = "MaxExtraCapsNothing"
+EVENT_TOO_MANY = "TooManyMigrations"
+EVENT_HOLD_LIMIT = "HoldLimitReached"
+_KINDS = {event.reason: event.kind for event in EVENTS}
+
 
 class ResourceQuotaError(Exception):
-    """Base: `reason` is the Event's reason, `kind` its type, `str(self)` its message. It is about the VM named `vm`, or
+    """`reason` is the Event's reason (`pkg.util.events`), `str(self)` its message. It is about the VM named `vm`, or
     about the quota."""
 
-    reason = "ResourceQuotaNotScaled"
-    kind = "Warning"
+    reason = ""
 
-    def __init__(self, message: str, *, vm: str = "") -> None:
+    def __init__(self, message: str, reason: str = "", *, vm: str = "") -> None:
         super().__init__(message)
+        self.reason = reason or self.reason
         self.vm = vm
+
+    @property
+    def kind(self) -> str:
+        """The Event's type."""
+        return _KINDS[self.reason]
 
     @property
     def state(self) -> tuple[str, str]:
@@ -38,60 +54,10 @@ class InvalidEntry(ResourceQuotaError):
     reason = "InvalidMigratingEntry"
 
 
-class NoLimits(ResourceQuotaError):
-    """A migrating VM has neither a cpu nor a memory limit: Harvester's formula has no delta for it."""
-
-    reason = "MigrationNotScaled"
-
-
-class NotUnderstood(ResourceQuotaError):
-    """Something about one VM cannot be worked out: it gets no headroom, the others go on."""
-
-    reason = "MigrationNotScaled"
-
-
-class SideTooLarge(ResourceQuotaError):
-    """A pod of the VM counts more than its VMI's spec renders to: the rest is not followed."""
-
-    reason = "PodExceedsVirtualMachine"
-
-
-class BaseEdited(ResourceQuotaError):
-    """A managed quota was edited while it was raised: what was written is its new base."""
-
-    reason = "BaseChanged"
-    kind = "Normal"
-
-
-class CapReached(ResourceQuotaError):
-    """`max-extra` allows no more to be added: the migration waits."""
-
-    reason = "MaxExtraReached"
-
-
-class IdleCap(ResourceQuotaError):
-    """`max-extra` names something that is never added, a misspelled resource for example."""
-
-    reason = "MaxExtraCapsNothing"
-
-
-class TooManyEntries(ResourceQuotaError):
-    """The annotations are nearly as large as the API server lets them be: the migration waits."""
-
-    reason = "TooManyMigrations"
-
-
-class HoldLimitReached(ResourceQuotaError):
-    """A pod of the old side still counts long after its migration; its headroom is taken back all the same."""
-
-    reason = "HoldLimitReached"
-
-
 class InsufficientResources(ResourceQuotaError):
-    """A VM cannot start within the quota; the text is Harvester's, `resource` is cpu, memory or storage."""
+    """A VM cannot start within the quota; the text is Harvester's: `resource` is cpu, memory or storage."""
 
     reason = "InsufficientResourceQuota"
 
     def __init__(self, resource: str) -> None:
         super().__init__(f"{resource} insufficient resources due to resource quota")
-        self.resource = resource

@@ -2,32 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from cachetools import LRUCache
 
 from kubeloop.api.core import PersistentVolumeClaim, Pod, ResourceQuota, ResourceQuotaSpec
-from kubeloop.api.meta import RawResourceList
 from pkg.api.kubevirt import VirtualMachine, VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.util.kubevirt.rendering import Rendering
-from pkg.util.quantity import Quantity
 from pkg.util.quotacount.releases import NEWEST, Releases
 from pkg.util.quotacount.usage import counted, pod_usage
 from pkg.util.resource_list import ResourceList, total
 from pkg.util.resourcequota.timers import Timers
 
 T = TypeVar("T")
-
-
-class Estimate(Protocol):
-    """Harvester's formula: what a migration of a VM adds under a quota with this spec.hard; None: the VM has no
-    limits. Raises QuantityError for a VM whose quantities are garbage."""
-
-    def __call__(
-        self, vmi: VirtualMachineInstance, hard: RawResourceList
-    ) -> Mapping[str, Quantity] | None: ...
 
 
 class Cache:
@@ -75,10 +64,9 @@ class Facts:
     """
 
     quota: ResourceQuota
-    limits: str
-    migrations: Sequence[VirtualMachineInstanceMigration]
-    instances: Mapping[str, VirtualMachineInstance]
-    estimate: Estimate
+    limits: str = ""
+    migrations: Sequence[VirtualMachineInstanceMigration] = ()
+    instances: Mapping[str, VirtualMachineInstance] = field(default_factory=dict)
     now: float = 0.0
     timers: Timers = field(default_factory=Timers)
     pods: Sequence[Pod] = ()
@@ -94,4 +82,6 @@ class Facts:
     """The VMs whose volumes may move, by name: none where no quota counts claims."""
     storage_migration: bool = False
     """An administrator lets the claims be added that a volume migration doubles."""
+    running: Sequence[Collection[str]] = ()
+    """For a namespace with a budget: the source nodes of every migration of the cluster that runs or has a target."""
     cache: Cache = field(default_factory=Cache, compare=False)

@@ -23,9 +23,8 @@ from pkg.util.resourcequota.errors import InvalidEntry
 from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.managed import is_default
 from pkg.util.resourcequota.plan import Plan
-from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
+from pkg.util.resourcequota.policy import EXACT
 
-_EVERYTHING = Policy(Mode.TAKEOVER, EstimateKind.EXACT)
 _WITH_ENTRIES = (constants.ANNOTATION_MIGRATING_COMPENSATION, constants.ANNOTATION_TOUCHED)
 _MARKS = (
     constants.ANNOTATION_RESYNC_NEEDED,
@@ -83,7 +82,7 @@ def lowered(
     """What of spec.hard changes where all that was `added` goes but what is `kept`: the limits that were raised are at
     the base; where nothing says what that is, less what was added. Garbage: nothing changes."""
     quota, kept = facts.quota, kept or {}
-    base = base_of(quota, facts.limits, _EVERYTHING).limits
+    base = base_of(quota, facts.limits, EXACT).limits
     names = {*added, *applied_to(quota), *(HARVESTERS if is_default(quota) else ())}
     if is_default(quota) and limits_are_empty(quota.hard):  # upstream: it is not scaled
         names -= {*HARVESTERS}

@@ -10,7 +10,7 @@ from typing import Generic, Protocol, TypeVar
 from cachetools import LRUCache
 
 from kubeloop.api.core import LimitRange, Namespace, PersistentVolumeClaim, Pod, ResourceQuota
-from kubeloop.api.meta import Object, RawResourceList
+from kubeloop.api.meta import Object
 from pkg.api.harvesterhci import Setting
 from pkg.api.kubevirt import (
     KubeVirt,
@@ -20,13 +20,11 @@ from pkg.api.kubevirt import (
 )
 from pkg.api.mtq import VirtualMachineMigrationResourceQuota
 from pkg.util import constants
-from pkg.util.kubevirt.overhead import harvester_delta
 from pkg.util.kubevirt.profiles import Profile
-from pkg.util.kubevirt.rendering import Rendering, harvester_ratio, limited_by, rendering
-from pkg.util.quantity import Quantity
+from pkg.util.kubevirt.rendering import Rendering, limited_by, rendering
 from pkg.util.quotacount.releases import NEWEST, Releases
 from pkg.util.resourcequota.base import counts_of_claims
-from pkg.util.resourcequota.facts import Cache, Estimate, Facts
+from pkg.util.resourcequota.facts import Cache, Facts
 from pkg.util.resourcequota.managed import switched_off
 from pkg.util.resourcequota.timers import Timers
 
@@ -129,9 +127,6 @@ class Observer:
             limits=namespace.annotations.get(constants.ANNOTATION_RANCHER_RESOURCE_QUOTA, ""),
             migrations=source.migrations.list(name),
             instances={vmi.name: vmi for vmi in source.instances.list(name)},
-            estimate=harvester_estimate(
-                harvester_ratio(source.settings.get(name=constants.SETTING_OVERHEAD_RATIO))
-            ),
             now=now,
             timers=memory or Timers(),
             pods=source.pods.list(name),
@@ -159,12 +154,3 @@ class Observer:
             known = (versions, source.rendering(name, self._profile))
             self._renderings[name] = known
         return known[1]
-
-
-def harvester_estimate(ratio: str) -> Estimate:
-    """Harvester's own formula at an overhead ratio."""
-
-    def estimate(vmi: VirtualMachineInstance, hard: RawResourceList) -> Mapping[str, Quantity] | None:
-        return harvester_delta(vmi.spec, hard, ratio=ratio, arch=vmi.spec.architecture or "amd64")
-
-    return estimate

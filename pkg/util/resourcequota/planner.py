@@ -22,10 +22,9 @@ from pkg.util.resourcequota.entries import Entries, has_migrating_vm
 from pkg.util.resourcequota.errors import InvalidEntry, ResourceQuotaError
 from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.give_back import give_back, hand_over, is_ours, lowered
-from pkg.util.resourcequota.managed import is_default, is_managed, is_served, switched_off
+from pkg.util.resourcequota.managed import Rules, is_default, is_managed, is_served, rules_of, switched_off
 from pkg.util.resourcequota.plan import Plan, earliest
 from pkg.util.resourcequota.policy import Mode, Policy
-from pkg.util.resourcequota.rules import Rules, rules_of
 from pkg.util.resourcequota.timers import Timers
 from pkg.util.resourcequota.touch import has_entry, with_touch, without_touch
 from pkg.util.resourcequota.vm import Vm

@@ -34,3 +34,7 @@ class Policy:
     """A migration that is refused although its entry is applied gets what is missing."""
     render: bool = False
     """Every limit of the namespace annotation is kept in spec.hard, not only what is scaled."""
+
+
+EXACT = Policy(Mode.TAKEOVER, EstimateKind.EXACT)
+"""What quota will count, whatever the operator chose."""

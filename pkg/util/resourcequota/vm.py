@@ -24,7 +24,8 @@ from pkg.util.constants import LIMITS_CPU, LIMITS_MEMORY
 from pkg.util.kubevirt.backend_storage import NOTHING, backend_storage
 from pkg.util.kubevirt.evidence import Sides, charged_until
 from pkg.util.kubevirt.migration import Stage, is_finished, left_at, may_attach, stage_of
-from pkg.util.kubevirt.observed_overhead import is_resized
+from pkg.util.kubevirt.observed_overhead import architecture, is_resized
+from pkg.util.kubevirt.overhead import harvester_delta
 from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.kubevirt.target import (
     Bound,
@@ -43,7 +44,7 @@ from pkg.util.kubevirt.volume_migration import NOT_DOUBLED, doubled, moves
 from pkg.util.quantity import ZERO
 from pkg.util.quotacount.scopes import has_scopes
 from pkg.util.resource_list import ResourceList, add, maximum, minimum, smallest, subtract, total
-from pkg.util.resourcequota.errors import NoLimits, ResourceQuotaError, SideTooLarge
+from pkg.util.resourcequota.errors import EVENT_NOT_SCALED, EVENT_TOO_LARGE, ResourceQuotaError
 from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.policy import EstimateKind, Policy
 
@@ -110,7 +111,7 @@ class Vm:
         created."""
         self.to_come = add(to_come, storage.to_come)
         """What quota will count of those that do not exist yet."""
-        self.formula = None if self._exact else self._formula(facts)
+        self.formula = None if self._exact else self._formula()
         """Harvester's number for the same migration, under `--estimate harvester`."""
         self.ended = ZERO
         """How many pods of earlier migrations are over and still there, while this one needs headroom: as objects they
@@ -204,13 +205,14 @@ class Vm:
             return {}
         return attachments_usage(vmi, self._believed(self._sides.home[0]), self._rendering, self._spec)
 
-    def _formula(self, facts: Facts) -> ResourceList | None:
+    def _formula(self) -> ResourceList | None:
         if self.stage < Stage.ANNOUNCED or self.vmi is None or not self._may_go_on():
             return None
-        formula = facts.estimate(self.vmi, _BOTH_LIMITS)
+        ratio, arch = self._rendering.harvester_ratio, architecture(self.vmi)
+        formula = harvester_delta(self.vmi.spec, _BOTH_LIMITS, ratio, arch)
         if formula is None and self.stage >= Stage.WANTED:
-            self._say(NoLimits, "has neither a cpu nor a memory limit")
-        return dict(formula) if formula is not None else None
+            self._say(EVENT_NOT_SCALED, "has neither a cpu nor a memory limit")
+        return formula
 
     def _old(self, side: Side) -> OldSide:
         """What is left over is beyond the base as far as it is not larger than the side that the VM lives in."""
@@ -236,7 +238,7 @@ class Vm:
             more = subtract(usage, limited)
             what = ", ".join(f"{name} by {shown(q, name)}" for name, q in sorted(more.items()) if q > ZERO)
             name = sides[0].launcher.name
-            self._say(SideTooLarge, f"pod {name} exceeds what the VM's spec renders to: {what}")
+            self._say(EVENT_TOO_LARGE, f"pod {name} exceeds what the VM's spec renders to: {what}")
         return limited
 
     def _within(self, launcher: ResourceList, attached: ResourceList) -> ResourceList:
@@ -283,5 +285,5 @@ class Vm:
         made_of = (self._rendering, rendered_from(self.vmi), *pods)
         return self._cache.made(key, made_of, lambda: render(self._rendering, self._spec))
 
-    def _say(self, kind: type[ResourceQuotaError], what: str) -> None:
-        self.problems.append(kind(f"VM {self.name} {what}", vm=self.name))
+    def _say(self, reason: str, what: str) -> None:
+        self.problems.append(ResourceQuotaError(f"VM {self.name} {what}", reason, vm=self.name))

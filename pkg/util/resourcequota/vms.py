@@ -15,7 +15,7 @@ from pkg.util.kubevirt.volume_migration import moves
 from pkg.util.quantity import Quantity
 from pkg.util.quotacount.scopes import has_scopes
 from pkg.util.resourcequota.base import Base
-from pkg.util.resourcequota.errors import NotUnderstood, ResourceQuotaError
+from pkg.util.resourcequota.errors import EVENT_NOT_SCALED, ResourceQuotaError
 from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.policy import Policy
 from pkg.util.resourcequota.vm import Vm
@@ -36,7 +36,8 @@ def vms_of(facts: Facts, policy: Policy, base: Base) -> tuple[list[Vm], list[Res
         try:
             vm = _vm(name, facts, rendering, policy, migrations, pods)
         except Exception as exc:  # a tenant's objects, read by formulas that were made for KubeVirt's
-            problems.append(NotUnderstood(f"VM {name}: {type(exc).__name__}: {exc}"[:_LONGEST], vm=name))
+            said = f"VM {name}: {type(exc).__name__}: {exc}"[:_LONGEST]
+            problems.append(ResourceQuotaError(said, EVENT_NOT_SCALED, vm=name))
         else:
             found.append(vm)
             problems += vm.problems

@@ -17,10 +17,10 @@ from pkg.util.resource_list import ResourceList, add, maximum, minimum, subtract
 from pkg.util.resourcequota.base import HARVESTERS, Base, quantity_of
 from pkg.util.resourcequota.caps import Caps
 from pkg.util.resourcequota.entries import Entries
-from pkg.util.resourcequota.errors import HoldLimitReached, ResourceQuotaError
+from pkg.util.resourcequota.errors import EVENT_HOLD_LIMIT, ResourceQuotaError
 from pkg.util.resourcequota.facts import Facts
+from pkg.util.resourcequota.managed import Rules
 from pkg.util.resourcequota.policy import Policy
-from pkg.util.resourcequota.rules import Rules
 from pkg.util.resourcequota.vm import Vm
 
 
@@ -57,7 +57,7 @@ def hold(
         if over:
             limit = f"{policy.hold_limit:g} s"
             said = f"VM {vm.name}: a pod of the old side still counts {limit} after the migration"
-            problems.append(HoldLimitReached(said, vm=vm.name))
+            problems.append(ResourceQuotaError(said, EVENT_HOLD_LIMIT, vm=vm.name))
     return kept, since, problems
 
 

@@ -284,7 +284,6 @@ OBEYED: dict[str, tuple[ApiError, float]] = {
     "Retry-After is obeyed": (retry_after(40), 40),
     "it is obeyed whatever the status": (ServiceUnavailable("x", status=503, retry_after=20), 20),
     "of a conflict too": (Conflict("x", status=409, retry_after=30), 30),
-    "it is capped at 60 s": (retry_after(3600), 60),
 }
 
 

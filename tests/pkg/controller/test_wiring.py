@@ -45,7 +45,7 @@ class Cluster:
 
         monkeypatch.setattr(wiring, "Handler", Recorder)
         self.management = Management(self.server.client(), workers=1)
-        index(self.management)
+        index(self.management.virtual_machine_instance_migrations.cache(), self.management.pods.cache())
         events = self.management.recorder("headroom")
         migration.register(self.management, events, replace(options, dry_run=True))
         wiring.register(self.management, events, options)

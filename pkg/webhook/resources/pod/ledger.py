@@ -15,7 +15,7 @@ from pkg.webhook.metrics import REMEMBERED
 
 EXPIRY: Final = 2.0
 """Seconds after which a pod that never turned up is given up: quota or another webhook refused it. A request that is
-held up for longer may find its place taken, by at most its own size."""
+held up for longer may find its place taken, by at most its own size; while the API server is silent none is."""
 _SWEPT: Final = 2
 """Other namespaces that are searched at every entry: those that never ask again are forgotten."""
 
@@ -36,6 +36,8 @@ class Ledger:
 
     def __init__(self) -> None:
         self._pending: dict[str, dict[str, _Pending]] = {}
+        self._silent = False
+        # Invariant: what was let in before the next answer of the API server may be stored as late as that comes.
 
     def admit(
         self,
@@ -51,11 +53,25 @@ class Ledger:
         pending = _Pending(uid, replaced, usages, now)
         self._pending.setdefault(namespace, {})[f"{uid}/{replaced}"] = pending
         REMEMBERED.set(len(self))
-        for each in [each for each in self._pending if each != namespace][:_SWEPT]:
-            self.settle(each, {}, now)
+        for each in (namespace, *[each for each in self._pending if each != namespace][:_SWEPT]):
+            self._forget(each, {}, now)
 
-    def settle(self, namespace: str, seen: Mapping[str, str | None], now: float) -> None:
-        """Forget the pods that are seen (uid to resourceVersion), and those that are given up."""
+    def settle(self, namespace: str, seen: Mapping[str, str | None], asked: float, now: float) -> None:
+        """The API server, `asked` at that time, has answered: forget the pods that are seen (uid to resourceVersion),
+        and those that were given up by then."""
+        if self._silent:
+            self._silent = False
+            for pending in self._pending.values():
+                pending.update({key: replace(each, since=now) for key, each in pending.items()})
+        self._forget(namespace, seen, asked)
+
+    def keep(self) -> None:
+        """It does not answer: until it does, none is given up."""
+        self._silent = True
+
+    def _forget(self, namespace: str, seen: Mapping[str, str | None], now: float) -> None:
+        if self._silent:
+            return
         kept = {
             key: each
             for key, each in self._pending.get(namespace, {}).items()
@@ -66,11 +82,6 @@ class Ledger:
         if kept:
             self._pending[namespace] = kept
         REMEMBERED.set(len(self))
-
-    def keep(self, namespace: str, now: float) -> None:
-        """The API server does not answer: requests that were let in may be stored as late as that lasts."""
-        pending = self._pending.get(namespace, {})
-        pending.update({key: replace(each, since=now) for key, each in pending.items()})
 
     def __len__(self) -> int:
         """Pods of all namespaces."""

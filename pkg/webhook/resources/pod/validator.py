@@ -148,12 +148,11 @@ class Validator:
         try:
             if refusal := await self._refused_by_another(asked):
                 return refusal
-            snapshot = self._cached(asked)
-            refusal = self._refusal(snapshot, asked, Room.by_status)
-            if refusal or not snapshot.at_rest:
+            snapshot, refusal = self._cached(asked), ""
+            if not snapshot.at_rest or self._refusal(snapshot, asked, Room.by_status):
                 snapshot, refusal = await self._wait(asked, waiting)
         except NoAnswer:
-            self._ledger.keep(asked.namespace, self._clock())
+            self._ledger.keep()
             snapshot = await self._last_known(asked)
             # What stood in its way still does; else the own count decides.
             refusal = waiting[-1] if waiting else self._refusal_by_all(snapshot, asked)
@@ -208,7 +207,10 @@ class Validator:
             await self._sleep(PAUSE)
 
     async def _fresh(self, shared_reads: SharedReads[_Snapshot], asked: _Pod) -> _Snapshot:
-        return await in_time(shared_reads.fresh(asked.namespace)) or _Snapshot([], {})
+        began = self._clock()
+        snapshot = await in_time(shared_reads.fresh(asked.namespace)) or _Snapshot([], {})
+        self._ledger.settle(asked.namespace, snapshot.seen, began, self._clock())
+        return snapshot
 
     def _refusal_by_all(self, snapshot: _Snapshot, asked: _Pod) -> str:
         """The same beside the pods that are on their way, and by what quota counts."""
@@ -217,7 +219,6 @@ class Validator:
 
     def _refusal(self, snapshot: _Snapshot, asked: _Pod, balance: _Balance) -> str:
         """Why the pod does not fit into a base; "" when it does."""
-        self._ledger.settle(asked.namespace, snapshot.seen, self._clock())
         for quota in filter(lambda quota: asked.counts(quota.object), snapshot.quotas):
             # Twice: another replica may have let through as much at the same moment, which nothing shows yet.
             pending = list(self._ledger.pending(asked.namespace, quota.object.name)) * 2

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from msgspec.structs import replace
+
 from kubeloop.api.core import ResourceQuota
 from kubeloop.api.meta import RawQuantity
 from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.util.names import EntryKey, migrating_key
 from pkg.util.quantity import Quantity, QuantityError
 from pkg.util.resource_list import ResourceList
-from pkg.util.resourcequota.base import granted_by_namespace, granted_by_record, hard, scaled_base
+from pkg.util.resourcequota.base import base_of, hard
 from pkg.util.resourcequota.entries import Entries, entries
-from pkg.util.resourcequota.errors import ResourceQuotaError
 from pkg.util.resourcequota.managed import is_default, is_off
 from pkg.util.resourcequota.policy import Policy
 
@@ -30,11 +31,9 @@ def too_low(old: ResourceQuota, new: ResourceQuota, limits: str, policy: Policy)
     added = Entries(new.annotations).readable()
     if not lowered or not added or is_off(new.annotations):
         return {}  # outside migrations everything is allowed, and repaired where need be
-    try:
-        granted = granted_by_namespace(limits) if is_default(old) else granted_by_record(old)
-    except ResourceQuotaError:
-        return {}
-    lowest = hard(scaled_base(granted, {**new.hard, **old.hard}, policy), added)
+    names = {**new.hard, **old.hard} if is_default(old) else old.hard
+    before = replace(old, spec=replace(old.spec, hard=names))
+    lowest = hard(base_of(before, limits, policy).limits or {}, added)
     return {
         name: lowest[name]
         for name in sorted(lowered)

@@ -16,15 +16,16 @@ from pkg.api.harvesterhci import SETTINGS
 from pkg.api.kubevirt import KUBEVIRTS, VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINE_INSTANCES
 from pkg.api.mtq import VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS
 from pkg.config.probe import NotReached
-from pkg.controller.indexes import PODS_BY_MIGRATION
+from pkg.controller.indexes import index
 from pkg.controller.managedtenantquota.identity import LockMaker
 from pkg.controller.managedtenantquota.managedtenantquota_controller import Handler
 from pkg.controller.managedtenantquota.observation import Kinds, Observer
 from pkg.controller.managedtenantquota.writer import Clients, Writer
-from pkg.util.managedtenantquota.constants import NEVER_LOCKED
+from pkg.util.constants import NEVER_LOCKED
 from pkg.util.managedtenantquota.model import Policy
 from pkg.util.quotacount.usage import pod_usage
 from pkg.util.resource_list import format_resource_list, parse_resource_list
+from pkg.util.resourcequota.observe import Observer as FactsObserver
 from pkg.util.resourcequota.observe import Source
 from tests.decisions import by_value
 from tests.kinds import Clock, Events, Kind, Server
@@ -119,9 +120,7 @@ class Cluster:
         self.limit_ranges = Kind(registry.LIMIT_RANGES)
         self.kubevirts = Kind(KUBEVIRTS)
         self.settings = Kind(SETTINGS)
-        self.pods.indexer.add_indexers(
-            {PODS_BY_MIGRATION: lambda p: [f"{p.namespace}/{p.labels.get('kubevirt.io/migrationJobUID')}"]}
-        )
+        index(self.migrations.cache, self.pods.cache)
         self.leases = self.server.kind(registry.LEASES)
         clients = Clients(self.budgets.client, self.quotas.client, self.locks.client, self.leases.client)
         self.kinds = Kinds(clients, self.budgets.cache, self.quotas.cache, self.locks.cache, self.pods.cache)
@@ -226,7 +225,7 @@ class Process:
             probe=cluster.probe,
         )
         self.handler = Handler(
-            Observer(caches, cluster.kinds, maker),
+            Observer(FactsObserver(caches), cluster.kinds, maker),
             Writer(cluster.kinds.clients, maker, self.events.recorder),
             self.events.recorder,
             policy or Policy(shortage=0.0),

@@ -7,17 +7,26 @@ import pytest
 from pkg.util.managedtenantquota.model import Policy
 from tests.decisions import by_value
 from tests.pkg.controller.managedtenantquota.server import (
-    OPENING,
     Cluster,
     Ended,
     Process,
     close_window,
     open_window,
 )
-from tests.pkg.util.managedtenantquota.objects import GRANTED
+from tests.pkg.util.managedtenantquota.objects import ENOUGH, GRANTED, budget, quota
 
-WRITES = 6
-"""Of the whole way with one blocking quota; `test_the_writes_are_enumerated` counts them."""
+WRITES = 8
+"""Of the whole way with two blocking quotas; `test_the_writes_are_enumerated` counts them."""
+PODS = {"pods": "1"}
+
+
+def full_namespace() -> Cluster:
+    """With two quotas that its VM fills."""
+    cluster = Cluster()
+    cluster.quotas.given(quota(PODS, PODS, name="pods"))
+    cluster.budgets.given(budget({**ENOUGH, **PODS}))
+    cluster.refuse()
+    return cluster
 
 
 async def run(cluster: Cluster, process: Process, upto: int | None) -> None:
@@ -27,7 +36,8 @@ async def run(cluster: Cluster, process: Process, upto: int | None) -> None:
     await close_window(cluster, process)
 
 
-async def test_the_writes_are_enumerated(cluster: Cluster) -> None:
+async def test_the_writes_are_enumerated() -> None:
+    cluster = full_namespace()
     await run(cluster, Process(cluster), None)
     assert len(cluster.writes.made) == WRITES
 
@@ -36,8 +46,7 @@ async def test_the_writes_are_enumerated(cluster: Cluster) -> None:
 @pytest.mark.parametrize("fate", ["the target came", "the migration is gone", "it waits still"])
 @pytest.mark.parametrize("downtime", [0.0, 40.0, 500.0])
 async def test_ended_after_any_write_and_started_again(number: int, fate: str, downtime: float) -> None:
-    cluster = Cluster()
-    cluster.refuse()
+    cluster = full_namespace()
     with pytest.raises(Ended):
         await run(cluster, Process(cluster), number)
     cluster.writes.left = None
@@ -53,7 +62,7 @@ async def test_ended_after_any_write_and_started_again(number: int, fate: str, d
         await process.settle()
         cluster.enforce()
     # Raised for longer than a lock may last, and no target came: then it is left alone for a while.
-    rests = number == len(OPENING) and downtime > Policy().lock_limit
+    rests = number == WRITES // 2 and downtime > Policy().lock_limit
     if fate == "it waits still" and not admitted and not rests:
         assert by_value(cluster.hard) == by_value(GRANTED)
         cluster.admit()
@@ -61,3 +70,4 @@ async def test_ended_after_any_write_and_started_again(number: int, fate: str, d
             await process.settle()
             cluster.enforce()
     assert cluster.at_rest
+    assert by_value(cluster.quotas.now("ns1/pods").hard) == by_value(PODS)

@@ -17,7 +17,7 @@ from pkg.api.kubevirt import (
     VirtualMachineInstance,
     VirtualMachineInstanceMigration,
 )
-from pkg.controller.indexes import MIGRATIONS_BY_VMI, PODS_BY_MIGRATION
+from pkg.controller.indexes import index
 from pkg.controller.migration.ui_state import UIStateWriter
 from pkg.controller.migration.vmi_controller import VMIHandler
 from tests.decisions import sentences
@@ -34,16 +34,10 @@ class Cluster:
 
     def __init__(self) -> None:
         self.migrations = Kind(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS)
-        self.migrations.cache.add_indexer(
-            MIGRATIONS_BY_VMI, lambda vmim: [f"{vmim.namespace}/{vmim.spec.vmi_name}"]
-        )
         self.instances = Kind(VIRTUAL_MACHINE_INSTANCES)
         self.machines = Kind(VIRTUAL_MACHINES)
         self.pods = Kind(PODS)
-        self.pods.cache.add_indexer(
-            PODS_BY_MIGRATION,
-            lambda pod: [f"{pod.namespace}/{pod.labels.get('kubevirt.io/migrationJobUID')}"],
-        )
+        index(self.migrations.cache, self.pods.cache)
         states = UIStateWriter(
             migrations=self.migrations.client,
             migration_cache=self.migrations.cache,
@@ -59,18 +53,9 @@ class Cluster:
         self.machines.given({"metadata": {"name": name, "namespace": "ns1", "uid": f"uid-of-vm-{name}"}})
 
     def pod(self, name: str, migration: str, **metadata: object) -> None:
-        labels = {"kubevirt.io/migrationJobUID": migration}
-        self.pods.given(
-            {
-                "metadata": {
-                    "name": name,
-                    "namespace": "ns1",
-                    "uid": f"uid-{name}",
-                    "labels": labels,
-                    **metadata,
-                }
-            }
-        )
+        kind = "hotplug-disk" if name == "attachment" else "virt-launcher"
+        labels = {"kubevirt.io": kind, "kubevirt.io/migrationJobUID": migration}
+        self.pods.put(name, "ns1", metadata={"labels": labels, **metadata})
 
     async def see(self, migration: VirtualMachineInstanceMigration) -> None:
         """A migration's event arrives: its VMI is enqueued."""

@@ -7,7 +7,13 @@ from typing import Any
 from kubeloop.api import registry
 from kubeloop.api.core import ResourceQuota
 from kubeloop.controllers.errors import RetryAfter
-from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCES, VIRTUAL_MACHINES, VirtualMachine
+from pkg.api.kubevirt import (
+    VIRTUAL_MACHINE_INSTANCE_MIGRATIONS,
+    VIRTUAL_MACHINE_INSTANCES,
+    VIRTUAL_MACHINES,
+    VirtualMachine,
+)
+from pkg.controller.indexes import LAUNCHERS_BY_VM, index
 from pkg.controller.virtualmachine.vm_controller import Handler
 from pkg.util.resourcequota.facts import Facts
 from tests.decisions import observed
@@ -26,6 +32,7 @@ class VmNamespace:
         self.instances: Kind[Any] = Kind(VIRTUAL_MACHINE_INSTANCES)
         self.quotas: Kind[Any] = Kind(registry.RESOURCE_QUOTAS)
         self.pods: Kind[Any] = Kind(registry.PODS)
+        index(Kind(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS).cache, self.pods.cache)
         self.events, self.clock = Events(), Clock()
         self.machines.given(found or vm())
         self.quotas.given(quota({}))
@@ -35,9 +42,7 @@ class VmNamespace:
             quotas=self.quotas.client,
             quota_cache=self.quotas.cache,
             pods=self.pods.client,
-            pods_of=lambda key: [
-                pod for pod in self.pods.indexer.list() if f"-{key.partition('/')[2]}-" in pod.name
-            ],
+            pods_of=lambda key: self.pods.cache.by_index(LAUNCHERS_BY_VM, key),
             observer=self,
             events=self.events.recorder,
             clock=self.clock,

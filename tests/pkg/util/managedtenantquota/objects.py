@@ -17,8 +17,8 @@ from kubeloop.api.meta import RawResourceList
 from kubeloop.testing.fake.patches import merged
 from pkg.api.kubevirt import KubeVirtConfiguration, VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.api.mtq import VirtualMachineMigrationResourceQuota
+from pkg.util.constants import ANNOTATION_ORIGINALS
 from pkg.util.kubevirt.rendering import Rendering
-from pkg.util.managedtenantquota.constants import ANNOTATION_ORIGINALS
 from pkg.util.managedtenantquota.lock import (
     Lock,
     lock_body,
@@ -26,7 +26,7 @@ from pkg.util.managedtenantquota.lock import (
     recognise,
     timestamp,
 )
-from pkg.util.managedtenantquota.model import Observed, Policy, Surroundings, Timers
+from pkg.util.managedtenantquota.model import Observed, Policy, Timers
 from pkg.util.managedtenantquota.record import Record
 from pkg.util.managedtenantquota.releasable import Members, Releases, releases
 from pkg.util.managedtenantquota.sequence import (
@@ -44,6 +44,7 @@ from pkg.util.managedtenantquota.sequence import (
 )
 from pkg.util.quotacount.usage import pod_usage
 from pkg.util.resource_list import format_resource_list
+from pkg.util.resourcequota.facts import Facts
 from tests.objects import AT_1_5, build, launcher, running_vmi, vmim
 
 NOW = 1_800_000_000.0
@@ -149,7 +150,7 @@ def surroundings(
     running: Sequence[str] = (),
     rendering: Rendering = AT_1_5,
     parallel: Mapping[str, int] | None = None,
-) -> Surroundings:
+) -> Facts:
     """One refused migration unless told otherwise; every VM has its VMI and its source pod."""
     migrations = [refused()] if migrations is None else migrations
     vms = sorted({migration.spec.vmi_name for migration in migrations})
@@ -157,7 +158,8 @@ def surroundings(
     if parallel is not None:
         configuration = msgspec.convert({"migrations": dict(parallel)}, KubeVirtConfiguration)
         rendering = replace(rendering, kubevirt=configuration)
-    return Surroundings(
+    return Facts(
+        ResourceQuota(),
         migrations=migrations,
         instances={instance.name: instance for instance in found},
         pods=[source(vm) for vm in vms] if pods is None else pods,
@@ -169,7 +171,7 @@ def surroundings(
 def observed(
     quotas: Sequence[ResourceQuota] | None = None,
     budgets: Sequence[VirtualMachineMigrationResourceQuota] | None = None,
-    around: Surroundings | None = None,
+    around: Facts | None = None,
     *,
     lock: Lock | None = None,
     exists: bool = True,
@@ -184,7 +186,7 @@ def observed(
         budgets=[budget()] if budgets is None else budgets,
         lock=lock,
         quotas=[quota()] if quotas is None else quotas,
-        surroundings=around or surroundings(),
+        facts=around or surroundings(),
         now=now,
         can_lock=not why_not,
         why_not=why_not,
@@ -250,7 +252,7 @@ def walked(observed: Observed, policy: Policy | None = None, most: int = 50) -> 
 
 def look(
     quotas: Sequence[ResourceQuota] | None = None,
-    around: Surroundings | None = None,
+    around: Facts | None = None,
     *,
     additional: RawResourceList = ENOUGH,
     originals: Mapping[str, RawResourceList] | None = None,

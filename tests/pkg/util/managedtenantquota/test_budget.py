@@ -7,8 +7,7 @@ from typing import NamedTuple
 import pytest
 
 from kubeloop.api.meta import RawResourceList
-from pkg.util.managedtenantquota.budget import is_enforced, to_raise, to_restore
-from pkg.util.managedtenantquota.record import Record
+from pkg.util.managedtenantquota.record import Record, is_enforced, to_raise, to_restore
 from pkg.util.quantity import QuantityError
 from pkg.util.resource_list import parse_resource_list
 from pkg.util.resourcequota.balance import Balance

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -13,9 +13,10 @@ from kubeloop.api.core import PersistentVolumeClaim, Pod, ResourceQuota
 from kubeloop.api.meta import RawResourceList
 from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.util.kubevirt.rendering import Rendering
-from pkg.util.managedtenantquota.missing_targets import running_sources, with_largest_defaults
-from pkg.util.managedtenantquota.model import Policy, Surroundings, Timers
+from pkg.util.managedtenantquota.missing_targets import with_largest_defaults, with_running
+from pkg.util.managedtenantquota.model import Policy, Timers
 from pkg.util.managedtenantquota.releasable import Releases, is_taken
+from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.observe import Listed, Source
 from tests.decisions import sentences
 from tests.objects import attachment, claim, ended, launcher, limit_range, running_vmi, vmim, with_state
@@ -273,9 +274,10 @@ def running(
     migrations: Sequence[VirtualMachineInstanceMigration],
     instances: Sequence[VirtualMachineInstance],
     *with_target: str,
-) -> list[frozenset[str]]:
+) -> Sequence[Collection[str]]:
     listed = Source(migrations=Listed(migrations), instances=Listed(instances))
-    return running_sources(listed, lambda migration: migration.uid in with_target)
+    own = Facts(ResourceQuota(), migrations=[vmim("Pending", "own")])
+    return with_running(own, listed, lambda migration: migration.uid in with_target).running
 
 
 @pytest.mark.parametrize("added", ["much", "-2"])
@@ -326,7 +328,7 @@ def test_a_quota_that_the_other_strategy_has_its_hands_on_is_left_alone(annotati
 class TestHotpluggedVolumes:
     """The target has a second pod, which KubeVirt creates once the first runs."""
 
-    def around(self, *pods: Pod, migration: VirtualMachineInstanceMigration | None = None) -> Surroundings:
+    def around(self, *pods: Pod, migration: VirtualMachineInstanceMigration | None = None) -> Facts:
         spec = {**msgspec.to_builtins(running_vmi().spec), "volumes": [VOLUME]}
         vmi = msgspec.structs.replace(running_vmi(), spec=msgspec.convert(spec, type(running_vmi().spec)))
         return surroundings(
@@ -454,13 +456,21 @@ class TestWhatAWindowGrants:
         assert [each.migration.spec.vmi_name for each in found.releasable] == ["vm1"]
         assert found.added == {"quota": {"limits.cpu": "2015m"}}
 
-    def test_vms_whose_sides_both_run_keep_theirs(self) -> None:
-        moving, migration = running_vmi("vm1"), vmim("Running")
+    def beside_one_that_moves(self, hard: str, used: str, *instances: VirtualMachineInstance) -> Releases:
+        migration = vmim("Running")
         around = surroundings(
             [migration, refused("vm2")],
-            instances=[moving, running_vmi("vm2")],
+            instances=[running_vmi("vm1"), *instances],
             pods=[source("vm1"), target(migration, "Running"), source("vm2")],
         )
-        full = quota({"limits.cpu": "4030m"}, {"limits.cpu": "6045m"})
-        found = look([full], around, additional={"limits.cpu": "47"})
+        full = quota({"limits.cpu": hard}, {"limits.cpu": used})
+        return look([full], around, additional={"limits.cpu": "47"})
+
+    def test_vms_whose_sides_both_run_keep_theirs(self) -> None:
+        found = self.beside_one_that_moves("4030m", "6045m", running_vmi("vm2"))
         assert found.added == {"quota": {"limits.cpu": "4030m"}}
+
+    def test_what_a_vm_has_grown_by_does_not_fit_into_what_another_s_target_leaves(self) -> None:
+        """It has just ended: status.used shows it, and the cache does not."""
+        assert not self.beside_one_that_moves("5", "4030m", self.grown("4", "vm2")).releasable
+        assert self.beside_one_that_moves("6030m", "4030m", self.grown("4", "vm2")).releasable

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from pkg.util.managedtenantquota.constants import ANNOTATION_ORIGINALS
+from pkg.util.constants import ANNOTATION_ORIGINALS
 from pkg.util.managedtenantquota.lock import is_left_out
 from pkg.util.managedtenantquota.model import Observed, Policy, Timers
 from pkg.util.managedtenantquota.record import is_in_use, members_of
@@ -399,9 +399,7 @@ def test_a_lock_leaves_out_the_target_that_would_take_what_is_added_for_others()
     assert not is_left_out(held.lock, "uid-migration-of-vm2")
     _, opened = walked(seen)
     assert by_value(opened.quotas[0].hard) == by_value({"limits.cpu": "18045m"})
-    alone = replace(
-        opened, surroundings=surroundings([refused("vm2")], instances=[large], pods=[launcher(large)])
-    )
+    alone = replace(opened, facts=surroundings([refused("vm2")], instances=[large], pods=[launcher(large)]))
     assert isinstance(next_step(alone), UpdateLock)
 
 
@@ -436,7 +434,7 @@ def test_a_window_closes_when_the_parallel_limits_are_reached() -> None:
     raised = observed(
         [quota({"pods": "9"}, {"pods": "3"})], [budget({"pods": "6"}, saved={"quota": {"pods": "3"}})]
     )
-    made = decision(replace(raised, surroundings=full, lock=lock()))
+    made = decision(replace(raised, facts=full, lock=lock()))
     assert isinstance(made.step, Restore)
 
 
@@ -526,7 +524,7 @@ def test_the_whole_way() -> None:
     assert names == ["MakeLock", "Save", "Raise", "Raise"]
     limits = {q.name: by_value(q.hard) for q in open_.quotas}
     assert limits == {"quota": by_value(GRANTED), "second": by_value(GRANTED), "roomy": by_value(TWICE)}
-    names, closed = walked(replace(open_, surroundings=DONE))
+    names, closed = walked(replace(open_, facts=DONE))
     assert names == ["Restore", "Restore", "Clear", "Unlock"]
     assert closed.lock is None
     assert not is_in_use(closed.budgets[0])
@@ -556,7 +554,7 @@ def _every_stop(begin: Observed, change: Callable[[Observed], Observed]) -> list
 
 
 TWO = [quota(), quota(name="second")]
-STOPS = _every_stop(observed(TWO), lambda seen: replace(seen, surroundings=DONE))
+STOPS = _every_stop(observed(TWO), lambda seen: replace(seen, facts=DONE))
 
 
 def test_the_stops_are_all_the_writes() -> None:
@@ -571,7 +569,7 @@ def test_the_stops_are_all_the_writes() -> None:
 )
 @pytest.mark.parametrize("downtime", [0.0, 30.0, 500.0])
 def test_ended_after_any_write_the_namespace_comes_to_rest(stop: int, around: Any, downtime: float) -> None:
-    seen = replace(STOPS[stop], surroundings=around, timers=Timers(), now=NOW + downtime)
+    seen = replace(STOPS[stop], facts=around, timers=Timers(), now=NOW + downtime)
     _, end = walked(seen)
     assert end.lock is None
     assert msgspec.to_builtins(end.budgets[0].status) == MIRRORED
@@ -581,7 +579,7 @@ def test_ended_after_any_write_the_namespace_comes_to_rest(stop: int, around: An
 @pytest.mark.parametrize("stop", range(len(STOPS)))
 @pytest.mark.parametrize("downtime", [0.0, 30.0, 500.0])
 def test_ended_after_any_write_a_migration_that_still_waits_is_released(stop: int, downtime: float) -> None:
-    seen = replace(STOPS[stop], surroundings=surroundings(), timers=Timers(), now=NOW + downtime)
+    seen = replace(STOPS[stop], facts=surroundings(), timers=Timers(), now=NOW + downtime)
     _, end = walked(seen, Policy(longest_pause=0.0))
     assert [by_value(q.hard) for q in end.quotas] == [by_value(GRANTED)] * 2
     assert end.lock is not None

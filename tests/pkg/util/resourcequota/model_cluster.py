@@ -22,7 +22,7 @@ from pkg.util.resource_list import ResourceList, parse_resource_list, total
 from pkg.util.resourcequota.facts import Cache, Facts, Timers
 from pkg.util.resourcequota.plan import Plan
 from pkg.util.resourcequota.planner import plan
-from tests.decisions import EXACT, estimate
+from tests.decisions import EXACT
 from tests.objects import attachment, quota
 from tests.pkg.util.resourcequota.model_objects import (
     MANAGED,
@@ -312,7 +312,6 @@ class Cluster:
             limits=seen.namespace,
             migrations=seen.migrations,
             instances={vmi.name: vmi for vmi in seen.instances},
-            estimate=estimate(self.ratio or "1"),
             now=self.now,
             timers=memory,
             pods=seen.pods,

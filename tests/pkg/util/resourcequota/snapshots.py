@@ -9,7 +9,8 @@ import msgspec
 
 from kubeloop.api.core import Namespace, Pod, ResourceQuota
 from pkg.api.kubevirt import KubeVirt, VirtualMachineInstance, VirtualMachineInstanceMigration
-from pkg.report.snapshot import REPORTED, Snapshot
+from pkg.report.snapshot import Snapshot
+from pkg.util.resourcequota.policy import EXACT
 from tests.decisions import applied, charged, named
 from tests.objects import BASE
 
@@ -53,5 +54,5 @@ def settled(snapshot: Snapshot) -> Snapshot:
 
     from pkg.util.resourcequota.planner import plan
 
-    done = [applied(rq, plan(snapshot.observe(rq), REPORTED)) for rq in snapshot.quotas]
+    done = [applied(rq, plan(snapshot.observe(rq), EXACT)) for rq in snapshot.quotas]
     return replace(snapshot, quotas=done)

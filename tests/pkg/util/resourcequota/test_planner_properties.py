@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import msgspec
@@ -124,15 +125,7 @@ def said(plan: Plan) -> tuple[object, ...]:
 
 def then(seen: Facts, policy: Policy) -> Facts:
     """The same namespace after one plan has been applied, with what that plan remembered."""
-    return Facts(
-        quota=after(seen, policy),
-        limits=seen.limits,
-        migrations=seen.migrations,
-        instances=seen.instances,
-        estimate=seen.estimate,
-        now=seen.now,
-        timers=plan(seen, policy).timers,
-    )
+    return dataclasses.replace(seen, quota=after(seen, policy), timers=plan(seen, policy).timers)
 
 
 @modes

@@ -16,6 +16,7 @@ import pytest
 
 from kubeloop.api.core import ResourceQuota
 from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
+from pkg.util.kubevirt.overhead import harvester_delta
 from pkg.util.names import migrating_uid_key
 from pkg.util.quantity import Quantity
 from pkg.util.resource_list import add, total
@@ -23,7 +24,7 @@ from pkg.util.resourcequota.base import parse_base
 from pkg.util.resourcequota.entries import entries, parse_resources
 from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.policy import Mode
-from tests.decisions import by_value, entries_by_value, estimate, observed, settled
+from tests.decisions import by_value, entries_by_value, observed, settled
 from tests.objects import COMPENSATION
 
 _LINES = (Path(__file__).parents[3] / "vectors" / "scenarios.jsonl").read_text().splitlines()
@@ -107,7 +108,7 @@ def test_a_running_migration_gets_its_own_entry_and_nothing_else(index: int) -> 
         assert end in upstream_ends(scenario)
         return
     vmi = msgspec.convert(scenario["vmi"], VirtualMachineInstance)
-    entry = estimate()(vmi, observation(scenario).quota.hard)
+    entry = harvester_delta(vmi.spec, observation(scenario).quota.hard, "1.5")
     assert entry is not None
     assert parse_resources(key, quota.annotations[key]) == entry
     assert end in [
@@ -133,7 +134,7 @@ def test_where_upstream_swings_for_ever_it_settles_with_enough_room(index: int) 
     scenario = SCENARIOS[index]
     quota = end_of(scenario)
     vmi = msgspec.convert(scenario["vmi"], VirtualMachineInstance)
-    need = (estimate()(vmi, quota.hard) or {})[MEMORY]
+    need = (harvester_delta(vmi.spec, quota.hard, "1.5") or {})[MEMORY]
     used = Quantity.parse(scenario["resource_quota"]["status"]["used"][MEMORY])
     hard = by_value(quota.hard)
     assert hard[MEMORY] >= used + need
