@@ -8,13 +8,12 @@ from collections.abc import Collection, Iterator, Sequence
 from kubeloop.api.core import Pod
 from kubeloop.api.meta import Condition
 from kubeloop.api.objects import condition_is_true
-from pkg.api.kubevirt import MigratedVolume, VirtualMachineInstance, VirtualMachineInstanceMigration
+from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.report.snapshot import Snapshot
 from pkg.util import constants
 from pkg.util.amounts import shown
 from pkg.util.kubevirt.migration import is_decentralized
-from pkg.util.quantity import ZERO, Quantity, QuantityError
-from pkg.util.resource_list import parse_resource_list
+from pkg.util.kubevirt.volume_migration import Move, doubled, moves
 
 _PAGE = "docs/limits.md"
 STORAGE, MIGRATIONS, ADMISSION, PLACEMENT = (
@@ -110,9 +109,9 @@ def of_instance(snapshot: Snapshot, vmi: VirtualMachineInstance) -> list[str]:
     if migratable is not None and migratable.status == "False":
         why = migratable.message or migratable.reason or "no reason is given"
         found.append(f"KubeVirt does not migrate it: {why}: {PLACEMENT}")
-    volumes = vmi.status.migrated_volumes or ()
-    if volumes:
-        found.append(_volumes(snapshot, vmi.namespace, volumes))
+    moving = moves(vmi, snapshot.machine(vmi.namespace, vmi.name))
+    if moving:
+        found.append(_volumes(snapshot, vmi.namespace, moving))
     return found
 
 
@@ -139,35 +138,12 @@ def of_halted(printable_status: str) -> str:
     return f"its volumes are not ready ({printable_status}): {refused}: {STORAGE}"
 
 
-def _volumes(snapshot: Snapshot, namespace: str, volumes: Sequence[MigratedVolume]) -> str:
-    """How much disks count that a volume migration doubles, and what the quotas lack of it."""
-    there = {claim.name for claim in snapshot.claims if claim.namespace == namespace}
-    sizes = {each.volume_name: _size(each) for each in volumes}
-    to_come = [
-        sizes[each.volume_name]
-        for each in volumes
-        if each.destination is None or each.destination.claim_name not in there
-    ]
-    size = sum(sizes.values(), ZERO)
-    short = []
-    for quota in snapshot.quotas_of(namespace):
-        hard, used = parse_resource_list(quota.hard), parse_resource_list(quota.used)
-        missing = used.get(_REQUESTS_STORAGE, ZERO) + sum(to_come, ZERO) - hard.get(_REQUESTS_STORAGE, ZERO)
-        if _REQUESTS_STORAGE in hard and missing > ZERO:
-            short.append(f"; {quota.name} lacks {shown(missing, _REQUESTS_STORAGE)} of {_REQUESTS_STORAGE}")
-    names, twice = ", ".join(sorted(sizes)), shown(size, _REQUESTS_STORAGE)
-    return f"its volumes {names} move, so that {twice} count twice{''.join(short)}: {STORAGE}"
-
-
-def _size(volume: MigratedVolume) -> Quantity:
-    for info in (volume.destination, volume.source):
-        try:
-            size = parse_resource_list(info.requests if info else None).get("storage")
-        except QuantityError:
-            continue
-        if size is not None:
-            return size
-    return ZERO
+def _volumes(snapshot: Snapshot, namespace: str, moving: Sequence[Move]) -> str:
+    """How much disks count that a volume migration doubles."""
+    claims = {claim.name: claim for claim in snapshot.claims if claim.namespace == namespace}
+    twice = doubled(moving, claims, snapshot.basis.releases()).old.get(_REQUESTS_STORAGE)
+    counts = f", so that {shown(twice, _REQUESTS_STORAGE)} count twice" if twice else ""
+    return f"its volumes {', '.join(each.volume for each in moving)} move{counts}: {STORAGE}"
 
 
 def _device_limits(snapshot: Snapshot, namespace: str) -> Iterator[str]:

@@ -135,7 +135,8 @@ def _reason(
         )
     short = [fit for fit in found if not fit.fits]
     if short:
-        return Verdict.WAITS_FOR_QUOTA, f"{name} does not fit: {_missing(short)}"
+        notes = causes.of_instance(snapshot, instance)
+        return Verdict.WAITS_FOR_QUOTA, "; ".join([f"{name} does not fit: {_missing(short)}", *notes])
     in_the_way = _in_the_way(snapshot, instance, migration)
     if in_the_way:
         return in_the_way

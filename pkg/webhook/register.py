@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from ssl import SSLContext
 from urllib.parse import urlsplit
 
@@ -135,7 +136,7 @@ def hooks(
         paths.VALIDATE_RESOURCE_QUOTA: guard.validate,
         paths.MUTATE_RESOURCE_QUOTA: guard.mutate,
         paths.VALIDATE_POD: pod.Validator(view, policy, options, accounts.makes_targets).validate,
-        LOCK_PATH: lock.Validator(locks, accounts).validate,
+        LOCK_PATH: lock.Validator(locks, accounts, partial(lock.is_granted, view)).validate,
         paths.VALIDATE_VIRTUAL_MACHINE: virtualmachine.Validator(view).validate,
     }
 

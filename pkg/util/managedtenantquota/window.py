@@ -14,7 +14,7 @@ from pkg.util.constants import (
     EVENT_SEVERAL_BUDGETS,
     EVENT_UPSTREAM,
 )
-from pkg.util.managedtenantquota.lock import Lock, age_of
+from pkg.util.managedtenantquota.lock import Lock, age_of, entry_of
 from pkg.util.managedtenantquota.model import Observed, Policy, Problem, Timers
 from pkg.util.managedtenantquota.record import (
     Record,
@@ -89,6 +89,11 @@ class Window:
         for budget in self.observed.budgets:
             found |= members_of(budget)
         return found | {each.migration.name: each.blocking for each in self.wanted}
+
+    @property
+    def admitted(self) -> set[str]:
+        """The migrations that it is open for, as the lock names them."""
+        return {entry_of(each.migration.uid, each.migration.spec.vmi_name) for each in self.wanted}
 
     def to_record(self) -> Mapping[str, Record]:
         """What is raised, and what is to be: how each quota was, and what is added to it in all."""
