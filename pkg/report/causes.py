@@ -3,7 +3,7 @@ Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from kubeloop.api.core import Pod
 from kubeloop.api.meta import Condition
@@ -13,6 +13,7 @@ from pkg.report.snapshot import Snapshot
 from pkg.util import constants
 from pkg.util.amounts import shown
 from pkg.util.kubevirt.migration import is_decentralized
+from pkg.util.kubevirt.refusals import refusing_quota
 from pkg.util.kubevirt.volume_migration import Move, doubled, moves
 
 _PAGE = "docs/limits.md"
@@ -33,7 +34,6 @@ _REFUSALS = (
     (("must specify",), "a quota refuses its target pod, which does not name what it limits", ADMISSION),
     (("violates PodSecurity",), "Pod Security refuses its target pod", ADMISSION),
 )
-_EXCEEDED = "exceeded quota: "
 _WITHOUT_VOLUMES = ("Provisioning", "WaitingForVolumeBinding", "DataVolumeError", "ErrorPvcNotFound")
 _PRIORITIES = {"system-critical": 100, "user-triggered": 50, "system-maintenance": 20}
 """KubeVirt's (pkg/util/migrations); a migration without one has 0."""
@@ -96,12 +96,6 @@ def of_refusal(snapshot: Snapshot, namespace: str, message: str) -> str:
     return ""
 
 
-def refusing_quota(message: str) -> str:
-    """The name of the quota that a refusal names, "" for another refusal."""
-    _before, found, rest = message.partition(_EXCEEDED)
-    return rest.partition(",")[0].strip() if found else ""
-
-
 def of_instance(snapshot: Snapshot, vmi: VirtualMachineInstance) -> list[str]:
     """What else is known of a VM: KubeVirt does not migrate it, its volumes move."""
     found = []
@@ -113,21 +107,6 @@ def of_instance(snapshot: Snapshot, vmi: VirtualMachineInstance) -> list[str]:
     if moving:
         found.append(_volumes(snapshot, vmi.namespace, moving))
     return found
-
-
-def of_devices(message: str, expected: Collection[str]) -> str:
-    """What a refused target asks for that its source does not count: a device of a network that was changed or plugged
-    in, whose definition is a tenant's. "": nothing of that kind."""
-    _before, _found, rest = message.partition("requested: ")
-    asked = {each.partition("=")[0].strip() for each in rest.partition(", used:")[0].split(",")} - {""}
-    other = sorted(name for name in asked - set(expected) if "/" in name)
-    if not other or not refusing_quota(message):
-        return ""
-    devices, base = ", ".join(other), refusing_quota(message)
-    return (
-        f"its target asks for {devices}, which its source does not have: the base of {base} has to cover that: "
-        f"{MIGRATIONS}"
-    )
 
 
 def of_halted(printable_status: str) -> str:

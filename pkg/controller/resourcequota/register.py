@@ -9,6 +9,7 @@ from collections.abc import Iterable
 
 from kubeloop.api.core import Namespace, PersistentVolumeClaim, Pod
 from kubeloop.api.meta import Object
+from kubeloop.api.registry import EVENTS
 from kubeloop.controllers.events import EventRecorder
 from pkg.api.harvesterhci import Setting
 from pkg.api.kubevirt import VirtualMachine, VirtualMachineInstance
@@ -35,6 +36,7 @@ def register(
     handler = Handler(
         quotas.client,
         management.pods.client,
+        management.client.resource(EVENTS),
         Observer(management.source(), options.profile),
         events,
         options.policy,

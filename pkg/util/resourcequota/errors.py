@@ -8,6 +8,7 @@ EVENT_BASE_CHANGED = "BaseChanged"
 EVENT_CAP_REACHED = "MaxExtraReached"
 EVENT_IDLE_CAP = "MaxExtraCapsNothing"
 EVENT_TOO_MANY = "TooManyMigrations"
+EVENT_DEVICE = "DeviceNotInBase"
 EVENT_HOLD_LIMIT = "HoldLimitReached"
 
 
