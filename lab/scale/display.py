@@ -13,7 +13,7 @@ class Display:
 
     def __init__(self) -> None:
         self._progress: Progress = Lines(interval=5.0)
-        self.stage("begins")
+        self._stage, self._began = "scale", time.monotonic()
 
     def stage(self, text: str) -> None:
         """A new stage."""
