@@ -9,8 +9,8 @@ from typing import Any, Final, get_args
 
 from typer.models import ArgumentInfo
 
+from deploy.events import EVENTS, Event
 from pkg.cmd.main import OWN, app
-from pkg.util.events import EVENTS, Event
 
 _HEAD: Final = """\
 # Reference

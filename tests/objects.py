@@ -17,6 +17,7 @@ from pkg.api.kubevirt import (
     TPM,
     ClaimInfo,
     KubeVirtConfiguration,
+    MigratedVolume,
     MigrationState,
     VirtualMachine,
     VirtualMachineInstance,
@@ -355,6 +356,15 @@ def with_state(instance: VirtualMachineInstance, claim: str = "state-1") -> Virt
         spec=msgspec.structs.replace(instance.spec, domain=domain),
         status=msgspec.structs.replace(instance.status, volume_status=[volume]),
     )
+
+
+def moving(
+    instance: VirtualMachineInstance, source: str = "old", destination: str = "new"
+) -> VirtualMachineInstance:
+    """The VMI with a disk that KubeVirt says moves to another claim."""
+    moved = MigratedVolume("root", ClaimInfo(source), ClaimInfo(destination))
+    status = msgspec.structs.replace(instance.status, migrated_volumes=[moved])
+    return msgspec.structs.replace(instance, status=status)
 
 
 def between_claims(

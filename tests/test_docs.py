@@ -11,9 +11,9 @@ from pathlib import Path
 
 from typer.testing import CliRunner
 
+from deploy.events import EVENTS
 from kubeloop.testing.cluster.versions import KUBERNETES
 from pkg.cmd.main import add_lab, app
-from pkg.util.events import EVENTS
 from tests.pkg.util.quotacount.test_recorded import RELEASES
 
 ROOT = Path(__file__).parents[1]

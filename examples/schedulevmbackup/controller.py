@@ -17,18 +17,18 @@ from examples.schedulevmbackup.backups import (
 )
 from examples.schedulevmbackup.kinds import (
     BACKUPS,
-    CRON_JOBS,
     SCHEDULE_VM_BACKUPS,
     VIRTUAL_MACHINE_BACKUPS,
     VOLUME_SNAPSHOT_CONTENTS,
     VOLUME_SNAPSHOTS,
     Backup,
-    CronJob,
     ScheduleVMBackup,
     VirtualMachineBackup,
 )
 from kubeloop.api.meta import Object, from_rfc3339
 from kubeloop.api.objects import edit, set_condition
+from kubeloop.api.registry import CRON_JOBS
+from kubeloop.api.workloads import CronJob
 from kubeloop.controllers.factory import ControllerFactory
 
 NAMESPACE, _LONGHORN = "harvester-system", "longhorn-system"

@@ -156,26 +156,6 @@ class Backup(Object):
     status: BackupStatus = BackupStatus()
 
 
-class CronJobSpec(Struct):
-    """CronJobSpec describes how the job execution will look like and when it…"""
-
-    schedule: str = ""
-    suspend: bool | None = None
-
-
-class CronJobStatus(Struct):
-    """CronJobStatus represents the current state of a cron job."""
-
-    last_schedule_time: str | None = None
-
-
-class CronJob(Object):
-    """CronJob represents the configuration of a single cron job."""
-
-    spec: CronJobSpec = CronJobSpec()
-    status: CronJobStatus = CronJobStatus()
-
-
 SCHEDULE_VM_BACKUPS = Resource(
     "harvesterhci.io",
     "v1beta1",
@@ -210,4 +190,3 @@ VOLUME_SNAPSHOTS = Resource(
     status_subresource=True,
 )
 BACKUPS = Resource("longhorn.io", "v1beta2", "backups", "Backup", Backup, status_subresource=True)
-CRON_JOBS = Resource("batch", "v1", "cronjobs", "CronJob", CronJob, status_subresource=True)

@@ -9,15 +9,15 @@ import re
 from examples.storageclass.kinds import (
     CDI,
     CDIS,
-    STORAGE_CLASSES,
     STORAGE_PROFILES,
     VOLUME_SNAPSHOT_CLASSES,
-    StorageClass,
     StorageProfile,
     StorageProfileClaimPropertySets,
     VolumeSnapshotClass,
 )
 from kubeloop.api.objects import edit
+from kubeloop.api.registry import STORAGE_CLASSES
+from kubeloop.api.workloads import StorageClass
 from kubeloop.client.resource_client import ResourceClient
 from kubeloop.controllers.cache_reader import CacheReader
 from kubeloop.controllers.errors import RetryAfter

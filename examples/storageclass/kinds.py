@@ -69,13 +69,6 @@ class VolumeSnapshotClass(Object):
     driver: str = ""
 
 
-class StorageClass(Object):
-    """StorageClass describes the parameters for a class of storage for which…"""
-
-    parameters: dict[str, str] | None = None
-    provisioner: str = ""
-
-
 STORAGE_PROFILES = Resource(
     "cdi.kubevirt.io",
     "v1beta1",
@@ -92,15 +85,6 @@ VOLUME_SNAPSHOT_CLASSES = Resource(
     "volumesnapshotclasses",
     "VolumeSnapshotClass",
     VolumeSnapshotClass,
-    namespaced=False,
-    status_subresource=False,
-)
-STORAGE_CLASSES = Resource(
-    "storage.k8s.io",
-    "v1",
-    "storageclasses",
-    "StorageClass",
-    StorageClass,
     namespaced=False,
     status_subresource=False,
 )

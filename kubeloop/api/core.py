@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import msgspec
 
 from kubeloop.api.meta import Condition, LabelSelector, Object, RawResourceList, Struct
@@ -197,39 +199,6 @@ class PersistentVolumeClaim(Object):
     status: PersistentVolumeClaimStatus = PersistentVolumeClaimStatus()
 
 
-class DeviceSubRequest(Struct):
-    """resource.k8s.io ExactDeviceRequest and DeviceSubRequest: how many devices of a class."""
-
-    device_class_name: str = ""
-    allocation_mode: str = ""
-    count: int | None = None
-
-
-class DeviceRequest(DeviceSubRequest):
-    """resource.k8s.io DeviceRequest: exact, or one of several; v1beta1 has the exact one's fields here."""
-
-    exactly: DeviceSubRequest | None = None
-    first_available: list[DeviceSubRequest] | None = None
-
-
-class DeviceClaim(Struct):
-    """resource.k8s.io DeviceClaim."""
-
-    requests: list[DeviceRequest] | None = None
-
-
-class ResourceClaimSpec(Struct):
-    """resource.k8s.io ResourceClaimSpec."""
-
-    devices: DeviceClaim = DeviceClaim()
-
-
-class ResourceClaim(Object):
-    """resource.k8s.io ResourceClaim, v1 and its betas."""
-
-    spec: ResourceClaimSpec = ResourceClaimSpec()
-
-
 class LimitRangeItem(Struct):
     """core/v1 LimitRangeItem."""
 
@@ -264,9 +233,21 @@ class RuntimeClass(Object):
     overhead: RuntimeClassOverhead = RuntimeClassOverhead()
 
 
+class Taint(Struct):
+    """core/v1 Taint."""
+
+    whole: ClassVar[bool] = True
+
+    key: str = ""
+    value: str | None = None
+    effect: str = ""
+    time_added: str | None = None
+
+
 class NodeSpec(Struct):
     """core/v1 NodeSpec."""
 
+    taints: list[Taint] | None = None
     unschedulable: bool = False
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from kubeloop.api import admissionregistration, core
+from kubeloop.api import admissionregistration, core, workloads
 from kubeloop.api.meta import Object, PartialObjectMetadata
 
 T = TypeVar("T", bound=Object)
@@ -99,6 +99,22 @@ PERSISTENT_VOLUME_CLAIMS = Resource(
 CONFIG_MAPS = Resource("", "v1", "configmaps", "ConfigMap", core.ConfigMap, status_subresource=False)
 SECRETS = Resource("", "v1", "secrets", "Secret", core.Secret, status_subresource=False)
 EVENTS = Resource("", "v1", "events", "Event", core.Event, status_subresource=False)
+DEPLOYMENTS = Resource(
+    "apps", "v1", "deployments", "Deployment", workloads.Deployment, status_subresource=True
+)
+DAEMON_SETS = Resource("apps", "v1", "daemonsets", "DaemonSet", workloads.DaemonSet, status_subresource=True)
+JOBS = Resource("batch", "v1", "jobs", "Job", workloads.Job, status_subresource=True)
+CRON_JOBS = Resource("batch", "v1", "cronjobs", "CronJob", workloads.CronJob, status_subresource=True)
+SERVICES = Resource("", "v1", "services", "Service", workloads.Service, status_subresource=True)
+STORAGE_CLASSES = Resource(
+    "storage.k8s.io",
+    "v1",
+    "storageclasses",
+    "StorageClass",
+    workloads.StorageClass,
+    namespaced=False,
+    status_subresource=False,
+)
 LEASES = Resource("coordination.k8s.io", "v1", "leases", "Lease", core.Lease, status_subresource=False)
 CUSTOM_RESOURCE_DEFINITIONS = Resource(
     "apiextensions.k8s.io",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any, TypeVar
 
 from kubeloop.api.meta import Object, PartialObjectMetadata
@@ -12,7 +12,10 @@ from kubeloop.api.registry import Resource
 from kubeloop.cache.changes import ChangedInPlace, CheckedIndexer
 from kubeloop.cache.crds import CustomResourceWatch
 from kubeloop.cache.informer import SharedIndexInformer, wait_for_cache_sync
+from kubeloop.cache.reflector import ListerWatcher
 from kubeloop.client.client import Client
+from kubeloop.client.namespaces import Namespaces
+from kubeloop.client.resource_client import ResourceClient
 from kubeloop.controllers.controller import Controller
 from kubeloop.controllers.events import EventRecorder
 from kubeloop.workqueue.queue import loop_time
@@ -39,7 +42,7 @@ class ControllerFactory:
         self.client = client
         self._workers = workers
         self._selects = selects
-        self._controllers: dict[tuple[Resource[Any], str, str, str], Controller[Any]] = {}
+        self._controllers: dict[tuple[Resource[Any], tuple[str, ...], str, str], Controller[Any]] = {}
         self._shared: dict[Controller[Any], tuple[object, ...]] = {}
         self._handlers: dict[str, str] = {}
         self._required: set[Controller[Any]] = set()
@@ -54,7 +57,7 @@ class ControllerFactory:
         resource: Resource[T],
         *,
         workers: int | None = None,
-        namespace: str = "",
+        namespace: str | Collection[str] = "",
         label_selector: str = "",
         field_selector: str = "",
         name: str = "",
@@ -62,8 +65,8 @@ class ControllerFactory:
         resync_period: float = 0.0,
         rate_limiter: RateLimiter[str] | None = None,
     ) -> Controller[T]:
-        """The controller of a kind, or of those of its objects that are in `namespace`, match `label_selector` and
-        `field_selector`, have the `name`: one for each of these choices.
+        """The controller of a kind, or of those of its objects that are in `namespace` (or in one of several, with a
+        watch for each), match `label_selector` and `field_selector`, have the `name`: one for each of these choices.
 
         Another definition of the same resource (a struct of your own) is another kind. `transform` sees every object
         before it is cached (to drop fields); every `resync_period` seconds (0: never) handlers are called for every
@@ -74,17 +77,17 @@ class ControllerFactory:
         """
         by_name = f"metadata.name={name}" if name else ""
         fields = ",".join(filter(None, (by_name, field_selector)))
-        identity = (resource, namespace, label_selector, fields)
+        namespaces = (namespace,) if isinstance(namespace, str) else tuple(sorted(set(namespace)))
+        identity = (resource, namespaces, label_selector, fields)
         shared = (transform, resync_period, rate_limiter)
         found: Controller[T] | None = self._controllers.get(identity)
         if found is None:
             client = self.client.resource(resource)
-            selected = " ".join(filter(None, (namespace, label_selector, name, field_selector)))
-            source = client.select(namespace=namespace, label_selector=label_selector, field_selector=fields)
+            selected = " ".join(filter(None, (",".join(namespaces), label_selector, name, field_selector)))
             found = Controller(
                 self._free_name(resource, selected),
                 SharedIndexInformer(
-                    source if selected else client,
+                    _selected(client, namespaces, label_selector, fields),
                     transform=transform,
                     resync_period=resync_period,
                     checked=self.client.transport.checked_caches,
@@ -251,6 +254,16 @@ class ControllerFactory:
     def _free_name(self, resource: Resource[Any], selected: str) -> str:
         taken = {controller.name for controller in self._controllers.values()}
         return next(name for name in _names(resource, selected) if name not in taken)
+
+
+def _selected(
+    client: ResourceClient[T], namespaces: tuple[str, ...], label_selector: str, field_selector: str
+) -> ListerWatcher[T]:
+    parts = [
+        client.select(namespace=each, label_selector=label_selector, field_selector=field_selector)
+        for each in namespaces
+    ]
+    return parts[0] if len(parts) == 1 else Namespaces(parts)
 
 
 def _names(resource: Resource[Any], selected: str) -> Iterator[str]:

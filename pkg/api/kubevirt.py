@@ -378,6 +378,7 @@ class VirtualMachineSpec(Struct):
 
     run_strategy: str | None = None
     running: bool | None = None
+    update_volumes_strategy: str | None = None
     template: VirtualMachineInstanceTemplate = VirtualMachineInstanceTemplate()
 
 

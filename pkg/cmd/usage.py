@@ -91,7 +91,8 @@ def _lines(stream: BinaryIO, now: float, releases: Releases) -> Iterator[dict[st
 def _usage(document: Mapping[str, Any], now: float, releases: Releases) -> ResourceList:
     import msgspec
 
-    from kubeloop.api.core import PersistentVolumeClaim, Pod, ResourceClaim
+    from kubeloop.api.core import PersistentVolumeClaim, Pod
+    from kubeloop.api.devices import ResourceClaim
     from pkg.util.quotacount.claims import device_usage, storage_usage
     from pkg.util.quotacount.usage import pod_usage
 

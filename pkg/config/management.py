@@ -116,6 +116,7 @@ class Management(ControllerFactory):
             instances=self.virtual_machine_instances.cache(),
             pods=self.pods.cache(),
             claims=self.persistent_volume_claims.cache() if claims else Listed(),
+            machines=self.virtual_machines.cache() if claims else Listed(),
             limit_ranges=self.limit_ranges.cache(),
             kubevirts=self.kubevirts.cache(),
             settings=self.settings.cache(),

@@ -3,18 +3,18 @@ Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from kubeloop.api.core import Pod
 from kubeloop.api.meta import Condition
 from kubeloop.api.objects import condition_is_true
-from pkg.api.kubevirt import MigratedVolume, VirtualMachineInstance, VirtualMachineInstanceMigration
+from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.report.snapshot import Snapshot
 from pkg.util import constants
 from pkg.util.amounts import shown
 from pkg.util.kubevirt.migration import is_decentralized
-from pkg.util.quantity import ZERO, Quantity, QuantityError
-from pkg.util.resource_list import parse_resource_list
+from pkg.util.kubevirt.refusals import refusing_quota
+from pkg.util.kubevirt.volume_migration import Move, doubled, moves
 
 _PAGE = "docs/limits.md"
 STORAGE, MIGRATIONS, ADMISSION, PLACEMENT = (
@@ -34,7 +34,6 @@ _REFUSALS = (
     (("must specify",), "a quota refuses its target pod, which does not name what it limits", ADMISSION),
     (("violates PodSecurity",), "Pod Security refuses its target pod", ADMISSION),
 )
-_EXCEEDED = "exceeded quota: "
 _WITHOUT_VOLUMES = ("Provisioning", "WaitingForVolumeBinding", "DataVolumeError", "ErrorPvcNotFound")
 _PRIORITIES = {"system-critical": 100, "user-triggered": 50, "system-maintenance": 20}
 """KubeVirt's (pkg/util/migrations); a migration without one has 0."""
@@ -97,12 +96,6 @@ def of_refusal(snapshot: Snapshot, namespace: str, message: str) -> str:
     return ""
 
 
-def refusing_quota(message: str) -> str:
-    """The name of the quota that a refusal names, "" for another refusal."""
-    _before, found, rest = message.partition(_EXCEEDED)
-    return rest.partition(",")[0].strip() if found else ""
-
-
 def of_instance(snapshot: Snapshot, vmi: VirtualMachineInstance) -> list[str]:
     """What else is known of a VM: KubeVirt does not migrate it, its volumes move."""
     found = []
@@ -110,25 +103,10 @@ def of_instance(snapshot: Snapshot, vmi: VirtualMachineInstance) -> list[str]:
     if migratable is not None and migratable.status == "False":
         why = migratable.message or migratable.reason or "no reason is given"
         found.append(f"KubeVirt does not migrate it: {why}: {PLACEMENT}")
-    volumes = vmi.status.migrated_volumes or ()
-    if volumes:
-        found.append(_volumes(snapshot, vmi.namespace, volumes))
+    moving = moves(vmi, snapshot.machine(vmi.namespace, vmi.name))
+    if moving:
+        found.append(_volumes(snapshot, vmi.namespace, moving))
     return found
-
-
-def of_devices(message: str, expected: Collection[str]) -> str:
-    """What a refused target asks for that its source does not count: a device of a network that was changed or plugged
-    in, whose definition is a tenant's. "": nothing of that kind."""
-    _before, _found, rest = message.partition("requested: ")
-    asked = {each.partition("=")[0].strip() for each in rest.partition(", used:")[0].split(",")} - {""}
-    other = sorted(name for name in asked - set(expected) if "/" in name)
-    if not other or not refusing_quota(message):
-        return ""
-    devices, base = ", ".join(other), refusing_quota(message)
-    return (
-        f"its target asks for {devices}, which its source does not have: the base of {base} has to cover that: "
-        f"{MIGRATIONS}"
-    )
 
 
 def of_halted(printable_status: str) -> str:
@@ -139,35 +117,12 @@ def of_halted(printable_status: str) -> str:
     return f"its volumes are not ready ({printable_status}): {refused}: {STORAGE}"
 
 
-def _volumes(snapshot: Snapshot, namespace: str, volumes: Sequence[MigratedVolume]) -> str:
-    """How much disks count that a volume migration doubles, and what the quotas lack of it."""
-    there = {claim.name for claim in snapshot.claims if claim.namespace == namespace}
-    sizes = {each.volume_name: _size(each) for each in volumes}
-    to_come = [
-        sizes[each.volume_name]
-        for each in volumes
-        if each.destination is None or each.destination.claim_name not in there
-    ]
-    size = sum(sizes.values(), ZERO)
-    short = []
-    for quota in snapshot.quotas_of(namespace):
-        hard, used = parse_resource_list(quota.hard), parse_resource_list(quota.used)
-        missing = used.get(_REQUESTS_STORAGE, ZERO) + sum(to_come, ZERO) - hard.get(_REQUESTS_STORAGE, ZERO)
-        if _REQUESTS_STORAGE in hard and missing > ZERO:
-            short.append(f"; {quota.name} lacks {shown(missing, _REQUESTS_STORAGE)} of {_REQUESTS_STORAGE}")
-    names, twice = ", ".join(sorted(sizes)), shown(size, _REQUESTS_STORAGE)
-    return f"its volumes {names} move, so that {twice} count twice{''.join(short)}: {STORAGE}"
-
-
-def _size(volume: MigratedVolume) -> Quantity:
-    for info in (volume.destination, volume.source):
-        try:
-            size = parse_resource_list(info.requests if info else None).get("storage")
-        except QuantityError:
-            continue
-        if size is not None:
-            return size
-    return ZERO
+def _volumes(snapshot: Snapshot, namespace: str, moving: Sequence[Move]) -> str:
+    """How much disks count that a volume migration doubles."""
+    claims = {claim.name: claim for claim in snapshot.claims if claim.namespace == namespace}
+    twice = doubled(moving, claims, snapshot.basis.releases()).old.get(_REQUESTS_STORAGE)
+    counts = f", so that {shown(twice, _REQUESTS_STORAGE)} count twice" if twice else ""
+    return f"its volumes {', '.join(each.volume for each in moving)} move{counts}: {STORAGE}"
 
 
 def _device_limits(snapshot: Snapshot, namespace: str) -> Iterator[str]:

@@ -27,6 +27,7 @@ from pkg.report.status import status
 from pkg.util import constants
 from pkg.util.kubevirt import backend_storage
 from pkg.util.kubevirt.launcher import ANNOTATION_HOOK_SIDECARS, hook_sidecar_count
+from pkg.util.kubevirt.volume_migration import moves
 from pkg.util.managedtenantquota.lock import recognise
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
 
@@ -116,6 +117,7 @@ def files(snapshot: Snapshot, about: Mapping[str, Any], namespaces: Collection[s
         *_of(snapshot.quotas, chosen),
         *_of(snapshot.limit_ranges, chosen),
         *(each for each in _of(snapshot.claims, chosen) if each.name.startswith(backend_storage.PREFIX)),
+        *_moving(snapshot, chosen),
         *_of(snapshot.pods, chosen),
         *_of(snapshot.instances, chosen),
         *snapshot.migrations,  # KubeVirt's limits count those of the whole cluster
@@ -199,6 +201,17 @@ def allowed(obj: Object) -> dict[str, Any]:
     for condition in document.get("status", {}).get("conditions") or ():
         condition.pop("message", None)
     return {**document, "apiVersion": api_version, "kind": kind}
+
+
+def _moving(snapshot: Snapshot, namespaces: Collection[str]) -> list[PersistentVolumeClaim]:
+    """The claims of disks, as far as a volume migration doubles them."""
+    named = {
+        (vmi.namespace, claim)
+        for vmi in snapshot.instances
+        for each in moves(vmi, None)
+        for claim in (each.source, each.destination)
+    }
+    return [each for each in _of(snapshot.claims, namespaces) if (each.namespace, each.name) in named]
 
 
 def _of(objects: Sequence[T], namespaces: Collection[str]) -> list[T]:

@@ -21,6 +21,7 @@ from pkg.util.amounts import shown
 from pkg.util.kubevirt.migration import abort_requested, is_finished, is_refused
 from pkg.util.kubevirt.migration_pods import migration_of
 from pkg.util.kubevirt.parallel_migrations import hindrance, limits_of
+from pkg.util.kubevirt.refusals import of_devices, refusing_quota
 from pkg.util.resourcequota.touch import last_touch
 
 _POD_WEBHOOK = f"pods.{constants.WEBHOOK_CONFIGURATION_NAME}"
@@ -135,14 +136,15 @@ def _reason(
         )
     short = [fit for fit in found if not fit.fits]
     if short:
-        return Verdict.WAITS_FOR_QUOTA, f"{name} does not fit: {_missing(short)}"
+        notes = causes.of_instance(snapshot, instance)
+        return Verdict.WAITS_FOR_QUOTA, "; ".join([f"{name} does not fit: {_missing(short)}", *notes])
     in_the_way = _in_the_way(snapshot, instance, migration)
     if in_the_way:
         return in_the_way
     if is_refused(migration):
         last = max(_failures(snapshot, instance, migration), default=("", ""))[1]
-        if devices := causes.of_devices(last, {need.resource for fit in found for need in fit.needs}):
-            return Verdict.WAITS_FOR_QUOTA, f"{name} does not fit: {devices}"
+        if devices := of_devices(last, {need.resource for fit in found for need in fit.needs}):
+            return Verdict.WAITS_FOR_QUOTA, f"{name} does not fit: {devices}: {causes.MIGRATIONS}"
         again = f"{name} was refused by quota and fits now: KubeVirt tries again when a quota changes"
         if snapshot.installed.stopped:
             return Verdict.WAITS_FOR_HEADROOM, f"{again}, and headroom, which changes it, does not run"
@@ -169,7 +171,7 @@ def _in_the_way(
     failures = [
         failure
         for failure in _failures(snapshot, instance, migration)
-        if not (is_refused(migration) and causes.refusing_quota(failure[1]) in known)
+        if not (is_refused(migration) and refusing_quota(failure[1]) in known)
     ]
     said = max(failures)[1] if failures else ""
     if ours or f'.{constants.WEBHOOK_CONFIGURATION_NAME}"' in said:

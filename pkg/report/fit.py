@@ -27,7 +27,14 @@ from pkg.util import constants
 from pkg.util.amounts import listed, shown
 from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.quantity import ZERO, Quantity
-from pkg.util.resource_list import ResourceList, format_resource_list, parse_resource_list, subtract, total
+from pkg.util.resource_list import (
+    ResourceList,
+    add,
+    format_resource_list,
+    parse_resource_list,
+    subtract,
+    total,
+)
 from pkg.util.resourcequota.balance import shortage
 from pkg.util.resourcequota.base import base_of
 from pkg.util.resourcequota.entries import Entries
@@ -155,7 +162,7 @@ def _fit(observed: Facts, vms: Collection[str], policy: Policy, *, would: bool) 
 
 
 def _to_come(observed: Facts, vms: Collection[str]) -> ResourceList:
-    return total(vm.to_come for vm in _vms(observed, vms))
+    return total(add(vm.to_come, vm.volumes_to_come) for vm in _vms(observed, vms))
 
 
 def _vms(observed: Facts, names: Collection[str]) -> list[Vm]:
@@ -199,7 +206,11 @@ def _action(
         return "nothing by itself: the namespace is managed tenant quota's"
     said = "; ".join(_said(decided, vms))
     raises = _raises(quota, decided)
-    left = _unserved(observed, policy, decided, needs) or _growth(observed, short, vms)
+    left = (
+        _unserved(observed, policy, decided, needs)
+        or _volumes(observed, short, vms)
+        or _growth(observed, short, vms)
+    )
     if raises:
         enough = ", which is not enough" if short else ""
         raised = f"{'would raise' if would else 'raises'} {raises}{enough}"
@@ -228,6 +239,15 @@ def _growth(observed: Facts, short: Collection[str], vms: Collection[str]) -> st
     more = subtract(total(vm.to_come for vm in found), total(vm.allowed for vm in found))
     grown = {name: amount for name, amount in more.items() if amount > ZERO and name in short}
     return f"the VM has grown by {listed(grown)}, which the quota's base has to cover" if grown else ""
+
+
+def _volumes(observed: Facts, short: Collection[str], vms: Collection[str]) -> str:
+    """Why what a volume migration doubles stays `short`."""
+    to_come = total(vm.volumes_to_come for vm in _vms(observed, vms))
+    if observed.storage_migration or not to_come.keys() & short:
+        return ""
+    name = constants.ANNOTATION_STORAGE_MIGRATION.rpartition("/")[2]
+    return f"volumes move: that is added where the namespace's annotation {name} is true"
 
 
 def _unserved(observed: Facts, policy: Policy, decided: Plan, needs: Sequence[Need]) -> str:

@@ -22,6 +22,7 @@ from pkg.api.kubevirt import (
     KUBEVIRTS,
     VIRTUAL_MACHINE_INSTANCE_MIGRATIONS,
     VIRTUAL_MACHINE_INSTANCES,
+    VIRTUAL_MACHINES,
     VirtualMachineInstanceMigration,
 )
 from pkg.api.mtq import VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS
@@ -85,6 +86,7 @@ async def take(
         instances=await _list(client, VIRTUAL_MACHINE_INSTANCES, namespace),
         pods=await _list(client, registry.PODS, namespace, selector=LABEL_APP),
         claims=await _settings(client, registry.PERSISTENT_VOLUME_CLAIMS, namespace) if counted else (),
+        machines=await _settings(client, VIRTUAL_MACHINES, namespace) if counted else (),
         limit_ranges=await _list(client, registry.LIMIT_RANGES, namespace),
         kubevirts=await _settings(client, KUBEVIRTS),
         settings=await _settings(client, SETTINGS, fields=f"metadata.name={SETTING_OVERHEAD_RATIO}"),

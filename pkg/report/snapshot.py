@@ -10,7 +10,12 @@ from typing import Any
 from kubeloop.api.admissionregistration import ValidatingWebhookConfiguration
 from kubeloop.api.core import Event, LimitRange, Namespace, PersistentVolumeClaim, Pod, ResourceQuota
 from pkg.api.harvesterhci import Setting
-from pkg.api.kubevirt import KubeVirt, VirtualMachineInstance, VirtualMachineInstanceMigration
+from pkg.api.kubevirt import (
+    KubeVirt,
+    VirtualMachine,
+    VirtualMachineInstance,
+    VirtualMachineInstanceMigration,
+)
 from pkg.api.mtq import VirtualMachineMigrationResourceQuota
 from pkg.report.installation import Installed
 from pkg.util.constants import LABEL_HOLDING, TRUE
@@ -66,6 +71,7 @@ class Snapshot:
     instances: Sequence[VirtualMachineInstance] = ()
     pods: Sequence[Pod] = ()
     claims: Sequence[PersistentVolumeClaim] = ()
+    machines: Sequence[VirtualMachine] = ()
     limit_ranges: Sequence[LimitRange] = ()
     kubevirts: Sequence[KubeVirt] = ()
     settings: Sequence[Setting] = ()
@@ -79,6 +85,9 @@ class Snapshot:
 
     def instance(self, namespace: str, name: str) -> VirtualMachineInstance | None:
         return next((vmi for vmi in self.instances if (vmi.namespace, vmi.name) == (namespace, name)), None)
+
+    def machine(self, namespace: str, name: str) -> VirtualMachine | None:
+        return next((vm for vm in self.machines if (vm.namespace, vm.name) == (namespace, name)), None)
 
     def migrations_of(self, namespace: str, vm: str) -> list[VirtualMachineInstanceMigration]:
         """All migrations of a VM, finished or not."""
@@ -119,6 +128,7 @@ class Snapshot:
                 instances=Listed(self.instances),
                 pods=Listed(self.pods),
                 claims=Listed(self.claims),
+                machines=Listed(self.machines),
                 limit_ranges=Listed(self.limit_ranges),
                 kubevirts=Listed(self.kubevirts),
                 settings=Listed(self.settings),

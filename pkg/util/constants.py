@@ -103,6 +103,8 @@ ANNOTATION_APPLIED: Final = "headroom.harvesterhci.io/applied"
 """Beside the recorded base while something is added to it: spec.hard as we wrote it, a ResourceList as JSON. A
 spec.hard that says something else was written by a person."""
 ANNOTATION_MAX_EXTRA: Final = "headroom.harvesterhci.io/max-extra"
+ANNOTATION_STORAGE_MIGRATION: Final = "headroom.harvesterhci.io/storage-migration"
+"""On a namespace, "true": what a volume migration doubles is added, too."""
 ANNOTATION_TOUCHED: Final = "headroom.harvesterhci.io/touched"
 """On an RQ: when it was last touched to have KubeVirt try again, and when the next touch is due, as JSON."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from ssl import SSLContext
 from urllib.parse import urlsplit
 
@@ -17,6 +18,7 @@ from pkg.util.installation import about
 from pkg.util.kubevirt.accounts import virt_controllers
 from pkg.util.kubevirt.profiles import Profile
 from pkg.util.resourcequota.observe import Observer
+from pkg.util.resourcequota.plan import pointer
 from pkg.util.resourcequota.policy import Policy
 from pkg.webhook import configurations as paths
 from pkg.webhook.admission import AdmissionRequest, Decision
@@ -134,14 +136,15 @@ def hooks(
         paths.VALIDATE_RESOURCE_QUOTA: guard.validate,
         paths.MUTATE_RESOURCE_QUOTA: guard.mutate,
         paths.VALIDATE_POD: pod.Validator(view, policy, options, accounts.makes_targets).validate,
-        LOCK_PATH: lock.Validator(locks, accounts).validate,
+        LOCK_PATH: lock.Validator(locks, accounts, partial(lock.is_granted, view)).validate,
         paths.VALIDATE_VIRTUAL_MACHINE: virtualmachine.Validator(view).validate,
     }
 
 
 async def answer_probe(request: AdmissionRequest, mark: str) -> Decision:
     """Puts the mark on; reads nothing."""
-    key = PROBE_MARK.replace("~", "~0").replace("/", "~1")
     if request.new(Object).metadata.annotations:
-        return Decision(patch=[{"op": "add", "path": f"/metadata/annotations/{key}", "value": mark}])
+        return Decision(
+            patch=[{"op": "add", "path": pointer("/metadata/annotations", PROBE_MARK), "value": mark}]
+        )
     return Decision(patch=[{"op": "add", "path": "/metadata/annotations", "value": {PROBE_MARK: mark}}])

@@ -85,11 +85,13 @@ async def frameworks(kubeconfig: Path, programs: Programs, seconds: float) -> li
         names = await create_vms(client, NAMESPACE, range(FEW))
         few = {program: await _tried(partial(_peak, program, kubeconfig)) for program in chosen}
         for program in chosen:
-            events = partial(_events, client, program, kubeconfig, names, seconds)
-            for measured in (events, partial(_start, program, kubeconfig)):
-                found[program].append(figure(value) if (value := await _tried(measured)) else "–")
+            both = await _tried(partial(_watches, client, program, kubeconfig, names, seconds)) or (
+                None,
+                None,
+            )
+            found[program] += [figure(value) if value else "–" for value in both]
         for program in chosen:
-            found[program] += await _tried(partial(_away, client, program, path, proxy)) or ["–", "–"]
+            found[program] += await _tried(partial(_away, client, program, path, proxy)) or ["it ended", "–"]
         await create_vms(client, NAMESPACE, range(FEW, MANY))
         for program in chosen:
             many, before = await _tried(partial(_peak, program, kubeconfig)), few[program]
@@ -104,7 +106,7 @@ async def frameworks(kubeconfig: Path, programs: Programs, seconds: float) -> li
         f"VMIs of 4 kB; the official package: pods. kB: peak memory with {MANY:,} objects less that with {FEW}. The "
         f"API server cannot be reached for {AWAY:g} s, in which {DELETED} objects are deleted: seconds from its return "
         "to the first event, and how many of the deleted objects the program holds ten seconds later. kopf watches a "
-        "kind once. –: not measured, or not within a minute."
+        "kind once. It ended: list or watch raised, which is left to its user. –: not measured, or not within a minute."
     )
     lines = tuple((program.name, program.version, *values) for program, values in found.items())
     return [Comparison("Beside other frameworks", columns, lines, note)]
@@ -144,19 +146,11 @@ async def _peak(program: Program, kubeconfig: Path) -> tuple[float, int]:
         return it.peak, it.objects
 
 
-async def _start(program: Program, kubeconfig: Path) -> float | None:
-    if not program.watches:
-        return None
-    say(f"start: {program.name}")
-    async with running(program, kubeconfig, WATCHES) as it:
-        return it.seconds
-
-
-async def _events(
+async def _watches(
     client: Client, program: Program, kubeconfig: Path, names: list[str], seconds: float
-) -> float | None:
-    """Handled in each second of CPU time."""
-    say(f"events: {program.name}")
+) -> tuple[float | None, float | None]:
+    """Events handled in each second of CPU time, and the start; with ten watches, where a program can have them."""
+    say(f"start and events: {program.name}")
     async with (
         running(program, kubeconfig, WATCHES if program.watches else 1) as it,
         _writing(client, program, names),
@@ -165,7 +159,7 @@ async def _events(
         before, cpu = await it.events(), it.cpu_so_far
         await asyncio.sleep(seconds)
         events, used = await it.events() - before, it.cpu_so_far - cpu
-        return events / used if used else None
+        return events / used if used else None, it.seconds if program.watches else None
 
 
 @contextlib.asynccontextmanager

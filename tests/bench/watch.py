@@ -90,7 +90,8 @@ async def write(client: Client, pods: bool, namespace: str, names: list[str]) ->
     async with asyncio.TaskGroup() as group:
         while True:
             await asyncio.sleep(max(0.0, began + number / WRITES - time.perf_counter()))
-            body = {"metadata": {"annotations": {"bench": str(number)}}}
+            # Different from what an earlier run wrote, which would be no event.
+            body = {"metadata": {"annotations": {"bench": f"{began:.3f}-{number}"}}}
             name = names[number % len(names)]
             group.create_task(calls.merge_patch(body, name=name, namespace=namespace))
             number += 1

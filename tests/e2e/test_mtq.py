@@ -13,9 +13,10 @@ from kubeloop.client.errors import ApiError, Forbidden, NotFound
 from kubeloop.testing.cluster.cluster import Cluster
 from kubeloop.testing.polling import until
 from pkg.util import constants
-from pkg.util.managedtenantquota.lock import leaving_out, lock_body, lock_webhook
+from pkg.util.managedtenantquota.lock import admitting, lock_body, lock_webhook
 from tests.e2e.admin import Admin
 from tests.e2e.conftest import frozen
+from tests.e2e.hostile_tenant import controller_reference
 from tests.e2e.mtq_namespace import BUDGETS, LOCKS, Namespace, hanging, made, watched
 from tests.e2e.tenant import by_value
 from tests.program import Program
@@ -145,13 +146,16 @@ async def test_the_api_server_itself_knows_whose_target_pods_pass(admin: Admin, 
     namespace, user = await made(admin), "system:serviceaccount:kubevirt:kubevirt-controller"
     where = {"url": "https://127.0.0.1:9/lock", "caBundle": "Q0E="}
     hook = lock_webhook(namespace.name, where, holders=[], virt_controllers=[user])
-    body = lock_body(namespace.name, leaving_out(hook, ["a", "b"]), now=time.time(), holder="", reason="")
+    body = lock_body(
+        namespace.name, admitting(hook, ["a/vm1", "b/vm2"]), now=time.time(), holder="", reason=""
+    )
     virt_controller = admin.by(user)
 
-    async def is_refused(migration: str) -> bool:
+    async def is_refused(migration: str, vm: str) -> bool:
         labels = {constants.LABEL_MIGRATION_JOB_UID: migration}
+        owner = controller_reference({"metadata": {"name": vm, "uid": "uid"}})
         try:
-            await admin.pod(namespace.name, virt_controller, labels=labels)
+            await admin.pod(namespace.name, virt_controller, labels=labels, ownerReferences=[owner])
         except ApiError as exc:
             return "failed calling webhook" in exc.message
         return False
@@ -159,8 +163,9 @@ async def test_the_api_server_itself_knows_whose_target_pods_pass(admin: Admin, 
     running.process.send_signal(signal.SIGSTOP)
     try:
         await admin.client.resource(LOCKS).create(body)
-        await until(lambda: is_refused("a"), "the lock to be in force")
-        assert [await is_refused(each) for each in ("a", "b", "c")] == [True, True, False]
+        await until(lambda: is_refused("c", "vm3"), "the lock to be in force")
+        targets = (("a", "vm1"), ("b", "vm2"), ("a", "vm2"), ("c", "vm3"))
+        assert [await is_refused(*each) for each in targets] == [False, False, True, True]
     finally:
         running.process.send_signal(signal.SIGCONT)
 

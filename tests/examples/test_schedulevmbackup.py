@@ -20,7 +20,6 @@ from examples.schedulevmbackup.backups import (
 from examples.schedulevmbackup.controller import FAILED, NAMESPACE, NOT_SYNCED, SUSPEND, Handler, register
 from examples.schedulevmbackup.kinds import (
     BACKUPS,
-    CRON_JOBS,
     SCHEDULE_VM_BACKUPS,
     VIRTUAL_MACHINE_BACKUPS,
     VOLUME_SNAPSHOT_CONTENTS,
@@ -31,6 +30,7 @@ from examples.schedulevmbackup.kinds import (
 )
 from kubeloop.api.meta import rfc3339
 from kubeloop.api.objects import find_condition
+from kubeloop.api.registry import CRON_JOBS
 from kubeloop.client.client import Client
 from kubeloop.controllers.factory import ControllerFactory
 from kubeloop.testing.fake.server import FakeCluster

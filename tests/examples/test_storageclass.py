@@ -18,11 +18,11 @@ from examples.storageclass.controller import (
 )
 from examples.storageclass.kinds import (
     CDIS,
-    STORAGE_CLASSES,
     STORAGE_PROFILES,
     VOLUME_SNAPSHOT_CLASSES,
     StorageProfileClaimPropertySets,
 )
+from kubeloop.api.registry import STORAGE_CLASSES
 from kubeloop.client.client import Client
 from kubeloop.controllers.factory import ControllerFactory
 from kubeloop.testing.fake.server import FakeCluster

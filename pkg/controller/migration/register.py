@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from kubeloop.controllers.events import EventRecorder
 from pkg.config.management import Management
-from pkg.controller.migration.ui_state import UIStateWriter
 from pkg.controller.migration.vmi_controller import VMIHandler
 from pkg.controller.migration.vmim_controller import VMIMHandler
 from pkg.controller.options import Options
@@ -23,11 +22,13 @@ def register(management: Management, events: EventRecorder, options: Options) ->
     if options.dry_run:
         return
     pods = management.pods
-    states = UIStateWriter(
+    states = VMIHandler(
         migrations=migrations.client,
         migration_cache=migrations.cache(),
         instances=instances.client,
         machines=management.virtual_machines.client,
         machine_cache=management.virtual_machines.cache(),
+        pods=pods.client,
+        pod_cache=pods.cache(),
     )
-    instances.on_change(VMI_CONTROLLER, VMIHandler(pods.cache(), pods.client, states).on_vmi_changed)
+    instances.on_change(VMI_CONTROLLER, states.on_vmi_changed)

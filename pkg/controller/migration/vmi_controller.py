@@ -1,38 +1,70 @@
 """On a change of a VMI or of a migration of it: show the migration's state, remove the pods of an aborted one.
 
 Source: Harvester vmi_controller.go and the state half of vmim_controller.go; kubevirt issue 5373 for the pods.
+
+The UI watches VMs only, so every change on a VMI bumps an annotation of the VM (harvester issue 6193).
+A state is written once it has lasted for half a second: shorter ones are over before a person sees them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+
 from kubeloop.api.core import Pod
-from kubeloop.client.errors import NotFound
+from kubeloop.client.errors import STATUS_404, NotFound
 from kubeloop.client.resource_client import ResourceClient
-from kubeloop.controllers.cache_reader import CacheReader
-from pkg.api.kubevirt import VirtualMachineInstance
-from pkg.controller.indexes import PODS_BY_MIGRATION
-from pkg.controller.migration.state import leftover_migration
-from pkg.controller.migration.ui_state import UIStateWriter
+from kubeloop.controllers.cache_reader import CacheReader, newer
+from kubeloop.controllers.errors import RetryAfter
+from kubeloop.workqueue.queue import loop_time
+from pkg.api.kubevirt import VirtualMachine, VirtualMachineInstance, VirtualMachineInstanceMigration
+from pkg.controller.indexes import MIGRATIONS_BY_VMI, PODS_BY_MIGRATION
+from pkg.controller.migration.state import annotations_for, cleared, leftover_migration, unknown_migration
+from pkg.util import constants
+
+SETTLED = 0.5
+"""Seconds that a state lasts before it is written."""
 
 
 class VMIHandler:
-    """Handles VirtualMachineInstances."""
+    """Handles VirtualMachineInstances: the one writer of their three state annotations and of a VM's timestamp."""
 
-    def __init__(self, pod_cache: CacheReader[Pod], pods: ResourceClient[Pod], states: UIStateWriter) -> None:
-        self._pod_cache = pod_cache
+    def __init__(
+        self,
+        migrations: ResourceClient[VirtualMachineInstanceMigration],
+        migration_cache: CacheReader[VirtualMachineInstanceMigration],
+        instances: ResourceClient[VirtualMachineInstance],
+        machines: ResourceClient[VirtualMachine],
+        machine_cache: CacheReader[VirtualMachine],
+        pods: ResourceClient[Pod],
+        pod_cache: CacheReader[Pod],
+        clock: Callable[[], float] = loop_time,
+    ) -> None:
+        self._migrations = migrations
+        self._migration_cache = migration_cache
+        self._instances = instances
+        self._machines = machines
+        self._machine_cache = machine_cache
         self._pods = pods
-        self._states = states
+        self._pod_cache = pod_cache
+        self._clock = clock
+        # VMIs as our last patch left them, until the cache has that version or a later one.
+        self._written: dict[str, VirtualMachineInstance] = {}
+        # By a VMI's key the change that it lacks, and since when.
+        self._lacking: dict[str, tuple[Mapping[str, str | None], float]] = {}
 
     async def on_vmi_changed(self, key: str, vmi: VirtualMachineInstance | None) -> None:
-        """A VMI that is being deleted is left alone."""
+        """A VMI that is being deleted is left alone. Raises RetryAfter for a state that has not lasted long enough
+        yet."""
         if vmi is None:
-            self._states.forget(key)
+            self._written.pop(key, None)
+            self._lacking.pop(key, None)
         if vmi is None or vmi.deleting:
             return
         migration_uid = leftover_migration(vmi)
         if migration_uid is not None:
             await self._delete_pods(vmi.namespace, migration_uid)
-        await self._states.sync(vmi)
+        await self._show_state(vmi)
 
     async def _delete_pods(self, namespace: str, migration_uid: str) -> None:
         for pod in self._pod_cache.by_index(PODS_BY_MIGRATION, f"{namespace}/{migration_uid}"):
@@ -42,3 +74,64 @@ class VMIHandler:
                 await self._pods.delete(name=pod.name, namespace=namespace, uid=pod.uid)
             except NotFound:
                 continue
+
+    async def _show_state(self, vmi: VirtualMachineInstance) -> None:
+        """Write the state of its migration to the VMI; remove that of a deleted migration."""
+        vmi = self._as_written(vmi)
+        migrations = self._migration_cache.by_index(MIGRATIONS_BY_VMI, vmi.key)
+        changes = annotations_for(vmi, migrations)
+        unknown = None if changes else unknown_migration(vmi, migrations)
+        if unknown is not None:
+            changes = cleared(vmi)
+        self._wait_until_settled(vmi.key, changes)
+        if unknown is None or not await self._exists(vmi.namespace, unknown):
+            await self._write(vmi, changes)
+
+    def _wait_until_settled(self, key: str, changes: Mapping[str, str | None]) -> None:
+        now = self._clock()
+        lacking, since = self._lacking.pop(key, (None, now))
+        if not changes:
+            return
+        since = since if lacking == changes else now
+        self._lacking[key] = changes, since
+        if now < since + SETTLED:
+            raise RetryAfter(since + SETTLED - now, "the state may change again")
+
+    def _as_written(self, cached: VirtualMachineInstance) -> VirtualMachineInstance:
+        """With our last write applied: a migration's next event often arrives before the watch shows our patch."""
+        latest = newer(cached, self._written.get(cached.key))
+        if latest is cached:
+            self._written.pop(cached.key, None)
+        return latest
+
+    async def _exists(self, namespace: str, migration_uid: str) -> bool:
+        """Asked of the server: a migration that is new may not have reached the cache yet."""
+        try:
+            migrations = await self._migrations.list(namespace)
+        except STATUS_404:  # the kind itself is gone; that says nothing
+            return True
+        return any(migration.uid == migration_uid for migration in migrations)
+
+    async def _write(self, vmi: VirtualMachineInstance, annotations: Mapping[str, str | None]) -> None:
+        """Nothing is written when nothing changes; a VMI that went away needs no state."""
+        if not annotations:
+            return
+        # The uid makes the API server refuse the patch for a VMI that was re-created under the same name.
+        patch = {"metadata": {"uid": vmi.uid, "annotations": dict(annotations)}}
+        try:
+            written = await self._instances.merge_patch(patch, name=vmi.name, namespace=vmi.namespace)
+        except NotFound:
+            return
+        self._written[vmi.key] = written
+        await self._bump(vmi)
+
+    async def _bump(self, vmi: VirtualMachineInstance) -> None:
+        """A VMI without VM is fine."""
+        if self._machine_cache.get(namespace=vmi.namespace, name=vmi.name) is None:
+            return
+        timestamp = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        patch = {"metadata": {"annotations": {constants.ANNOTATION_TIMESTAMP: timestamp}}}
+        try:
+            await self._machines.merge_patch(patch, name=vmi.name, namespace=vmi.namespace)
+        except NotFound:
+            return

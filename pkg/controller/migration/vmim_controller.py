@@ -1,7 +1,7 @@
 """On a change of a migration: enqueue its VMI and the quotas of its namespace.
 
-Source: Harvester vmim_controller.go, whose handler writes both objects itself. Here each object has one writer: the
-state of a VMI is written by ui_state.py, a quota by `pkg.controller.resourcequota`, so that no two workers conflict.
+Source: Harvester vmim_controller.go, whose handler writes both objects itself. Here each object has one writer, so that
+no two workers conflict: vmi_controller.py of a VMI's state, `pkg.controller.resourcequota` of a quota.
 """
 
 from __future__ import annotations

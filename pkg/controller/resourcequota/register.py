@@ -9,9 +9,10 @@ from collections.abc import Iterable
 
 from kubeloop.api.core import Namespace, PersistentVolumeClaim, Pod
 from kubeloop.api.meta import Object
+from kubeloop.api.registry import EVENTS
 from kubeloop.controllers.events import EventRecorder
 from pkg.api.harvesterhci import Setting
-from pkg.api.kubevirt import VirtualMachineInstance
+from pkg.api.kubevirt import VirtualMachine, VirtualMachineInstance
 from pkg.config.management import Management
 from pkg.controller.indexes import MIGRATIONS_BY_VMI
 from pkg.controller.options import Options
@@ -35,6 +36,7 @@ def register(
     handler = Handler(
         quotas.client,
         management.pods.client,
+        management.client.resource(EVENTS),
         Observer(management.source(), options.profile),
         events,
         options.policy,
@@ -48,7 +50,7 @@ def register(
 def _watch(management: Management) -> None:
     """What enqueues which quotas."""
     quotas = management.resource_quotas
-    migrations = management.virtual_machine_instance_migrations
+    migrations, namespaces = management.virtual_machine_instance_migrations, management.namespaces
 
     def in_namespace(name: str) -> list[str]:
         return [quota.key for quota in quotas.cache().list(name)]
@@ -56,8 +58,15 @@ def _watch(management: Management) -> None:
     def beside(obj: Object) -> list[str]:
         return in_namespace(obj.namespace)
 
+    def moves_volumes(name: str) -> bool:
+        found = namespaces.cache().get(name=name)
+        return found is not None and constants.ANNOTATION_STORAGE_MIGRATION in found.annotations
+
+    def of_machine(machine: VirtualMachine) -> list[str]:
+        return in_namespace(machine.namespace) if moves_volumes(machine.namespace) else []
+
     def beside_claim(claim: PersistentVolumeClaim) -> list[str]:
-        state = claim.name.startswith(backend_storage.PREFIX)
+        state = claim.name.startswith(backend_storage.PREFIX) or moves_volumes(claim.namespace)
         return [
             q.key
             for q in quotas.cache().list(claim.namespace)
@@ -66,7 +75,7 @@ def _watch(management: Management) -> None:
 
     def of_instance(instance: VirtualMachineInstance) -> list[str]:
         migrating = migrations.cache().by_index(MIGRATIONS_BY_VMI, instance.key)
-        return in_namespace(instance.namespace) if migrating else []
+        return in_namespace(instance.namespace) if migrating or moves_volumes(instance.namespace) else []
 
     def of_namespace(namespace: Namespace) -> list[str]:
         return in_namespace(namespace.name)
@@ -82,6 +91,7 @@ def _watch(management: Management) -> None:
     quotas.watch_related(management.persistent_volume_claims, beside_claim, reads=_read_of_claim)
     quotas.watch_related(management.limit_ranges, beside)
     quotas.watch_related(management.virtual_machine_instances, of_instance, reads=_read_of_instance)
+    quotas.watch_related(management.virtual_machines, of_machine, reads=_read_of_machine)
     quotas.watch_related(management.namespaces, of_namespace)
     quotas.watch_related(management.settings, of_setting)
     quotas.watch_related(management.kubevirts, where_vms_migrate)
@@ -102,7 +112,12 @@ def _read_of_pod(pod: Pod) -> object:
 def _read_of_instance(vmi: VirtualMachineInstance) -> object:
     status = vmi.status
     lives = status.phase, status.node_name, read_of(status.migration_state)
-    return _read_of_metadata(vmi), lives, backend_storage.read_of(vmi), rendered_from(vmi)
+    volumes = backend_storage.read_of(vmi), status.migrated_volumes
+    return _read_of_metadata(vmi), lives, volumes, rendered_from(vmi)
+
+
+def _read_of_machine(machine: VirtualMachine) -> object:
+    return machine.spec.update_volumes_strategy, machine.spec.template.spec.volumes
 
 
 def _read_of_claim(claim: PersistentVolumeClaim) -> object:

@@ -14,7 +14,7 @@ from typing import Final
 
 import msgspec
 
-from kubeloop.api.core import Pod, ResourceQuota
+from kubeloop.api.core import Event, Pod, ResourceQuota
 from kubeloop.api.meta import RawResourceList
 from kubeloop.client.errors import Conflict, Invalid, NotFound
 from kubeloop.client.resource_client import ResourceClient
@@ -23,6 +23,7 @@ from kubeloop.controllers.cache_reader import newer
 from kubeloop.controllers.errors import RetryAfter
 from kubeloop.controllers.events import EventRecorder
 from kubeloop.metrics import LateGauge
+from pkg.controller.resourcequota.refusals import lacking_devices
 from pkg.util import constants
 from pkg.util.constants import ANNOTATION_APPLIED, ANNOTATION_BASE, ANNOTATION_TOUCHED
 from pkg.util.metrics import METRICS
@@ -78,6 +79,7 @@ class Handler:
         self,
         quotas: ResourceClient[ResourceQuota],
         pods: ResourceClient[Pod],
+        event_reader: ResourceClient[Event],
         observer: Observer,
         events: EventRecorder,
         policy: Policy,
@@ -88,6 +90,7 @@ class Handler:
     ) -> None:
         self._quotas = quotas
         self._pods = pods
+        self._event_reader = event_reader
         self._observer = observer
         self._events = events
         self._policy = policy
@@ -147,6 +150,8 @@ class Handler:
         if self._before_raise is not None and _raises(quota, decided):
             await self._before_raise(quota.namespace)
         await self._write(quota, kept, decided, used)
+        if decided.annotations.get(ANNOTATION_TOUCHED) and ANNOTATION_TOUCHED in quota.annotations:
+            self._say(observed, kept, await lacking_devices(self._event_reader, observed))
         return decided
 
     async def _observe_live(self, seen: Facts) -> Facts:

@@ -196,14 +196,19 @@ def lock_webhook(
     }
 
 
-def leaving_out(webhook: Mapping[str, Any], migrations: Collection[str]) -> Webhook:
-    """The lock's webhook, which refuses the target pods of these migrations (uids) as well: they do not fit into what
-    is added for them, and would take what is added for others."""
-    if not migrations:
-        return dict(webhook)
-    left_out = f"!(object.metadata.labels['{constants.LABEL_MIGRATION_JOB_UID}'] in {json.dumps(sorted(migrations))})"
+def entry_of(migration: str, vm: str) -> str:
+    """How a lock names a migration (its uid)."""
+    return f"{migration}/{vm}"
+
+
+def admitting(webhook: Mapping[str, Any], entries: Collection[str]) -> Webhook:
+    """The lock's webhook with the migrations whose target launchers the API server lets through by itself: what others
+    take is looked at, for they could take what is added for these."""
     conditions = [
-        {**each, "expression": f"{each['expression'].removesuffix(')')} && {left_out})"}
+        {
+            **each,
+            "expression": f"{each['expression'].removesuffix(')')}{_ADMITTED}{json.dumps(sorted(entries))}))",
+        }
         if each["name"] == _TARGETS
         else each
         for each in webhook.get("matchConditions", ())
@@ -211,12 +216,14 @@ def leaving_out(webhook: Mapping[str, Any], migrations: Collection[str]) -> Webh
     return {**webhook, "matchConditions": conditions}
 
 
-def is_left_out(lock: Lock, migration: str) -> bool:
-    """Whether the lock refuses the target pod of this migration (uid)."""
-    conditions = [each for webhook in lock.webhooks for each in webhook.get("matchConditions") or ()]
-    return any(
-        each["name"] == _TARGETS and json.dumps(migration) in each["expression"] for each in conditions
-    )
+def admitted_by(lock: Lock) -> Collection[str]:
+    """The entries of a lock."""
+    for each in (each for webhook in lock.webhooks for each in webhook.get("matchConditions") or ()):
+        _, found, listed = each["expression"].partition(_ADMITTED)
+        if each["name"] == _TARGETS and found:
+            with suppress(ValueError):
+                return set(json.loads(listed.removesuffix("))")))
+    return ()
 
 
 def lock_body(
@@ -259,6 +266,11 @@ def fits(lock: Lock, wanted: Mapping[str, Any]) -> bool:
 
 
 _TARGETS: Final = "not-a-target-pod"
+_ADMITTED: Final = (
+    " && has(object.metadata.ownerReferences) && object.metadata.ownerReferences.exists(owner,"
+    " owner.kind == 'VirtualMachineInstance'"
+    f" && object.metadata.labels['{constants.LABEL_MIGRATION_JOB_UID}'] + '/' + owner.name in "
+)
 _OF_QUOTAS: Final = "request.resource.resource in ['resourcequotas', 'virtualmachinemigrationresourcequotas']"
 _IS_TARGET: Final = (
     "request.resource.resource == 'pods' && request.operation == 'CREATE' && has(object.metadata.labels)"

@@ -18,7 +18,7 @@ import msgspec
 from kubeloop.api.core import ResourceQuota, ResourceQuotaSpec
 from kubeloop.api.meta import RawQuantity
 from pkg.api.mtq import VirtualMachineMigrationResourceQuota
-from pkg.util.managedtenantquota.lock import Lock, Webhook, fits, leaving_out
+from pkg.util.managedtenantquota.lock import Lock, Webhook, admitted_by, admitting, fits
 from pkg.util.managedtenantquota.model import Observed, Policy, Problem, Timers
 from pkg.util.managedtenantquota.record import Record, is_in_use, members_of
 from pkg.util.managedtenantquota.window import Window, window_of
@@ -141,7 +141,7 @@ def _lock(window: Window) -> Step | None:
         return None
     vms = sorted({each.migration.spec.vmi_name for each in window.wanted})
     reason = ", ".join(vms[:_SHOWN]) + (f" and {len(vms) - _SHOWN} more" if len(vms) > _SHOWN else "")
-    webhook = leaving_out(window.observed.wanted_lock or {}, window.left_out)
+    webhook = admitting(window.observed.wanted_lock or {}, window.admitted)
     return MakeLock(webhook, reason, window.policy.lock_limit + window.policy.grace)
 
 
@@ -149,7 +149,9 @@ def _update(window: Window) -> Step | None:
     lock, wanted = window.observed.lock, window.observed.wanted_lock
     if lock is None or wanted is None:
         return None
-    webhook = leaving_out(wanted, window.left_out)
+    # Whose target is on its way stays: neither a refusal nor a pod shows it.
+    kept = {each for each in admitted_by(lock) if each.partition("/")[0] not in window.found.left_out}
+    webhook = admitting(wanted, kept | window.admitted)
     return None if fits(lock, webhook) else UpdateLock(lock, webhook)
 
 

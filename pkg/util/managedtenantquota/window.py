@@ -14,7 +14,7 @@ from pkg.util.constants import (
     EVENT_SEVERAL_BUDGETS,
     EVENT_UPSTREAM,
 )
-from pkg.util.managedtenantquota.lock import Lock, age_of
+from pkg.util.managedtenantquota.lock import Lock, age_of, entry_of
 from pkg.util.managedtenantquota.model import Observed, Policy, Problem, Timers
 from pkg.util.managedtenantquota.record import (
     Record,
@@ -50,14 +50,11 @@ class Window:
     contradicted: Collection[str] = ()
     """Quotas of whose record a status says otherwise."""
     wanted: Sequence[Releasable] = ()
-    added: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    """What the window adds, by quota."""
-    left_out: Collection[str] = ()
-    """The uids of the refused migrations that the window is not for."""
     problems: Sequence[Problem] = ()
     timers: Timers = field(default_factory=Timers)
     recheck_after: float | None = None
-    waiting: Mapping[str, str] = field(default_factory=dict)
+    found: Releases = field(default_factory=Releases)
+    """What `wanted` is taken from."""
 
     @property
     def age(self) -> float:
@@ -93,10 +90,15 @@ class Window:
             found |= members_of(budget)
         return found | {each.migration.name: each.blocking for each in self.wanted}
 
+    @property
+    def admitted(self) -> set[str]:
+        """The migrations that it is open for, as the lock names them."""
+        return {entry_of(each.migration.uid, each.migration.spec.vmi_name) for each in self.wanted}
+
     def to_record(self) -> Mapping[str, Record]:
         """What is raised, and what is to be: how each quota was, and what is added to it in all."""
         found = dict(self.records)
-        for name, more in self.added.items():
+        for name, more in self.found.added.items():
             quota, known = self.quota(name), self.records.get(name)
             if known is not None:
                 added = maximum(parse_resource_list(known.added), parse_resource_list(more))
@@ -109,7 +111,7 @@ class Window:
         """A quota that says less than it shall, what it shall say, and what it shall record."""
         for name, record in self.to_record().items():
             quota = self.quota(name)
-            if quota is not None and name in self.added and (change := to_raise(quota.hard, record)):
+            if quota is not None and name in self.found.added and (change := to_raise(quota.hard, record)):
                 return quota, change, record
         return None
 
@@ -173,13 +175,7 @@ def window_of(observed: Observed, policy: Policy) -> Window:
         observed.timers, short_since=found.short_since or {}, paused=_still_paused(observed), refused=""
     )
     window = replace(
-        window,
-        added=found.added,
-        left_out=found.left_out,
-        problems=found.problems,
-        timers=timers,
-        recheck_after=found.recheck_after,
-        waiting=found.waiting,
+        window, found=found, problems=found.problems, timers=timers, recheck_after=found.recheck_after
     )
     return _with_purpose(window, found)
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from functools import reduce
 
-from kubeloop.api.core import DeviceRequest, DeviceSubRequest, PersistentVolumeClaim, ResourceClaim
+from kubeloop.api.core import PersistentVolumeClaim
+from kubeloop.api.devices import DeviceRequest, DeviceSubRequest, ResourceClaim
 from pkg.util.quantity import ZERO, Quantity
 from pkg.util.quotacount.releases import NEWEST, Release, Releases
 from pkg.util.quotacount.usage import DEVICE_CLASS_PREFIX, REQUESTS_PREFIX

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from pkg.util.events import EVENTS
-
 EVENT_NOT_SCALED = "MigrationNotScaled"
 EVENT_TOO_LARGE = "PodExceedsVirtualMachine"
 EVENT_BASE_CHANGED = "BaseChanged"
 EVENT_CAP_REACHED = "MaxExtraReached"
 EVENT_IDLE_CAP = "MaxExtraCapsNothing"
 EVENT_TOO_MANY = "TooManyMigrations"
+EVENT_DEVICE = "DeviceNotInBase"
 EVENT_HOLD_LIMIT = "HoldLimitReached"
-_KINDS = {event.reason: event.kind for event in EVENTS}
 
 
 class ResourceQuotaError(Exception):
-    """`reason` is the Event's reason (`pkg.util.events`), `str(self)` its message. It is about the VM named `vm`, or
+    """`reason` is the Event's reason (docs/reference.md), `str(self)` its message. It is about the VM named `vm`, or
     about the quota."""
 
     reason = ""
@@ -28,7 +26,7 @@ class ResourceQuotaError(Exception):
     @property
     def kind(self) -> str:
         """The Event's type."""
-        return _KINDS[self.reason]
+        return "Normal" if self.reason == EVENT_BASE_CHANGED else "Warning"
 
     @property
     def state(self) -> tuple[str, str]:

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from cachetools import LRUCache
 
 from kubeloop.api.core import PersistentVolumeClaim, Pod, ResourceQuota, ResourceQuotaSpec
-from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
+from pkg.api.kubevirt import VirtualMachine, VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.quotacount.releases import NEWEST, Releases
 from pkg.util.quotacount.usage import counted, pod_usage
@@ -78,6 +78,10 @@ class Facts:
     """A person has switched headroom off for the whole namespace."""
     claims: Mapping[str, PersistentVolumeClaim] | None = None
     """The namespace's, by name; None: no quota there counts them."""
+    machines: Mapping[str, VirtualMachine] = field(default_factory=dict)
+    """The VMs whose volumes may move, by name: none where no quota counts claims."""
+    storage_migration: bool = False
+    """An administrator lets the claims be added that a volume migration doubles."""
     running: Sequence[Collection[str]] = ()
     """For a namespace with a budget: the source nodes of every migration of the cluster that runs or has a target."""
     cache: Cache = field(default_factory=Cache, compare=False)

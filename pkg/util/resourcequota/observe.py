@@ -12,7 +12,12 @@ from cachetools import LRUCache
 from kubeloop.api.core import LimitRange, Namespace, PersistentVolumeClaim, Pod, ResourceQuota
 from kubeloop.api.meta import Object
 from pkg.api.harvesterhci import Setting
-from pkg.api.kubevirt import KubeVirt, VirtualMachineInstance, VirtualMachineInstanceMigration
+from pkg.api.kubevirt import (
+    KubeVirt,
+    VirtualMachine,
+    VirtualMachineInstance,
+    VirtualMachineInstanceMigration,
+)
 from pkg.api.mtq import VirtualMachineMigrationResourceQuota
 from pkg.util import constants
 from pkg.util.kubevirt.profiles import Profile
@@ -66,6 +71,7 @@ class Source:
     pods: Reader[Pod] = Listed()
     """KubeVirt's: launchers and attachments."""
     claims: Reader[PersistentVolumeClaim] = Listed()
+    machines: Reader[VirtualMachine] = Listed()
     limit_ranges: Reader[LimitRange] = Listed()
     kubevirts: Reader[KubeVirt] = Listed()
     settings: Reader[Setting] = Listed()
@@ -115,6 +121,7 @@ class Observer:
         """The state of the quota's namespace, as `source` has it if given; `now` in seconds since the epoch."""
         source, name = source or self.source, quota.namespace
         namespace = source.namespaces.get(name=name) or Namespace()
+        claims = source.claims_in(name, quota)
         return Facts(
             quota=quota,
             limits=namespace.annotations.get(constants.ANNOTATION_RANCHER_RESOURCE_QUOTA, ""),
@@ -123,7 +130,10 @@ class Observer:
             now=now,
             timers=memory or Timers(),
             pods=source.pods.list(name),
-            claims=source.claims_in(name, quota),
+            claims=claims,
+            machines={} if claims is None else {vm.name: vm for vm in source.machines.list(name)},
+            storage_migration=namespace.annotations.get(constants.ANNOTATION_STORAGE_MIGRATION)
+            == constants.TRUE,
             rendering=self._rendering(source, name, namespace),
             max_extra=namespace.annotations.get(constants.ANNOTATION_MAX_EXTRA, ""),
             mtq=bool(source.budgets.list(name)),

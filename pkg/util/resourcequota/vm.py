@@ -40,6 +40,7 @@ from pkg.util.kubevirt.target import (
     target_usage,
     within,
 )
+from pkg.util.kubevirt.volume_migration import NOT_DOUBLED, doubled, moves
 from pkg.util.quantity import ZERO
 from pkg.util.quotacount.scopes import has_scopes
 from pkg.util.resource_list import ResourceList, add, maximum, minimum, smallest, subtract, total
@@ -90,9 +91,15 @@ class Vm:
         }
         self._plain = self._plain_launcher() if self._usages else {}
         self._home = self._worth(sides.home)
-        storage = NOTHING
+        storage, volumes = NOTHING, NOT_DOUBLED
         if facts.claims is not None and not has_scopes(self._spec):  # one with scopes counts no claims
             storage = backend_storage(self.vmi, self.migrations, facts.claims, self._rendering, moving=moving)
+            moved = moves(self.vmi, facts.machines.get(self.name))
+            volumes = doubled(moved, facts.claims, self._rendering.kubernetes)
+        self.doubled = volumes.both if facts.storage_migration else {}
+        """What its disks count twice while its volumes move, where an administrator lets that be added."""
+        self.volumes_to_come = volumes.to_come
+        """What quota will count of the claims that they move to."""
         self.old = tuple(self._old(side) for side in sides.old)
         self._old_claims = storage.old
         target = self._worth(sides.target) if moving else {}

@@ -6,10 +6,12 @@ from collections import defaultdict
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 
-from pkg.api.kubevirt import VirtualMachineInstanceMigration
+from kubeloop.api.core import PersistentVolumeClaim
+from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.util.kubevirt.backend_storage import concerning
 from pkg.util.kubevirt.evidence import ControlledPods, ended_launchers, sides_of
 from pkg.util.kubevirt.rendering import Rendering, limited_by
+from pkg.util.kubevirt.volume_migration import moves
 from pkg.util.quantity import Quantity
 from pkg.util.quotacount.scopes import has_scopes
 from pkg.util.resourcequota.base import Base
@@ -64,8 +66,22 @@ def _vm(
             vm.ended = Quantity.of(len(ended_launchers(vmi, migrations, pods)))
         return vm
 
-    claims = concerning(vmi, migrations, facts.claims) if facts.claims is not None else [None]
-    return facts.cache.made(key, (vmi, facts.rendering, *migrations, *own, *claims), work_out)
+    storage = (
+        [None] if facts.claims is None or vmi is None else _storage(facts, facts.claims, vmi, migrations)
+    )
+    return facts.cache.made(key, (vmi, facts.rendering, *migrations, *own, *storage), work_out)
+
+
+def _storage(
+    facts: Facts,
+    claims: Mapping[str, PersistentVolumeClaim],
+    vmi: VirtualMachineInstance,
+    migrations: Sequence[VirtualMachineInstanceMigration],
+) -> list[object]:
+    """All that a VM's storage depends on beside its VMI and its migrations."""
+    moving = moves(vmi, facts.machines.get(vmi.name))
+    named = [claims.get(claim) for each in moving for claim in (each.source, each.destination)]
+    return [*concerning(vmi, migrations, claims), facts.storage_migration, *moving, *named]
 
 
 def controlled_pods(facts: Facts) -> ControlledPods:
@@ -85,11 +101,13 @@ def rendering_of(facts: Facts, base: Base) -> Rendering:
 
 
 def _migrations_by_vm(facts: Facts) -> Mapping[str, Sequence[VirtualMachineInstanceMigration]]:
-    """The migrations of each VM; none of one whose VMI still names the pods of a migration that was deleted."""
+    """The migrations of each VM; none of one whose VMI still names the pods of a migration that was deleted, or whose
+    volumes move before there is one."""
     of_vm: dict[str, list[VirtualMachineInstanceMigration]] = defaultdict(list)
     for migration in facts.migrations:
         of_vm[migration.spec.vmi_name].append(migration)
     for name, vmi in facts.instances.items():
-        if vmi.status.migration_state is not None:
+        moving = facts.claims is not None and moves(vmi, facts.machines.get(name))
+        if vmi.status.migration_state is not None or moving:
             of_vm.setdefault(name, [])
     return of_vm

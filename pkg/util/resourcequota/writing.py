@@ -13,7 +13,7 @@ from pkg.util import constants
 from pkg.util.kubevirt.migration import Stage
 from pkg.util.quantity import ZERO, Quantity
 from pkg.util.quotacount.usage import COUNT_PODS
-from pkg.util.resource_list import ResourceList, add, maximum, minimum, total
+from pkg.util.resource_list import ResourceList, add, maximum, minimum, subtract, total
 from pkg.util.resourcequota.base import HARVESTERS, Base, quantity_of
 from pkg.util.resourcequota.caps import Caps
 from pkg.util.resourcequota.entries import Entries
@@ -76,6 +76,8 @@ def wanted_of(
 ) -> list[Wanted]:
     """Existing entries first, then in the order of the migrations."""
     beyond = _pods_beyond(quota, base, vms)
+    once_more: Mapping[str, Quantity] = base
+    # The base pays for the disks once: those that fill what is added for one VM are not doubled for the next.
     wanted = []
     for vm in vms:
         stands = entries.of(vm.name, vm.uid)
@@ -89,6 +91,9 @@ def wanted_of(
         # An existing entry is kept as far as it is used, or will be if the migration continues.
         value = maximum(vm.wanted, minimum(stands, vm.upper_bound)) if stands else vm.wanted
         value = add(value, {COUNT_PODS: ended}) if ended else value
+        if vm.doubled:
+            volumes = minimum(vm.doubled, once_more)
+            value, once_more = add(value, volumes), subtract(once_more, volumes)
         value = {n: q for n, q in value.items() if n in base and q > ZERO}
         if value:
             wanted.append(Wanted(vm, rules.key(vm.name, vm.uid), value, stands))
@@ -124,7 +129,7 @@ def drop(
         elif vm.migrations or not explained.isdisjoint(keys):
             removed |= entries.remove(*(key for key in keys if key not in explained))
     if not rules.follow and any(vm.vmi is None and vm.stage > Stage.FINISHED for vm in vms):
-        explained.update(entry.key for entry in entries if entry.vm.kind == "uid")  # one may be its own
+        explained.update(entry.key for entry in entries if entry.vm.by_uid)  # one may be its own
     return removed, explained
 
 
@@ -141,7 +146,7 @@ def drop_unexplained(
     removed = False
     seen: dict[str, float] = {}
     for entry in [entry for entry in entries if entry.key not in explained]:
-        own = ours and entry.vm.kind != "uid" and entry.key not in since
+        own = ours and not entry.vm.by_uid and entry.key not in since
         if not own:
             seen[entry.key] = since.get(entry.key, facts.now)
         if own or facts.now - seen[entry.key] >= grace:

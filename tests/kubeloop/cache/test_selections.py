@@ -8,6 +8,7 @@ from kubeloop.api.registry import PODS
 from kubeloop.cache.informer import SharedIndexInformer
 from kubeloop.cache.recovery import ReflectorOptions
 from kubeloop.client.client import Client
+from kubeloop.client.namespaces import Namespaces
 from kubeloop.testing.scripted_server import LIST, WATCH, LiveWatch, ScriptedServer, listing, status, watch
 from kubeloop.testing.scripted_steps import added, deleted, error, obj
 
@@ -49,4 +50,31 @@ async def test_an_object_that_stops_matching_is_gone() -> None:
             while informer.last_sync_resource_version != "7":  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
         assert informer.indexer.list_keys() == ["ns/b"]
+        await informer.stop()
+
+
+async def test_each_of_several_namespaces_is_watched_from_where_its_own_watch_stopped() -> None:
+    first, second = PODS.path("first"), PODS.path("second")
+    live = LiveWatch()
+    async with ScriptedServer() as server, Client(server.config()) as client:
+        server.script(LIST, first, listing([obj("a", "1", "first")], "5"))
+        server.script(LIST, second, listing([obj("b", "2", "second")], "7"))
+        # Whichever ends, the other is ended with it, and may have more to say.
+        steps = watch(added(obj("c", "9", "first")))
+        server.script(WATCH, first, status(422, "Invalid"), steps, LiveWatch().reply, LiveWatch().reply)
+        server.script(WATCH, second, LiveWatch().reply, watch(deleted(obj("b", "8", "second"))), live.reply)
+        pods = client.resource(PODS)
+        namespaces = Namespaces([pods.select(namespace="first"), pods.select(namespace="second")])
+        informer = SharedIndexInformer(namespaces, options=ReflectorOptions(backoff_base=0.02))
+        informer.start()
+        await live.opened()
+        assert informer.indexer.list_keys() == ["first/a", "first/c"]
+        asked = [seen for seen in server.requests if seen.verb == WATCH]
+        assert [seen.query.get("resourceVersion") for seen in asked if seen.path == first] == [
+            None,
+            "5",
+            "9",
+            "9",
+        ]
+        assert [seen.query["resourceVersion"] for seen in asked if seen.path == second] == ["7", "7", "8"]
         await informer.stop()

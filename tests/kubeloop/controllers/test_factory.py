@@ -97,6 +97,35 @@ async def test_a_selector_keeps_other_objects_out_of_the_cache() -> None:
 
 
 @virtual_time
+async def test_several_namespaces_are_one_cache_and_one_queue() -> None:
+    server, calls = Server(), Calls()
+    quotas = server.kind(registry.RESOURCE_QUOTAS)
+    for namespace in ("one", "two", "other"):
+        quotas.put("q", namespace)
+    management = ControllerFactory(server.client())
+    controller = management.controller(registry.RESOURCE_QUOTAS, namespace=["two", "one"])
+    controller.on_change("handler", calls)
+    assert management.controller(registry.RESOURCE_QUOTAS, namespace=["one", "two"]) is controller
+    await management.start()
+    await settle()
+    assert calls.keys == ["one/q", "two/q"]
+    quotas.put("new", "two")
+    server.remove(registry.RESOURCE_QUOTAS, "one/q")
+    await settle()
+    assert sorted(calls.keys[2:]) == ["one/q", "two/new"]
+    server.compact()
+    quotas.put("late", "other")
+    await asyncio.sleep(900)
+    assert [quota.key for quota in controller.cache().list()] == ["two/q", "two/new"]
+    await management.stop()
+
+
+def test_several_namespaces_are_at_least_one() -> None:
+    with pytest.raises(ValueError, match="name at least one namespace"):
+        ControllerFactory(Server().client()).controller(registry.PODS, namespace=[])
+
+
+@virtual_time
 async def test_handlers_are_called_for_the_selected_keys_alone_and_caches_hold_all() -> None:
     server, calls = Server(), Calls()
     management = Management(server.client(), selects=lambda key: key.startswith("mine/"))

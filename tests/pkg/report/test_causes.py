@@ -162,9 +162,10 @@ CASES = {
         instance=changed(HERE, status={"conditions": [KEPT]}),
     ),
     "a volume migration": Case(
-        "its volumes root move, so that 20.0Gi count twice; default-abc lacks 10.0Gi of requests.storage",
+        "default-abc lacks 10.0Gi of requests.storage; its volumes root move, so that 20.0Gi count twice",
         causes.STORAGE,
         instance=changed(HERE, status={"migratedVolumes": [MOVED]}),
+        verdict=Verdict.WAITS_FOR_QUOTA,
         more=(("requests.storage", "10Gi"),),
     ),
 }

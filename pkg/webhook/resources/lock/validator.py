@@ -1,4 +1,5 @@
-"""What is allowed in a locked namespace: target pods by virt-controller, quota changes by the lock's holder.
+"""What is allowed in a locked namespace: target pods by virt-controller, quota changes by the lock's holder. A target
+of a migration that the lock does not name may be as large as its source: more would take what is added for others.
 
 Most of that the API server lets through without asking, by the lock's matchConditions; it is decided here too, for
 servers that know none.
@@ -8,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection
+from dataclasses import replace
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from typing import Final
@@ -17,20 +19,30 @@ from kubeloop.api.core import Pod
 from kubeloop.client.resource_client import ResourceClient
 from kubeloop.controllers.cache_reader import CacheReader
 from pkg.util import constants
+from pkg.util.kubevirt.evidence import vm_of
+from pkg.util.kubevirt.migration import is_finished
+from pkg.util.kubevirt.migration_pods import migration_of
 from pkg.util.managedtenantquota.lock import (
     NAMESPACE_CONTROLLERS,
     Lock,
+    admitted_by,
     age_of,
-    is_left_out,
+    entry_of,
     lock_name,
     locked_namespace,
     recognise,
 )
+from pkg.util.quantity import ZERO
+from pkg.util.quotacount.usage import counted, pod_usage
+from pkg.util.resourcequota.base import Base
+from pkg.util.resourcequota.policy import EXACT
+from pkg.util.resourcequota.vms import vms_of
 from pkg.webhook.admission import ALLOW, AdmissionRequest, Decision, UserInfo, deny
 from pkg.webhook.deadline import NoAnswer, in_time
 from pkg.webhook.options import CLUSTER_ADMINS
+from pkg.webhook.view import View
 
-__all__ = ["Accounts", "Locks", "Validator", "passes", "refusal"]
+__all__ = ["Accounts", "Locks", "Validator", "is_granted", "passes", "refusal"]
 
 _WHAT: Final = {
     "pods": "pods other than migration targets",
@@ -70,12 +82,24 @@ def passes(request: AdmissionRequest, accounts: Accounts) -> bool:
         return accounts.holds(user)
     if request.operation != "CREATE" or not accounts.makes_targets(user):
         return False
-    return bool(_labelled_for(request))
+    return bool(request.new(Pod).labels.get(constants.LABEL_MIGRATION_JOB_UID))
 
 
-def _labelled_for(request: AdmissionRequest) -> str:
-    """The uid of the migration that a pod is labelled for: as the lock's matchConditions have it, of any pod."""
-    return request.new(Pod).labels.get(constants.LABEL_MIGRATION_JOB_UID, "")
+def is_granted(view: View, namespace: str, pod: Pod) -> bool:
+    """Whether a target's pod takes no more than a window adds for its VM: min(source, target)."""
+    migration, releases = migration_of(pod), view.releases()
+    for quota in view.quotas(namespace):
+        if not counted(pod, quota.spec, releases=releases):
+            continue
+        facts = view.observe(quota)
+        names = {m.spec.vmi_name for m in facts.migrations if m.uid == migration and not is_finished(m)}
+        vm = next((vm for vm in vms_of(facts, EXACT, Base(None))[0] if vm.name in names), None)
+        if vm is None or vm_of(pod) not in ("", vm.name):
+            return False
+        left = {name: vm.allowed.get(name, ZERO) - vm.target.get(name, ZERO) for name in quota.hard}
+        if any(amount > left.get(name, amount) for name, amount in pod_usage(pod, releases=releases).items()):
+            return False
+    return True
 
 
 def refusal(
@@ -98,9 +122,11 @@ def refusal(
 class Validator:
     """Answers for every lock. One that is past its end refuses nothing any more, whether its controller runs or not."""
 
-    def __init__(self, locks: Locks, accounts: Accounts) -> None:
+    def __init__(self, locks: Locks, accounts: Accounts, is_granted: Callable[[str, Pod], bool]) -> None:
+        """`is_granted`: of a namespace and a target's pod, see above."""
         self._locks = locks
         self._accounts = accounts
+        self._is_granted = is_granted
 
     async def validate(self, request: AdmissionRequest) -> Decision:
         """Whatever a lock's rules name."""
@@ -111,11 +137,18 @@ class Validator:
             lock = await self._locks.find(request.namespace)
         except NoAnswer:
             return ALLOW if is_passed else refusal(request, None)  # it was locked when the API server asked
-        if is_passed and not (lock and is_left_out(lock, _labelled_for(request))):
+        if is_passed and (lock is None or self._admits(lock, request)):
             return ALLOW
         if lock is None or (left := self._locks.left(lock)) <= 0:
             return ALLOW  # it has ended, or would have, did its controller run
-        return refusal(request, lock, self._locks.since(lock), left)
+        refused = refusal(request, lock, self._locks.since(lock), left)
+        # The words by which KubeVirt tries again when a quota changes.
+        return replace(refused, message=f"exceeded quota: {refused.message}") if is_passed else refused
+
+    def _admits(self, lock: Lock, request: AdmissionRequest) -> bool:
+        pod = request.new(Pod)
+        entry = entry_of(pod.labels.get(constants.LABEL_MIGRATION_JOB_UID, ""), vm_of(pod))
+        return entry in admitted_by(lock) or self._is_granted(request.namespace, pod)
 
 
 _BY_NAMESPACE = "locked namespace (webhook)"

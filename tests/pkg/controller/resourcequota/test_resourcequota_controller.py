@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kubeloop.api.core import ResourceQuota
-from kubeloop.api.registry import LIMIT_RANGES, NAMESPACES, PODS, RESOURCE_QUOTAS
+from kubeloop.api.registry import EVENTS, LIMIT_RANGES, NAMESPACES, PODS, RESOURCE_QUOTAS
 from kubeloop.client.errors import Forbidden, Invalid, ServiceUnavailable
 from kubeloop.client.retry import CONFLICT_TRIES
 from kubeloop.controllers.errors import RetryAfter
@@ -53,7 +53,7 @@ class Cluster:
         self.kubevirts = Kind(KUBEVIRTS)
         self.limit_ranges = Kind(LIMIT_RANGES)
         self.pods = Kind(PODS)
-        self.events = Events()
+        self.events, self.failures = Events(), Kind(EVENTS)
         self.clock = Clock()
         caches = Source(
             namespaces=self.namespaces.cache,
@@ -67,6 +67,7 @@ class Cluster:
         self.handler = Handler(
             self.quotas.client,
             self.pods.client,
+            self.failures.client,
             Observer(caches),
             self.events.recorder,
             Policy(mode, EstimateKind.HARVESTER, **policy),
@@ -694,6 +695,32 @@ class TestTime:
         assert ANNOTATION_TOUCHED not in cluster.now.annotations
         await cluster.look()
         assert ANNOTATION_TOUCHED in cluster.now.annotations
+
+    async def test_a_device_that_the_base_lacks_is_named_once(self) -> None:
+        """Only the target has it: the quota is raised, and the target is refused all the same."""
+        cluster = Cluster(Mode.TAKEOVER)
+        cluster.base(BASE[:-2] + ',"extended":{"requests.intel.com/nic":"1"}}}')
+        cluster.quotas.given(quota(HARD | {"requests.intel.com/nic": "1"}, MARKS))
+        cluster.migrate("vm1", refused=True)
+        instance = vmi(nodeName="node-1")
+        cluster.instances.given(instance)
+        cluster.pods.given(launcher(instance))
+        asked = "requested: limits.cpu=2,requests.intel.com/nic=1, used: limits.cpu=2"
+        cluster.failures.given(
+            {
+                "metadata": {"name": "failed", "namespace": "ns1"},
+                "involvedObject": {"kind": "VirtualMachineInstance", "namespace": "ns1", "name": "vm1"},
+                "reason": "FailedCreate",
+                "message": f'pods "x" is forbidden: exceeded quota: default-abc, {asked}, limited: limits.cpu=5',
+                "lastTimestamp": "2026-01-01T00:01:00Z",
+            }
+        )
+        for _ in range(8):
+            cluster.quotas.edited(KEY, {"status": {"hard": dict(cluster.now.hard)}})
+            cluster.clock.now += await cluster.look() or 0.0
+        ((about, reason, message),) = cluster.events.told
+        assert (about, reason) == ("ns1/vm1", "DeviceNotInBase")
+        assert "its target asks for requests.intel.com/nic, which its source does not have" in message
 
 
 async def test_a_dry_run_writes_nothing_and_says_once_what_it_would(caplog: pytest.LogCaptureFixture) -> None:

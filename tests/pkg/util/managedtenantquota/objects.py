@@ -21,6 +21,7 @@ from pkg.util.constants import ANNOTATION_ORIGINALS
 from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.managedtenantquota.lock import (
     Lock,
+    admitting,
     lock_body,
     lock_webhook,
     recognise,
@@ -61,6 +62,7 @@ GRANTED = TWICE
 """By what a window adds for one VM."""
 WHERE = {"url": "https://127.0.0.1:9443/lock", "caBundle": "Q0E="}
 HOOK = lock_webhook("ns1", WHERE, holders=["me"], virt_controllers=["virt"])
+FOR_VM1 = admitting(HOOK, ["uid-migration-of-vm1/vm1"])
 
 
 def quota(
@@ -115,7 +117,7 @@ RECORD = {ANNOTATION_ORIGINALS: Record(FULL, ENOUGH).text("quota")}
 """The annotations of a quota that was raised by all of it."""
 
 
-def lock(age: float = 1.0, hook: Mapping[str, Any] = HOOK, *, ours: bool = True) -> Lock:
+def lock(age: float = 1.0, hook: Mapping[str, Any] = FOR_VM1, *, ours: bool = True) -> Lock:
     """`age` seconds old."""
     body = lock_body("ns1", hook, now=NOW - age, holder="headroom (me) on host", reason="vm1")
     body["metadata"] |= {"uid": "uid-lock", "resourceVersion": "11"}

@@ -18,7 +18,7 @@ from pkg.util.managedtenantquota.lock import (
     locked_namespace,
     recognise,
 )
-from tests.pkg.util.managedtenantquota.objects import HOOK, NOW, WHERE, lock
+from tests.pkg.util.managedtenantquota.objects import FOR_VM1, HOOK, NOW, WHERE, lock
 
 LONG = "n" * 63
 UPSTREAM = {
@@ -151,7 +151,7 @@ def test_user_names_cannot_break_out_of_an_expression() -> None:
 
 class TestFits:
     def test_as_wanted(self) -> None:
-        assert fits(lock(), HOOK)
+        assert fits(lock(), FOR_VM1)
 
     def test_another_ca(self) -> None:
         other = {**HOOK, "clientConfig": {**WHERE, "caBundle": "T0xE"}}

@@ -17,7 +17,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from kubeloop.api.core import PersistentVolumeClaim, Pod, ResourceClaim, ResourceQuotaSpec
+from kubeloop.api.core import PersistentVolumeClaim, Pod, ResourceQuotaSpec
+from kubeloop.api.devices import ResourceClaim
 from pkg.util.quantity import ZERO
 from pkg.util.quotacount.claims import device_usage, storage_usage
 from pkg.util.quotacount.limit_ranges import apply_limit_ranges

@@ -9,20 +9,24 @@ import msgspec
 import pytest
 
 from kubeloop.api.admissionregistration import ValidatingWebhookConfiguration
+from kubeloop.api.core import Pod
 from kubeloop.api.registry import VALIDATING_WEBHOOK_CONFIGURATIONS
 from kubeloop.client.errors import Unreachable
-from pkg.util.managedtenantquota.lock import leaving_out, lock_body, lock_webhook
+from pkg.util.managedtenantquota.lock import admitting, lock_body, lock_webhook
 from pkg.webhook.admission import AdmissionRequest, Decision
 from pkg.webhook.deadline import deadline
-from pkg.webhook.resources.lock.validator import Accounts, Locks, Validator, passes
+from pkg.webhook.resources.lock.validator import Accounts, Locks, Validator, is_granted, passes
 from tests.decisions import sentences
 from tests.kinds import Kind
+from tests.objects import plain_launcher, pod, quota, vmi, vmim
+from tests.pkg.webhook.fake_view import FakeView, State
 
 ME = "system:serviceaccount:headroom:headroom"
 VIRT = "system:serviceaccount:kubevirt:kubevirt-controller"
 ALICE = "alice"
 NAMESPACES = "system:serviceaccount:kube-system:namespace-controller"
 JOB = {"kubevirt.io/migrationJobUID": "uid"}
+LAUNCHER = {"kubevirt.io": "virt-launcher"}
 SINCE = 1_800_000_000.0
 ACCOUNTS = Accounts([ME], lambda: [VIRT])
 
@@ -35,8 +39,12 @@ def request(
     labels: dict[str, str] | None = None,
     groups: tuple[str, ...] = (),
     sub_resource: str = "",
+    owner: str = "",
 ) -> AdmissionRequest:
-    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"labels": labels}, "spec": {"containers": []}}
+    """`owner`: the VM instance that controls the pod."""
+    owners = [{"kind": "VirtualMachineInstance", "name": owner, "controller": True}] if owner else []
+    metadata = {"labels": labels, "ownerReferences": owners}
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {"containers": []}}
     body: dict[str, Any] = {
         "uid": "uid",
         "namespace": "ns1",
@@ -133,7 +141,7 @@ def server(*, locked: bool, namespace: str = "ns1") -> Locked:
 
 def validator(*, locked: bool, age: float = 10.5) -> Validator:
     kind = server(locked=locked)
-    return Validator(locks_of(kind, age), ACCOUNTS)
+    return Validator(locks_of(kind, age), ACCOUNTS, lambda *_: True)
 
 
 def locks_of(kind: Locked, age: float = 10.5) -> Locks:
@@ -172,42 +180,72 @@ async def test_the_clock_of_who_made_a_lock_does_not_matter(skew: float) -> None
     for age, allowed in ((128.0, False), (132.0, True)):
         kind = Locked()
         kind.given(lock_body("ns1", hook, now=SINCE + skew, holder="", reason="", longest=130))
-        decision = await Validator(locks_of(kind, age), ACCOUNTS).validate(request())
+        decision = await Validator(locks_of(kind, age), ACCOUNTS, lambda *_: True).validate(request())
         assert decision.allowed is allowed
 
 
 async def test_a_lock_that_the_cache_does_not_show_yet_is_asked_for() -> None:
     kind = server(locked=True)
     kind.indexer.replace([])
-    decision = await Validator(locks_of(kind), ACCOUNTS).validate(request())
+    decision = await Validator(locks_of(kind), ACCOUNTS, lambda *_: True).validate(request())
     assert not decision.allowed
     assert "since 2027-01-15T08:00:00Z" in decision.message
 
 
-async def test_a_target_that_is_left_out_is_refused() -> None:
+@pytest.mark.parametrize("granted", [True, False], ids=["no larger than its source", "larger"])
+@pytest.mark.parametrize("vm", ["vm1", "vm2"])
+async def test_a_target_that_the_lock_does_not_name_passes_where_its_vm_has_not_grown(
+    vm: str, granted: bool
+) -> None:
+    """Another VM's launcher may have the label of a migration that the lock names."""
     hook = lock_webhook("ns1", {"url": "https://h/lock"}, holders=[ME], virt_controllers=[VIRT])
     kind = Locked()
-    kind.given(lock_body("ns1", leaving_out(hook, ["uid"]), now=SINCE, holder="", reason="vm2", longest=130))
-    found = Validator(locks_of(kind), ACCOUNTS)
-    others = {"kubevirt.io/migrationJobUID": "another"}
-    answers = [await found.validate(request(user=VIRT, labels=each)) for each in (JOB, others)]
-    assert [answer.allowed for answer in answers] == [False, True]
+    named = admitting(hook, ["uid/vm1"])
+    kind.given(lock_body("ns1", named, now=SINCE, holder="", reason="vm1", longest=130))
+    found = Validator(locks_of(kind), ACCOUNTS, lambda *_: granted)
+    decision = await found.validate(request(user=VIRT, labels={**JOB, **LAUNCHER}, owner=vm))
+    assert decision.allowed is (granted or vm == "vm1")
+    assert decision.allowed or decision.message.startswith("exceeded quota: namespace ns1 is locked")
 
 
 async def test_an_api_server_that_does_not_answer_leaves_it_locked() -> None:
     kind = server(locked=False)
     locks = locks_of(kind)
     kind.errors["get"] = [Unreachable("gone")]
-    decision = await Validator(locks, ACCOUNTS).validate(request())
+    decision = await Validator(locks, ACCOUNTS, lambda *_: True).validate(request())
     assert not decision.allowed
     assert decision.message.startswith("namespace ns1 is locked: pods other than")
     kind.delay = 1.0
     with deadline(0.01):
-        assert not (await Validator(locks, ACCOUNTS).validate(request())).allowed
+        assert not (await Validator(locks, ACCOUNTS, lambda *_: True).validate(request())).allowed
 
 
 async def test_another_namespaces_lock_under_this_name_locks_nothing_here() -> None:
     kind = server(locked=False)
     other = server(locked=True, namespace="other").objects["lock.other.com"]
     kind.given({**other, "metadata": {**other["metadata"], "name": "lock.ns1.com"}})
-    assert (await Validator(locks_of(kind), ACCOUNTS).validate(request())).allowed
+    assert (await Validator(locks_of(kind), ACCOUNTS, lambda *_: True).validate(request())).allowed
+
+
+UID = "uid-migration-of-vm1"
+TARGET = plain_launcher(node="node2", target_of=UID)
+GROWN = msgspec.structs.replace(TARGET, spec=pod("3", "4Gi").spec)
+
+
+@sentences(
+    {
+        "as large as its source": (TARGET, True),
+        "larger": (GROWN, False),
+        "of a migration that is not known": (plain_launcher(node="node2", target_of="uid-other"), False),
+        "another VM's launcher": (plain_launcher("vm2", node="node2", target_of=UID), False),
+    }
+)
+def test_what_a_window_adds_for_a_target(case: tuple[Pod, bool]) -> None:
+    target, granted = case
+    there = State(
+        quota({"limits.cpu": "5"}, labels={}),
+        migrations=[vmim("Pending")],
+        instances=[vmi("vm1", nodeName="node1")],
+        pods=[plain_launcher(node="node1")],
+    )
+    assert is_granted(FakeView(there, None), "ns1", target) is granted

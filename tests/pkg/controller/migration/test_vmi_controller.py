@@ -1,4 +1,4 @@
-"""UIStateWriter and the handler that uses it: what is written, on which object, and what is not."""
+"""The handler of VMIs: what is written, on which object, and what is not."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from pkg.api.kubevirt import (
     VirtualMachineInstanceMigration,
 )
 from pkg.controller.indexes import index
-from pkg.controller.migration.ui_state import UIStateWriter
 from pkg.controller.migration.vmi_controller import VMIHandler
 from tests.decisions import sentences
 from tests.kinds import Kind
@@ -38,16 +37,17 @@ class Cluster:
         self.machines = Kind(VIRTUAL_MACHINES)
         self.pods = Kind(PODS)
         index(self.migrations.cache, self.pods.cache)
-        states = UIStateWriter(
+        self._on_vmi = VMIHandler(
             migrations=self.migrations.client,
             migration_cache=self.migrations.cache,
             instances=self.instances.client,
             machines=self.machines.client,
             machine_cache=self.machines.cache,
+            pods=self.pods.client,
+            pod_cache=self.pods.cache,
             clock=lambda: self.now,
-        )
+        ).on_vmi_changed
         self.now = 0.0
-        self._on_vmi = VMIHandler(self.pods.cache, self.pods.client, states).on_vmi_changed
 
     def vm(self, name: str = "vm1") -> None:
         self.machines.given({"metadata": {"name": name, "namespace": "ns1", "uid": f"uid-of-vm-{name}"}})

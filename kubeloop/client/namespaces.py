@@ -1,0 +1,98 @@
+"""Several namespaces as one: what an informer lists and watches where it may not, or need not, see all of them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from typing import Any, Generic, TypeVar
+
+from kubeloop.api.meta import ListMeta, Object
+from kubeloop.client.decode import ListPage, WatchEvent
+from kubeloop.client.resource_reader import Selection
+
+T = TypeVar("T", bound=Object)
+
+_AHEAD = 100
+"""Events of all namespaces that are decoded before the ones before them are handled."""
+
+
+class Namespaces(Generic[T]):
+    """A ListerWatcher over a list and a watch for each part, one a namespace.
+
+    Its resourceVersion is that of every part, joined by commas: an event of one says nothing about how far another is.
+    When one watch ends, all end, and go on from there.
+    """
+
+    def __init__(self, parts: Sequence[Selection[T]]) -> None:
+        if not parts:
+            raise ValueError("name at least one namespace")
+        self.resource = parts[0].resource
+        self._parts = parts
+
+    async def is_served(self) -> bool:
+        return await self._parts[0].is_served()
+
+    async def list_page(self, *, limit: int, continue_: str = "", retry: bool = True) -> ListPage[T]:
+        """All in one page: `limit` is not kept."""
+        pages = [await part.list_page(limit=0, retry=retry) for part in self._parts]
+        return ListPage(
+            [obj for page in pages for obj in page.items],
+            ListMeta(resource_version=_joined([page.metadata.resource_version for page in pages])),
+            [meta for page in pages for meta in page.undecodable],
+        )
+
+    @contextlib.asynccontextmanager
+    async def watch(
+        self, *, resource_version: str, **options: Any
+    ) -> AsyncIterator[AsyncIterator[WatchEvent[T]]]:
+        versions = resource_version.split(",") if resource_version else [""] * len(self._parts)
+        came: asyncio.Queue[tuple[int, WatchEvent[T] | Exception | None]] = asyncio.Queue(_AHEAD)
+        async with contextlib.AsyncExitStack() as stack:
+            streams = [
+                await stack.enter_async_context(part.watch(resource_version=version, **options))
+                for part, version in zip(self._parts, versions, strict=True)
+            ]
+            readers = [
+                asyncio.create_task(_read(number, stream, came)) for number, stream in enumerate(streams)
+            ]
+            try:
+                yield _merged(came, versions)
+            finally:
+                for reader in readers:
+                    reader.cancel()
+                await asyncio.gather(*readers, return_exceptions=True)
+
+
+async def _read(
+    number: int, stream: AsyncIterator[WatchEvent[T]], came: asyncio.Queue[tuple[int, Any]]
+) -> None:
+    """The events of one watch; None where it ended."""
+    try:
+        async for event in stream:
+            await came.put((number, event))
+        await came.put((number, None))
+    except Exception as error:
+        await came.put((number, error))
+
+
+async def _merged(
+    came: asyncio.Queue[tuple[int, Any]], versions: list[str]
+) -> AsyncGenerator[WatchEvent[T], None]:
+    """The events of all, until one ends; the initial events have ended where they have in each."""
+    beginning = set(range(len(versions)))
+    while (item := await came.get())[1] is not None:
+        number, event = item
+        if isinstance(event, Exception):
+            raise event
+        versions[number] = event.resource_version or versions[number]
+        event.resource_version = _joined(versions)
+        if event.initial_events_end:
+            beginning.discard(number)
+            event.initial_events_end = not beginning
+        yield event
+
+
+def _joined(versions: Sequence[str]) -> str:
+    """ "" unless each is known."""
+    return ",".join(versions) if all(versions) else ""
