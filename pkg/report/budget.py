@@ -110,8 +110,8 @@ def why_it_waits(observed: Observed, migration: str, policy: Policy | None = Non
         ]
     if said:
         return said
-    if found.name in window.waiting:
-        return [window.waiting[found.name]]
+    if found.name in window.found.waiting:
+        return [window.found.waiting[found.name]]
     if is_refused(found):
         return ["resource quota refused its target pod, but would allow it now: KubeVirt will retry"]
     return ["resource quota has not refused its target pod: it waits for KubeVirt"]

@@ -95,3 +95,7 @@ class Observed:
     not_unlocked: str = ""
     """Why the lock's deletion was refused in this pass; "" where it was not."""
     timers: Timers = field(default_factory=Timers)
+
+    def problem(self, reason: str, message: str, key: str, *also: Object) -> Problem:
+        """About its budgets, and about `also`. With the same `key` it is the same although the text differs."""
+        return Problem(reason, message, [*also, *self.budgets], f"{reason}/{key}")

@@ -163,7 +163,7 @@ def _retired(facts: Facts, entries: Entries) -> dict[str, str]:
     when the quota was taken over has perhaps never been applied."""
     quota, foreign = facts.quota, facts.timers.unexplained
     before = Entries(quota.annotations)
-    ours = [entry for entry in before if entry.vm.kind != "uid" and entry.key not in foreign]
+    ours = [entry for entry in before if not entry.vm.by_uid and entry.key not in foreign]
     added = total([*(entry.readable() for entry in ours), before.compensation_or_none()])
     entries.remove(_COMPENSATION, *(entry.key for entry in ours))
     return lowered(facts, added)
