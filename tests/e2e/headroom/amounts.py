@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from kubeloop.testing.polling import eventually
+from lab.bodies import quota_text
 from pkg.util.quantity import ZERO, Quantity
 from pkg.util.resourcequota.base import RESOURCE_NAMES
-from tests.bodies import quota_text
 from tests.e2e.api import Raw, Watch
 from tests.e2e.tenant import DEFAULT, by_value
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from kubeloop.testing.polling import eventually
-from tests import bodies
+from lab import bodies
 from tests.e2e.api import CORE, Api, Raw, Watch
 from tests.e2e.headroom.amounts import Amounts, ranchers
 from tests.e2e.headroom.shapes import Shape
