@@ -10,6 +10,7 @@ from typing import Any
 
 from lab.kubevirt.options import PREFIX
 from pkg.util.constants import ANNOTATION_RANCHER_RESOURCE_QUOTA, LABEL_DEFAULT_RESOURCE_QUOTA, TRUE
+from pkg.util.resourcequota.base import RESOURCE_NAMES
 
 Raw = dict[str, Any]
 
@@ -24,6 +25,14 @@ def new_name(prefix: str = "e2e") -> str:
 def quota_text(limits: Mapping[str, Any]) -> str:
     """Rancher's annotation on a namespace; `limits` by Rancher's names."""
     return json.dumps({"limit": dict(limits)}, separators=(",", ":"))
+
+
+def granting(hard: Mapping[str, Any]) -> str:
+    """The same for limits by the ResourceQuota's names."""
+    named = {name: rancher for rancher, name in RESOURCE_NAMES.items()}
+    granted: dict[str, Any] = {named[name]: str(amount) for name, amount in hard.items() if name in named}
+    extended = {name: str(amount) for name, amount in hard.items() if name not in named}
+    return quota_text({**granted, **({"extended": extended} if extended else {})})
 
 
 def namespace(name: str, text: str, labels: Mapping[str, str] | None = None) -> Raw:

@@ -47,7 +47,6 @@ SCHEDULABLE: Final = "kubevirt.io/schedulable"
 SIZES: Final = ((1, "1Gi"), (2, "2Gi"), (2, "4Gi"), (4, "8Gi"), (8, "16Gi"))
 """Cores and memory of VMs, as many of one as of another."""
 QUOTA_NAME: Final = "default-scale"
-LIMIT_NAMES: Final = {constants.LIMITS_CPU: "limitsCpu", constants.LIMITS_MEMORY: "limitsMemory"}
 """The quota's resources, and how Rancher's annotation calls them."""
 
 
@@ -118,8 +117,7 @@ class Plan:
 
 def rancher_annotation(hard: Mapping[str, str]) -> dict[str, str]:
     """The namespace's annotation that says the quota's base."""
-    limit = {LIMIT_NAMES[name]: amount for name, amount in hard.items()}
-    return {constants.ANNOTATION_RANCHER_RESOURCE_QUOTA: bodies.quota_text(limit)}
+    return {constants.ANNOTATION_RANCHER_RESOURCE_QUOTA: bodies.granting(hard)}
 
 
 def budget(hard: Mapping[str, str]) -> dict[str, Any]:
