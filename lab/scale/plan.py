@@ -47,7 +47,6 @@ SCHEDULABLE: Final = "kubevirt.io/schedulable"
 SIZES: Final = ((1, "1Gi"), (2, "2Gi"), (2, "4Gi"), (4, "8Gi"), (8, "16Gi"))
 """Cores and memory of VMs, as many of one as of another."""
 QUOTA_NAME: Final = "default-scale"
-"""The quota's resources, and how Rancher's annotation calls them."""
 
 
 @dataclass(frozen=True, slots=True)
