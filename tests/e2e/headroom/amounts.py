@@ -15,7 +15,6 @@ ONE = {"limits.cpu": "2015m", "limits.memory": "4797464313"}
 TWO = {"limits.cpu": "4030m", "limits.memory": "9594928626"}
 THREE = {"limits.cpu": "6045m", "limits.memory": "14392392939"}
 FOUR = {"limits.cpu": "8060m", "limits.memory": "19189857252"}
-SIX = {"limits.cpu": "12090m", "limits.memory": "28784785878"}
 """What quota counts of so many of the seed's VMs: as a base ONE leaves no room for anything else."""
 
 
