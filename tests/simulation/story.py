@@ -170,6 +170,7 @@ _LIKELY: dict[str, tuple[float, Arguments]] = {
     "migrate": (8, _vm),
     "abort": (1, _vm),
     "pods": (6, _with(_space, cpu=("100m", "200m", "500m", "900m", "1"), number=(1, 1, 2, 5))),
+    "retry": (0.5, _space),
     "free": (2, _space),
     "forge": (1, _with(_vm, cpu=("200m", "900m"))),
     "relabel": (0.5, _vm),

@@ -94,12 +94,12 @@ class Observer:
         quotas = await self._kinds.clients.quotas.list(namespace)
         observed = replace(observed, budgets=budgets, quotas=quotas, lock=None)
         if isinstance(lock, CannotLock):
-            return replace(observed, can_lock=False, why_not=str(lock))
+            return replace(observed, why_not=str(lock))
         if isinstance(upstream, CannotLock):
-            return replace(observed, lock=lock, can_lock=False, why_not=str(upstream))
+            return replace(observed, lock=lock, why_not=str(upstream))
         observed = replace(observed, lock=lock, upstream=upstream)
         if isinstance(wanted, CannotLock):
-            return replace(observed, can_lock=False, why_not=str(wanted))
+            return replace(observed, why_not=str(wanted))
         return replace(observed, wanted_lock=wanted)
 
     def _exists(self, namespace: str) -> bool:
