@@ -159,15 +159,6 @@ def dry_run() -> None:
     programs.DRY_RUN = {}
 
 
-NEEDS: dict[str, tuple[str, ...]] = {
-    "targets": ("enlarge", "shrink"),
-    "windows": ("enlarge",),
-    "label": ("count_nothing",),
-    "unread": ("silence",),
-    "clock": ("set_clock",),
-}
-"""Which of the actions that are left out (story.OPEN) show a fault."""
-
 FAULTS: dict[str, Callable[[], None]] = {
     each.__name__: each
     for each in (

@@ -24,11 +24,6 @@ BEGIN, LENGTHS = 10.0, (20.0, 45.0, 90.0)
 """Seconds until the first action, and between the first and the last."""
 
 
-OPEN = ("enlarge",)
-"""Actions that break promises today, and are left out unless they are asked for: a window that opens beside a source
-that is left over admits growth as soon as that source ends."""
-
-
 BY_POLICY = ("forge", "shrink")
 """What deploy/policy.yaml alone closes, as docs/security.md says: without it these are not told."""
 
@@ -106,7 +101,7 @@ async def _happen(world: World, story: Story) -> None:
 # From a seed.
 
 
-def story_of(seed: int, without: Collection[str] = OPEN) -> Story:
+def story_of(seed: int, without: Collection[str] = ()) -> Story:
     """`without`: names of actions that are left out."""
     random = Random(seed)
     traits = _traits(random)
