@@ -23,6 +23,7 @@ from kubeloop.client.client import Client
 from kubeloop.client.errors import NotFound
 from kubeloop.client.loading import load_config
 from kubeloop.testing.cluster.paths import free_ports
+from lab import bodies
 from lab.scale.measurements import percentile
 from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINE_INSTANCES
 from pkg.util import constants
@@ -147,10 +148,7 @@ def _pod() -> dict[str, Any]:
 
 async def _migrating_namespace(client: Client) -> None:
     """A namespace whose VM migrates, as the controller left it: raised, with its entry."""
-    annotations = {constants.ANNOTATION_RANCHER_RESOURCE_QUOTA: _LIMITS}
-    await client.resource(registry.NAMESPACES).create(
-        {"metadata": {"name": NAMESPACE, "annotations": annotations}}
-    )
+    await client.resource(registry.NAMESPACES).create(bodies.namespace(NAMESPACE, _LIMITS))
     entry = {constants.ANNOTATION_MIGRATING_NAME_PREFIX + "vm1": _ENTRY}
     quota = _quota(_HARD, entry)
     del quota["metadata"]["uid"], quota["metadata"]["managedFields"], quota["status"]
@@ -161,13 +159,7 @@ async def _migrating_namespace(client: Client) -> None:
         {"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance", **machine}, namespace=NAMESPACE
     )
     migrations = client.resource(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS)
-    body = {
-        "apiVersion": "kubevirt.io/v1",
-        "kind": "VirtualMachineInstanceMigration",
-        "metadata": {"name": "m1"},
-        "spec": {"vmiName": "vm1"},
-    }
-    await migrations.create(body, namespace=NAMESPACE)
+    await migrations.create(bodies.migration("m1", "vm1"), namespace=NAMESPACE)
     await migrations.merge_patch(
         {"status": {"phase": "Running"}}, name="m1", namespace=NAMESPACE, subresource="status"
     )
