@@ -23,6 +23,7 @@ from kubeloop.client.client import Client
 from kubeloop.client.loading import load_config
 from kubeloop.testing.cluster.cluster import Cluster
 from kubeloop.testing.polling import until
+from lab import bodies
 from lab.cluster import EmbeddedCluster, Options
 from lab.scale.measurements import percentile
 from pkg.api.kubevirt import (
@@ -42,8 +43,7 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 async def _machine(client: Client, namespace: str, name: str) -> None:
     """A VM that runs: its VM, VMI and launcher pod."""
-    template = {"spec": {"domain": {"devices": {}}}}
-    body = {"metadata": {"name": name}, "spec": {"runStrategy": "Always", "template": template}}
+    body = bodies.machine(name, {"domain": {"devices": {}}}, strategy="Always")
     await client.resource(VIRTUAL_MACHINES).create(body, namespace=namespace)
     instance = await client.resource(VIRTUAL_MACHINE_INSTANCES).create(
         vmi(namespace, name), namespace=namespace
@@ -80,7 +80,7 @@ async def fill(client: Client, machines: int) -> None:
     )
     await _machine(client, "waits", "vm1")  # a source is not younger than its migration
     migrations = client.resource(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS)
-    await migrations.create({"metadata": {"name": "vm1"}, "spec": {"vmiName": "vm1"}}, namespace="waits")
+    await migrations.create(bodies.migration("vm1", "vm1"), namespace="waits")
     await set_phase(client, "waits", "vm1", "Pending")
 
 
