@@ -12,7 +12,6 @@ import itertools
 import json
 import os
 import re
-import signal
 import ssl
 import time
 from collections import deque
@@ -29,7 +28,7 @@ from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHIN
 from pkg.util import constants
 from tests.bench.objects import remove_namespaces, vmi
 from tests.bench.row import Row
-from tests.program import COMMAND
+from tests.program import Program
 
 NAMESPACE = "bench-webhook"
 SECRET = "bench-webhook-tls"
@@ -48,18 +47,20 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 async def webhook(kubeconfig: Path) -> list[Row]:
     """Saturated by reviews that the caches decide; then every kind of review, also those that need a live look."""
-    port, health = free_ports(2)
+    (port,) = free_ports(1)
+    address = ("--bind-address", f"127.0.0.1:{port}", "--webhook-url", f"https://127.0.0.1:{port}")
+    secret = ("--no-register", "--secret-name", SECRET, "--namespace", "default")
     async with Client(load_config(str(kubeconfig))) as client:
         await _migrating_namespace(client)
-        process = await _start(kubeconfig, port, health)
+        flags = ("--kubeconfig", str(kubeconfig), *address, *secret)
+        process = Program(kubeconfig.with_name("webhook.log"), "webhook", *flags).start()
         try:
             tls = await _trusting(client)
             reviews = _reviews()
             rate, cpu = await _saturated(process.pid, port, tls, [reviews[name] for name in _CACHED])
             latencies = await _paced(port, tls, list(reviews.values()))
         finally:
-            process.send_signal(signal.SIGTERM)
-            await process.wait()
+            process.stop()
             await remove_namespaces(client, [NAMESPACE])
             await client.resource(registry.SECRETS).delete(name=SECRET, namespace="default")
     return [
@@ -170,28 +171,6 @@ async def _migrating_namespace(client: Client) -> None:
     await migrations.merge_patch(
         {"status": {"phase": "Running"}}, name="m1", namespace=NAMESPACE, subresource="status"
     )
-
-
-async def _start(kubeconfig: Path, port: int, health: int) -> asyncio.subprocess.Process:
-    arguments = [
-        *("webhook", "--kubeconfig", str(kubeconfig), "--bind-address", f"127.0.0.1:{port}"),
-        *("--webhook-url", f"https://127.0.0.1:{port}", "--no-register", "--secret-name", SECRET),
-        *("--namespace", "default", "--health-bind-address", f"127.0.0.1:{health}"),
-    ]
-    process = await asyncio.create_subprocess_exec(*COMMAND, *arguments, stderr=asyncio.subprocess.DEVNULL)
-    deadline = time.monotonic() + 30
-    while time.monotonic() < deadline and process.returncode is None:
-        await asyncio.sleep(0.2)
-        try:
-            reader, writer = await asyncio.open_connection("127.0.0.1", health)
-        except OSError:
-            continue
-        writer.write(b"GET /readyz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
-        ready = b" 200 " in await reader.readline()
-        writer.close()
-        if ready:
-            return process
-    raise RuntimeError("the webhook did not get ready")
 
 
 async def _trusting(client: Client) -> ssl.SSLContext:

@@ -108,16 +108,6 @@ def test_beside_harvester(case: Short) -> None:
     assert memory_of(after) == HARD_MEMORY + case.compensation
 
 
-def test_a_person_s_skip_is_not_compensated() -> None:
-    before = quota(
-        HARD,
-        {by_uid(): ENTRY, "harvesterhci.io/skipResourceQuotaAutoScaling": "true"},
-        used={MEMORY: HARD_MEMORY},
-    )
-    for mode in Mode:
-        assert not plan(observed(before, [vmim(refused=True)]), Policy(mode))
-
-
 def test_a_quota_without_memory_limit_is_not_compensated() -> None:
     before = quota(
         {"limits.cpu": "5"}, {by_uid(): '{"limits.cpu":"2"}'}, used={MEMORY: HARD_MEMORY, "limits.cpu": "5"}
