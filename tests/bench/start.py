@@ -13,7 +13,6 @@ import subprocess
 import sys
 import time
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -26,6 +25,7 @@ from kubeloop.testing.polling import until
 from lab import bodies
 from lab.cluster import EmbeddedCluster, Options
 from lab.scale.measurements import percentile
+from lab.scale.site import usage
 from pkg.api.kubevirt import (
     VIRTUAL_MACHINE_INSTANCE_MIGRATIONS,
     VIRTUAL_MACHINE_INSTANCES,
@@ -38,7 +38,6 @@ from tests.program import COMMAND, ROOT, environment
 
 NAMESPACES = 10
 NAME = "bench-{:05}"
-_TICKS = os.sysconf("SC_CLK_TCK")
 
 
 async def _machine(client: Client, namespace: str, name: str) -> None:
@@ -110,16 +109,10 @@ async def one(cluster: Cluster, client: Client) -> dict[str, float]:
     )
     try:
         await until(raised, "the raise", seconds=60.0, pause=0.01)
-        return {"seconds": time.perf_counter() - began, "cpu": cpu_of(process.pid)}
+        return {"seconds": time.perf_counter() - began, "cpu": usage(process.pid).cpu}
     finally:
         process.terminate()
         await process.wait()
-
-
-def cpu_of(pid: int) -> float:
-    """Seconds of CPU that a process has used."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / _TICKS
 
 
 def imports() -> float:
