@@ -113,7 +113,7 @@ async def _measuring(kubeconfig: Path, namespaces: list[str]) -> AsyncIterator[t
 @contextmanager
 def _controller(kubeconfig: Path) -> Iterator[None]:
     flags = ("--kubeconfig", str(kubeconfig), "--estimate", "harvester")
-    program = Program(kubeconfig.with_name("controller.log"), "controller", *flags).start()
+    program = Program(kubeconfig.with_name("controller.log"), "controller", *flags, forked=False).start()
     try:
         yield
     finally:

@@ -34,7 +34,7 @@ from pkg.api.kubevirt import (
 )
 from tests.bench.objects import in_parallel, namespace_with_quota, set_phase, vmi
 from tests.objects import launcher
-from tests.program import COMMAND, ROOT, environment
+from tests.program import Program
 
 NAMESPACES = 10
 NAME = "bench-{:05}"
@@ -101,18 +101,15 @@ async def one(cluster: Cluster, client: Client) -> dict[str, float]:
         quota = await quotas.get(name="default-bench", namespace="waits")
         return quota.hard["limits.cpu"] != "3"
 
-    command = [*COMMAND, "controller", "--kubeconfig", str(cluster.kubeconfig)]
-    command += ["--health-bind-address", "127.0.0.1:0"]
+    flags = ("--kubeconfig", str(cluster.kubeconfig))
+    program = Program(cluster.directory / "start.log", "controller", *flags, forked=False)
     began = time.perf_counter()
-    process = await asyncio.create_subprocess_exec(
-        *command, stderr=subprocess.DEVNULL, env=environment(), cwd=ROOT
-    )
+    program.start(ready=False)
     try:
         await until(raised, "the raise", seconds=60.0, pause=0.01)
-        return {"seconds": time.perf_counter() - began, "cpu": usage(process.pid).cpu}
+        return {"seconds": time.perf_counter() - began, "cpu": usage(program.pid).cpu}
     finally:
-        process.terminate()
-        await process.wait()
+        program.stop()
 
 
 def imports() -> float:

@@ -53,7 +53,7 @@ async def webhook(kubeconfig: Path) -> list[Row]:
     async with Client(load_config(str(kubeconfig))) as client:
         await _migrating_namespace(client)
         flags = ("--kubeconfig", str(kubeconfig), *address, *secret)
-        process = Program(kubeconfig.with_name("webhook.log"), "webhook", *flags).start()
+        process = Program(kubeconfig.with_name("webhook.log"), "webhook", *flags, forked=False).start()
         try:
             tls = await _trusting(client)
             reviews = _reviews()
