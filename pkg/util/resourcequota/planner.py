@@ -141,10 +141,10 @@ def _raised(
         retired = base.limits is not None and rules.mark and not facts.limits and is_marked(quota, rules)
         return (_retired(facts, entries) if retired else {}), problems
     try:
-        if rules.margin:
+        if not rules.follow:  # as upstream also where an entry is invalid
             compensate_as_harvester(quota, base.limits, vms, entries)
         entered = entries.added(compensated=False)
-        if not rules.margin:
+        if rules.follow:
             lacking = lack(quota, vms, hard(base.limits, entered), growth, stands) if growth else {}
             problems += compensate(lacking, stands, added, refused, caps, entries)
         wanted_hard = hard(base.limits, add(entered, entries.compensation))
