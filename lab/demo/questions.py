@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from typing import TypeVar
 
 from lab.demo.history import Amounts, History, Quota, QuotaVersion, Track
+from lab.record import Refusal
 from pkg.util.constants import LIMITS_CPU, LIMITS_MEMORY
 from pkg.util.names import migrating_key
 from pkg.util.quantity import ZERO
-from pkg.util.resource_list import parse_resource_list
+from pkg.util.resource_list import ResourceList
 
 T = TypeVar("T")
-
-_REFUSED = "exceeded quota"
-_LIMITED = re.compile(rf"{_REFUSED}: .*, limited: (\S+=\S+)")
 
 
 def hard_since(history: History, at: float, wanted: Amounts) -> Amounts | None:
@@ -86,11 +83,8 @@ def phases_of(history: History, migration: str) -> str:
 
 def refusal_of(history: History, migration: str) -> str:
     """Quota's own words about the migration's target pod, as the API server said them; "" when it said none."""
-    for event in history.events:
-        at = event.message.find(_REFUSED)
-        if event.about == migration and at >= 0:
-            return event.message[at:]
-    return ""
+    about = (Refusal.of(event.message) for event in history.events if event.about == migration)
+    return next((refusal.words for refusal in about if refusal), "")
 
 
 def refused_after_the_raise(history: History) -> int:
@@ -98,8 +92,9 @@ def refused_after_the_raise(history: History) -> int:
     raised = {name: raise_of(history, name) for name in history.migrations}
     count = 0
     for event in history.events:
-        version, refusal = raised.get(event.about), _LIMITED.search(event.message)
-        count += version is not None and refusal is not None and _has_room_of(version, refusal)
+        version, refusal = raised.get(event.about), Refusal.of(event.message)
+        if version is not None and refusal is not None and refusal.limited:
+            count += _has_room_of(version, refusal.limited)
     return count
 
 
@@ -111,9 +106,8 @@ def raise_of(history: History, migration: str) -> QuotaVersion | None:
     return next((version for version in since if key in version.entries), None)
 
 
-def _has_room_of(version: QuotaVersion, refusal: re.Match[str]) -> bool:
+def _has_room_of(version: QuotaVersion, limits: ResourceList) -> bool:
     """Whether the limits that a refusal names are all as high as that version's. Quota names what was exceeded only."""
-    limits = parse_resource_list(dict(pair.split("=", 1) for pair in refusal[1].split(",")))
     raised = {LIMITS_CPU: version.hard.cpu, LIMITS_MEMORY: version.hard.memory}
     return all(limit >= raised.get(name, ZERO) for name, limit in limits.items())
 

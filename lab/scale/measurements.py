@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import ceil
 
 from kubeloop.api.core import Event, Pod, ResourceQuota
 from kubeloop.api.objects import condition_is_true
+from lab.record import Refusal
 from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.util import constants
 from pkg.util.constants import LIMITS_CPU, LIMITS_MEMORY
-from pkg.util.quantity import Quantity, QuantityError
+from pkg.util.quantity import Quantity
 from pkg.util.quotacount.usage import pod_usage
 
 RESOURCES = (LIMITS_CPU, LIMITS_MEMORY)
-_EXCEEDED = "exceeded quota"
-_LIMITED = re.compile(r"limited: (\S+)")
 Amounts = tuple[float, float]
 """CPU in cores, memory in bytes."""
 
@@ -37,19 +35,6 @@ def amounts(resources: Mapping[str, Quantity]) -> Amounts:
 def hard_of(quota: ResourceQuota) -> Amounts:
     """Raises QuantityError."""
     return amounts({name: Quantity.parse(raw) for name, raw in quota.hard.items() if name in RESOURCES})
-
-
-def limits_named(message: str) -> dict[str, Quantity]:
-    """The limits that quota admission went by, as its refusal names them: the resources that did not suffice."""
-    found = _LIMITED.search(message)
-    pairs = (pair.partition("=") for pair in found[1].split(",")) if found else ()
-    limits = {}
-    for name, _, text in pairs:
-        try:
-            limits[name] = Quantity.parse(text)
-        except QuantityError:
-            continue
-    return limits
 
 
 @dataclass(slots=True)
@@ -74,7 +59,7 @@ class Migration:
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class Refused:
     """A target pod that quota refused, `count` times with the same words."""
 
     migration: str
@@ -118,7 +103,7 @@ class Measurements:
 
     def __init__(self) -> None:
         self.migrations: dict[str, Migration] = {}
-        self.refusals: list[Refusal] = []
+        self.refusals: list[Refused] = []
         self.quota_writes = 0
         self.rooms: dict[str, Room] = {}
         self.nodes: dict[str, str] = {}
@@ -203,13 +188,14 @@ class Measurements:
         """An Event. Those count that tell of quota's refusal of a migration's pod: KubeVirt's are about the VMI."""
         about = event.involved_object
         migration = self._newest.get(f"{about.namespace}/{about.name}")
-        if about.kind != "VirtualMachineInstance" or migration is None or _EXCEEDED not in event.message:
+        refusal = Refusal.of(event.message)
+        if about.kind != "VirtualMachineInstance" or migration is None or refusal is None:
             return
         count = event.count or 1
         more = count - self._events.get(event.key, 0)
         self._events[event.key] = count
         if more > 0 and self._counting:
-            self.refusals.append(Refusal(migration, at, limits_named(event.message), more))
+            self.refusals.append(Refused(migration, at, refusal.limited, more))
 
     def taken(self) -> dict[str, Amounts]:
         """What pods take, by namespace."""
@@ -234,7 +220,7 @@ class Measurements:
         """Refusals by a limit that held the headroom for the very migration."""
         return sum(refusal.count for refusal in self.refusals if self._is_after_raise(refusal))
 
-    def _is_after_raise(self, refusal: Refusal) -> bool:
+    def _is_after_raise(self, refusal: Refused) -> bool:
         """The version that admission went by is the latest whose limits are those that the refusal names. Without
         entries anywhere (VMMRQ, other controllers), any limit above the base was raised."""
         namespace = refusal.migration.partition("/")[0]

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import html
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from rich.table import Table
 
+from lab.plot import Axis, plot
 from lab.scale.counters import Counts
 from lab.scale.measurements import Amounts, Measurements, percentile, summed
 from lab.scale.plan import Settings
@@ -162,13 +163,10 @@ def rows(report: dict[str, Any]) -> list[tuple[str, str]]:
 
 # The page
 
-_WIDTH, _HEIGHT, _PAD = 640, 220, 46
-_COLOURS = ("#2563eb", "#dc2626")
 _STYLE = (
     "body{font:15px system-ui,sans-serif;margin:2em auto;max-width:700px}td{padding:2px 1em 2px 0}"
-    "td+td{text-align:right}svg{display:block;margin:1em 0}svg text{font:12px system-ui,sans-serif;fill:#555}"
+    "td+td{text-align:right}svg{display:block;margin:1em 0}"
 )
-Line = tuple[str, Sequence[tuple[float, float]]]
 
 
 def page(report: dict[str, Any], moments: Sequence[Moment], waits: Sequence[float]) -> str:
@@ -177,25 +175,27 @@ def page(report: dict[str, Any], moments: Sequence[Moment], waits: Sequence[floa
     ranked = sorted(waits)
     spread = [(100 * (rank + 1) / len(ranked), wait) for rank, wait in enumerate(ranked)]
     plots = [
-        plot(
+        _plot(
             "Migrations over time (s)",
-            ("succeeded", [(m.at - began, float(m.succeeded)) for m in moments]),
-            ("refused, no target pod yet", [(m.at - began, float(m.pending)) for m in moments]),
+            {
+                "succeeded": [(m.at - began, float(m.succeeded)) for m in moments],
+                "refused, no target pod yet": [(m.at - began, float(m.pending)) for m in moments],
+            },
         ),
-        plot("Seconds in Pending because of quota, by percentile", ("seconds", spread)),
-        plot(
+        _plot("Seconds in Pending because of quota, by percentile", {"seconds": spread}),
+        _plot(
             "Memory of all quotas (GiB) over time (s)",
-            ("allowed", [(m.at - began, m.allowed[1] / GIB) for m in moments]),
-            ("counted", [(m.at - began, m.used[1] / GIB) for m in moments]),
+            {
+                "allowed": [(m.at - began, m.allowed[1] / GIB) for m in moments],
+                "counted": [(m.at - began, m.used[1] / GIB) for m in moments],
+            },
         ),
     ]
     if report["headroom"]["cpu_seconds"] is not None:
+        memory = [(m.at - began, m.rss / 1e6) for m in moments]
         plots += [
-            plot("headroom: CPU seconds over time (s)", ("CPU", [(m.at - began, m.cpu) for m in moments])),
-            plot(
-                "headroom: resident memory (MB) over time (s)",
-                ("resident", [(m.at - began, m.rss / 1e6) for m in moments]),
-            ),
+            _plot("headroom: CPU seconds over time (s)", {"CPU": [(m.at - began, m.cpu) for m in moments]}),
+            _plot("headroom: resident memory (MB) over time (s)", {"resident": memory}),
         ]
     cells = "".join(
         f"<tr><td>{html.escape(name)}</td><td>{html.escape(value)}</td></tr>" for name, value in rows(report)
@@ -208,32 +208,7 @@ def page(report: dict[str, Any], moments: Sequence[Moment], waits: Sequence[floa
     )
 
 
-def plot(title: str, *lines: Line) -> str:
-    """An SVG element; the axes begin at 0."""
-    points = [point for _, line in lines for point in line]
-    right = max((x for x, _ in points), default=0.0) or 1.0
-    top = max((y for _, y in points), default=0.0) or 1.0
-    wide, high = _WIDTH - 2 * _PAD, _HEIGHT - 2 * _PAD
-
-    def place(x: float, y: float) -> str:
-        return f"{_PAD + x / right * wide:.1f},{_HEIGHT - _PAD - y / top * high:.1f}"
-
-    drawn = [f'<text x="{_PAD}" y="18">{html.escape(title)}</text>']
-    for number, ((name, line), colour) in enumerate(zip(lines, _COLOURS, strict=False)):
-        path = " ".join(place(x, y) for x, y in line)
-        drawn.append(f'<polyline fill="none" stroke="{colour}" stroke-width="1.5" points="{path}"/>')
-        drawn.append(
-            f'<text x="{_PAD + 190 * number}" y="36" style="fill:{colour}">{html.escape(name)}</text>'
-        )
-    base = _HEIGHT - _PAD
-    drawn.append(f'<path d="M{_PAD} {_PAD}V{base}H{_WIDTH - _PAD}" fill="none" stroke="#999"/>')
-    drawn.append(f'<text x="2" y="{_PAD + 4}">{_figure(top)}</text><text x="2" y="{base}">0</text>')
-    drawn.append(f'<text x="{_WIDTH - _PAD}" y="{base + 16}" text-anchor="end">{_figure(right)}</text>')
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img">'
-        f"{''.join(drawn)}</svg>"
-    )
-
-
-def _figure(value: float) -> str:
-    return f"{value:.3g}" if value < 1000 else f"{value:,.0f}"
+def _plot(title: str, lines: Mapping[str, Sequence[tuple[float, float]]]) -> str:
+    points = [point for line in lines.values() for point in line]
+    x, y = (Axis.to(max((point[axis] for point in points), default=0.0)) for axis in (0, 1))
+    return plot(title, lines, x, y)

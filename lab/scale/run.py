@@ -73,10 +73,8 @@ def clean(kubeconfig: str) -> int:
             display.stage("removing what runs have left")
             await Removal(client).remove(display.done)
 
-    try:
-        asyncio.run(remove())
-    finally:
-        display.close()
+    asyncio.run(remove())
+    display.stage("ends")
     return 0
 
 
@@ -133,7 +131,7 @@ class _Run:
             finally:
                 self.cleaning_up = True
                 await self._clean_up(client)
-                self._display.close()
+                self._display.stage("ends")
         self._write(report)
         whole = report["succeeded"] == report["migrations"] and report["restored"]
         return 0 if whole else 1
@@ -165,9 +163,9 @@ class _Run:
     async def _fill(self, client: Client, workload: Workload) -> None:
         """The VMs run, and their quotas allow what they take and nothing more."""
         vms = self._settings.vms
-        self._display.stage("creating VMs", vms)
+        self._display.stage("creating VMs")
         await workload.fill(lambda count: self._display.done(count, vms))
-        self._display.stage("starting VMs", vms)
+        self._display.stage("starting VMs")
         await self._progress(lambda: len(self._found.nodes), vms, _STALL)
         if len(self._found.nodes) < vms:
             raise ClusterError(
@@ -213,7 +211,7 @@ class _Run:
         before = await self._counters(client)
         began = time.monotonic()
         self._found.begin(began, {name: _exact(taken) for name, taken in self._found.taken().items()})
-        self._display.stage("migrating", len(vms))
+        self._display.stage("migrating")
         sampling = asyncio.create_task(self._sample())
         creating = asyncio.create_task(self._create(workload, vms, began))
         try:

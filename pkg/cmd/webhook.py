@@ -10,11 +10,11 @@ from urllib.parse import urlsplit
 from pkg.cmd import logs
 from pkg.cmd.options import ClusterOptions, LogOptions, PolicyOptions, ProcessOptions, WebhookOptions
 from pkg.util.constants import USER_AGENT
-from pkg.webhook.options import RANCHER_USERS, Options, parse_failure_policies
+from pkg.webhook.options import RANCHER_USERS, WEBHOOKS, FailurePolicy, Options
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from kubeloop.client.config import ClientConfig
     from pkg.config.management import Management
@@ -141,7 +141,6 @@ def checked(
 def _check_patterns(policy: PolicyOptions, endpoint: Endpoint, options: Options) -> None:
     """Raises ConfigError for one that no name can match."""
     from kubeloop.client.errors import ConfigError
-    from pkg.util.kubevirt.accounts import exact
     from pkg.webhook.configurations import mutating, validating
 
     checks: dict[str, Callable[[], object]] = {
@@ -154,6 +153,14 @@ def _check_patterns(policy: PolicyOptions, endpoint: Endpoint, options: Options)
             check()
         except ValueError as exc:
             raise ConfigError(f"{flag}: {exc}") from exc
+
+
+def exact(user: str) -> str:
+    """The user name as it is. Raises ValueError for an empty one and for a pattern: it would match a tenant's own
+    account as well."""
+    if not user or not set("*?[").isdisjoint(user):
+        raise ValueError(f"{user!r} is not an exact user name")
+    return user
 
 
 def options_of(policy: PolicyOptions, flags: WebhookOptions) -> Options:
@@ -172,6 +179,22 @@ def options_of(policy: PolicyOptions, flags: WebhookOptions) -> Options:
         rancher_users=tuple(policy.rancher_user) if policy.rancher_user else RANCHER_USERS,
         controller_users=tuple(policy.controller_user or ()),
     )
+
+
+def parse_failure_policies(texts: Iterable[str]) -> tuple[FailurePolicy, dict[str, FailurePolicy]]:
+    """`POLICY` for all webhooks and `WEBHOOK=POLICY` for one; the last of each holds. Raises ValueError."""
+    common, single = FailurePolicy.IGNORE, dict[str, FailurePolicy]()
+    for text in texts:
+        webhook, is_single, policy = text.rpartition("=")
+        if policy not in tuple(FailurePolicy):
+            raise ValueError(f"{text!r} does not end in one of {', '.join(FailurePolicy)}")
+        if not is_single:
+            common = FailurePolicy(policy)
+        elif webhook in WEBHOOKS:
+            single[webhook] = FailurePolicy(policy)
+        else:
+            raise ValueError(f"{webhook!r} is not one of the webhooks {', '.join(WEBHOOKS)}")
+    return common, single
 
 
 def endpoint_of(flags: WebhookOptions) -> Endpoint:

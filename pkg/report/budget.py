@@ -13,7 +13,6 @@ from pkg.report.explain import Explanation, Verdict
 from pkg.report.fit import asked_for, with_migrations
 from pkg.report.snapshot import Snapshot
 from pkg.util.kubevirt.migration import is_finished, is_refused
-from pkg.util.kubevirt.migration_pods import migration_of
 from pkg.util.managedtenantquota.lock import Lock, recognise, timestamp
 from pkg.util.managedtenantquota.missing_targets import target_pods, with_running
 from pkg.util.managedtenantquota.model import Observed, Policy
@@ -110,8 +109,8 @@ def why_it_waits(observed: Observed, migration: str, policy: Policy | None = Non
         ]
     if said:
         return said
-    if found.name in window.waiting:
-        return [window.waiting[found.name]]
+    if found.name in window.found.waiting:
+        return [window.found.waiting[found.name]]
     if is_refused(found):
         return ["resource quota refused its target pod, but would allow it now: KubeVirt will retry"]
     return ["resource quota has not refused its target pod: it waits for KubeVirt"]
@@ -142,14 +141,13 @@ def observe(snapshot: Snapshot, namespace: str) -> Observed:
     """The input of a decision about the namespace, except whether it can be locked."""
     locks = [lock for lock in map(recognise, snapshot.locks) if lock and lock.namespace == namespace]
     facts = snapshot.observe(ResourceQuota(metadata=ObjectMeta(namespace=namespace)))
-    started = {migration_of(pod) for pod in snapshot.pods}
     return Observed(
         namespace=namespace,
         exists=any(found.name == namespace and not found.deleting for found in snapshot.namespaces),
         budgets=[budget for budget in snapshot.budgets if budget.namespace == namespace],
         lock=min(locks, key=lambda lock: lock.name, default=None),
         quotas=snapshot.quotas_of(namespace),
-        facts=with_running(facts, snapshot.source, lambda migration: migration.uid in started),
+        facts=with_running(facts, snapshot.source),
         now=snapshot.now,
     )
 

@@ -12,7 +12,6 @@ import hashlib
 import re
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal
 
 from pkg.util.constants import (
     ANNOTATION_MIGRATING_NAME_PREFIX,
@@ -30,10 +29,10 @@ _VALID = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
 
 @dataclass(frozen=True, slots=True)
 class EntryKey:
-    """What an entry's key says: a VM's name, a cut and hashed one, or a VMI's uid."""
+    """What an entry's key says: a VM's name, perhaps cut and hashed, or a VMI's uid."""
 
-    kind: Literal["name", "hashed", "uid"]
     value: str
+    by_uid: bool = False
 
 
 @lru_cache(maxsize=16384)
@@ -53,26 +52,16 @@ def parse_entry_key(key: str) -> EntryKey | None:
 
     Whether a given VM is meant is asked with `migrating_key(name) == key`, which is right for both forms.
     """
-    if key.startswith(ANNOTATION_MIGRATING_UID_PREFIX):
-        return _entry("uid", key.removeprefix(ANNOTATION_MIGRATING_UID_PREFIX))
-    if not key.startswith(ANNOTATION_MIGRATING_NAME_PREFIX):
-        return None
-    value = key.removeprefix(ANNOTATION_MIGRATING_NAME_PREFIX)
-    return _entry("hashed" if _looks_hashed(value) else "name", value)
-
-
-def _entry(kind: Literal["name", "hashed", "uid"], value: str) -> EntryKey | None:
-    return EntryKey(kind, value) if value else None
+    for prefix in (ANNOTATION_MIGRATING_UID_PREFIX, ANNOTATION_MIGRATING_NAME_PREFIX):
+        if key.startswith(prefix) and key != prefix:
+            return EntryKey(key.removeprefix(prefix), by_uid=prefix == ANNOTATION_MIGRATING_UID_PREFIX)
+    return None
 
 
 def _fitting(name: str) -> str:
-    if len(name) <= _ROOM and _VALID.fullmatch(name) and not _looks_hashed(name):
+    if len(name) <= _ROOM and _VALID.fullmatch(name) and not _HASHED.fullmatch(name):
         return name
     digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).digest()
     digits = "H" + base64.b32encode(digest).decode("ascii")[: _HASH_LENGTH - 1]
     readable = re.sub(r"[^A-Za-z0-9._-]", "-", name)[:_PREFIX_LENGTH].rstrip(".-_")
     return f"{readable or 'vm'}-{digits}"
-
-
-def _looks_hashed(value: str) -> bool:
-    return _HASHED.fullmatch(value) is not None

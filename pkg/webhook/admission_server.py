@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from ssl import SSLContext
@@ -15,8 +14,6 @@ from pkg.webhook.deadline import REVIEW_SECONDS
 from pkg.webhook.registration import Registrar
 from pkg.webhook.server import Hook, WebhookServer
 from pkg.webhook.upkeep import POLL_SECONDS, Certificates, Upkeep
-
-log = logging.getLogger(__name__)
 
 
 class AdmissionServer:
@@ -104,15 +101,4 @@ class AdmissionServer:
     async def _run(self) -> None:
         await self._synced()
         self._ready.set()
-        await self._register()
         await self._upkeep.run()
-
-    async def _register(self) -> None:
-        pause = 0.5
-        while True:
-            await self._upkeep.register()
-            if not self._upkeep.not_registered:
-                return
-            log.warning("webhooks are not registered yet: %s", self._upkeep.not_registered)
-            await asyncio.sleep(pause)
-            pause = min(pause * 2, 10.0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from fnmatch import fnmatchcase
@@ -73,19 +73,3 @@ class Options:
     def is_rancher(self, user: str) -> bool:
         """Whether a user name is one of Rancher's accounts."""
         return any(fnmatchcase(user, pattern) for pattern in self.rancher_users)
-
-
-def parse_failure_policies(texts: Iterable[str]) -> tuple[FailurePolicy, dict[str, FailurePolicy]]:
-    """`POLICY` for all webhooks and `WEBHOOK=POLICY` for one; the last of each holds. Raises ValueError."""
-    common, single = FailurePolicy.IGNORE, dict[str, FailurePolicy]()
-    for text in texts:
-        webhook, is_single, policy = text.rpartition("=")
-        if policy not in tuple(FailurePolicy):
-            raise ValueError(f"{text!r} does not end in one of {', '.join(FailurePolicy)}")
-        if not is_single:
-            common = FailurePolicy(policy)
-        elif webhook in WEBHOOKS:
-            single[webhook] = FailurePolicy(policy)
-        else:
-            raise ValueError(f"{webhook!r} is not one of the webhooks {', '.join(WEBHOOKS)}")
-    return common, single

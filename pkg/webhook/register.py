@@ -18,6 +18,7 @@ from pkg.util.installation import about
 from pkg.util.kubevirt.accounts import virt_controllers
 from pkg.util.kubevirt.profiles import Profile
 from pkg.util.resourcequota.observe import Observer
+from pkg.util.resourcequota.plan import pointer
 from pkg.util.resourcequota.policy import Policy
 from pkg.webhook import configurations as paths
 from pkg.webhook.admission import AdmissionRequest, Decision
@@ -142,7 +143,8 @@ def hooks(
 
 async def answer_probe(request: AdmissionRequest, mark: str) -> Decision:
     """Puts the mark on; reads nothing."""
-    key = PROBE_MARK.replace("~", "~0").replace("/", "~1")
     if request.new(Object).metadata.annotations:
-        return Decision(patch=[{"op": "add", "path": f"/metadata/annotations/{key}", "value": mark}])
+        return Decision(
+            patch=[{"op": "add", "path": pointer("/metadata/annotations", PROBE_MARK), "value": mark}]
+        )
     return Decision(patch=[{"op": "add", "path": "/metadata/annotations", "value": {PROBE_MARK: mark}}])

@@ -16,8 +16,8 @@ log = logging.getLogger(__name__)
 POLL_SECONDS = 60.0
 """How often the Secret, the files and the configurations are looked at, and the API server is asked whether it reaches
 the webhooks. A look costs it five requests."""
-RETRY_SECONDS = 10.0
-"""The same while something is wrong."""
+FIRST_SECONDS, RETRY_SECONDS = 0.25, 10.0
+"""The same while something is wrong: twice as long each time."""
 
 
 class Certificates(Protocol):
@@ -36,7 +36,7 @@ class Certificates(Protocol):
 
 
 class Upkeep:
-    """`start` once, then `run` until cancelled. What fails in `run` is logged and tried again."""
+    """`load` once, then `run` until cancelled. What fails in `run` is logged and tried again."""
 
     def __init__(
         self, certificates: Certificates, registrar: Registrar | None, *, poll: float = POLL_SECONDS
@@ -47,7 +47,6 @@ class Upkeep:
         self._poll = poll
         self.not_registered = "the caches have not synced yet"
         """Why the webhooks are not registered; "" once they are."""
-        self._well = False
 
     async def load(self) -> None:
         """Get a certificate, and the key by which the API server is known. Raises ApiError, ConfigError,
@@ -63,6 +62,8 @@ class Upkeep:
             if self._registrar is not None:
                 await self._registrar.ensure(self._certificates.bundle)
         except NotReached as exc:
+            if self.not_registered != str(exc):
+                log.warning("webhooks are not registered: %s", exc)
             self.not_registered = str(exc)
             return
         except ApiError as exc:
@@ -72,18 +73,22 @@ class Upkeep:
         self.not_registered = ""
 
     async def run(self) -> None:
+        """Register at once, and look after it. Sooner while something is wrong."""
+        pause = FIRST_SECONDS
         while True:
-            await asyncio.sleep(self._poll if self._well else min(self._poll, RETRY_SECONDS))
-            await self._look()
+            well = await self._look()
+            pause = self._poll if well else min(2 * pause, RETRY_SECONDS)
+            await asyncio.sleep(pause)
 
-    async def _look(self) -> None:
-        self._well = False
+    async def _look(self) -> bool:
+        """Whether all is well."""
         try:
             await self._certificates.refresh()
             await self.register()
-            self._well = not self.not_registered
+            return not self.not_registered
         except (ApiError, ConfigError, CertificateError, OSError) as exc:
             log.warning("webhook upkeep: %s", exc)
         except Exception as exc:
             log.error("webhook upkeep: %s: %s", type(exc).__name__, exc)
             log.debug("webhook upkeep: traceback", exc_info=exc)
+        return False

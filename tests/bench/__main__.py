@@ -22,6 +22,7 @@ from lab.cluster import EmbeddedCluster, Options
 from tests.bench.cycles import cycles
 from tests.bench.document import write
 from tests.bench.frameworks import frameworks
+from tests.bench.many import many
 from tests.bench.migrations import beside_vms, burst, one_after_another
 from tests.bench.peers.programs import Programs, prepare, say
 from tests.bench.row import Comparison, Result, Row, combined
@@ -52,7 +53,7 @@ SHORT = Extent(3, [1000, 5000], 3.0, 1000)
 FULL = Extent(5, [1000, 5000, 20000], 8.0, 10000)
 NAMES = (
     "queue", "sync", "watch", "frameworks", "sequence-beside", "sequence", "burst-10x50", "burst-1x300", "burst-100x10",
-    "webhook",
+    "webhook", "many",
 )  # fmt: skip
 
 
@@ -72,7 +73,8 @@ def measurements(extent: Extent, programs: Programs) -> dict[str, Measurement]:
         "burst-100x10": partial(burst, namespaces=100, each=10),
         "webhook": webhook,
     }
-    return found | {name: partial(_again_and_again, one, extent.half) for name, one in own.items()}
+    found |= {name: partial(_again_and_again, one, extent.half) for name, one in own.items()}
+    return found | {"many": partial(many, programs=programs, rounds=extent.half)}
 
 
 async def _again_and_again(measurement: OwnMeasurement, rounds: int, kubeconfig: Path) -> list[Row]:
@@ -106,7 +108,7 @@ def main() -> int:
     chosen = measurements(extent, programs)
     options = Options(kubevirt=False, rancher=False, kwok=False)
     with EmbeddedCluster(options=options) as cluster:
-        for name in asked.names or chosen:
+        for name in asked.names or (each for each in chosen if asked.full or each != "many"):
             say(f"{name} …")
             try:
                 found: list[Result] = asyncio.run(chosen[name](cluster.kubeconfig))

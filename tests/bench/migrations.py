@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -26,6 +25,7 @@ from tests.bench.objects import (
 )
 from tests.bench.quotas import QuotaWatch
 from tests.bench.row import Row, combined
+from tests.program import Program
 
 SEQUENCE = 50
 BESIDE = "bench-beside"
@@ -101,35 +101,20 @@ async def burst(kubeconfig: Path, *, namespaces: int, each: int) -> list[Row]:
 @asynccontextmanager
 async def _measuring(kubeconfig: Path, namespaces: list[str]) -> AsyncIterator[tuple[Client, QuotaWatch]]:
     """The namespaces with their quotas, the controller running, a watch on all ResourceQuotas."""
-    async with (
-        Client(load_config(str(kubeconfig))) as client,
-        _controller(kubeconfig),
-        QuotaWatch(client) as quotas,
-    ):
-        await in_parallel(partial(namespace_with_quota, client, name) for name in namespaces)
-        for name in namespaces:
-            await quotas.wait_until_taken_over(name)
-        yield client, quotas
-        await remove_namespaces(client, namespaces)
+    with _controller(kubeconfig):
+        async with Client(load_config(str(kubeconfig))) as client, QuotaWatch(client, namespaces) as quotas:
+            await in_parallel(partial(namespace_with_quota, client, name) for name in namespaces)
+            for name in namespaces:
+                await quotas.wait_until_taken_over(name)
+            yield client, quotas
+            await remove_namespaces(client, namespaces)
 
 
-@asynccontextmanager
-async def _controller(kubeconfig: Path) -> AsyncIterator[None]:
-    command = "import sys; from pkg.cmd.main import main; main()"
-    arguments = [
-        "controller",
-        "--kubeconfig",
-        str(kubeconfig),
-        "--estimate",
-        "harvester",
-        "--health-bind-address",
-        "0",
-    ]
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", command, *arguments, stderr=asyncio.subprocess.DEVNULL
-    )
+@contextmanager
+def _controller(kubeconfig: Path) -> Iterator[None]:
+    flags = ("--kubeconfig", str(kubeconfig), "--estimate", "harvester")
+    program = Program(kubeconfig.with_name("controller.log"), "controller", *flags, forked=False).start()
     try:
         yield
     finally:
-        process.terminate()
-        await process.wait()
+        program.stop()

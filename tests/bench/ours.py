@@ -48,7 +48,7 @@ async def cache() -> None:
     """Informers of a kind, until standard input ends."""
     kubeconfig, kind, watches = arguments()
     resource = {"vmis": VIRTUAL_MACHINE_INSTANCES, "pods": registry.PODS}[kind]
-    async with Client(_as_in_a_pod(Path(kubeconfig))) as client:
+    async with Client(as_in_a_pod(Path(kubeconfig))) as client:
         await client.transport.request("GET", "/version")  # the connection is not what is measured
         informers = [SharedIndexInformer(client.resource(resource)) for _ in range(watches)]
         measured = Measured()
@@ -60,7 +60,7 @@ async def cache() -> None:
         await asyncio.Event().wait()
 
 
-def _as_in_a_pod(kubeconfig: Path) -> ClientConfig:
+def as_in_a_pod(kubeconfig: Path) -> ClientConfig:
     """Without the package that reads kubeconfig files: it takes 20 MB, and a pod does not load it.
 
     The embedded cluster's file is JSON and holds the certificates themselves.

@@ -10,9 +10,7 @@ import asyncio
 import base64
 import itertools
 import json
-import os
 import re
-import signal
 import ssl
 import time
 from collections import deque
@@ -24,12 +22,14 @@ from kubeloop.client.client import Client
 from kubeloop.client.errors import NotFound
 from kubeloop.client.loading import load_config
 from kubeloop.testing.cluster.paths import free_ports
+from lab import bodies
 from lab.scale.measurements import percentile
+from lab.scale.site import usage
 from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINE_INSTANCES
 from pkg.util import constants
 from tests.bench.objects import remove_namespaces, vmi
 from tests.bench.row import Row
-from tests.program import COMMAND
+from tests.program import Program
 
 NAMESPACE = "bench-webhook"
 SECRET = "bench-webhook-tls"
@@ -43,23 +43,24 @@ _HARD = {"limits.cpu": "5015m", "limits.memory": "10040344313"}
 _BASE = {"limits.cpu": "3", "limits.memory": "5000Mi"}
 _ENTRY = '{"limits.cpu":"2015m","limits.memory":"4797464313"}'
 _RANCHER = "system:serviceaccount:cattle-system:cattle"
-_TICKS = os.sysconf("SC_CLK_TCK")
 
 
 async def webhook(kubeconfig: Path) -> list[Row]:
     """Saturated by reviews that the caches decide; then every kind of review, also those that need a live look."""
-    port, health = free_ports(2)
+    (port,) = free_ports(1)
+    address = ("--bind-address", f"127.0.0.1:{port}", "--webhook-url", f"https://127.0.0.1:{port}")
+    secret = ("--no-register", "--secret-name", SECRET, "--namespace", "default")
     async with Client(load_config(str(kubeconfig))) as client:
         await _migrating_namespace(client)
-        process = await _start(kubeconfig, port, health)
+        flags = ("--kubeconfig", str(kubeconfig), *address, *secret)
+        process = Program(kubeconfig.with_name("webhook.log"), "webhook", *flags, forked=False).start()
         try:
             tls = await _trusting(client)
             reviews = _reviews()
             rate, cpu = await _saturated(process.pid, port, tls, [reviews[name] for name in _CACHED])
             latencies = await _paced(port, tls, list(reviews.values()))
         finally:
-            process.send_signal(signal.SIGTERM)
-            await process.wait()
+            process.stop()
             await remove_namespaces(client, [NAMESPACE])
             await client.resource(registry.SECRETS).delete(name=SECRET, namespace="default")
     return [
@@ -146,10 +147,7 @@ def _pod() -> dict[str, Any]:
 
 async def _migrating_namespace(client: Client) -> None:
     """A namespace whose VM migrates, as the controller left it: raised, with its entry."""
-    annotations = {constants.ANNOTATION_RANCHER_RESOURCE_QUOTA: _LIMITS}
-    await client.resource(registry.NAMESPACES).create(
-        {"metadata": {"name": NAMESPACE, "annotations": annotations}}
-    )
+    await client.resource(registry.NAMESPACES).create(bodies.namespace(NAMESPACE, _LIMITS))
     entry = {constants.ANNOTATION_MIGRATING_NAME_PREFIX + "vm1": _ENTRY}
     quota = _quota(_HARD, entry)
     del quota["metadata"]["uid"], quota["metadata"]["managedFields"], quota["status"]
@@ -160,38 +158,10 @@ async def _migrating_namespace(client: Client) -> None:
         {"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance", **machine}, namespace=NAMESPACE
     )
     migrations = client.resource(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS)
-    body = {
-        "apiVersion": "kubevirt.io/v1",
-        "kind": "VirtualMachineInstanceMigration",
-        "metadata": {"name": "m1"},
-        "spec": {"vmiName": "vm1"},
-    }
-    await migrations.create(body, namespace=NAMESPACE)
+    await migrations.create(bodies.migration("m1", "vm1"), namespace=NAMESPACE)
     await migrations.merge_patch(
         {"status": {"phase": "Running"}}, name="m1", namespace=NAMESPACE, subresource="status"
     )
-
-
-async def _start(kubeconfig: Path, port: int, health: int) -> asyncio.subprocess.Process:
-    arguments = [
-        *("webhook", "--kubeconfig", str(kubeconfig), "--bind-address", f"127.0.0.1:{port}"),
-        *("--webhook-url", f"https://127.0.0.1:{port}", "--no-register", "--secret-name", SECRET),
-        *("--namespace", "default", "--health-bind-address", f"127.0.0.1:{health}"),
-    ]
-    process = await asyncio.create_subprocess_exec(*COMMAND, *arguments, stderr=asyncio.subprocess.DEVNULL)
-    deadline = time.monotonic() + 30
-    while time.monotonic() < deadline and process.returncode is None:
-        await asyncio.sleep(0.2)
-        try:
-            reader, writer = await asyncio.open_connection("127.0.0.1", health)
-        except OSError:
-            continue
-        writer.write(b"GET /readyz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
-        ready = b" 200 " in await reader.readline()
-        writer.close()
-        if ready:
-            return process
-    raise RuntimeError("the webhook did not get ready")
 
 
 async def _trusting(client: Client) -> ssl.SSLContext:
@@ -242,10 +212,10 @@ async def _saturated(pid: int, port: int, tls: ssl.SSLContext, reviews: list[byt
             answered += 1
 
     await asyncio.gather(*(ask(line, n) for n, line in enumerate(lines)))  # warm
-    answered, began, cpu = 0, time.perf_counter(), _cpu(pid)
+    answered, began, cpu = 0, time.perf_counter(), usage(pid).cpu
     until = began + SATURATED_SECONDS
     await asyncio.gather(*(ask(line, n) for n, line in enumerate(lines)))
-    took, cpu = time.perf_counter() - began, _cpu(pid) - cpu
+    took, cpu = time.perf_counter() - began, usage(pid).cpu - cpu
     for line in lines:
         line.close()
     return answered / took, cpu / answered
@@ -273,9 +243,3 @@ async def _paced(port: int, tls: ssl.SSLContext, reviews: list[bytes]) -> list[f
     for line in idle:
         line.close()
     return latencies
-
-
-def _cpu(pid: int) -> float:
-    """CPU seconds of a process so far."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / _TICKS

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import re
 import time
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -15,6 +14,7 @@ from kubeloop.api import registry
 from kubeloop.api.core import Event, Pod, ResourceQuota
 from kubeloop.client.client import Client
 from kubeloop.client.resource_client import ResourceClient
+from lab.record import Refusal
 from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VirtualMachineInstanceMigration
 from pkg.util.kubevirt.evidence import vm_of
 from pkg.util.kubevirt.migration import is_finished
@@ -93,7 +93,10 @@ class QuotaAudit:
         since = self._room_of.get(vm, now)
         if now - max(since, self._born.get(vm, now)) <= _MARGIN:
             return
-        requested, limited = (_amounts(event.message, what) for what in ("requested", "limited"))
+        refusal = Refusal.of(event.message)
+        assert refusal is not None, event.message
+        requested, limited = refusal.requested, refusal.limited
+        assert requested.keys() == limited.keys() != set(), event.message
         if not self._has_room_for(requested):
             return  # the controller has yet to make it
         admin = total(seen.usage for seen in self._pods.values())
@@ -127,13 +130,6 @@ class QuotaAudit:
         now = total(seen.usage for seen in self._pods.values() if seen.of_tenant)
         for name in _NAMES:
             self.most_of_tenants[name] = max(self.most_of_tenants.get(name, ZERO), now.get(name, ZERO))
-
-
-def _amounts(refusal: str, what: str) -> ResourceList:
-    """Of quota's "requested: a=1,b=2, used: …, limited: …"."""
-    found = re.search(rf"{what}: (\S+?=\S+?)(?:, |$)", refusal)
-    assert found is not None, refusal
-    return parse_resource_list(dict(pair.split("=", 1) for pair in found[1].split(",")))
 
 
 def _below(hard: Mapping[str, str | int | float], needed: Mapping[str, Quantity]) -> dict[str, str]:

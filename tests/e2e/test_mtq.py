@@ -85,37 +85,6 @@ async def test_a_budget_that_is_too_small_changes_nothing_and_says_so(namespace:
     await namespace.at_rest({"quota": hard})
 
 
-async def test_of_several_quotas_only_the_blocking_ones_are_raised(admin: Admin) -> None:
-    namespace = await made(admin)
-    quotas = {
-        "compute": {"limits.cpu": "8", "limits.memory": "8Gi"},
-        "pods": {"pods": "20"},
-        "devices": {"requests.devices.kubevirt.io/kvm": "10"},
-        "roomy": {"requests.cpu": "50", "requests.memory": "50Gi"},
-    }
-    for name, hard in quotas.items():
-        await namespace.quota(hard, name)
-    await namespace.quota({"pods": "0"}, "best-effort", scopes=["BestEffort"])
-    await namespace.machine()
-    full = {name: await namespace.fill(name) for name in ("compute", "pods", "devices")}
-    async with watched(namespace) as seen:
-        kvm = "requests.devices.kubevirt.io/kvm"
-        await namespace.budget(
-            {"limits.cpu": "2", "limits.memory": "2Gi", "pods": "1", kvm: "1", "requests.cpu": "1"}
-        )
-        migration = await namespace.migrate()
-        await namespace.succeeded(migration)
-        await namespace.at_rest(full)
-    assert {name: len(seen.versions(name)) for name in (*quotas, "best-effort")} == {
-        "compute": 3,
-        "pods": 3,
-        "devices": 3,
-        "roomy": 1,
-        "best-effort": 1,
-    }
-    assert len(seen.locked) == 1
-
-
 async def refused_by_the_lock(attempt: object) -> str:
     with pytest.raises(Forbidden) as caught:
         await attempt  # type: ignore[misc]
@@ -259,22 +228,6 @@ async def _counts_pods(namespace: Namespace, count: str) -> bool:
     return (await namespace.get()).used.get("pods") == count
 
 
-async def test_two_budgets_are_an_error_and_nothing_is_touched(namespace: Namespace) -> None:
-    hard = await namespace.fill()
-    async with watched(namespace) as seen:
-        await namespace.budget()
-        await namespace.budget(name="other")
-        migration = await namespace.migrate()
-        await namespace.refused(migration)
-        event = await namespace.told("MultipleMigrationResourceQuotas", BUDGETS.kind)
-        assert "(budget, other)" in event.message
-    assert seen.versions("quota") == [by_value(hard)]
-    assert (seen.locked, seen.since) == ([], None)
-    await namespace.admin.client.resource(BUDGETS).delete(name="other", namespace=namespace.name)
-    await namespace.succeeded(migration)
-    await namespace.at_rest({"quota": hard})
-
-
 async def test_a_namespace_that_is_deleted_under_its_lock_goes(
     cluster: Cluster, namespace: Namespace
 ) -> None:
@@ -299,48 +252,6 @@ async def test_a_namespace_that_is_deleted_under_its_lock_goes(
         return False
 
     await until(gone, "the end of the namespace", seconds=40)
-
-
-async def test_what_another_installation_left_half_done_is_finished(namespace: Namespace) -> None:
-    """KubeVirt's own controller ended after the raise: its lock points nowhere, its status names the original."""
-    hard = await namespace.fill()
-    client, name = namespace.admin.client, namespace.name
-    raised = {"limits.cpu": str(by_value(hard)["limits.cpu"] + by_value({"q": "2"})["q"])}
-    await client.resource(registry.RESOURCE_QUOTAS).merge_patch(
-        {"spec": {"hard": raised}}, name="quota", namespace=name
-    )
-    await client.resource(LOCKS).create(_their_lock(name))
-    await namespace.budget({"limits.cpu": "2"})
-    status = {
-        "originalBlockingResourceQuotas": [{"name": "quota", "spec": {"hard": hard}}],
-        "migrationsToBlockingResourceQuotas": {"gone": ["quota"]},
-        "additionalMigrationResources": {"limits.cpu": "2"},
-    }
-    await client.resource(BUDGETS).merge_patch(
-        {"status": status}, name="budget", namespace=name, subresource="status"
-    )
-    await namespace.at_rest({"quota": hard})
-
-
-def _their_lock(namespace: str) -> dict[str, object]:
-    service = {"name": "mtq-lock", "namespace": "mtq", "path": "/validate-pods", "port": 443}
-    rule = {"apiGroups": ["*"], "apiVersions": ["*"], "resources": ["pods"], "operations": ["CREATE"]}
-    webhook = {
-        "name": f"lock.{namespace}.com",
-        "admissionReviewVersions": ["v1", "v1beta1"],
-        "sideEffects": "None",
-        "failurePolicy": "Fail",
-        "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": namespace}},
-        "rules": [{**rule, "scope": "Namespaced"}],
-        "clientConfig": {"service": service},
-    }
-    metadata = {"name": f"lock.{namespace}.com", "labels": {"mtq-lock-server": "mtq-lock-server"}}
-    return {
-        "apiVersion": "admissionregistration.k8s.io/v1",
-        "kind": "ValidatingWebhookConfiguration",
-        "metadata": metadata,
-        "webhooks": [webhook],
-    }
 
 
 async def test_another_webhook_that_hangs_and_is_ignored_delays_a_migration(namespace: Namespace) -> None:

@@ -140,14 +140,11 @@ class Handler:
                     message = (
                         f"resource quota {quota.name} is still raised, restoring it will be retried: {exc}"
                     )
-                    about = [quota, *observed.budgets]
-                    reason = EVENT_RESTORE_REFUSED
-                    self._say(key, Problem(reason, message, about, f"{reason}/{quota.name}"))
+                    self._say(key, observed.problem(EVENT_RESTORE_REFUSED, message, quota.name, quota))
                     return replace(observed, not_restored={**observed.not_restored, quota.name: str(exc)})
                 case Unlock(lock=lock):
                     message = f"lock {lock.name} still stands, deleting it will be retried: {exc}"
-                    reason = EVENT_UNLOCK_REFUSED
-                    self._say(key, Problem(reason, message, observed.budgets, f"{reason}/{lock.uid}"))
+                    self._say(key, observed.problem(EVENT_UNLOCK_REFUSED, message, lock.uid))
                     return replace(observed, not_unlocked=str(exc))
                 case _ if isinstance(step, Opening):
                     self._timers[key] = replace(self._timers_of(key), refused=str(exc))

@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from kubeloop.api.admissionregistration import ValidatingWebhookConfiguration
-from kubeloop.api.core import Lease, Pod, ResourceQuota
+from kubeloop.api.core import Lease, ResourceQuota
 from kubeloop.api.meta import ObjectMeta
 from kubeloop.client.errors import ApiError, Forbidden, NotFound
 from kubeloop.client.resource_reader import list_installed
 from kubeloop.controllers.cache_reader import CacheReader
-from pkg.api.kubevirt import VirtualMachineInstanceMigration
-from pkg.api.mtq import VirtualMachineMigrationResourceQuota
-from pkg.controller.indexes import PODS_BY_MIGRATION
 from pkg.controller.managedtenantquota.identity import CannotLock, LockMaker
 from pkg.controller.managedtenantquota.writer import Clients
 from pkg.util.constants import UPSTREAM_LEASE
 from pkg.util.managedtenantquota.lock import (
     Lock,
     lock_name,
-    locked_namespace,
     moment,
     recognise,
 )
@@ -30,50 +26,43 @@ from pkg.util.managedtenantquota.record import record_of
 from pkg.util.resourcequota.observe import Observer as FactsObserver
 
 LOCKS_BY_NAMESPACE = "locked namespace"
-
-
-@dataclass(frozen=True, slots=True)
-class Kinds:
-    """What is looked at of a namespace itself, in caches and live."""
-
-    clients: Clients
-    budgets: CacheReader[VirtualMachineMigrationResourceQuota]
-    quotas: CacheReader[ResourceQuota]
-    locks: CacheReader[ValidatingWebhookConfiguration]
-    pods: CacheReader[Pod]
-
-    def index(self) -> None:
-        """Make locks findable by the namespace that they record; once."""
-        self.locks.add_indexer(LOCKS_BY_NAMESPACE, lambda lock: [locked_namespace(lock)])
+"""Locks by the namespace that they lock."""
 
 
 class Observer:
     """`cached` costs no request and suggests; `live` costs six and decides."""
 
-    def __init__(self, facts: FactsObserver, kinds: Kinds, locks: LockMaker) -> None:
+    def __init__(
+        self,
+        facts: FactsObserver,
+        clients: Clients,
+        locks: CacheReader[ValidatingWebhookConfiguration],
+        maker: LockMaker,
+    ) -> None:
+        """`locks` are indexed by LOCKS_BY_NAMESPACE."""
         self._facts = facts
         self._source = facts.source
-        self._kinds = kinds
+        self._clients = clients
         self._locks = locks
+        self._maker = maker
 
     def concerns_us(self, namespace: str) -> bool:
         """Whether there is a budget, a lock or a quota that records how it was: most namespaces have none."""
-        kinds = self._kinds
-        if kinds.budgets.list(namespace) or kinds.locks.by_index(LOCKS_BY_NAMESPACE, namespace):
+        locked = self._locks.by_index(LOCKS_BY_NAMESPACE, namespace)
+        if locked or self._source.budgets.list(namespace):
             return True
-        return any(map(record_of, kinds.quotas.list(namespace)))
+        return any(map(record_of, self._source.quotas.list(namespace)))
 
     def cached(self, namespace: str, now: float, timers: Timers) -> Observed:
         """By the source. How a lock shall look is not looked at."""
-        kinds = self._kinds
         facts = self._facts.observe(ResourceQuota(metadata=ObjectMeta(namespace=namespace)), now)
         return Observed(
             namespace=namespace,
             exists=self._exists(namespace),
-            budgets=kinds.budgets.list(namespace),
+            budgets=self._source.budgets.list(namespace),
             lock=self._cached_lock(namespace),
-            quotas=kinds.quotas.list(namespace),
-            facts=with_running(facts, self._source, self._has_target),
+            quotas=self._source.quotas.list(namespace),
+            facts=with_running(facts, self._source),
             now=now,
             timers=timers,
         )
@@ -86,20 +75,20 @@ class Observer:
         """
         observed = self.cached(namespace, now, timers)
         budgets, lock, wanted, upstream = await asyncio.gather(
-            list_installed(self._kinds.clients.budgets, namespace),
+            list_installed(self._clients.budgets, namespace),
             self._live_lock(namespace, observed.lock),
             self._wanted(namespace),
             self._upstream(now),
         )
-        quotas = await self._kinds.clients.quotas.list(namespace)
+        quotas = await self._clients.quotas.list(namespace)
         observed = replace(observed, budgets=budgets, quotas=quotas, lock=None)
         if isinstance(lock, CannotLock):
-            return replace(observed, can_lock=False, why_not=str(lock))
+            return replace(observed, why_not=str(lock))
         if isinstance(upstream, CannotLock):
-            return replace(observed, lock=lock, can_lock=False, why_not=str(upstream))
+            return replace(observed, lock=lock, why_not=str(upstream))
         observed = replace(observed, lock=lock, upstream=upstream)
         if isinstance(wanted, CannotLock):
-            return replace(observed, can_lock=False, why_not=str(wanted))
+            return replace(observed, why_not=str(wanted))
         return replace(observed, wanted_lock=wanted)
 
     def _exists(self, namespace: str) -> bool:
@@ -107,7 +96,7 @@ class Observer:
         return found is not None and not found.deleting
 
     def _cached_lock(self, namespace: str) -> Lock | None:
-        found = self._kinds.locks.by_index(LOCKS_BY_NAMESPACE, namespace)
+        found = self._locks.by_index(LOCKS_BY_NAMESPACE, namespace)
         return recognise(min(found, key=lambda lock: lock.name)) if found else None
 
     async def _live_lock(self, namespace: str, cached: Lock | None) -> Lock | CannotLock | None:
@@ -117,7 +106,7 @@ class Observer:
             names.insert(0, cached.name)
         for name in names:
             try:
-                found = await self._kinds.clients.locks.get(name=name)
+                found = await self._clients.locks.get(name=name)
             except NotFound:
                 continue
             lock = recognise(found)
@@ -132,7 +121,7 @@ class Observer:
         """Who holds the Lease of KubeVirt's managed-tenant-quota controller, wherever that is installed."""
         try:
             selector = f"metadata.name={UPSTREAM_LEASE}"
-            found = await self._kinds.clients.leases.list(field_selector=selector)
+            found = await self._clients.leases.list(field_selector=selector)
         except (NotFound, Forbidden):
             return ""
         except ApiError as exc:
@@ -145,14 +134,11 @@ class Observer:
     async def _wanted(self, namespace: str) -> dict[str, object] | CannotLock:
         """What only a lock needs is no reason not to restore, whatever the API server answers to it."""
         try:
-            return await self._locks.webhook(namespace)
+            return await self._maker.webhook(namespace)
         except CannotLock as reason:
             return reason
         except ApiError as exc:
             return CannotLock(f"the API server does not say whether it reaches headroom's webhook: {exc}")
-
-    def _has_target(self, migration: VirtualMachineInstanceMigration) -> bool:
-        return bool(self._kinds.pods.by_index(PODS_BY_MIGRATION, f"{migration.namespace}/{migration.uid}"))
 
 
 def _is_held(lease: Lease, now: float) -> bool:

@@ -13,7 +13,7 @@ from pkg.config.management import Management
 from pkg.config.probe import probe
 from pkg.controller.managedtenantquota.identity import LockMaker
 from pkg.controller.managedtenantquota.managedtenantquota_controller import Handler
-from pkg.controller.managedtenantquota.observation import Kinds, Observer
+from pkg.controller.managedtenantquota.observation import LOCKS_BY_NAMESPACE, Observer
 from pkg.controller.managedtenantquota.writer import Clients, Writer
 from pkg.controller.options import Options
 from pkg.util.constants import NEVER_LOCKED
@@ -29,9 +29,8 @@ def register(management: Management, events: EventRecorder, options: Options) ->
     namespaces = management.namespaces
     budgets = management.virtual_machine_migration_resource_quotas
     quotas, locks = management.resource_quotas, management.locks
+    locks.cache().add_indexer(LOCKS_BY_NAMESPACE, locked)
     clients = Clients.of(management.client)
-    kinds = Kinds(clients, budgets.cache(), quotas.cache(), locks.cache(), management.pods.cache())
-    kinds.index()
     maker = LockMaker(
         management.client,
         management.kubevirts.cache(),
@@ -40,7 +39,7 @@ def register(management: Management, events: EventRecorder, options: Options) ->
         never_lock=(*NEVER_LOCKED, options.namespace, *options.never_lock),
         probe=partial(probe, management.client, options.namespace),
     )
-    observer = Observer(FactsObserver(management.source(), options.profile), kinds, maker)
+    observer = Observer(FactsObserver(management.source(), options.profile), clients, locks.cache(), maker)
     policy, clock = Policy(lock_limit=options.lock_limit), management.client.transport.server_clock
     handler = Handler(observer, Writer(clients, maker, events), events, policy, clock)
     namespaces.on_change(MANAGED_TENANT_QUOTA_CONTROLLER, handler.on_namespace_changed)
@@ -53,7 +52,7 @@ def register(management: Management, events: EventRecorder, options: Options) ->
         return [obj.namespace] if observer.concerns_us(obj.namespace) else []
 
     namespaces.watch_related(budgets, _own)
-    namespaces.watch_related(locks, _locked)
+    namespaces.watch_related(locks, locked)
     namespaces.watch_related(quotas, beside)
     namespaces.watch_related(management.virtual_machine_instance_migrations, beside)
     namespaces.watch_related(management.virtual_machine_instances, beside)
@@ -66,6 +65,6 @@ def _own(obj: Object) -> list[str]:
     return [obj.namespace]
 
 
-def _locked(lock: ValidatingWebhookConfiguration) -> list[str]:
+def locked(lock: ValidatingWebhookConfiguration) -> list[str]:
     namespace = locked_namespace(lock)
     return [namespace] if namespace else []

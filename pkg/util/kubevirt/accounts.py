@@ -17,7 +17,6 @@ from pkg.util.kubevirt.rendering import deployed, oldest
 SERVICE_ACCOUNT: Final = "kubevirt-controller"
 DEFAULT_NAMESPACES: Final = ("harvester-system", "kubevirt")
 """Where KubeVirt is installed by Harvester and by its own manifests."""
-_WILDCARDS: Final = frozenset("*?[")
 
 
 def virt_controllers(kubevirts: Sequence[KubeVirt], chosen: Collection[str] = ()) -> Sequence[str]:
@@ -28,11 +27,3 @@ def virt_controllers(kubevirts: Sequence[KubeVirt], chosen: Collection[str] = ()
     kubevirt = deployed(kubevirts) or oldest(kubevirts)
     namespaces = (kubevirt.namespace,) if kubevirt else DEFAULT_NAMESPACES
     return sorted(f"system:serviceaccount:{namespace}:{SERVICE_ACCOUNT}" for namespace in namespaces)
-
-
-def exact(user: str) -> str:
-    """The user name as it is. Raises ValueError for an empty one and for a pattern: it would match a tenant's own
-    account as well."""
-    if not user or _WILDCARDS & set(user):
-        raise ValueError(f"{user!r} is not an exact user name")
-    return user

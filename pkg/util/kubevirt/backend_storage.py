@@ -10,18 +10,18 @@ sizes of claims are also a tenant's to change: a claim is worth what KubeVirt as
 label only tells that a target's claim is there before the status names it, which changes nothing of what is granted.
 
 Source: KubeVirt pkg/storage/backend-storage, pkg/storage/cbt, pkg/virt-controller/watch/migration
-(handleBackendStorage, failMigration).
+(handleSecondClaims, failMigration).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from kubeloop.api.core import PersistentVolumeClaim, PersistentVolumeClaimSpec, ResourceRequirements
-from pkg.api.kubevirt import MigrationState, VirtualMachineInstance, VirtualMachineInstanceMigration
+from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.util import constants
-from pkg.util.kubevirt.migration import is_finished
+from pkg.util.kubevirt.migration_pods import MigrationPods, naming_of, of_state
 from pkg.util.kubevirt.profiles import Profile
 from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.quantity import Format, Quantity
@@ -37,20 +37,18 @@ _SIZE = 10 * 1024**2
 """Bytes that KubeVirt asks for."""
 _TRACKING = ("Initializing", "Enabled")
 _SHARED = "ReadWriteMany"
-_WHOLE_SECONDS = len("2026-01-01T00:00:00")
 
 
 @dataclass(frozen=True, slots=True)
-class BackendStorage:
-    """What quota counts of a VM's state beyond one claim: of a target's claim that is there, of one to come, of old
-    ones."""
+class SecondClaims:
+    """What quota counts of a VM's claims beyond one set: of a target's that are there, of those to come, of old."""
 
     target: ResourceList = field(default_factory=dict)
     to_come: ResourceList = field(default_factory=dict)
     old: ResourceList = field(default_factory=dict)
 
 
-NOTHING = BackendStorage()
+NOTHING = SecondClaims()
 
 
 def is_needed(vmi: VirtualMachineInstance, profile: Profile) -> bool:
@@ -71,27 +69,25 @@ def backend_storage(
     rendering: Rendering,
     *,
     moving: bool,
-) -> BackendStorage:
+) -> SecondClaims:
     """`migrations` are all of the VM's, finished or not; `moving`: one of them may still go on.
 
     Raises QuantityError when a claim's quantity is none.
     """
     if vmi is None or not is_needed(vmi, rendering.profile):
         return NOTHING
-    named = [
-        each for each in _named(vmi, migrations, claims) if not each.source or each.source != each.target
-    ]
-    there = {name: claims[name] for each in named for name in each.of(claims)}
+    named = [n for n in _named(vmi, migrations, claims) if not n.source_claim or len({*n.claims}) > 1]
+    there = {name: claims[name] for each in named for name in _there(each, claims)}
     active = [each for each in named if each.active] if moving else []
     in_use = _current(vmi)
-    used = {in_use} | {name for each in active for name in (each.source, each.target)}
+    used = {in_use} | {name for each in active for name in each.claims}
     if in_use not in claims and used.isdisjoint(there):
         used.update(sorted(there)[:1])
     old = total(_worth(claim, vmi, rendering) for name, claim in there.items() if name not in used)
-    target = next((there[each.target] for each in active if each.target in there), None)
+    target = next((there[each.target_claim] for each in active if each.target_claim in there), None)
     if target is not None:
-        return BackendStorage(_worth(target, vmi, rendering), old=old)
-    return BackendStorage(to_come=claim_to_come(vmi, claims, rendering) if active else {}, old=old)
+        return SecondClaims(_worth(target, vmi, rendering), old=old)
+    return SecondClaims(to_come=claim_to_come(vmi, claims, rendering) if active else {}, old=old)
 
 
 def size_of(vmi: VirtualMachineInstance, profile: Profile) -> str:
@@ -114,9 +110,7 @@ def concerning(
     """Every claim that may make a difference to `backend_storage`."""
     if vmi is None or not claims:
         return []
-    names = {name for each in _named(vmi, migrations, claims) for name in (each.source, each.target)} | {
-        _current(vmi)
-    }
+    names = {_current(vmi)}.union(*(each.claims for each in _named(vmi, migrations, claims)))
     return [claims[name] for name in sorted(names) if name in claims]
 
 
@@ -128,56 +122,29 @@ def read_of(vmi: VirtualMachineInstance) -> object:
 # ---- what KubeVirt says --------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class _Named:
-    """The claims of one migration, "" for one that is not known. `created` and `ended` are RFC 3339."""
-
-    source: str
-    target: str
-    created: str
-    ended: str
-    active: bool
-
-    def of(self, claims: Claims) -> Iterator[str]:
-        """Those that are there and not of another time, as a claim that a tenant made under an old name would be."""
-        source, target = claims.get(self.source), claims.get(self.target)
-        created, ended = self.created[:_WHOLE_SECONDS], self.ended[:_WHOLE_SECONDS]
-        if source is not None and (not created or _second(source) <= created):
-            yield self.source
-        if target is not None and created <= _second(target) and (not ended or _second(target) <= ended):
-            yield self.target
-
-
 def _named(
     vmi: VirtualMachineInstance, migrations: Sequence[VirtualMachineInstanceMigration], claims: Claims
-) -> Iterator[_Named]:
-    handed_over, current = vmi.status.migration_state, _current(vmi)
+) -> Iterator[MigrationPods]:
+    state = vmi.status.migration_state
     for each in migrations:
-        own = each.status.migration_state or MigrationState()
-        of_vmi = handed_over if handed_over and handed_over.migration_uid == each.uid else MigrationState()
-        ends = [
-            t.phase_transition_timestamp or ""
-            for t in each.status.phase_transition_timestamps or ()
-            if t.phase in constants.FINAL_PHASES
-        ]
-        yield _Named(
-            own.source_persistent_state_claim or of_vmi.source_persistent_state_claim or "",
-            own.target_persistent_state_claim
-            or of_vmi.target_persistent_state_claim
-            or ("" if is_finished(each) else _labelled(each, claims)),
-            each.metadata.creation_timestamp or "",
-            max(ends, default=""),
-            not is_finished(each),
-        )
-    if handed_over and all(handed_over.migration_uid != each.uid for each in migrations):
+        named = naming_of(each, state)
+        open_ = named.active and not named.target_claim
+        yield replace(named, target_claim=_labelled(each, claims)) if open_ else named
+    if state and all(state.migration_uid != each.uid for each in migrations):
         # Of a migration that was deleted: believed if it names the claim in use, whose generated name cannot be known
         # when a VMI is created with a status.
-        names = (
-            handed_over.source_persistent_state_claim or "",
-            handed_over.target_persistent_state_claim or "",
-        )
-        if current in names:
-            yield _Named(*names, "", handed_over.end_timestamp or "", active=False)
+        named = replace(of_state("", state), ended=state.end_timestamp or "")
+        if _current(vmi) in named.claims:
+            yield named
+
+
+def _there(named: MigrationPods, claims: Claims) -> Iterator[str]:
+    """Those that are there and not of another time, as a claim that a tenant made under an old name would be."""
+    source, target = (claims.get(name) for name in named.claims)
+    if source is not None and named.fits_source(source):
+        yield named.source_claim
+    if target is not None and named.fits_target(target):
+        yield named.target_claim
 
 
 def _labelled(migration: VirtualMachineInstanceMigration, claims: Claims) -> str:
@@ -202,10 +169,6 @@ def _is_shared(claim: PersistentVolumeClaim | None) -> bool:
 def _tracks_blocks(vmi: VirtualMachineInstance) -> bool:
     tracking = vmi.status.changed_block_tracking
     return tracking is not None and tracking.state in _TRACKING
-
-
-def _second(claim: PersistentVolumeClaim) -> str:
-    return (claim.metadata.creation_timestamp or "")[:_WHOLE_SECONDS]
 
 
 # ---- what a claim is worth -----------------------------------------------------------------------------------

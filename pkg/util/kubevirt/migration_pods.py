@@ -1,4 +1,4 @@
-"""What KubeVirt says of a migration's pods. Pure; `evidence` says what of it is believed.
+"""What KubeVirt says of a migration's pods and claims. Pure; `evidence` says what of it is believed.
 
 Source: KubeVirt pkg/virt-controller/watch/migration (updateStatus, handleTargetPodHandoff).
 """
@@ -6,9 +6,10 @@ Source: KubeVirt pkg/virt-controller/watch/migration (updateStatus, handleTarget
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kubeloop.api.core import Pod
+from kubeloop.api.meta import Object
 from pkg.api.kubevirt import MigrationState, VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.util import constants
 from pkg.util.kubevirt.migration import is_finished
@@ -25,23 +26,30 @@ def migration_of(pod: Pod) -> str:
 
 @dataclass(frozen=True, slots=True)
 class MigrationPods:
-    """What KubeVirt says of one migration's pods. `created` and `ended` are RFC 3339, "" where nothing tells."""
+    """What KubeVirt says of one migration's pods, and of the claims of its VM's state. `created` and `ended` are RFC
+    3339, "" where nothing tells."""
 
     uid: str
     source: str = ""
     source_node: str = ""
     target: str = ""
+    source_claim: str = ""
+    target_claim: str = ""
     created: str = ""
     ended: str = ""
     active: bool = False
-    known: bool = True
+    known: bool = False
     """The migration exists; else only the VMI's status speaks of it."""
 
-    def fits_source(self, pod: Pod) -> bool:
+    @property
+    def claims(self) -> tuple[str, str]:
+        return self.source_claim, self.target_claim
+
+    def fits_source(self, pod: Object) -> bool:
         """A source is not younger than its migration."""
         return not self.created or _second(pod) <= self.created[:_WHOLE_SECONDS]
 
-    def fits_target(self, pod: Pod) -> bool:
+    def fits_target(self, pod: Object) -> bool:
         """A target is not older than its migration, nor younger than its end."""
         if self.created and _second(pod) < self.created[:_WHOLE_SECONDS]:
             return False
@@ -70,12 +78,12 @@ def namings_of(
 ) -> list[MigrationPods]:
     """What is said of the launcher pods with these names, and perhaps of others."""
     handed_over = vmi.status.migration_state if vmi else None
-    found = [_naming(each, handed_over) for each in migrations if _names_any(each, handed_over, names)]
+    found = [naming_of(each, handed_over) for each in migrations if _names_any(each, handed_over, names)]
     if handed_over is None or not handed_over.migration_uid:
         return found
     if any(naming.uid == handed_over.migration_uid for naming in found):
         return found
-    return [*found, _of_state(handed_over.migration_uid, handed_over, None, known=False)]
+    return [*found, of_state(handed_over.migration_uid, handed_over)]
 
 
 def _names_any(
@@ -91,25 +99,23 @@ def _names_any(
     return not state.source_pod or state.source_pod in names or state.target_pod in names
 
 
-def _naming(migration: VirtualMachineInstanceMigration, handed_over: MigrationState | None) -> MigrationPods:
+def naming_of(
+    migration: VirtualMachineInstanceMigration, handed_over: MigrationState | None
+) -> MigrationPods:
+    """What its status says, and where that leaves something open the VMI's."""
     of_vmi = handed_over if handed_over and handed_over.migration_uid == migration.uid else None
-    own = _of_state(migration.uid, migration.status.migration_state, of_vmi)
     transitions = migration.status.phase_transition_timestamps or ()
     ends = [t.phase_transition_timestamp or "" for t in transitions if t.phase in constants.FINAL_PHASES]
-    return MigrationPods(
-        uid=migration.uid,
-        source=own.source,
-        source_node=own.source_node,
-        target=own.target,
+    return replace(
+        of_state(migration.uid, migration.status.migration_state, of_vmi),
         created=migration.metadata.creation_timestamp or "",
         ended=max(ends, default=""),
         active=not is_finished(migration),
+        known=True,
     )
 
 
-def _of_state(
-    uid: str, state: MigrationState | None, beside: MigrationState | None, *, known: bool = True
-) -> MigrationPods:
+def of_state(uid: str, state: MigrationState | None, beside: MigrationState | None = None) -> MigrationPods:
     """`state` wins; `beside` fills what it leaves open."""
     first, second = state or MigrationState(), beside or MigrationState()
     return MigrationPods(
@@ -117,9 +123,10 @@ def _of_state(
         source=first.source_pod or second.source_pod or "",
         source_node=first.source_node or second.source_node or "",
         target=first.target_pod or second.target_pod or "",
-        known=known,
+        source_claim=first.source_persistent_state_claim or second.source_persistent_state_claim or "",
+        target_claim=first.target_persistent_state_claim or second.target_persistent_state_claim or "",
     )
 
 
-def _second(pod: Pod) -> str:
-    return (pod.metadata.creation_timestamp or "")[:_WHOLE_SECONDS]
+def _second(obj: Object) -> str:
+    return (obj.metadata.creation_timestamp or "")[:_WHOLE_SECONDS]

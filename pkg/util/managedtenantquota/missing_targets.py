@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from kubeloop.api.core import (
@@ -109,22 +109,22 @@ def with_largest_defaults(rendering: Rendering) -> Rendering:
     return replace(rendering, limit_ranges=(LimitRange(spec=LimitRangeSpec(limits=[item])),))
 
 
-def with_running(
-    facts: Facts, source: Source, has_target: Callable[[VirtualMachineInstanceMigration], bool]
-) -> Facts:
+def with_running(facts: Facts, source: Source) -> Facts:
     """With the source node of every migration of the cluster that runs, or is about to: its target pod is there. Not
     looked at where none waits."""
-    waits = any(migration.phase == constants.PHASE_PENDING for migration in facts.migrations)
-    sources = []
-    for migration in source.migrations.list() if waits else ():
-        if is_finished(migration):
-            continue
-        begun = migration.phase not in (constants.PHASE_UNSET, constants.PHASE_PENDING)
-        if not begun and not has_target(migration):
-            continue
-        vmi = source.instances.get(namespace=migration.namespace, name=migration.spec.vmi_name)
-        sources.append(_nodes(vmi))
-    return replace(facts, running=sources)
+    if all(migration.phase != constants.PHASE_PENDING for migration in facts.migrations):
+        return facts
+    migrations = [migration for migration in source.migrations.list() if not is_finished(migration)]
+    waiting = [m for m in migrations if m.phase in (constants.PHASE_UNSET, constants.PHASE_PENDING)]
+    namespaces = {migration.namespace for migration in waiting}
+    started = {migration_of(pod) for namespace in namespaces for pod in source.pods.list(namespace)}
+    targetless = {migration.uid for migration in waiting} - started
+    vmis = (
+        source.instances.get(namespace=each.namespace, name=each.spec.vmi_name)
+        for each in migrations
+        if each.uid not in targetless
+    )
+    return replace(facts, running=list(map(_nodes, vmis)))
 
 
 def _nodes(vmi: VirtualMachineInstance | None) -> frozenset[str]:

@@ -71,8 +71,7 @@ class Timers:
 class Observed:
     """Everything a decision looks at; `now` in seconds since the epoch by the API server's clock.
 
-    `wanted_lock` is the webhook that a lock shall hold; None: it cannot be served, or is not looked at
-    (`can_lock`).
+    `wanted_lock` is the webhook that a lock shall hold; None: it cannot be served, or is not looked at.
     """
 
     namespace: str
@@ -84,7 +83,6 @@ class Observed:
     facts: Facts
     """What decides about its migrations, with no quota yet. From caches."""
     now: float
-    can_lock: bool = True
     why_not: str = ""
     """Why it cannot be locked."""
     wanted_lock: Mapping[str, Any] | None = None
@@ -95,3 +93,11 @@ class Observed:
     not_unlocked: str = ""
     """Why the lock's deletion was refused in this pass; "" where it was not."""
     timers: Timers = field(default_factory=Timers)
+
+    @property
+    def can_lock(self) -> bool:
+        return not self.why_not
+
+    def problem(self, reason: str, message: str, key: str, *also: Object) -> Problem:
+        """About its budgets, and about `also`. With the same `key` it is the same although the text differs."""
+        return Problem(reason, message, [*also, *self.budgets], f"{reason}/{key}")

@@ -11,9 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from kubeloop.api.core import ResourceQuota
-from kubeloop.api.meta import Object
 from pkg.api.kubevirt import VirtualMachineInstanceMigration
-from pkg.api.mtq import VirtualMachineMigrationResourceQuota
 from pkg.util import constants
 from pkg.util.amounts import compared
 from pkg.util.constants import EVENT_INVALID_BUDGET, EVENT_NOT_ENOUGH
@@ -43,15 +41,15 @@ class Members:
     closed: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Releases:
     """Which of a namespace's refused migrations can be released. `recheck_after` in seconds."""
 
-    releasable: Sequence[Releasable] = ()
-    problems: Sequence[Problem] = ()
-    short_since: Mapping[str, float] | None = None
+    releasable: list[Releasable] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
+    short_since: dict[str, float] = field(default_factory=dict)
     recheck_after: float | None = None
-    waiting: Mapping[str, str] = field(default_factory=dict)
+    waiting: dict[str, str] = field(default_factory=dict)
     """Why a migration that could be released is not, now, by its name: for people."""
     left_out: Collection[str] = ()
     """The uids of the refused migrations that are not released."""
@@ -71,9 +69,9 @@ def releases(observed: Observed, policy: Policy, records: Mapping[str, Record], 
         most = parse_resource_list(budget.additional)
         negative = [name for name, added in most.items() if added < ZERO]
     except QuantityError as exc:
-        return Releases(problems=[_invalid(observed.budgets, str(exc))])
+        return _invalid(observed, str(exc))
     if negative:
-        return Releases(problems=[_invalid(observed.budgets, f"{', '.join(negative)}: less than nothing")])
+        return _invalid(observed, f"{', '.join(negative)}: less than nothing")
     grants = [
         Grant(quota, records.get(quota.name), observed, most)
         for quota in observed.quotas
@@ -100,29 +98,17 @@ class _Run:
         self.grants = grants
         self.members = members
         self.limits = limits_of(observed.facts.rendering.kubevirt)
-        self.releasable: list[Releasable] = []
-        self.problems: list[Problem] = []
-        self.short_since: dict[str, float] = {}
-        self.recheck_after: float | None = None
-        self.waiting: dict[str, str] = {}
+        self.found = Releases()
 
     def run(self) -> Releases:
         refused = missing_targets(self.observed.facts)
         for missing in refused:
             if not self._has_to_wait(missing):
                 self._judge(missing)
-        blocking = {name for found in self.releasable for name in found.blocking}
-        released = {found.migration.uid for found in self.releasable}
-        added = {each.name: format_resource_list(each.added) for each in self.grants if each.name in blocking}
-        return Releases(
-            self.releasable,
-            self.problems,
-            self.short_since,
-            self.recheck_after,
-            self.waiting,
-            left_out={each.migration.uid for each in refused} - released,
-            added=added,
-        )
+        found, blocking = self.found, self.found.blocking
+        found.left_out = {m.migration.uid for m in refused} - {r.migration.uid for r in found.releasable}
+        found.added = {g.name: format_resource_list(g.added) for g in self.grants if g.name in blocking}
+        return found
 
     def _has_to_wait(self, missing: Missing) -> bool:
         timers: Timers = self.observed.timers
@@ -139,7 +125,7 @@ class _Run:
         )
 
     def _let_wait(self, missing: Missing, seconds: float, why: str) -> bool:
-        self.waiting[missing.migration.name] = why
+        self.found.waiting[missing.migration.name] = why
         self._wait(seconds)
         return True
 
@@ -167,14 +153,14 @@ class _Run:
         for grant in self.grants:
             grant.let_in(missing, pending=pending)
         names = tuple(sorted(grant.name for grant in blocking))
-        self.releasable.append(Releasable(missing.migration, names))
+        self.found.releasable.append(Releasable(missing.migration, names))
 
     def _is_being_let_in(self, missing: Missing, shortages: Sequence[_Shortage]) -> bool:
         """A shortage is reported once it lasts. Until then a migration keeps its part in the window: status.used counts
         a target pod before the cache shows it."""
         now, uid = self.observed.now, missing.migration.uid
         since = self.observed.timers.short_since.get(uid, now)
-        self.short_since[uid] = since
+        self.found.short_since[uid] = since
         left = since + self.policy.shortage - now
         if left <= 0:
             self._say(missing, shortages)
@@ -184,21 +170,19 @@ class _Run:
 
     def _say(self, missing: Missing, shortages: Sequence[_Shortage]) -> None:
         migration = missing.migration
-        budgets: Sequence[VirtualMachineMigrationResourceQuota] = self.observed.budgets
-        about: list[Object] = [migration, *budgets]
-        names = ", ".join(budget.name for budget in budgets)
+        names = ", ".join(budget.name for budget in self.observed.budgets)
         reasons = "; ".join(shortage.text for shortage in shortages)
         message = (
             f"{names} does not have enough resources to release migration {migration.name} of VM "
             f"{migration.spec.vmi_name}: {reasons}"
         )
         cause = ",".join(sorted({f"{shortage.quota}/{shortage.resource}" for shortage in shortages}))
-        self.problems.append(
-            Problem(EVENT_NOT_ENOUGH, message, about, f"{EVENT_NOT_ENOUGH}/{migration.uid}/{cause}")
-        )
+        key = f"{migration.uid}/{cause}"
+        self.found.problems.append(self.observed.problem(EVENT_NOT_ENOUGH, message, key, migration))
 
     def _wait(self, seconds: float) -> None:
-        self.recheck_after = seconds if self.recheck_after is None else min(self.recheck_after, seconds)
+        again = self.found.recheck_after
+        self.found.recheck_after = seconds if again is None else min(again, seconds)
 
 
 def is_taken(quota: ResourceQuota) -> bool:
@@ -223,6 +207,6 @@ def _text(grant: Grant, missing: Missing, name: str) -> str:
     )
 
 
-def _invalid(budgets: Sequence[VirtualMachineMigrationResourceQuota], why: str) -> Problem:
+def _invalid(observed: Observed, why: str) -> Releases:
     message = f"spec.additionalMigrationResources: {why}"
-    return Problem(EVENT_INVALID_BUDGET, message, list(budgets), f"{EVENT_INVALID_BUDGET}/{message}")
+    return Releases(problems=[observed.problem(EVENT_INVALID_BUDGET, message, message)])

@@ -150,7 +150,7 @@ def _update(window: Window) -> Step | None:
     if lock is None or wanted is None:
         return None
     # Whose target is on its way stays: neither a refusal nor a pod shows it.
-    kept = {each for each in admitted_by(lock) if each.partition("/")[0] not in window.left_out}
+    kept = {each for each in admitted_by(lock) if each.partition("/")[0] not in window.found.left_out}
     webhook = admitting(wanted, kept | window.admitted)
     return None if fits(lock, webhook) else UpdateLock(lock, webhook)
 

@@ -6,7 +6,6 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from kubeloop.api.core import ResourceQuota
-from pkg.api.mtq import VirtualMachineMigrationResourceQuota
 from pkg.util.constants import (
     EVENT_INVALID_BUDGET,
     EVENT_LOCK_LIMIT,
@@ -50,14 +49,11 @@ class Window:
     contradicted: Collection[str] = ()
     """Quotas of whose record a status says otherwise."""
     wanted: Sequence[Releasable] = ()
-    added: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    """What the window adds, by quota."""
-    left_out: Collection[str] = ()
-    """The uids of the refused migrations that the window is not for."""
     problems: Sequence[Problem] = ()
     timers: Timers = field(default_factory=Timers)
     recheck_after: float | None = None
-    waiting: Mapping[str, str] = field(default_factory=dict)
+    found: Releases = field(default_factory=Releases)
+    """What `wanted` is taken from."""
 
     @property
     def age(self) -> float:
@@ -101,7 +97,7 @@ class Window:
     def to_record(self) -> Mapping[str, Record]:
         """What is raised, and what is to be: how each quota was, and what is added to it in all."""
         found = dict(self.records)
-        for name, more in self.added.items():
+        for name, more in self.found.added.items():
             quota, known = self.quota(name), self.records.get(name)
             if known is not None:
                 added = maximum(parse_resource_list(known.added), parse_resource_list(more))
@@ -114,7 +110,7 @@ class Window:
         """A quota that says less than it shall, what it shall say, and what it shall record."""
         for name, record in self.to_record().items():
             quota = self.quota(name)
-            if quota is not None and name in self.added and (change := to_raise(quota.hard, record)):
+            if quota is not None and name in self.found.added and (change := to_raise(quota.hard, record)):
                 return quota, change, record
         return None
 
@@ -161,32 +157,28 @@ def window_of(observed: Observed, policy: Policy) -> Window:
         left |= others
         contradicted |= {n for n in said if n in records and said[n].hard != records[n].hard}
         if others and unreadable:
-            problems.append(_unreadable(budget, unreadable))
+            names = ", ".join(unreadable)
+            message = f"the status of {budget.name} has no quantities for {names}: {_COMPARE}"
+            problems.append(observed.problem(EVENT_INVALID_BUDGET, message, f"{budget.name}/{names}"))
     window = Window(observed, policy, records, left, contradicted, problems=problems, timers=observed.timers)
     if observed.upstream:
-        return _replaced(window, (), _upstream(observed), window.timers, policy.sweep)
+        return _closed(window, _upstream(observed), policy.sweep)
     if not observed.exists or not observed.budgets or problems:
         return window
     if len(observed.budgets) > 1:
-        return _replaced(window, (), _several(observed), window.timers, None)
+        return _closed(window, _several(observed), None)
     if _has_to_go_back(window):
         return window
     late = window.age >= policy.open_to_others or (window.locked and not observed.can_lock)
     closed = late and not observed.timers.refused
     found = releases(observed, policy, records, Members(window.members.keys(), closed))
-    timers = replace(
-        observed.timers, short_since=found.short_since or {}, paused=_still_paused(observed), refused=""
+    paused = {uid: until for uid, until in observed.timers.paused.items() if until > observed.now}
+    timers = replace(observed.timers, short_since=found.short_since, paused=paused, refused="")
+    return _with_purpose(
+        replace(
+            window, found=found, problems=found.problems, timers=timers, recheck_after=found.recheck_after
+        )
     )
-    window = replace(
-        window,
-        added=found.added,
-        left_out=found.left_out,
-        problems=found.problems,
-        timers=timers,
-        recheck_after=found.recheck_after,
-        waiting=found.waiting,
-    )
-    return _with_purpose(window, found)
 
 
 def _has_to_go_back(window: Window) -> bool:
@@ -199,19 +191,19 @@ def _has_to_go_back(window: Window) -> bool:
     return any(quota.name not in window.records for quota, _, _ in window.to_restore())
 
 
-def _with_purpose(window: Window, found: Releases) -> Window:
+def _with_purpose(window: Window) -> Window:
     """What of the releasable the window is opened, or kept open, for."""
     observed, policy = window.observed, window.policy
-    wanted = found.releasable
+    wanted = window.found.releasable
     if wanted and observed.timers.refused:
         return _refused(window, wanted)
     if window.age >= policy.lock_limit:
         return _at_the_limit(window, wanted)
     if wanted and not window.locked and not observed.can_lock:
-        return _replaced(window, (), _no_lock(observed), window.timers, policy.recheck)
+        return _closed(window, _no_lock(observed), policy.recheck)
     # What is raised already stays under the lock that stands: the API server enforces it without an answer of ours.
     again = window.recheck_after if observed.can_lock else policy.recheck
-    opened = _replaced(window, wanted, None, window.timers, again)
+    opened = replace(window, wanted=wanted, recheck_after=again)
     if wanted and opened.locked and opened.next_to_raise() is None:
         return replace(opened, timers=replace(opened.timers, refusals=0))
     return opened
@@ -232,9 +224,8 @@ def _refused(window: Window, wanted: Sequence[Releasable]) -> Window:
         f"the quotas of namespace {observed.namespace} cannot be raised, the migrations are retried in "
         f"{seconds:.1f} s: {why}"
     )
-    key = f"{EVENT_LOCK_UNAVAILABLE}/{why.partition(':')[0]}"
-    problem = Problem(EVENT_LOCK_UNAVAILABLE, message, list(observed.budgets), key)
-    return _replaced(window, (), problem, timers, seconds)
+    problem = observed.problem(EVENT_LOCK_UNAVAILABLE, message, why.partition(":")[0])
+    return _closed(window, problem, seconds, timers)
 
 
 def _at_the_limit(window: Window, wanted: Sequence[Releasable]) -> Window:
@@ -246,8 +237,7 @@ def _at_the_limit(window: Window, wanted: Sequence[Releasable]) -> Window:
     observed, policy = window.observed, window.policy
     if not wanted:
         return window
-    opened = _replaced(window, wanted, None, window.timers, None)
-    was_raised = opened.next_to_raise() is None
+    was_raised = replace(window, wanted=wanted).next_to_raise() is None
     until = observed.now + policy.longest_pause
     paused = {each.migration.uid: until for each in wanted} if was_raised else {}
     paused = {**window.timers.paused, **paused}
@@ -259,25 +249,10 @@ def _at_the_limit(window: Window, wanted: Sequence[Releasable]) -> Window:
         f"{names}: the quotas are being restored, the lock ends {ends}"
         + (f"; the migrations are retried in {policy.longest_pause:g} s" if was_raised else "")
     )
-    about = [*(each.migration for each in wanted), *observed.budgets]
     since = observed.lock.since if observed.lock else 0.0
-    problem = Problem(EVENT_LOCK_LIMIT, message, about, f"{EVENT_LOCK_LIMIT}/{since}")
+    problem = observed.problem(EVENT_LOCK_LIMIT, message, f"{since}", *(each.migration for each in wanted))
     timers = replace(window.timers, paused=paused)
-    return _replaced(
-        window, (), problem, timers, policy.longest_pause if was_raised else window.recheck_after
-    )
-
-
-def _still_paused(observed: Observed) -> dict[str, float]:
-    return {uid: until for uid, until in observed.timers.paused.items() if until > observed.now}
-
-
-def _unreadable(budget: VirtualMachineMigrationResourceQuota, unreadable: Sequence[str]) -> Problem:
-    names = ", ".join(unreadable)
-    message = (
-        f"the status of {budget.name} has no quantities for {names}: compare spec.hard with what it should be"
-    )
-    return Problem(EVENT_INVALID_BUDGET, message, [budget], f"{EVENT_INVALID_BUDGET}/{budget.name}/{names}")
+    return _closed(window, problem, policy.longest_pause if was_raised else window.recheck_after, timers)
 
 
 def _upstream(observed: Observed) -> Problem:
@@ -285,7 +260,7 @@ def _upstream(observed: Observed) -> Problem:
         f"{observed.upstream}: headroom leaves namespace {observed.namespace} to it; to migrate to headroom, remove "
         "that controller"
     )
-    return Problem(EVENT_UPSTREAM, message, list(observed.budgets), EVENT_UPSTREAM)
+    return observed.problem(EVENT_UPSTREAM, message, "")
 
 
 def _several(observed: Observed) -> Problem:
@@ -293,7 +268,7 @@ def _several(observed: Observed) -> Problem:
     message = (
         f"namespace {observed.namespace} has more than one ({names}): none of them is used until one is left"
     )
-    return Problem(EVENT_SEVERAL_BUDGETS, message, list(observed.budgets), f"{EVENT_SEVERAL_BUDGETS}/{names}")
+    return observed.problem(EVENT_SEVERAL_BUDGETS, message, names)
 
 
 def _no_lock(observed: Observed) -> Problem:
@@ -301,16 +276,15 @@ def _no_lock(observed: Observed) -> Problem:
         f"namespace {observed.namespace} cannot be locked, its quotas are not raised: {observed.why_not}"
     )
     # What the API server says behind the colon differs each time, by the name of the probe's object.
-    key = f"{EVENT_LOCK_UNAVAILABLE}/{observed.why_not.partition(':')[0]}"
-    return Problem(EVENT_LOCK_UNAVAILABLE, message, list(observed.budgets), key)
+    return observed.problem(EVENT_LOCK_UNAVAILABLE, message, observed.why_not.partition(":")[0])
 
 
-def _replaced(
-    window: Window,
-    wanted: Sequence[Releasable],
-    problem: Problem | None,
-    timers: Timers,
-    recheck_after: float | None,
+def _closed(
+    window: Window, problem: Problem, recheck_after: float | None, timers: Timers | None = None
 ) -> Window:
-    problems = [*window.problems, *([problem] if problem else [])]
-    return replace(window, wanted=wanted, problems=problems, timers=timers, recheck_after=recheck_after)
+    problems = [*window.problems, problem]
+    timers = timers or window.timers
+    return replace(window, wanted=(), problems=problems, timers=timers, recheck_after=recheck_after)
+
+
+_COMPARE = "compare spec.hard with what it should be"

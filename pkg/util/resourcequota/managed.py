@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from kubeloop.api.core import ResourceQuota
 from kubeloop.api.meta import Object
 from pkg.util import constants
-from pkg.util.names import migrating_key, migrating_uid_key
 from pkg.util.resourcequota.policy import Mode, Policy
 
 
@@ -56,27 +55,22 @@ class Rules:
     """Ours, or Harvester's beside its own controllers: data."""
 
     follow: bool
-    """An entry follows the migration and the pods that quota counts; else it is written once, under the VMI's uid, and
-    stays as it is until all migrations of its VM are over, with limits.cpu and limits.memory alone."""
+    """An entry follows the migration and the pods that quota counts, and a refused target gets the growth of the
+    overhead. Else an entry is written once, under the VMI's uid, and stays as it is until all migrations of its VM are
+    over, with limits.cpu and limits.memory alone; a refused target gets what is missing of limits.memory, and 128Mi."""
     mark: bool
     """The quota is marked as ours, so that Harvester leaves it alone; one that follows without that has its base
     recorded on it."""
-    margin: bool
-    """A refused target gets what is missing of limits.memory, and 128Mi; else the growth of the overhead."""
-
-    def key(self, vm_name: str, vmi_uid: str) -> str:
-        """The annotation of a VM's entry."""
-        return migrating_key(vm_name) if self.follow else migrating_uid_key(vmi_uid)
 
 
-TAKEN_OVER = Rules(follow=True, mark=True, margin=False)
-WITHOUT_RANCHER = Rules(follow=True, mark=False, margin=False)
-HARVESTERS = Rules(follow=False, mark=False, margin=True)
+_TAKEN_OVER = Rules(follow=True, mark=True)
+_WITHOUT_RANCHER = Rules(follow=True, mark=False)
+_HARVESTERS = Rules(follow=False, mark=False)
 
 
 def rules_of(quota: ResourceQuota, policy: Policy, *, off: bool = False) -> Rules:
     """Harvester's controllers know default quotas only: beside them there is nothing to agree with on another. `off`:
     a person has switched auto-scaling off there, and only what is over goes."""
     if not is_default(quota):
-        return WITHOUT_RANCHER
-    return HARVESTERS if off or policy.mode is Mode.ASSIST else TAKEN_OVER
+        return _WITHOUT_RANCHER
+    return _HARVESTERS if off or policy.mode is Mode.ASSIST else _TAKEN_OVER

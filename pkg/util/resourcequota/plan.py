@@ -38,7 +38,7 @@ class Plan:
             _test("/metadata/labels", meta.labels),
             _test("/metadata/annotations", meta.annotations),
             _test("/spec/hard", quota.spec.hard),
-            *(_test(_pointer("/status/used", name), value) for name, value in counted.items()),
+            *(_test(pointer("/status/used", name), value) for name, value in counted.items()),
             *_changes("/metadata/annotations", meta.annotations, self.annotations),
             *_changes("/spec/hard", quota.spec.hard, self.hard),
         ]
@@ -49,7 +49,7 @@ def _test(path: str, value: object) -> dict[str, Any]:
     return {"op": "test", "path": path, "value": dict(value) if isinstance(value, Mapping) else value}
 
 
-def _pointer(path: str, key: str) -> str:
+def pointer(path: str, key: str) -> str:
     """JSON pointer (RFC 6901) of a key of the map at `path`."""
     return f"{path}/{key.replace('~', '~0').replace('/', '~1')}"
 
@@ -61,9 +61,9 @@ def _changes(
         yield {"op": "add", "path": path, "value": {}}
     for key, value in changes.items():
         if value is not None:
-            yield {"op": "add", "path": _pointer(path, key), "value": value}
+            yield {"op": "add", "path": pointer(path, key), "value": value}
         elif key in (before or {}):
-            yield {"op": "remove", "path": _pointer(path, key)}
+            yield {"op": "remove", "path": pointer(path, key)}
 
 
 def earliest(*seconds: float | None) -> float | None:

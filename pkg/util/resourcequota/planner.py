@@ -141,10 +141,10 @@ def _raised(
         retired = base.limits is not None and rules.mark and not facts.limits and is_marked(quota, rules)
         return (_retired(facts, entries) if retired else {}), problems
     try:
-        if rules.margin:
+        if not rules.follow:  # as upstream also where an entry is invalid
             compensate_as_harvester(quota, base.limits, vms, entries)
         entered = entries.added(compensated=False)
-        if not rules.margin:
+        if rules.follow:
             lacking = lack(quota, vms, hard(base.limits, entered), growth, stands) if growth else {}
             problems += compensate(lacking, stands, added, refused, caps, entries)
         wanted_hard = hard(base.limits, add(entered, entries.compensation))
@@ -163,7 +163,7 @@ def _retired(facts: Facts, entries: Entries) -> dict[str, str]:
     when the quota was taken over has perhaps never been applied."""
     quota, foreign = facts.quota, facts.timers.unexplained
     before = Entries(quota.annotations)
-    ours = [entry for entry in before if entry.vm.kind != "uid" and entry.key not in foreign]
+    ours = [entry for entry in before if not entry.vm.by_uid and entry.key not in foreign]
     added = total([*(entry.readable() for entry in ours), before.compensation_or_none()])
     entries.remove(_COMPENSATION, *(entry.key for entry in ours))
     return lowered(facts, added)

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from kubeloop.api.core import ResourceQuota
 from pkg.util import constants
 from pkg.util.kubevirt.migration import Stage
+from pkg.util.names import migrating_key, migrating_uid_key
 from pkg.util.quantity import ZERO, Quantity
 from pkg.util.quotacount.usage import COUNT_PODS
 from pkg.util.resource_list import ResourceList, add, maximum, minimum, subtract, total
@@ -80,12 +81,12 @@ def wanted_of(
     # The base pays for the disks once: those that fill what is added for one VM are not doubled for the next.
     wanted = []
     for vm in vms:
-        stands = entries.of(vm.name, vm.uid)
         if not rules.follow:
             value = _once(quota, vm) if base and not entries.keys_of(vm.name, vm.uid) else None
             if value is not None:
-                wanted.append(Wanted(vm, rules.key(vm.name, vm.uid), value, None))
+                wanted.append(Wanted(vm, migrating_uid_key(vm.uid), value, None))
             continue
+        stands = entries.of(vm.name, vm.uid)
         ended = min(vm.ended, beyond) if beyond and vm.stage >= Stage.WANTED else ZERO
         beyond -= ended
         # An existing entry is kept as far as it is used, or will be if the migration continues.
@@ -96,7 +97,7 @@ def wanted_of(
             value, once_more = add(value, volumes), subtract(once_more, volumes)
         value = {n: q for n, q in value.items() if n in base and q > ZERO}
         if value:
-            wanted.append(Wanted(vm, rules.key(vm.name, vm.uid), value, stands))
+            wanted.append(Wanted(vm, migrating_key(vm.name), value, stands))
     return sorted(wanted, key=lambda each: (each.stands is None, each.vm.since))
 
 
@@ -129,7 +130,7 @@ def drop(
         elif vm.migrations or not explained.isdisjoint(keys):
             removed |= entries.remove(*(key for key in keys if key not in explained))
     if not rules.follow and any(vm.vmi is None and vm.stage > Stage.FINISHED for vm in vms):
-        explained.update(entry.key for entry in entries if entry.vm.kind == "uid")  # one may be its own
+        explained.update(entry.key for entry in entries if entry.vm.by_uid)  # one may be its own
     return removed, explained
 
 
@@ -146,7 +147,7 @@ def drop_unexplained(
     removed = False
     seen: dict[str, float] = {}
     for entry in [entry for entry in entries if entry.key not in explained]:
-        own = ours and entry.vm.kind != "uid" and entry.key not in since
+        own = ours and not entry.vm.by_uid and entry.key not in since
         if not own:
             seen[entry.key] = since.get(entry.key, facts.now)
         if own or facts.now - seen[entry.key] >= grace:

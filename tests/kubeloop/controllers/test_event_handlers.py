@@ -87,3 +87,13 @@ def test_a_deletion_enqueues_however_it_was_learnt_of(final_state_unknown: bool)
     enqueued = Enqueued()
     enqueued.handler.on_delete(pod(), final_state_unknown)
     assert enqueued.keys == [("ns/a", DEFAULT_PRIORITY)]
+
+
+def test_a_resolver_that_returns_a_text_enqueues_nothing_and_says_so(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    keys: list[str] = []
+    handler: EnqueueHandler[Pod] = EnqueueHandler(lambda obj: obj.key, lambda key, _: keys.append(key))
+    handler.on_add(pod(), False)
+    assert keys == []
+    assert "a list of keys is expected, not the text 'ns/a'" in caplog.text

@@ -8,9 +8,8 @@ import msgspec
 import pytest
 
 from kubeloop.api.core import Event, Pod, ResourceQuota
-from lab.scale.measurements import Measurements, limits_named, percentile
+from lab.scale.measurements import Measurements, percentile
 from pkg.api.kubevirt import VirtualMachineInstanceMigration
-from pkg.util.quantity import Quantity
 
 BASE = {"limits.cpu": "2", "limits.memory": "2Gi"}
 RAISED = {"limits.cpu": "3", "limits.memory": "3Gi"}
@@ -177,12 +176,3 @@ def test_what_pods_take_follows_them(found: Measurements) -> None:
     found.lose_pod(1, pod("b"))
     found.lose_pod(1, pod("b"))
     assert found.taken() == {"ns": (1.0, GIB)}
-
-
-def test_limits_are_read_from_admissions_own_words() -> None:
-    words = "used: limits.cpu=1, limited: limits.cpu=2015m,limits.memory=4797464313"
-    assert limits_named(words) == {
-        "limits.cpu": Quantity.parse("2015m"),
-        "limits.memory": Quantity.parse("4797464313"),
-    }
-    assert limits_named("forbidden: limited: x=y") == {}

@@ -27,7 +27,7 @@ LABEL = st.from_regex(r"[a-z0-9]([-a-z0-9]{0,80}[a-z0-9])?", fullmatch=True)
 )
 def test_a_name_that_fits_stands_in_the_key_as_harvester_writes_it(name: str) -> None:
     assert migrating_key(name) == PREFIX + name
-    assert parse_entry_key(PREFIX + name) == EntryKey("name", name)
+    assert parse_entry_key(PREFIX + name) == EntryKey(name)
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def test_a_name_that_does_not_fit_is_cut_and_hashed(name: str, readable: str) ->
     key = migrating_key(name)
     assert key.startswith(f"{PREFIX}{readable}-H")
     assert VALID_NAME_PART.fullmatch(key.removeprefix("harvesterhci.io/"))
-    assert parse_entry_key(key) == EntryKey("hashed", key.removeprefix(PREFIX))
+    assert parse_entry_key(key) == EntryKey(key.removeprefix(PREFIX))
 
 
 def test_long_names_with_the_same_beginning_have_different_keys() -> None:
@@ -79,7 +79,7 @@ def test_no_vm_can_be_named_like_another_ones_hash(name: str) -> None:
 
 def test_the_uid_form_is_harvesters() -> None:
     assert migrating_uid_key(UID) == f"harvesterhci.io/migratingUID-{UID}"
-    assert parse_entry_key(migrating_uid_key(UID)) == EntryKey("uid", UID)
+    assert parse_entry_key(migrating_uid_key(UID)) == EntryKey(UID, by_uid=True)
 
 
 @pytest.mark.parametrize(

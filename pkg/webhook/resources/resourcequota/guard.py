@@ -53,7 +53,7 @@ def migrating(
 
 
 def _name(key: str, target: EntryKey, by_uid: Mapping[str, str], by_key: Mapping[str, str]) -> str:
-    if target.kind == "uid":
+    if target.by_uid:
         return by_uid.get(target.value, target.value)
     return by_key.get(key, target.value)
 

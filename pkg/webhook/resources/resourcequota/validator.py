@@ -14,6 +14,7 @@ from pkg.util import constants
 from pkg.util.quantity import Quantity
 from pkg.util.resourcequota.entries import has_migrating_vm
 from pkg.util.resourcequota.managed import is_labelled, is_managed, is_off, is_served, switched_off
+from pkg.util.resourcequota.plan import pointer
 from pkg.util.resourcequota.policy import Policy
 from pkg.webhook.admission import ALLOW, AdmissionRequest, Decision, deny
 from pkg.webhook.configurations import NAMESPACE_CONTROLLER, QUOTA_CONTROLLERS
@@ -55,7 +56,7 @@ def corrected(quota: ResourceQuota, lowest: Mapping[str, Quantity], migrating: S
 def correction(lowest: Mapping[str, Quantity]) -> list[dict[str, Any]]:
     """The JSON patch that puts the lowest allowed values in."""
     return [
-        {"op": "replace", "path": f"/spec/hard/{_pointer(name)}", "value": str(value)}
+        {"op": "replace", "path": pointer("/spec/hard", name), "value": str(value)}
         for name, value in lowest.items()
     ]
 
@@ -182,8 +183,3 @@ def _as_enforced(quota: ResourceQuota) -> ResourceQuota:
 def _listed(names: Sequence[str], most: int = 10) -> str:
     shown = ", ".join(names[:most])
     return f"{shown} and {len(names) - most} more" if len(names) > most else shown or "names unknown"
-
-
-def _pointer(name: str) -> str:
-    """A key in a JSON pointer (RFC 6901)."""
-    return name.replace("~", "~0").replace("/", "~1")

@@ -19,7 +19,8 @@ from pkg.config.probe import NotReached
 from pkg.controller.indexes import index
 from pkg.controller.managedtenantquota.identity import LockMaker
 from pkg.controller.managedtenantquota.managedtenantquota_controller import Handler
-from pkg.controller.managedtenantquota.observation import Kinds, Observer
+from pkg.controller.managedtenantquota.observation import LOCKS_BY_NAMESPACE, Observer
+from pkg.controller.managedtenantquota.register import locked
 from pkg.controller.managedtenantquota.writer import Clients, Writer
 from pkg.util.constants import NEVER_LOCKED
 from pkg.util.managedtenantquota.model import Policy
@@ -122,9 +123,8 @@ class Cluster:
         self.settings = Kind(SETTINGS)
         index(self.migrations.cache, self.pods.cache)
         self.leases = self.server.kind(registry.LEASES)
-        clients = Clients(self.budgets.client, self.quotas.client, self.locks.client, self.leases.client)
-        self.kinds = Kinds(clients, self.budgets.cache, self.quotas.cache, self.locks.cache, self.pods.cache)
-        self.kinds.index()
+        self.clients = Clients(self.budgets.client, self.quotas.client, self.locks.client, self.leases.client)
+        self.locks.cache.add_indexer(LOCKS_BY_NAMESPACE, locked)
         self.registrations = Kind(registry.VALIDATING_WEBHOOK_CONFIGURATIONS)
         self.registrations.given(REGISTRATION)
         self.registrations.given(PROBE)
@@ -216,6 +216,7 @@ class Process:
             kubevirts=cluster.kubevirts.cache,
             settings=cluster.settings.cache,
             budgets=cluster.budgets.cache,
+            quotas=cluster.quotas.cache,
         )
         maker = LockMaker(
             _Client(cluster),  # type: ignore[arg-type]
@@ -225,8 +226,8 @@ class Process:
             probe=cluster.probe,
         )
         self.handler = Handler(
-            Observer(FactsObserver(caches), cluster.kinds, maker),
-            Writer(cluster.kinds.clients, maker, self.events.recorder),
+            Observer(FactsObserver(caches), cluster.clients, cluster.locks.cache, maker),
+            Writer(cluster.clients, maker, self.events.recorder),
             self.events.recorder,
             policy or Policy(shortage=0.0),
             clock=self.clock,

@@ -30,7 +30,6 @@ from tests.objects import (
     HARD,
     MARKS,
     RAISED,
-    by_name,
     by_uid,
     launcher,
     quota,
@@ -631,22 +630,6 @@ class TestWhatPeopleAreTold:
         assert cluster.events.reasons == ["MaxExtraReached"]
         assert len([r for r in caplog.records if r.levelname == "WARNING"]) == 1
 
-    async def test_a_garbage_entry_is_told_and_not_overwritten(self) -> None:
-        cluster = Cluster()
-        cluster.quotas.given(quota(RAISED, {by_name("other"): "{nope"}))
-        await cluster.look()
-        assert cluster.events.reasons == ["InvalidMigratingEntry"]
-        assert cluster.now.annotations == {by_name("other"): "{nope"}
-        assert by_value(cluster.now.hard) == by_value(RAISED)
-
-    async def test_a_vm_without_limits_is_told(self) -> None:
-        cluster = Cluster()
-        cluster.instances.given(vmi(limits={}))
-        cluster.migrations.given(vmim())
-        await cluster.look()
-        await cluster.look()
-        assert cluster.events.reasons == ["MigrationNotScaled"]
-
     async def test_two_quotas_do_not_share_their_problems(self) -> None:
         cluster = Cluster()
         cluster.base("{nope")
@@ -673,12 +656,6 @@ class TestTime:
         assert await cluster.look() is None
         assert by_value(cluster.now.hard) == by_value(HARD)
         assert by_uid("gone") not in cluster.now.annotations
-
-    async def test_a_restart_begins_the_grace_anew_and_loses_nothing(self) -> None:
-        for _ in range(3):
-            cluster = Cluster(foreign_grace=60.0)
-            cluster.quotas.given(quota(RAISED, {by_uid("gone"): ENTRY}))
-            assert await cluster.look() == pytest.approx(60.0)
 
     async def test_what_a_look_remembers_survives_a_wait_for_company(self) -> None:
         cluster = Cluster(foreign_grace=60.0)
@@ -756,14 +733,6 @@ async def test_a_dry_run_writes_nothing_and_says_once_what_it_would(caplog: pyte
     assert [r.message for r in caplog.records] == [
         f"{KEY}: would write: limits.cpu 3 -> 5, limits.memory 5000Mi -> 9980344313"
     ]
-
-
-async def test_in_takeover_the_quota_is_marked_when_it_is_first_seen() -> None:
-    cluster = Cluster(Mode.TAKEOVER)
-    await cluster.look()
-    assert cluster.now.annotations == MARKS
-    await cluster.look()
-    assert cluster.patches == 1
 
 
 @pytest.mark.parametrize("mode", Mode)

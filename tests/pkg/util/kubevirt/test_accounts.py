@@ -6,7 +6,8 @@ import msgspec
 import pytest
 
 from pkg.api.kubevirt import KubeVirt
-from pkg.util.kubevirt.accounts import exact, virt_controllers
+from pkg.cmd.webhook import exact
+from pkg.util.kubevirt.accounts import virt_controllers
 
 IN_KUBEVIRT = "system:serviceaccount:kubevirt:kubevirt-controller"
 IN_HARVESTER = "system:serviceaccount:harvester-system:kubevirt-controller"

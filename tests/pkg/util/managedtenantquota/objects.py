@@ -190,7 +190,6 @@ def observed(
         quotas=[quota()] if quotas is None else quotas,
         facts=around or surroundings(),
         now=now,
-        can_lock=not why_not,
         why_not=why_not,
         wanted_lock=None if why_not else HOOK,
         timers=timers or Timers(),

@@ -259,7 +259,7 @@ class TestParallelLimits:
             vmim("", "new"),
         ]
         vmis = [running_vmi(m.spec.vmi_name, m.spec.vmi_name) for m in migrations]
-        found = running(migrations, vmis, "uid-migration-of-has-its-pod", "uid-migration-of-over")
+        found = running(migrations, vmis, [target(migrations[1]), target(migrations[3])])
         assert sorted(map(sorted, found)) == [["has-its-pod"], ["new-phase"], ["runs"]]
 
     def test_the_node_it_left_and_the_node_it_is_on(self) -> None:
@@ -273,11 +273,11 @@ class TestParallelLimits:
 def running(
     migrations: Sequence[VirtualMachineInstanceMigration],
     instances: Sequence[VirtualMachineInstance],
-    *with_target: str,
+    pods: Sequence[Pod] = (),
 ) -> Sequence[Collection[str]]:
-    listed = Source(migrations=Listed(migrations), instances=Listed(instances))
+    listed = Source(migrations=Listed(migrations), instances=Listed(instances), pods=Listed(pods))
     own = Facts(ResourceQuota(), migrations=[vmim("Pending", "own")])
-    return with_running(own, listed, lambda migration: migration.uid in with_target).running
+    return with_running(own, listed).running
 
 
 @pytest.mark.parametrize("added", ["much", "-2"])

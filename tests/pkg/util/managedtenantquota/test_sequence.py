@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +10,7 @@ import pytest
 
 from pkg.util.constants import ANNOTATION_ORIGINALS
 from pkg.util.managedtenantquota.lock import admitted_by
-from pkg.util.managedtenantquota.model import Observed, Policy, Timers
+from pkg.util.managedtenantquota.model import Observed, Policy
 from pkg.util.managedtenantquota.record import is_in_use, members_of
 from pkg.util.managedtenantquota.sequence import (
     Clear,
@@ -44,7 +43,6 @@ from tests.pkg.util.managedtenantquota.objects import (
     refused,
     source,
     surroundings,
-    target,
     walked,
 )
 
@@ -538,53 +536,3 @@ def test_the_whole_way() -> None:
         "second": by_value(FULL),
         "roomy": by_value(TWICE),
     }
-
-
-def _every_stop(begin: Observed, change: Callable[[Observed], Observed]) -> list[Observed]:
-    """What stands after each single write of the way there, and of the way back after `change`."""
-    stops = [begin]
-    for onward in (lambda seen: seen, change):
-        seen = onward(stops[-1])
-        for _ in range(20):
-            made = decision(seen)
-            if isinstance(made.step, Wait):
-                if made.step.seconds is None or made.step.seconds > 0.5:
-                    break
-                seen = replace(seen, now=seen.now + max(0.01, made.step.seconds))
-                continue
-            seen = after(seen, made.step)
-            stops.append(seen)
-    return stops
-
-
-TWO = [quota(), quota(name="second")]
-STOPS = _every_stop(observed(TWO), lambda seen: replace(seen, facts=DONE))
-
-
-def test_the_stops_are_all_the_writes() -> None:
-    assert len(STOPS) == 1 + 8
-
-
-@pytest.mark.parametrize("stop", range(len(STOPS)))
-@pytest.mark.parametrize(
-    "around",
-    [DONE, surroundings([]), surroundings([refused()], pods=[source(), target(refused())])],
-    ids=["the target came", "the migration went away", "the target is there, still Pending"],
-)
-@pytest.mark.parametrize("downtime", [0.0, 30.0, 500.0])
-def test_ended_after_any_write_the_namespace_comes_to_rest(stop: int, around: Any, downtime: float) -> None:
-    seen = replace(STOPS[stop], facts=around, timers=Timers(), now=NOW + downtime)
-    _, end = walked(seen)
-    assert end.lock is None
-    assert msgspec.to_builtins(end.budgets[0].status) == MIRRORED
-    assert [by_value(q.hard) for q in end.quotas] == [by_value(FULL)] * 2
-
-
-@pytest.mark.parametrize("stop", range(len(STOPS)))
-@pytest.mark.parametrize("downtime", [0.0, 30.0, 500.0])
-def test_ended_after_any_write_a_migration_that_still_waits_is_released(stop: int, downtime: float) -> None:
-    seen = replace(STOPS[stop], facts=surroundings(), timers=Timers(), now=NOW + downtime)
-    _, end = walked(seen, Policy(longest_pause=0.0))
-    assert [by_value(q.hard) for q in end.quotas] == [by_value(GRANTED)] * 2
-    assert end.lock is not None
-    assert {q.name for q in end.quotas if ANNOTATION_ORIGINALS in q.annotations} == {"quota", "second"}

@@ -63,10 +63,10 @@ def test_every_form_of_key_is_an_entry_and_nothing_else_is() -> None:
     }
     found = {entry.key: entry.vm for entry in entries(annotations)}
     assert found == {
-        by_name(): EntryKey("name", "vm1"),
-        by_name("a.b-c"): EntryKey("name", "a.b-c"),
-        migrating_key(LONG_NAME): EntryKey("hashed", migrating_key(LONG_NAME).partition("migrating-")[2]),
-        by_uid(): EntryKey("uid", "uid-vm1"),
+        by_name(): EntryKey("vm1"),
+        by_name("a.b-c"): EntryKey("a.b-c"),
+        migrating_key(LONG_NAME): EntryKey(migrating_key(LONG_NAME).partition("migrating-")[2]),
+        by_uid(): EntryKey("uid-vm1", by_uid=True),
     }
     assert [entry.key for entry in entries(annotations)] == sorted(found)
 

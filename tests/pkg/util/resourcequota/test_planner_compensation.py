@@ -23,7 +23,6 @@ from tests.objects import (
     ENTRY,
     HARD,
     RAISED,
-    RESYNC,
     by_name,
     by_uid,
     launcher,
@@ -108,16 +107,6 @@ def test_beside_harvester(case: Short) -> None:
     assert memory_of(after) == HARD_MEMORY + case.compensation
 
 
-def test_a_person_s_skip_is_not_compensated() -> None:
-    before = quota(
-        HARD,
-        {by_uid(): ENTRY, "harvesterhci.io/skipResourceQuotaAutoScaling": "true"},
-        used={MEMORY: HARD_MEMORY},
-    )
-    for mode in Mode:
-        assert not plan(observed(before, [vmim(refused=True)]), Policy(mode))
-
-
 def test_a_quota_without_memory_limit_is_not_compensated() -> None:
     before = quota(
         {"limits.cpu": "5"}, {by_uid(): '{"limits.cpu":"2"}'}, used={MEMORY: HARD_MEMORY, "limits.cpu": "5"}
@@ -192,9 +181,3 @@ def test_with_the_last_entry_goes_the_compensation_and_the_namespace_is_back_at_
         after = settled(during, [vmim("Succeeded")], mode=mode)
         assert COMPENSATION not in after.annotations
         assert by_value(after.hard) == by_value(HARD)
-
-
-def test_the_resync_flag_that_upstream_sets_with_it_is_answered_at_once() -> None:
-    after = settled(refused_at(HARD_MEMORY, **{RESYNC: "true"}), [vmim(refused=True)], mode=Mode.ASSIST)
-    assert after.annotations[RESYNC] == "false"
-    assert memory_of(after) == HARD_MEMORY + NEED_AT_1_5 + MARGIN

@@ -313,14 +313,6 @@ def test_two_long_names_with_one_beginning_are_two_vms() -> None:
     assert by_value(after.hard) == by_value({"limits.cpu": "7", "limits.memory": 5242880000 + 2 * 4737464313})
 
 
-@pytest.mark.parametrize("name", ["vm1", LONG_NAME])
-def test_a_long_name_is_restored_as_a_short_one_is(name: str) -> None:
-    during = settled(quota(), [vmim(vm=name)], mode=Mode.TAKEOVER)
-    after = settled(during, [vmim("Succeeded", vm=name)], mode=Mode.TAKEOVER)
-    assert by_value(after.hard) == by_value(HARD)
-    assert set(after.annotations) == set(MARKS)
-
-
 def test_a_vm_without_limits_is_told_and_does_not_hold_up_the_others() -> None:
     made = plan(
         observed(quota(), [vmim(), vmim(vm="free")], [vmi(), vmi("free", limits={})]), Policy(Mode.ASSIST)

@@ -15,7 +15,6 @@ from pkg.util.resourcequota.planner import plan
 from pkg.util.resourcequota.policy import Mode, Policy
 from tests.decisions import by_value, entries_by_value, observed, sentences, settled
 from tests.objects import (
-    COMPENSATION,
     ENTRY,
     HARD,
     LONG_NAME,
@@ -31,21 +30,6 @@ from tests.objects import (
 )
 
 TAKEOVER = Policy(Mode.TAKEOVER)
-
-
-def test_a_quota_is_taken_over_when_it_is_first_seen() -> None:
-    made = plan(observed(quota()), TAKEOVER)
-    assert made.annotations == MARKS
-    assert not made.hard
-
-
-def test_beside_harvester_no_quota_is_marked() -> None:
-    assert not plan(observed(quota()), Policy(Mode.ASSIST))
-    assert not {SKIP, OWNER} & set(plan(observed(quota(), [vmim()]), Policy(Mode.ASSIST)).annotations)
-
-
-def test_a_quota_that_is_ours_stays_ours_without_a_write() -> None:
-    assert not plan(observed(quota(annotations=MARKS)), TAKEOVER)
 
 
 @dataclass(frozen=True)
@@ -154,14 +138,6 @@ def test_adoption(case: Adoption) -> None:
     assert by_value(after.hard) == by_value(case.hard)
 
 
-def test_a_vm_counts_once_whatever_forms_its_keys_have_and_is_restored_whole() -> None:
-    before = quota(HARD, {by_name(): ENTRY, by_uid(): ENTRY})
-    during = settled(before, [vmim("Running")], mode=Mode.TAKEOVER)
-    assert by_value(during.hard) == by_value(RAISED)
-    after = settled(during, [vmim("Succeeded")], mode=Mode.TAKEOVER)
-    assert (after.annotations, by_value(after.hard)) == (MARKS, by_value(HARD))
-
-
 def test_an_entry_harvester_writes_beside_ours_does_not_count_twice() -> None:
     """Harvester's vmim controller skips a taken quota, but one of its workers may have been about to write."""
     during = settled(quota(), [vmim()], mode=Mode.TAKEOVER)
@@ -171,15 +147,6 @@ def test_an_entry_harvester_writes_beside_ours_does_not_count_twice() -> None:
     assert by_value(after.hard) == by_value(RAISED)
 
 
-def test_an_entry_that_is_needed_and_was_removed_comes_back_in_one_patch() -> None:
-    """Harvester's restore removes keys also from quotas that it leaves alone."""
-    during = settled(quota(), [vmim("Running")], mode=Mode.TAKEOVER)
-    robbed = quota(HARD, MARKS)
-    made = plan(observed(robbed, [vmim("Running")]), TAKEOVER)
-    assert made.annotations == {by_name(): ENTRY}
-    assert by_value(made.hard) == by_value(during.hard)
-
-
 @sentences({"Pending": "Pending", "unset": None, "Running": "Running"})
 def test_an_entry_whose_vmi_is_gone_goes_at_once(case: str | None) -> None:
     """Its migration may hang for ever: KubeVirt removes no finalizer of one without VMI."""
@@ -187,16 +154,6 @@ def test_an_entry_whose_vmi_is_gone_goes_at_once(case: str | None) -> None:
     made = plan(observed(before, [vmim(case)], []), TAKEOVER)
     assert made.annotations == {by_name(): None}
     assert by_value(made.hard) == by_value(HARD)
-
-
-def test_a_compensation_that_is_not_needed_goes() -> None:
-    before = quota(
-        {"limits.cpu": "5", "limits.memory": str(9980344313 + 2**30)},
-        {**MARKS, by_name(): ENTRY, COMPENSATION: '{"limits.memory":"1Gi"}'},
-    )
-    after = settled(before, [vmim("Running")], mode=Mode.TAKEOVER)
-    assert COMPENSATION not in after.annotations
-    assert by_value(after.hard) == by_value(RAISED)
 
 
 def test_from_assist_to_takeover_and_back_nothing_is_lost() -> None:

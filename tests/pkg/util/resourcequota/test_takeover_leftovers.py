@@ -11,19 +11,14 @@ from kubeloop.api.core import Pod
 from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.util.names import migrating_key
 from pkg.util.resourcequota.entries import entries
-from pkg.util.resourcequota.facts import Timers
 from pkg.util.resourcequota.planner import plan
 from tests.decisions import EXACT, after, by_value, namespace, remembering, sentences
 from tests.objects import (
-    BASE,
     COMPENSATION,
     ENTRY,
     HARD,
     LONG_NAME,
     MARKS,
-    OWNER,
-    RESYNC,
-    SKIP,
     by_name,
     by_uid,
     launcher,
@@ -32,7 +27,6 @@ from tests.objects import (
     vmim,
 )
 
-MAX_EXTRA = "headroom.harvesterhci.io/max-extra"
 HERE = vmi(nodeName="node-1")
 SOURCE = launcher()
 POD = '{"limits.cpu":"2015m","limits.memory":"4797464313"}'
@@ -99,41 +93,7 @@ def test_an_entry_that_is_not_needed_goes(case: Left) -> None:
         assert almost.recheck_after == pytest.approx(1.0)
 
 
-def test_while_a_foreign_entry_waits_its_room_stays() -> None:
-    found, _made = after(namespace(quota(HARD, {**MARKS, by_uid("gone"): ENTRY}), [], [SOURCE], [HERE]))
-    assert by_value(found.hard) == by_value({"limits.cpu": "5", "limits.memory": "9980344313"})
-
-
-def test_after_the_grace_the_base_comes_back() -> None:
-    seen = namespace(
-        quota(HARD, {**MARKS, by_uid("gone"): ENTRY}),
-        now=1000.0,
-        timers=Timers(unexplained={by_uid("gone"): 900.0}),
-    )
-    found, _made = after(seen)
-    assert found.annotations == MARKS
-    assert by_value(found.hard) == by_value(HARD)
-
-
-def test_an_entry_that_is_explained_meanwhile_begins_to_wait_anew() -> None:
-    migrating = namespace(
-        quota(HARD, {**MARKS, by_uid(): ENTRY}), [vmim()], [SOURCE], [HERE], timers=Timers({by_uid(): 5.0})
-    )
-    assert plan(migrating, EXACT).timers.unexplained == {}
-
-
-def test_a_restart_begins_the_grace_anew_and_costs_no_correctness() -> None:
-    seen = namespace(quota(HARD, {**MARKS, by_uid("gone"): ENTRY}), now=5.0)
-    assert plan(seen, EXACT).timers.unexplained == {by_uid("gone"): 5.0}
-
-
 # ---- the quota is made again, the namespace loses its annotation ---------------------------------------------
-
-
-def test_a_quota_that_was_made_again_is_taken_over_and_raised_in_one_patch() -> None:
-    found, _made = after(namespace(quota(HARD), [vmim("Running")], [SOURCE], [HERE]))
-    assert found.annotations == {**MARKS, by_name(): POD}
-    assert by_value(found.hard) == by_value(ONE_MORE)
 
 
 def test_a_namespace_that_loses_its_annotation_loses_what_was_added() -> None:
@@ -144,13 +104,6 @@ def test_a_namespace_that_loses_its_annotation_loses_what_was_added() -> None:
     found, _made = after(namespace(before, [vmim("Running")], [SOURCE], [HERE], limits=""))
     assert found.annotations == MARKS
     assert by_value(found.hard) == by_value(HARD)
-
-
-def test_a_namespace_without_annotation_whose_quota_was_not_ours_is_left_alone() -> None:
-    before = quota(ONE_MORE, {by_name(): POD})
-    made = plan(namespace(before, [vmim("Running")], [SOURCE], [HERE], limits=""), EXACT)
-    assert not made.hard
-    assert made.annotations == MARKS
 
 
 def test_an_entry_that_is_garbage_goes_with_the_same_patch() -> None:
@@ -166,66 +119,3 @@ def test_nothing_is_taken_below_zero() -> None:
     found, _made = after(namespace(before, [], [SOURCE], [HERE], limits=""))
     assert found.annotations == MARKS
     assert found.hard == before.hard
-
-
-def test_an_annotation_that_is_garbage_leaves_spec_hard_alone_and_says_so() -> None:
-    made = plan(namespace(quota(ONE_MORE, OURS), [vmim("Running")], [SOURCE], [HERE], limits="{nope"), EXACT)
-    assert not made
-    assert [problem.reason for problem in made.problems] == ["InvalidResourceQuotaAnnotation"]
-
-
-def test_an_annotation_that_comes_back_brings_everything_back() -> None:
-    found, _made = after(namespace(quota(HARD, MARKS), [vmim("Running")], [SOURCE], [HERE]))
-    assert by_value(found.hard) == by_value(ONE_MORE)
-
-
-def test_garbage_of_harvesters_in_an_entry_leaves_spec_hard_alone_until_it_goes() -> None:
-    seen = namespace(quota(ONE_MORE, {**OURS, by_uid("gone"): "{nope"}), [], [SOURCE], [HERE], now=0.0)
-    made = plan(seen, EXACT)
-    assert not made.hard
-    assert [problem.reason for problem in made.problems] == ["InvalidMigratingEntry"]
-    late = plan(remembering(seen, made.timers, 60.0), EXACT)
-    assert by_value({name: text for name, text in late.hard.items() if text}) == by_value(HARD)
-
-
-def test_the_resync_flag_is_answered() -> None:
-    """Harvester's vmim controller may have set it just before we took over."""
-    found, _made = after(namespace(quota(HARD, {**MARKS, RESYNC: "true"}), [], [SOURCE], [HERE]))
-    assert found.annotations[RESYNC] == "false"
-
-
-# ---- base, revert, foreign edits -----------------------------------------------------------------------------
-
-EDITS: Mapping[str, Mapping[str, str]] = {
-    "Rancher puts it back to the base": HARD,
-    "another client raises it": {"limits.cpu": "50", "limits.memory": "500Gi"},
-    "another client lowers it below the base": {"limits.cpu": "1", "limits.memory": "1Gi"},
-    "another client removes one limit": {"limits.cpu": "5015m"},
-}
-
-
-@sentences(EDITS)
-@pytest.mark.parametrize("during", [True, False], ids=["during a migration", "when all is quiet"])
-def test_a_foreign_edit_of_spec_hard_is_repaired(case: Mapping[str, str], during: bool) -> None:
-    before = quota(dict(case), OURS if during else MARKS)
-    found, made = after(namespace(before, [vmim("Running")] if during else [], [SOURCE], [HERE]))
-    assert not made.annotations
-    assert by_value(found.hard) == by_value(ONE_MORE if during else HARD)
-
-
-def test_a_base_that_changes_during_a_migration_reaches_the_quota_at_once() -> None:
-    larger = BASE.replace("5000Mi", "9Gi")
-    found, _made = after(namespace(quota(ONE_MORE, OURS), [vmim("Running")], [SOURCE], [HERE], limits=larger))
-    assert by_value(found.hard) == by_value(
-        {"limits.cpu": "5015m", "limits.memory": str(9 * 1024**3 + 4797464313)}
-    )
-
-
-@pytest.mark.parametrize("removed", [SKIP, OWNER])
-def test_our_marks_come_back(removed: str) -> None:
-    left = {key: text for key, text in MARKS.items() if key != removed}
-    made = plan(namespace(quota(HARD, left), [], [SOURCE], [HERE]), EXACT)
-    if removed == OWNER:  # a person's skip is an off switch
-        assert not made
-    else:
-        assert made.annotations == {removed: MARKS[removed]}

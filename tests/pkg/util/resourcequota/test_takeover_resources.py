@@ -363,18 +363,6 @@ def test_a_scoped_quota_is_scaled_for_the_pods_that_it_counts(case: Scoped) -> N
     assert by_value(found.hard)["limits.cpu"] == Quantity.parse(f"{3000 + 1015 * len(case.scaled_for)}m")
 
 
-def test_several_quotas_of_a_namespace_are_each_scaled_by_what_they_count() -> None:
-    """Each is decided by itself, from the same namespace."""
-    pods = [launcher(SEED)]
-    everything = namespace(quota(HARD, MARKS), [vmim()], pods, [SEED])
-    pods_only = quota({"pods": "3"}, labels={"headroom.harvesterhci.io/managed": "true"})
-    first, _made = after(everything)
-    second, _made = after(replace(everything, quota=charged(pods_only, pods)))
-    assert by_value(first.hard)["limits.cpu"] == Quantity.parse("5015m")
-    assert second.hard == {"pods": "4"}
-    assert entry(second.annotations[by_name()]) == {"pods": "1"}
-
-
 def test_the_overhead_of_kubevirts_runtime_class_counts_and_that_of_another_does_not() -> None:
     """The API server sets a pod's overhead from its RuntimeClass; KubeVirt asks for the one that its CR names."""
     rendering = replace(AT_1_5, kubevirt=KubeVirtConfiguration(default_runtime_class="kata"))
