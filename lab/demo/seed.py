@@ -13,8 +13,8 @@ from typing import Any, Final
 import yaml
 
 from kubeloop.api.registry import VALIDATING_ADMISSION_POLICIES, VALIDATING_ADMISSION_POLICY_BINDINGS
+from lab import bodies
 from lab.demo.history import Amounts
-from lab.kubevirt.options import PHASE_SECONDS, SOURCE_LINGER
 from pkg.util import constants
 
 NAMESPACE: Final = "quota-test"
@@ -88,30 +88,18 @@ def setting() -> dict[str, Any]:
 
 def namespace() -> dict[str, Any]:
     """The namespace with the limit that a person set in Rancher."""
-    annotations = {constants.ANNOTATION_RANCHER_RESOURCE_QUOTA: LIMIT}
-    return {"metadata": {"name": NAMESPACE, "annotations": annotations}}
+    return bodies.namespace(NAMESPACE, LIMIT)
 
 
 def machine(name: str, domain: Mapping[str, Any]) -> dict[str, Any]:
     """A VirtualMachine that is to run."""
-    template = {"metadata": {}, "spec": {"domain": dict(domain)}}
-    return {
-        "apiVersion": "kubevirt.io/v1",
-        "kind": "VirtualMachine",
-        "metadata": {"name": name, "namespace": NAMESPACE},
-        "spec": {"runStrategy": "Always", "template": template},
-    }
+    return bodies.machine(name, {"domain": dict(domain)}, strategy="Always")
 
 
 def migration(name: str, vm: str, *, phases: Mapping[str, float], source_linger: float) -> dict[str, Any]:
     """A live migration; how long its phases last and its source pod keeps counting, in seconds."""
-    pace = {PHASE_SECONDS: phase_seconds(phases), SOURCE_LINGER: f"{source_linger:g}"}
-    return {
-        "apiVersion": "kubevirt.io/v1",
-        "kind": "VirtualMachineInstanceMigration",
-        "metadata": {"name": name, "namespace": NAMESPACE, "annotations": pace},
-        "spec": {"vmiName": vm},
-    }
+    pace = phase_seconds(phases)
+    return bodies.migration(name, vm, phase_seconds=pace, source_linger_seconds=f"{source_linger:g}")
 
 
 def phase_seconds(phases: Mapping[str, float]) -> str:

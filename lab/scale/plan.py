@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
 
+from lab import bodies
 from lab.nodes import kubevirt_node
 from pkg.util import constants
 
@@ -47,8 +47,6 @@ SCHEDULABLE: Final = "kubevirt.io/schedulable"
 SIZES: Final = ((1, "1Gi"), (2, "2Gi"), (2, "4Gi"), (4, "8Gi"), (8, "16Gi"))
 """Cores and memory of VMs, as many of one as of another."""
 QUOTA_NAME: Final = "default-scale"
-LIMIT_NAMES: Final = {constants.LIMITS_CPU: "limitsCpu", constants.LIMITS_MEMORY: "limitsMemory"}
-"""The quota's resources, and how Rancher's annotation calls them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,11 +98,9 @@ class Plan:
                 "requests": {"cpu": "100m", "memory": "512Mi"},
             },
         }
-        template = {"metadata": {}, "spec": {"nodeSelector": {LABEL_RUN: self.run}, "domain": domain}}
-        return {
-            "metadata": {"name": name, "namespace": namespace},
-            "spec": {"runStrategy": "Always", "template": template},
-        }
+        template = {"nodeSelector": {LABEL_RUN: self.run}, "domain": domain}
+        made = bodies.machine(name, template, strategy="Always")
+        return made | {"metadata": {"name": name, "namespace": namespace}}
 
     def kubevirt(self, migrations: int) -> dict[str, Any]:
         """The KubeVirt object: parallel limits that never make a migration wait."""
@@ -120,20 +116,9 @@ class Plan:
 
 def rancher_annotation(hard: Mapping[str, str]) -> dict[str, str]:
     """The namespace's annotation that says the quota's base."""
-    limit = {LIMIT_NAMES[name]: amount for name, amount in hard.items()}
-    return {constants.ANNOTATION_RANCHER_RESOURCE_QUOTA: json.dumps({"limit": limit})}
-
-
-def quota(hard: Mapping[str, str]) -> dict[str, Any]:
-    """The default quota of a namespace."""
-    labels = {constants.LABEL_DEFAULT_RESOURCE_QUOTA: constants.TRUE}
-    return {"metadata": {"name": QUOTA_NAME, "labels": labels}, "spec": {"hard": dict(hard)}}
+    return {constants.ANNOTATION_RANCHER_RESOURCE_QUOTA: bodies.granting(hard)}
 
 
 def budget(hard: Mapping[str, str]) -> dict[str, Any]:
     """A VMMRQ that grants as much again."""
     return {"metadata": {"name": "migrations"}, "spec": {"additionalMigrationResources": dict(hard)}}
-
-
-def migration(vm: str) -> dict[str, Any]:
-    return {"metadata": {"name": f"evacuate-{vm}"}, "spec": {"vmiName": vm}}

@@ -16,6 +16,7 @@ from kubeloop.client.resource_reader import list_installed
 from kubeloop.errors import ReportedError
 from kubeloop.testing.cluster.errors import ClusterError
 from kubeloop.testing.cluster.readiness import crds_served, load_crds
+from lab import bodies
 from lab.cluster import CRDS
 from lab.scale import plan as objects
 from lab.scale.plan import KWOK_MARKS, LABEL_RUN, SCHEDULABLE, Plan, Strategy
@@ -132,7 +133,8 @@ class Workload:
         else:
             annotations = {"metadata": {"annotations": objects.rancher_annotation(hard)}}
             await self._client.resource(registry.NAMESPACES).merge_patch(annotations, name=namespace)
-        await self._client.resource(registry.RESOURCE_QUOTAS).create(objects.quota(hard), namespace=namespace)
+        quota = bodies.default_quota(objects.QUOTA_NAME, hard)
+        await self._client.resource(registry.RESOURCE_QUOTAS).create(quota, namespace=namespace)
 
     async def cordon(self, nodes: Iterable[str]) -> None:
         """No pod is placed on these nodes any more. Raises ApiError."""
@@ -145,7 +147,7 @@ class Workload:
         """A VMIM of a VM. Raises ApiError."""
         namespace, _, vm = key.partition("/")
         await self._client.resource(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS).create(
-            objects.migration(vm), namespace=namespace
+            bodies.migration(f"evacuate-{vm}", vm), namespace=namespace
         )
 
 

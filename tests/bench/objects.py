@@ -12,8 +12,8 @@ from typing import Any
 from kubeloop.api import registry
 from kubeloop.client.client import Client
 from kubeloop.testing.polling import until
+from lab import bodies
 from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINE_INSTANCES
-from pkg.util import constants
 
 CONCURRENCY = 32
 SIZE = 4000
@@ -87,34 +87,17 @@ def pod(namespace: str, name: str) -> dict[str, Any]:
 
 async def namespace_with_quota(client: Client, name: str) -> None:
     """A namespace whose default ResourceQuota is the seed's."""
-    limits = '{"limit":{"limitsCpu":"3000m","limitsMemory":"5000Mi"}}'
-    metadata = {"name": name, "annotations": {constants.ANNOTATION_RANCHER_RESOURCE_QUOTA: limits}}
-    await client.resource(registry.NAMESPACES).create(
-        {"apiVersion": "v1", "kind": "Namespace", "metadata": metadata}
-    )
-    await client.resource(registry.RESOURCE_QUOTAS).create(
-        {
-            "apiVersion": "v1",
-            "kind": "ResourceQuota",
-            "metadata": {"name": "default-bench", "labels": {constants.LABEL_DEFAULT_RESOURCE_QUOTA: "true"}},
-            "spec": {"hard": {"limits.cpu": "3", "limits.memory": "5000Mi"}},
-        },
-        namespace=name,
-    )
+    limits = bodies.quota_text({"limitsCpu": "3000m", "limitsMemory": "5000Mi"})
+    await client.resource(registry.NAMESPACES).create(bodies.namespace(name, limits))
+    quota = bodies.default_quota("default-bench", {"limits.cpu": "3", "limits.memory": "5000Mi"})
+    await client.resource(registry.RESOURCE_QUOTAS).create(quota, namespace=name)
 
 
 async def migration(client: Client, namespace: str, vm: str) -> None:
     """A VMI and a migration of it that was not handled yet, both named like the VM."""
     await client.resource(VIRTUAL_MACHINE_INSTANCES).create(vmi(namespace, vm), namespace=namespace)
-    await client.resource(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS).create(
-        {
-            "apiVersion": "kubevirt.io/v1",
-            "kind": "VirtualMachineInstanceMigration",
-            "metadata": {"name": vm},
-            "spec": {"vmiName": vm},
-        },
-        namespace=namespace,
-    )
+    migrations = client.resource(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS)
+    await migrations.create(bodies.migration(vm, vm), namespace=namespace)
 
 
 async def set_phase(client: Client, namespace: str, name: str, phase: str) -> None:

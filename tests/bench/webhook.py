@@ -10,7 +10,6 @@ import asyncio
 import base64
 import itertools
 import json
-import os
 import re
 import ssl
 import time
@@ -23,7 +22,9 @@ from kubeloop.client.client import Client
 from kubeloop.client.errors import NotFound
 from kubeloop.client.loading import load_config
 from kubeloop.testing.cluster.paths import free_ports
+from lab import bodies
 from lab.scale.measurements import percentile
+from lab.scale.site import usage
 from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINE_INSTANCES
 from pkg.util import constants
 from tests.bench.objects import remove_namespaces, vmi
@@ -42,7 +43,6 @@ _HARD = {"limits.cpu": "5015m", "limits.memory": "10040344313"}
 _BASE = {"limits.cpu": "3", "limits.memory": "5000Mi"}
 _ENTRY = '{"limits.cpu":"2015m","limits.memory":"4797464313"}'
 _RANCHER = "system:serviceaccount:cattle-system:cattle"
-_TICKS = os.sysconf("SC_CLK_TCK")
 
 
 async def webhook(kubeconfig: Path) -> list[Row]:
@@ -53,7 +53,7 @@ async def webhook(kubeconfig: Path) -> list[Row]:
     async with Client(load_config(str(kubeconfig))) as client:
         await _migrating_namespace(client)
         flags = ("--kubeconfig", str(kubeconfig), *address, *secret)
-        process = Program(kubeconfig.with_name("webhook.log"), "webhook", *flags).start()
+        process = Program(kubeconfig.with_name("webhook.log"), "webhook", *flags, forked=False).start()
         try:
             tls = await _trusting(client)
             reviews = _reviews()
@@ -147,10 +147,7 @@ def _pod() -> dict[str, Any]:
 
 async def _migrating_namespace(client: Client) -> None:
     """A namespace whose VM migrates, as the controller left it: raised, with its entry."""
-    annotations = {constants.ANNOTATION_RANCHER_RESOURCE_QUOTA: _LIMITS}
-    await client.resource(registry.NAMESPACES).create(
-        {"metadata": {"name": NAMESPACE, "annotations": annotations}}
-    )
+    await client.resource(registry.NAMESPACES).create(bodies.namespace(NAMESPACE, _LIMITS))
     entry = {constants.ANNOTATION_MIGRATING_NAME_PREFIX + "vm1": _ENTRY}
     quota = _quota(_HARD, entry)
     del quota["metadata"]["uid"], quota["metadata"]["managedFields"], quota["status"]
@@ -161,13 +158,7 @@ async def _migrating_namespace(client: Client) -> None:
         {"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance", **machine}, namespace=NAMESPACE
     )
     migrations = client.resource(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS)
-    body = {
-        "apiVersion": "kubevirt.io/v1",
-        "kind": "VirtualMachineInstanceMigration",
-        "metadata": {"name": "m1"},
-        "spec": {"vmiName": "vm1"},
-    }
-    await migrations.create(body, namespace=NAMESPACE)
+    await migrations.create(bodies.migration("m1", "vm1"), namespace=NAMESPACE)
     await migrations.merge_patch(
         {"status": {"phase": "Running"}}, name="m1", namespace=NAMESPACE, subresource="status"
     )
@@ -221,10 +212,10 @@ async def _saturated(pid: int, port: int, tls: ssl.SSLContext, reviews: list[byt
             answered += 1
 
     await asyncio.gather(*(ask(line, n) for n, line in enumerate(lines)))  # warm
-    answered, began, cpu = 0, time.perf_counter(), _cpu(pid)
+    answered, began, cpu = 0, time.perf_counter(), usage(pid).cpu
     until = began + SATURATED_SECONDS
     await asyncio.gather(*(ask(line, n) for n, line in enumerate(lines)))
-    took, cpu = time.perf_counter() - began, _cpu(pid) - cpu
+    took, cpu = time.perf_counter() - began, usage(pid).cpu - cpu
     for line in lines:
         line.close()
     return answered / took, cpu / answered
@@ -252,9 +243,3 @@ async def _paced(port: int, tls: ssl.SSLContext, reviews: list[bytes]) -> list[f
     for line in idle:
         line.close()
     return latencies
-
-
-def _cpu(pid: int) -> float:
-    """CPU seconds of a process so far."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / _TICKS

@@ -18,10 +18,10 @@ from kubeloop.client.errors import NotFound
 from kubeloop.client.loading import load_config
 from kubeloop.testing.cluster.cluster import Cluster
 from kubeloop.testing.polling import until
+from lab import bodies
 from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINES
 from pkg.util import constants
 from pkg.util.quantity import Quantity
-from tests import bodies
 from tests.e2e.tenant import BASE as LIMITS
 from tests.e2e.tenant import by_value
 

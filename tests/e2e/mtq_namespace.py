@@ -15,12 +15,12 @@ from kubeloop.api.core import Event, ResourceQuota
 from kubeloop.api.objects import condition_is_true
 from kubeloop.client.errors import NotFound
 from kubeloop.testing.polling import until
+from lab.bodies import kubevirt
 from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINE_INSTANCES
 from pkg.api.mtq import VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS, VirtualMachineMigrationResourceQuota
 from pkg.util.constants import CONDITION_REJECTED_BY_RESOURCE_QUOTA
 from pkg.util.managedtenantquota.lock import lock_name, locked_namespace
 from pkg.util.quantity import Quantity
-from tests.bodies import kubevirt
 from tests.e2e.admin import Admin
 from tests.e2e.tenant import by_value
 

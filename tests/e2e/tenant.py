@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from kubeloop.testing.polling import eventually, polls
+from lab import bodies
 from pkg.util.quantity import Quantity
-from tests import bodies
 from tests.e2e.api import CORE, KUBEVIRT, Api, Raw, Watch
 
 ANNOTATION = "field.cattle.io/resourceQuota"

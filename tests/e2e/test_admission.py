@@ -13,12 +13,12 @@ from kubeloop.api import registry
 from kubeloop.api.core import Event
 from kubeloop.client.errors import ApiError, Forbidden
 from kubeloop.testing.polling import until
+from lab.bodies import quota_text
 from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINES
 from pkg.controller.namespace.holding_controller import LONGEST_SETTLE
 from pkg.util import constants
 from pkg.util.quantity import Quantity
 from pkg.webhook.configurations import QUOTA_CONTROLLERS
-from tests.bodies import quota_text
 from tests.e2e.admin import RANCHER, Admin
 from tests.e2e.tenant import BASE as LIMITS
 from tests.program import Program

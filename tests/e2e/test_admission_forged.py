@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from kubeloop.api import registry
+from lab.bodies import quota_text
 from pkg.util import constants
 from pkg.util.constants import LOCK_PATH, WEBHOOK_CONFIGURATION_NAME
 from pkg.webhook.configurations import (
@@ -19,7 +20,6 @@ from pkg.webhook.configurations import (
     VALIDATE_POD,
     VALIDATE_RESOURCE_QUOTA,
 )
-from tests.bodies import quota_text
 from tests.e2e.admin import RANCHER, Admin
 from tests.program import Program
 

@@ -26,6 +26,7 @@ from kubeloop.client.client import Client
 from kubeloop.testing.cluster.cluster import Cluster
 from kubeloop.testing.cluster.paths import free_ports
 from kubeloop.testing.polling import until
+from lab.bodies import quota_text
 from pkg.config.probe import PROBE_PATH
 from pkg.util.quantity import Quantity
 from pkg.webhook.admission import ALLOW, AdmissionRequest, Decision
@@ -37,7 +38,6 @@ from pkg.webhook.options import FailurePolicy, Options
 from pkg.webhook.register import answer_probe
 from pkg.webhook.registration import Registrar, unregister
 from pkg.webhook.tls_context import server_context
-from tests.bodies import quota_text
 from tests.e2e.admin import Admin, admin_of
 from tests.e2e.tenant import BASE as LIMITS
 from tests.program import headroom, of_a_soak, program

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from kubeloop.testing.polling import eventually
+from lab.bodies import migration
 from pkg.util.quantity import Quantity
-from tests.bodies import migration
 from tests.e2e.api import Api, ApiFailure, Raw
 from tests.e2e.headroom.amounts import Amounts
 from tests.e2e.headroom.environment import Environment

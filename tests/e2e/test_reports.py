@@ -83,12 +83,3 @@ def test_what_the_commands_say_is_what_then_happens(on: Environment, ask: Any) -
     namespace.hurry(at_4_5)
     namespace.settle(ONE)
     assert ask("status", "-n", namespace.name)["quotas"][0]["additions"] == []
-
-
-def test_what_is_not_there_is_one_line(kubeconfig: Path) -> None:
-    for arguments in (["status", "-n", "gone"], ["explain", "default/gone"], ["plan", "--evacuate", "gone"]):
-        result = run(*arguments, "--kubeconfig", str(kubeconfig))
-        assert result.returncode == 1
-        assert result.stdout == ""
-        (line,) = result.stderr.splitlines()
-        assert line.startswith("headroom: there is no ")

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 
+DEVICE = "example.com/device"
+"""Which a second quota of each namespace allows none of."""
 OTHERS = {"limits.memory": "20Gi", "limits.ephemeral-storage": "10Gi"}
 """What a base has beside limits.cpu."""
 
@@ -80,6 +82,11 @@ async def pods(world: World, namespace: str, cpu: str, number: int) -> None:
     """the tenant wants {number} pods of {cpu} in {namespace}"""
     for _ in range(number):
         world.want_pod(namespace, cpu)
+
+
+async def retry(world: World, namespace: str) -> None:
+    """fourteen clients of the tenant's try for 10 s to create pods in {namespace} that another quota refuses"""
+    world.retry(namespace, clients=14, seconds=10.0)
 
 
 async def free(world: World, namespace: str) -> None:
@@ -258,7 +265,7 @@ async def compact(world: World) -> None:
 ACTIONS: dict[str, Callable[..., Awaitable[None]]] = {
     each.__name__: each
     for each in (
-        *(migrate, abort, pods, free, forge, relabel, shrink, grow, enlarge, limit_range, recreate),
+        *(migrate, abort, pods, retry, free, forge, relabel, shrink, grow, enlarge, limit_range, recreate),
         *(base, edit, skip, switch, budget, leave_entry, restart_agent, revert),
         *(kill, freeze, set_clock, count_nothing, silence, fail, stall, compact),
     )

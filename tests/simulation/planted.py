@@ -20,6 +20,7 @@ from pkg.util.resource_list import ResourceList, maximum
 from pkg.util.resourcequota import vm
 from pkg.webhook.admission import ALLOW, AdmissionRequest, Decision
 from pkg.webhook.configurations import VALIDATE_POD
+from pkg.webhook.resources.pod import validator as pod
 from pkg.webhook.server import Hook
 from tests.simulation import programs, server
 from tests.simulation.admission import HEADROOM, KUBEVIRT
@@ -100,6 +101,15 @@ def defaults() -> None:
     vm.side_as_it_was = vm.target_usage
 
 
+def retries() -> None:
+    """A pod that another quota refuses is let through, and holds its place for as long as it is remembered."""
+
+    async def never(*_: object) -> str:
+        return ""
+
+    pod.Validator._refused_by_another = never  # type: ignore[method-assign]
+
+
 def memory() -> None:
     """What is remembered of an entry is forgotten before what it led to is written."""
     plan = resourcequota_controller.plan
@@ -149,19 +159,10 @@ def dry_run() -> None:
     programs.DRY_RUN = {}
 
 
-NEEDS: dict[str, tuple[str, ...]] = {
-    "targets": ("enlarge", "shrink"),
-    "windows": ("enlarge",),
-    "label": ("count_nothing",),
-    "unread": ("silence",),
-    "clock": ("set_clock",),
-}
-"""Which of the actions that are left out (story.OPEN) show a fault."""
-
 FAULTS: dict[str, Callable[[], None]] = {
     each.__name__: each
     for each in (
-        *(targets, windows, label, unread, clock, defaults),
+        *(targets, windows, label, unread, clock, defaults, retries),
         *(memory, greedy, locked, dry_run),
     )
 }

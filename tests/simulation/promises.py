@@ -66,6 +66,8 @@ class Promises:
         self._cluster = cluster
         self._tolerated: dict[str, ResourceList] = {}
         """By namespace: by how much it is above its base because that was lowered."""
+        self._lowered: dict[str, ResourceList] = {}
+        """By namespace: a base of before, until quota admission has heard of a lower one."""
         self._excesses: defaultdict[str, deque[tuple[float, ResourceList]]] = defaultdict(
             lambda: deque(maxlen=200)
         )
@@ -83,7 +85,7 @@ class Promises:
         for key, raw in self._cluster.raw(RESOURCE_QUOTAS).items():
             quota, base = msgspec.convert(raw, ResourceQuota), self.base(key.partition("/")[0])
             hard = parse_resource_list(quota.hard)
-            if _is_harvesters(quota):
+            if _is_harvesters(quota) or quota.name != "quota":
                 continue
             if hard != base and hard != self._edited.get(key):
                 self._break(
@@ -118,8 +120,7 @@ class Promises:
             self._came(write)
 
     def base(self, namespace: str) -> ResourceList:
-        annotation = _base_of(self._cluster.raw(NAMESPACES).get(namespace) or {})
-        return parse_resource_list(render(annotation)) if annotation else {}
+        return _limits_of(self._cluster.raw(NAMESPACES).get(namespace) or {})
 
     def excess(self, namespace: str) -> ResourceList:
         """What is used beyond the base, the migrations' own share taken off: of every VM its largest side counts."""
@@ -143,9 +144,9 @@ class Promises:
         return {name: max(excess.get(name, ZERO) for excess in seen) for name in self.base(namespace)}
 
     def refused(self, namespace: str, cpu: str, since: float) -> None:
-        """An honest pod that had room, twice in a row."""
+        """An honest pod that had room all the time."""
         how = f"one of {cpu} in {namespace}, since {since:.2f} s"
-        self._break("no honest pod with room is refused twice in a row over 2.5 s", how)
+        self._break("no honest pod with room waits for 2.5 s and is refused", how)
 
     # What happens.
 
@@ -162,6 +163,9 @@ class Promises:
     def _see(self, resource: Resource[Any], key: str, old: Raw | None, new: Raw | None) -> None:
         if resource is NAMESPACES and old is not None and _base_of(old) != _base_of(new or {}):
             self._tolerate(key)
+            self._lowered[key] = maximum(self._lowered.get(key, {}), _limits_of(old))
+        elif resource is RESOURCE_QUOTAS and new is not None:
+            self._enforced(key, new)
         elif resource is PODS:
             self._check_used(key.partition("/")[0])
         if self._cluster.steps % 20 == 0:
@@ -170,6 +174,15 @@ class Promises:
 
     def _quotas(self, namespace: str) -> list[ResourceQuota]:
         return [quota for quota in self._cluster.all(RESOURCE_QUOTAS) if quota.namespace == namespace]
+
+    def _enforced(self, key: str, raw: Raw) -> None:
+        """Kubernetes itself goes by a limit of before until its quota controller has looked."""
+        namespace, _, name = key.partition("/")
+        hard = parse_resource_list((raw.get("status") or {}).get("hard") or {})
+        if name == "quota" and all(
+            hard.get(each, ZERO) <= limit for each, limit in self.base(namespace).items()
+        ):
+            self._lowered.pop(namespace, None)
 
     def _tolerate(self, namespace: str) -> None:
         """The base has changed: what is above it by now is no migration's doing."""
@@ -199,9 +212,10 @@ class Promises:
             tolerated[name] = min(most, max(ZERO, excess.get(name, ZERO)))
 
     def _given(self, namespace: str) -> ResourceList:
-        """What an administrator has written beyond the base; and, where only windows are guarded and none is open, what
-        quota admission goes by while the quota controller is away."""
+        """What an administrator has written beyond the base; what was the base before; and, where only windows are
+        guarded and none is open, what quota admission goes by while the quota controller is away."""
         edited, base = self._edited.get(f"{namespace}/quota", {}), self.base(namespace)
+        edited = maximum(edited, self._lowered.get(namespace, {}))
         if self.has_budget(namespace) and not self._age_of_lock(namespace):
             (quota,) = (each for each in self._quotas(namespace) if each.name == "quota")
             edited = maximum(edited, parse_resource_list(quota.status.hard or {}))
@@ -270,6 +284,11 @@ def _base_of(namespace: Raw) -> str:
     """Rancher's annotation, "" where there is none."""
     annotations = (namespace.get("metadata") or {}).get("annotations") or {}
     return str(annotations.get(ANNOTATION_RANCHER_RESOURCE_QUOTA, ""))
+
+
+def _limits_of(namespace: Raw) -> ResourceList:
+    annotation = _base_of(namespace)
+    return parse_resource_list(render(annotation)) if annotation else {}
 
 
 def _is_harvesters(quota: ResourceQuota) -> bool:

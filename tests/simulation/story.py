@@ -24,11 +24,6 @@ BEGIN, LENGTHS = 10.0, (20.0, 45.0, 90.0)
 """Seconds until the first action, and between the first and the last."""
 
 
-OPEN = ("enlarge",)
-"""Actions that break promises today, and are left out unless they are asked for: a window that opens beside a source
-that is left over admits growth as soon as that source ends."""
-
-
 BY_POLICY = ("forge", "shrink")
 """What deploy/policy.yaml alone closes, as docs/security.md says: without it these are not told."""
 
@@ -106,7 +101,7 @@ async def _happen(world: World, story: Story) -> None:
 # From a seed.
 
 
-def story_of(seed: int, without: Collection[str] = OPEN) -> Story:
+def story_of(seed: int, without: Collection[str] = ()) -> Story:
     """`without`: names of actions that are left out."""
     random = Random(seed)
     traits = _traits(random)
@@ -170,6 +165,7 @@ _LIKELY: dict[str, tuple[float, Arguments]] = {
     "migrate": (8, _vm),
     "abort": (1, _vm),
     "pods": (6, _with(_space, cpu=("100m", "200m", "500m", "900m", "1"), number=(1, 1, 2, 5))),
+    "retry": (0.5, _space),
     "free": (2, _space),
     "forge": (1, _with(_vm, cpu=("200m", "900m"))),
     "relabel": (0.5, _vm),

@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from random import Random
 from typing import Any
 
@@ -40,10 +41,12 @@ VIRT_API = "system:serviceaccount:kubevirt:kubevirt-apiserver"
 SPACES = ("ns0", "ns1")
 MACHINES = tuple(f"{space}/{name}" for space in SPACES for name in ("a", "b"))
 BASE = "3"
-VM_CPU = "1"
+VM_CPU = {"a": "1", "b": "500m"}
 SMALL = {"memory": "16Mi", "ephemeral-storage": "1Mi"}
 """What else a tenant's pod is limited to."""
 FINAL = ("Succeeded", "Failed")
+LONG = 2.4
+"""Seconds within which a pod that has room is let in."""
 
 
 class World:
@@ -130,19 +133,20 @@ class World:
             limit = actions.limits(BASE)
             metadata: Raw = {"name": name, "annotations": {actions.ANNOTATION_RANCHER_RESOURCE_QUOTA: limit}}
             put(NAMESPACES, {"metadata": metadata})
-            hard = {"limits.cpu": BASE, **actions.OTHERS}
-            metadata = {"name": "quota", "namespace": name, "labels": {LABEL_DEFAULT_RESOURCE_QUOTA: "true"}}
-            used = dict.fromkeys(hard, "0")
-            put(
-                RESOURCE_QUOTAS,
-                {"metadata": metadata, "spec": {"hard": hard}, "status": {"hard": hard, "used": used}},
-            )
+            managed = {LABEL_DEFAULT_RESOURCE_QUOTA: "true"}
+            self._install_quota(name, "quota", {"limits.cpu": BASE, **actions.OTHERS}, managed)
+            self._install_quota(name, "second", {f"requests.{actions.DEVICE}": "0"}, {})
+
+    def _install_quota(self, namespace: str, name: str, hard: dict[str, str], labels: dict[str, str]) -> None:
+        metadata = {"name": name, "namespace": namespace, "labels": labels}
+        status = {"hard": hard, "used": dict.fromkeys(hard, "0")}
+        self.cluster.put(RESOURCE_QUOTAS, {"metadata": metadata, "spec": {"hard": hard}, "status": status})
 
     # What actions do.
 
     async def create_machine(self, vm: str) -> None:
         namespace, _, name = vm.partition("/")
-        resources = {"limits": {"cpu": VM_CPU, "memory": "64Mi"}}
+        resources = {"limits": {"cpu": VM_CPU[name], "memory": "64Mi"}}
         domain = {"cpu": {"cores": 1}, "resources": resources, "devices": {}}
         spec = {"runStrategy": "Always", "template": {"spec": {"domain": domain}}}
         body = {"metadata": {"name": name}, "spec": spec}
@@ -182,8 +186,8 @@ class World:
         found = self.cluster.raw(PODS).items()
         return [raw for key, raw in found if key.startswith(f"{namespace}/tenant-")]
 
-    async def create_pod(self, namespace: str, cpu: str, metadata: Raw) -> None:
-        container = {"name": "c", "resources": {"limits": {"cpu": cpu, **SMALL}}}
+    async def create_pod(self, namespace: str, cpu: str, metadata: Raw, **more: str) -> None:
+        container = {"name": "c", "resources": {"limits": {"cpu": cpu, **SMALL, **more}}}
         await self.tenant.resource(PODS).create(
             {"metadata": metadata, "spec": {"containers": [container]}}, namespace=namespace
         )
@@ -206,6 +210,20 @@ class World:
         operations = [{"op": "add", "path": "/spec/hard", "value": hard}]
         await self.rancher.resource(RESOURCE_QUOTAS).json_patch(operations, name="quota", namespace=namespace)
 
+    def retry(self, namespace: str, clients: int, seconds: float) -> None:
+        """None of these pods can come: the namespace has no devices."""
+
+        async def client() -> None:
+            until = monotonic() + seconds
+            while monotonic() < until:
+                with suppress(ApiError):
+                    await self.create_pod(
+                        namespace, "100m", {"generateName": "retry-"}, **{actions.DEVICE: "1"}
+                    )
+                await asyncio.sleep(0.1)
+
+        self._wanting.extend(outside(client()) for _ in range(clients))
+
     # Honest tenants.
 
     def want_pod(self, namespace: str, cpu: str) -> None:
@@ -216,7 +234,6 @@ class World:
         need = parse_resource_list(
             {f"limits.{name}": amount for name, amount in {"cpu": cpu, **SMALL}.items()}
         )
-        refused_since: float | None = None
         for _ in range(4):
             asked_at = monotonic()
             try:
@@ -224,16 +241,11 @@ class World:
                 await self.create_pod(namespace, cpu, metadata)
                 return
             except Forbidden as error:
-                ours = "is used up" in error.message
-                had_room = self._had_room(namespace, need, refused_since or asked_at)
-                if not (ours and had_room):
-                    refused_since = None
-                elif refused_since is None:
-                    refused_since = asked_at
-                elif monotonic() - refused_since > 2.5:
-                    self.promises.refused(namespace, cpu, refused_since)
+                waited = monotonic() - asked_at > LONG
+                if waited and "is used up" in error.message and self._had_room(namespace, need, asked_at):
+                    self.promises.refused(namespace, cpu, asked_at)
             except ApiError:
-                refused_since = None
+                pass
             await asyncio.sleep(1.0)
 
     def _had_room(self, namespace: str, need: ResourceList, since: float) -> bool:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 from kubeloop.testing.polling import eventually
 from pkg.util.quantity import ZERO, Quantity
-from pkg.util.resourcequota.base import RESOURCE_NAMES
-from tests.bodies import quota_text
 from tests.e2e.api import Raw, Watch
 from tests.e2e.tenant import DEFAULT, by_value
 
@@ -18,17 +15,7 @@ ONE = {"limits.cpu": "2015m", "limits.memory": "4797464313"}
 TWO = {"limits.cpu": "4030m", "limits.memory": "9594928626"}
 THREE = {"limits.cpu": "6045m", "limits.memory": "14392392939"}
 FOUR = {"limits.cpu": "8060m", "limits.memory": "19189857252"}
-SIX = {"limits.cpu": "12090m", "limits.memory": "28784785878"}
 """What quota counts of so many of the seed's VMs: as a base ONE leaves no room for anything else."""
-
-_RANCHERS = {name: rancher for rancher, name in RESOURCE_NAMES.items()}
-
-
-def ranchers(limits: Mapping[str, Any]) -> str:
-    """Rancher's annotation that grants `limits`."""
-    granted: dict[str, Any] = {_RANCHERS[n]: str(q) for n, q in limits.items() if n in _RANCHERS}
-    extended = {name: str(quantity) for name, quantity in limits.items() if name not in _RANCHERS}
-    return quota_text({**granted, **({"extended": extended} if extended else {})})
 
 
 def plus(one: Amounts, other: Amounts) -> Amounts:

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from kubeloop.testing.polling import eventually
-from tests import bodies
+from lab import bodies
 from tests.e2e.api import CORE, Api, Raw, Watch
-from tests.e2e.headroom.amounts import Amounts, ranchers
+from tests.e2e.headroom.amounts import Amounts
 from tests.e2e.headroom.shapes import Shape
 from tests.e2e.tenant import ANNOTATION, DEFAULT, NamespaceRequests, by_value
 
@@ -38,7 +38,7 @@ class QuotaNamespace(NamespaceRequests):
         super().__init__(api, bodies.new_name())
         given = dict(annotations or {})
         if limits:
-            given[ANNOTATION] = ranchers(limits)
+            given[ANNOTATION] = bodies.granting(limits)
         api.create(f"{CORE}/namespaces", {"metadata": {"name": self.name, "annotations": given}})
         if limits:
             eventually(self._default, PATIENCE)
@@ -66,7 +66,7 @@ class QuotaNamespace(NamespaceRequests):
 
     def grant(self, limits: Mapping[str, Any]) -> None:
         """Rancher grants this from now on; its default quota counts when this returns."""
-        self.api.patch(self.path, {"metadata": {"annotations": {ANNOTATION: ranchers(limits)}}})
+        self.api.patch(self.path, {"metadata": {"annotations": {ANNOTATION: bodies.granting(limits)}}})
         eventually(
             lambda: (self._default() or {}).get("spec", {}).get("hard", {}).keys() == limits.keys(), PATIENCE
         )

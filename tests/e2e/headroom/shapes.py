@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.bodies import kubevirt
+from lab.bodies import kubevirt
 from tests.e2e.api import Raw
 from tests.objects import SEED_DOMAIN
 

@@ -15,8 +15,8 @@ from kubeloop.client.errors import NotFound
 from kubeloop.client.loading import load_config
 from kubeloop.client.transport import MERGE_PATCH
 from kubeloop.testing.cluster.cluster import Cluster
+from lab import bodies
 from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINE_INSTANCES, VIRTUAL_MACHINES
-from tests import bodies
 from tests.objects import SEED_DOMAIN
 
 Body = dict[str, Any]

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from lab.bodies import stand_in
 from lab.kubevirt.__main__ import options_of, parse_arguments
 from lab.kubevirt.options import MigrationOptions, Options, migration_options
-from tests.bodies import stand_in
 from tests.lab.kubevirt.samples import running, vm, vmim
 
 

@@ -117,6 +117,7 @@ class Validator:
         self._sleep = sleep
         self._ledger = Ledger()
         self._tally = Tally(clock)
+        self._quota_reads = SharedReads(self._quotas)
         self._reads = SharedReads(self._read)
         self._live_reads = SharedReads(self._read_live)
 
@@ -148,7 +149,7 @@ class Validator:
         try:
             if refusal := await self._refused_by_another(asked):
                 return refusal
-            snapshot, refusal = self._cached(asked), ""
+            snapshot, refusal = await self._without_pods(asked), ""
             if not snapshot.at_rest or self._refusal(snapshot, asked, Room.by_status):
                 snapshot, refusal = await self._wait(asked, waiting)
         except NoAnswer:
@@ -159,6 +160,12 @@ class Validator:
         if not refusal and not request.dry_run:
             self._admit(snapshot, asked)
         return refusal
+
+    async def _without_pods(self, asked: _Pod) -> _Snapshot:
+        """Live quotas: at rest, what they count is enough. A cache would not know of a raise while its watch is late.
+        Raises NoAnswer."""
+        quotas = await in_time(self._quota_reads.fresh(asked.namespace)) or []
+        return self._count(map(self._view.observe, quotas), None)
 
     def _cached(self, asked: _Pod) -> _Snapshot:
         return self._count(map(self._view.observe, self._view.quotas(asked.namespace)), None)

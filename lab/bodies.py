@@ -1,4 +1,4 @@
-"""What tests create on a cluster, as JSON, whatever client sends it."""
+"""What the demo, scale runs, benches and tests create on a cluster, as JSON, whatever client sends it."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-Raw = dict[str, Any]
+from lab.kubevirt.options import PREFIX
+from pkg.util.constants import ANNOTATION_RANCHER_RESOURCE_QUOTA, LABEL_DEFAULT_RESOURCE_QUOTA, TRUE
+from pkg.util.resourcequota.base import RESOURCE_NAMES
 
-STAND_IN = "testcluster.headroom.harvesterhci.io/"
-"""The prefix of the annotations that the stand-in for KubeVirt reads."""
+Raw = dict[str, Any]
 
 _numbers = itertools.count(1)
 
@@ -24,6 +25,26 @@ def new_name(prefix: str = "e2e") -> str:
 def quota_text(limits: Mapping[str, Any]) -> str:
     """Rancher's annotation on a namespace; `limits` by Rancher's names."""
     return json.dumps({"limit": dict(limits)}, separators=(",", ":"))
+
+
+def granting(hard: Mapping[str, Any]) -> str:
+    """The same for limits by the ResourceQuota's names."""
+    named = {name: rancher for rancher, name in RESOURCE_NAMES.items()}
+    granted: dict[str, Any] = {named[name]: str(amount) for name, amount in hard.items() if name in named}
+    extended = {name: str(amount) for name, amount in hard.items() if name not in named}
+    return quota_text({**granted, **({"extended": extended} if extended else {})})
+
+
+def namespace(name: str, text: str, labels: Mapping[str, str] | None = None) -> Raw:
+    """A namespace with Rancher's annotation."""
+    annotations = {ANNOTATION_RANCHER_RESOURCE_QUOTA: text}
+    return {"metadata": {"name": name, "annotations": annotations, "labels": dict(labels or {})}}
+
+
+def default_quota(name: str, hard: Mapping[str, str]) -> Raw:
+    """The default quota of a namespace."""
+    metadata = {"name": name, "labels": {LABEL_DEFAULT_RESOURCE_QUOTA: TRUE}}
+    return {"metadata": metadata, "spec": {"hard": dict(hard)}}
 
 
 def kubevirt(
@@ -53,4 +74,4 @@ def migration(name: str, vm: str, **marks: Any) -> Raw:
 
 def stand_in(**marks: Any) -> dict[str, str]:
     """Annotations for the stand-in."""
-    return {STAND_IN + key.replace("_", "-"): str(value) for key, value in marks.items()}
+    return {PREFIX + key.replace("_", "-"): str(value) for key, value in marks.items()}
