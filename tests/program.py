@@ -53,15 +53,22 @@ class Program:
     """`headroom <arguments>` that runs until it is told to stop, and can be started again; it logs to `log`."""
 
     def __init__(
-        self, log: Path, *arguments: str, port: int = 0, env: Mapping[str, str] | None = None
+        self,
+        log: Path,
+        *arguments: str,
+        port: int = 0,
+        env: Mapping[str, str] | None = None,
+        forked: bool = True,
     ) -> None:
-        """`port` is the one of its own HTTP server (0: any that is free)."""
+        """`port` is the one of its own HTTP server (0: any that is free). What is measured is not `forked`: it starts
+        from nothing, as users start it."""
         self.skew = 0.0
         """Seconds by which its clock is ahead, from the next start on."""
         self.log = log
         self.port = port or free_ports(1)[0]
         self.url = ""
         """Of its webhooks, where it serves any."""
+        self._forked = forked
         self._arguments = [*arguments, "--health-bind-address", f"127.0.0.1:{self.port}"]
         self._env = environment() | dict(env or {})
         self._process: ForkedProcess | subprocess.Popen[bytes] | None = None
@@ -79,8 +86,9 @@ class Program:
     def start(self, *, ready: bool = True) -> Program:
         """`ready`: and wait until it is."""
         with self.log.open("ab") as out:
-            if self.skew:  # one that is forked has its clock already
-                command = [sys.executable, "-m", "tests.bench.skewed", str(self.skew), *self._arguments]
+            if self.skew or not self._forked:  # one that is forked has its clock already
+                skewed = [sys.executable, "-m", "tests.bench.skewed", str(self.skew)]
+                command = [*(skewed if self.skew else COMMAND), *self._arguments]
                 self._process = subprocess.Popen(command, stdout=out, stderr=out, env=self._env, cwd=ROOT)
             else:
                 self._process = ForkedProcess(self._arguments, out, out, self._env)

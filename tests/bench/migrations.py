@@ -102,7 +102,7 @@ async def burst(kubeconfig: Path, *, namespaces: int, each: int) -> list[Row]:
 async def _measuring(kubeconfig: Path, namespaces: list[str]) -> AsyncIterator[tuple[Client, QuotaWatch]]:
     """The namespaces with their quotas, the controller running, a watch on all ResourceQuotas."""
     with _controller(kubeconfig):
-        async with Client(load_config(str(kubeconfig))) as client, QuotaWatch(client) as quotas:
+        async with Client(load_config(str(kubeconfig))) as client, QuotaWatch(client, namespaces) as quotas:
             await in_parallel(partial(namespace_with_quota, client, name) for name in namespaces)
             for name in namespaces:
                 await quotas.wait_until_taken_over(name)
@@ -113,7 +113,7 @@ async def _measuring(kubeconfig: Path, namespaces: list[str]) -> AsyncIterator[t
 @contextmanager
 def _controller(kubeconfig: Path) -> Iterator[None]:
     flags = ("--kubeconfig", str(kubeconfig), "--estimate", "harvester")
-    program = Program(kubeconfig.with_name("controller.log"), "controller", *flags).start()
+    program = Program(kubeconfig.with_name("controller.log"), "controller", *flags, forked=False).start()
     try:
         yield
     finally:

@@ -13,7 +13,6 @@ import subprocess
 import sys
 import time
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -26,6 +25,7 @@ from kubeloop.testing.polling import until
 from lab import bodies
 from lab.cluster import EmbeddedCluster, Options
 from lab.scale.measurements import percentile
+from lab.scale.site import usage
 from pkg.api.kubevirt import (
     VIRTUAL_MACHINE_INSTANCE_MIGRATIONS,
     VIRTUAL_MACHINE_INSTANCES,
@@ -34,11 +34,10 @@ from pkg.api.kubevirt import (
 )
 from tests.bench.objects import in_parallel, namespace_with_quota, set_phase, vmi
 from tests.objects import launcher
-from tests.program import COMMAND, ROOT, environment
+from tests.program import Program
 
 NAMESPACES = 10
 NAME = "bench-{:05}"
-_TICKS = os.sysconf("SC_CLK_TCK")
 
 
 async def _machine(client: Client, namespace: str, name: str) -> None:
@@ -102,24 +101,15 @@ async def one(cluster: Cluster, client: Client) -> dict[str, float]:
         quota = await quotas.get(name="default-bench", namespace="waits")
         return quota.hard["limits.cpu"] != "3"
 
-    command = [*COMMAND, "controller", "--kubeconfig", str(cluster.kubeconfig)]
-    command += ["--health-bind-address", "127.0.0.1:0"]
+    flags = ("--kubeconfig", str(cluster.kubeconfig))
+    program = Program(cluster.directory / "start.log", "controller", *flags, forked=False)
     began = time.perf_counter()
-    process = await asyncio.create_subprocess_exec(
-        *command, stderr=subprocess.DEVNULL, env=environment(), cwd=ROOT
-    )
+    program.start(ready=False)
     try:
         await until(raised, "the raise", seconds=60.0, pause=0.01)
-        return {"seconds": time.perf_counter() - began, "cpu": cpu_of(process.pid)}
+        return {"seconds": time.perf_counter() - began, "cpu": usage(program.pid).cpu}
     finally:
-        process.terminate()
-        await process.wait()
-
-
-def cpu_of(pid: int) -> float:
-    """Seconds of CPU that a process has used."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / _TICKS
+        program.stop()
 
 
 def imports() -> float:

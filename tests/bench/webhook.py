@@ -10,7 +10,6 @@ import asyncio
 import base64
 import itertools
 import json
-import os
 import re
 import ssl
 import time
@@ -25,6 +24,7 @@ from kubeloop.client.loading import load_config
 from kubeloop.testing.cluster.paths import free_ports
 from lab import bodies
 from lab.scale.measurements import percentile
+from lab.scale.site import usage
 from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINE_INSTANCES
 from pkg.util import constants
 from tests.bench.objects import remove_namespaces, vmi
@@ -43,7 +43,6 @@ _HARD = {"limits.cpu": "5015m", "limits.memory": "10040344313"}
 _BASE = {"limits.cpu": "3", "limits.memory": "5000Mi"}
 _ENTRY = '{"limits.cpu":"2015m","limits.memory":"4797464313"}'
 _RANCHER = "system:serviceaccount:cattle-system:cattle"
-_TICKS = os.sysconf("SC_CLK_TCK")
 
 
 async def webhook(kubeconfig: Path) -> list[Row]:
@@ -54,7 +53,7 @@ async def webhook(kubeconfig: Path) -> list[Row]:
     async with Client(load_config(str(kubeconfig))) as client:
         await _migrating_namespace(client)
         flags = ("--kubeconfig", str(kubeconfig), *address, *secret)
-        process = Program(kubeconfig.with_name("webhook.log"), "webhook", *flags).start()
+        process = Program(kubeconfig.with_name("webhook.log"), "webhook", *flags, forked=False).start()
         try:
             tls = await _trusting(client)
             reviews = _reviews()
@@ -213,10 +212,10 @@ async def _saturated(pid: int, port: int, tls: ssl.SSLContext, reviews: list[byt
             answered += 1
 
     await asyncio.gather(*(ask(line, n) for n, line in enumerate(lines)))  # warm
-    answered, began, cpu = 0, time.perf_counter(), _cpu(pid)
+    answered, began, cpu = 0, time.perf_counter(), usage(pid).cpu
     until = began + SATURATED_SECONDS
     await asyncio.gather(*(ask(line, n) for n, line in enumerate(lines)))
-    took, cpu = time.perf_counter() - began, _cpu(pid) - cpu
+    took, cpu = time.perf_counter() - began, usage(pid).cpu - cpu
     for line in lines:
         line.close()
     return answered / took, cpu / answered
@@ -244,9 +243,3 @@ async def _paced(port: int, tls: ssl.SSLContext, reviews: list[bytes]) -> list[f
     for line in idle:
         line.close()
     return latencies
-
-
-def _cpu(pid: int) -> float:
-    """CPU seconds of a process so far."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / _TICKS

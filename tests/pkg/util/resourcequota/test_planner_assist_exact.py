@@ -22,10 +22,6 @@ def test_a_limit_that_the_quota_does_not_name_is_left_out() -> None:
     assert dict(made.annotations) == {by_uid(): '{"limits.cpu":"2015m"}'}
 
 
-def test_without_a_source_pod_there_is_no_room() -> None:
-    assert not plan(namespace(quota(), [vmim()], [], [HERE]), EXACT)
-
-
 def test_a_vm_that_does_not_run_gets_no_room_under_harvesters_estimate_either() -> None:
     pending = vmi(phase="Pending")
     assert not plan(namespace(quota(), [vmim()], [], [pending]), Policy(Mode.ASSIST))

@@ -23,7 +23,6 @@ from tests.objects import (
     ENTRY,
     HARD,
     RAISED,
-    RESYNC,
     by_name,
     by_uid,
     launcher,
@@ -182,9 +181,3 @@ def test_with_the_last_entry_goes_the_compensation_and_the_namespace_is_back_at_
         after = settled(during, [vmim("Succeeded")], mode=mode)
         assert COMPENSATION not in after.annotations
         assert by_value(after.hard) == by_value(HARD)
-
-
-def test_the_resync_flag_that_upstream_sets_with_it_is_answered_at_once() -> None:
-    after = settled(refused_at(HARD_MEMORY, **{RESYNC: "true"}), [vmim(refused=True)], mode=Mode.ASSIST)
-    assert after.annotations[RESYNC] == "false"
-    assert memory_of(after) == HARD_MEMORY + NEED_AT_1_5 + MARGIN

@@ -147,15 +147,6 @@ def test_an_entry_harvester_writes_beside_ours_does_not_count_twice() -> None:
     assert by_value(after.hard) == by_value(RAISED)
 
 
-def test_an_entry_that_is_needed_and_was_removed_comes_back_in_one_patch() -> None:
-    """Harvester's restore removes keys also from quotas that it leaves alone."""
-    during = settled(quota(), [vmim("Running")], mode=Mode.TAKEOVER)
-    robbed = quota(HARD, MARKS)
-    made = plan(observed(robbed, [vmim("Running")]), TAKEOVER)
-    assert made.annotations == {by_name(): ENTRY}
-    assert by_value(made.hard) == by_value(during.hard)
-
-
 @sentences({"Pending": "Pending", "unset": None, "Running": "Running"})
 def test_an_entry_whose_vmi_is_gone_goes_at_once(case: str | None) -> None:
     """Its migration may hang for ever: KubeVirt removes no finalizer of one without VMI."""
