@@ -96,8 +96,7 @@ class Handler:
         # The quotas first: a pod that is created in between is then in the list, and there is no shortage.
         selector = f"{constants.LABEL_DEFAULT_RESOURCE_QUOTA}=true"
         quotas = await self._quotas.list(namespace, label_selector=selector)
-        selector = f"{constants.LABEL_APP} in ({constants.APP_VIRT_LAUNCHER},{constants.APP_HOTPLUG_DISK})"
-        pods = await self._pods.list(namespace, label_selector=selector)
+        pods = await self._pods.list(namespace, label_selector=constants.LABEL_APP)
         if has_pod(machine, pods):
             return None
         for quota in quotas:
