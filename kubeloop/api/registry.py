@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from kubeloop.api import admissionregistration, core, workloads
+from kubeloop.api import admissionregistration, core, devices, workloads
 from kubeloop.api.meta import Object, PartialObjectMetadata
 
 T = TypeVar("T", bound=Object)
@@ -94,6 +94,14 @@ PERSISTENT_VOLUME_CLAIMS = Resource(
     "persistentvolumeclaims",
     "PersistentVolumeClaim",
     core.PersistentVolumeClaim,
+    status_subresource=True,
+)
+RESOURCE_CLAIMS = Resource(
+    "resource.k8s.io",
+    "v1",
+    "resourceclaims",
+    "ResourceClaim",
+    devices.ResourceClaim,
     status_subresource=True,
 )
 CONFIG_MAPS = Resource("", "v1", "configmaps", "ConfigMap", core.ConfigMap, status_subresource=False)

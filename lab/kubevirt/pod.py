@@ -11,13 +11,13 @@ from typing import Any
 
 import msgspec
 
-from kubeloop.api.core import Pod
+from kubeloop.api.core import Pod, PodSpec
 from kubeloop.api.meta import Object
 from lab.kubevirt import names
 from lab.kubevirt.objects import VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.api.kubevirt import KubeVirtConfiguration, Volume
 from pkg.util import constants
-from pkg.util.kubevirt.launcher import LauncherContainers, attachment_container
+from pkg.util.kubevirt.launcher import attachment_container
 from pkg.util.kubevirt.rendering import Rendering
 
 Body = dict[str, Any]
@@ -40,7 +40,7 @@ def launcher_name(
 
 def launcher_pod(
     vmi: VirtualMachineInstance,
-    containers: LauncherContainers,
+    containers: PodSpec,
     *,
     overhead: int,
     node: str | None,
@@ -63,7 +63,7 @@ def launcher_pod(
         },
         "spec": {
             "containers": [_container(container) for container in containers.containers],
-            "initContainers": [_container(container) for container in containers.init_containers],
+            "initContainers": [_container(container) for container in containers.init_containers or ()],
             "restartPolicy": "Never",
             "hostname": names.host_name(spec.hostname or vmi.name),
             "automountServiceAccountToken": False,

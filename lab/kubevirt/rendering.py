@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from kubeloop.api.core import Namespace, ResourceQuota
+from kubeloop.api.core import Namespace, PodSpec, ResourceQuota
 from lab.kubevirt import objects
 from lab.kubevirt.options import Options
 from pkg.api.harvesterhci import Setting
@@ -18,7 +18,7 @@ from pkg.api.kubevirt import (
 from pkg.util import constants
 from pkg.util.kubevirt import rendering as rules
 from pkg.util.kubevirt.backend_storage import is_needed, size_of
-from pkg.util.kubevirt.launcher import LauncherContainers, render_containers
+from pkg.util.kubevirt.launcher import render_containers
 from pkg.util.kubevirt.overhead import memory_overhead, normalize_ratio, parse_ratio
 from pkg.util.kubevirt.parallel_migrations import Limits, limits_of
 from pkg.util.kubevirt.profiles import PROFILES
@@ -64,9 +64,7 @@ class Rendering:
             memory_limits_ratio=self.memory_limits_ratio,
         )
 
-    def containers(
-        self, vmi: objects.VirtualMachineInstance, *, is_target: bool = False
-    ) -> LauncherContainers:
+    def containers(self, vmi: objects.VirtualMachineInstance, *, is_target: bool = False) -> PodSpec:
         """The launcher's containers with their resources."""
         plain = VirtualMachineInstance(metadata=vmi.metadata, spec=vmi.spec)
         return render_containers(plain, self.shared, overhead=self.overhead(vmi), digests_known=is_target)

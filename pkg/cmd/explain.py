@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from kubeloop.client.client import Client
     from pkg.report.explain import Explanation
     from pkg.report.fit import Fit
+    from pkg.report.installation import Installed
     from pkg.report.snapshot import Snapshot
 
     Answer = tuple[Snapshot, Explanation]
@@ -77,7 +78,7 @@ def explain(
 def _shown(answer: Answer) -> list[RenderableType]:
     snapshot, found = answer
     parts = [reports.line(f"{found.namespace}/{found.vm} {found.verdict}: {found.summary}")]
-    parts += [part for fit in found.fits for part in _parts(fit)]
+    parts += [part for fit in found.fits for part in _parts(fit, snapshot.installed)]
     if found.verdict == "waits for KubeVirt":
         parts.append(reports.line("what headroom does not cover, and what to do instead: docs/limits.md"))
     return reports.framed(snapshot, parts)
@@ -123,7 +124,7 @@ async def _look(client: Client, report: ReportOptions, namespace: str, name: str
     return snapshot, not_running(namespace, name, machine.status.printable_status or "")
 
 
-def _parts(fit: Fit) -> list[RenderableType]:
+def _parts(fit: Fit, installed: Installed) -> list[RenderableType]:
     rows = [
         [
             need.resource,
@@ -131,6 +132,6 @@ def _parts(fit: Fit) -> list[RenderableType]:
         ]
         for need in fit.needs
     ]
-    title = f"quota {fit.quota}   kept by {fit.kept_by}"
+    title = f"quota {fit.quota}   {installed.keeps(fit.kept_by)}"
     columns = ["resource", "requested#", "used#", "limited#", "missing#"]
     return [*reports.table(title, columns, rows), reports.line(f"headroom: {fit.action}")]

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from kubeloop.client.client import Client
     from pkg.report.budget import Report
+    from pkg.report.installation import Installed
     from pkg.report.snapshot import Snapshot
     from pkg.report.status import QuotaStatus
 
@@ -98,10 +99,11 @@ def _document(answer: Answer) -> dict[str, Any]:
 
 
 def _shown(answer: Answer) -> list[RenderableType]:
-    parts = [part for quota in answer.quotas for part in _parts(quota)]
+    installed = answer.snapshot.installed
+    parts = [part for quota in answer.quotas for part in _parts(quota, installed)]
     parts += [part for found in answer.budgets for part in _budget_parts(found)]
     parts = parts or [reports.line(f"no managed quota in {answer.where or 'any namespace'}")]
-    registration = answer.snapshot.installed.registration
+    registration = installed.registration
     return reports.framed(answer.snapshot, [*parts, *([reports.line(registration)] if registration else [])])
 
 
@@ -138,9 +140,9 @@ def _check(snapshot: Snapshot, parts: list[Part]) -> int:
     return 1 if faults else 0
 
 
-def _parts(quota: QuotaStatus) -> list[RenderableType]:
+def _parts(quota: QuotaStatus, installed: Installed) -> list[RenderableType]:
     parts = reports.table(
-        f"{quota.namespace}/{quota.name}   kept by {quota.kept_by}",
+        f"{quota.namespace}/{quota.name}   {installed.keeps(quota.kept_by)}",
         ["resource", "base#", "added#", "hard#", "used#"],
         [
             [row.name, *(shown(q, row.name) for q in (row.base, row.added, row.hard, row.used))]

@@ -15,6 +15,7 @@ from pkg.util.amounts import shown
 from pkg.util.kubevirt.migration import is_decentralized
 from pkg.util.kubevirt.refusals import refusing_quota
 from pkg.util.kubevirt.volume_migration import Move, doubled, moves
+from pkg.util.quotacount.claims import DEVICES_SUFFIX, RESOURCE_CLAIMS
 
 _PAGE = "docs/limits.md"
 STORAGE, MIGRATIONS, ADMISSION, PLACEMENT = (
@@ -38,8 +39,6 @@ _WITHOUT_VOLUMES = ("Provisioning", "WaitingForVolumeBinding", "DataVolumeError"
 _PRIORITIES = {"system-critical": 100, "user-triggered": 50, "system-maintenance": 20}
 """KubeVirt's (pkg/util/migrations); a migration without one has 0."""
 _LIVE_MIGRATABLE = "LiveMigratable"
-_CLAIMS_OF_DEVICES = "count/resourceclaims.resource.k8s.io"
-_DEVICES = ".deviceclass.resource.k8s.io/devices"
 _REQUESTS_STORAGE = "requests.storage"
 
 
@@ -128,7 +127,7 @@ def _volumes(snapshot: Snapshot, namespace: str, moving: Sequence[Move]) -> str:
 def _device_limits(snapshot: Snapshot, namespace: str) -> Iterator[str]:
     for quota in snapshot.quotas_of(namespace):
         for name, limit in sorted(quota.hard.items()):
-            if name == _CLAIMS_OF_DEVICES or name.endswith(_DEVICES):
+            if name == RESOURCE_CLAIMS or name.endswith(DEVICES_SUFFIX):
                 yield f"{quota.name} limits {name} to {limit}, {quota.used.get(name, 0)} are used"
 
 

@@ -71,6 +71,11 @@ class Installed:
         """The webhooks that do not answer and without which the API server refuses what they are about."""
         return [name for name, policy in self.webhooks.items() if policy == FAIL] if self.unreachable else ()
 
+    def keeps(self, keeper: str) -> str:
+        """Who scales a quota, in a title."""
+        absent = ", which does not run" if self.stopped and keeper.endswith("headroom") else ""
+        return f"kept by {keeper}{absent}"
+
     @property
     def in_short(self) -> str:
         """Without the times, which go on."""
@@ -85,7 +90,7 @@ class Installed:
         """A sentence, "" without webhooks."""
         if not self.webhooks:
             return ""
-        answer = {None: "nobody could be asked whether they answer", "": "they answer"}.get(
+        answer = {None: "it is not known whether they answer", "": "they answer"}.get(
             self.unreachable, "they do not answer"
         )
         names = ", ".join(f"{name.partition('.')[0]} ({policy})" for name, policy in self.webhooks.items())

@@ -8,7 +8,15 @@ from functools import cached_property
 from typing import Any
 
 from kubeloop.api.admissionregistration import ValidatingWebhookConfiguration
-from kubeloop.api.core import Event, LimitRange, Namespace, PersistentVolumeClaim, Pod, ResourceQuota
+from kubeloop.api.core import (
+    Event,
+    LimitRange,
+    Namespace,
+    PersistentVolumeClaim,
+    Pod,
+    ResourceQuota,
+)
+from kubeloop.api.devices import ResourceClaim
 from pkg.api.harvesterhci import Setting
 from pkg.api.kubevirt import (
     KubeVirt,
@@ -72,6 +80,7 @@ class Snapshot:
     pods: Sequence[Pod] = ()
     claims: Sequence[PersistentVolumeClaim] = ()
     machines: Sequence[VirtualMachine] = ()
+    device_claims: Sequence[ResourceClaim] = ()
     limit_ranges: Sequence[LimitRange] = ()
     kubevirts: Sequence[KubeVirt] = ()
     settings: Sequence[Setting] = ()
@@ -129,6 +138,7 @@ class Snapshot:
                 pods=Listed(self.pods),
                 claims=Listed(self.claims),
                 machines=Listed(self.machines),
+                device_claims=Listed(self.device_claims),
                 limit_ranges=Listed(self.limit_ranges),
                 kubevirts=Listed(self.kubevirts),
                 settings=Listed(self.settings),

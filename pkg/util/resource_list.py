@@ -5,7 +5,6 @@ A name that is missing is absent, not zero: adding keeps both sides' names, and 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
@@ -39,7 +38,7 @@ def format_resource_list(resources: Mapping[str, Quantity]) -> dict[str, str]:
 
 def marshal(resources: Mapping[str, Quantity]) -> str:
     """Compact JSON with sorted keys, as Go marshals a ResourceList."""
-    return json.dumps(format_resource_list(resources), separators=(",", ":"))
+    return msgspec.json.encode(format_resource_list(resources)).decode()
 
 
 def unmarshal(text: str) -> ResourceList:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import TypeVar
 
@@ -21,6 +21,7 @@ from pkg.api.kubevirt import (
 from pkg.util import constants
 from pkg.util.quotacount.releases import Releases
 from pkg.util.resourcequota.facts import Facts
+from pkg.util.resourcequota.managed import is_default
 from pkg.util.resourcequota.observe import Listed, Observer
 from pkg.webhook.deadline import in_time
 from pkg.webhook.namespace_pods import NamespacePods
@@ -109,7 +110,8 @@ class View:
         return await in_time(self._client.resource(NAMESPACES).get(name=name))
 
     async def _observe_live(self, quota: ResourceQuota) -> Facts:
-        pods = await self._launchers(quota.namespace)
+        # KubeVirt's: no other pod says anything about a migration.
+        pods = await self._client.resource(PODS).list(quota.namespace, label_selector=constants.LABEL_APP)
         # After the pods: a migration, and what its VMI says, are known as long as their pods are there, but a target
         # could be made between a list without its migration and a list of pods.
         namespace, migrations, instances = await asyncio.gather(
@@ -126,18 +128,12 @@ class View:
         )
         return self._observer.observe(quota, self._clock(), source=live)
 
-    async def _launchers(self, namespace: str) -> Sequence[Pod]:
-        """Launcher and attachment pods: no other says anything about a migration."""
-        selector = f"{constants.LABEL_APP} in ({constants.APP_VIRT_LAUNCHER},{constants.APP_HOTPLUG_DISK})"
-        return await self._client.resource(PODS).list(namespace, label_selector=selector)
-
     async def _list(self, resource: Resource[K], namespace: str) -> list[K]:
         return await self._client.resource(resource).list(namespace)
 
 
 def _defaults(quotas: list[ResourceQuota]) -> list[ResourceQuota]:
-    label = constants.LABEL_DEFAULT_RESOURCE_QUOTA
-    return sorted((q for q in quotas if q.labels.get(label) == "true"), key=lambda quota: quota.name)
+    return sorted(filter(is_default, quotas), key=lambda quota: quota.name)
 
 
 def annotation_of(namespace: Namespace | None) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from kubeloop.api.core import Namespace, PersistentVolumeClaim, Pod
+from kubeloop.api.devices import ResourceClaim
 from kubeloop.api.meta import Object
 from kubeloop.api.registry import EVENTS
 from kubeloop.controllers.events import EventRecorder
@@ -73,6 +74,9 @@ def _watch(management: Management) -> None:
             if state and any(map(counts_of_claims, q.hard))
         ]
 
+    def beside_devices(claim: ResourceClaim) -> list[str]:
+        return [q.key for q in quotas.cache().list(claim.namespace) if any(map(counts_of_claims, q.hard))]
+
     def of_instance(instance: VirtualMachineInstance) -> list[str]:
         migrating = migrations.cache().by_index(MIGRATIONS_BY_VMI, instance.key)
         return in_namespace(instance.namespace) if migrating or moves_volumes(instance.namespace) else []
@@ -89,6 +93,7 @@ def _watch(management: Management) -> None:
     quotas.watch_related(management.pods, beside, reads=_read_of_pod)
     quotas.watch_related(management.virtual_machine_migration_resource_quotas, beside)
     quotas.watch_related(management.persistent_volume_claims, beside_claim, reads=_read_of_claim)
+    quotas.watch_related(management.resource_claims, beside_devices)
     quotas.watch_related(management.limit_ranges, beside)
     quotas.watch_related(management.virtual_machine_instances, of_instance, reads=_read_of_instance)
     quotas.watch_related(management.virtual_machines, of_machine, reads=_read_of_machine)
@@ -105,7 +110,7 @@ def _read_of_pod(pod: Pod) -> object:
     containers = *(status.container_statuses or ()), *(status.init_container_statuses or ())
     in_force = [each for each in containers if each.resources or each.allocated_resources]
     labels = pod.labels.get(constants.LABEL_APP), migration_of(pod)
-    of_status = pod.terminal, status.conditions, status.qos_class, in_force
+    of_status = pod.terminal, status.conditions, status.qos_class, in_force, status.resource_claim_statuses
     return _read_of_metadata(pod), labels, pod.annotations, pod.spec, of_status
 
 

@@ -10,7 +10,7 @@ sizes of claims are also a tenant's to change: a claim is worth what KubeVirt as
 label only tells that a target's claim is there before the status names it, which changes nothing of what is granted.
 
 Source: KubeVirt pkg/storage/backend-storage, pkg/storage/cbt, pkg/virt-controller/watch/migration
-(handleBackendStorage, failMigration).
+(handleSecondClaims, failMigration).
 """
 
 from __future__ import annotations
@@ -40,16 +40,15 @@ _SHARED = "ReadWriteMany"
 
 
 @dataclass(frozen=True, slots=True)
-class BackendStorage:
-    """What quota counts of a VM's state beyond one claim: of a target's claim that is there, of one to come, of old
-    ones."""
+class SecondClaims:
+    """What quota counts of a VM's claims beyond one set: of a target's that are there, of those to come, of old."""
 
     target: ResourceList = field(default_factory=dict)
     to_come: ResourceList = field(default_factory=dict)
     old: ResourceList = field(default_factory=dict)
 
 
-NOTHING = BackendStorage()
+NOTHING = SecondClaims()
 
 
 def is_needed(vmi: VirtualMachineInstance, profile: Profile) -> bool:
@@ -70,7 +69,7 @@ def backend_storage(
     rendering: Rendering,
     *,
     moving: bool,
-) -> BackendStorage:
+) -> SecondClaims:
     """`migrations` are all of the VM's, finished or not; `moving`: one of them may still go on.
 
     Raises QuantityError when a claim's quantity is none.
@@ -87,8 +86,8 @@ def backend_storage(
     old = total(_worth(claim, vmi, rendering) for name, claim in there.items() if name not in used)
     target = next((there[each.target_claim] for each in active if each.target_claim in there), None)
     if target is not None:
-        return BackendStorage(_worth(target, vmi, rendering), old=old)
-    return BackendStorage(to_come=claim_to_come(vmi, claims, rendering) if active else {}, old=old)
+        return SecondClaims(_worth(target, vmi, rendering), old=old)
+    return SecondClaims(to_come=claim_to_come(vmi, claims, rendering) if active else {}, old=old)
 
 
 def size_of(vmi: VirtualMachineInstance, profile: Profile) -> str:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from kubeloop.api.core import Container, ResourceRequirements
+from kubeloop.api.core import Container, PodSpec, ResourceRequirements
 from pkg.api.kubevirt import KubeVirtConfiguration, VirtualMachineInstance
 from pkg.util.constants import CPU, MEMORY
 from pkg.util.kubevirt.compute_container import compute_resources
@@ -30,14 +30,6 @@ HOTPLUG_DISK = "hotplug-disk"
 _DISK_PREFIX = "volume"
 _KERNEL_BOOT_VOLUME = "kernel-boot-volume"
 _EPHEMERAL_STORAGE = "ephemeral-storage"
-
-
-@dataclass(frozen=True, slots=True)
-class LauncherContainers:
-    """A launcher pod's containers, in KubeVirt's order: `compute` is the first."""
-
-    containers: list[Container]
-    init_containers: list[Container]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +56,8 @@ def render_containers(
     *,
     overhead: int,
     digests_known: bool = False,
-) -> LauncherContainers:
-    """The containers of the VMI's launcher pod.
+) -> PodSpec:
+    """The containers of the VMI's launcher pod, in KubeVirt's order: `compute` is the first.
 
     `overhead` is bytes, `memory_overhead`'s or an observed pod's. A migration's target differs from its source in one
     thing: the digests of the container disks' images are known. QuantityError if a quantity of the spec is none.
@@ -86,7 +78,7 @@ def render_containers(
     if profile.console_log is ConsoleLog.CONTAINER:
         containers += console_log
     containers += _sidecars(vmi, kubevirt)
-    return LauncherContainers(containers, init_containers)
+    return PodSpec(containers=containers, init_containers=init_containers)
 
 
 def attachment_container(rendering: Rendering) -> Container:
@@ -107,7 +99,7 @@ def todays_containers(
     sized: dict[str, Container] = {}
     if rendering.kubevirt.support_container_resources:
         today = render_containers(vmi, rendering, overhead=0, digests_known=True)
-        every = [*today.containers, *today.init_containers]
+        every = [*today.containers, *(today.init_containers or ())]
         sized = {c.name: c for c in every if is_sized(_type_of(c.name), rendering.kubevirt)}
     if rendering.has_gate(GATE_IMAGE_VOLUME):
         containers = [c for c in containers if _type_of(c.name) != _CONTAINER_DISK.type]

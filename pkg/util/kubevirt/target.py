@@ -239,7 +239,7 @@ def attachments_usage(
         return {}
     if source is not None and source.attachments and not is_sized(HOTPLUG_DISK, rendering.kubevirt):
         return reduce(maximum, (usage_of([pod], spec, rendering.kubernetes) for pod in source.attachments))
-    pod = _pod([attachment_container(rendering)], [], vmi)
+    pod = _pod(PodSpec(containers=[attachment_container(rendering)]), vmi)
     pod = apply_limit_ranges(pod, rendering.limit_ranges)
     return usage_of([pod], spec, rendering.kubernetes)
 
@@ -259,7 +259,7 @@ def rendered_pod(vmi: VirtualMachineInstance, rendering: Rendering, overhead: in
     if overhead is None:
         overhead = overhead_of(vmi, rendering).at(rendering.ratio).value()
     rendered = render_containers(vmi, rendering, overhead=overhead, digests_known=True)
-    pod = _pod(rendered.containers, rendered.init_containers, vmi)
+    pod = _pod(rendered, vmi)
     pod = _with_spec(
         pod,
         overhead=rendering.pod_overhead or None,
@@ -320,13 +320,10 @@ def _counts(pod: Pod, rendering: Rendering) -> ResourceList:
     return pod_usage(pod, releases=rendering.kubernetes)
 
 
-def _pod(containers: list[Container], init_containers: list[Container], vmi: VirtualMachineInstance) -> Pod:
+def _pod(spec: PodSpec, vmi: VirtualMachineInstance) -> Pod:
+    priority, init_containers = vmi.spec.priority_class_name, spec.init_containers or None
     return Pod(
         metadata=ObjectMeta(name=f"virt-launcher-{vmi.name}", namespace=vmi.namespace),
-        spec=PodSpec(
-            containers=containers,
-            init_containers=init_containers or None,
-            priority_class_name=vmi.spec.priority_class_name,
-        ),
+        spec=msgspec.structs.replace(spec, init_containers=init_containers, priority_class_name=priority),
         status=PodStatus(phase="Pending"),
     )

@@ -20,7 +20,8 @@ _STORAGE = "storage"
 _CLAIMS = "persistentvolumeclaims"
 _REQUESTS_STORAGE = "requests.storage"
 _ANNOTATION_STORAGE_CLASS = "volume.beta.kubernetes.io/storage-class"
-_DEVICES_SUFFIX = ".deviceclass.resource.k8s.io/devices"
+RESOURCE_CLAIMS = "count/resourceclaims.resource.k8s.io"
+DEVICES_SUFFIX = ".deviceclass.resource.k8s.io/devices"
 _MOST_DEVICES = 32
 """What "All" counts as: AllocationResultsMaxSize."""
 _ONE = Quantity.of(1)
@@ -62,8 +63,8 @@ def _device_usage(claim: ResourceClaim, release: Release) -> ResourceList:
     devices: ResourceList = {}
     for request in claim.spec.devices.requests or ():
         add_to(devices, _devices(request, release))
-    usage = {"count/resourceclaims.resource.k8s.io": _ONE}
-    usage |= {name + _DEVICES_SUFFIX: quantity for name, quantity in devices.items()}
+    usage = {RESOURCE_CLAIMS: _ONE}
+    usage |= {name + DEVICES_SUFFIX: quantity for name, quantity in devices.items()}
     if release.device_class_claims:
         asked = {name: quantity for name, quantity in devices.items() if name and quantity > ZERO}
         usage |= {REQUESTS_PREFIX + DEVICE_CLASS_PREFIX + name: quantity for name, quantity in asked.items()}

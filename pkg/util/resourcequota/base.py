@@ -19,7 +19,7 @@ from pkg.util import constants
 from pkg.util.amounts import as_written, shown
 from pkg.util.constants import LIMITS_CPU, LIMITS_MEMORY
 from pkg.util.quantity import ZERO, Quantity, QuantityError
-from pkg.util.quotacount.claims import STORAGE_CLASS_SUFFIX
+from pkg.util.quotacount.claims import DEVICES_SUFFIX, RESOURCE_CLAIMS, STORAGE_CLASS_SUFFIX
 from pkg.util.resource_list import ResourceList, parse_resource_list, subtract
 from pkg.util.resourcequota.entries import Entries, has_migrating_vm, parse_resources
 from pkg.util.resourcequota.errors import (
@@ -134,19 +134,20 @@ _ALIASES = (
 """Two names of one thing: quota counts requests under both."""
 ALIAS: Mapping[str, str] = dict(_ALIASES) | {second: first for first, second in _ALIASES}
 _PLAIN = {"cpu", "memory", "ephemeral-storage", "pods", "count/pods"}
-_OF_CLAIMS = {"persistentvolumeclaims", "count/persistentvolumeclaims", "requests.storage"}
+_OF_CLAIMS = {"persistentvolumeclaims", "count/persistentvolumeclaims", "requests.storage", RESOURCE_CLAIMS}
+_PARTS_OF_CLAIMS = (STORAGE_CLASS_SUFFIX, DEVICES_SUFFIX)
 
 
 def is_scaled(name: str) -> bool:
     """Whether a quota's resource is something that a migration uses up: its target's pods, and its claim."""
     if name in _PLAIN or name in _OF_CLAIMS or name.startswith("hugepages-"):
         return True
-    return name.startswith(("requests.", "limits.")) or STORAGE_CLASS_SUFFIX in name
+    return name.startswith(("requests.", "limits.")) or counts_of_claims(name)
 
 
 def counts_of_claims(name: str) -> bool:
-    """Whether it is something that PersistentVolumeClaims use up."""
-    return name in _OF_CLAIMS or STORAGE_CLASS_SUFFIX in name
+    """Whether it is something that PersistentVolumeClaims or ResourceClaims use up."""
+    return name in _OF_CLAIMS or any(part in name for part in _PARTS_OF_CLAIMS)
 
 
 def counts_of_pods(name: str) -> bool:

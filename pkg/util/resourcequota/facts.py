@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from cachetools import LRUCache
 
 from kubeloop.api.core import PersistentVolumeClaim, Pod, ResourceQuota, ResourceQuotaSpec
+from kubeloop.api.devices import ResourceClaim
 from pkg.api.kubevirt import VirtualMachine, VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.quotacount.releases import NEWEST, Releases
@@ -80,6 +81,8 @@ class Facts:
     """The namespace's, by name; None: no quota there counts them."""
     machines: Mapping[str, VirtualMachine] = field(default_factory=dict)
     """The VMs whose volumes may move, by name: none where no quota counts claims."""
+    device_claims: Mapping[str, ResourceClaim] = field(default_factory=dict)
+    """The namespace's ResourceClaims, by name: none where no quota counts claims."""
     storage_migration: bool = False
     """An administrator lets the claims be added that a volume migration doubles."""
     running: Sequence[Collection[str]] = ()

@@ -9,7 +9,14 @@ from typing import Generic, Protocol, TypeVar
 
 from cachetools import LRUCache
 
-from kubeloop.api.core import LimitRange, Namespace, PersistentVolumeClaim, Pod, ResourceQuota
+from kubeloop.api.core import (
+    LimitRange,
+    Namespace,
+    PersistentVolumeClaim,
+    Pod,
+    ResourceQuota,
+)
+from kubeloop.api.devices import ResourceClaim
 from kubeloop.api.meta import Object
 from pkg.api.harvesterhci import Setting
 from pkg.api.kubevirt import (
@@ -72,6 +79,7 @@ class Source:
     """KubeVirt's: launchers and attachments."""
     claims: Reader[PersistentVolumeClaim] = Listed()
     machines: Reader[VirtualMachine] = Listed()
+    device_claims: Reader[ResourceClaim] = Listed()
     limit_ranges: Reader[LimitRange] = Listed()
     kubevirts: Reader[KubeVirt] = Listed()
     settings: Reader[Setting] = Listed()
@@ -132,6 +140,7 @@ class Observer:
             pods=source.pods.list(name),
             claims=claims,
             machines={} if claims is None else {vm.name: vm for vm in source.machines.list(name)},
+            device_claims={} if claims is None else {c.name: c for c in source.device_claims.list(name)},
             storage_migration=namespace.annotations.get(constants.ANNOTATION_STORAGE_MIGRATION)
             == constants.TRUE,
             rendering=self._rendering(source, name, namespace),

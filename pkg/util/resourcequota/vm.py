@@ -22,6 +22,7 @@ from pkg.util import constants
 from pkg.util.amounts import shown
 from pkg.util.constants import LIMITS_CPU, LIMITS_MEMORY
 from pkg.util.kubevirt.backend_storage import NOTHING, backend_storage
+from pkg.util.kubevirt.device_claims import device_claims
 from pkg.util.kubevirt.evidence import Sides, charged_until
 from pkg.util.kubevirt.migration import Stage, is_finished, left_at, may_attach, stage_of
 from pkg.util.kubevirt.observed_overhead import architecture, is_resized
@@ -91,26 +92,28 @@ class Vm:
         }
         self._plain = self._plain_launcher() if self._usages else {}
         self._home = self._worth(sides.home)
-        storage, volumes = NOTHING, NOT_DOUBLED
+        storage, devices, volumes = NOTHING, NOTHING, NOT_DOUBLED
         if facts.claims is not None and not has_scopes(self._spec):  # one with scopes counts no claims
             storage = backend_storage(self.vmi, self.migrations, facts.claims, self._rendering, moving=moving)
+            counts = self._rendering.kubernetes
+            devices = device_claims(self.vmi, sides, facts.device_claims, counts, moving=moving)
             moved = moves(self.vmi, facts.machines.get(self.name))
-            volumes = doubled(moved, facts.claims, self._rendering.kubernetes)
+            volumes = doubled(moved, facts.claims, counts)
         self.doubled = volumes.both if facts.storage_migration else {}
         """What its disks count twice while its volumes move, where an administrator lets that be added."""
         self.volumes_to_come = volumes.to_come
         """What quota will count of the claims that they move to."""
         self.old = tuple(self._old(side) for side in sides.old)
-        self._old_claims = storage.old
+        self._old_claims = add(storage.old, devices.old)
         target = self._worth(sides.target) if moving else {}
         allowed, to_come = self._allowed(target) if moving else ({}, {})
-        self.target = add(target, storage.target)
+        self.target = total([target, storage.target, devices.target])
         """What an existing target uses, as far as its VMI's spec goes: a fact, however little of it was granted."""
-        self.allowed = total([allowed, storage.target, storage.to_come])
+        self.to_come = total([to_come, storage.to_come, devices.to_come])
+        """What quota will count of those that do not exist yet."""
+        self.allowed = total([allowed, storage.target, storage.to_come, devices.target, devices.to_come])
         """What the target may have while the migration may still go on: its pods and its claim, with those still to be
         created."""
-        self.to_come = add(to_come, storage.to_come)
-        """What quota will count of those that do not exist yet."""
         self.formula = None if self._exact else self._formula()
         """Harvester's number for the same migration, under `--estimate harvester`."""
         self.ended = ZERO

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from kubeloop.api.core import PersistentVolumeClaim
 from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
+from pkg.util.kubevirt import device_claims
 from pkg.util.kubevirt.backend_storage import concerning
 from pkg.util.kubevirt.evidence import ControlledPods, ended_launchers, sides_of
 from pkg.util.kubevirt.rendering import Rendering, limited_by
@@ -66,13 +67,12 @@ def _vm(
             vm.ended = Quantity.of(len(ended_launchers(vmi, migrations, pods)))
         return vm
 
-    storage = (
-        [None] if facts.claims is None or vmi is None else _storage(facts, facts.claims, vmi, migrations)
-    )
-    return facts.cache.made(key, (vmi, facts.rendering, *migrations, *own, *storage), work_out)
+    claims = [None] if facts.claims is None or vmi is None else _claims(facts, facts.claims, vmi, migrations)
+    devices = device_claims.concerning(own, facts.device_claims) if facts.device_claims else ()
+    return facts.cache.made(key, (vmi, facts.rendering, *migrations, *own, *claims, *devices), work_out)
 
 
-def _storage(
+def _claims(
     facts: Facts,
     claims: Mapping[str, PersistentVolumeClaim],
     vmi: VirtualMachineInstance,

@@ -63,7 +63,7 @@ async def test_a_live_look_has_everything_from_the_api_server(server: Server) ->
     assert found is not None
     assert found.limits == "live"
     (asked,) = server.kind(registry.PODS).asked("list")
-    assert asked["labelSelector"] == "kubevirt.io in (virt-launcher,hotplug-disk)"
+    assert asked["labelSelector"] == "kubevirt.io"
     assert [migration.spec.vmi_name for migration in found.migrations] == ["vm2"]
     assert set(found.instances) == {"vm2"}
 

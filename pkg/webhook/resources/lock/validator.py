@@ -8,7 +8,7 @@ servers that know none.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import replace
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
@@ -18,10 +18,10 @@ from kubeloop.api.admissionregistration import ValidatingWebhookConfiguration
 from kubeloop.api.core import Pod
 from kubeloop.client.resource_client import ResourceClient
 from kubeloop.controllers.cache_reader import CacheReader
+from pkg.api.kubevirt import VirtualMachineInstanceMigration
 from pkg.util import constants
 from pkg.util.kubevirt.evidence import vm_of
 from pkg.util.kubevirt.migration import is_finished
-from pkg.util.kubevirt.migration_pods import migration_of
 from pkg.util.managedtenantquota.lock import (
     NAMESPACE_CONTROLLERS,
     Lock,
@@ -35,6 +35,7 @@ from pkg.util.managedtenantquota.lock import (
 from pkg.util.quantity import ZERO
 from pkg.util.quotacount.usage import counted, pod_usage
 from pkg.util.resourcequota.base import Base
+from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.policy import EXACT
 from pkg.util.resourcequota.vms import vms_of
 from pkg.webhook.admission import ALLOW, AdmissionRequest, Decision, UserInfo, deny
@@ -85,21 +86,30 @@ def passes(request: AdmissionRequest, accounts: Accounts) -> bool:
     return bool(request.new(Pod).labels.get(constants.LABEL_MIGRATION_JOB_UID))
 
 
-def is_granted(view: View, namespace: str, pod: Pod) -> bool:
-    """Whether a target's pod takes no more than a window adds for its VM: min(source, target)."""
-    migration, releases = migration_of(pod), view.releases()
+async def is_granted(view: View, namespace: str, pod: Pod) -> bool:
+    """Whether a target's pod takes no more than a window adds for its VM: min(source, target). Without a migration that
+    the API server knows, KubeVirt's word is enough, as upstream has it: no tenant can ask for such a pod. Raises
+    NoAnswer."""
+    job, releases = pod.labels.get(constants.LABEL_MIGRATION_JOB_UID, ""), view.releases()
     for quota in view.quotas(namespace):
         if not counted(pod, quota.spec, releases=releases):
             continue
-        facts = view.observe(quota)
-        names = {m.spec.vmi_name for m in facts.migrations if m.uid == migration and not is_finished(m)}
-        vm = next((vm for vm in vms_of(facts, EXACT, Base(None))[0] if vm.name in names), None)
+        facts: Facts | None = view.observe(quota)
+        migration = _with_uid(job, facts) or _with_uid(job, facts := await view.observe_live(quota))
+        if facts is None or migration is None:
+            continue
+        name = "" if is_finished(migration) else migration.spec.vmi_name
+        vm = next((vm for vm in vms_of(facts, EXACT, Base(None))[0] if vm.name == name), None)
         if vm is None or vm_of(pod) not in ("", vm.name):
             return False
         left = {name: vm.allowed.get(name, ZERO) - vm.target.get(name, ZERO) for name in quota.hard}
         if any(amount > left.get(name, amount) for name, amount in pod_usage(pod, releases=releases).items()):
             return False
     return True
+
+
+def _with_uid(uid: str, facts: Facts | None) -> VirtualMachineInstanceMigration | None:
+    return next((each for each in facts.migrations if each.uid == uid), None) if facts else None
 
 
 def refusal(
@@ -122,8 +132,10 @@ def refusal(
 class Validator:
     """Answers for every lock. One that is past its end refuses nothing any more, whether its controller runs or not."""
 
-    def __init__(self, locks: Locks, accounts: Accounts, is_granted: Callable[[str, Pod], bool]) -> None:
-        """`is_granted`: of a namespace and a target's pod, see above."""
+    def __init__(
+        self, locks: Locks, accounts: Accounts, is_granted: Callable[[str, Pod], Awaitable[bool]]
+    ) -> None:
+        """`is_granted`: of a namespace and a target's pod, see above; raises NoAnswer."""
         self._locks = locks
         self._accounts = accounts
         self._is_granted = is_granted
@@ -137,7 +149,7 @@ class Validator:
             lock = await self._locks.find(request.namespace)
         except NoAnswer:
             return ALLOW if is_passed else refusal(request, None)  # it was locked when the API server asked
-        if is_passed and (lock is None or self._admits(lock, request)):
+        if is_passed and (lock is None or await self._admits(lock, request)):
             return ALLOW
         if lock is None or (left := self._locks.left(lock)) <= 0:
             return ALLOW  # it has ended, or would have, did its controller run
@@ -145,10 +157,15 @@ class Validator:
         # The words by which KubeVirt tries again when a quota changes.
         return replace(refused, message=f"exceeded quota: {refused.message}") if is_passed else refused
 
-    def _admits(self, lock: Lock, request: AdmissionRequest) -> bool:
+    async def _admits(self, lock: Lock, request: AdmissionRequest) -> bool:
         pod = request.new(Pod)
         entry = entry_of(pod.labels.get(constants.LABEL_MIGRATION_JOB_UID, ""), vm_of(pod))
-        return entry in admitted_by(lock) or self._is_granted(request.namespace, pod)
+        if entry in admitted_by(lock):
+            return True
+        try:
+            return await self._is_granted(request.namespace, pod)
+        except NoAnswer:
+            return False
 
 
 _BY_NAMESPACE = "locked namespace (webhook)"

@@ -38,9 +38,7 @@ async def test_only_default_quotas_and_kubevirts_pods_are_asked_for() -> None:
     assert {asked["labelSelector"] for asked in namespace.quotas.asked("list")} == {
         "resourcequota.management.cattle.io/default-resource-quota=true"
     }
-    assert {asked["labelSelector"] for asked in namespace.pods.asked("list")} == {
-        "kubevirt.io in (virt-launcher,hotplug-disk)"
-    }
+    assert {asked["labelSelector"] for asked in namespace.pods.asked("list")} == {"kubevirt.io"}
 
 
 async def test_the_older_field_is_replaced() -> None:

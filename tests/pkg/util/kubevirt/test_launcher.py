@@ -7,10 +7,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from kubeloop.api.core import Container, Pod, ResourceRequirements
+from kubeloop.api.core import Container, Pod, PodSpec, ResourceRequirements
 from pkg.api.kubevirt import KubeVirtConfiguration, VirtualMachineInstance
 from pkg.util.kubevirt.launcher import (
-    LauncherContainers,
     attachment_container,
     render_containers,
 )
@@ -22,7 +21,7 @@ from tests.pkg.util import vectors
 OVERHEAD = 300 * 1024**2
 
 
-def render(spec: dict[str, Any], config: dict[str, Any] | None = None, **options: Any) -> LauncherContainers:
+def render(spec: dict[str, Any], config: dict[str, Any] | None = None, **options: Any) -> PodSpec:
     annotations = options.pop("annotations", {})
     document = {"metadata": {"name": "vm1", "annotations": annotations}, "spec": spec}
     vmi = msgspec.convert(document, VirtualMachineInstance)

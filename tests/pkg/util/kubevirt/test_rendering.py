@@ -9,9 +9,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from kubeloop.api.core import PodSpec
 from pkg.api.kubevirt import KubeVirt, VirtualMachineInstance
 from pkg.util import constants
-from pkg.util.kubevirt.launcher import LauncherContainers, render_containers
+from pkg.util.kubevirt.launcher import render_containers
 from pkg.util.kubevirt.rendering import memory_limits_ratio, rendering
 from tests.decisions import sentences
 from tests.objects import machine
@@ -30,7 +31,7 @@ def installed(version: str, developer: Mapping[str, Any], phase: str = "Deployed
     return msgspec.convert(body, KubeVirt)
 
 
-def launcher_of(vmi: VirtualMachineInstance, kubevirt: KubeVirt) -> LauncherContainers:
+def launcher_of(vmi: VirtualMachineInstance, kubevirt: KubeVirt) -> PodSpec:
     return render_containers(vmi, rendering([kubevirt], None, ()), overhead=0)
 
 

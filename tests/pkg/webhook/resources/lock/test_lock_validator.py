@@ -14,7 +14,7 @@ from kubeloop.api.registry import VALIDATING_WEBHOOK_CONFIGURATIONS
 from kubeloop.client.errors import Unreachable
 from pkg.util.managedtenantquota.lock import admitting, lock_body, lock_webhook
 from pkg.webhook.admission import AdmissionRequest, Decision
-from pkg.webhook.deadline import deadline
+from pkg.webhook.deadline import NoAnswer, deadline
 from pkg.webhook.resources.lock.validator import Accounts, Locks, Validator, is_granted, passes
 from tests.decisions import sentences
 from tests.kinds import Kind
@@ -29,6 +29,15 @@ JOB = {"kubevirt.io/migrationJobUID": "uid"}
 LAUNCHER = {"kubevirt.io": "virt-launcher"}
 SINCE = 1_800_000_000.0
 ACCOUNTS = Accounts([ME], lambda: [VIRT])
+
+
+def granting(answer: bool) -> Any:
+    """`is_granted` of a window that adds enough for every target, or for none."""
+
+    async def is_granted(_namespace: str, _pod: Pod) -> bool:
+        return answer
+
+    return is_granted
 
 
 def request(
@@ -141,7 +150,7 @@ def server(*, locked: bool, namespace: str = "ns1") -> Locked:
 
 def validator(*, locked: bool, age: float = 10.5) -> Validator:
     kind = server(locked=locked)
-    return Validator(locks_of(kind, age), ACCOUNTS, lambda *_: True)
+    return Validator(locks_of(kind, age), ACCOUNTS, granting(True))
 
 
 def locks_of(kind: Locked, age: float = 10.5) -> Locks:
@@ -180,14 +189,14 @@ async def test_the_clock_of_who_made_a_lock_does_not_matter(skew: float) -> None
     for age, allowed in ((128.0, False), (132.0, True)):
         kind = Locked()
         kind.given(lock_body("ns1", hook, now=SINCE + skew, holder="", reason="", longest=130))
-        decision = await Validator(locks_of(kind, age), ACCOUNTS, lambda *_: True).validate(request())
+        decision = await Validator(locks_of(kind, age), ACCOUNTS, granting(True)).validate(request())
         assert decision.allowed is allowed
 
 
 async def test_a_lock_that_the_cache_does_not_show_yet_is_asked_for() -> None:
     kind = server(locked=True)
     kind.indexer.replace([])
-    decision = await Validator(locks_of(kind), ACCOUNTS, lambda *_: True).validate(request())
+    decision = await Validator(locks_of(kind), ACCOUNTS, granting(True)).validate(request())
     assert not decision.allowed
     assert "since 2027-01-15T08:00:00Z" in decision.message
 
@@ -202,7 +211,7 @@ async def test_a_target_that_the_lock_does_not_name_passes_where_its_vm_has_not_
     kind = Locked()
     named = admitting(hook, ["uid/vm1"])
     kind.given(lock_body("ns1", named, now=SINCE, holder="", reason="vm1", longest=130))
-    found = Validator(locks_of(kind), ACCOUNTS, lambda *_: granted)
+    found = Validator(locks_of(kind), ACCOUNTS, granting(granted))
     decision = await found.validate(request(user=VIRT, labels={**JOB, **LAUNCHER}, owner=vm))
     assert decision.allowed is (granted or vm == "vm1")
     assert decision.allowed or decision.message.startswith("exceeded quota: namespace ns1 is locked")
@@ -212,19 +221,19 @@ async def test_an_api_server_that_does_not_answer_leaves_it_locked() -> None:
     kind = server(locked=False)
     locks = locks_of(kind)
     kind.errors["get"] = [Unreachable("gone")]
-    decision = await Validator(locks, ACCOUNTS, lambda *_: True).validate(request())
+    decision = await Validator(locks, ACCOUNTS, granting(True)).validate(request())
     assert not decision.allowed
     assert decision.message.startswith("namespace ns1 is locked: pods other than")
     kind.delay = 1.0
     with deadline(0.01):
-        assert not (await Validator(locks, ACCOUNTS, lambda *_: True).validate(request())).allowed
+        assert not (await Validator(locks, ACCOUNTS, granting(True)).validate(request())).allowed
 
 
 async def test_another_namespaces_lock_under_this_name_locks_nothing_here() -> None:
     kind = server(locked=False)
     other = server(locked=True, namespace="other").objects["lock.other.com"]
     kind.given({**other, "metadata": {**other["metadata"], "name": "lock.ns1.com"}})
-    assert (await Validator(locks_of(kind), ACCOUNTS, lambda *_: True).validate(request())).allowed
+    assert (await Validator(locks_of(kind), ACCOUNTS, granting(True)).validate(request())).allowed
 
 
 UID = "uid-migration-of-vm1"
@@ -236,11 +245,12 @@ GROWN = msgspec.structs.replace(TARGET, spec=pod("3", "4Gi").spec)
     {
         "as large as its source": (TARGET, True),
         "larger": (GROWN, False),
-        "of a migration that is not known": (plain_launcher(node="node2", target_of="uid-other"), False),
+        "of a migration that there is not": (plain_launcher(node="node2", target_of="uid-other"), True),
         "another VM's launcher": (plain_launcher("vm2", node="node2", target_of=UID), False),
     }
 )
-def test_what_a_window_adds_for_a_target(case: tuple[Pod, bool]) -> None:
+async def test_what_a_window_adds_for_a_target(case: tuple[Pod, bool]) -> None:
+    """Also while the cache does not show the migration yet; without an answer, nothing that is not named passes."""
     target, granted = case
     there = State(
         quota({"limits.cpu": "5"}, labels={}),
@@ -248,4 +258,8 @@ def test_what_a_window_adds_for_a_target(case: tuple[Pod, bool]) -> None:
         instances=[vmi("vm1", nodeName="node1")],
         pods=[plain_launcher(node="node1")],
     )
-    assert is_granted(FakeView(there, None), "ns1", target) is granted
+    behind = State(*there.quotas, instances=there.instances, pods=there.pods)
+    assert await is_granted(FakeView(there, there), "ns1", target) is granted
+    assert await is_granted(FakeView(behind, there), "ns1", target) is granted
+    with pytest.raises(NoAnswer):
+        await is_granted(FakeView(behind, None), "ns1", target)
