@@ -16,10 +16,6 @@ def pod(status: dict[str, Any] | None = None, **spec: Any) -> Pod:
     return msgspec.convert({"spec": spec, "status": status or {}}, Pod)
 
 
-def with_resources(*resources: dict[str, Any], **spec: Any) -> Pod:
-    return pod(containers=[{"name": f"c{n}", "resources": r} for n, r in enumerate(resources)], **spec)
-
-
 def scoped(*scopes: str) -> ResourceQuotaSpec:
     return ResourceQuotaSpec(scopes=list(scopes))
 

@@ -1,4 +1,4 @@
-"""What quota counts of a pod: the recorded numbers, and each rule of the API server's evaluator."""
+"""What quota counts of a pod: the seed's numbers, and what is beside the record of Kubernetes' evaluators."""
 
 from __future__ import annotations
 
