@@ -16,6 +16,7 @@ import msgspec
 
 from kubeloop.api.admissionregistration import ValidatingWebhookConfiguration
 from kubeloop.api.core import Event, LimitRange, Namespace, PersistentVolumeClaim, Pod, ResourceQuota
+from kubeloop.api.devices import ResourceClaim
 from kubeloop.api.meta import Object
 from kubeloop.api.registry import kind_of
 from pkg.api.harvesterhci import Setting
@@ -90,6 +91,7 @@ _OF_DELTA: Final = (
     VirtualMachineInstance,
 )
 _MORE: Final = (
+    ResourceClaim,
     VirtualMachineInstanceMigration,
     VirtualMachineMigrationResourceQuota,
     ValidatingWebhookConfiguration,
@@ -118,6 +120,7 @@ def files(snapshot: Snapshot, about: Mapping[str, Any], namespaces: Collection[s
         *_of(snapshot.limit_ranges, chosen),
         *(each for each in _of(snapshot.claims, chosen) if each.name.startswith(backend_storage.PREFIX)),
         *_moving(snapshot, chosen),
+        *_of(snapshot.device_claims, chosen),
         *_of(snapshot.pods, chosen),
         *_of(snapshot.instances, chosen),
         *snapshot.migrations,  # KubeVirt's limits count those of the whole cluster
@@ -150,6 +153,7 @@ def restored(about: Mapping[str, Any], objects: Iterable[Mapping[str, Any]]) -> 
         instances=by_kind["VirtualMachineInstance"],
         pods=by_kind["Pod"],
         claims=by_kind["PersistentVolumeClaim"],
+        device_claims=by_kind["ResourceClaim"],
         limit_ranges=by_kind["LimitRange"],
         kubevirts=by_kind["KubeVirt"],
         settings=by_kind["Setting"],
@@ -171,6 +175,7 @@ def merged(snapshots: Sequence[Snapshot]) -> Snapshot:
         instances=_every(each.instances for each in snapshots),
         pods=_every(each.pods for each in snapshots),
         claims=_every(each.claims for each in snapshots),
+        device_claims=_every(each.device_claims for each in snapshots),
         limit_ranges=_every(each.limit_ranges for each in snapshots),
         budgets=_every(each.budgets for each in snapshots),
         failures=_every(each.failures for each in snapshots),

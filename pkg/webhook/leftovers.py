@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Final
 
 from kubeloop.api.admissionregistration import ValidatingWebhookConfiguration
@@ -24,28 +25,29 @@ PERIOD: Final = 60.0
 """Seconds between two looks: a webhook that restarts answers again by the next one."""
 
 
+@dataclass(eq=False)
 class Leftovers:
     """`run` until cancelled."""
 
-    def __init__(self, client: Client, namespace: str, *, remove: bool, tell: Callable[[str], None]) -> None:
-        """`namespace` is headroom's own; `tell` reports what an administrator has to know."""
-        self._client = client
-        self._namespace = namespace
-        self._remove = remove
-        self._tell = tell
-        self._failing = 0
-        # Invariant: how many looks in a row have found a fault.
+    client: Client
+    namespace: str
+    """Headroom's own."""
+    remove: bool
+    tell: Callable[[str], None]
+    """Reports what an administrator has to know."""
+    _failing: int = field(default=0, init=False)
+    # Invariant: how many looks in a row have found a fault.
 
     async def run(self) -> None:
         while True:
             try:
-                await (self._removed() if self._remove else self.check())
+                await (self._removed() if self.remove else self.check())
             except ApiError as exc:
                 log.warning("webhook configurations: %s, trying again in %g s", exc, PERIOD)
             await asyncio.sleep(PERIOD)
 
     async def _removed(self) -> None:
-        if await unregister(self._client):
+        if await unregister(self.client):
             log.info("%s: no webhooks are served any more", WEBHOOK_CONFIGURATION_NAME)
 
     async def check(self) -> None:
@@ -60,11 +62,11 @@ class Leftovers:
         if self._failing == 2:
             log.warning("%s", found)
             if unreachable:
-                self._tell(unreachable)
+                self.tell(unreachable)
 
     async def _registered(self) -> ValidatingWebhookConfiguration | None:
         with contextlib.suppress(NotFound):
-            return await self._client.resource(VALIDATING_WEBHOOK_CONFIGURATIONS).get(
+            return await self.client.resource(VALIDATING_WEBHOOK_CONFIGURATIONS).get(
                 name=WEBHOOK_CONFIGURATION_NAME
             )
         return None
@@ -75,7 +77,7 @@ class Leftovers:
         hooks = registered.webhooks or ()
         names = ", ".join(f"{each['name']} ({each.get('failurePolicy', '')})" for each in hooks)
         try:
-            mark = await probe(self._client, self._namespace)
+            mark = await probe(self.client, self.namespace)
         except NotReached as exc:
             return f"the webhooks {names} are registered and do not answer: {exc}", ""
         if registered.annotations.get(ANNOTATION_HASH, mark) == mark:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from cachetools import TTLCache
 
@@ -53,43 +53,38 @@ _SAID_SECONDS = 600.0
 _SAID = 4096
 
 
+@dataclass(eq=False)
 class Handler:
     """Handles Namespaces, by name: all that happens in one of them is in order."""
 
-    def __init__(
-        self,
-        observer: Observer,
-        writer: Writer,
-        events: EventRecorder,
-        policy: Policy,
-        clock: Callable[[], float],
-        timer: Callable[[], float] = loop_time,
-    ) -> None:
-        """`clock`: the API server's; `timer` gives seconds that never go back."""
-        self._observer = observer
-        self._writer = writer
-        self._events = events
-        self._policy = policy
-        self._clock = clock
-        self._timer = timer
-        self._seen: dict[str, tuple[str, float]] = {}
-        """A namespace to the uid of its last lock and the time by `timer` when that was first seen."""
-        self._timers: dict[str, Timers] = {}
-        self._failures: dict[str, int] = {}
-        self._said: TTLCache[tuple[str, str], bool] = TTLCache(_SAID, ttl=_SAID_SECONDS, timer=loop_time)
+    observer: Observer
+    writer: Writer
+    events: EventRecorder
+    policy: Policy
+    clock: Callable[[], float]
+    """The API server's."""
+    timer: Callable[[], float] = loop_time
+    """Seconds that never go back."""
+    _seen: dict[str, tuple[str, float]] = field(default_factory=dict, init=False)
+    """A namespace to the uid of its last lock and the time by `timer` when that was first seen."""
+    _timers: dict[str, Timers] = field(default_factory=dict, init=False)
+    _failures: dict[str, int] = field(default_factory=dict, init=False)
+    _said: TTLCache[tuple[str, str], bool] = field(
+        default_factory=lambda: TTLCache(_SAID, ttl=_SAID_SECONDS, timer=loop_time), init=False
+    )
 
     async def on_namespace_changed(self, key: str, _namespace: Namespace | None) -> None:
         """Do the next step. Raises RetryAfter while there is something to re-check, also after an ApiError."""
         timers = self._timers_of(key)
-        if not self._observer.concerns_us(key):
+        if not self.observer.concerns_us(key):
             self._forget(key)
             return
-        observed = self._aged(self._observer.cached(key, self._clock(), timers))
+        observed = self._aged(self.observer.cached(key, self.clock(), timers))
         try:
             decision = self._decide(key, observed)
             if decision.writes:
                 async with asyncio.timeout(self._left(observed.lock) or None):
-                    observed = self._aged(await self._observer.live(key, self._clock(), self._timers_of(key)))
+                    observed = self._aged(await self.observer.live(key, self.clock(), self._timers_of(key)))
                     decision, observed = await self._write(key, observed)
         except TimeoutError as exc:
             raise RetryAfter(_FIRST_PAUSE, "the lock has to end, whatever is waited for") from exc
@@ -106,11 +101,11 @@ class Handler:
         lock = recognise(configuration) if configuration is not None else None
         if lock is None:
             return
-        now, key = self._clock(), lock.namespace
+        now, key = self.clock(), lock.namespace
         lock = self._since(lock, now)
-        if not is_overdue(lock, now, self._policy):
+        if not is_overdue(lock, now, self.policy):
             raise RetryAfter(self._left(lock), "the lock has to end then")
-        observed = self._observer.cached(key, now, self._timers_of(key))
+        observed = self.observer.cached(key, now, self._timers_of(key))
         step = self._decide(key, replace(observed, lock=lock)).step
         assert isinstance(step, Unlock)
         observed = await self._try(key, step, observed)
@@ -124,7 +119,7 @@ class Handler:
             if isinstance(decision.step, Wait):
                 return decision, observed
             observed = await self._try(key, decision.step, observed)
-            observed = self._aged(replace(observed, now=self._clock(), timers=self._timers_of(key)))
+            observed = self._aged(replace(observed, now=self.clock(), timers=self._timers_of(key)))
         raise RetryAfter(_PAUSE, "there is more to write")
 
     async def _try(self, key: str, step: Write, observed: Observed) -> Observed:
@@ -155,7 +150,7 @@ class Handler:
         seconds = _OPENING_SECONDS if isinstance(step, Opening) else None
         try:
             async with asyncio.timeout(seconds):
-                return await self._writer.do(step, observed, self._clock())
+                return await self.writer.do(step, observed, self.clock())
         except TimeoutError as exc:
             raise Unreachable(f"no answer within {seconds:g} s") from exc
 
@@ -167,26 +162,26 @@ class Handler:
     def _since(self, lock: Lock, now: float) -> Lock:
         uid, first = self._seen.get(lock.namespace, ("", 0.0))
         if uid != lock.uid:
-            first = self._timer()
+            first = self.timer()
             self._seen[lock.namespace] = lock.uid, first
-        seen = self._timer() - first
+        seen = self.timer() - first
         return replace(lock, since=now - max(age_of(lock, now), seen), seen=now - seen)
 
     def _pause(self, key: str, observed: Observed) -> float:
         """Seconds until the next try: longer each time, and never past the moment at which the lock has to end."""
         failures = self._failures[key] = min(self._failures.get(key, 0) + 1, 20)
-        pause = min(_FIRST_PAUSE * 2.0 ** (failures - 1), self._policy.sweep)
+        pause = min(_FIRST_PAUSE * 2.0 ** (failures - 1), self.policy.sweep)
         return min(pause, self._left(observed.lock) or pause)
 
     def _left(self, lock: Lock | None) -> float:
         """Seconds until the lock has to end; 0 without one, or when it is overdue."""
         if lock is None:
             return 0.0
-        age = self._clock() - lock.since
-        return max(0.0, self._policy.lock_limit + self._policy.grace - age)
+        age = self.clock() - lock.since
+        return max(0.0, self.policy.lock_limit + self.policy.grace - age)
 
     def _decide(self, key: str, observed: Observed) -> Decision:
-        decision = decide(observed, self._policy)
+        decision = decide(observed, self.policy)
         self._timers[key] = decision.timers
         for problem in decision.problems:
             self._say(key, problem)
@@ -201,7 +196,7 @@ class Handler:
         if problem.reason == EVENT_LOCK_LIMIT:
             _LIMIT_REACHED.inc()
         for obj in problem.about:
-            self._events.event(obj, "Warning", problem.reason, problem.message)
+            self.events.event(obj, "Warning", problem.reason, problem.message)
 
     def _come_back(self, observed: Observed, decision: Decision) -> None:
         """Re-checks what has begun, even if an event was lost. Raises RetryAfter."""
@@ -209,7 +204,7 @@ class Handler:
         waits = [decision.step.seconds]
         begun = observed.lock is not None or any(map(is_in_use, observed.budgets))
         if begun or any(map(record_of, observed.quotas)) or decision.problems:
-            waits.append(self._policy.sweep)
+            waits.append(self.policy.sweep)
         seconds = [wait for wait in waits if wait is not None]
         if seconds:
             raise RetryAfter(min(seconds), decision.step.why)

@@ -88,14 +88,14 @@ class Clients:
         written(VALIDATING_WEBHOOK_CONFIGURATIONS, lock.name, "removed")
 
 
+@dataclass(eq=False)
 class Writer:
     """Raises ApiError; Conflict when the observed objects have changed since."""
 
-    def __init__(self, clients: Clients, locks: LockMaker | None, events: EventRecorder) -> None:
-        """`locks` None: none will be made."""
-        self._clients = clients
-        self._locks = locks
-        self._events = events
+    clients: Clients
+    locks: LockMaker | None
+    """None: none will be made."""
+    events: EventRecorder
 
     async def do(self, step: Write, observed: Observed, now: float) -> Observed:
         """The observation as it is after the write."""
@@ -115,8 +115,8 @@ class Writer:
                 return await self._unlock(step, observed, now)
 
     async def _lock(self, step: MakeLock, observed: Observed, now: float) -> Observed:
-        assert self._locks is not None
-        holder = await self._locks.holder()
+        assert self.locks is not None
+        holder = await self.locks.holder()
         body = lock_body(
             observed.namespace,
             step.webhook,
@@ -126,7 +126,7 @@ class Writer:
             longest=step.longest,
         )
         try:
-            made = await self._clients.locks.create(body)
+            made = await self.clients.locks.create(body)
         except AlreadyExists as exc:
             raise RetryAfter(_AGAIN, "the lock exists already") from exc
         written(VALIDATING_WEBHOOK_CONFIGURATIONS, made.name, "created")
@@ -135,22 +135,22 @@ class Writer:
         return replace(observed, lock=recognise(made))
 
     async def _update(self, step: UpdateLock, observed: Observed) -> Observed:
-        assert self._locks is not None
+        assert self.locks is not None
         patch: dict[str, Any] = {
             "metadata": {
                 "resourceVersion": step.lock.resource_version,
                 "labels": LOCK_LABELS,
-                "annotations": {ANNOTATION_HOLDER: await self._locks.holder()},
+                "annotations": {ANNOTATION_HOLDER: await self.locks.holder()},
             },
             "webhooks": [step.webhook],
         }
-        updated = await self._clients.locks.merge_patch(patch, name=step.lock.name)
+        updated = await self.clients.locks.merge_patch(patch, name=step.lock.name)
         written(VALIDATING_WEBHOOK_CONFIGURATIONS, step.lock.name, "updated")
         return replace(observed, lock=recognise(updated))
 
     async def _status(self, step: Save | Clear, observed: Observed) -> Observed:
         budget = step.budget
-        written = await self._clients.budgets.merge_patch(
+        written = await self.clients.budgets.merge_patch(
             step.patch, name=budget.name, namespace=budget.namespace, subresource="status"
         )
         log.debug("%s: %s %s", observed.namespace, type(step).__name__.lower(), budget.name)
@@ -164,7 +164,7 @@ class Writer:
         message = f"resource quota {quota.name} raised until the target pods exist: {text}"
         self._tell(observed, EVENT_RELEASED, message)
         for migration in _sharing(observed, quota.name):
-            self._events.event(migration, "Normal", EVENT_RELEASED, message)
+            self.events.event(migration, "Normal", EVENT_RELEASED, message)
         return after
 
     async def _quota(self, step: Raise | Restore, observed: Observed) -> Observed:
@@ -178,9 +178,7 @@ class Writer:
             "spec": {"hard": dict(step.hard)},
         }
         try:
-            written = await self._clients.quotas.merge_patch(
-                patch, name=quota.name, namespace=quota.namespace
-            )
+            written = await self.clients.quotas.merge_patch(patch, name=quota.name, namespace=quota.namespace)
         except NotFound:  # deleted meanwhile: nothing to raise, nothing to restore
             left = [other for other in observed.quotas if other.name != quota.name]
             return replace(observed, quotas=left)
@@ -191,7 +189,7 @@ class Writer:
     async def _unlock(self, step: Unlock, observed: Observed, now: float) -> Observed:
         lock = step.lock
         try:
-            await self._clients.unlock(lock)
+            await self.clients.unlock(lock)
         except NotFound:
             return replace(observed, lock=None)
         seconds = max(0.0, now - lock.seen)
@@ -207,7 +205,7 @@ class Writer:
 
     def _tell(self, observed: Observed, reason: str, message: str) -> None:
         for budget in observed.budgets:
-            self._events.event(budget, "Normal", reason, message)
+            self.events.event(budget, "Normal", reason, message)
 
 
 def _sharing(observed: Observed, quota: str) -> list[VirtualMachineInstanceMigration]:

@@ -9,6 +9,7 @@ A state is written once it has lasted for half a second: shorter ones are over b
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from kubeloop.api.core import Pod
@@ -26,32 +27,22 @@ SETTLED = 0.5
 """Seconds that a state lasts before it is written."""
 
 
+@dataclass(eq=False)
 class VMIHandler:
     """Handles VirtualMachineInstances: the one writer of their three state annotations and of a VM's timestamp."""
 
-    def __init__(
-        self,
-        migrations: ResourceClient[VirtualMachineInstanceMigration],
-        migration_cache: CacheReader[VirtualMachineInstanceMigration],
-        instances: ResourceClient[VirtualMachineInstance],
-        machines: ResourceClient[VirtualMachine],
-        machine_cache: CacheReader[VirtualMachine],
-        pods: ResourceClient[Pod],
-        pod_cache: CacheReader[Pod],
-        clock: Callable[[], float] = loop_time,
-    ) -> None:
-        self._migrations = migrations
-        self._migration_cache = migration_cache
-        self._instances = instances
-        self._machines = machines
-        self._machine_cache = machine_cache
-        self._pods = pods
-        self._pod_cache = pod_cache
-        self._clock = clock
-        # VMIs as our last patch left them, until the cache has that version or a later one.
-        self._written: dict[str, VirtualMachineInstance] = {}
-        # By a VMI's key the change that it lacks, and since when.
-        self._lacking: dict[str, tuple[Mapping[str, str | None], float]] = {}
+    migrations: ResourceClient[VirtualMachineInstanceMigration]
+    migration_cache: CacheReader[VirtualMachineInstanceMigration]
+    instances: ResourceClient[VirtualMachineInstance]
+    machines: ResourceClient[VirtualMachine]
+    machine_cache: CacheReader[VirtualMachine]
+    pods: ResourceClient[Pod]
+    pod_cache: CacheReader[Pod]
+    clock: Callable[[], float] = loop_time
+    # VMIs as our last patch left them, until the cache has that version or a later one.
+    _written: dict[str, VirtualMachineInstance] = field(default_factory=dict, init=False)
+    # By a VMI's key the change that it lacks, and since when.
+    _lacking: dict[str, tuple[Mapping[str, str | None], float]] = field(default_factory=dict, init=False)
 
     async def on_vmi_changed(self, key: str, vmi: VirtualMachineInstance | None) -> None:
         """A VMI that is being deleted is left alone. Raises RetryAfter for a state that has not lasted long enough
@@ -67,18 +58,18 @@ class VMIHandler:
         await self._show_state(vmi)
 
     async def _delete_pods(self, namespace: str, migration_uid: str) -> None:
-        for pod in self._pod_cache.by_index(PODS_BY_MIGRATION, f"{namespace}/{migration_uid}"):
+        for pod in self.pod_cache.by_index(PODS_BY_MIGRATION, f"{namespace}/{migration_uid}"):
             if pod.deleting:
                 continue
             try:
-                await self._pods.delete(name=pod.name, namespace=namespace, uid=pod.uid)
+                await self.pods.delete(name=pod.name, namespace=namespace, uid=pod.uid)
             except NotFound:
                 continue
 
     async def _show_state(self, vmi: VirtualMachineInstance) -> None:
         """Write the state of its migration to the VMI; remove that of a deleted migration."""
         vmi = self._as_written(vmi)
-        migrations = self._migration_cache.by_index(MIGRATIONS_BY_VMI, vmi.key)
+        migrations = self.migration_cache.by_index(MIGRATIONS_BY_VMI, vmi.key)
         changes = annotations_for(vmi, migrations)
         unknown = None if changes else unknown_migration(vmi, migrations)
         if unknown is not None:
@@ -88,7 +79,7 @@ class VMIHandler:
             await self._write(vmi, changes)
 
     def _wait_until_settled(self, key: str, changes: Mapping[str, str | None]) -> None:
-        now = self._clock()
+        now = self.clock()
         lacking, since = self._lacking.pop(key, (None, now))
         if not changes:
             return
@@ -107,7 +98,7 @@ class VMIHandler:
     async def _exists(self, namespace: str, migration_uid: str) -> bool:
         """Asked of the server: a migration that is new may not have reached the cache yet."""
         try:
-            migrations = await self._migrations.list(namespace)
+            migrations = await self.migrations.list(namespace)
         except STATUS_404:  # the kind itself is gone; that says nothing
             return True
         return any(migration.uid == migration_uid for migration in migrations)
@@ -119,7 +110,7 @@ class VMIHandler:
         # The uid makes the API server refuse the patch for a VMI that was re-created under the same name.
         patch = {"metadata": {"uid": vmi.uid, "annotations": dict(annotations)}}
         try:
-            written = await self._instances.merge_patch(patch, name=vmi.name, namespace=vmi.namespace)
+            written = await self.instances.merge_patch(patch, name=vmi.name, namespace=vmi.namespace)
         except NotFound:
             return
         self._written[vmi.key] = written
@@ -127,11 +118,11 @@ class VMIHandler:
 
     async def _bump(self, vmi: VirtualMachineInstance) -> None:
         """A VMI without VM is fine."""
-        if self._machine_cache.get(namespace=vmi.namespace, name=vmi.name) is None:
+        if self.machine_cache.get(namespace=vmi.namespace, name=vmi.name) is None:
             return
         timestamp = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         patch = {"metadata": {"annotations": {constants.ANNOTATION_TIMESTAMP: timestamp}}}
         try:
-            await self._machines.merge_patch(patch, name=vmi.name, namespace=vmi.namespace)
+            await self.machines.merge_patch(patch, name=vmi.name, namespace=vmi.namespace)
         except NotFound:
             return

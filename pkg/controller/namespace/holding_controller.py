@@ -16,6 +16,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 
 from kubeloop.api.admissionregistration import ValidatingWebhookConfiguration
 from kubeloop.api.core import Namespace, ResourceQuota
@@ -77,41 +78,29 @@ def _holds(quota: ResourceQuota) -> bool:
     return added or admits_more(quota)
 
 
+@dataclass(eq=False)
 class Handler:
     """Handles Namespaces; the one writer of the label."""
 
-    def __init__(
-        self,
-        namespaces: ResourceClient[Namespace],
-        namespace_cache: CacheReader[Namespace],
-        quota_cache: CacheReader[ResourceQuota],
-        migration_cache: CacheReader[VirtualMachineInstanceMigration],
-        instance_cache: CacheReader[VirtualMachineInstance],
-        *,
-        reserve: bool,
-        registrations: CacheReader[ValidatingWebhookConfiguration],
-        excluded: Callable[[str], bool] = lambda _: False,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        """`reserve` False, or no webhook for pods among `registrations`: labels are only removed, they have no use;
-        `excluded` says so for one namespace."""
-        self._namespaces = namespaces
-        self._namespace_cache = namespace_cache
-        self._quota_cache = quota_cache
-        self._migration_cache = migration_cache
-        self._instance_cache = instance_cache
-        self._reserve = reserve
-        self._registrations = registrations
-        self._excluded = excluded
-        self._clock = clock
-        self._labelled_at: dict[str, float] = {}
-        self._counts_from: dict[str, float] = {}
-        # Invariant of both: the namespaces that this process labelled, until the label goes. One that was found
-        # labelled was so before we started: that is long enough.
-        self._free_since: dict[str, float] = {}
-        self._removed: set[str] = set()
-        # Invariant: the namespaces whose label is taken away, until the cache shows it: there the label proves nothing.
-        self._writing = asyncio.Lock()
+    namespaces: ResourceClient[Namespace]
+    namespace_cache: CacheReader[Namespace]
+    quota_cache: CacheReader[ResourceQuota]
+    migration_cache: CacheReader[VirtualMachineInstanceMigration]
+    instance_cache: CacheReader[VirtualMachineInstance]
+    reserve: bool
+    """False, or no webhook for pods among `registrations`: labels are only removed, they have no use."""
+    registrations: CacheReader[ValidatingWebhookConfiguration]
+    excluded: Callable[[str], bool] = lambda _: False
+    """Says so for one namespace."""
+    clock: Callable[[], float] = time.monotonic
+    _labelled_at: dict[str, float] = field(default_factory=dict, init=False)
+    _counts_from: dict[str, float] = field(default_factory=dict, init=False)
+    # Invariant of both: the namespaces that this process labelled, until the label goes. One that was found
+    # labelled was so before we started: that is long enough.
+    _free_since: dict[str, float] = field(default_factory=dict, init=False)
+    _removed: set[str] = field(default_factory=set, init=False)
+    # Invariant: the namespaces whose label is taken away, until the cache shows it: there the label proves nothing.
+    _writing: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
 
     async def on_namespace_changed(self, key: str, namespace: Namespace | None) -> None:
         """Set the label, or remove it LINGER seconds after the last entry. Raises RetryAfter until then."""
@@ -121,7 +110,7 @@ class Handler:
         if not _is_labelled(namespace):
             self._removed.discard(key)
         policy = self._policy_for_pods()
-        if policy and not self._excluded(key) and not switched_off(namespace) and self._wants(key, policy):
+        if policy and not self.excluded(key) and not switched_off(namespace) and self._wants(key, policy):
             self._free_since.pop(key, None)
             await self._ensure(key)
             if not _is_labelled(namespace):
@@ -130,13 +119,13 @@ class Handler:
             await self._release(key, reserve=bool(policy))
 
     def _policy_for_pods(self) -> str:
-        return policy_for_pods(self._registrations.list()) if self._reserve else ""
+        return policy_for_pods(self.registrations.list()) if self.reserve else ""
 
     def _wants(self, name: str, policy: str) -> bool:
-        quotas = self._quota_cache.list(name)
-        if policy != _FAIL and self._instance_cache.list(name):
+        quotas = self.quota_cache.list(name)
+        if policy != _FAIL and self.instance_cache.list(name):
             return any(is_served(quota) for quota in quotas)
-        return holds(quotas, self._migration_cache.list(name))
+        return holds(quotas, self.migration_cache.list(name))
 
     async def before_raise(self, namespace: str) -> None:
         """Call before a quota of the namespace is raised. Raises RetryAfter while the label does not count yet.
@@ -155,32 +144,32 @@ class Handler:
                 exc,
             )
             return
-        left = self._counts_from.get(namespace, float("-inf")) - self._clock()
+        left = self._counts_from.get(namespace, float("-inf")) - self.clock()
         if left > 0:
             raise RetryAfter(left, "the namespace was labelled just now")
 
     async def _ensure(self, name: str) -> None:
-        namespace = self._namespace_cache.get(name=name)
-        just_now = self._clock() - self._labelled_at.get(name, float("-inf")) < CACHE_LAG
+        namespace = self.namespace_cache.get(name=name)
+        just_now = self.clock() - self._labelled_at.get(name, float("-inf")) < CACHE_LAG
         if just_now or namespace is None or (_is_labelled(namespace) and name not in self._removed):
             return
         async with self._writing:  # after a removal that is on its way
-            began = self._clock()
-            await _label(self._namespaces, name, constants.TRUE)
+            began = self.clock()
+            await _label(self.namespaces, name, constants.TRUE)
         self._removed.discard(name)
-        now = self._labelled_at[name] = self._clock()
+        now = self._labelled_at[name] = self.clock()
         self._counts_from[name] = now + min(LONGEST_SETTLE, max(SETTLE, SETTLE_FACTOR * (now - began)))
 
     async def _release(self, name: str, *, reserve: bool) -> None:
-        since = self._free_since.setdefault(name, self._clock())
-        left = since + LINGER - self._clock()
+        since = self._free_since.setdefault(name, self.clock())
+        left = since + LINGER - self.clock()
         if reserve and left > 0:
             raise RetryAfter(left, "keeping the label for the next migration")
         # Before the label goes: a raise from here on has it set anew.
         self._forget(name)
         self._removed.add(name)
         async with self._writing:
-            await _label(self._namespaces, name, None)
+            await _label(self.namespaces, name, None)
 
     def _forget(self, name: str) -> None:
         self._removed.discard(name)

@@ -6,6 +6,8 @@ that the annotation names.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from kubeloop.api.core import Namespace, ResourceQuota
 from kubeloop.client.resource_client import ResourceClient
 from kubeloop.controllers.cache_reader import CacheReader
@@ -17,38 +19,33 @@ from pkg.util.resourcequota.errors import ResourceQuotaError
 from pkg.util.resourcequota.managed import is_managed, switched_off
 
 
+@dataclass(eq=False)
 class Handler:
     """Handles Namespaces; creates ResourceQuotas, never changes one."""
 
-    def __init__(
-        self,
-        quotas: ResourceClient[ResourceQuota],
-        quota_cache: CacheReader[ResourceQuota],
-        events: EventRecorder,
-    ) -> None:
-        self._quotas = quotas
-        self._quota_cache = quota_cache
-        self._events = events
+    quotas: ResourceClient[ResourceQuota]
+    quota_cache: CacheReader[ResourceQuota]
+    events: EventRecorder
 
     async def on_namespace_changed(self, _key: str, namespace: Namespace | None) -> None:
         """Nothing without an annotation, nothing where a default quota stands."""
         if namespace is None or namespace.deleting or switched_off(namespace):
             return
         annotation = namespace.annotations.get(constants.ANNOTATION_RANCHER_RESOURCE_QUOTA, "")
-        if not annotation or any(map(is_managed, self._quota_cache.list(namespace.name))):
+        if not annotation or any(map(is_managed, self.quota_cache.list(namespace.name))):
             return
         try:
             hard = format_resource_list(parse_base(annotation))
         except ResourceQuotaError as exc:
-            self._events.event(namespace, "Warning", exc.reason, str(exc))
+            self.events.event(namespace, "Warning", exc.reason, str(exc))
             return
         if hard and not await self._exists(namespace.name):
-            await self._quotas.create(_default_quota(annotation, hard), namespace=namespace.name)
+            await self.quotas.create(_default_quota(annotation, hard), namespace=namespace.name)
 
     async def _exists(self, namespace: str) -> bool:
         """Asked of the server: the name is generated, so a second one would not collide with the first."""
         selector = f"{constants.LABEL_DEFAULT_RESOURCE_QUOTA}=true"
-        quotas = await self._quotas.list(namespace, label_selector=selector)
+        quotas = await self.quotas.list(namespace, label_selector=selector)
         return bool(quotas)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Final
 
 import msgspec
@@ -72,32 +72,21 @@ class _Remembered:
     would_write: str = ""
 
 
+@dataclass(eq=False)
 class Handler:
     """Handles ResourceQuotas: the one writer of those that the annotation strategy raises."""
 
-    def __init__(
-        self,
-        quotas: ResourceClient[ResourceQuota],
-        pods: ResourceClient[Pod],
-        event_reader: ResourceClient[Event],
-        observer: Observer,
-        events: EventRecorder,
-        policy: Policy,
-        *,
-        before_raise: BeforeRaise | None = None,
-        dry_run: bool = False,
-        clock: Callable[[], float] = time.time,
-    ) -> None:
-        self._quotas = quotas
-        self._pods = pods
-        self._event_reader = event_reader
-        self._observer = observer
-        self._events = events
-        self._policy = policy
-        self._before_raise = before_raise
-        self._dry_run = dry_run
-        self._clock = clock
-        self._remembered: dict[str, _Remembered] = {}
+    quotas: ResourceClient[ResourceQuota]
+    pods: ResourceClient[Pod]
+    event_reader: ResourceClient[Event]
+    observer: Observer
+    events: EventRecorder
+    policy: Policy
+    _: KW_ONLY
+    before_raise: BeforeRaise | None = None
+    dry_run: bool = False
+    clock: Callable[[], float] = time.time
+    _remembered: dict[str, _Remembered] = field(default_factory=dict, init=False)
 
     async def on_resource_quota_changed(self, key: str, quota: ResourceQuota | None) -> None:
         """Bring the quota to where its namespace's migrations want it.
@@ -122,7 +111,7 @@ class Handler:
             if not again:
                 return await self._plan_and_write(quota, kept)
             log.debug("%s: conflict, retrying", quota.key)
-            now = await self._quotas.get(name=quota.name, namespace=quota.namespace)
+            now = await self.quotas.get(name=quota.name, namespace=quota.namespace)
             return await self._plan_and_write(now, kept)
 
         try:
@@ -132,9 +121,9 @@ class Handler:
 
     async def _plan_and_write(self, quota: ResourceQuota, kept: _Remembered) -> Plan:
         """Raises Conflict or Invalid when the quota is no longer what was decided from."""
-        before, now = kept.timers, self._clock()
+        before, now = kept.timers, self.clock()
         kept.timers = replace(before, decided_at=now)
-        observed = self._observer.observe(quota, now, kept.timers)
+        observed = self.observer.observe(quota, now, kept.timers)
         decided = self._plan(observed, kept)
         if live := compensates_more(quota.annotations, decided.annotations):
             observed = await self._observe_live(observed)
@@ -147,33 +136,33 @@ class Handler:
         if not decided or self._only_say(quota, kept, decided):
             return decided
         used = quota.used if live else await self._wait_to_lower(quota, kept, decided)
-        if self._before_raise is not None and _raises(quota, decided):
-            await self._before_raise(quota.namespace)
+        if self.before_raise is not None and _raises(quota, decided):
+            await self.before_raise(quota.namespace)
         await self._write(quota, kept, decided, used)
         if decided.annotations.get(ANNOTATION_TOUCHED) and ANNOTATION_TOUCHED in quota.annotations:
-            self._say(observed, kept, await lacking_devices(self._event_reader, observed))
+            self._say(observed, kept, await lacking_devices(self.event_reader, observed))
         return decided
 
     async def _observe_live(self, seen: Facts) -> Facts:
         """With pods as they are now: a target pod that is counted already lacks nothing. The quota is read first, so
         that no pod is in its count that is not in the list."""
-        quota = await self._quotas.get(name=seen.quota.name, namespace=seen.quota.namespace)
-        pods = await self._pods.list(quota.namespace, label_selector=constants.LABEL_APP)
-        source = replace(self._observer.source, pods=Listed(pods))
-        return self._observer.observe(quota, seen.now, seen.timers, source=source)
+        quota = await self.quotas.get(name=seen.quota.name, namespace=seen.quota.namespace)
+        pods = await self.pods.list(quota.namespace, label_selector=constants.LABEL_APP)
+        source = replace(self.observer.source, pods=Listed(pods))
+        return self.observer.observe(quota, seen.now, seen.timers, source=source)
 
     def _plan(self, observed: Facts, kept: _Remembered) -> Plan:
         """With the records of our last write, where it raised the quota and another client has removed them both:
         without them what was added could not be told from the base."""
         quota, written = observed.quota, kept.written
         if written is None or written.uid != quota.uid or not _RECORDS.isdisjoint(quota.annotations):
-            return plan(observed, self._policy)
+            return plan(observed, self.policy)
         records = {k: v for k, v in written.annotations.items() if k in _RECORDS}
         if records.keys() != _RECORDS:
-            return plan(observed, self._policy)
+            return plan(observed, self.policy)
         metadata = msgspec.structs.replace(quota.metadata, annotations={**quota.annotations, **records})
         recorded = msgspec.structs.replace(quota, metadata=metadata)
-        decided = plan(replace(observed, quota=recorded), self._policy)
+        decided = plan(replace(observed, quota=recorded), self.policy)
         return replace(decided, annotations={**records, **decided.annotations})
 
     def _batch(self, quota: ResourceQuota, kept: _Remembered) -> None:
@@ -181,7 +170,7 @@ class Handler:
         spec.hard: a repair never waits."""
         if kept.written is None or quota.hard != kept.written.hard:
             return
-        now, source = self._clock(), self._observer.source
+        now, source = self.clock(), self.observer.source
         if not now < batch_until(quota.annotations, kept.timers.decided_at) <= now + LONGEST:
             return  # later than that: the clock was set back
         migrations = source.migrations.list(quota.namespace)
@@ -202,10 +191,10 @@ class Handler:
         Raises RetryAfter, ApiError."""
         if not decided.hard or _raises(quota, decided) or decided.annotations.get(ANNOTATION_TOUCHED):
             return {}
-        now = self._clock()
+        now = self.clock()
         since = now if kept.timers.lower_since is None else kept.timers.lower_since
         kept.timers = replace(kept.timers, lower_since=since)
-        migrations = self._observer.source.migrations.list(quota.namespace)
+        migrations = self.observer.source.migrations.list(quota.namespace)
         ours = kept.written is not None and quota.hard == kept.written.hard
 
         def wait(used: RawResourceList) -> None:
@@ -217,15 +206,15 @@ class Handler:
         wait(quota.used)
         if not ours or now >= since + UNTIL_COUNTED:
             return {}
-        used = (await self._quotas.get(name=quota.name, namespace=quota.namespace)).used
+        used = (await self.quotas.get(name=quota.name, namespace=quota.namespace)).used
         wait(used)
         return used
 
     async def _write(
         self, quota: ResourceQuota, kept: _Remembered, decided: Plan, used: RawResourceList
     ) -> None:
-        now, patch = self._clock(), decided.patch(quota, used)
-        kept.written = await self._quotas.json_patch(patch, name=quota.name, namespace=quota.namespace)
+        now, patch = self.clock(), decided.patch(quota, used)
+        kept.written = await self.quotas.json_patch(patch, name=quota.name, namespace=quota.namespace)
         kept.timers = replace(kept.timers, written_at=now, decided_at=now, lower_since=None)
         _WRITES.labels("written").inc()
         if decided.annotations.get(ANNOTATION_TOUCHED):
@@ -234,15 +223,15 @@ class Handler:
 
     def _only_say(self, quota: ResourceQuota, kept: _Remembered, decided: Plan) -> bool:
         """With --dry-run: what would be written, once until it changes."""
-        if self._dry_run and kept.would_write != (would_write := _summary(quota, decided)):
+        if self.dry_run and kept.would_write != (would_write := _summary(quota, decided)):
             kept.would_write = would_write
             _WRITES.labels("dry-run").inc()
             log.info("%s: would write: %s", quota.key, would_write)
-        return self._dry_run
+        return self.dry_run
 
     def _say(self, observed: Facts, kept: _Remembered, problems: Sequence[ResourceQuotaError]) -> None:
         """An event for what people have to know, about the VM that it concerns or the quota: one for each state."""
-        now = self._clock()
+        now = self.clock()
         before = {state: at for state, at in kept.said.items() if now - at < _GONE}
         kept.said = before | {problem.state: now for problem in problems}
         for problem in problems:
@@ -250,7 +239,7 @@ class Handler:
                 continue
             log.warning("%s: %s", observed.quota.key, problem)
             about = observed.instances.get(problem.vm) or observed.quota
-            self._events.event(about, problem.kind, problem.reason, str(problem))
+            self.events.event(about, problem.kind, problem.reason, str(problem))
 
 
 def _raises(quota: ResourceQuota, decided: Plan) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from kubeloop.api.core import Pod, ResourceQuota
@@ -32,32 +32,21 @@ AGAIN = 5.0
 """Seconds until a VM that wants to run and has no pod yet is re-checked."""
 
 
+@dataclass(eq=False)
 class Handler:
     """Handles VirtualMachines."""
 
-    def __init__(
-        self,
-        machines: ResourceClient[VirtualMachine],
-        instance_cache: CacheReader[VirtualMachineInstance],
-        quotas: ResourceClient[ResourceQuota],
-        quota_cache: CacheReader[ResourceQuota],
-        pods: ResourceClient[Pod],
-        pods_of: Callable[[str], Sequence[Pod]],
-        observer: Observer,
-        events: EventRecorder,
-        clock: Callable[[], float] = time.time,
-    ) -> None:
-        """`pods_of` gives the launcher pods of a VM by its key, from a cache."""
-        self._machines = machines
-        self._instance_cache = instance_cache
-        self._quotas = quotas
-        self._quota_cache = quota_cache
-        self._pods = pods
-        self._pods_of = pods_of
-        self._observer = observer
-        self._events = events
-        self._clock = clock
-        self._short_since: dict[str, float] = {}
+    machines: ResourceClient[VirtualMachine]
+    instance_cache: CacheReader[VirtualMachineInstance]
+    quotas: ResourceClient[ResourceQuota]
+    quota_cache: CacheReader[ResourceQuota]
+    pods: ResourceClient[Pod]
+    pods_of: Callable[[str], Sequence[Pod]]
+    """The launcher pods of a VM by its key, from a cache."""
+    observer: Observer
+    events: EventRecorder
+    clock: Callable[[], float] = time.time
+    _short_since: dict[str, float] = field(default_factory=dict, init=False)
 
     async def on_virtual_machine_changed(self, key: str, machine: VirtualMachine | None) -> None:
         """Raises RetryAfter while the VM wants to run and has no pod."""
@@ -69,7 +58,7 @@ class Handler:
         if self._shortage(machine) is None:
             self._short_since.pop(key, None)
             raise RetryAfter(AGAIN, "no pod yet")
-        left = self._short_since.setdefault(key, self._clock()) + CONFIRM - self._clock()
+        left = self._short_since.setdefault(key, self.clock()) + CONFIRM - self.clock()
         if left > 0:
             raise RetryAfter(left, "confirming the shortage")
         shortage = await self._live_shortage(machine)
@@ -79,12 +68,12 @@ class Handler:
         self._short_since.pop(key, None)
 
     def _wants_to_start(self, machine: VirtualMachine) -> bool:
-        return wants_to_run(machine) and not self._pods_of(machine.key)
+        return wants_to_run(machine) and not self.pods_of(machine.key)
 
     def _shortage(self, machine: VirtualMachine) -> InsufficientResources | None:
         found = (
-            shortage_of(machine, self._observer.observe(quota, self._clock()))
-            for quota in self._quota_cache.list(machine.namespace)
+            shortage_of(machine, self.observer.observe(quota, self.clock()))
+            for quota in self.quota_cache.list(machine.namespace)
             if is_default(quota)
         )
         return next((shortage for shortage in found if shortage is not None), None)
@@ -95,12 +84,12 @@ class Handler:
         namespace = machine.namespace
         # The quotas first: a pod that is created in between is then in the list, and there is no shortage.
         selector = f"{constants.LABEL_DEFAULT_RESOURCE_QUOTA}=true"
-        quotas = await self._quotas.list(namespace, label_selector=selector)
-        pods = await self._pods.list(namespace, label_selector=constants.LABEL_APP)
+        quotas = await self.quotas.list(namespace, label_selector=selector)
+        pods = await self.pods.list(namespace, label_selector=constants.LABEL_APP)
         if has_pod(machine, pods):
             return None
         for quota in quotas:
-            observed = replace(self._observer.observe(quota, self._clock()), pods=pods)
+            observed = replace(self.observer.observe(quota, self.clock()), pods=pods)
             shortage = shortage_of(machine, observed)
             if shortage is not None:
                 return shortage
@@ -118,10 +107,10 @@ class Handler:
             "spec": spec,
         }
         try:
-            await self._machines.merge_patch(patch, name=machine.name, namespace=machine.namespace)
+            await self.machines.merge_patch(patch, name=machine.name, namespace=machine.namespace)
         except NotFound:
             return
-        self._events.event(
+        self.events.event(
             machine,
             "Warning",
             constants.EVENT_INSUFFICIENT_RESOURCE_QUOTA,
@@ -134,10 +123,10 @@ class Handler:
             return
         if run_strategy(machine) == constants.RUN_STRATEGY_HALTED:
             return
-        if not is_running(self._instance_cache.get(namespace=machine.namespace, name=machine.name)):
+        if not is_running(self.instance_cache.get(namespace=machine.namespace, name=machine.name)):
             return
         patch = {"metadata": {"annotations": {constants.ANNOTATION_INSUFFICIENT_RESOURCE_QUOTA: None}}}
         try:
-            await self._machines.merge_patch(patch, name=machine.name, namespace=machine.namespace)
+            await self.machines.merge_patch(patch, name=machine.name, namespace=machine.namespace)
         except NotFound:
             return

@@ -67,7 +67,7 @@ async def test_each_of_several_namespaces_is_watched_from_where_its_own_watch_st
         namespaces = Namespaces([pods.select(namespace="first"), pods.select(namespace="second")])
         informer = SharedIndexInformer(namespaces, options=ReflectorOptions(backoff_base=0.02))
         informer.start()
-        await live.opened()
+        await live.opened(30)
         assert informer.indexer.list_keys() == ["first/a", "first/c"]
         asked = [seen for seen in server.requests if seen.verb == WATCH]
         assert [seen.query.get("resourceVersion") for seen in asked if seen.path == first] == [

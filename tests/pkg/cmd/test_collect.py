@@ -18,6 +18,7 @@ from pkg.api.kubevirt import (
     KUBEVIRTS,
     VIRTUAL_MACHINE_INSTANCE_MIGRATIONS,
     VIRTUAL_MACHINE_INSTANCES,
+    VIRTUAL_MACHINES,
 )
 from pkg.util.constants import WEBHOOK_CONFIGURATION_NAME
 from tests.decisions import charged
@@ -30,6 +31,8 @@ SECRET = "hunter2"
 """Planted wherever a tenant, or another program, can write."""
 OWN = "headroom-system"
 EARLIER = "2026-01-01T11:58:00Z"
+
+LIMITED = HARD | {"count/resourceclaims.resource.k8s.io": "1"}
 
 
 def poisoned(document: dict[str, Any]) -> dict[str, Any]:
@@ -73,6 +76,14 @@ def pod() -> dict[str, Any]:
     return found
 
 
+def resource_claim() -> dict[str, Any]:
+    devices = {
+        "requests": [{"name": "nic", "exactly": {"deviceClassName": "nic"}}],
+        "config": [{"opaque": {"driver": "nics", "parameters": {"password": SECRET}}}],
+    }
+    return poisoned({"metadata": {"name": "net", "namespace": NS}, "spec": {"devices": devices}})
+
+
 def event(kind: str, message: str) -> dict[str, Any]:
     return {
         "metadata": {"name": f"of-{kind.lower()}", "namespace": NS},
@@ -108,7 +119,10 @@ def server() -> Iterator[ThreadedServer]:
         script.always(GET, "/version", body({"gitVersion": "v1.37.2"}))
         for where in ("", NS):
             of = {
-                registry.RESOURCE_QUOTAS: [poisoned(fields(charged(quota(HARD, MARKS), [launcher()])))],
+                registry.RESOURCE_QUOTAS: [poisoned(fields(charged(quota(LIMITED, MARKS), [launcher()])))],
+                registry.RESOURCE_CLAIMS: [resource_claim()],
+                registry.PERSISTENT_VOLUME_CLAIMS: [],
+                VIRTUAL_MACHINES: [],
                 VIRTUAL_MACHINE_INSTANCES: [instance()],
                 registry.PODS: [pod()],
                 registry.LIMIT_RANGES: [],
@@ -179,6 +193,7 @@ def test_no_secret_is_in_it_and_all_that_is_needed_is(
         json.loads(line)["kind"] for file in files for line in files[file].splitlines() if "jsonl" in file
     }
     assert {"ResourceQuota", "VirtualMachineInstance", "VirtualMachineInstanceMigration", "Pod"} <= kinds
+    assert "ResourceClaim" in kinds
     assert "another" not in files["more.jsonl"]
     assert json.dumps("hooks.kubevirt.io/hookSidecars") + ':"[{}]"' in files["objects.jsonl"]  # they count
     asked = {(seen.verb, seen.path) for seen in server.server.requests}
