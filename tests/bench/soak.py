@@ -13,23 +13,28 @@ import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
 
 from kubeloop.api import registry
 from kubeloop.api.registry import Resource
+from kubeloop.client.client import Client
 from kubeloop.client.errors import ApiError, Forbidden
+from kubeloop.client.loading import load_config
 from kubeloop.testing.cluster import processes
 from kubeloop.testing.cluster.cluster import Cluster
+from kubeloop.testing.cluster.paths import free_ports
 from kubeloop.testing.polling import until
 from lab.cluster import EmbeddedCluster
 from pkg.api.kubevirt import KUBEVIRTS, VIRTUAL_MACHINE_INSTANCE_MIGRATIONS
 from pkg.util.constants import LOCK_SELECTOR
 from tests.e2e.admin import Admin, admin_of
 from tests.e2e.mtq_namespace import BUDGETS, Namespace, made
+from tests.e2e.relay import Relay
 from tests.program import ROOT, Program, program
 
 BASE = {"limitsCpu": "3075m", "limitsMemory": "20Gi"}
@@ -38,6 +43,8 @@ HARD = {"limits.cpu": "3075m", "limits.memory": "20Gi"}
 MACHINES = 5
 NAMESPACES = 3
 LOGS = ROOT / "build" / "soak"
+LATE = 0.2
+"""Seconds by which the second API server is behind."""
 UP, DOWN = 3.0, 0.5
 """Seconds that the webhook serves, and is away before it is started again."""
 RECOVERY = 30.0
@@ -143,8 +150,41 @@ async def _stopped(stage: Stage, soak: Soak, name: str, seconds: float) -> None:
             process.signal(signal.SIGCONT)
 
 
+async def servers(stage: Stage, soak: Soak) -> None:
+    """Of two API servers behind one address one is late (`behind_one_address`): a minute of that."""
+    await asyncio.sleep(60.0)
+    soak.faults += 1
+
+
+@contextlib.asynccontextmanager
+async def behind_one_address(cluster: Cluster) -> AsyncIterator[Cluster]:
+    """The cluster with a second API server, which hears of etcd LATE seconds later. Connections go to both in turn."""
+    spec = json.loads((cluster.directory / "processes" / "kube-apiserver.json").read_text("utf-8"))
+    flags = dict(word.partition("=")[::2] for word in spec["argv"][1:] if not word.startswith("--audit-"))
+    (port,) = free_ports(1)
+    etcd = Relay(flags["--etcd-servers"].removeprefix("https://"), late=LATE)
+    flags |= {"--secure-port": str(port), "--etcd-servers": f"https://{etcd.address}"}
+    argv = [spec["argv"][0], *(f"{flag}={value}" for flag, value in flags.items())]
+    processes.spawn("kube-apiserver-2", argv, cluster.directory)
+    async with Client(load_config(str(_kubeconfig(cluster, f"127.0.0.1:{port}")))) as client:
+        await persistent(lambda: client.transport.request("GET", "/readyz"))
+    both = Relay(cluster.url.removeprefix("https://"), f"127.0.0.1:{port}")
+    try:
+        yield replace(cluster, kubeconfig=_kubeconfig(cluster, both.address))
+    finally:
+        both.close()
+        etcd.close()
+
+
+def _kubeconfig(cluster: Cluster, address: str) -> Path:
+    """The cluster's, for an API server at another address."""
+    path = cluster.directory / f"{address.rpartition(':')[2]}.kubeconfig"
+    path.write_text(cluster.kubeconfig.read_text("utf-8").replace(cluster.url, f"https://{address}"), "utf-8")
+    return path
+
+
 Part = Callable[[Stage, Soak], Coroutine[Any, Any, None]]
-PARTS: dict[str, Part] = {each.__name__: each for each in (kills, etcd, counting, stopped, clock)}
+PARTS: dict[str, Part] = {each.__name__: each for each in (kills, etcd, counting, stopped, clock, servers)}
 
 
 async def disturb(part: Part, stage: Stage, soak: Soak) -> None:
@@ -224,6 +264,13 @@ async def honest_pods(admin: Admin, namespace: str, soak: Soak) -> None:
 
 
 async def run(cluster: Cluster, goal: int, part: str) -> Soak:
+    if part != servers.__name__:
+        return await _run(cluster, goal, part)
+    async with behind_one_address(cluster) as both:
+        return await _run(both, goal, part)
+
+
+async def _run(cluster: Cluster, goal: int, part: str) -> Soak:
     soak = Soak()
     controller, webhook = program(cluster, "controller"), program(cluster, "webhook")
     async with admin_of(cluster) as admin:

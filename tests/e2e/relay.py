@@ -1,4 +1,4 @@
-"""A TCP relay that can be cut, in front of the API server or of several replicas: TLS passes through it untouched."""
+"""A TCP relay that can be cut or late, before the API server or several replicas: TLS passes through it untouched."""
 
 from __future__ import annotations
 
@@ -6,16 +6,19 @@ import contextlib
 import itertools
 import socket
 import threading
+import time
 
 
 class Relay:
     """`address` is what others are told instead of a target's `host:port`; connections go to the targets in turn."""
 
-    def __init__(self, *targets: str) -> None:
+    def __init__(self, *targets: str, late: float = 0.0) -> None:
+        """`late`: seconds by which what a target says comes later."""
         parts = [target.rpartition(":") for target in targets]
         self._targets = itertools.cycle([(host, int(port)) for host, _, port in parts])
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._cut = False
+        self._late = late
         self._open: list[socket.socket] = []
         self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
         threading.Thread(target=self._accept, daemon=True).start()
@@ -39,14 +42,15 @@ class Relay:
                     near.close()
                     continue
                 self._open += [near, far]
-                for one, other in ((near, far), (far, near)):
-                    threading.Thread(target=self._pump, args=(one, other), daemon=True).start()
+                for one, other, late in ((near, far, 0.0), (far, near, self._late)):
+                    threading.Thread(target=self._pump, args=(one, other, late), daemon=True).start()
 
-    def _pump(self, one: socket.socket, other: socket.socket) -> None:
+    def _pump(self, one: socket.socket, other: socket.socket, late: float) -> None:
         with contextlib.suppress(OSError):
             while content := one.recv(65536):
                 if self._cut:
                     return  # swallowed
+                time.sleep(late)
                 other.sendall(content)
             if not self._cut:
                 other.shutdown(socket.SHUT_WR)

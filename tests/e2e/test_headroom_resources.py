@@ -8,7 +8,7 @@ import pytest
 
 from kubeloop.testing.polling import eventually
 from pkg.util.quantity import Quantity
-from tests.e2e.api import Api, Raw
+from tests.e2e.api import Api, ApiFailure, Raw
 from tests.e2e.headroom.amounts import Amounts, hards, plus
 from tests.e2e.headroom.environment import Environment
 from tests.e2e.headroom.namespace import LASTING, QuotaNamespace
@@ -93,6 +93,37 @@ def test_each_counted_resource_is_refused_for_good_by_harvesters_estimate_and_no
             assert hards(versions) == [base, plus(base, base), base], name
 
     on.together(goes_through, filled)
+
+
+def test_disks_that_move_are_added_where_an_administrator_lets_them(on: Environment) -> None:
+    """KubeVirt waits for the claim that the VM names, without a migration."""
+    on.run()
+    namespace = on.namespace()
+    namespace.start_vm()
+    base = {"requests.storage": "1Gi", "persistentvolumeclaims": "1"}
+    namespace.make_quota("disks", base, managed=True)
+    _claim(namespace, "old")
+    moved = {
+        "volumeName": "root",
+        "sourcePVCInfo": {"claimName": "old"},
+        "destinationPVCInfo": {"claimName": "new"},
+    }
+    namespace.api.patch(f"{namespace.instances}/vm1", {"status": {"migratedVolumes": [moved]}})
+    with pytest.raises(ApiFailure, match="exceeded quota: disks"):
+        _claim(namespace, "new")
+    allowed = {"headroom.harvesterhci.io/storage-migration": "true"}
+    namespace.api.patch(namespace.path, {"metadata": {"annotations": allowed}})
+    namespace.wait_hard({"requests.storage": "2Gi", "persistentvolumeclaims": "2"}, "disks", 10.0)
+    namespace.wait_counted("disks")
+    _claim(namespace, "new")
+    namespace.api.delete(f"{namespace.path}/persistentvolumeclaims/old")
+    namespace.settle(by_value(base), "disks")
+
+
+def _claim(namespace: QuotaNamespace, name: str) -> None:
+    spec = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
+    body = {"metadata": {"name": name}, "spec": {"storageClassName": "none", **spec}}
+    namespace.api.create(f"{namespace.path}/persistentvolumeclaims", body)
 
 
 def test_a_second_migration_where_finished_pods_count_too(on: Environment) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
 from kubeloop.api.core import ConfigMap
@@ -39,34 +40,25 @@ EVENT: Final = "PodPolicyMissing"
 STANDS = LateGauge(METRICS["headroom_pod_policy_in_force"])
 
 
+@dataclass(eq=False)
 class Upkeep:
     """`run` until cancelled. In a dry run nothing is published and no event written."""
 
-    def __init__(
-        self,
-        client: Client,
-        events: EventRecorder,
-        namespace: str,
-        installation: Callable[[], Installation],
-        accounts: Callable[[], Sequence[str]],
-        *,
-        changed: asyncio.Event | None = None,
-        dry_run: bool = False,
-    ) -> None:
-        """`namespace` is headroom's own; `accounts` are virt-controller's user names as known by then; `changed` is
-        set when the installation is another one."""
-        self._client = client
-        self._events = events
-        self._namespace = namespace
-        self._installation = installation
-        self._accounts = accounts
-        self._changed = changed or asyncio.Event()
-        self._dry_run = dry_run
-        self._said: Sequence[str] = ()
+    client: Client
+    events: EventRecorder
+    namespace: str
+    """Headroom's own."""
+    installation: Callable[[], Installation]
+    accounts: Callable[[], Sequence[str]]
+    """virt-controller's user names as known by then."""
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when the installation is another one."""
+    dry_run: bool = False
+    _said: Sequence[str] = field(default=(), init=False)
 
     async def run(self) -> None:
         while True:
-            self._changed.clear()
+            self.changed.clear()
             try:
                 await self.check()
             except ApiError as exc:
@@ -74,11 +66,11 @@ class Upkeep:
                 await asyncio.sleep(RETRY)
             else:
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._changed.wait(), PERIOD)
+                    await asyncio.wait_for(self.changed.wait(), PERIOD)
 
     async def check(self) -> None:
         """Publish how the controller runs, and check the policies, once. Raises ApiError."""
-        published = None if self._dry_run else await self._publish()
+        published = None if self.dry_run else await self._publish()
         found = await self._policy_problems()
         STANDS.set(not found)
         if found == self._said:
@@ -90,27 +82,27 @@ class Upkeep:
         message = f"{'; '.join(found)}: {MEANING}"
         log.warning("%s", message)
         if published is not None:
-            self._events.event(published, "Warning", EVENT, message)
+            self.events.event(published, "Warning", EVENT, message)
 
     async def _publish(self) -> ConfigMap | None:
         """The ConfigMap as it is now; None where headroom's namespace does not exist."""
-        data = self._installation().data()
+        data = self.installation().data()
         try:
-            return await self._client.resource(CONFIG_MAPS).create_or_update(
+            return await self.client.resource(CONFIG_MAPS).create_or_update(
                 {"metadata": {"name": CONFIG_MAP}, "data": data},
                 lambda there: edit(there, data=data),
-                namespace=self._namespace,
+                namespace=self.namespace,
             )
         except NotFound:
-            log.debug("namespace %s does not exist: mode and estimate are not published", self._namespace)
+            log.debug("namespace %s does not exist: mode and estimate are not published", self.namespace)
             return None
 
     async def _policy_problems(self) -> list[str]:
-        policies = self._client.resource(VALIDATING_ADMISSION_POLICIES)
+        policies = self.client.resource(VALIDATING_ADMISSION_POLICIES)
         if not await policies.is_served():
             return ["the API server is older than Kubernetes 1.30 and has no ValidatingAdmissionPolicy"]
-        bindings = self._client.resource(VALIDATING_ADMISSION_POLICY_BINDINGS)
-        return problems(await _named(policies), await _named(bindings), self._accounts())
+        bindings = self.client.resource(VALIDATING_ADMISSION_POLICY_BINDINGS)
+        return problems(await _named(policies), await _named(bindings), self.accounts())
 
 
 async def _named(client: ResourceClient[T]) -> dict[str, T]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
 from kubeloop.api.registry import (
@@ -25,36 +26,30 @@ class CannotLock(Exception):
     """Why a namespace cannot be locked; the text is for the administrator who can fix it."""
 
 
+@dataclass(eq=False)
 class LockMaker:
     """Builds a lock's webhook. Reads our user name once, and the webhooks' address before every lock."""
 
-    def __init__(
-        self,
-        client: Client,
-        kubevirts: CacheReader[KubeVirt],
-        *,
-        holders: Sequence[str] = (),
-        kubevirt_users: Sequence[str] = (),
-        never_lock: Sequence[str] = NEVER_LOCKED,
-        probe: Callable[[], Awaitable[object]],
-    ) -> None:
-        """`holders`: user names beside our own whose writes pass; `kubevirt_users`: instead of virt-controller's;
-        `never_lock`: shell patterns of namespaces; `probe` raises NotReached when the API server does not reach us."""
-        self._client = client
-        self._kubevirts = kubevirts
-        self._holders = tuple(holders)
-        self._kubevirt_users = tuple(kubevirt_users)
-        self._never_lock = tuple(never_lock)
-        self._probe = probe
-        self._own = ""
+    client: Client
+    kubevirts: CacheReader[KubeVirt]
+    probe: Callable[[], Awaitable[object]]
+    """Raises NotReached when the API server does not reach us."""
+    _: KW_ONLY
+    holders: Sequence[str] = ()
+    """User names beside our own whose writes pass."""
+    kubevirt_users: Sequence[str] = ()
+    """Instead of virt-controller's."""
+    never_lock: Sequence[str] = NEVER_LOCKED
+    """Shell patterns of namespaces."""
+    _own: str = field(default="", init=False)
 
     async def holder(self) -> str:
         """A lock's text about its holder."""
-        return f"headroom ({await self._user() or ', '.join(self._holders)}) on {socket.gethostname()}"
+        return f"headroom ({await self._user() or ', '.join(self.holders)}) on {socket.gethostname()}"
 
     async def webhook(self, namespace: str) -> Webhook:
         """The webhook of a namespace's lock. Raises CannotLock, ApiError."""
-        if is_never_locked(namespace, [*self._never_lock, *(kv.namespace for kv in self._kubevirts.list())]):
+        if is_never_locked(namespace, [*self.never_lock, *(kv.namespace for kv in self.kubevirts.list())]):
             raise CannotLock("it is a system namespace, or one that --never-lock names")
         where = await self._where()
         if where is None:
@@ -63,7 +58,7 @@ class LockMaker:
                 "a caBundle): run `headroom controller --webhook` or `headroom webhook`"
             )
         try:
-            await self._probe()
+            await self.probe()
         except NotReached as exc:
             raise CannotLock(f"the API server does not reach headroom's webhook: {exc}") from exc
         return lock_webhook(
@@ -74,8 +69,8 @@ class LockMaker:
         """From the configuration that is probed next: a broken registration is not copied."""
         try:
             proven, registered = await asyncio.gather(
-                self._client.resource(MUTATING_WEBHOOK_CONFIGURATIONS).get(name=PROBE_CONFIGURATION),
-                self._client.resource(VALIDATING_WEBHOOK_CONFIGURATIONS).get(name=WEBHOOK_CONFIGURATION_NAME),
+                self.client.resource(MUTATING_WEBHOOK_CONFIGURATIONS).get(name=PROBE_CONFIGURATION),
+                self.client.resource(VALIDATING_WEBHOOK_CONFIGURATIONS).get(name=WEBHOOK_CONFIGURATION_NAME),
             )
         except NotFound:
             return None
@@ -83,7 +78,7 @@ class LockMaker:
 
     async def _users(self) -> list[str]:
         own = await self._user()
-        users: list[Any] = [own, *self._holders] if own else [*self._holders]
+        users: list[Any] = [own, *self.holders] if own else [*self.holders]
         if not users:
             raise CannotLock(
                 "the API server does not report headroom's user name: set it with --controller-user"
@@ -91,8 +86,8 @@ class LockMaker:
         return users
 
     async def _user(self) -> str:
-        self._own = self._own or await own_user(self._client)
+        self._own = self._own or await own_user(self.client)
         return self._own
 
     def _virt_controllers(self) -> Sequence[str]:
-        return virt_controllers(self._kubevirts.list(), self._kubevirt_users)
+        return virt_controllers(self.kubevirts.list(), self.kubevirt_users)
