@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Any, Self, TypeVar, cast
+from typing import Any, Self, TypeVar, Unpack, cast
 
 import msgspec
 
@@ -15,7 +15,7 @@ from kubeloop.client.config import ClientConfig
 from kubeloop.client.errors import ApiError
 from kubeloop.client.resource_client import ResourceClient
 from kubeloop.client.resource_reader import PLAIN, Accept
-from kubeloop.client.transport import Transport
+from kubeloop.client.transport import Transport, TransportOptions
 
 log = logging.getLogger(__name__)
 
@@ -30,8 +30,7 @@ R = TypeVar("R")
 class Client:
     """Resource clients over one transport. `async with Client(config) as client` closes its connections."""
 
-    def __init__(self, config: ClientConfig | Transport, **options: Any) -> None:
-        """`options` go to Transport: user_agent, qps, burst, retry, metrics, strict, before_write."""
+    def __init__(self, config: ClientConfig | Transport, **options: Unpack[TransportOptions]) -> None:
         self.transport = config if isinstance(config, Transport) else Transport(config, **options)
         self._resources: dict[Resource[Any], ResourceClient[Any]] = {}
 

@@ -12,7 +12,7 @@ import ssl
 import sys
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, TypedDict
 from urllib.parse import urlencode
 
 import aiohttp
@@ -71,6 +71,18 @@ class GuardedBody(BytesPayload):
             self.refused = err
             raise
         await super().write_with_length(writer, content_length)
+
+
+class TransportOptions(TypedDict, total=False):
+    """What Client passes on: see Transport."""
+
+    user_agent: str
+    qps: float | None
+    burst: int | None
+    retry: RetryPolicy | None
+    metrics: RestClientMetrics | None
+    strict: bool
+    before_write: BeforeWrite | None
 
 
 class Transport:
