@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import pytest
 
@@ -18,6 +19,7 @@ from kubeloop.testing.cluster.nodes import fake_node
 from kubeloop.testing.polling import eventually
 from lab.cluster import CRDS as CRD_FILES
 from lab.cluster import EmbeddedCluster, Options
+from lab.scale.counters import samples
 from tests.e2e.api import CORE, Api
 from tests.e2e.tenant import Tenant
 from tests.program import COMMAND, ROOT, environment, run
@@ -49,6 +51,16 @@ def bare_api(bare: Cluster) -> Api:
 
 def names(api: Api, path: str) -> set[str]:
     return {item["metadata"]["name"] for item in api.get(path)["items"]}
+
+
+def refused_patches(api: Api) -> float:
+    """Changes of quotas that the API server did not make: another writer was first."""
+    text = urlopen(f"https://{api.address}/metrics", context=api.tls).read().decode()
+    return sum(
+        value
+        for labels, value in samples(text, "apiserver_request_total")
+        if (labels["verb"], labels["resource"]) == ("PATCH", "resourcequotas") and labels["code"] != "200"
+    )
 
 
 def everything(api: Api) -> dict[str, set[str]]:
@@ -88,6 +100,7 @@ def test_its_figures_are_what_others_count_and_nothing_is_left(
     tenant = Tenant(bare_api)
     standing = tenant.quota()
     before, onlooker = everything(bare_api), Onlooker(Api(bare.kubeconfig))
+    refused_before = refused_patches(bare_api)
     onlooker.start()
     words = ["--kubeconfig", str(bare.kubeconfig), "--out", str(tmp_path)]
     done = run("scale", *SIZE, *words, timeout=120, CI="true")
@@ -101,7 +114,8 @@ def test_its_figures_are_what_others_count_and_nothing_is_left(
     seen = report["api_server_requests_per_migration"]
     refused = report["refused_before_raise"] + report["refused_after_raise"]
     assert seen["POST pods"] * 3 == pytest.approx(3 + refused, abs=0.01)
-    assert seen["PATCH resourcequotas"] * 3 == pytest.approx(report["quota_writes"], abs=0.01)
+    conflicts = refused_patches(bare_api) - refused_before
+    assert -0.01 <= seen["PATCH resourcequotas"] * 3 - report["quota_writes"] <= conflicts + 0.01
     assert report["headroom"]["rss_peak_bytes"] > 2**20
     assert "<svg" in (tmp_path / "report.html").read_text("utf-8")
     assert "migrations a minute" in done.stdout
