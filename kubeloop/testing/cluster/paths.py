@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import random
 import socket
+from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +14,9 @@ from kubeloop.testing.cluster.errors import ClusterError
 # Below the range that the kernel hands out to outgoing connections: none of them can take a port between the moment
 # it was found free and the moment the server listens on it.
 _PORTS = range(20000, 32000)
+_GIVEN: deque[int] = deque(maxlen=100)
+"""Given a moment ago: their servers may not listen yet."""
+_WORKERS = 16
 
 
 @dataclass(frozen=True)
@@ -52,14 +57,17 @@ class Paths:
 
 
 def free_ports(count: int) -> list[int]:
-    """`count` different TCP ports of 127.0.0.1 on which nothing listens."""
+    """`count` different TCP ports of 127.0.0.1 without a listener. pytest-xdist's workers never get the same, and
+    none is given again soon."""
     ports: list[int] = []
     # Not the module's generator: test runners seed that one alike in processes that start servers at the same time.
-    for port in random.SystemRandom().sample(_PORTS, len(_PORTS)):
+    mine = _PORTS[int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]) % _WORKERS :: _WORKERS]
+    for port in random.SystemRandom().sample(mine, len(mine)):
         if len(ports) == count:
             break
-        if _is_free(port):
+        if port not in _GIVEN and _is_free(port):
             ports.append(port)
+    _GIVEN.extend(ports)
     if len(ports) < count:
         raise ClusterError(f"fewer than {count} free ports between {_PORTS.start} and {_PORTS.stop}")
     return ports

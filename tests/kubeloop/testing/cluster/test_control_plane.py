@@ -110,9 +110,17 @@ def test_free_ports_are_different_and_free() -> None:
             probe.bind(("127.0.0.1", port))
 
 
+def test_no_port_is_given_twice_in_a_row_nor_to_two_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = [free_ports(1)[0] for _ in range(50)]
+    assert len(set(given)) == 50
+    monkeypatch.setenv("PYTEST_XDIST_WORKER", "gw15")
+    assert not {port % 16 for port in given} & {port % 16 for port in free_ports(50)}
+
+
 def test_a_port_in_use_is_not_free(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         used = server.getsockname()[1]
+        monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)
         monkeypatch.setattr("kubeloop.testing.cluster.paths._PORTS", range(used, used + 1))
         with pytest.raises(Exception, match="fewer than 1 free ports"):
             free_ports(1)
