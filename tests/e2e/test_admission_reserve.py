@@ -31,6 +31,7 @@ HARD = {"limits.cpu": "3075m", "limits.memory": "20Gi"}
 ZERO = Quantity.of(0)
 FREE = Quantity.parse("500m")
 _POD = "100m"
+_PLACES = 5
 
 
 @pytest.fixture
@@ -40,8 +41,8 @@ async def admin(cluster: Cluster) -> AsyncIterator[Admin]:
 
 
 class Tenant:
-    """Creates pods without a pause, several at a time, and deletes one now and then so that there is always a race
-    for the next place."""
+    """Creates pods without a pause, several at a time, and deletes one now and then, of the last but one place on, so
+    that there is always a race for the last one."""
 
     def __init__(self, admin: Admin, namespace: str) -> None:
         self._client = admin.by("tenant")
@@ -66,7 +67,7 @@ class Tenant:
         pods = self._client.resource(registry.PODS)
         while True:
             await asyncio.sleep(0.5)
-            if self._pods:
+            if len(self._pods) >= _PLACES - 1:
                 await pods.delete(name=self._pods.pop(0), namespace=self._namespace, grace_period_seconds=0)
 
 
