@@ -24,8 +24,11 @@ def identity(pid: int) -> str:
 
 def main(spec_path: str) -> None:
     os.setsid()
-    with open(spec_path, encoding="utf-8") as file:
-        spec = json.load(file)
+    try:
+        with open(spec_path, encoding="utf-8") as file:
+            spec = json.load(file)
+    except FileNotFoundError:
+        return
     log = os.open(spec["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(log, 1)

@@ -229,6 +229,10 @@ def test_a_launcher_whose_spec_was_removed_meanwhile_ends_without_starting_anyth
         json.dump(content, pipe)
     assert launcher.wait(timeout=10) == 0
     assert not marker.exists()
+    later = subprocess.run(
+        [sys.executable, "-I", "-S", processes._LAUNCHER, spec], capture_output=True, timeout=10
+    )
+    assert (later.returncode, later.stderr) == (0, b""), "it had not even read it"
 
 
 def test_restart_kills_and_starts_the_same_command_with_the_same_environment(directory: Path) -> None:
