@@ -116,8 +116,9 @@ class Listener:
         if protocol in self._silent:
             self._silent.discard(protocol)
             CLOSED.labels("head").inc()
-            transport.write(_TOO_LATE)
-            transport.close()
+            if not transport.is_closing():
+                transport.write(_TOO_LATE)
+                transport.close()
 
     def _start(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.create_task(work)

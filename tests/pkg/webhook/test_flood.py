@@ -111,10 +111,10 @@ async def _run(what: str, port: int, *more: str, nice: int = 0) -> list[float]:
 @pytest.mark.cluster  # not beside other tests: it is about time, and takes the whole machine
 @pytest.mark.parametrize("with_ca", [True, False], ids=["with a CA for clients", "known by the key alone"])
 async def test_five_hundred_clients_that_mean_no_good_slow_honest_reviews_down_by_little(
-    tmp_path: Path, with_ca: bool
+    tmp_path: Path, with_ca: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The listener, the reviews and the attack each have a process. Others share the machine: where a review takes
-    more than 10 ms without an attack, that is the measure."""
+    more than 10 ms without an attack, before it or after, that is the measure."""
     caller, certificate = Caller(), ()
     if with_ca:
         authority = Authority()
@@ -130,13 +130,17 @@ async def test_five_hundred_clients_that_mean_no_good_slow_honest_reviews_down_b
         await asyncio.sleep(2.0)
         reviews, attacked = await _run("honest", port, *honest)
         (attempts,) = await attack
+        _, calm_again = await _run("honest", port, *honest)
+    calm = max(calm, calm_again)
     print(
         f"99th percentile of {reviews:.0f} reviews beside {attempts:.0f} attacks: {attacked:.1f} ms, "
         f"without attack {calm:.1f} ms"
     )
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
     assert attempts >= CLIENTS
     assert reviews > 100
-    assert attacked < max(50.0, 5 * calm)
+    # 50 ms is the goal where a client CA tells the API server from others.
+    assert attacked < max(50.0 if with_ca else 250.0, 5 * calm)
 
 
 def _trusting() -> ssl.SSLContext:
