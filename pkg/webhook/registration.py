@@ -38,6 +38,8 @@ log = logging.getLogger(__name__)
 INJECT_CA_FROM = "cert-manager.io/inject-ca-from"
 
 Configuration = ValidatingWebhookConfiguration | MutatingWebhookConfiguration
+Tell = Callable[[str, str], None]
+"""Writes an event of this reason and message."""
 _Make = Callable[[Endpoint, Options, bytes | None], list[Webhook]]
 
 _KINDS: Sequence[tuple[Resource[Any], _Make]] = (
@@ -45,6 +47,7 @@ _KINDS: Sequence[tuple[Resource[Any], _Make]] = (
     (MUTATING_WEBHOOK_CONFIGURATIONS, mutating),
 )
 EVENT_NOT_REACHED = "WebhookNotReached"
+EVENT_OTHER_FLAGS = "WebhookFlagsDiffer"
 WITHDRAWN_AFTER = 60.0
 """Seconds in which every probe failed, after which the webhooks are withdrawn."""
 _OTHER_SECONDS = 60.0
@@ -70,7 +73,7 @@ class Registrar:
         *,
         caller: Caller | None = None,
         clock: Callable[[], float] = time.monotonic,
-        tell: Callable[[str], None] = lambda _: None,
+        tell: Tell = lambda _reason, _message: None,
         inject_ca_from: str | None = None,
     ) -> None:
         """`caller` has the key to register with, and gets the one that is registered already; None: without any.
@@ -86,6 +89,8 @@ class Registrar:
         self.mark = fingerprint(endpoint, options)
         self._failing_since: float | None = None
         self._other_seen = float("-inf")
+        self._differing = 0
+        # Invariant: how many looks in a row were answered by a replica with other flags.
         self._told = False
 
     async def ensure(self, bundle: bytes | None) -> None:
@@ -109,12 +114,7 @@ class Registrar:
         self._told = False
         UNREACHABLE.set(0)
         LAST_REACHED.set(time.time())
-        if mark != self.mark:
-            self._other_seen = self._clock()
-            log.warning(
-                "another replica answers, and it was started with other flags (%s, not %s)", mark, self.mark
-            )
-        DRIFT.set(mark != self.mark)
+        self._compare(mark)
         if not ours or self._clock() - self._other_seen < _OTHER_SECONDS:
             # Two that rewrite each other's configurations would never end.
             await self.adopt()
@@ -125,6 +125,18 @@ class Registrar:
                 WEBHOOK_CONFIGURATION_NAME,
                 lambda make=make: make(self._known(), self._options, bundle),  # type: ignore[misc]
             )
+
+    def _compare(self, mark: str) -> None:
+        """Warn of a replica with other flags, and report it at the second look in a row: then it is no rollout."""
+        self._differing = self._differing + 1 if mark != self.mark else 0
+        DRIFT.set(bool(self._differing))
+        if not self._differing:
+            return
+        self._other_seen = self._clock()
+        what = f"another replica answers, and it was started with other flags ({mark}, not {self.mark})"
+        log.warning("%s", what)
+        if self._differing == 2:
+            self._tell(EVENT_OTHER_FLAGS, what)
 
     def _known(self) -> Endpoint:
         """The endpoint with the key that is registered, or shall be."""
@@ -200,7 +212,7 @@ class Registrar:
         if not self._told:
             self._told = True
             log.warning("%s", what)
-            self._tell(what)
+            self._tell(EVENT_NOT_REACHED, what)
 
     async def _ensure(self, resource: Resource[Any], name: str, make: Callable[[], list[Webhook]]) -> None:
         # Another replica may create, change or delete the same configuration meanwhile.
