@@ -15,9 +15,10 @@ from kubeloop.api.admissionregistration import MutatingWebhookConfiguration, Val
 from kubeloop.api.registry import MUTATING_WEBHOOK_CONFIGURATIONS, VALIDATING_WEBHOOK_CONFIGURATIONS, Resource
 from kubeloop.client.client import Client
 from kubeloop.client.errors import AlreadyExists, ApiError, Conflict, NotFound
+from kubeloop.client.resource_client import ResourceClient
 from kubeloop.client.retry import retry_on_conflict
 from pkg.config.configuration_writes import written
-from pkg.config.probe import ANNOTATION_HASH, PROBE_CONFIGURATION, NotReached, probe
+from pkg.config.probe import ANNOTATION_HASH, PROBE_CONFIGURATION, PROBE_PATH, NotReached, probe
 from pkg.util.constants import WEBHOOK_CONFIGURATION_NAME
 from pkg.webhook.caller import Caller
 from pkg.webhook.configurations import (
@@ -145,10 +146,9 @@ class Registrar:
         """The key that the API server sends is the one that is registered, by whichever replica. Raises ApiError."""
         if self._caller is None:
             return
-        with contextlib.suppress(NotFound):
-            found = await self._client.resource(VALIDATING_WEBHOOK_CONFIGURATIONS).get(
-                name=WEBHOOK_CONFIGURATION_NAME
-            )
+        configurations = self._client.resource(VALIDATING_WEBHOOK_CONFIGURATIONS)
+        found = await _found(configurations, WEBHOOK_CONFIGURATION_NAME)
+        if found is not None:
             self._caller.adopt(found.webhooks or ())
 
     async def _proven(self, bundle: bytes | None) -> tuple[str, bool]:
@@ -156,16 +156,20 @@ class Registrar:
 
         Raises NotReached, ApiError."""
         wanted = probing(self._endpoint, self._options, bundle)
-        if self._endpoint.url and await self._is_anothers(wanted):
+        probes = self._client.resource(MUTATING_WEBHOOK_CONFIGURATIONS)
+        found = await _found(probes, PROBE_CONFIGURATION)
+        if self._is_anothers(found):
             with contextlib.suppress(NotReached):
                 return await probe(self._client, self._options.namespace), False
-        await self._ensure(MUTATING_WEBHOOK_CONFIGURATIONS, PROBE_CONFIGURATION, lambda: wanted)
+        stands = found is not None and self._is_current(found, wanted)
+        if not stands:
+            await self._ensure(MUTATING_WEBHOOK_CONFIGURATIONS, PROBE_CONFIGURATION, lambda: wanted)
         began = self._clock()
         for attempt in range(_NEWS_ATTEMPTS):
             try:
                 mark = await probe(self._client, self._options.namespace)
                 # Replicas that start together may each have registered themselves: the last one stays.
-                return mark, not (self._endpoint.url and await self._is_anothers(wanted))
+                return mark, stands or not self._is_anothers(await _found(probes, PROBE_CONFIGURATION))
             except NotReached:
                 if attempt == _NEWS_ATTEMPTS - 1 or self._clock() - began >= _NEWS_SECONDS:
                     raise
@@ -173,14 +177,13 @@ class Registrar:
                 await asyncio.sleep(_NEWS_PAUSE)
         raise AssertionError("unreachable")
 
-    async def _is_anothers(self, wanted: list[Webhook]) -> bool:
+    def _is_anothers(self, found: Configuration | None) -> bool:
         """Whether the probe is registered for the address of another replica."""
-        try:
-            found = await self._client.resource(MUTATING_WEBHOOK_CONFIGURATIONS).get(name=PROBE_CONFIGURATION)
-        except NotFound:
-            return False
-        standing = {webhook.get("clientConfig", {}).get("url") for webhook in found.webhooks or ()}
-        return standing != {webhook["clientConfig"]["url"] for webhook in wanted}
+        standing = {
+            webhook.get("clientConfig", {}).get("url") for webhook in (found and found.webhooks) or ()
+        }
+        ours = {self._endpoint.client_config(PROBE_PATH)["url"]} if self._endpoint.url else standing
+        return found is not None and standing != ours
 
     async def _not_reached(self, why: NotReached, bundle: bytes | None, since: float) -> None:
         """After a minute the webhooks with Ignore are withdrawn: no write waits for a webhook that does not answer."""
@@ -201,8 +204,7 @@ class Registrar:
         for resource, make in _KINDS:
             wanted = make(self._known(), self._options, bundle)
             strict = [each for each in wanted if each["failurePolicy"] == FailurePolicy.FAIL]
-            with contextlib.suppress(NotFound):
-                await self._client.resource(resource).get(name=WEBHOOK_CONFIGURATION_NAME)
+            if await _found(self._client.resource(resource), WEBHOOK_CONFIGURATION_NAME) is not None:
                 await self._ensure(resource, WEBHOOK_CONFIGURATION_NAME, lambda strict=strict: strict)  # type: ignore[misc]
 
     def _say(self, what: str) -> None:
@@ -220,9 +222,8 @@ class Registrar:
 
     async def _write(self, resource: Resource[Any], name: str, make: Callable[[], list[Webhook]]) -> None:
         configurations = self._client.resource(resource)
-        try:
-            found: Configuration = await configurations.get(name=name)
-        except NotFound:
+        found = await _found(configurations, name)
+        if found is None:
             if wanted := make():
                 await configurations.create(self._body(resource, name, wanted))
                 written(resource, name, "created")
@@ -233,22 +234,23 @@ class Registrar:
         if not wanted:
             await configurations.delete(name=name, uid=found.uid)
             written(resource, name, "removed")
-            return
-        standing = found.webhooks or []
-        wanted = _with_their_bundle(wanted, standing)
-        annotations = self._annotations_of(name)
+        elif not self._is_current(found, wanted):
+            metadata = {
+                "resourceVersion": found.metadata.resource_version,
+                "labels": MANAGED_BY,
+                "annotations": self._annotations_of(name),
+            }
+            webhooks = _with_their_bundle(wanted, found.webhooks or [])
+            await configurations.merge_patch({"metadata": metadata, "webhooks": webhooks}, name=name)
+            written(resource, name, "updated")
+
+    def _is_current(self, found: Configuration, wanted: list[Webhook]) -> bool:
+        """Whether nothing has to be written."""
+        standing, annotations = found.webhooks or [], self._annotations_of(found.name)
         is_marked = (
             MANAGED_BY.items() <= found.labels.items() and annotations.items() <= found.annotations.items()
         )
-        if standing == wanted and is_marked:
-            return
-        metadata = {
-            "resourceVersion": found.metadata.resource_version,
-            "labels": MANAGED_BY,
-            "annotations": annotations,
-        }
-        await configurations.merge_patch({"metadata": metadata, "webhooks": wanted}, name=name)
-        written(resource, name, "updated")
+        return is_marked and standing == _with_their_bundle(wanted, standing)
 
     def _body(self, resource: Resource[Any], name: str, webhooks: list[Webhook]) -> dict[str, Any]:
         return {
@@ -262,6 +264,14 @@ class Registrar:
         """The probe's configuration is the same for all replicas, whatever their flags."""
         mark = {} if name == PROBE_CONFIGURATION else {ANNOTATION_HASH: self.mark}
         return self._annotations | mark
+
+
+async def _found(configurations: ResourceClient[Any], name: str) -> Configuration | None:
+    """None: it is not there. Raises ApiError."""
+    with contextlib.suppress(NotFound):
+        found: Configuration = await configurations.get(name=name)
+        return found
+    return None
 
 
 async def unregister(client: Client, *, keep_probe: bool = False) -> list[str]:
