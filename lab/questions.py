@@ -132,17 +132,23 @@ def refused_after_raise(record: Record, since: float = 0.0) -> int:
 
 
 def _is_after(record: Record, event: EventSeen, refusal: Refusal) -> bool:
-    """The version that admission went by is the latest whose limits are those that the refusal names. Without entries
-    anywhere (VMMRQ, other controllers), any limit above the first was raised."""
+    """Without entries anywhere (VMMRQ, other controllers), any limit above the first was raised."""
     limits, versions = refusal.limited, record.quotas
     if not limits or not versions:
         return False
     if not any(version.entries for version in versions):
         return any(limit > versions[0].hard[name] for name, limit in limits.items() if name in RESOURCES)
-    seen = (version for version in reversed(versions) if version.at <= event.at)
-    by = (version for version in seen if all(version.hard.get(name) == limits[name] for name in limits))
-    found = next(by, None)
-    return found is not None and has_entry(record, found, record.migrations[event.about])
+    version = went_by(record, event, refusal)
+    return version is not None and has_entry(record, version, record.migrations[event.about])
+
+
+def went_by(record: Record, event: EventSeen, refusal: Refusal) -> QuotaVersion | None:
+    """The version that admission went by, however late it is told: the latest whose limits are those that it names."""
+    seen = (version for version in reversed(record.quotas) if version.at <= event.at)
+    limits = refusal.limited.items()
+    return next(
+        (version for version in seen if all(version.hard.get(n) == limit for n, limit in limits)), None
+    )
 
 
 def has_entry(record: Record, version: QuotaVersion, migration: Track) -> bool:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from kubeloop.api.registry import EVENTS, PODS, RESOURCE_QUOTAS
 from kubeloop.client.client import Client
+from lab.questions import went_by
 from lab.record import Amounts, EventSeen, Happening, PhaseChange, QuotaVersion, Record, Refusal, Track
 from lab.watching import Watching
 from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCE_MIGRATIONS
@@ -73,8 +74,9 @@ class QuotaAudit:
         if refusal is None or not refusal.requested.keys() == refusal.limited.keys() != set():
             self.refusals.append(f"unreadable: {event.message}")
             return
-        if not self._has_room_for(refusal.requested):
-            return  # the controller has yet to make it
+        version = went_by(self.record, event, refusal)
+        if version is not None and not self._has_room_for(refusal.requested, version):
+            return  # the controller had yet to make it
         needed = self.record.taken + refusal.requested
         full = any(needed[name] > limit for name, limit in refusal.limited.items())
         by_vm = Counter(pod.vm or "a tenant" for pod in self.record.counted.values())
@@ -84,13 +86,13 @@ class QuotaAudit:
         detail += "entries: " + ", ".join(f"{vm} {event.at - at:.1f} s" for vm, at in room_of.items())
         (self.refusals if full else self.behind).append(detail)
 
-    def _has_room_for(self, requested: Mapping[str, Quantity]) -> bool:
-        """Whether the entries cover all pods beyond the side that each VM lives in, and one more of that size."""
+    def _has_room_for(self, requested: Mapping[str, Quantity], version: QuotaVersion) -> bool:
+        """Whether a version's entries cover all pods beyond the side that each VM lives in, and one more of that size."""
         by_vm: dict[str, list[Track]] = defaultdict(list)
         for pod in self.record.counted.values():
             if pod.vm:
                 by_vm[pod.vm].append(pod)
-        entries = total(entry.resources for entry in self.record.quotas[-1].entries)
+        entries = total(entry.resources for entry in version.entries)
         for name, amount in requested.items():
             for pods in by_vm.values():
                 amounts = [pod.usage[name] for pod in pods]
