@@ -124,7 +124,7 @@ class Installed:
         if self.drift:
             said.append(
                 "the webhooks were registered with other flags than those of the headroom that answers: "
-                "`headroom release --only webhooks` removes what is left of before"
+                "`headroom release --only webhooks --force` removes what is left of before"
             )
         return said
 
