@@ -87,7 +87,7 @@ class QuotaAudit:
         (self.refusals if full else self.behind).append(detail)
 
     def _has_room_for(self, requested: Mapping[str, Quantity], version: QuotaVersion) -> bool:
-        """Whether a version's entries cover all pods beyond the side that each VM lives in, and one more of that size."""
+        """Whether a version's entries cover all pods beyond the side that each VM lives in, and one more of that."""
         by_vm: dict[str, list[Track]] = defaultdict(list)
         for pod in self.record.counted.values():
             if pod.vm:
