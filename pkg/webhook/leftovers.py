@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -17,7 +16,7 @@ from kubeloop.client.errors import ApiError, NotFound
 from pkg.config.probe import ANNOTATION_HASH, NotReached, probe
 from pkg.util.constants import WEBHOOK_CONFIGURATION_NAME
 from pkg.webhook.metrics import DRIFT, UNREACHABLE
-from pkg.webhook.registration import unregister
+from pkg.webhook.registration import EVENT_NOT_REACHED, EVENT_OTHER_FLAGS, Tell, unregister
 
 log = logging.getLogger(__name__)
 
@@ -33,8 +32,7 @@ class Leftovers:
     namespace: str
     """Headroom's own."""
     remove: bool
-    tell: Callable[[str], None]
-    """Reports what an administrator has to know."""
+    tell: Tell
     _failing: int = field(default=0, init=False)
     # Invariant: how many looks in a row have found a fault.
 
@@ -61,8 +59,7 @@ class Leftovers:
         self._failing = self._failing + 1 if found else 0
         if self._failing == 2:
             log.warning("%s", found)
-            if unreachable:
-                self.tell(unreachable)
+            self.tell(EVENT_NOT_REACHED if unreachable else EVENT_OTHER_FLAGS, found)
 
     async def _registered(self) -> ValidatingWebhookConfiguration | None:
         with contextlib.suppress(NotFound):

@@ -25,6 +25,8 @@ from pkg.util import constants
 
 SETTLED = 0.5
 """Seconds that a state lasts before it is written."""
+_EARLY = 0.001
+"""Seconds by which a timer may come too early: less than that is not waited for again."""
 
 
 @dataclass(eq=False)
@@ -85,8 +87,9 @@ class VMIHandler:
             return
         since = since if lacking == changes else now
         self._lacking[key] = changes, since
-        if now < since + SETTLED:
-            raise RetryAfter(since + SETTLED - now, "the state may change again")
+        left = since + SETTLED - now
+        if left > _EARLY:
+            raise RetryAfter(left, "the state may change again")
 
     def _as_written(self, cached: VirtualMachineInstance) -> VirtualMachineInstance:
         """With our last write applied: a migration's next event often arrives before the watch shows our patch."""

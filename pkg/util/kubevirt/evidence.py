@@ -32,9 +32,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 
 from kubeloop.api.core import Pod
+from kubeloop.api.meta import from_rfc3339
 from pkg.api.kubevirt import MigrationState, VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.util import constants
 from pkg.util.kubevirt.migration_pods import MigrationPods, namings_of
@@ -171,7 +171,7 @@ def charged_until(sides: Iterable[Side]) -> list[float]:
     for pod in (pod for side in sides for pod in side.pods):
         deleted, grace = pod.metadata.deletion_timestamp, pod.metadata.deletion_grace_period_seconds
         if deleted is not None and grace is not None and not pod.terminal:
-            times.append(datetime.fromisoformat(deleted).timestamp() + grace)
+            times.append(from_rfc3339(deleted) + grace)
     return times
 
 

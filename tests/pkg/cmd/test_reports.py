@@ -233,7 +233,8 @@ def test_how_large_a_quota_must_be(call: Call) -> None:
 
 @pytest.mark.usefixtures("cluster")
 def test_plan_says_which_vm_migrates_already(call: Call) -> None:
-    assert "migrates already" in call("plan", "-n", NS).out
+    (row,) = [line.split() for line in call("plan", "-n", NS).out.splitlines() if "migrates already" in line]
+    assert row[2:] == ["migrates", "already", "waits", "for", "quota"]
 
 
 @pytest.mark.usefixtures("cluster")
@@ -326,13 +327,26 @@ def test_the_installation_is_looked_for_where_it_is_said_to_be(
     assert asked == registry.LEASES.path(case[-1] if case else OWN, "headroom")
 
 
+@pytest.mark.usefixtures("cluster")
+def test_what_an_earlier_try_left_elsewhere_does_not_stand_for_what_runs(
+    server: ThreadedServer, call: Call
+) -> None:
+    server.server.always(GET, registry.LEASES.path("default", "headroom"), leased("2026-01-01T11:00:00Z", 15))
+    published(server, "takeover", "exact", "default")
+    published(server, "assist", "harvester", OWN)
+    found = json.loads(call("status", "-o", "json").out)
+    assert (found["headroom"]["running"], found["basis"]["mode"]) == (True, "assist")
+    assert found["basis"]["source"] == f"ConfigMap {OWN}/headroom"
+
+
 @pytest.mark.usefixtures("dead")
 def test_status_shows_what_is_registered_without_its_key(server: ThreadedServer, call: Call) -> None:
     where = "webhooks registered at https://10.0.0.1:9443: pods (Fail); they"
     assert f"{where} do not answer\n" in call("status").out
     mark = {"metadata": {"annotations": {"headroom.harvesterhci.io/answered-by": "of-now"}}}
     server.server.always(POST, PROBE, body(mark))
-    assert f"{where} answer, and were registered with other flags" in call("status").out
+    assert f"{where} answer\n" in call("status").out
+    assert "webhooks were registered with other flags" in call("status", "--check", "webhooks").out
     assert json.loads(call("status", "-o", "json").out)["headroom"]["drift"] is True
 
 

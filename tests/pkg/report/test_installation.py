@@ -141,12 +141,6 @@ def test_the_document(running: bool | None, lease: Held | None) -> None:
             Installed(None, {PODS: "Fail"}, "", endpoint="Service ns/headroom-webhook"),
             "webhooks registered at Service ns/headroom-webhook: pods (Fail); they answer",
         ),
-        "they are left of before": (
-            Installed(None, {PODS: "Fail"}, "", endpoint="https://10.0.0.1:9443", drift=True),
-            "webhooks registered at https://10.0.0.1:9443: pods (Fail); they answer, and were registered with "
-            "other flags than those of the headroom that answers: `headroom release --only webhooks` removes "
-            "what is left of before",
-        ),
     }
 )
 def test_what_is_registered_is_said(case: tuple[Installed, str]) -> None:
