@@ -22,7 +22,7 @@ from kubeloop.testing.cluster import processes
 from kubeloop.testing.cluster.cluster import Cluster
 from lab.demo import seed
 from lab.demo.checks import Check, Report
-from lab.headroom import Headroom
+from lab.headroom import Headroom, in_cluster
 from lab.kubevirt.options import PHASE_SECONDS
 from lab.record import Amounts, Record
 from lab.watching import Watching
@@ -125,11 +125,11 @@ class Driver:
             raise Stopped(f"({self.step}) {name}: not within {PATIENCE:g} s")
 
     def go_on(self) -> None:
-        """Raises Stopped when the demo cannot continue: the output is closed, or headroom has ended by itself."""
+        """Raises Stopped when the output is closed, StartError when headroom has ended by itself."""
         if self._deserted():
             raise Stopped("the output is closed")
-        if self._headroom is not None and self._headroom.exit_code() is not None:
-            raise Stopped(f"headroom exited unexpectedly: {self._headroom.last_log_line()}")
+        if self._headroom is not None:
+            self._headroom.check()
 
     # -- actions ------------------------------------------------------------------------------------------------------
 
@@ -241,18 +241,16 @@ class Driver:
         """Start `headroom controller FLAGS`. Raises StartError."""
         self.record.mark("headroom", " ".join(["headroom controller", *flags]))
         kubeconfig = self._kubeconfig or self._cluster.kubeconfig
-        self._headroom = await Headroom.start(self._cluster.directory, kubeconfig, flags)
+        self._headroom = await in_cluster(self._cluster.directory, kubeconfig, flags).started()
 
     async def stop_headroom(self) -> None:
-        """SIGTERM, and it is expected to drain."""
+        """SIGTERM, and it is expected to drain. Raises StartError when it does not."""
         if self._headroom is None:
             return
         headroom, self._headroom = self._headroom, None
-        code = await headroom.stop()
+        code = await asyncio.to_thread(headroom.stop)
         self.record.mark("headroom", "")
-        self.check(
-            "headroom drains on SIGTERM", "exit 0", "still running" if code is None else f"exit {code}"
-        )
+        self.check("headroom drains on SIGTERM", "exit 0", f"exit {code}")
 
 
 _PACED = (

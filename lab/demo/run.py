@@ -14,6 +14,7 @@ from kubeloop.client.client import Client
 from kubeloop.client.errors import ApiError
 from kubeloop.client.loading import load_config
 from kubeloop.errors import one_line
+from kubeloop.testing.cluster import processes
 from kubeloop.testing.cluster.cluster import Cluster
 from kubeloop.testing.cluster.errors import ClusterError
 from kubeloop.testing.cluster.guard import ending_on_sigterm
@@ -25,7 +26,6 @@ from lab.demo.driver import Driver, Stopped
 from lab.demo.lines import Lines, is_terminal
 from lab.demo.picture import record, show
 from lab.demo.scenario import SCENARIO, Step
-from lab.headroom import log_tail
 from lab.questions import refused_after_raise
 from lab.record import Record
 from lab.watching import Watching
@@ -34,6 +34,8 @@ from pkg.api.kubevirt import (
     VIRTUAL_MACHINES,
 )
 
+_TAIL = 15
+"""Lines of headroom's log that are shown when a check has failed."""
 _FOLLOWED = (
     registry.RESOURCE_QUOTAS,
     VIRTUAL_MACHINE_INSTANCE_MIGRATIONS,
@@ -114,5 +116,6 @@ async def run_steps(driver: Driver, steps: Sequence[Step]) -> None:
 
 
 def _show_log(directory: Path) -> None:
-    for line in log_tail(directory):
+    log = processes.log_path(directory, "headroom")
+    for line in log.read_text("utf-8", "replace").splitlines()[-_TAIL:] if log.exists() else ():
         print(f"headroom's log: {line}", file=sys.stderr)

@@ -10,8 +10,8 @@ from typing import Any
 
 from rich.table import Table
 
+from lab.counters import Counts
 from lab.plot import Axis, plot
-from lab.scale.counters import Counts
 from lab.scale.measurements import Figures, Measurements, percentile
 from lab.scale.plan import Settings
 from pkg.util import constants

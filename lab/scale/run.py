@@ -18,10 +18,7 @@ from kubeloop.client.client import Client
 from kubeloop.client.loading import load_config
 from kubeloop.testing.cluster.errors import ClusterError, StartError
 from kubeloop.testing.cluster.guard import ending_on_sigterm
-from lab.headroom import Headroom
-from lab.kubevirt.options import SCALE_NAMESPACES
-from lab.scale import report as reports
-from lab.scale.counters import (
+from lab.counters import (
     Counts,
     added,
     process_cpu,
@@ -29,6 +26,9 @@ from lab.scale.counters import (
     requests_of_client,
     requests_of_server,
 )
+from lab.headroom import Headroom
+from lab.kubevirt.options import SCALE_NAMESPACES
+from lab.scale import report as reports
 from lab.scale.display import Display
 from lab.scale.measurements import Measurements
 from lab.scale.plan import Plan, Settings
@@ -183,9 +183,8 @@ class _Run:
             return
         self._display.stage("starting headroom")
         began = time.monotonic()
-        self._headroom = await self._site.start_headroom(self._plan)
-        if self._headroom.exit_code() is not None:
-            raise StartError(f"headroom exited unexpectedly: {self._headroom.last_log_line()}")
+        self._headroom = self._site.headroom(self._plan)
+        await self._headroom.started()
         self._costs.ready = round(time.monotonic() - began, 2)
         await asyncio.sleep(_IDLE)
         before = usage(self._headroom.pid).cpu
@@ -238,8 +237,8 @@ class _Run:
             self._site.check("kwok", "kubevirt")
             if creating is not None and creating.done():
                 creating.result()
-            if self._headroom is not None and self._headroom.exit_code() is not None:
-                raise ClusterError(f"headroom exited unexpectedly: {self._headroom.last_log_line()}")
+            if self._headroom is not None:
+                self._headroom.check()
             if done > last or (creating is not None and not creating.done()):
                 last, since = done, time.monotonic()
             self._display.done(done, total)
@@ -269,7 +268,7 @@ class _Run:
     async def _counters(self, client: Client) -> tuple[str, str, Usage, Usage]:
         """The API server's and headroom's metrics, and what both have used."""
         server = (await client.transport.request("GET", "/metrics", accept="text/plain")).decode()
-        own = await self._headroom.metrics() if self._headroom else ""
+        own = (await asyncio.to_thread(self._headroom.get, "/metrics"))[1] if self._headroom else ""
         api = usage(self._site.api_server) if self._site.embedded else _reported(server)
         return server, own, api, usage(self._headroom.pid) if self._headroom else Usage(0.0, 0, 0)
 
@@ -288,7 +287,8 @@ class _Run:
     async def _clean_up(self, client: Client) -> None:
         """headroom first, so that nothing is written any more; an embedded cluster goes as a whole."""
         if self._headroom is not None:
-            await self._headroom.stop()
+            with contextlib.suppress(StartError):  # it is killed then
+                await asyncio.to_thread(self._headroom.stop)
         if not self._site.embedded:
             self._display.stage("removing what was made")
             await Removal(client, self._plan.run).remove(self._display.done)

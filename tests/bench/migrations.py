@@ -13,6 +13,7 @@ from pathlib import Path
 from kubeloop.api import registry
 from kubeloop.client.client import Client
 from kubeloop.client.loading import load_config
+from lab.headroom import Headroom
 from lab.scale.measurements import percentile
 from pkg.util.quantity import Quantity
 from tests.bench.objects import (
@@ -25,7 +26,6 @@ from tests.bench.objects import (
 )
 from tests.bench.quotas import QuotaWatch
 from tests.bench.row import Row, combined
-from tests.program import Program
 
 SEQUENCE = 50
 BESIDE = "bench-beside"
@@ -113,7 +113,7 @@ async def _measuring(kubeconfig: Path, namespaces: list[str]) -> AsyncIterator[t
 @contextmanager
 def _controller(kubeconfig: Path) -> Iterator[None]:
     flags = ("--kubeconfig", str(kubeconfig), "--estimate", "harvester")
-    program = Program(kubeconfig.with_name("controller.log"), "controller", *flags, forked=False).start()
+    program = Headroom(kubeconfig.with_name("controller.log"), "controller", *flags).start()
     try:
         yield
     finally:

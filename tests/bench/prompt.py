@@ -27,7 +27,7 @@ from kubeloop.testing.cluster import processes
 from kubeloop.testing.cluster.cluster import Cluster
 from kubeloop.testing.polling import until
 from lab.cluster import EmbeddedCluster
-from lab.scale.counters import counts, samples
+from lab.counters import counts, samples
 from lab.watching import Watching
 from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCE_MIGRATIONS
 from pkg.util.quantity import Quantity

@@ -9,8 +9,8 @@ from xml.etree import ElementTree
 
 import pytest
 
+from lab.counters import added, requests_of_client, requests_of_server
 from lab.scale import report as reports
-from lab.scale.counters import added, requests_of_client, requests_of_server
 from lab.scale.measurements import Measurements
 from lab.scale.plan import SIZES, Plan, Settings
 from lab.scale.report import Costs, Moment
