@@ -180,19 +180,20 @@ async def _installed(
     `configurations` are all of the cluster. Raises ApiError."""
     leases, leases_allowed = await _own(client, registry.LEASES, LEASE, namespaces)
     published, allowed = await _own(client, registry.CONFIG_MAPS, CONFIG_MAP, namespaces)
-    said = [(where, found) for where, each in published.items() if (found := read(each.data))]
+    said = {place: found for place, each in published.items() if (found := read(each.data))}
     ours = [each for each in configurations if each.name == WEBHOOK_CONFIGURATION_NAME]
     webhooks = {hook["name"]: hook.get("failurePolicy", "") for each in ours for hook in each.webhooks or ()}
     nothing = leases_allowed and allowed and not (leases or said or webhooks)
     unreachable, mark = await _probed(client) if webhooks else (None, "")
+    where, lease = _one_of(leases)
     return Installed(
-        _first_held(leases)[1],
+        lease,
         webhooks,
         unreachable,
         namespaces if nothing else (),
         _endpoint(ours),
         bool(mark) and any(each.annotations.get(ANNOTATION_HASH, mark) != mark for each in ours),
-    ), next(iter(said), None)
+    ), (where, said[where]) if where in said else next(iter(said.items()), None)
 
 
 def _endpoint(configurations: Sequence[ValidatingWebhookConfiguration]) -> str:
@@ -208,14 +209,16 @@ def _endpoint(configurations: Sequence[ValidatingWebhookConfiguration]) -> str:
 
 
 async def find_lease(client: Client, namespaces: Sequence[str]) -> tuple[str, Held | None]:
-    """The Lease in the first of these namespaces that has one, and which that is; None where there is none, or it may
-    not be read. Raises ApiError."""
+    """The Lease in one of these namespaces, and which that is; None where there is none, or it may not be read. Raises
+    ApiError."""
     leases, _allowed = await _own(client, registry.LEASES, LEASE, namespaces)
-    return _first_held(leases)
+    return _one_of(leases)
 
 
-def _first_held(leases: Mapping[str, Lease]) -> tuple[str, Held | None]:
-    return next(((where, held(lease.spec, time.time())) for where, lease in leases.items()), ("", None))
+def _one_of(leases: Mapping[str, Lease]) -> tuple[str, Held | None]:
+    """That of a controller that runs, before what an earlier one has left in another namespace."""
+    found = [(where, held(lease.spec, time.time())) for where, lease in leases.items()]
+    return max(found, key=lambda each: each[1].live) if found else ("", None)
 
 
 def own_namespaces(client: Client, chosen: str | None) -> list[str]:

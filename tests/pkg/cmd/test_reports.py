@@ -233,7 +233,8 @@ def test_how_large_a_quota_must_be(call: Call) -> None:
 
 @pytest.mark.usefixtures("cluster")
 def test_plan_says_which_vm_migrates_already(call: Call) -> None:
-    assert "migrates already" in call("plan", "-n", NS).out
+    (row,) = [line.split() for line in call("plan", "-n", NS).out.splitlines() if "migrates already" in line]
+    assert row[2:] == ["migrates", "already", "waits", "for", "quota"]
 
 
 @pytest.mark.usefixtures("cluster")
@@ -324,6 +325,18 @@ def test_the_installation_is_looked_for_where_it_is_said_to_be(
     call("status", *case, HEADROOM_NAMESPACE=OWN)
     (asked,) = {seen.path for seen in server.seen(GET) if "leases" in seen.path}
     assert asked == registry.LEASES.path(case[-1] if case else OWN, "headroom")
+
+
+@pytest.mark.usefixtures("cluster")
+def test_what_an_earlier_try_left_elsewhere_does_not_stand_for_what_runs(
+    server: ThreadedServer, call: Call
+) -> None:
+    server.server.always(GET, registry.LEASES.path("default", "headroom"), leased("2026-01-01T11:00:00Z", 15))
+    published(server, "takeover", "exact", "default")
+    published(server, "assist", "harvester", OWN)
+    found = json.loads(call("status", "-o", "json").out)
+    assert (found["headroom"]["running"], found["basis"]["mode"]) == (True, "assist")
+    assert found["basis"]["source"] == f"ConfigMap {OWN}/headroom"
 
 
 @pytest.mark.usefixtures("dead")

@@ -20,7 +20,12 @@ from kubeloop.testing.fake.objects import Request
 from kubeloop.testing.fake.server import FakeCluster
 from kubeloop.testing.polling import until
 from kubeloop.testing.virtual_time import now
-from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINES
+from lab.record import Record
+from pkg.api.kubevirt import (
+    VIRTUAL_MACHINE_INSTANCE_MIGRATIONS,
+    VIRTUAL_MACHINES,
+    VirtualMachineInstanceMigration,
+)
 from pkg.util.constants import ANNOTATION_RANCHER_RESOURCE_QUOTA, LABEL_DEFAULT_RESOURCE_QUOTA
 from pkg.util.quantity import Quantity
 from pkg.util.quotacount.usage import is_live, pod_usage
@@ -46,8 +51,9 @@ class SimulatedCluster:
         self.random = random.Random(seed)
         self.server = FakeCluster()
         self.base = {"limits.cpu": f"{ONE_VM * machines}m", "limits.memory": "20Gi"}
-        self.seen = Sightings(Quantity.parse(self.base["limits.cpu"]), LAG, clock=now)
         self.names = [f"ns{number}" for number in range(namespaces)]
+        cpu = Quantity.parse(self.base["limits.cpu"])
+        self.seen = {name: Sightings(cpu, LAG, Record(now)) for name in self.names}
         self.machines = [(name, f"vm{number}") for name in self.names for number in range(machines)]
         self.shown: dict[str, deque[tuple[float, dict[str, str]]]] = {}
         self.server.reactors += [self.latency, self.admission]
@@ -124,7 +130,10 @@ class SimulatedCluster:
 
     def see_quota(self, quota: ResourceQuota) -> None:
         self.changed.set()
-        self.seen.see_quota(quota)
+        self.seen[quota.namespace].record.see_quota(quota)
+
+    def see_migration(self, migration: VirtualMachineInstanceMigration) -> None:
+        self.seen[migration.namespace].record.see_migration(migration)
 
     async def rancher(self) -> None:
         while True:
