@@ -33,7 +33,6 @@ STARTED = {**ADDRESSED, "startTimestamp": NOW}
 COMPLETED = {**STARTED, "completed": True, "endTimestamp": NOW}
 DELETED = {"deletionTimestamp": NOW}
 FAIL_AT = "testcluster.headroom.harvesterhci.io/fail-at-phase"
-ABORT = {"type": "migrationAbortRequested", "status": "True"}
 REJECTED = {"type": "migrationRejectedByResourceQuota", "status": "True"}
 
 
