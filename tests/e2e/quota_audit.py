@@ -60,7 +60,7 @@ class QuotaAudit:
         if version.entries and not version.hard.covers(needed):
             self.reverts.append(f"version {version.version}: {version.hard} < {needed}")
         granted = version.entries if version.shown.covers(needed) else []
-        known = {(entry.vm.value, entry.text) for entry in granted}
+        known = {(entry.vm, entry.text) for entry in granted}
         self._room_since = {entry: self._room_since.get(entry, version.at) for entry in known}
 
     def _saw_refusal(self, event: EventSeen) -> None:

@@ -62,9 +62,6 @@ class Sides:
     arrived: bool = False
 
 
-NOTHING = Sides()
-
-
 class ControlledPods:
     """A namespace's launcher pods by the uid of the VMI that they name as their controller, with their attachment
     pods; only what Kubernetes still charges at `now` (seconds since the epoch)."""
@@ -122,9 +119,9 @@ class ControlledPods:
         named = (self._named[name] for name in names if name in self._named)
         return [pod for side in (*sides, *named) for pod in side.pods] + list(over)
 
-    def is_live(self, side: Side) -> bool:
-        """Whether the launcher itself counts; attachment pods may outlive it for a moment."""
-        return is_live(side.launcher, self._now)
+    def live(self, vmi_uid: str) -> list[Side]:
+        """Those whose launcher itself counts; attachment pods may outlive it for a moment."""
+        return [side for side in self.of(vmi_uid) if is_live(side.launcher, self._now)]
 
 
 def sides_of(
@@ -136,7 +133,7 @@ def sides_of(
     namings = namings_of(vmi, migrations, pods.names)
     if vmi is None or (vmi.status.phase or "") not in _RUNNING:
         return _pair(namings, pods)
-    live = [side for side in pods.of(vmi.uid) if pods.is_live(side)]
+    live = pods.live(vmi.uid)
     active = [naming for naming in namings if naming.active]
     target = _targets(live, active)
     if _has_arrived(vmi, live, target, active):
@@ -253,7 +250,7 @@ def _pair(namings: Sequence[MigrationPods], pods: ControlledPods) -> Sides:
             and naming.is_target(target.launcher)
         ):
             return Sides((target,), (), (source,))
-    return NOTHING
+    return Sides()
 
 
 def _controller(pod: Pod, kind: str) -> str:

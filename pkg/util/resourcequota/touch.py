@@ -38,12 +38,17 @@ def with_touch(facts: Facts, made: Plan) -> Plan:
     change, without KubeVirt's condition, or without an entry; the annotation goes with the last entry.
     """
     quota, timers, now = facts.quota, facts.timers, facts.now
+    waiting = [each for each in facts.migrations if is_refused(each) and not each.deleting]
+    if not waiting and constants.ANNOTATION_TOUCHED not in quota.annotations:
+        return made
     after = {**quota.annotations, **made.annotations}
     if not has_migrating_vm({key: text for key, text in after.items() if text is not None}):
         return without_touch(quota, made)
     shown = not made.hard and _shown(quota)
     found = timers.refused
-    refused = {uid: found.get(uid, now) for uid in _refused(facts) if shown or uid in found}
+    entries = Entries(quota.annotations)
+    uids = [each.uid for each in waiting if has_entry(facts, entries, each)]
+    refused = {uid: found.get(uid, now) for uid in uids if shown or uid in found}
     if not refused:
         return made
     if not shown:  # what is still to change will be an event too
@@ -82,15 +87,6 @@ def last_touch(annotations: Mapping[str, str]) -> Touched | None:
         return Touched(str(said["at"]), str(said["next"]))
     except (ValueError, TypeError, KeyError, RecursionError):
         return None
-
-
-def _refused(facts: Facts) -> list[str]:
-    """The migrations that are refused although they have an entry, by uid."""
-    refused = [each for each in facts.migrations if is_refused(each) and not each.deleting]
-    if not refused:
-        return []
-    entries = Entries(facts.quota.annotations)
-    return [each.uid for each in refused if has_entry(facts, entries, each)]
 
 
 def has_entry(facts: Facts, entries: Entries, migration: VirtualMachineInstanceMigration) -> bool:

@@ -41,7 +41,7 @@ from pkg.util.kubevirt.target import (
     target_usage,
     within,
 )
-from pkg.util.kubevirt.volume_migration import NOT_DOUBLED, doubled, moves
+from pkg.util.kubevirt.volume_migration import NOT_DOUBLED, Move, doubled
 from pkg.util.quantity import ZERO
 from pkg.util.quotacount.scopes import has_scopes
 from pkg.util.resource_list import ResourceList, add, maximum, minimum, smallest, subtract, total
@@ -66,6 +66,7 @@ class Vm:
         policy: Policy,
         migrations: Sequence[VirtualMachineInstanceMigration],
         sides: Sides,
+        moved: Sequence[Move],
     ) -> None:
         self.name = name
         self.vmi = facts.instances.get(name)
@@ -79,9 +80,11 @@ class Vm:
         self.since = min((each.metadata.creation_timestamp or "" for each in self._active), default="")
         """The creation time (RFC 3339) of its oldest migration under way: first come, first served."""
         self.stage = self._stage()
-        self._work_out(facts, moving=self.stage >= Stage.ANNOUNCED and bool(sides.home) and self._may_go_on())
+        self._work_out(
+            facts, moved, moving=self.stage >= Stage.ANNOUNCED and bool(sides.home) and self._may_go_on()
+        )
 
-    def _work_out(self, facts: Facts, *, moving: bool) -> None:
+    def _work_out(self, facts: Facts, moved: Sequence[Move], *, moving: bool) -> None:
         sides = self._sides
         self._usages = {
             side.launcher.uid: (
@@ -97,7 +100,6 @@ class Vm:
             storage = backend_storage(self.vmi, self.migrations, facts.claims, self._rendering, moving=moving)
             counts = self._rendering.kubernetes
             devices = device_claims(self.vmi, sides, facts.device_claims, counts, moving=moving)
-            moved = moves(self.vmi, facts.machines.get(self.name))
             volumes = doubled(moved, facts.claims, counts)
         self.doubled = volumes.both if facts.storage_migration else {}
         """What its disks count twice while its volumes move, where an administrator lets that be added."""
@@ -263,11 +265,9 @@ class Vm:
         vmi = self.vmi
         if vmi is None or not self._sides.home:
             return {}
-        return self._rendered(
-            "plain",
-            (),
-            lambda rendering, spec: launcher_usage(vmi, None, replace(rendering, limit_ranges=()), spec),
-        )
+        rendering = self._rendering
+        plain = replace(rendering, limit_ranges=()) if rendering.limit_ranges else rendering
+        return self._rendered("plain", (), lambda _, spec: launcher_usage(vmi, None, plain, spec))
 
     def _bound(self) -> Bound:
         """The most that a side is worth."""

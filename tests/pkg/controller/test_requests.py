@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 import pytest
 
-from kubeloop.api.registry import PODS, RESOURCE_QUOTAS
+from kubeloop.api.registry import PODS, RESOURCE_QUOTAS, VALIDATING_WEBHOOK_CONFIGURATIONS
 from kubeloop.client.client import Client
 from kubeloop.client.config import ClientConfig
 from kubeloop.testing.fake.server import FakeCluster, FakeTransport
@@ -26,9 +26,10 @@ from pkg.controller.options import Options
 from pkg.controller.registry import register_all
 from pkg.controller.replica import Replica
 from pkg.controller.resourcequota.resourcequota_controller import Handler
-from pkg.util.constants import VMI_STATE_ANNOTATIONS
+from pkg.util.constants import VMI_STATE_ANNOTATIONS, WEBHOOK_CONFIGURATION_NAME
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
-from pkg.webhook.configurations import Endpoint, fingerprint
+from pkg.webhook.configurations import Endpoint, Webhook, fingerprint, validating
+from pkg.webhook.options import FailurePolicy
 from pkg.webhook.options import Options as WebhookOptions
 from pkg.webhook.register import Webhooks
 from pkg.webhook.tls_context import server_context
@@ -36,6 +37,7 @@ from tests.pkg.controller.simulated_cluster import SimulatedCluster
 
 POLICY = Policy(Mode.TAKEOVER, EstimateKind.EXACT)
 WEBHOOKS = WebhookOptions(namespace="default")
+STRICT = WebhookOptions(failure_policy=FailurePolicy.FAIL)
 BY_SERVICE, BY_URL = Endpoint(service_name="headroom"), Endpoint(url="https://127.0.0.1:9443")
 
 
@@ -90,15 +92,21 @@ def test_at_rest_it_asks_every_ten_seconds(endpoint: Endpoint, monkeypatch: pyte
     assert asked.total() <= 360, asked
 
 
-async def migrated(together: int, phase_seconds: float, monkeypatch: pytest.MonkeyPatch) -> Connection:
-    """What the controllers send while VMs of one namespace migrate, and until nothing is left of it."""
+async def migrated(
+    together: int, phase_seconds: float, monkeypatch: pytest.MonkeyPatch, *, webhooks: Sequence[Webhook] = ()
+) -> tuple[Connection, float]:
+    """What the controllers send while VMs of one namespace migrate, and until nothing is left of it; and when the
+    migrations were created."""
     began = time.time()
     monkeypatch.setitem(Handler.__init__.__kwdefaults__, "clock", lambda: began + now())
     cluster = SimulatedCluster(seed=1, namespaces=1, machines=together)
     cluster.build()
     connection = Connection(cluster.server, BY_SERVICE)
     headroom, kubevirt = Management(Client(connection)), Management(cluster.server.client(), whole_pods=True)
-    register_all(headroom, headroom.recorder("headroom"), Options(POLICY))
+    if webhooks:
+        registered = {"metadata": {"name": WEBHOOK_CONFIGURATION_NAME}, "webhooks": webhooks}
+        cluster.server.put(VALIDATING_WEBHOOK_CONFIGURATIONS, registered)
+    register_all(headroom, headroom.recorder("headroom"), Options(POLICY, reserve=True))
     limits = {"parallel_migrations": 100, "parallel_outbound": 100}
     register_kubevirt(kubevirt, stand_in.Options(source_linger=2.0, phase_delay=phase_seconds, **limits))
     players = [
@@ -112,6 +120,7 @@ async def migrated(together: int, phase_seconds: float, monkeypatch: pytest.Monk
         await cluster.machine(*machine)
     await asyncio.sleep(10.0)
     connection.sent.clear()
+    created = now()
     await asyncio.gather(*(cluster.migrate_once(*machine, machine[1]) for machine in cluster.machines))
     await asyncio.sleep(10.0)
     shown = [
@@ -123,7 +132,7 @@ async def migrated(together: int, phase_seconds: float, monkeypatch: pytest.Monk
     for task in tasks:
         task.cancel()
     await asyncio.wait(tasks)
-    return connection
+    return connection, created
 
 
 QUOTA, VMI, VM = "resourcequotas", "virtualmachineinstances", "virtualmachines"
@@ -145,7 +154,7 @@ def test_writes_of_a_migration(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level("DEBUG", "kubeloop.controllers.reconcile")
-    sent = run(migrated(together, phase_seconds, monkeypatch)).sent
+    sent = run(migrated(together, phase_seconds, monkeypatch))[0].sent
     written = [path.split("/")[-2:] for _, method, path in sent if method != "GET"]
     assert Counter(plural for plural, _ in written) == most
     for vm in (f"vm{number}" for number in range(together)):
@@ -154,3 +163,17 @@ def test_writes_of_a_migration(
         assert shown == [VMI, VM] * (len(shown) // 2)
     requeued = sum(each.startswith("resourceQuotaController: ns0/q requeued") for each in caplog.messages)
     assert 0 < requeued <= 10 * together
+
+
+@pytest.mark.parametrize(
+    ("options", "least", "most"),
+    [(None, 0.0, 0.01), (WEBHOOKS, 0.0, 0.01), (STRICT, 0.25, 0.3)],
+    ids=["no webhook", "labelled when its VM came", "an outage would stop its pods: labelled only now"],
+)
+def test_the_first_migration_of_a_namespace_is_raised_at_once(
+    options: WebhookOptions | None, least: float, most: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registered = validating(BY_SERVICE, options, None) if options else ()
+    connection, created = run(migrated(1, 2.0, monkeypatch, webhooks=registered))
+    raised = next(at for at, method, path in connection.sent if method == "PATCH" and QUOTA in path)
+    assert least <= raised - created <= most

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pkg.util.names import EntryKey, migrating_key
+from pkg.util.names import migrating_key
 from pkg.util.quantity import Quantity
 from pkg.util.resourcequota.entries import Entries, entries, has_migrating_vm, parse_resources
 from pkg.util.resourcequota.errors import InvalidEntry
@@ -61,12 +61,12 @@ def test_every_form_of_key_is_an_entry_and_nothing_else_is() -> None:
         "example.com/migrating-vm1": "{}",
         "harvesterhci.io/migrating": "{}",
     }
-    found = {entry.key: entry.vm for entry in entries(annotations)}
+    found = {entry.key: (entry.vm, entry.by_uid) for entry in entries(annotations)}
     assert found == {
-        by_name(): EntryKey("vm1"),
-        by_name("a.b-c"): EntryKey("a.b-c"),
-        migrating_key(LONG_NAME): EntryKey(migrating_key(LONG_NAME).partition("migrating-")[2]),
-        by_uid(): EntryKey("uid-vm1", by_uid=True),
+        by_name(): ("vm1", False),
+        by_name("a.b-c"): ("a.b-c", False),
+        migrating_key(LONG_NAME): (migrating_key(LONG_NAME).partition("migrating-")[2], False),
+        by_uid(): ("uid-vm1", True),
     }
     assert [entry.key for entry in entries(annotations)] == sorted(found)
 

@@ -359,7 +359,7 @@ def test_a_scoped_quota_is_scaled_for_the_pods_that_it_counts(case: Scoped) -> N
     migrations = [vmim(vm="high"), vmim(vm="low")]
     seen = namespace(rq, migrations, [launcher(HIGH), launcher(LOW)], [HIGH, LOW])
     found, _made = after(seen)
-    assert sorted(e.vm.value for e in entries(found.annotations)) == list(case.scaled_for)
+    assert sorted(e.vm for e in entries(found.annotations)) == list(case.scaled_for)
     assert by_value(found.hard)["limits.cpu"] == Quantity.parse(f"{3000 + 1015 * len(case.scaled_for)}m")
 
 
