@@ -73,5 +73,5 @@ class Leftovers:
             return "", ""
         return "", (
             f"the webhooks {names} were registered with other flags than those of the headroom that answers: "
-            "`headroom release --only webhooks` removes them"
+            "`headroom release --only webhooks --force` removes them"
         )

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import signal
 import time
 from collections.abc import Iterator
 
 import pytest
 
-from kubeloop.testing.cluster import processes
-from kubeloop.testing.cluster.cluster import Cluster
 from kubeloop.testing.polling import eventually
 from tests.e2e.api import Api, Watch
 from tests.e2e.conftest import MakeTenant, StartController
@@ -48,15 +45,6 @@ def namespace(tenant: MakeTenant) -> Tenant:
     made.run_vm()
     eventually(lambda: made.used() == POD)
     return made
-
-
-def test_without_headroom_the_migration_is_refused_for_good(namespace: Tenant) -> None:
-    migration = namespace.start_migration()
-    eventually(lambda: namespace.is_refused(migration))
-    time.sleep(1.0)
-    assert namespace.phase_of(migration) == "Pending"
-    assert namespace.quota()["spec"]["hard"] == HARD
-    assert namespace.used() == POD
 
 
 CHOICES = {
@@ -105,29 +93,6 @@ def test_the_seeds_scenario(namespace: Tenant, headroom: Program) -> None:
     assert namespace.entries() == {}
 
 
-def test_a_migration_that_was_refused_before_headroom_came(
-    namespace: Tenant, controller: StartController
-) -> None:
-    migration = namespace.start_migration(source_linger_seconds="0.5")
-    eventually(lambda: namespace.is_refused(migration))
-    program = controller("takeover")
-    namespace.wait_phase(migration, "Succeeded")
-    namespace.wait_hard(HARD)
-    assert OWNER in namespace.annotations()
-    assert program.stop() == 0
-
-
-def test_ranchers_agent_restarts_under_way(namespace: Tenant, headroom: Program, cluster: Cluster) -> None:
-    migration = namespace.start_migration(source_linger_seconds="0.5", phase_seconds="Running=4")
-    namespace.wait_phase(migration, "Running")
-    with namespace.watch_quota() as versions:
-        processes.find(cluster.directory, "rancher").signal(signal.SIGHUP)
-        eventually(lambda: hards(versions) == [RAISED_NOW, BASE_NOW, RAISED_NOW])
-    assert namespace.phase_of(migration) == "Running"
-    namespace.wait_phase(migration, "Succeeded")
-    namespace.wait_hard(HARD)
-
-
 def test_an_aborted_migration_gives_its_room_back(namespace: Tenant, headroom: Program) -> None:
     migration = namespace.start_migration(phase_seconds="Running=20")
     namespace.wait_phase(migration, "Running")
@@ -146,14 +111,3 @@ def test_a_failed_migration_gives_its_room_back_and_the_next_one_works(
     second = namespace.start_migration(name="second", source_linger_seconds="0.5")
     namespace.wait_phase(second, "Succeeded")
     namespace.wait_hard(HARD)
-
-
-def test_two_vms_of_a_namespace_at_once(namespace: Tenant, headroom: Program) -> None:
-    namespace.limit({"limitsCpu": "5", "limitsMemory": "10000Mi"})
-    namespace.wait_hard({"limits.cpu": "5", "limits.memory": "10000Mi"})
-    namespace.run_vm("vm2")
-    migrations = [namespace.start_migration(vm, source_linger_seconds="0.5") for vm in ("vm1", "vm2")]
-    for migration in migrations:
-        namespace.wait_phase(migration, "Succeeded")
-    namespace.wait_hard({"limits.cpu": "5", "limits.memory": "10000Mi"})
-    assert namespace.entries() == {}
