@@ -112,7 +112,7 @@ EVENTS: Final = (
         "WebhookFlagsDiffer",
         _OWN,
         "The webhooks were registered with other flags than those of the replica that answers.",
-        "Same flags for all replicas; what is left of before: `headroom release --only webhooks`",
+        "Same flags for all replicas; what is left of before: `headroom release --only webhooks --force`",
     ),
     Event(
         "PodPolicyMissing",

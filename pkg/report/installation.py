@@ -52,7 +52,8 @@ class Installed:
     registered, with their failure policies; `unreachable` is what the API server says of a webhook that it does not
     reach, "" where it answers, None where that is not known; `absent` are the namespaces where headroom was looked for,
     if it is nowhere; `endpoint` is where the API server calls the webhooks, and `drift` whether they were registered
-    with other flags than those of the headroom that answers."""
+    with other flags than those of the headroom that answers; `problem` is what a controller says keeps it from its
+    work."""
 
     lease: Held | None = None
     webhooks: Mapping[str, str] = field(default_factory=dict)
@@ -60,6 +61,7 @@ class Installed:
     absent: Sequence[str] = ()
     endpoint: str = ""
     drift: bool = False
+    problem: str = ""
 
     @property
     def stopped(self) -> bool:
@@ -107,6 +109,8 @@ class Installed:
         if self.lease is not None and not self.lease.live:
             since = "" if self.lease.silent is None else f" for {_lasting(self.lease.silent)}"
             said.append(f"headroom has not been running{since}: nothing is raised or given back")
+        if self.problem:
+            said.append(f"headroom cannot do its work: {self.problem}")
         for name in self.in_the_way:
             what = _REFUSED.get(
                 name.removesuffix(f".{WEBHOOK_CONFIGURATION_NAME}"), "what it is about is refused"
@@ -120,7 +124,7 @@ class Installed:
         if self.drift:
             said.append(
                 "the webhooks were registered with other flags than those of the headroom that answers: "
-                "`headroom release --only webhooks` removes what is left of before"
+                "`headroom release --only webhooks --force` removes what is left of before"
             )
         return said
 

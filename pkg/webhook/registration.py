@@ -9,13 +9,12 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from kubeloop.api.admissionregistration import MutatingWebhookConfiguration, ValidatingWebhookConfiguration
 from kubeloop.api.registry import MUTATING_WEBHOOK_CONFIGURATIONS, VALIDATING_WEBHOOK_CONFIGURATIONS, Resource
 from kubeloop.client.client import Client
 from kubeloop.client.errors import AlreadyExists, ApiError, Conflict, NotFound
-from kubeloop.client.resource_client import ResourceClient
 from kubeloop.client.retry import retry_on_conflict
 from pkg.config.configuration_writes import written
 from pkg.config.probe import ANNOTATION_HASH, PROBE_CONFIGURATION, PROBE_PATH, NotReached, probe
@@ -40,6 +39,7 @@ INJECT_CA_FROM = "cert-manager.io/inject-ca-from"
 Configuration = ValidatingWebhookConfiguration | MutatingWebhookConfiguration
 Tell = Callable[[str, str], None]
 """Writes an event of this reason and message."""
+C = TypeVar("C", ValidatingWebhookConfiguration, MutatingWebhookConfiguration)
 _Make = Callable[[Endpoint, Options, bytes | None], list[Webhook]]
 
 _KINDS: Sequence[tuple[Resource[Any], _Make]] = (
@@ -146,9 +146,7 @@ class Registrar:
         """The key that the API server sends is the one that is registered, by whichever replica. Raises ApiError."""
         if self._caller is None:
             return
-        configurations = self._client.resource(VALIDATING_WEBHOOK_CONFIGURATIONS)
-        found = await _found(configurations, WEBHOOK_CONFIGURATION_NAME)
-        if found is not None:
+        if found := await registered(self._client, VALIDATING_WEBHOOK_CONFIGURATIONS):
             self._caller.adopt(found.webhooks or ())
 
     async def _proven(self, bundle: bytes | None) -> tuple[str, bool]:
@@ -156,20 +154,20 @@ class Registrar:
 
         Raises NotReached, ApiError."""
         wanted = probing(self._endpoint, self._options, bundle)
-        probes = self._client.resource(MUTATING_WEBHOOK_CONFIGURATIONS)
-        found = await _found(probes, PROBE_CONFIGURATION)
+        place = MUTATING_WEBHOOK_CONFIGURATIONS, PROBE_CONFIGURATION
+        found = await registered(self._client, *place)
         if self._is_anothers(found):
             with contextlib.suppress(NotReached):
                 return await probe(self._client, self._options.namespace), False
         stands = found is not None and self._is_current(found, wanted)
         if not stands:
-            await self._ensure(MUTATING_WEBHOOK_CONFIGURATIONS, PROBE_CONFIGURATION, lambda: wanted)
+            await self._ensure(*place, lambda: wanted)
         began = self._clock()
         for attempt in range(_NEWS_ATTEMPTS):
             try:
                 mark = await probe(self._client, self._options.namespace)
                 # Replicas that start together may each have registered themselves: the last one stays.
-                return mark, stands or not self._is_anothers(await _found(probes, PROBE_CONFIGURATION))
+                return mark, stands or not self._is_anothers(await registered(self._client, *place))
             except NotReached:
                 if attempt == _NEWS_ATTEMPTS - 1 or self._clock() - began >= _NEWS_SECONDS:
                     raise
@@ -204,7 +202,7 @@ class Registrar:
         for resource, make in _KINDS:
             wanted = make(self._known(), self._options, bundle)
             strict = [each for each in wanted if each["failurePolicy"] == FailurePolicy.FAIL]
-            if await _found(self._client.resource(resource), WEBHOOK_CONFIGURATION_NAME) is not None:
+            if await registered(self._client, resource):
                 await self._ensure(resource, WEBHOOK_CONFIGURATION_NAME, lambda strict=strict: strict)  # type: ignore[misc]
 
     def _say(self, what: str) -> None:
@@ -222,7 +220,7 @@ class Registrar:
 
     async def _write(self, resource: Resource[Any], name: str, make: Callable[[], list[Webhook]]) -> None:
         configurations = self._client.resource(resource)
-        found = await _found(configurations, name)
+        found: Configuration | None = await registered(self._client, resource, name)
         if found is None:
             if wanted := make():
                 await configurations.create(self._body(resource, name, wanted))
@@ -266,11 +264,12 @@ class Registrar:
         return self._annotations | mark
 
 
-async def _found(configurations: ResourceClient[Any], name: str) -> Configuration | None:
-    """None: it is not there. Raises ApiError."""
+async def registered(
+    client: Client, resource: Resource[C], name: str = WEBHOOK_CONFIGURATION_NAME
+) -> C | None:
+    """The configuration that stands; None: there is none. Raises ApiError."""
     with contextlib.suppress(NotFound):
-        found: Configuration = await configurations.get(name=name)
-        return found
+        return await client.resource(resource).get(name=name)
     return None
 
 

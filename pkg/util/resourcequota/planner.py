@@ -145,9 +145,11 @@ def _raised(
         if not rules.follow:  # as upstream also where an entry is invalid
             compensate_as_harvester(quota, base.limits, vms, entries)
         entered = entries.added(compensated=False)
-        if rules.follow:
-            lacking = lack(quota, vms, hard(base.limits, entered), growth, stands) if growth else {}
+        if growth:
+            lacking = lack(quota, vms, hard(base.limits, entered), growth, stands)
             problems += compensate(lacking, stands, added, refused, caps, entries)
+        elif rules.follow:
+            entries.remove(_COMPENSATION)
         wanted_hard = hard(base.limits, add(entered, entries.compensation))
     except InvalidEntry as exc:
         return {}, [*problems, exc]

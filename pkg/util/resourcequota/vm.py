@@ -89,11 +89,12 @@ class Vm:
         self._usages = {
             side.launcher.uid: (
                 self._usage_of(facts, [side.launcher]),
-                self._usage_of(facts, side.attachments),
+                self._usage_of(facts, side.attachments) if side.attachments else {},
             )
             for side in ((*sides.home, *sides.target, *sides.old) if moving or sides.old else ())
         }
         self._plain = self._plain_launcher() if self._usages else {}
+        self._has_changed = self._rendering.limit_ranges or (self.vmi is not None and is_resized(self.vmi))
         self._home = self._worth(sides.home)
         storage, devices, volumes = NOTHING, NOTHING, NOT_DOUBLED
         if facts.claims is not None and not has_scopes(self._spec):  # one with scopes counts no claims
@@ -177,10 +178,8 @@ class Vm:
         have changed since; what was plugged into the VM is only in the target. A target that exists may be older than
         that: it counts as far as the source that runs.
         """
-        assert self.vmi is not None
         coming = self._today(target_usage)
-        changed = is_resized(self.vmi) or self._rendering.limit_ranges
-        today = self._today(side_as_it_was) if changed else coming
+        today = self._today(side_as_it_was) if self._has_changed else coming
         source = maximum(self._home, today)
         if not self._sides.target:
             return minimum(source, coming), coming
@@ -194,7 +193,7 @@ class Vm:
     def _side_today(self, number: int, render: _Render) -> ResourceList:
         vmi, side = self.vmi, self._sides.home[number]
         assert vmi is not None
-        changes = is_resized(vmi) or self._rendering.limit_ranges or has_hotplugged_volumes(vmi)
+        changes = self._has_changed or has_hotplugged_volumes(vmi)
         if not changes and self._usages[side.launcher.uid] == (self._plain, {}):
             return self._plain  # as most are: nothing has changed since
         side, bound = self._believed(side), self._bound()

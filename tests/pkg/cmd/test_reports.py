@@ -7,6 +7,7 @@ import os
 import pty
 import re
 import signal
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,7 +17,7 @@ import msgspec
 import pytest
 
 from kubeloop.api import registry
-from kubeloop.api.meta import Object
+from kubeloop.api.meta import Object, rfc3339
 from kubeloop.testing.polling import eventually
 from kubeloop.testing.scripted_server import GET, LIST, POST, Reply, body, listing, status
 from pkg.api.harvesterhci import SETTINGS
@@ -312,6 +313,33 @@ def test_where_it_never_ran_that_is_said_first_and_nothing_is_raised(
     assert json.loads(call("status", "-o", "json").out)["headroom"]["running"] is None, "it is not known"
 
 
+@pytest.mark.usefixtures("cluster")
+def test_what_keeps_a_controller_from_its_work_is_said_first(server: ThreadedServer, call: Call) -> None:
+    published(server, "takeover", "exact", problem="not synced: pods (pods is forbidden)")
+    said = "headroom cannot do its work: not synced: pods (pods is forbidden)\n"
+    assert call("explain", f"{NS}/vm1").out.startswith(said)
+    checked = call("status", "--check", "controller")
+    assert (checked.out, checked.code) == (said, 1)
+
+
+@pytest.mark.usefixtures("dead")
+@sentences({"it goes on": (30, True), "it was long ago": (3600, False)})
+def test_a_replica_without_the_rights_to_the_lease_is_said(
+    case: tuple[int, bool], server: ThreadedServer, call: Call
+) -> None:
+    ago, shown = case
+    event = {
+        "metadata": {"name": "e", "namespace": OWN},
+        "involvedObject": {"kind": "ConfigMap", "name": "headroom"},
+        "reason": "LeaseNotAcquired",
+        "message": "lease headroom-system/headroom: leases is forbidden",
+        "lastTimestamp": rfc3339(time.time() - ago),
+    }
+    server.server.always(LIST, registry.EVENTS.path(OWN), listing([event], "10"))
+    said = "headroom cannot do its work: lease headroom-system/headroom: leases is forbidden\n"
+    assert (said in call("status").out) is shown
+
+
 @pytest.mark.usefixtures("dead")
 def test_in_the_past_nothing_is_raised(call: Call) -> None:
     assert "headroom: would raise limits.cpu from 3 to 5015m" in call("explain", f"{NS}/vm1").out
@@ -490,10 +518,9 @@ def published(
     mode: str,
     estimate: str,
     namespace: str = "headroom-system",
-    *,
-    kubernetes: str = "",
+    **more: str,
 ) -> None:
-    data = {"mode": mode, "estimate": estimate, "version": "1", "kubernetes": kubernetes}
+    data = {"mode": mode, "estimate": estimate, "version": "1", **more}
     path = registry.CONFIG_MAPS.path(namespace, "headroom")
     server.server.always(
         GET, path, body({"metadata": {"name": "headroom", "namespace": namespace}, "data": data})

@@ -62,7 +62,7 @@ async def test_webhooks_of_before_are_reported_once_where_the_running_one_regist
     ((reason, line),) = said
     assert reason == EVENT_OTHER_FLAGS
     assert "pods.headroom.harvesterhci.io (Fail)" in line
-    assert "`headroom release --only webhooks`" in line
+    assert "`headroom release --only webhooks --force`" in line
     assert shown() == 0, "they answer"
     assert REGISTRY.get_sample_value("headroom_webhook_registration_drift") == 1
     server.mark = fingerprint(URL, STRICT)

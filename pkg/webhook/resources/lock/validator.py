@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable, Collection
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from typing import Final
@@ -129,31 +129,29 @@ def refusal(
     )
 
 
+@dataclass(eq=False)
 class Validator:
     """Answers for every lock. One that is past its end refuses nothing any more, whether its controller runs or not."""
 
-    def __init__(
-        self, locks: Locks, accounts: Accounts, is_granted: Callable[[str, Pod], Awaitable[bool]]
-    ) -> None:
-        """`is_granted`: of a namespace and a target's pod, see above; raises NoAnswer."""
-        self._locks = locks
-        self._accounts = accounts
-        self._is_granted = is_granted
+    locks: Locks
+    accounts: Accounts
+    is_granted: Callable[[str, Pod], Awaitable[bool]]
+    """Of a namespace and a target's pod, see above; raises NoAnswer."""
 
     async def validate(self, request: AdmissionRequest) -> Decision:
         """Whatever a lock's rules name."""
-        is_passed = passes(request, self._accounts)
+        is_passed = passes(request, self.accounts)
         if is_passed and request.resource.resource != "pods":
             return ALLOW
         try:
-            lock = await self._locks.find(request.namespace)
+            lock = await self.locks.find(request.namespace)
         except NoAnswer:
             return ALLOW if is_passed else refusal(request, None)  # it was locked when the API server asked
         if is_passed and (lock is None or await self._admits(lock, request)):
             return ALLOW
-        if lock is None or (left := self._locks.left(lock)) <= 0:
+        if lock is None or (left := self.locks.left(lock)) <= 0:
             return ALLOW  # it has ended, or would have, did its controller run
-        refused = refusal(request, lock, self._locks.since(lock), left)
+        refused = refusal(request, lock, self.locks.since(lock), left)
         # The words by which KubeVirt tries again when a quota changes.
         return replace(refused, message=f"exceeded quota: {refused.message}") if is_passed else refused
 
@@ -163,7 +161,7 @@ class Validator:
         if entry in admitted_by(lock):
             return True
         try:
-            return await self._is_granted(request.namespace, pod)
+            return await self.is_granted(request.namespace, pod)
         except NoAnswer:
             return False
 
