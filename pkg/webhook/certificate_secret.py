@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from kubeloop.api.core import Secret
+from kubeloop.api.meta import rfc3339
 from kubeloop.client.errors import AlreadyExists, ConfigError, Conflict, NotFound, ReadOnly
 from kubeloop.client.resource_client import ResourceClient
 from pkg.webhook.certificates import (
@@ -20,7 +21,6 @@ from pkg.webhook.certificates import (
     Material,
     Policy,
     check,
-    date,
     expiry,
     issue,
     step,
@@ -71,7 +71,7 @@ class SharedCertificates:
             load(self.context, pair.certificate, pair.key)
             self._loaded = pair
             CERTIFICATE_EXPIRY.set(expiry(pair))
-            log.info("serving certificate loaded, valid until %s", date(expiry(pair)))
+            log.info("serving certificate loaded, valid until %s", rfc3339(expiry(pair)))
 
     async def _shared(self) -> Material:
         for _attempt in range(_ATTEMPTS):

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 
 from kubeloop.api.core import Pod
+from kubeloop.api.meta import now_rfc3339
 from kubeloop.client.errors import STATUS_404, NotFound
 from kubeloop.client.resource_client import ResourceClient
 from kubeloop.controllers.cache_reader import CacheReader, newer
@@ -123,8 +123,7 @@ class VMIHandler:
         """A VMI without VM is fine."""
         if self.machine_cache.get(namespace=vmi.namespace, name=vmi.name) is None:
             return
-        timestamp = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        patch = {"metadata": {"annotations": {constants.ANNOTATION_TIMESTAMP: timestamp}}}
+        patch = {"metadata": {"annotations": {constants.ANNOTATION_TIMESTAMP: now_rfc3339()}}}
         try:
             await self.machines.merge_patch(patch, name=vmi.name, namespace=vmi.namespace)
         except NotFound:

@@ -88,7 +88,11 @@ def overhead_parts(
     limits = parse_resource_list(domain.resources.limits)
     plain = (
         _page_tables(requests.get(MEMORY, ZERO))
-        + profile.processes
+        + profile.launcher_monitor
+        + profile.launcher
+        + profile.virtlogd
+        + profile.virtqemud
+        + profile.qemu
         + _vcpus(domain.cpu, requests, limits) * _PER_VCPU
         + _IO_THREAD
         + (0 if domain.devices.autoattach_graphics_device is False else profile.video)

@@ -10,12 +10,12 @@ from __future__ import annotations
 import math
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from typing import Final
 
 from kubeloop.api.admissionregistration import ValidatingWebhookConfiguration
 from kubeloop.api.core import Pod
+from kubeloop.api.meta import rfc3339
 from kubeloop.client.resource_client import ResourceClient
 from kubeloop.controllers.cache_reader import CacheReader
 from pkg.api.kubevirt import VirtualMachineInstanceMigration
@@ -151,7 +151,7 @@ class Validator:
             return ALLOW
         if lock is None or (left := self.locks.left(lock)) <= 0:
             return ALLOW  # it has ended, or would have, did its controller run
-        refused = refusal(request, lock, self.locks.since(lock), left)
+        refused = refusal(request, lock, rfc3339(lock.since), left)
         # The words by which KubeVirt tries again when a quota changes.
         return replace(refused, message=f"exceeded quota: {refused.message}") if is_passed else refused
 
@@ -196,9 +196,3 @@ class Locks:
     def left(self, lock: Lock) -> float:
         """Seconds that it lasts at most, infinite when that is not known."""
         return lock.lasts - age_of(lock, self._clock()) if lock.lasts else math.inf
-
-    @staticmethod
-    def since(lock: Lock) -> str:
-        """When it was made, for people; to the second."""
-        moment = datetime.fromtimestamp(lock.since, UTC).isoformat(timespec="seconds")
-        return moment.replace("+00:00", "Z")

@@ -258,14 +258,6 @@ def test_a_recorded_migration_raises_the_quota_by_its_recorded_target_to_the_byt
     assert room == {n: by_value(charged(rq, [target]).used)[n] for n in HARD}
 
 
-def test_both_estimates_are_what_they_say() -> None:
-    seen = namespace(quota(HARD, MARKS), [vmim()], [launcher(SEED)], [SEED])
-    exact, _made = after(seen, EXACT)
-    harvester, _made = after(seen, HARVESTER)
-    assert exact.hard["limits.memory"] == str(5000 * 1024**2 + 4797464313)
-    assert by_value(harvester.hard)["limits.memory"] == Quantity.parse("9980344313")
-
-
 # ---- LimitRanges, the KubeVirt CR, no source pod -------------------------------------------------------------
 
 SIDECARS = msgspec.convert(
